@@ -1,0 +1,1 @@
+"""One device: it learns on its own stream and never sends a sample."""

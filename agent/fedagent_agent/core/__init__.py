@@ -1,0 +1,1 @@
+"""The agent's pure state machine."""

@@ -1,0 +1,1 @@
+"""The coordinator: decides who trains where and keeps the budget."""

@@ -1,0 +1,1 @@
+"""Policies that choose where the global model is aggregated."""

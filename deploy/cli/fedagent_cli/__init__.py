@@ -1,0 +1,1 @@
+"""The fedagent command."""

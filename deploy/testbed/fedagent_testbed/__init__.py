@@ -1,0 +1,1 @@
+"""Virtual time: the same cores on a simulated clock and network."""

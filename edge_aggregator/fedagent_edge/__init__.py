@@ -1,0 +1,1 @@
+"""The edge aggregator: collects updates until a deadline and averages them."""

@@ -1,0 +1,1 @@
+"""The edge's pure state machine."""

@@ -1,0 +1,1 @@
+"""The wire between agents, edges and coordinator."""

@@ -1,0 +1,91 @@
+"""Contexts of many agents as columns: what one edge tells the coordinator.
+
+Pure numpy. Rows are client-edge pairs of one edge; all little-endian.
+"""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import MalformedError
+from .messages import RoundColumns
+
+S = TypeVar("S", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Fresh contexts at one edge: `P` rows, `F` features.
+
+    Attributes:
+        session: int32[P], position in the edge's list of session ids.
+        price: int64[P], micro-credits.
+        context_seq: int64[P], the report's sequence number.
+        age_ms: int32[P], age of the report at the edge.
+        willing: bool[P].
+        values: float32[P, F]; NaN where an agent did not report a feature.
+    """
+
+    features: tuple[str, ...]
+    session: npt.NDArray[np.int32]
+    price: npt.NDArray[np.int64]
+    context_seq: npt.NDArray[np.int64]
+    age_ms: npt.NDArray[np.int32]
+    willing: npt.NDArray[np.bool_]
+    values: npt.NDArray[np.float32]
+
+
+def pack(columns: Columns) -> dict[str, bytes]:
+    """Return the byte columns of a `RoundColumns` message."""
+    return {
+        "session": columns.session.astype("<i4").tobytes(),
+        "price": columns.price.astype("<i8").tobytes(),
+        "context_seq": columns.context_seq.astype("<i8").tobytes(),
+        "age_ms": columns.age_ms.astype("<i4").tobytes(),
+        "willing": columns.willing.astype("u1").tobytes(),
+        "values": columns.values.astype("<f4").tobytes(),
+    }
+
+
+def unpack(message: RoundColumns) -> Columns:
+    """Return the columns of a message, checked against each other.
+
+    Raises:
+        MalformedError: Lengths differ, a session is named twice or unknown, or
+            a price or age is negative.
+    """
+    session = _column(message.session, np.int32, "session")
+    rows = len(session)
+    width = len(message.features)
+    values = _column(message.values, np.float32, "values")
+    columns = Columns(
+        features=message.features,
+        session=session,
+        price=_column(message.price, np.int64, "price"),
+        context_seq=_column(message.context_seq, np.int64, "context_seq"),
+        age_ms=_column(message.age_ms, np.int32, "age_ms"),
+        willing=_column(message.willing, np.uint8, "willing") != 0,
+        values=values.reshape(rows, width) if values.size == rows * width else values,
+    )
+    lengths = {len(columns.price), len(columns.context_seq), len(columns.age_ms)}
+    if lengths | {len(columns.willing)} != {rows} or columns.values.shape != (rows, width):
+        raise MalformedError("columns differ in length")
+    total = message.known + len(message.new_ids)
+    if rows and not (session.min() >= 0 and session.max() < total):
+        raise MalformedError("a row names an unknown session")
+    if len(np.unique(session)) != rows:
+        raise MalformedError("a session has two rows")
+    if (columns.price < 0).any() or (columns.age_ms < 0).any():
+        raise MalformedError("a price or an age is negative")
+    if len(set(message.features)) != width or np.isinf(columns.values).any():
+        raise MalformedError("a feature is named twice or infinite")
+    return columns
+
+
+def _column(data: bytes, scalar: type[S], name: str) -> npt.NDArray[S]:
+    wire = np.dtype(scalar).newbyteorder("<")
+    if len(data) % wire.itemsize:
+        raise MalformedError(f"column {name} is cut off")
+    return np.frombuffer(data, dtype=wire).astype(scalar, copy=False)

@@ -1,0 +1,510 @@
+"""Every message on the wire, as frozen structs in one tagged union per direction.
+
+Rules of evolution: new fields come last and have a default; a field is never
+retyped and its name never reused; unknown fields are skipped; unknown words in
+an enumeration decode to ``OTHER``. `docs/protocol.md` tells the flows.
+
+Durations are milliseconds and always *remaining* or *elapsed*, never instants.
+Money is int64 micro-credits.
+"""
+
+import math
+from enum import StrEnum
+from typing import Annotated, Self
+
+from msgspec import Meta, Struct
+
+CHUNK_BYTES = 256 * 1024
+MAX_CHUNK_BYTES = 512 * 1024
+MAX_CHUNKS = 65_536
+MAX_MICRO = 10**15
+
+Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+RunId = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+OptionalDigest = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")]
+Text = Annotated[str, Meta(max_length=500)]
+Round = Annotated[int, Meta(ge=0, lt=2**53)]
+Seq = Annotated[int, Meta(ge=0, le=2**62)]
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Millis = Annotated[int, Meta(ge=0, le=30 * 86_400_000)]
+Micro = Annotated[int, Meta(ge=0, le=MAX_MICRO)]
+ChunkSize = Annotated[int, Meta(ge=1024, le=MAX_CHUNK_BYTES)]
+ChunkIndex = Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]
+Data = Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
+Range = tuple[ChunkIndex, Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]]
+Ranges = Annotated[tuple[Range, ...], Meta(max_length=1024)]
+Column = Annotated[bytes, Meta(max_length=900_000)]
+FeatureName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+
+
+class _OpenEnum(StrEnum):
+    """An enumeration that maps words of newer peers to ``other``."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:  # noqa: ARG003 - enum's own hook
+        return cls("other")
+
+
+class DeclineReason(_OpenEnum):
+    """Why an agent does not train although it was ordered to."""
+
+    BUSY = "busy"  # already training for a newer order
+    UNWILLING = "unwilling"  # battery, load, metered link, operator
+    STALE = "stale"  # the price or the context it was chosen by has changed
+    SCHEMA = "schema"  # its stream does not fit the task; the detail names the key
+    LOAD = "load"  # not enough compute or memory now
+    NO_DATA = "no_data"  # nothing has arrived on its stream yet
+    ERROR = "error"  # training failed; the detail names the error
+    OTHER = "other"
+
+
+class ReceiptStatus(_OpenEnum):
+    """What became of an update; every status ends the transfer."""
+
+    ACCEPTED = "accepted"  # valid, in time
+    LATE = "late"  # valid, after the deadline
+    REJECTED = "rejected"  # invalid; `reason` says why
+    EXPIRED = "expired"  # its round or run is over
+    OTHER = "other"
+
+
+class OutcomeStatus(_OpenEnum):
+    """How an ordered agent ended the round."""
+
+    ARRIVED = "arrived"
+    LATE = "late"
+    DECLINED = "declined"
+    REJECTED = "rejected"
+    MISSED = "missed"
+    GONE = "gone"
+    OTHER = "other"
+
+
+class Weighting(StrEnum):
+    """How updates are weighted in the mean (ALGORITHMS section 1)."""
+
+    UNIFORM = "uniform"
+    SAMPLES = "samples"
+
+
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
+    """What every message carries.
+
+    Attributes:
+        run: The run's uuid as 32 hex digits; empty outside a run.
+        round: Round of the run, from 1; 0 outside a round.
+        seq: Sender's sequence number.
+    """
+
+    run: RunId = ""
+    round: Round = 0
+    seq: Seq = 0
+
+
+# --- both ways -------------------------------------------------------------
+
+
+class Need(Message, frozen=True, kw_only=True, tag="need"):
+    """Authorise exactly these chunks: the receiver's credit, and its re-request.
+
+    Idempotent. A sender sends no chunk that was not asked for.
+    """
+
+    digest: Digest
+    ranges: Ranges
+
+
+class Chunk(Message, frozen=True, kw_only=True, tag="chunk"):
+    """One piece of a content-addressed object."""
+
+    digest: Digest
+    index: ChunkIndex
+    data: Data
+
+
+class Probe(Message, frozen=True, kw_only=True, tag="probe"):
+    """Measure the link: the peer answers with `reply_bytes` of padding."""
+
+    nonce: Count
+    reply_bytes: Annotated[int, Meta(ge=0, le=65_536)] = 0
+    data: Annotated[bytes, Meta(max_length=65_536)] = b""
+
+
+class ProbeReply(Message, frozen=True, kw_only=True, tag="probe-reply"):
+    """Answer a `Probe`."""
+
+    nonce: Count
+    data: Annotated[bytes, Meta(max_length=65_536)] = b""
+
+
+# --- agent -> edge ---------------------------------------------------------
+
+
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+    """Open a session; sent again after every reconnect."""
+
+    agent: Id
+    protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
+    software: Text = ""
+
+
+class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
+    """What the agent measured of itself and of its link to this edge.
+
+    `seq` grows over restarts, so that the newest report wins at the coordinator.
+    """
+
+    willing: bool
+    price: Micro
+    features: Annotated[dict[FeatureName, float], Meta(max_length=32)] = {}
+    why: Text = ""
+
+    def __post_init__(self) -> None:
+        """Refuse NaN and infinities, which MessagePack lets through."""
+        for name, value in self.features.items():
+            if not math.isfinite(value):
+                raise ValueError(f"feature {name} is not finite")
+
+
+class Decline(Message, frozen=True, kw_only=True, tag="decline"):
+    """Refuse the order of this round; the edge stops waiting at once."""
+
+    why: DeclineReason
+    detail: Text = ""
+
+
+class TaskNeed(Message, frozen=True, kw_only=True, tag="task-need"):
+    """Ask for the task that an order named."""
+
+    digest: Digest
+
+
+class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
+    """Offer a finished update: what it is, how it came to be, and its first chunk.
+
+    Attributes:
+        digest: SHA-256 of the safetensors bytes.
+        base: Digest of the model the float32 delta starts from.
+        first: Chunk 0, when the order gave credit for it.
+        dt_ms: Download time, from the order to having the model.
+        lc_ms: Local computation time.
+        context: The report after the round, saving a message.
+    """
+
+    digest: Digest
+    size: Count
+    chunk_bytes: ChunkSize
+    base: Digest
+    task: Digest
+    num_samples: Count
+    iterations: Count = 0
+    dt_ms: Millis = 0
+    lc_ms: Millis = 0
+    arrivals: Count = 0
+    seconds_per_iteration: float = 0.0
+    loss: float = 0.0
+    first: Data = b""
+    context: ContextReport | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse NaN and infinities, which MessagePack lets through."""
+        if not (math.isfinite(self.loss) and math.isfinite(self.seconds_per_iteration)):
+            raise ValueError("loss and seconds_per_iteration must be finite")
+
+
+class Bye(Message, frozen=True, kw_only=True, tag="bye"):
+    """Close the session in good order."""
+
+    why: Text = ""
+
+
+# --- edge -> agent ---------------------------------------------------------
+
+
+class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
+    """The edge's heartbeat to everybody on its broker."""
+
+    edge: Id
+    protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
+    period_ms: Millis = 5000
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """Answer `Hello`: the session is open."""
+
+    edge: Id
+    context_ms: Millis = 15_000
+
+
+class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
+    """Order one agent to train; orders rank by (run of the edge, round).
+
+    Attributes:
+        model: Digest of the base model, of `size` bytes in `chunk_bytes` chunks.
+        iterations: Local iterations rho; 0 leaves it to the learner.
+        deadline_ms: Remaining time until the edge's deadline.
+        give_up_ms: Remaining time until nobody waits any more (max_wait).
+        credit: Chunks of the update that may be sent without a `Need`.
+        price: The price the agent was chosen by.
+        context_seq: The report it was chosen by.
+    """
+
+    task: Digest
+    model: Digest
+    size: Count
+    chunk_bytes: ChunkSize
+    deadline_ms: Millis
+    give_up_ms: Millis
+    iterations: Count = 0
+    credit: Annotated[int, Meta(ge=0, le=64)] = 1
+    price: Micro = 0
+    context_seq: Seq = 0
+
+
+class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
+    """The task of a run: canonical bytes of `fedagent_task.recipe.TaskSpec`."""
+
+    digest: Digest
+    body: Annotated[bytes, Meta(max_length=65_536)]
+
+
+class Receipt(Message, frozen=True, kw_only=True, tag="receipt"):
+    """The edge holds the update durably, or will never want it."""
+
+    digest: Digest
+    status: ReceiptStatus
+    reason: Text = ""
+
+
+class RoundClosed(Message, frozen=True, kw_only=True, tag="closed"):
+    """The round is over; whoever still works on it may stop."""
+
+
+# --- edge -> coordinator ---------------------------------------------------
+
+
+class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
+    """Open the edge's session. `epoch` is new at every start of the process."""
+
+    edge: Id
+    epoch: RunId
+    protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
+    software: Text = ""
+    broker: Text = ""
+
+
+class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
+    """The edge's heartbeat. `model` is what it holds for the run, if anything."""
+
+    epoch: RunId
+    agents: Count = 0
+    model: OptionalDigest = ""
+    counters: Annotated[dict[str, int], Meta(max_length=256)] = {}
+
+
+class RoundColumns(Message, frozen=True, kw_only=True, tag="columns"):
+    """All fresh contexts at one edge, as little-endian columns (`columns.py`).
+
+    `new_ids` are the session ids from `known` on; a session index is the
+    position of its agent in the edge's list for this epoch.
+    """
+
+    epoch: RunId
+    known: Count
+    new_ids: Annotated[tuple[Id, ...], Meta(max_length=20_000)]
+    features: Annotated[tuple[FeatureName, ...], Meta(max_length=32)]
+    session: Column
+    price: Column
+    context_seq: Column
+    age_ms: Column
+    willing: Column
+    values: Column
+    model: OptionalDigest = ""
+
+
+class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one ordered agent ended the round.
+
+    Attributes:
+        in_time: X of the algorithms: a valid update before the deadline.
+        used: It is part of the aggregate, with `weight`.
+        valid: A valid update came before give_up; this is what is paid for.
+        tau_ms: Order to whole valid update; when `censored`, the time waited.
+    """
+
+    agent: Id
+    status: OutcomeStatus
+    in_time: bool = False
+    used: bool = False
+    valid: bool = False
+    weight: float = 0.0
+    tau_ms: Millis = 0
+    censored: bool = False
+    dt_ms: Millis = 0
+    lc_ms: Millis = 0
+    ut_ms: Millis = 0
+    num_samples: Count = 0
+    arrivals: Count = 0
+    seconds_per_iteration: float = 0.0
+    loss: float = 0.0
+    norm: float = 0.0
+    reason: Text = ""
+
+    def __post_init__(self) -> None:
+        """Refuse NaN and infinities, which MessagePack lets through."""
+        if not all(
+            map(math.isfinite, (self.weight, self.seconds_per_iteration, self.loss, self.norm))
+        ):
+            raise ValueError("an outcome has a non-finite number")
+
+
+class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
+    """The round at this edge, closed. Re-sent until `ReportReceipt`.
+
+    Attributes:
+        failed: Why the edge kept its model; empty when it has a new one.
+        model: The edge model after the round, of `size` bytes.
+        weight: Sum of the weights in the aggregate.
+        first: Chunk 0 of the model, when the order asked for the model.
+        timing_ms: Duration of each step at the edge.
+    """
+
+    epoch: RunId
+    outcomes: Annotated[tuple[Outcome, ...], Meta(max_length=20_000)]
+    failed: Text = ""
+    model: OptionalDigest = ""
+    size: Count = 0
+    chunk_bytes: ChunkSize = CHUNK_BYTES
+    used: Count = 0
+    weight: float = 0.0
+    first: Data = b""
+    timing_ms: Annotated[dict[str, float], Meta(max_length=32)] = {}
+
+
+# --- coordinator -> edge ---------------------------------------------------
+
+
+class CoordinatorBeacon(Message, frozen=True, kw_only=True, tag="coordinator-beacon"):
+    """The coordinator's heartbeat to all edges."""
+
+    coordinator: Id
+    protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
+    period_ms: Millis = 5000
+
+
+class EdgeWelcome(Message, frozen=True, kw_only=True, tag="edge-welcome"):
+    """Answer `EdgeHello`: the run and its task."""
+
+    coordinator: Id
+    task: Digest
+    body: Annotated[bytes, Meta(max_length=65_536)]
+
+
+class GlobalModel(Message, frozen=True, kw_only=True, tag="global"):
+    """Adopt this model as the edge model of the run; missing chunks are pulled."""
+
+    digest: Digest
+    size: Count
+    chunk_bytes: ChunkSize = CHUNK_BYTES
+    first: Data = b""
+
+
+class RoundOpen(Message, frozen=True, kw_only=True, tag="open"):
+    """Ask for the columns of this round.
+
+    `known` is how many session ids of `epoch` the coordinator has already.
+    """
+
+    epoch: RunId = ""
+    known: Count = 0
+
+
+class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One agent's part in the round at this edge."""
+
+    agent: Id
+    iterations: Count = 0
+    price: Micro = 0
+    context_seq: Seq = 0
+
+
+class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
+    """Run the round at this edge (ALGORITHMS section 1).
+
+    Attributes:
+        base: Model to start from; empty for the edge's own.
+        min_updates: Z; the edge waits for min(Z, ordered) updates.
+        max_wait_ms: When the edge gives up, from the order.
+        norm_limit: Largest L2 norm of an update; 0 for none.
+        want_model: The report shall offer the edge model for merging.
+    """
+
+    task: Digest
+    assignments: Annotated[tuple[Assignment, ...], Meta(max_length=20_000)]
+    deadline_ms: Millis
+    max_wait_ms: Millis
+    min_updates: Count = 1
+    weighting: Weighting = Weighting.SAMPLES
+    base: OptionalDigest = ""
+    norm_limit: float = 0.0
+    max_samples: Count = 1_000_000
+    want_model: bool = False
+
+
+class ReportReceipt(Message, frozen=True, kw_only=True, tag="report-receipt"):
+    """The report of this round is settled, or the round had ended before."""
+
+    expired: bool = False
+
+
+class RunEnded(Message, frozen=True, kw_only=True, tag="run-ended"):
+    """The run is over; edges and agents wait for the next one."""
+
+    why: Text = ""
+
+
+AgentToEdge = (
+    Hello
+    | ContextReport
+    | Decline
+    | TaskNeed
+    | Need
+    | UpdateOffer
+    | Chunk
+    | Probe
+    | ProbeReply
+    | Bye
+)
+EdgeToAgent = (
+    EdgeBeacon
+    | Welcome
+    | TrainOrder
+    | TaskBody
+    | Need
+    | Chunk
+    | Receipt
+    | RoundClosed
+    | Probe
+    | ProbeReply
+)
+EdgeToCoordinator = EdgeHello | EdgeStatus | RoundColumns | RoundReport | Need | Chunk
+CoordinatorToEdge = (
+    CoordinatorBeacon
+    | EdgeWelcome
+    | GlobalModel
+    | RoundOpen
+    | RoundOrder
+    | ReportReceipt
+    | RunEnded
+    | Need
+    | Chunk
+)
+AnyMessage = AgentToEdge | EdgeToAgent | EdgeToCoordinator | CoordinatorToEdge
+
+
+def kind(message: Message) -> str:
+    """Return the message's tag, which is also the last level of its topic."""
+    tag = message.__struct_config__.tag
+    assert isinstance(tag, str)
+    return tag

@@ -1,0 +1,197 @@
+"""Tensors on the wire: safetensors with an exact manifest and a SHA-256 name.
+
+Parsing is not validation: safetensors accepts NaN, thousands of empty tensors
+and repeated header keys. Here the header is limited and compared with the
+expected manifest before any array is made.
+"""
+
+import hashlib
+import json
+import math
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+
+from .errors import DigestError, ManifestError, OversizeError
+
+MAX_HEADER_BYTES = 256 * 1024
+MAX_TENSORS = 4096
+MAX_RANK = 8
+_DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64"}
+_NAMES = {numpy_name: name for name, numpy_name in _DTYPES.items()}
+
+Tensors = Mapping[str, npt.NDArray[np.generic]]
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TensorSpec:
+    """Name, numpy dtype name and shape of one tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the tensor's data in bytes."""
+        return int(np.dtype(self.dtype).itemsize) * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The exact set of tensors that an object must hold, sorted by name."""
+
+    specs: tuple[TensorSpec, ...]
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> "Manifest":
+        """Describe these tensors."""
+        specs = (TensorSpec(name, str(a.dtype), a.shape) for name, a in tensors.items())
+        return cls(tuple(sorted(specs)))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all tensors' data in bytes."""
+        return sum(spec.nbytes for spec in self.specs)
+
+    @property
+    def max_file_bytes(self) -> int:
+        """Upper bound of an encoded object with this manifest."""
+        return self.nbytes + MAX_HEADER_BYTES + 8
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A tensor and where its data stands in the encoded bytes."""
+
+    spec: TensorSpec
+    start: int
+    stop: int
+
+
+def digest_of(data: Buffer) -> str:
+    """Return the SHA-256 of the bytes as 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_digest(data: Buffer, digest: str) -> None:
+    """Raise `DigestError` unless the bytes hash to their name."""
+    actual = digest_of(data)
+    if actual != digest:
+        raise DigestError(digest, actual)
+
+
+def encode_tensors(tensors: Tensors) -> bytes:
+    """Return the tensors as safetensors bytes, the same for the same content."""
+    return safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in tensors.items()})
+
+
+def locate(data: Buffer) -> tuple[Located, ...]:
+    """Parse a safetensors header under our limits; sorted by name.
+
+    Raises:
+        OversizeError: Header or tensor count over the limit.
+        ManifestError: The header is not well formed, or data has holes,
+            overlaps, or another length than the header says.
+    """
+    view = memoryview(data).cast("B")
+    if len(view) < 8:
+        raise ManifestError("too short for a header")
+    length = int.from_bytes(view[:8], "little")
+    if length > MAX_HEADER_BYTES:
+        raise OversizeError("tensor header", length, MAX_HEADER_BYTES)
+    if 8 + length > len(view):
+        raise ManifestError("the header is cut off")
+    try:
+        header = json.loads(bytes(view[8 : 8 + length]), object_pairs_hook=_no_repeats)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError("the header is not JSON") from error
+    if not isinstance(header, dict):
+        raise ManifestError("the header is not a map")
+    header.pop("__metadata__", None)
+    if len(header) > MAX_TENSORS:
+        raise OversizeError("tensor count", len(header), MAX_TENSORS)
+    located = [_locate_one(name, entry, 8 + length) for name, entry in header.items()]
+    position = 8 + length
+    for item in sorted(located, key=lambda item: (item.start, item.stop)):
+        if item.start != position:
+            raise ManifestError("tensor data has a hole or an overlap")
+        position = item.stop
+    if position != len(view):
+        raise ManifestError("tensor data is longer or shorter than declared")
+    return tuple(sorted(located, key=lambda item: item.spec))
+
+
+def decode_tensors(data: Buffer, manifest: Manifest) -> dict[str, npt.NDArray[np.generic]]:
+    """Return views on the data, exactly as the manifest says.
+
+    Raises:
+        ManifestError: A tensor is missing, extra, or of other dtype or shape.
+        OversizeError: Header or tensor count over the limit.
+    """
+    located = locate(data)
+    expect_manifest(located, manifest)
+    return {item.spec.name: tensor_at(data, item) for item in located}
+
+
+def expect_manifest(located: tuple[Located, ...], manifest: Manifest) -> None:
+    """Raise `ManifestError` naming the first difference, if there is one."""
+    found = tuple(item.spec for item in located)
+    if found == manifest.specs:
+        return
+    want = {spec.name: spec for spec in manifest.specs}
+    have = {spec.name: spec for spec in found}
+    for name in sorted(want.keys() | have.keys()):
+        if want.get(name) != have.get(name):
+            raise ManifestError(
+                f"tensor {name[:64]!r}: expected {_show(want.get(name))}, "
+                f"got {_show(have.get(name))}"
+            )
+
+
+def tensor_at(data: Buffer, item: Located) -> npt.NDArray[np.generic]:
+    """Return one tensor as a read-only view on the data."""
+    view = memoryview(data).cast("B")[item.start : item.stop]
+    dtype = np.dtype(item.spec.dtype).newbyteorder("<")
+    array = np.frombuffer(view, dtype=dtype).reshape(item.spec.shape)
+    array.flags.writeable = False
+    return array
+
+
+def _show(spec: TensorSpec | None) -> str:
+    return "nothing" if spec is None else f"{spec.dtype}{list(spec.shape)}"
+
+
+def _no_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key is repeated")
+    return result
+
+
+def _locate_one(name: str, entry: object, origin: int) -> Located:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ManifestError(f"tensor {name[:64]!r}: malformed entry")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if dtype not in _NAMES.values():
+        raise ManifestError(f"tensor {name[:64]!r}: dtype {str(dtype)[:16]!r} is not supported")
+    if not _naturals(shape, MAX_RANK) or not _naturals(offsets, 2) or len(offsets) != 2:
+        raise ManifestError(f"tensor {name[:64]!r}: malformed shape or offsets")
+    spec = TensorSpec(name, _DTYPES[dtype], tuple(shape))
+    start, stop = origin + offsets[0], origin + offsets[1]
+    if stop - start != spec.nbytes:
+        raise ManifestError(f"tensor {name[:64]!r}: offsets do not fit its shape")
+    return Located(spec, start, stop)
+
+
+def _naturals(value: object, most: int) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= most
+        and all(type(n) is int and 0 <= n < 2**48 for n in value)
+    )

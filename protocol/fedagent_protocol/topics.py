@@ -1,0 +1,137 @@
+"""The topic tree: built and parsed here and nowhere else.
+
+::
+
+    fedagent/1/{site}/a/{agent}/up/{edge}/{kind}     agent -> edge
+    fedagent/1/{site}/a/{agent}/down/{edge}/{kind}   edge -> agent
+    fedagent/1/{site}/e/{edge}/beacon                edge's heartbeat to agents
+    fedagent/1/{site}/e/{edge}/model/{digest}        model chunks, published once
+    fedagent/1/{site}/e/{edge}/up/{kind}             edge -> coordinator
+    fedagent/1/{site}/e/{edge}/down/{kind}           coordinator -> edge
+    fedagent/1/{site}/c/{coordinator}/beacon         coordinator's heartbeat to edges
+
+One up and one down prefix per identity, so that a broker's access list needs
+one pattern per role. Agent topics name the edge, so that one shared broker can
+serve several edges (ADR 1).
+"""
+
+import re
+from dataclasses import dataclass
+
+from .codec import Direction
+from .errors import TopicError
+
+PROTOCOL_VERSION = 1
+ROOT = f"fedagent/{PROTOCOL_VERSION}"
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A parsed topic: who spoke (`sender`), which way, and about what.
+
+    `edge` is the edge concerned; `agent` is empty on topics without one.
+    """
+
+    site: str
+    direction: Direction
+    kind: str
+    edge: str = ""
+    agent: str = ""
+    coordinator: str = ""
+
+
+def check_id(value: str) -> str:
+    """Return a site, agent, edge or coordinator id unchanged.
+
+    Raises:
+        TopicError: It is not 1-64 of ``[a-z0-9-]``, or starts with a hyphen.
+    """
+    if not _ID.fullmatch(value):
+        raise TopicError(f"not an id: {value[:80]!r}; use 1-64 of a-z, 0-9 and hyphen")
+    return value
+
+
+def agent_up(site: str, agent: str, edge: str, kind: str) -> str:
+    """Return the topic on which an agent speaks to one edge."""
+    return f"{ROOT}/{site}/a/{agent}/up/{edge}/{kind}"
+
+
+def agent_down(site: str, agent: str, edge: str, kind: str) -> str:
+    """Return the topic on which an edge speaks to one agent."""
+    return f"{ROOT}/{site}/a/{agent}/down/{edge}/{kind}"
+
+
+def edge_beacon(site: str, edge: str) -> str:
+    """Return the topic of an edge's heartbeat."""
+    return f"{ROOT}/{site}/e/{edge}/beacon"
+
+
+def model(site: str, edge: str, digest: str) -> str:
+    """Return the topic on which an edge publishes one model's chunks."""
+    return f"{ROOT}/{site}/e/{edge}/model/{digest}"
+
+
+def edge_up(site: str, edge: str, kind: str) -> str:
+    """Return the topic on which an edge speaks to the coordinator."""
+    return f"{ROOT}/{site}/e/{edge}/up/{kind}"
+
+
+def edge_down(site: str, edge: str, kind: str) -> str:
+    """Return the topic on which the coordinator speaks to an edge."""
+    return f"{ROOT}/{site}/e/{edge}/down/{kind}"
+
+
+def coordinator_beacon(site: str, coordinator: str) -> str:
+    """Return the topic of a coordinator's heartbeat."""
+    return f"{ROOT}/{site}/c/{coordinator}/beacon"
+
+
+def agent_filters(site: str, agent: str) -> tuple[str, ...]:
+    """Return what an agent subscribes to on every broker (models aside)."""
+    return (f"{ROOT}/{site}/a/{agent}/down/#", f"{ROOT}/{site}/e/+/beacon")
+
+
+def edge_lan_filters(site: str, edge: str) -> tuple[str, ...]:
+    """Return what an edge subscribes to on the broker of its agents."""
+    return (f"{ROOT}/{site}/a/+/up/{edge}/#",)
+
+
+def edge_wan_filters(site: str, edge: str) -> tuple[str, ...]:
+    """Return what an edge subscribes to on the coordinator's broker."""
+    return (f"{ROOT}/{site}/e/{edge}/down/#", f"{ROOT}/{site}/c/+/beacon")
+
+
+def coordinator_filters(site: str) -> tuple[str, ...]:
+    """Return what the coordinator subscribes to."""
+    return (f"{ROOT}/{site}/e/+/up/#",)
+
+
+def parse(topic: str) -> Topic:  # noqa: PLR0911 - one return per form of the tree
+    """Return the parts of a topic.
+
+    Raises:
+        TopicError: It is not one of the forms above.
+    """
+    parts = topic.split("/")
+    if len(topic) > 400 or parts[:2] != ROOT.split("/") or not all(map(_ID.fullmatch, parts[2:])):
+        raise TopicError(f"not a topic of ours: {topic[:120]!r}")
+    match parts[2:]:
+        case [site, "a", agent, "up", edge, kind]:
+            return Topic(site, Direction.AGENT_TO_EDGE, kind, edge=edge, agent=agent)
+        case [site, "a", agent, "down", edge, kind]:
+            return Topic(site, Direction.EDGE_TO_AGENT, kind, edge=edge, agent=agent)
+        case [site, "e", edge, "beacon"]:
+            return Topic(site, Direction.EDGE_TO_AGENT, "edge-beacon", edge=edge)
+        case [site, "e", edge, "model", _digest]:
+            return Topic(site, Direction.EDGE_TO_AGENT, "chunk", edge=edge)
+        case [site, "e", edge, "up", kind]:
+            return Topic(site, Direction.EDGE_TO_COORDINATOR, kind, edge=edge)
+        case [site, "e", edge, "down", kind]:
+            return Topic(site, Direction.COORDINATOR_TO_EDGE, kind, edge=edge)
+        case [site, "c", coordinator, "beacon"]:
+            return Topic(
+                site, Direction.COORDINATOR_TO_EDGE, "coordinator-beacon", coordinator=coordinator
+            )
+        case _:
+            raise TopicError(f"not a topic of ours: {topic[:120]!r}")

@@ -1,0 +1,289 @@
+"""Chunked, resumable, idempotent transfer under credit that the receiver grants.
+
+Pure state for both ends. The receiver authorises exact chunks with `Need`; the
+sender sends those and no others. A lost chunk is asked for again, a duplicate
+changes nothing, and a restarted end goes on from what it has. A broker's queue
+therefore never holds more than the credit that is out: unwindowed QoS 1 loses
+messages at the broker's queue limit.
+"""
+
+from dataclasses import dataclass, field
+
+from .errors import ChunkError, OversizeError
+from .messages import MAX_CHUNK_BYTES, MAX_CHUNKS
+
+FIRST_RETRY_S = 1.5
+LONGEST_RETRY_S = 15.0
+
+RangeList = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an object of `size` bytes is cut into chunks.
+
+    Raises:
+        ChunkError: The chunk size is not usable.
+        OversizeError: More chunks than a transfer may have.
+    """
+
+    size: int
+    chunk_bytes: int
+
+    def __post_init__(self) -> None:
+        """Check the limits once, where the numbers come in."""
+        if not 0 < self.chunk_bytes <= MAX_CHUNK_BYTES or self.size <= 0:
+            raise ChunkError(f"{self.size} bytes in chunks of {self.chunk_bytes}")
+        if self.count > MAX_CHUNKS:
+            raise OversizeError("chunk count", self.count, MAX_CHUNKS)
+
+    @property
+    def count(self) -> int:
+        """Number of chunks."""
+        return -(-self.size // self.chunk_bytes)
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Return the byte range of a chunk.
+
+        Raises:
+            ChunkError: There is no such chunk.
+        """
+        if not 0 <= index < self.count:
+            raise ChunkError(f"chunk {index} of {self.count}")
+        start = index * self.chunk_bytes
+        return start, min(start + self.chunk_bytes, self.size)
+
+    def check(self, index: int, length: int) -> int:
+        """Return the offset of a chunk that came, or raise `ChunkError`."""
+        start, stop = self.span(index)
+        if length != stop - start:
+            raise ChunkError(f"chunk {index} has {length} bytes, not {stop - start}")
+        return start
+
+
+def to_ranges(indices: list[int]) -> RangeList:
+    """Return sorted indices as half-open ranges."""
+    ranges: list[tuple[int, int]] = []
+    for index in indices:
+        if ranges and ranges[-1][1] == index:
+            ranges[-1] = (ranges[-1][0], index + 1)
+        else:
+            ranges.append((index, index + 1))
+    return tuple(ranges)
+
+
+@dataclass(slots=True)
+class Receiver:
+    """The receiving end of one object.
+
+    Attributes:
+        layout: How the object is cut.
+        window: Most chunks that are authorised and have not come.
+        have: Chunks that came (pass those on disk when resuming).
+    """
+
+    layout: Layout
+    window: int = 4
+    have: set[int] = field(default_factory=set)
+    duplicates: int = 0
+    repeats: int = 0
+    _outstanding: dict[int, None] = field(default_factory=dict)
+    _cursor: int = 0
+    _waiting_since: float = 0.0
+    _patience_s: float = FIRST_RETRY_S
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk is here."""
+        return len(self.have) == self.layout.count
+
+    @property
+    def outstanding(self) -> int:
+        """Chunks that are authorised and have not come."""
+        return len(self._outstanding)
+
+    def accept(self, index: int, length: int, now: float) -> bool:
+        """Note a chunk; False if it was here already.
+
+        Raises:
+            ChunkError: The chunk does not fit the layout.
+        """
+        self.layout.check(index, length)
+        self._outstanding.pop(index, None)
+        if index in self.have:
+            self.duplicates += 1
+            return False
+        self.have.add(index)
+        # A link that needs long for one chunk must not be asked twice for the next.
+        self._patience_s = max(FIRST_RETRY_S, 4.0 * (now - self._waiting_since))
+        self._waiting_since = now
+        return True
+
+    def granted(self, index: int, now: float) -> None:
+        """Note credit that went out in another message (an order's first chunks)."""
+        if index < self.layout.count and index not in self.have:
+            self._outstanding[index] = None
+            self._cursor = max(self._cursor, index + 1)
+            self._waiting_since = now
+
+    def ask(self, now: float, *, allowance: int | None = None) -> RangeList:
+        """Return the chunks to authorise now; empty when there is nothing to say.
+
+        New credit goes out when half the window is free, so that a transfer
+        costs one `Need` per half window. `allowance` limits the new credit.
+        Outstanding chunks are asked for again after silence, ever more patiently.
+        """
+        if self._outstanding and now - self._waiting_since >= self._patience_s:
+            self._waiting_since = now
+            self._patience_s = min(self._patience_s * 2, max(LONGEST_RETRY_S, self._patience_s))
+            self.repeats += 1
+            return to_ranges(sorted(self._outstanding))
+        room = self.window - len(self._outstanding)
+        if room * 2 < self.window:
+            return ()
+        fresh = self._next(room if allowance is None else min(room, allowance))
+        if fresh and not self._outstanding:
+            self._waiting_since = now
+        self._outstanding.update(dict.fromkeys(fresh))
+        return to_ranges(fresh)
+
+    def forget_credit(self) -> None:
+        """Take all credit back: the sender or the link is gone."""
+        self._outstanding.clear()
+        self._cursor = 0
+        self._patience_s = FIRST_RETRY_S
+
+    @property
+    def due(self) -> float | None:
+        """When `ask` should be called although nothing came; None if never."""
+        return self._waiting_since + self._patience_s if self._outstanding else None
+
+    def _next(self, most: int) -> list[int]:
+        fresh: list[int] = []
+        index = self._cursor
+        while len(fresh) < most and index < self.layout.count:
+            if index not in self.have and index not in self._outstanding:
+                fresh.append(index)
+            index += 1
+        self._cursor = index
+        return fresh
+
+
+@dataclass(slots=True)
+class Sender:
+    """The sending end of one object to one receiver."""
+
+    layout: Layout
+    ignored: int = 0
+    _queue: dict[int, None] = field(default_factory=dict)
+    _sent: set[int] = field(default_factory=set)
+
+    def authorise(self, ranges: RangeList, *, link_idle: bool) -> None:
+        """Take credit. Chunks already sent go again only over an idle link.
+
+        While the link still holds unacknowledged bytes, a chunk that is asked
+        for again is most likely among them.
+        """
+        for start, stop in ranges:
+            for index in range(start, min(stop, self.layout.count)):
+                if index in self._sent and not link_idle:
+                    self.ignored += 1
+                else:
+                    self._queue[index] = None
+
+    def next(self) -> int | None:
+        """Return the next chunk to send, or None when no credit is left."""
+        if not self._queue:
+            return None
+        index = next(iter(self._queue))
+        del self._queue[index]
+        self._sent.add(index)
+        return index
+
+    @property
+    def pending(self) -> int:
+        """Authorised chunks that were not handed to the link yet."""
+        return len(self._queue)
+
+
+@dataclass(slots=True)
+class CreditPool:
+    """A cap on the bytes that many transfers have authorised together."""
+
+    limit_bytes: int
+    used_bytes: int = 0
+
+    def chunks(self, chunk_bytes: int) -> int:
+        """Return how many chunks of this size may be authorised now.
+
+        One chunk is always possible when the pool is idle, however small it is.
+        """
+        if self.used_bytes == 0:
+            return max(1, self.limit_bytes // chunk_bytes)
+        return max(0, (self.limit_bytes - self.used_bytes) // chunk_bytes)
+
+    def take(self, nbytes: int) -> None:
+        """Note credit given."""
+        self.used_bytes += nbytes
+
+    def give_back(self, nbytes: int) -> None:
+        """Note credit used up or taken back."""
+        self.used_bytes = max(0, self.used_bytes - nbytes)
+
+
+@dataclass(slots=True)
+class Broadcast:
+    """Publishing one object once to several receivers at the pace of their credit.
+
+    The pointer moves to chunk p when every receiver that is paced has
+    authorised p or needs only later ones. A receiver that stays silent for
+    `stall_s` no longer holds the others up; what it misses, and every chunk
+    that is asked for behind the pointer, goes to it alone.
+    """
+
+    layout: Layout
+    stall_s: float = 0.5
+    position: int = 0
+    _credit: dict[str, set[int]] = field(default_factory=dict)
+    _heard: dict[str, float] = field(default_factory=dict)
+
+    def authorise(self, receiver: str, ranges: RangeList, now: float) -> list[int]:
+        """Take credit; return the chunks behind the pointer, to be sent to it alone."""
+        behind: list[int] = []
+        ahead = self._credit.setdefault(receiver, set())
+        self._heard[receiver] = now
+        for start, stop in ranges:
+            for index in range(start, min(stop, self.layout.count)):
+                if index < self.position:
+                    behind.append(index)
+                else:
+                    ahead.add(index)
+        return behind
+
+    def leave(self, receiver: str) -> None:
+        """Forget a receiver that is done or gone."""
+        self._credit.pop(receiver, None)
+        self._heard.pop(receiver, None)
+
+    def next(self, now: float) -> int | None:
+        """Return the next chunk to publish to all, or None to wait."""
+        if self.position >= self.layout.count or not self._credit:
+            return None
+        wanted = False
+        for receiver, ahead in self._credit.items():
+            if self.position in ahead:
+                wanted = True
+            elif now - self._heard[receiver] < self.stall_s and not (
+                ahead and min(ahead) > self.position
+            ):
+                return None
+        if not wanted:
+            waiting = [min(ahead) for ahead in self._credit.values() if ahead]
+            if not waiting:
+                return None
+            self.position = min(waiting)
+        index = self.position
+        for ahead in self._credit.values():
+            ahead.discard(index)
+        self.position += 1
+        return index

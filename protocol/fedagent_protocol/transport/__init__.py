@@ -1,0 +1,1 @@
+"""The only code that touches MQTT, zeroconf, TLS files and brokers."""

@@ -1,0 +1,1 @@
+"""What is learnt: recipes, models, metrics and data readers in numpy."""

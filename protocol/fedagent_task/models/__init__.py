@@ -1,0 +1,1 @@
+"""Convex models as plain functions on arrays."""
