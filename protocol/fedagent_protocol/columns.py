@@ -4,7 +4,7 @@ Pure numpy. Rows are client-edge pairs of one edge; all little-endian.
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,18 @@ class Columns:
     values: npt.NDArray[np.float32]
 
 
-def pack(columns: Columns) -> dict[str, bytes]:
+class PackedColumns(TypedDict):
+    """The byte columns of a `RoundColumns` message."""
+
+    session: bytes
+    price: bytes
+    context_seq: bytes
+    age_ms: bytes
+    willing: bytes
+    values: bytes
+
+
+def pack(columns: Columns) -> PackedColumns:
     """Return the byte columns of a `RoundColumns` message."""
     return {
         "session": columns.session.astype("<i4").tobytes(),

@@ -1,0 +1,120 @@
+"""Round trips, golden bytes, and the rule: a message or a ProtocolError, whatever the bytes."""
+
+import typing
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_protocol import messages as m
+from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, Direction, decode, encode
+from fedagent_protocol.errors import MalformedError, OversizeError, ProtocolError
+
+from .samples import FLAT, SAMPLES
+
+GOLDEN = Path(__file__).parent / "golden"
+UNIONS = {
+    Direction.AGENT_TO_EDGE: m.AgentToEdge,
+    Direction.EDGE_TO_AGENT: m.EdgeToAgent,
+    Direction.EDGE_TO_COORDINATOR: m.EdgeToCoordinator,
+    Direction.COORDINATOR_TO_EDGE: m.CoordinatorToEdge,
+}
+_IDS = [f"{direction.value}.{m.kind(message)}" for direction, message in FLAT]
+
+
+@pytest.mark.parametrize(("direction", "message"), FLAT, ids=_IDS)
+def test_a_message_survives_the_wire(direction: Direction, message: m.AnyMessage) -> None:
+    assert decode(direction, encode(message)) == message
+
+
+@pytest.mark.parametrize(("direction", "message"), FLAT, ids=_IDS)
+def test_the_bytes_of_protocol_1_never_change(direction: Direction, message: m.AnyMessage) -> None:
+    path = GOLDEN / f"{direction.value}.{m.kind(message)}.msgpack"
+    assert path.read_bytes() == encode(message), "released bytes changed: add fields, never retype"
+
+
+def test_every_message_has_a_sample() -> None:
+    for direction, union in UNIONS.items():
+        assert {type(message) for message in SAMPLES[direction]} == set(typing.get_args(union))
+
+
+@pytest.mark.parametrize(("direction", "message"), FLAT, ids=_IDS)
+def test_unknown_fields_of_a_newer_peer_are_skipped(
+    direction: Direction, message: m.AnyMessage
+) -> None:
+    raw = msgspec.msgpack.decode(encode(message))
+    raw["from_the_future"] = [1, {"a": b"x"}]
+    assert decode(direction, msgspec.msgpack.encode(raw)) == message
+
+
+def test_an_unknown_word_of_a_newer_peer_is_other() -> None:
+    raw = {"t": "receipt", "digest": "a" * 64, "status": "sealed-in-amber"}
+    message = decode(Direction.EDGE_TO_AGENT, msgspec.msgpack.encode(raw))
+    assert isinstance(message, m.Receipt)
+    assert message.status is m.ReceiptStatus.OTHER
+
+
+@given(st.sampled_from(list(Direction)), st.binary(max_size=400))
+@settings(max_examples=2000, deadline=None)
+def test_any_bytes_are_a_message_or_a_protocol_error(direction: Direction, data: bytes) -> None:
+    try:
+        decode(direction, data)
+    except ProtocolError as error:
+        assert error.reason in {"malformed", "oversize"}
+
+
+@given(st.sampled_from(FLAT), st.data())
+@settings(max_examples=2000, deadline=None)
+def test_a_damaged_message_is_a_message_or_a_protocol_error(
+    sample: tuple[Direction, m.AnyMessage], data: st.DataObject
+) -> None:
+    direction, message = sample
+    payload = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decode(direction, bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+    except ProtocolError as error:
+        assert error.reason in {"malformed", "oversize"}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"t": "context", "willing": True, "price": -1},
+        {"t": "context", "willing": True, "price": 1.5},
+        {"t": "context", "willing": True, "price": 2**63},
+        {"t": "context", "willing": True, "price": 1, "features": {"compute": float("nan")}},
+        {"t": "context", "willing": True, "price": 1, "features": {"compute": float("inf")}},
+        {"t": "need", "digest": "short", "ranges": []},
+        {"t": "need", "digest": "A" * 64, "ranges": []},
+        {"t": "hello", "agent": "../../etc"},
+        {"t": "hello", "agent": "a", "run": "xyz"},
+        {"t": "no-such-kind"},
+        {},
+    ],
+)
+def test_bad_values_are_refused(raw: dict[str, object]) -> None:
+    with pytest.raises(MalformedError):
+        decode(Direction.AGENT_TO_EDGE, msgspec.msgpack.encode(raw))
+
+
+def test_array_headers_that_lie_cost_no_memory() -> None:
+    lie = b"\x83\xa1t\xa4need\xa6digest\xd9\x40" + b"a" * 64 + b"\xa6ranges\xdd\xff\xff\xff\xff"
+    with pytest.raises(MalformedError):
+        decode(Direction.AGENT_TO_EDGE, lie)
+
+
+def test_an_oversized_payload_is_not_parsed() -> None:
+    with pytest.raises(OversizeError) as caught:
+        decode(Direction.AGENT_TO_EDGE, b"\xc1" * (MAX_PAYLOAD_BYTES + 1))
+    assert caught.value.limit == MAX_PAYLOAD_BYTES
+
+
+def test_an_oversized_message_is_not_encoded() -> None:
+    outcome = m.Outcome(agent="a", status=m.OutcomeStatus.ARRIVED, reason="x" * 400)
+    report = m.RoundReport(epoch="0" * 32, outcomes=(outcome,) * 5000)
+    with pytest.raises(OversizeError):
+        encode(report)

@@ -1,0 +1,68 @@
+"""Topics are built and parsed in one place, and parse back to what built them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_protocol import topics
+from fedagent_protocol.codec import Direction
+from fedagent_protocol.errors import TopicError
+
+IDS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,20}", fullmatch=True)
+
+
+@given(IDS, IDS, IDS)
+def test_topics_parse_back(site: str, one: str, two: str) -> None:
+    up = topics.parse(topics.agent_up(site, one, two, "hello"))
+    assert (up.site, up.agent, up.edge, up.kind) == (site, one, two, "hello")
+    assert up.direction is Direction.AGENT_TO_EDGE
+    down = topics.parse(topics.agent_down(site, one, two, "order"))
+    assert (down.agent, down.edge, down.direction) == (one, two, Direction.EDGE_TO_AGENT)
+    assert topics.parse(topics.edge_beacon(site, one)).edge == one
+    assert topics.parse(topics.model(site, one, "ab" * 32)).kind == "chunk"
+    assert topics.parse(topics.edge_up(site, one, "report")).direction is (
+        Direction.EDGE_TO_COORDINATOR
+    )
+    assert topics.parse(topics.edge_down(site, one, "open")).direction is (
+        Direction.COORDINATOR_TO_EDGE
+    )
+    assert topics.parse(topics.coordinator_beacon(site, two)).coordinator == two
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_a_topic_or_a_topic_error(text: str) -> None:
+    for candidate in (text, f"{topics.ROOT}/{text}"):
+        try:
+            topics.parse(candidate)
+        except TopicError as error:
+            assert error.reason == "topic"
+
+
+@pytest.mark.parametrize("bad", ["", "-a", "A", "a/b", "a+", "#", "a" * 65, "ä"])
+def test_an_id_is_safe_in_a_topic(bad: str) -> None:
+    with pytest.raises(TopicError):
+        topics.check_id(bad)
+
+
+def _matches(pattern: str, topic: str) -> bool:
+    want, have = pattern.split("/"), topic.split("/")
+    for i, level in enumerate(want):
+        if level == "#":
+            return True
+        if i >= len(have) or level not in ("+", have[i]):
+            return False
+    return len(want) == len(have)
+
+
+def test_filters_reach_only_their_own() -> None:
+    mine, other = (
+        topics.agent_down("s", "a1", "e1", "order"),
+        topics.agent_down("s", "a2", "e1", "x"),
+    )
+    assert any(_matches(f, mine) for f in topics.agent_filters("s", "a1"))
+    assert not any(_matches(f, other) for f in topics.agent_filters("s", "a1"))
+    to_e2 = topics.agent_up("s", "a1", "e2", "hello")
+    assert not any(_matches(f, to_e2) for f in topics.edge_lan_filters("s", "e1"))
+    assert any(_matches(f, to_e2) for f in topics.edge_lan_filters("s", "e2"))
+    model = topics.model("s", "e1", "ab" * 32)
+    assert not any(_matches(f, model) for f in topics.agent_filters("s", "a1"))
