@@ -1,0 +1,282 @@
+"""The local testbed: every role a real process on this machine.
+
+Real brokers, real zeroconf on loopback, real clocks. `fedagent demo`, the
+end-to-end tests and the benchmarks stand on it. Every process watches its
+standard input and ends when this one goes, however it goes.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+Event = dict[str, object]
+MODULES = {
+    "agent": "fedagent_agent",
+    "edge": "fedagent_edge",
+    "coordinator": "fedagent_coordinator",
+}
+STOP_S = 5.0
+
+
+class LocalError(Exception):
+    """Base of the local testbed's errors."""
+
+
+class EventTimeoutError(LocalError):
+    """Raised when a process did not say what was waited for."""
+
+    def __init__(self, name: str, wanted: str, log: Path, returncode: int | None) -> None:
+        super().__init__(name, wanted, log, returncode)
+        self.name = name
+        self.wanted = wanted
+        self.log = log
+        self.returncode = returncode
+
+    def __str__(self) -> str:
+        state = "still runs" if self.returncode is None else f"ended with {self.returncode}"
+        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
+        return f"{self.name} {state} and never said {self.wanted!r}; its log ends:\n{tail}"
+
+
+class RoleProcess:
+    """One role as a child process, and everything it said.
+
+    Attributes:
+        name: Name given by the caller.
+        role: ``agent``, ``edge`` or ``coordinator``.
+        events: Events in the order they came; each has ``at``, our monotonic clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        role: str,
+        config: Mapping[str, object],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        prefix: Iterable[str] = (),
+        on_event: Callable[["RoleProcess", Event], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.role = role
+        self.config = dict(config)
+        self.log = log
+        self.events: list[Event] = []
+        self.started_at = time.monotonic()
+        self._said = threading.Condition()
+        self._on_event = on_event
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            MODULES[role],
+            "--config",
+            json.dumps(self.config),
+        ]
+        with log.open("ab") as stderr:
+            self.popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=None if environment is None else dict(environment),
+            )
+        self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.popen.pid
+
+    def first(self, kind: str, **where: object) -> Event | None:
+        """Return the first event of a kind with these values, if it has come."""
+        for event in list(self.events):
+            if event.get("event") == kind and all(event.get(k) == v for k, v in where.items()):
+                return event
+        return None
+
+    def all(self, kind: str) -> list[Event]:
+        """Return all events of a kind so far."""
+        return [event for event in list(self.events) if event.get("event") == kind]
+
+    def wait(self, kind: str, *, timeout_s: float = 30.0, **where: object) -> Event:
+        """Wait for an event.
+
+        Raises:
+            EventTimeoutError: It did not come; the message has the log's end.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._said:
+            while (event := self.first(kind, **where)) is None:
+                left = deadline - time.monotonic()
+                if left <= 0 or (self.popen.poll() is not None and not self._reader.is_alive()):
+                    raise EventTimeoutError(
+                        self.name, f"{kind} {where}", self.log, self.popen.poll()
+                    )
+                self._said.wait(min(left, 0.5))
+        return event
+
+    def wait_exit(self, *, timeout_s: float = 30.0) -> int:
+        """Wait until the process ends and everything it said is read; return its code."""
+        try:
+            code = self.popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise EventTimeoutError(self.name, "exit", self.log, None) from None
+        self._reader.join(STOP_S)
+        return code
+
+    def kill(self) -> None:
+        """End the process with SIGKILL, as a power cut would."""
+        self.popen.kill()
+        self.popen.wait(STOP_S)
+
+    def stop(self) -> int:
+        """Ask the process to end, insist after a while; return its exit code."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+            try:
+                self.popen.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.popen.kill()
+                self.popen.wait(STOP_S)
+        return self.close()
+
+    def close(self) -> int:
+        """Reap an ended process and close its pipes."""
+        code = self.popen.wait(STOP_S)
+        self._reader.join(STOP_S)
+        for pipe in (self.popen.stdin, self.popen.stdout):
+            if pipe is not None:
+                pipe.close()
+        return code
+
+    def cpu_seconds(self) -> float:
+        """Return user and system time of the process itself so far."""
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def pss_bytes(self, *, children: bool = True) -> int:
+        """Return proportional memory of the process and, if wanted, its children."""
+        own = psutil.Process(self.pid)
+        family = [own, *(own.children(recursive=True) if children else ())]
+        return sum(process.memory_full_info().pss for process in family)
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                event = {"event": "not-json", "line": line.decode(errors="replace")}
+            event["at"] = time.monotonic()
+            with self._said:
+                self.events.append(event)
+                self._said.notify_all()
+            if self._on_event is not None:
+                self._on_event(self, event)
+        with self._said:
+            self._said.notify_all()
+
+
+@dataclass
+class LocalField:
+    """A coordinator, edges and agents as processes that find each other by zeroconf.
+
+    Attributes:
+        directory: Data directories and logs are made below it.
+        site: Only members of one site see each other.
+        defaults: Config values for every role.
+        on_event: Called in a reader thread for every event of every process.
+    """
+
+    directory: Path
+    site: str
+    defaults: dict[str, object] = field(default_factory=dict)
+    on_event: Callable[[RoleProcess, Event], None] | None = None
+    processes: dict[str, RoleProcess] = field(default_factory=dict)
+
+    def start(
+        self,
+        role: str,
+        name: str,
+        config: Mapping[str, object],
+        *,
+        environment: Mapping[str, str] | None = None,
+        prefix: Iterable[str] = (),
+    ) -> RoleProcess:
+        """Start one role; the same name again reuses its data directory."""
+        old = self.processes.get(name)
+        if old is not None and old.popen.poll() is not None:
+            old.close()
+        data_dir = self.directory / name
+        data_dir.mkdir(parents=True, exist_ok=True)
+        full: dict[str, object] = {
+            "data_dir": str(data_dir),
+            "site": self.site,
+            "name": name,
+            "discovery": "loopback",
+            "json_events": True,
+            "watch_parent": True,
+            **self.defaults,
+            **config,
+        }
+        if role == "coordinator":
+            full.pop("name")
+        process = RoleProcess(
+            name=name,
+            role=role,
+            config=full,
+            log=self.directory / f"{name}.log",
+            environment=environment,
+            prefix=prefix,
+            on_event=self.on_event,
+        )
+        self.processes[name] = process
+        return process
+
+    def coordinator(self, recipe: Path, name: str = "coordinator", **config: object) -> RoleProcess:
+        """Start the coordinator for a recipe."""
+        return self.start("coordinator", name, {"recipe": str(recipe), **config})
+
+    def edge(self, name: str, **config: object) -> RoleProcess:
+        """Start an edge aggregator."""
+        return self.start("edge", name, config)
+
+    def agent(self, name: str, stream: str, **config: object) -> RoleProcess:
+        """Start an agent on a stream."""
+        return self.start("agent", name, {"stream": stream, **config})
+
+    def close(self) -> None:
+        """Stop everything: agents first, the coordinator last."""
+        order = {"agent": 0, "edge": 1, "coordinator": 2}
+        processes = sorted(self.processes.values(), key=lambda process: order[process.role])
+        for process in processes:
+            if process.popen.poll() is None and process.popen.stdin is not None:
+                process.popen.send_signal(signal.SIGTERM)
+        for process in processes:
+            process.stop()
+
+    def __enter__(self) -> Self:
+        """Use the field as a context."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave no process behind."""
+        self.close()

@@ -1,0 +1,111 @@
+"""Where a broker is, and the certificate files that open it."""
+
+import ipaddress
+import re
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from .errors import AddressError, TlsFilesError
+
+DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+_URL = re.compile(r"(?:(?P<scheme>mqtts?)://)?(?P<host>\[[^\]\s]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?/?")
+_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """The address of an MQTT broker."""
+
+    host: str
+    port: int
+    scheme: Literal["mqtt", "mqtts"] = "mqtt"
+
+    @classmethod
+    def parse(cls, text: str) -> "BrokerAddress":
+        """Return the address that a person or an advert wrote.
+
+        Args:
+            text: ``host:port``, ``mqtt://host[:port]`` or ``mqtts://host[:port]``;
+                IPv6 hosts in brackets.
+
+        Raises:
+            AddressError: It is none of these.
+        """
+        match = _URL.fullmatch(text.strip()) if len(text) <= 300 else None
+        if match is None or (match["scheme"] is None and match["port"] is None):
+            raise AddressError(text)
+        host = match["host"].strip("[]")
+        scheme = match["scheme"] or "mqtt"
+        port = int(match["port"] or DEFAULT_PORTS[scheme])
+        if not 0 < port < 65536 or not _is_host(host, bracketed=match["host"] != host):
+            raise AddressError(text)
+        return cls(host, port, cast(Literal["mqtt", "mqtts"], scheme))
+
+    def __str__(self) -> str:
+        """Return the form that `parse` reads; plain ``host:port`` without TLS."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}" if self.scheme == "mqtt" else f"mqtts://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files: the authority both ends trust, and the own certificate and key."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return a context that shows our certificate and checks the broker's.
+
+        Raises:
+            TlsFilesError: A file is missing or not PEM.
+        """
+        return self._loaded(ssl.PROTOCOL_TLS_CLIENT)
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return a context that refuses clients without a certificate of our authority.
+
+        Raises:
+            TlsFilesError: A file is missing or not PEM.
+        """
+        context = self._loaded(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _loaded(self, side: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(side)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        path = self.ca
+        try:
+            context.load_verify_locations(self.ca)
+            path = self.cert
+            context.load_cert_chain(self.cert, self.key)
+        except OSError as exc:
+            raise TlsFilesError(path, exc.strerror or str(exc)) from exc
+        return context
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_wildcard(host: str) -> bool:
+    """Return whether `host` stands for all interfaces."""
+    return host in {"0.0.0.0", "::", ""}  # noqa: S104 - compared, not bound
+
+
+def _is_host(host: str, *, bracketed: bool) -> bool:
+    try:
+        return (ipaddress.ip_address(host).version == 6) == bracketed
+    except ValueError:
+        return not bracketed and len(host) <= 253 and _NAME.fullmatch(host) is not None

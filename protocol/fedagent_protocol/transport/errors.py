@@ -1,0 +1,132 @@
+"""Errors of the transport.
+
+::
+
+    LinkError
+    ├── AddressError          a broker address cannot be read
+    ├── TlsFilesError         a certificate file is missing or not usable
+    ├── SubscribeRefusedError the broker refused a subscription
+    ├── InsecureListenError   beyond loopback without certificates
+    ├── BrokerMissingError    the chosen kind of broker is not installed
+    ├── BrokerStartError      the private broker did not come up
+    ├── IdentityError         the identity file cannot be read
+    └── DataDirBusyError      another process uses the data directory
+"""
+
+from pathlib import Path
+
+
+class LinkError(Exception):
+    """Base of every error of connections, brokers and what they keep on disk."""
+
+
+class AddressError(LinkError):
+    """Raised when text is not a broker address."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return (
+            f"not a broker address: {safe_text(self.text, limit=80)!r}; "
+            "use host:port, mqtt://host:port or mqtts://host:port"
+        )
+
+
+class TlsFilesError(LinkError):
+    """Raised when certificate files cannot be loaded."""
+
+    def __init__(self, path: Path | None, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        where = f" {self.path}" if self.path else ""
+        return f"cannot use the certificate files{where}: {self.reason}; name readable PEM files"
+
+
+class SubscribeRefusedError(LinkError):
+    """Raised when the broker refuses topic filters."""
+
+    def __init__(self, filters: tuple[str, ...]) -> None:
+        super().__init__(filters)
+        self.filters = filters
+
+    def __str__(self) -> str:
+        return f"the broker refused the subscription to {', '.join(self.filters)}"
+
+
+class InsecureListenError(LinkError):
+    """Raised before a broker would listen beyond loopback in the clear."""
+
+    def __init__(self, listen: str) -> None:
+        super().__init__(listen)
+        self.listen = listen
+
+    def __str__(self) -> str:
+        return (
+            f"listening on {self.listen} without certificates would let anyone on the network in; "
+            "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
+        )
+
+
+class BrokerMissingError(LinkError):
+    """Raised when the chosen kind of broker is not installed."""
+
+    def __init__(self, kind: str, mend: str) -> None:
+        super().__init__(kind, mend)
+        self.kind = kind
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"no {self.kind} broker here; {self.mend}"
+
+
+class BrokerStartError(LinkError):
+    """Raised when a private broker does not come up."""
+
+    def __init__(self, kind: str, port: int, reason: str) -> None:
+        super().__init__(kind, port, reason)
+        self.kind = kind
+        self.port = port
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the {self.kind} broker did not come up on port {self.port}: {self.reason}"
+
+
+class IdentityError(LinkError):
+    """Raised when the identity file is damaged."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} cannot be used ({self.reason}); restore it from a copy, "
+            "or delete it to join as a new device"
+        )
+
+
+class DataDirBusyError(LinkError):
+    """Raised when another process holds the data directory."""
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        super().__init__(path, pid)
+        self.path = path
+        self.pid = pid
+
+    def __str__(self) -> str:
+        who = f"process {self.pid}" if self.pid else "another process"
+        return f"{self.path} is in use by {who}; stop it, or choose another --data-dir"
+
+
+def safe_text(text: object, *, limit: int = 200) -> str:
+    """Return foreign text on one line, printable and at most `limit` characters."""
+    line = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit])
+    line = " ".join(line.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
