@@ -1,1 +1,14 @@
 """Solvers of the assignment problem."""
+
+from ..registry import Registry
+from .base import Assignment, Solution, Solver
+
+registry: Registry[Solver] = Registry(
+    kind="solver",
+    group="fedagent.solvers",
+    builtin={"density": "fedagent_coordinator.solvers.density:DensitySolver"},
+)
+create = registry.create
+names = registry.names
+
+__all__ = ["Assignment", "Solution", "Solver", "create", "names", "registry"]

@@ -1,1 +1,1 @@
-"""The fedagent command."""
+"""The `fedagent` command: one group per role, and what a person reads."""

@@ -5,13 +5,15 @@ import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from .errors import AddressError, TlsFilesError
 
 DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 
-_URL = re.compile(r"(?:(?P<scheme>mqtts?)://)?(?P<host>\[[^\]\s]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?/?")
+_URL = re.compile(
+    r"(?:(?P<scheme>mqtts?)://)?(?P<host>\[[^\]\s]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?/?"
+)
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -42,7 +44,7 @@ class BrokerAddress:
         port = int(match["port"] or DEFAULT_PORTS[scheme])
         if not 0 < port < 65536 or not _is_host(host, bracketed=match["host"] != host):
             raise AddressError(text)
-        return cls(host, port, cast(Literal["mqtt", "mqtts"], scheme))
+        return cls(host, port, "mqtts" if scheme == "mqtts" else "mqtt")
 
     def __str__(self) -> str:
         """Return the form that `parse` reads; plain ``host:port`` without TLS."""

@@ -13,6 +13,7 @@
     └── DataDirBusyError      another process uses the data directory
 """
 
+import ssl
 from pathlib import Path
 
 
@@ -130,3 +131,16 @@ def safe_text(text: object, *, limit: int = 200) -> str:
     line = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit])
     line = " ".join(line.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def connect_reason(exc: Exception) -> str:
+    """Return why a connection failed, on one line and the same for the same cause."""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return f"the broker's certificate was refused: {safe_text(exc.verify_message)}"
+    if isinstance(exc, ssl.SSLError):
+        return f"TLS: {safe_text(exc.reason or exc)}"
+    if isinstance(exc, TimeoutError):
+        return "no answer (timed out)"
+    if isinstance(exc, OSError) and exc.strerror:
+        return safe_text(exc.strerror)
+    return safe_text(exc) or type(exc).__name__

@@ -105,7 +105,7 @@ class Inbox:
     def _guard(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged once, then counted
             self._counters["callback_errors"] += 1
             if self._counters["callback_errors"] == 1:
                 _log.exception("a message could not be handled; the next such errors are counted")

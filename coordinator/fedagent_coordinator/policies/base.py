@@ -1,0 +1,295 @@
+"""What every selection policy sees, says and learns from (DESIGN, Policies).
+
+Everything is a column. `P` client-edge pairs are visible this round, `N` clients
+and `M` edges have ever been seen in the run: their indices are run-wide, never
+reused, and only grow. Money is int64 micro-credits.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InvalidViewError, MissingFeatureError, NonFiniteFeatureError, StateError
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+IndexArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float64]
+State = Mapping[str, npt.NDArray[np.generic]]
+
+MAX_MICRO = 10**15
+"""Largest price or budget: ten thousand of them still fit an int64 sum."""
+
+OPINIONS = "opinions"
+TRUTH = "truth"
+"""Needs that are not features; ``truth`` exists in testbed and replay only."""
+
+
+class Purpose(IntEnum):
+    """What a round's random numbers are for; each purpose has its own stream."""
+
+    SELECT = 0
+    PLACE = 1
+    ITERATE = 2
+    ENVIRONMENT = 3
+
+
+def round_rng(seed: int, t: int, purpose: int) -> np.random.Generator:
+    """Return the generator of round `t` for one purpose (DESIGN, Policies)."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(t, purpose)))
+
+
+class Bound(IntEnum):
+    """Which constraint kept a pair out; `CHOSEN` for those that are in."""
+
+    CHOSEN = 0
+    RANK = 1  # it would still fit: the policy wanted no more, or not this one
+    EDGE_BUDGET = 2  # its price is more than what is left at its edge
+    CLIENT_TAKEN = 3  # its client trains at another edge
+    UNAVAILABLE = 4  # its client is not willing or not there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoundView:
+    """One round as a policy sees it.
+
+    Attributes:
+        round: From 1.
+        pair_client: int32[P], client of each visible pair.
+        pair_edge: int32[P], edge of each visible pair.
+        pair_features: float32[P, F]; NaN where an agent did not report.
+        feature_names: Names of the F columns.
+        client_price: int64[N], micro-credits for one round.
+        client_available: bool[N].
+        edge_budget: int64[M], micro-credits for this round.
+        opinions: float64[N], each client's last opinion, NaN where none; or None.
+
+    Raises:
+        InvalidViewError: Shapes, dtypes or ranges contradict each other.
+    """
+
+    round: int
+    pair_client: IndexArray
+    pair_edge: IndexArray
+    pair_features: npt.NDArray[np.float32]
+    feature_names: tuple[str, ...]
+    client_price: IntArray
+    client_available: BoolArray
+    edge_budget: IntArray
+    opinions: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse columns that contradict each other."""
+        p, n = len(self.pair_client), len(self.client_price)
+        _column(self, "pair_client", np.int32, (p,))
+        _column(self, "pair_edge", np.int32, (p,))
+        _column(self, "pair_features", np.float32, (p, len(self.feature_names)))
+        _column(self, "client_price", np.int64, (n,))
+        _column(self, "client_available", np.bool_, (n,))
+        _column(self, "edge_budget", np.int64, (len(self.edge_budget),))
+        if self.opinions is not None:
+            _column(self, "opinions", np.float64, (n,))
+        if self.round < 1:
+            raise InvalidViewError("round", f"is {self.round}, rounds count from 1")
+        if len(set(self.feature_names)) != len(self.feature_names):
+            raise InvalidViewError("feature_names", "names a feature twice")
+        _within("pair_client", self.pair_client, n - 1)
+        _within("pair_edge", self.pair_edge, len(self.edge_budget) - 1)
+        _within("client_price", self.client_price, MAX_MICRO)
+        _within("edge_budget", self.edge_budget, MAX_MICRO)
+
+    @property
+    def pair_price(self) -> IntArray:
+        """int64[P], what choosing each pair costs."""
+        return self.client_price[self.pair_client]
+
+    @property
+    def eligible(self) -> BoolArray:
+        """bool[P], the pairs whose client is available."""
+        return self.client_available[self.pair_client]
+
+    def feature(self, name: str) -> FloatArray:
+        """Return the named feature of all pairs, float64[P], finite.
+
+        Raises:
+            MissingFeatureError: The view has no such feature.
+            NonFiniteFeatureError: A value is NaN or infinite; see `reported`.
+        """
+        if name not in self.feature_names:
+            raise MissingFeatureError(name, self.feature_names)
+        column = self.pair_features[:, self.feature_names.index(name)].astype(np.float64)
+        bad = ~np.isfinite(column)
+        if bad.any():
+            raise NonFiniteFeatureError(name, int(np.argmax(bad)), int(bad.sum()))
+        return column
+
+    def reported(self, needs: frozenset[str]) -> BoolArray:
+        """Return bool[P]: pairs whose every needed feature is finite.
+
+        The round engine drops the others (`take`) and counts them, so that one
+        agent that does not report a feature cannot stop the round.
+
+        Raises:
+            MissingFeatureError: No agent reports a needed feature.
+        """
+        wanted = sorted(needs - {OPINIONS, TRUTH})
+        for name in wanted:
+            if name not in self.feature_names:
+                raise MissingFeatureError(name, self.feature_names)
+        index = [self.feature_names.index(name) for name in wanted]
+        return np.asarray(np.isfinite(self.pair_features[:, index]).all(axis=1), dtype=np.bool_)
+
+    def take(self, pairs: npt.NDArray[np.generic]) -> "RoundView":
+        """Return the view of these pairs only (a mask or indices); N and M stay."""
+        return RoundView(
+            round=self.round,
+            pair_client=self.pair_client[pairs],
+            pair_edge=self.pair_edge[pairs],
+            pair_features=self.pair_features[pairs],
+            feature_names=self.feature_names,
+            client_price=self.client_price,
+            client_available=self.client_available,
+            edge_budget=self.edge_budget,
+            opinions=self.opinions,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Selection:
+    """What a policy decided, and why.
+
+    Attributes:
+        pairs: int64[S], chosen pairs of the view, in the policy's order.
+        scores: float64[P], what the policy ranked every pair by; NaN if unranked.
+        bound: int8[P], the `Bound` of every pair.
+        notes: Named numbers for "why", e.g. ``explore`` 1.0.
+    """
+
+    pairs: IntArray
+    scores: FloatArray
+    bound: npt.NDArray[np.int8]
+    notes: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Feedback:
+    """How the ordered pairs of a round ended; rows follow `pairs`.
+
+    Attributes:
+        view: What the policy had seen.
+        pairs: int64[S], pairs of the view that were ordered and played.
+        X: bool[S], a valid update arrived before the deadline.
+        used: bool[S], it is part of an aggregate.
+        tau_s: float64[S], order to whole valid update; the time waited if censored.
+        dt_s, lc_s, ut_s: float64[S], download, computation, upload; NaN if unknown.
+        censored: bool[S], nothing arrived while anybody waited.
+        void: bool[S], not paid: no valid update, or the edge failed. X is False.
+        arrivals: int64[S], samples that came in on the stream during the round.
+        num_samples: int64[S], samples the update was trained on.
+        seconds_per_iteration: float64[S]; NaN if unknown.
+        opinions: float64[N], opinions of this round's model, NaN where none; or None.
+        psi: Cost observed at the edge that aggregated (ALGORITHMS section 7), or None.
+
+    Raises:
+        InvalidViewError: Shapes, dtypes or ranges contradict each other.
+    """
+
+    view: RoundView
+    pairs: IntArray
+    X: BoolArray
+    used: BoolArray
+    tau_s: FloatArray
+    dt_s: FloatArray
+    lc_s: FloatArray
+    ut_s: FloatArray
+    censored: BoolArray
+    void: BoolArray
+    arrivals: IntArray
+    num_samples: IntArray
+    seconds_per_iteration: FloatArray
+    opinions: FloatArray | None = None
+    psi: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse columns that contradict each other."""
+        s = (len(self.pairs),)
+        for name in ("X", "used", "censored", "void"):
+            _column(self, name, np.bool_, s)
+        for name in ("pairs", "arrivals", "num_samples"):
+            _column(self, name, np.int64, s)
+        for name in ("tau_s", "dt_s", "lc_s", "ut_s", "seconds_per_iteration"):
+            _column(self, name, np.float64, s)
+        if self.opinions is not None:
+            _column(self, "opinions", np.float64, (len(self.view.client_price),))
+        _within("pairs", self.pairs, len(self.view.pair_client) - 1)
+        if len(np.unique(self.pairs)) != len(self.pairs):
+            raise InvalidViewError("pairs", "names a pair twice")
+        if (self.X & self.void).any():
+            raise InvalidViewError("void", "says that an update in time is not paid")
+        if not np.isfinite(self.tau_s).all():
+            raise InvalidViewError("tau_s", "is not finite")
+
+
+@runtime_checkable
+class SelectionPolicy(Protocol):
+    """Who trains at which edge. Deterministic: all chance comes from `rng`."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Features it reads, and ``opinions`` or ``truth``."""
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Decide one round. Changes no state."""
+
+    def learn(self, feedback: Feedback) -> None:
+        """Take in how the round ended; running bounds move here."""
+
+    def state(self) -> State:
+        """Return a copy of everything learnt."""
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: The state is not one of this policy with these parameters.
+        """
+
+
+class StatelessPolicy:
+    """Base of policies that learn nothing."""
+
+    def learn(self, feedback: Feedback) -> None:
+        """Learn nothing."""
+
+    def state(self) -> State:
+        """Return the empty state."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Accept the empty state only.
+
+        Raises:
+            StateError: The state is another policy's.
+        """
+        if state:
+            raise StateError(type(self).__name__, f"has nothing to keep, got {sorted(state)}")
+
+
+def _column(record: object, name: str, dtype: type[np.generic], shape: tuple[int, ...]) -> None:
+    """Refuse a column of another dtype or shape than it must have."""
+    value = getattr(record, name)
+    if not isinstance(value, np.ndarray) or value.dtype != dtype:
+        raise InvalidViewError(name, f"is not an array of {np.dtype(dtype).name}")
+    if value.shape != shape:
+        raise InvalidViewError(name, f"has shape {value.shape}, expected {shape}")
+
+
+def _within(name: str, column: npt.NDArray[np.integer], top: int) -> None:
+    """Refuse values outside 0..top."""
+    if len(column) and not (column.min() >= 0 and column.max() <= top):
+        raise InvalidViewError(name, f"has a value outside 0..{top}")
+

@@ -1,0 +1,120 @@
+"""Constraints of a round: fill budgets in an order, check, and explain.
+
+One client trains at one edge at most, each edge pays from its own budget of the
+round, and only visible pairs of available clients count (P2's constraints).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..errors import InvalidSelectionError, InvalidViewError
+from .base import Bound, FloatArray, IntArray, RoundView, Selection
+
+
+def fill(view: RoundView, order: IntArray, chosen: IntArray | None = None) -> IntArray:
+    """Walk pairs in `order` and take each that still fits; return all taken, int64[S].
+
+    Args:
+        view: The round.
+        order: int64[K], candidate pairs, best first; unavailable ones are skipped.
+        chosen: Pairs taken before, which stay and are charged first.
+    """
+    taken = [] if chosen is None else chosen.tolist()
+    budget = view.edge_budget.tolist()
+    busy = set()
+    for client, edge, price in _rows(view, np.asarray(taken, dtype=np.int64)):
+        busy.add(client)
+        budget[edge] -= price
+    candidates = order[view.eligible[order]]
+    for pair, (client, edge, price) in zip(
+        candidates.tolist(), _rows(view, candidates), strict=True
+    ):
+        if client not in busy and price <= budget[edge]:
+            busy.add(client)
+            budget[edge] -= price
+            taken.append(pair)
+    return np.asarray(taken, dtype=np.int64)
+
+
+def spent_per_edge(view: RoundView, pairs: IntArray) -> list[int]:
+    """Return what these pairs cost at each edge, exact at any size."""
+    spent = [0] * len(view.edge_budget)
+    for _, edge, price in _rows(view, pairs):
+        spent[edge] += price
+    return spent
+
+
+def check_view(view: RoundView) -> None:
+    """Refuse a view that holds a client-edge pair twice (the rest is checked when built).
+
+    Raises:
+        InvalidViewError: A pair is there twice.
+    """
+    edges = max(len(view.edge_budget), 1)
+    keys = view.pair_client.astype(np.int64) * edges + view.pair_edge
+    if len(np.unique(keys)) != len(keys):
+        raise InvalidViewError("pair_client", "has the same client-edge pair twice")
+
+
+def check_selection(view: RoundView, pairs: IntArray) -> None:
+    """Refuse a selection that breaks a constraint of the round.
+
+    Raises:
+        InvalidSelectionError: `constraint` is ``visible``, ``available``,
+            ``one_edge_per_client`` or ``edge_budget``.
+    """
+    outside = (pairs < 0) | (pairs >= len(view.pair_client))
+    if outside.any():
+        raise InvalidSelectionError("visible", int(pairs[np.argmax(outside)]), "no such pair")
+    idle = ~view.eligible[pairs]
+    if idle.any():
+        pair = int(pairs[np.argmax(idle)])
+        client = int(view.pair_client[pair])
+        raise InvalidSelectionError("available", pair, f"client {client} is not available")
+    clients, first, count = np.unique(
+        view.pair_client[pairs], return_index=True, return_counts=True
+    )
+    if (count > 1).any():
+        at = int(np.argmax(count > 1))
+        raise InvalidSelectionError(
+            "one_edge_per_client",
+            int(pairs[first[at]]),
+            f"client {int(clients[at])} is chosen {int(count[at])} times",
+        )
+    for edge, spent in enumerate(spent_per_edge(view, pairs)):
+        if spent > int(view.edge_budget[edge]):
+            raise InvalidSelectionError(
+                "edge_budget", edge, f"costs {spent} of {int(view.edge_budget[edge])}"
+            )
+
+
+def explained(
+    view: RoundView,
+    pairs: IntArray,
+    scores: FloatArray | None = None,
+    notes: Mapping[str, float] | None = None,
+) -> Selection:
+    """Return the selection of `pairs` with the constraint that bound each pair."""
+    left = view.edge_budget - np.asarray(spent_per_edge(view, pairs), dtype=np.int64)
+    busy = np.zeros(len(view.client_price), dtype=np.bool_)
+    busy[view.pair_client[pairs]] = True
+    bound = np.full(len(view.pair_client), Bound.RANK, dtype=np.int8)
+    bound[view.pair_price > left[view.pair_edge]] = Bound.EDGE_BUDGET
+    bound[busy[view.pair_client]] = Bound.CLIENT_TAKEN
+    bound[~view.eligible] = Bound.UNAVAILABLE
+    bound[pairs] = Bound.CHOSEN
+    if scores is None:
+        scores = np.full(len(view.pair_client), np.nan)
+    return Selection(pairs=pairs, scores=scores, bound=bound, notes=notes or {})
+
+
+def _rows(view: RoundView, pairs: IntArray) -> "zip[tuple[int, int, int]]":
+    """Iterate (client, edge, price) of pairs as Python integers."""
+    clients = view.pair_client[pairs]
+    return zip(
+        clients.tolist(),
+        view.pair_edge[pairs].tolist(),
+        view.client_price[clients].tolist(),
+        strict=True,
+    )

@@ -1,0 +1,59 @@
+"""The assignment problem P2 and what a solver of it is (ALGORITHMS section 2).
+
+Maximise the value of the chosen pairs, where every edge pays the costs of its
+pairs from its own budget and every client is chosen at most once.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from ..errors import InvalidViewError
+from ..policies.base import FloatArray, IndexArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assignment:
+    """One instance; rows are pairs, ties are broken by their order.
+
+    Attributes:
+        value: float64[P], finite; a pair with value <= 0 is never chosen.
+        cost: int64[P], micro-credits, >= 0.
+        client: int32[P].
+        edge: int32[P].
+        budget: int64[M], micro-credits.
+
+    Raises:
+        InvalidViewError: A value is not finite, or columns differ in length.
+    """
+
+    value: FloatArray
+    cost: IntArray
+    client: IndexArray
+    edge: IndexArray
+    budget: IntArray
+
+    def __post_init__(self) -> None:
+        """Refuse what no solver can order."""
+        if {len(self.value), len(self.cost), len(self.client)} != {len(self.edge)}:
+            raise InvalidViewError("value", "and the other columns differ in length")
+        if not np.isfinite(self.value).all():
+            raise InvalidViewError("value", "is not finite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Solution:
+    """Chosen rows, int64[S] ascending, their value, and an upper bound if one is known."""
+
+    pairs: IntArray
+    value: float
+    bound: float | None = None
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """Solves `Assignment`s; deterministic."""
+
+    def solve(self, problem: Assignment) -> Solution:
+        """Return a feasible solution."""

@@ -1,0 +1,102 @@
+"""Who is who in the demo: labels, prices, the slow one, the one that is killed.
+
+Pure: the same numbers give the same fleet.
+"""
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+LABELS = 10
+LABEL_SLOTS = 16
+"""Labels held over all agents: two each for the eight of the default demo."""
+
+BEYOND_S = 0.2
+"""How far the slow agent's training goes beyond the deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlan:
+    """One device of the demo.
+
+    Attributes:
+        labels: Digits that its stream holds.
+        price: Credits it asks for a round.
+        slow_s: Extra seconds of training, beyond the deadline for the slow one.
+    """
+
+    name: str
+    labels: tuple[int, ...]
+    price: float
+    slow_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The fleet of a demo.
+
+    Attributes:
+        budget: Credits that one edge may spend in a round.
+        victim: Name of the agent that is killed half way; empty when nobody can be spared.
+        slow: Name of the agent that misses the deadline; empty when nobody can be spared.
+    """
+
+    agents: tuple[AgentPlan, ...]
+    edges: tuple[str, ...]
+    budget: float
+    victim: str = ""
+    slow: str = ""
+
+
+def make_plan(*, agents: int, edges: int, deadline_s: float) -> Plan:
+    """Return the fleet: every label stays held when the victim and the slow one are out.
+
+    The budget lets about six of eight agents train in a round, over all edges.
+    """
+    labels = deal_labels(agents)
+    prices = [round(1.0 + 0.2 * (i % 5) / 4, 3) for i in range(agents)]
+    slow, victim = _spared(labels)
+    made = tuple(
+        AgentPlan(
+            name=f"agent-{i + 1}",
+            labels=labels[i],
+            price=prices[i],
+            slow_s=round(deadline_s + BEYOND_S, 3) if i == slow else 0.0,
+        )
+        for i in range(agents)
+    )
+    share = sum(prices) * 0.75 / edges
+    return Plan(
+        agents=made,
+        edges=tuple(f"edge-{i + 1}" for i in range(edges)),
+        budget=round(max(share, max(prices)), 3),
+        victim="" if victim is None else made[victim].name,
+        slow="" if slow is None else made[slow].name,
+    )
+
+
+def deal_labels(agents: int) -> list[tuple[int, ...]]:
+    """Deal the ten labels in laps, each lap shifted by one, two or more to an agent."""
+    each = min(LABELS, max(2, math.ceil(LABEL_SLOTS / agents)))
+    laps = ((start + i) % LABELS for start in itertools.count() for i in range(LABELS))
+    hands = []
+    for _ in range(agents):
+        hand: dict[int, None] = {}
+        while len(hand) < each:
+            hand[next(laps)] = None
+        hands.append(tuple(sorted(hand)))
+    return hands
+
+
+def _spared(labels: list[tuple[int, ...]]) -> tuple[int | None, int | None]:
+    """Return the indices of the slow agent and the victim, None where nobody can be spared."""
+    held = Counter(label for hand in labels for label in hand)
+    spare = {
+        i for i, hand in enumerate(labels) if len(labels) > 1 and all(held[x] > 1 for x in hand)
+    }
+    for slow, victim in itertools.permutations(sorted(spare), 2):
+        both = Counter(labels[slow] + labels[victim])
+        if slow < victim and all(held[x] > both[x] for x in both):
+            return slow, victim
+    return (min(spare), None) if spare else (None, None)

@@ -1,0 +1,236 @@
+"""Run the demo's processes, watch them, and end them, however the demo ends."""
+
+import queue
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import psutil
+from fedagent_testbed.local import LocalField, RoleProcess
+
+from ..errors import DemoError
+from ..output import credits_text
+from .plan import Plan
+from .state import AgentState, DemoState, EdgeState, Event
+from .view import View
+
+START_S = 60.0
+STALL_S = 120.0
+REFRESH_S = 0.15
+QUEUE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the demo was asked for.
+
+    Attributes:
+        sets: Recipe overrides, ``key.path=value``.
+        broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of a running broker.
+        directory: Data directories, logs and the report go here.
+    """
+
+    recipe: Path
+    sets: tuple[str, ...]
+    rounds: int
+    policy: str | None
+    seed: int
+    broker: str
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a demo ended.
+
+    Attributes:
+        signal: The signal that ended it early, 0 for none.
+        seconds_to_first_round: From typing the command to the end of round 1.
+    """
+
+    state: DemoState
+    signal: int
+    seconds: float
+    seconds_to_first_round: float | None
+
+
+class Demo:
+    """One federation on this machine."""
+
+    def __init__(self, *, settings: Settings, plan: Plan, view: View) -> None:
+        self.settings = settings
+        self.plan = plan
+        self.view = view
+        self.site = f"demo-{secrets.token_hex(6)}"
+        self.state = _first_state(plan, settings.rounds)
+        self._events: queue.Queue[tuple[str, Event]] = queue.Queue(QUEUE)
+        self._field = LocalField(settings.directory, self.site, on_event=self._put)
+        self._typed_at = time.monotonic() - _age_s()
+        self._moved_at = time.monotonic()
+        self._told_exits: set[str] = set()
+
+    def run(self) -> Finish:
+        """Start everything at once and watch until the run ends or a signal comes.
+
+        Raises:
+            DemoError: The coordinator failed, or nothing happened for too long.
+        """
+        with _signals() as caught, self._field:
+            try:
+                self._start()
+                coordinator = self._field.processes["coordinator"]
+                while coordinator.popen.poll() is None and not caught():
+                    self._step()
+                if not caught():
+                    self._finish(coordinator)
+            finally:
+                self.view.close()
+        first = self.state.first_round_at
+        return Finish(
+            state=self.state,
+            signal=caught(),
+            seconds=time.monotonic() - self._typed_at,
+            seconds_to_first_round=None if first is None else first - self._typed_at,
+        )
+
+    def _start(self) -> None:
+        own = self.settings
+        self._field.defaults = {"log_level": "INFO"}
+        self._field.coordinator(
+            own.recipe,
+            broker=own.broker,
+            sets=own.sets,
+            seed=own.seed,
+            wait_edges=len(self.plan.edges),
+            wait_agents=len(self.plan.agents),
+            **({} if own.policy is None else {"policy": own.policy}),
+        )
+        for name in self.plan.edges:
+            self._field.edge(name, broker=own.broker)
+        shared = {"broker": own.broker} if "://" in own.broker else {}
+        for index, agent in enumerate(self.plan.agents):
+            labels = "+".join(map(str, agent.labels))
+            self._field.agent(
+                agent.name,
+                f"digits:labels={labels}",
+                price={"base": agent.price},
+                slow_s=agent.slow_s,
+                seed=own.seed * 1000 + index,
+                **shared,
+            )
+
+    def _put(self, process: RoleProcess, event: Event) -> None:
+        self._events.put((process.name, event))
+
+    def _step(self) -> None:
+        """Take in what has been said, and draw."""
+        until = time.monotonic() + REFRESH_S
+        while (left := until - time.monotonic()) > 0:
+            try:
+                name, event = self._events.get(timeout=left)
+            except queue.Empty:
+                break
+            self._take(name, event)
+        self._watch()
+        self.view.refresh(self.state, time.monotonic() - self._typed_at)
+
+    def _take(self, name: str, event: Event) -> None:
+        at = event.get("at")
+        now = at if isinstance(at, float) else time.monotonic()
+        self.state.apply(name, event, now)
+        self.view.event(name, event, self.state)
+        if event.get("event") == "round":
+            self._moved_at = now
+            self._kill_half_way()
+
+    def _kill_half_way(self) -> None:
+        victim = self.plan.victim
+        if not victim or self.state.round < max(1, self.state.rounds // 2):
+            return
+        process = self._field.processes[victim]
+        if self.state.agents[victim].state != "killed" and process.popen.poll() is None:
+            process.kill()
+            self.state.killed(victim)
+            self._note(f"killed {victim} with SIGKILL in round {self.state.round + 1}")
+
+    def _watch(self) -> None:
+        """Tell of processes that ended by themselves; give up when nothing moves."""
+        for process in self._field.processes.values():
+            code = process.popen.poll()
+            if code is None or process.name in self._told_exits or process.role == "coordinator":
+                continue
+            self._told_exits.add(process.name)
+            if process.name != self.plan.victim:
+                self._note(f"{process.name} ended with exit code {code}, see {process.log.name}")
+                fallen = self.state.agents.get(process.name) or self.state.edges.get(process.name)
+                if fallen is not None:
+                    fallen.state = "ended"
+        limit = STALL_S if self.state.round else START_S
+        if time.monotonic() - self._moved_at > limit:
+            what = "further round" if self.state.round else "first round"
+            raise DemoError(
+                f"no {what} within {limit:.0f} s",
+                f"read the logs in {self.settings.directory}, or run `fedagent doctor`",
+            )
+
+    def _note(self, text: str) -> None:
+        self.state.note(text)
+        self.view.event("demo", {"event": "note", "text": text}, self.state)
+
+    def _finish(self, coordinator: RoleProcess) -> None:
+        """Read the coordinator's last words."""
+        code = coordinator.close()
+        while not self._events.empty():
+            self._take(*self._events.get())
+        if code != 0:
+            tail = coordinator.log.read_text(errors="replace").strip().splitlines()
+            raise DemoError(
+                f"the coordinator ended with exit code {code}: {tail[-1] if tail else 'no log'}",
+                f"see {coordinator.log} and docs/exit-codes.md",
+            )
+
+
+def tidy(directory: Path, plan: Plan) -> None:
+    """Remove the data directories of agents and edges; logs and the run's data stay."""
+    for name in (*plan.edges, *(agent.name for agent in plan.agents)):
+        shutil.rmtree(directory / name, ignore_errors=True)
+
+
+def _first_state(plan: Plan, rounds: int) -> DemoState:
+    agents = {}
+    for agent in plan.agents:
+        note = "digits " + " ".join(map(str, agent.labels))
+        note += f", asks {credits_text(round(agent.price * 1e6))}"
+        note += ", slow" if agent.name == plan.slow else ""
+        note += ", will be killed" if agent.name == plan.victim else ""
+        agents[agent.name] = AgentState(agent.name, note)
+    return DemoState(rounds, agents, {name: EdgeState(name) for name in plan.edges})
+
+
+def _age_s() -> float:
+    """Return how long this process has lived: the time since the command was typed."""
+    age = time.time() - psutil.Process().create_time()
+    return age if 0 < age < START_S else 0.0
+
+
+@contextmanager
+def _signals() -> Iterator[Callable[[], int]]:
+    """Remember the first of SIGINT, SIGTERM and SIGHUP; clean-up is never interrupted."""
+    seen: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, remember) for number in numbers}
+    try:
+        yield lambda: seen[0] if seen else 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,193 @@
+"""The demo on the screen: a live picture on a terminal, plain lines elsewhere."""
+
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..output import credits_text, emit
+from .state import AgentState, DemoState, Event
+
+BARS = "▁▂▃▄▅▆▇█"
+STATES = {
+    "starting": "dim",
+    "searching": "yellow",
+    "waiting": "none",
+    "training": "bold cyan",
+    "sending": "bold blue",
+    "killed": "bold red",
+    "ended": "red",
+    "failed": "red",
+}
+
+
+class View(Protocol):
+    """How a demo is shown while it runs."""
+
+    def event(self, name: str, event: Event, state: DemoState) -> None:
+        """Show one event; `state` has taken it in already."""
+
+    def refresh(self, state: DemoState, elapsed_s: float) -> None:
+        """Show the state; called a few times a second."""
+
+    def close(self) -> None:
+        """Give the terminal back."""
+
+
+class LiveView:
+    """A picture that changes in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def event(self, name: str, event: Event, state: DemoState) -> None:
+        """Nothing to do: the picture is drawn from the state."""
+
+    def refresh(self, state: DemoState, elapsed_s: float) -> None:
+        """Draw the picture."""
+        self._live.update(picture(state, elapsed_s), refresh=True)
+
+    def close(self) -> None:
+        """Take the picture away."""
+        self._live.stop()
+
+
+class LineView:
+    """One line per round, for logs and pipes."""
+
+    def event(self, name: str, event: Event, state: DemoState) -> None:
+        """Print a round, an arrival or a note."""
+        kind = event.get("event")
+        if kind == "round":
+            accuracy = f"{state.accuracy[-1]:.3f}" if state.accuracy else "-"
+            self._line(
+                f"round {state.round}/{state.rounds}  in time {event.get('in_time')} of "
+                f"{event.get('ordered')}  accuracy {accuracy}  "
+                f"spent {credits_text(state.spent_micro)}"
+            )
+        elif kind in ("edge_joined", "agent_joined") and name == "coordinator":
+            self._line(f"{event.get('name') or event.get('edge')} found the coordinator")
+        elif kind == "note":
+            self._line(str(event.get("text")))
+
+    def refresh(self, state: DemoState, elapsed_s: float) -> None:
+        """Nothing to do between events."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _line(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+class JsonView:
+    """Every event as one JSON line, with the name of the process that said it."""
+
+    def event(self, name: str, event: Event, state: DemoState) -> None:
+        """Print the event."""
+        emit({"from": name, **{key: value for key, value in event.items() if key != "at"}})
+
+    def refresh(self, state: DemoState, elapsed_s: float) -> None:
+        """Nothing to do between events."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def sparkline(values: Sequence[float], *, low: float, high: float, width: int = 40) -> str:
+    """Return the values as one line of bars; the last `width` of them."""
+    span = (high - low) or 1.0
+    top = len(BARS) - 1
+    return "".join(
+        BARS[min(top, max(0, round((value - low) / span * top)))] for value in values[-width:]
+    )
+
+
+def picture(state: DemoState, elapsed_s: float) -> RenderableType:
+    """Return the whole picture."""
+    body: list[RenderableType] = [_head(state, elapsed_s), Text(), _edges(state), Text()]
+    body.append(_agents(state))
+    if state.notes:
+        body += [Text(), Text("\n".join(state.notes), style="dim")]
+    body += [Text(), Text("Ctrl-C ends it cleanly and still writes the report.", style="dim")]
+    title = "fedagent demo" + (f" · policy {state.policy}" if state.policy else "")
+    return Panel(Group(*body), title=title, title_align="left", border_style="blue", padding=(1, 2))
+
+
+def _head(state: DemoState, elapsed_s: float) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(no_wrap=True)
+    bar = ProgressBar(total=max(1, state.rounds), completed=state.round, width=40)
+    doing = f"{state.round} of {state.rounds}" if state.round else "starting, all find each other"
+    grid.add_row("round", Text(doing))
+    grid.add_row("", bar)
+    best = f"{state.accuracy[-1]:.3f} " if state.accuracy else ""
+    grid.add_row(
+        "accuracy", Text(best + sparkline(state.accuracy, low=0.0, high=1.0), style="green")
+    )
+    most = max(state.in_time, default=1)
+    last = f"{state.in_time[-1]} " if state.in_time else ""
+    grid.add_row("in time", Text(last + sparkline(state.in_time, low=0.0, high=most), style="cyan"))
+    grid.add_row("spent", f"{credits_text(state.spent_micro)} credits")
+    grid.add_row(
+        "time", f"{elapsed_s:.0f} s" + (f", broker {state.broker}" if state.broker else "")
+    )
+    return grid
+
+
+def _edges(state: DemoState) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name, side in (
+        ("edge", "left"),
+        ("state", "left"),
+        ("agents", "right"),
+        ("ordered", "right"),
+        ("in time", "right"),
+        ("spent", "right"),
+    ):
+        table.add_column(name, justify="right" if side == "right" else "left", min_width=8)
+    for edge in state.edges.values():
+        table.add_row(
+            edge.name,
+            Text(edge.state, style=STATES.get(edge.state, "none")),
+            str(len(edge.agents)),
+            str(edge.ordered),
+            str(edge.in_time),
+            credits_text(edge.spent_micro),
+        )
+    return table
+
+
+def _agents(state: DemoState) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("agent", "state"):
+        table.add_column(name, min_width=8)
+    for name in ("edges", "ordered", "in time", "late"):
+        table.add_column(name, justify="right", min_width=7)
+    table.add_column("")
+    for agent in state.agents.values():
+        table.add_row(
+            agent.name,
+            Text(_doing(agent), style=STATES.get(agent.state, "none")),
+            str(len(agent.edges)),
+            str(agent.ordered),
+            str(agent.in_time),
+            str(agent.late),
+            Text(agent.note, style="dim"),
+        )
+    return table
+
+
+def _doing(agent: AgentState) -> str:
+    if agent.state in ("training", "sending") and agent.training_at:
+        return f"{agent.state} at {agent.training_at}"
+    return agent.state

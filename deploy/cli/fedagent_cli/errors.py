@@ -1,0 +1,69 @@
+"""Errors of the command line: one line that names the mend, one documented exit code.
+
+::
+
+    CliError
+    ├── UsageError        the arguments or a configuration do not fit          2
+    ├── NoRunError        there is no coordinator's data where one was sought 40
+    ├── UnbalancedError   the ledger does not balance, or its chain is broken 41
+    ├── DemoError         the demo could not do its rounds                    42
+    └── MissingError      an optional package or an object is not there       43
+
+`docs/exit-codes.md` lists them for scripts.
+"""
+
+from typing import ClassVar
+
+OK = 0
+WARNED = 44
+FAILED = 45
+INTERRUPTED = 130
+
+
+class CliError(Exception):
+    """Base of everything that ends a command with one line for the user.
+
+    Attributes:
+        problem: What is wrong, without a full stop.
+        mend: What to do about it.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problem: str, mend: str = "") -> None:
+        super().__init__(problem, mend)
+        self.problem = problem
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.mend}" if self.mend else self.problem
+
+
+class UsageError(CliError):
+    """Raised when arguments or a configuration do not fit."""
+
+    exit_code = 2
+
+
+class NoRunError(CliError):
+    """Raised when there is no run to read."""
+
+    exit_code = 40
+
+
+class UnbalancedError(CliError):
+    """Raised when the ledger does not add up."""
+
+    exit_code = 41
+
+
+class DemoError(CliError):
+    """Raised when the demo could not do what it was asked to."""
+
+    exit_code = 42
+
+
+class MissingError(CliError):
+    """Raised when an optional package, a model or a round is not there."""
+
+    exit_code = 43

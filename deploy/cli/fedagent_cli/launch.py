@@ -1,0 +1,105 @@
+"""Turn options into a role's configuration, check it, and become the role.
+
+The process is replaced (`execv`), so that typer and rich do not stay in a device's
+memory.
+"""
+
+import importlib
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from .errors import UsageError
+from .output import emit, say
+
+MODULES = {
+    "agent": "fedagent_agent",
+    "edge": "fedagent_edge",
+    "coordinator": "fedagent_coordinator",
+}
+Config = dict[str, object]
+
+
+def read_config(path: Path | None) -> Config:
+    """Return the keys of a TOML or JSON configuration file; none without a file.
+
+    Raises:
+        UsageError: It is neither, or not a table.
+    """
+    if path is None:
+        return {}
+    text = path.read_text(encoding="utf-8")
+    try:
+        read = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise UsageError(f"{path} is not {kind}: {error}", "mend the file") from error
+    if not isinstance(read, dict):
+        raise UsageError(f"{path} holds no table of keys", "write `key = value` lines")
+    return read
+
+
+def tls(ca: Path | None, cert: Path | None, key: Path | None) -> Config | None:
+    """Return the certificate files as a configuration value, or None without any.
+
+    Raises:
+        UsageError: Some of the three are given and others are not, or one is missing.
+    """
+    files = {"ca": ca, "cert": cert, "key": key}
+    given = {name: path for name, path in files.items() if path is not None}
+    if not given:
+        return None
+    if len(given) < len(files):
+        lacking = ", ".join(f"--tls-{name}" for name in files if name not in given)
+        raise UsageError("TLS needs all three certificate files", f"add {lacking}")
+    for name, path in given.items():
+        if not path.is_file():
+            raise UsageError(f"--tls-{name}: no file {path}", "check the path")
+    return {name: str(path.resolve()) for name, path in given.items()}
+
+
+def merge(file: Config, options: Mapping[str, object]) -> Config:
+    """Return the file's keys, overridden by the options that were given."""
+    merged = dict(file)
+    for key, value in options.items():
+        if value is None or value in ((), []):
+            continue
+        merged[key] = str(value) if isinstance(value, Path) else value
+    return merged
+
+
+def check(role: str, config: Config) -> None:
+    """Check a configuration by the role's own module.
+
+    Raises:
+        UsageError: The role refuses it; the line names the key and the mend.
+    """
+    module = importlib.import_module(f"{MODULES[role]}.config")
+    try:
+        module.load(json.dumps(config))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> NoReturn:
+    """Check the configuration and replace this process by the role's.
+
+    With `print_config` it is printed instead, and the program ends.
+    """
+    if as_json:
+        config["json_events"] = True
+    check(role, config)
+    if print_config:
+        if as_json:
+            emit(config)
+        else:
+            say(json.dumps(config, indent=2))
+        raise SystemExit(0)
+    Path(str(config["data_dir"])).mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    command = [sys.executable, "-m", MODULES[role], "--config", json.dumps(config)]
+    os.execv(sys.executable, command)  # noqa: S606 - a fixed program, no shell

@@ -1,0 +1,77 @@
+"""The `fedagent` script: mounts the commands, turns errors into one line."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from . import doctor, models, reading, start
+from .demo import command as demo_command
+from .errors import CliError
+from .options import examples
+from .output import fail, say
+from .report import command as report_command
+
+app = typer.Typer(
+    name="fedagent",
+    help="Federated learning on real edge hardware.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog=examples(
+        "fedagent demo                                    a whole federation on this machine",
+        "fedagent coordinator start --recipe digits       then, in other terminals:",
+        "fedagent edge start",
+        "fedagent start --stream digits",
+        "fedagent doctor                                  what is missing here, and the mend",
+    ),
+)
+AGENT = "Run a role"
+READ = "Read a run"
+
+app.command(
+    "start",
+    rich_help_panel=AGENT,
+    epilog=examples(
+        "fedagent start --stream digits",
+        "fedagent start --name kitchen --stream csv:/var/log/meter.csv",
+        "fedagent start --stream digits --edge 192.168.1.20:1883 --insecure",
+    ),
+)(start.agent_start)
+app.add_typer(start.edge_app, rich_help_panel=AGENT)
+app.add_typer(start.coordinator_app, rich_help_panel=AGENT)
+demo_command.mount(app, panel=AGENT)
+reading.mount(app, panel=READ)
+models.mount(app, panel=READ)
+report_command.mount(app, panel=READ)
+doctor.mount(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 - only when asked for
+
+        say(f"fedagent {version('fedagent')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Federated learning on real edge hardware."""
+
+
+def main() -> None:
+    """Run the command line; every foreseen error is one line and a documented code."""
+    try:
+        app()
+    except CliError as error:
+        fail(error, as_json="--json" in sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What reaches standard output: text for people, or JSON lines for programs.
+
+With ``--json`` a command prints nothing but JSON: long-running ones one event per
+line, and every one a single object as its last line.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from .errors import CliError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MICRO = 1_000_000
+
+
+def say(text: str = "") -> None:
+    """Print one line for people."""
+    sys.stdout.write(f"{text}\n")
+
+
+def emit(record: Mapping[str, object]) -> None:
+    """Print one JSON object on a line of its own."""
+    sys.stdout.write(json.dumps(record, separators=(",", ":"), default=str) + "\n")
+    sys.stdout.flush()
+
+
+def credits_text(micro: int) -> str:
+    """Return micro-credits as credits, without trailing zeros: ``1_500_000`` is ``1.5``."""
+    whole, rest = divmod(abs(micro), MICRO)
+    text = f"{whole:,}" + (f".{rest:06d}".rstrip("0") if rest else "")
+    return f"-{text}" if micro < 0 else text
+
+
+def console() -> "Console":
+    """Return a console on standard output."""
+    from rich.console import Console  # noqa: PLC0415 - rich costs a tenth of a second
+
+    return Console(highlight=False)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+    """Print a table: numbers to the right, words to the left."""
+    from rich.table import Table  # noqa: PLC0415 - rich costs a tenth of a second
+    from rich.text import Text  # noqa: PLC0415
+
+    listed = [tuple(row) for row in rows]
+    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for index, name in enumerate(columns):
+        numeric = bool(listed) and all(
+            isinstance(row[index], int | float) or row[index] is None for row in listed
+        )
+        made.add_column(name, justify="right" if numeric else "left", no_wrap=numeric)
+    for row in listed:
+        made.add_row(*(Text(_cell(value)) for value in row))
+    console().print(made)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def fail(error: CliError, *, as_json: bool) -> NoReturn:
+    """End the program with one line on standard error and the error's exit code."""
+    sys.stdout.flush()
+    sys.stderr.write(f"fedagent: {error}\n")
+    if as_json:
+        emit({"error": error.problem, "mend": error.mend, "exit_code": error.exit_code})
+    raise SystemExit(error.exit_code)

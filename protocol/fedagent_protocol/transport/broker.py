@@ -1,0 +1,279 @@
+"""A private broker: chosen, configured, started, watched, and ended with us.
+
+It lives here and not in a role because the edge and the coordinator both run
+one, and roles do not import each other (ADR 2).
+"""
+
+import asyncio
+import importlib.util
+import logging
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from .address import BrokerAddress, TlsFiles, is_loopback, is_wildcard
+from .backoff import Backoff
+from .data_dir import store_port, stored_port, write_private
+from .errors import BrokerMissingError, BrokerStartError, InsecureListenError, safe_text
+from .mosquitto import mosquitto_config, mosquitto_program
+from .probe import answers, bindable, free_port, owns_port
+
+_log = logging.getLogger(__name__)
+
+Kind = Literal["mosquitto", "embedded"]
+
+READY_S = 15.0
+STOP_S = 3.0
+PORT_ATTEMPTS = 4
+_WRAPPER = "fedagent_protocol.transport.broker_wrapper"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSpec:
+    """What kind of broker to run, and where.
+
+    Attributes:
+        kind: ``mosquitto``, ``embedded``, or ``auto``: mosquitto where it is installed.
+        listen: Interface address; beyond loopback `tls` or `insecure` is needed.
+        port: 0 = the port used last, else a free one.
+        data_dir: Where the port, the configuration and the log are kept.
+        name: Under which the port is stored.
+        max_packet_bytes: Larger packets end the connection they come from.
+    """
+
+    data_dir: Path
+    kind: Literal["auto", "mosquitto", "embedded"] = "auto"
+    listen: str = "127.0.0.1"
+    port: int = 0
+    tls: TlsFiles | None = None
+    insecure: bool = False
+    max_packet_bytes: int = 1 << 20
+    name: str = "broker"
+
+
+class Broker:
+    """One supervised private broker.
+
+    Args:
+        spec: What to run.
+        on_restart: Told after every restart, in the event loop.
+
+    Attributes:
+        kind: What runs.
+        counters: ``restarts``, ``failed_starts``.
+
+    Raises:
+        InsecureListenError: Beyond loopback without certificates or `insecure`.
+        BrokerMissingError: The kind is not installed.
+        TlsFilesError: The certificate files cannot be used.
+    """
+
+    def __init__(self, spec: BrokerSpec, *, on_restart: Callable[[], None] | None = None) -> None:
+        self.spec = spec
+        self.kind: Kind = choose_kind(spec.kind)
+        self.counters: Counter[str] = Counter()
+        if spec.tls is not None:
+            spec.tls.server_context()
+        elif not is_loopback(spec.listen):
+            if not spec.insecure:
+                raise InsecureListenError(spec.listen)
+            _log.warning(
+                "the broker listens on %s without encryption or authentication (--insecure): "
+                "anyone on this network can read and forge messages",
+                spec.listen or "all interfaces",
+            )
+        self._on_restart = on_restart
+        self._port = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._broker_pid = 0
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> BrokerAddress:
+        """Where this process reaches the broker."""
+        listen = self.spec.listen
+        host = ("::1" if ":" in listen else "127.0.0.1") if is_wildcard(listen) else listen
+        return BrokerAddress(host, self._port, "mqtts" if self.spec.tls else "mqtt")
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of wrapper and broker, for measuring their memory."""
+        if self._process is None or self._process.returncode is not None:
+            return ()
+        return tuple(sorted({self._process.pid, self._broker_pid}))
+
+    async def start(self) -> BrokerAddress:
+        """Start the broker and wait until it answers.
+
+        The stored port is tried first; another is taken and stored when it is in use.
+
+        Raises:
+            BrokerStartError: It does not come up.
+        """
+        for attempt in range(PORT_ATTEMPTS):
+            self._port = self._choose_port(first=attempt == 0)
+            try:
+                await self._launch()
+            except BrokerStartError as exc:
+                self.counters["failed_starts"] += 1
+                if self.spec.port or attempt == PORT_ATTEMPTS - 1:
+                    raise
+                _log.info("%s; trying another port", exc)
+            else:
+                break
+        store_port(self.spec.data_dir, self.spec.name, self._port)
+        self._watcher = asyncio.create_task(self._watch(), name=f"{self.spec.name}-watch")
+        _log.info("%s broker at %s", self.kind, self.address)
+        return self.address
+
+    async def stop(self) -> None:
+        """End the broker and wait until it is gone. Idempotent."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None
+        await self._end()
+
+    async def _watch(self) -> None:
+        """Start the broker again, on the same port, whenever it dies."""
+        backoff = Backoff(first_s=0.1, cap_s=5.0)
+        while self._process is not None:
+            code = await self._process.wait()
+            self.counters["restarts"] += 1
+            _log.error("the %s broker ended (code %s); starting it again", self.kind, code)
+            while True:
+                try:
+                    await self._launch()
+                except BrokerStartError as exc:
+                    self.counters["failed_starts"] += 1
+                    _log.error("%s; trying again", exc)
+                    await asyncio.sleep(backoff.next())
+                else:
+                    backoff.reset()
+                    break
+            if self._on_restart is not None:
+                self._on_restart()
+
+    async def _launch(self) -> None:
+        """Start the process and wait for a real answer."""
+        arguments = self._arguments()
+        log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            # A session of its own: Ctrl-C must reach us and not the broker.
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                _WRAPPER,
+                *arguments,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        ready = False
+        try:
+            async with asyncio.timeout(READY_S):
+                ready = await self._ready(self._process)
+        except TimeoutError as exc:
+            raise BrokerStartError(self.kind, self._port, f"silent for {READY_S:.0f} s") from exc
+        finally:
+            if not ready:
+                await self._end()
+        if not ready:
+            raise BrokerStartError(self.kind, self._port, self._last_words())
+
+    async def _ready(self, process: asyncio.subprocess.Process) -> bool:
+        """Return True once the broker answers on our port, False if it ended."""
+        assert process.stdout is not None
+        line = await process.stdout.readline()
+        if not line.strip().isdigit():
+            return False
+        self._broker_pid = int(line)
+        while process.returncode is None:
+            if await answers(self.address) and owns_port(self._broker_pid, self._port):
+                return True
+            await asyncio.sleep(0.02)
+        return False
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    def _arguments(self) -> list[str]:
+        if self.kind == "mosquitto":
+            program = mosquitto_program()
+            assert program is not None
+            text = mosquitto_config(
+                listen=self.spec.listen,
+                port=self._port,
+                tls=self.spec.tls,
+                max_packet_bytes=self.spec.max_packet_bytes,
+            )
+            path = self.spec.data_dir / f"{self.spec.name}.mosquitto.conf"
+            write_private(path, text.encode())
+            return ["mosquitto", program, str(path)]
+        self.spec.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tls = self.spec.tls
+        config = {
+            "host": self.spec.listen or "0.0.0.0",  # noqa: S104 - checked at construction
+            "port": self._port,
+            "max_packet_bytes": self.spec.max_packet_bytes,
+            **({"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)} if tls else {}),
+        }
+        return ["embedded", msgspec.json.encode(config).decode()]
+
+    @property
+    def _log_path(self) -> Path:
+        return self.spec.data_dir / f"{self.spec.name}.log"
+
+    def _last_words(self) -> str:
+        with suppress(OSError):
+            lines = self._log_path.read_text("utf-8", errors="replace").strip().splitlines()
+            if lines:
+                return safe_text(lines[-1])
+        return "it ended without a word"
+
+    def _choose_port(self, *, first: bool) -> int:
+        if self.spec.port:
+            return self.spec.port
+        stored = stored_port(self.spec.data_dir, self.spec.name) if first else 0
+        return (
+            stored if stored and bindable(self.spec.listen, stored) else free_port(self.spec.listen)
+        )
+
+
+def choose_kind(kind: str) -> Kind:
+    """Return which broker ``auto`` means here, or check the one that is named.
+
+    Raises:
+        BrokerMissingError: It is not installed.
+    """
+    embedded = importlib.util.find_spec("amqtt") is not None
+    if kind in {"auto", "mosquitto"} and mosquitto_program() is not None:
+        return "mosquitto"
+    if kind in {"auto", "embedded"} and embedded:
+        return "embedded"
+    mend = {
+        "mosquitto": "install mosquitto, or choose --broker embedded",
+        "embedded": "install the extra: pip install 'fedagent[edge]'",
+    }.get(kind, "install mosquitto, or the extra: pip install 'fedagent[edge]'")
+    raise BrokerMissingError(kind, mend)

@@ -1,0 +1,106 @@
+"""The data directory of a process: created private, locked, and its small files."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .errors import DataDirBusyError
+
+PORTS_FILE = "ports.json"
+
+
+class DataDirLock:
+    """Hold a data directory for this process; a context manager.
+
+    The kernel frees the lock when the process ends, however it ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    def acquire(self) -> None:
+        """Create the directory if need be (0700), and lock it.
+
+        Raises:
+            DataDirBusyError: Another process holds it.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            text = os.pread(fd, 20, 0).strip()
+            os.close(fd)
+            raise DataDirBusyError(self.path, int(text) if text.isdigit() else None) from exc
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Let others use the directory. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        """Acquire."""
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release."""
+        self.release()
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file readable by its owner only; whole or not at all, and on disk."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def stored_port(data_dir: Path, name: str) -> int:
+    """Return the port that was used last under this name; 0 if none is known.
+
+    A damaged file is as good as none: ports are a convenience.
+    """
+    try:
+        port = json.loads((data_dir / PORTS_FILE).read_bytes()).get(name, 0)
+    except (OSError, ValueError, AttributeError):
+        return 0
+    return port if isinstance(port, int) and 0 < port < 65536 else 0
+
+
+def store_port(data_dir: Path, name: str, port: int) -> None:
+    """Remember a port for the next start."""
+    if stored_port(data_dir, name) == port:
+        return
+    try:
+        ports = json.loads((data_dir / PORTS_FILE).read_bytes())
+    except (OSError, ValueError):
+        ports = {}
+    kept = ports if isinstance(ports, dict) else {}
+    write_private(data_dir / PORTS_FILE, json.dumps({**kept, name: port}).encode())

@@ -1,0 +1,66 @@
+"""How good a model is: plain functions on arrays, and one evaluation of all."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .models import Doubles, Floats, Labels, Model, Weights
+
+_BATCH = 4096
+_LEAST_PROBABILITY = 1e-15
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A model on held-out data.
+
+    Attributes:
+        loss: Mean log-loss of a classifier, mean squared error of a regression.
+        accuracy: Share of right classes; None for a regression.
+        count: Samples that were looked at.
+    """
+
+    loss: float
+    accuracy: float | None
+    count: int
+
+
+def accuracy(predicted: Labels, y: Labels) -> float:
+    """Return the share of equal labels; 0 without samples."""
+    return float((predicted == y).mean()) if len(y) else 0.0
+
+
+def log_loss(probabilities: Doubles, y: Labels) -> float:
+    """Return the mean negative log-probability in nats of the true classes."""
+    if not len(y):
+        return 0.0
+    true = probabilities[np.arange(len(y)), y.astype(np.intp)]
+    return -float(np.log(np.maximum(true, _LEAST_PROBABILITY)).mean())
+
+
+def mse(predicted: Labels, y: Labels) -> float:
+    """Return the mean squared error; 0 without samples."""
+    return float(np.square(predicted.astype(np.float64) - y).mean()) if len(y) else 0.0
+
+
+def evaluate(model: Model, weights: Weights, x: Floats, y: Labels) -> Evaluation:
+    """Judge a model, in batches so that memory stays small.
+
+    Args:
+        model: What to judge.
+        weights: Its tensors.
+        x: Scaled samples, float [n, features]; see `features.scaled`.
+        y: Labels [n].
+    """
+    regression = model.spec.kind == "linear"
+    loss = right = 0.0
+    for start in range(0, len(y), _BATCH):
+        part, truth = x[start : start + _BATCH], y[start : start + _BATCH]
+        output = model.forward(weights, part)
+        if regression:
+            loss += mse(output[:, 0], truth) * len(truth)
+        else:
+            loss += log_loss(output, truth) * len(truth)
+            right += accuracy(output.argmax(axis=1), truth) * len(truth)
+    count = max(len(y), 1)
+    return Evaluation(loss / count, None if regression else right / count, len(y))

@@ -1,0 +1,277 @@
+"""Recipes: one TOML text in, one checked `Recipe` out; and the task it gives devices.
+
+Every error is one line that names the key, what is wrong, and the mend. Keys are
+explained in `docs/recipe.md`.
+"""
+
+import hashlib
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+
+import msgspec
+
+from .errors import RecipeError, TaskFormatError
+from .explain import Key, explain, mend_of, recipe_keys, show
+from .spec import (
+    MAX_PARAMETERS,
+    MAX_SECONDS,
+    MICRO,
+    BudgetSpec,
+    DataSpec,
+    EvaluationSpec,
+    LearnerSpec,
+    LimitsSpec,
+    ModelSpec,
+    PlacementSpec,
+    PolicySpec,
+    Recipe,
+    RoundsSpec,
+    TaskSpec,
+)
+
+__all__ = [
+    "MAX_TASK_BYTES",
+    "MICRO",
+    "BudgetSpec",
+    "DataSpec",
+    "EvaluationSpec",
+    "Key",
+    "LearnerSpec",
+    "LimitsSpec",
+    "ModelSpec",
+    "PlacementSpec",
+    "PolicySpec",
+    "Recipe",
+    "RecipeError",
+    "RoundsSpec",
+    "TaskFormatError",
+    "TaskSpec",
+    "override",
+    "parse_recipe",
+    "parse_task",
+    "read_table",
+    "recipe_digest",
+    "recipe_from_table",
+    "recipe_keys",
+    "task_bytes",
+    "task_digest",
+    "task_of",
+]
+
+MAX_RECIPE_BYTES = 256 * 1024
+MAX_TASK_BYTES = 64 * 1024
+MAX_BUFFER_BYTES = 256 * 1024 * 1024
+_CREDITS = (("budget", "per_edge"), ("budget", "total"))
+_encoder = msgspec.msgpack.Encoder(order="sorted")
+_task_decoder = msgspec.msgpack.Decoder(TaskSpec)
+
+Table = dict[str, object]
+
+
+def parse_recipe(text: str, sets: Iterable[str] = ()) -> Recipe:
+    """Read a recipe from TOML text, with overrides like ``rounds.count=5``.
+
+    Raises:
+        RecipeError: A key is unknown, missing, of the wrong type or out of range.
+    """
+    table = read_table(text)
+    for assignment in sets:
+        table = override(table, assignment)
+    return recipe_from_table(table)
+
+
+def read_table(text: str) -> Table:
+    """Parse TOML; numbers with a point stay exact decimals."""
+    if len(text) > MAX_RECIPE_BYTES:
+        raise RecipeError(
+            "recipe", f"is {len(text)} characters long", f"keep it under {MAX_RECIPE_BYTES}"
+        )
+    try:
+        return tomllib.loads(text, parse_float=Decimal)
+    except (tomllib.TOMLDecodeError, RecursionError, ArithmeticError) as error:
+        raise RecipeError("recipe", f"is not TOML: {error}", "mend that line") from error
+
+
+def override(table: Mapping[str, object], assignment: str) -> Table:
+    """Return the table with one key set, ``"a.b=value"``.
+
+    The value is read as TOML; a bare word is taken as text.
+
+    Raises:
+        RecipeError: There is no key, no value, or the path leads through a value.
+    """
+    path, equals, value = assignment.partition("=")
+    parts = [part.strip() for part in path.split(".")]
+    if not equals or not all(parts) or not value.strip():
+        raise RecipeError(show(assignment), "is no override", "write key.path=value")
+    return _with(table, parts, _toml_value(value.strip()))
+
+
+def recipe_from_table(table: Mapping[str, object]) -> Recipe:
+    """Check a table as `read_table` gives it; see `parse_recipe`."""
+    plain = {name: _plain(value, name) for name, value in table.items()}
+    for section, leaf in _CREDITS:
+        given, made = table.get(section), plain.get(section)
+        if isinstance(given, Mapping) and isinstance(made, dict) and leaf in given:
+            made[leaf] = _micro(f"{section}.{leaf}", given[leaf])
+    _fill_in(plain)
+    try:
+        recipe = msgspec.convert(plain, Recipe)
+    except msgspec.ValidationError as error:
+        raise explain(error, table) from error
+    _cross_check(recipe)
+    return recipe
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Return the SHA-256 that names this recipe: same content, same run."""
+    return hashlib.sha256(b"fedagent recipe 1\n" + _encoder.encode(recipe)).hexdigest()
+
+
+def task_of(recipe: Recipe) -> TaskSpec:
+    """Return what devices need to know of the recipe."""
+    return TaskSpec(
+        model=recipe.model, data=recipe.data, learner=recipe.learner, limits=recipe.limits
+    )
+
+
+def task_bytes(recipe: Recipe | TaskSpec) -> bytes:
+    """Return the canonical bytes of the task, at most `MAX_TASK_BYTES`."""
+    task = task_of(recipe) if isinstance(recipe, Recipe) else recipe
+    return _encoder.encode(task)
+
+
+def task_digest(body: bytes) -> str:
+    """Return the SHA-256 that names these task bytes."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def parse_task(body: bytes) -> TaskSpec:
+    """Read a task that came over the wire; unknown keys are refused.
+
+    A device that skipped a key would learn something else than was asked for.
+
+    Raises:
+        TaskFormatError: The bytes are no task, or name something unknown here.
+    """
+    if len(body) > MAX_TASK_BYTES:
+        raise TaskFormatError("task", f"is {len(body)} bytes, the limit is {MAX_TASK_BYTES}")
+    try:
+        task = _task_decoder.decode(body)
+    except msgspec.ValidationError as error:
+        why = explain(error, {})
+        raise TaskFormatError(why.key, why.reason.replace(" (got nothing)", "")) from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise TaskFormatError("task", "the bytes are no MessagePack map") from error
+    try:
+        _check_task(task)
+    except RecipeError as error:
+        raise TaskFormatError(error.key, error.reason) from error
+    return task
+
+
+def _with(table: Mapping[str, object], parts: list[str], value: object) -> Table:
+    head, *rest = parts
+    if not rest:
+        return {**table, head: value}
+    below = table.get(head, {})
+    if not isinstance(below, Mapping):
+        raise RecipeError(head, "is a value, not a section", "set the key itself")
+    return {**table, head: _with(below, rest, value)}
+
+
+def _toml_value(text: str) -> object:
+    try:
+        parsed = tomllib.loads(f"v = {text}", parse_float=Decimal)
+    except (tomllib.TOMLDecodeError, RecursionError, ArithmeticError):
+        return text
+    return parsed["v"] if parsed.keys() == {"v"} else text
+
+
+def _plain(value: object, key: str) -> object:
+    """Copy a TOML value with decimals as finite floats."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item, f"{key}.{name}") for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, key) for item in value]
+    if isinstance(value, Decimal):
+        number = float(value)
+        if not math.isfinite(number):
+            raise RecipeError(key, f"must be a finite number (got {value})", mend_of(key))
+        return number
+    return value
+
+
+def _micro(key: str, value: object) -> int:
+    """Convert credits to micro-credits without any rounding."""
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise RecipeError(key, f"must be a number (got {show(value)})", mend_of(key))
+    if value <= 0:
+        raise RecipeError(key, f"must be > 0 (got {value})", mend_of(key))
+    if value > 10**9:
+        raise RecipeError(key, f"must be <= 1000000000 (got {show(value)})", mend_of(key))
+    exponent = Decimal(value).as_tuple().exponent
+    micro = Fraction(value) * MICRO if isinstance(exponent, int) and exponent > -60 else None
+    if micro is None or micro.denominator != 1:
+        raise RecipeError(key, f"has more than 6 decimals (got {show(value)})", mend_of(key))
+    return micro.numerator
+
+
+def _fill_in(plain: Table) -> None:
+    """Write the defaults that depend on other keys."""
+    rounds = plain.get("rounds")
+    if isinstance(rounds, dict) and isinstance(rounds.get("deadline_s"), int | float):
+        rounds.setdefault("max_wait_s", min(2 * rounds["deadline_s"], MAX_SECONDS))
+
+
+def _cross_check(recipe: Recipe) -> None:
+    """Check what no single key can tell."""
+    rounds, budget = recipe.rounds, recipe.budget
+    if rounds.max_wait_s < rounds.deadline_s:
+        raise RecipeError(
+            "rounds.max_wait_s",
+            f"must be >= rounds.deadline_s = {rounds.deadline_s:g} (got {rounds.max_wait_s:g})",
+            mend_of("rounds.max_wait_s"),
+        )
+    if budget.total_micro is not None and budget.total_micro < budget.per_edge_micro:
+        raise RecipeError("budget.total", "is less than budget.per_edge", "raise it, or leave out")
+    _check_task(task_of(recipe))
+    size = len(task_bytes(recipe))
+    if size > MAX_TASK_BYTES:
+        raise RecipeError(
+            "data.labels", f"make the task {size} bytes", f"stay under {MAX_TASK_BYTES}"
+        )
+
+
+def _check_task(task: TaskSpec) -> None:
+    model, data, learner = task.model, task.data, task.learner
+    if not (math.isfinite(data.scale) and math.isfinite(data.offset)) or data.scale == 0:
+        raise RecipeError("data.scale", "must be a finite number other than 0", "leave it out")
+    allowed = {"softmax": (2, 1_000_000), "logistic": (0, 2), "linear": (0, 1)}
+    least, most = allowed[model.kind]
+    if not least <= model.classes <= most:
+        raise RecipeError(
+            "model.classes",
+            f"must be from {least} to {most} for {model.kind} (got {model.classes})",
+            "write classes = 10" if model.kind == "softmax" else "leave it out",
+        )
+    if model.parameters > MAX_PARAMETERS:
+        raise RecipeError(
+            "model.features",
+            f"make {model.parameters} parameters, the limit is {MAX_PARAMETERS}",
+            "take fewer features or classes",
+        )
+    if data.labels and model.kind == "linear":
+        raise RecipeError("data.labels", "names classes, but a linear model has none", "drop it")
+    classes = 2 if model.kind == "logistic" else model.classes
+    if data.labels and (len(data.labels) != classes or len(set(data.labels)) != classes):
+        raise RecipeError("data.labels", f"must be {classes} different names", "name each class")
+    if learner.name != "none" and learner.buffer * model.features * 4 > MAX_BUFFER_BYTES:
+        raise RecipeError(
+            "learner.buffer",
+            f"needs {learner.buffer * model.features * 4} bytes on a device",
+            f"keep buffer times features under {MAX_BUFFER_BYTES // 4}",
+        )

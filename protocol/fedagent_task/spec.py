@@ -1,0 +1,204 @@
+"""The structs of a recipe: every key with its type, range, default and example.
+
+`recipe.py` reads them from text, `docs/recipe.md` explains them. A default never
+changes: digests leave defaults out, so that a new key does not rename old recipes.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from fedagent_protocol.messages import Weighting
+
+MICRO = 1_000_000
+"""Micro-credits in one credit."""
+
+MAX_PARAMETERS = 64_000_000
+"""Largest model: 256 MB of float32."""
+
+MAX_SECONDS = 7 * 86_400.0
+
+ParamValue = bool | int | float | str | list[float | str]
+Params = Annotated[
+    dict[str, ParamValue],
+    Meta(max_length=64, description="a table of parameters", examples=["{}"]),
+]
+Word = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
+Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
+
+
+def _text(description: str, *examples: object) -> Meta:
+    return Meta(description=description, examples=list(examples))
+
+
+class _Section(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A table of the recipe."""
+
+
+class ModelSpec(_Section, frozen=True, kw_only=True):
+    """What is learnt.
+
+    Attributes:
+        classes: Outputs; 0 where the kind implies it (logistic, linear).
+        l2: Weight of 0.5·|weights|² in the loss; biases are left out.
+    """
+
+    kind: Annotated[
+        Literal["softmax", "logistic", "linear"],
+        _text("one of softmax, logistic, linear", '"softmax"'),
+    ]
+    features: Annotated[int, Meta(ge=1, le=MAX_PARAMETERS), _text("features of a sample", 64)]
+    classes: Annotated[int, Meta(ge=0, le=1_000_000), _text("classes of a softmax", 10)] = 0
+    l2: Annotated[float, Meta(ge=0, le=1e6), _text("the L2 penalty", 0.0001)] = 0.0
+
+    @property
+    def outputs(self) -> int:
+        """Columns of the model's output: classes of a softmax, else 1."""
+        return self.classes if self.kind == "softmax" else 1
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights and biases."""
+        return (self.features + 1) * self.outputs
+
+
+DType = Literal["float32", "float64", "uint8", "int16", "int32", "int64"]
+
+
+class DataSpec(_Section, frozen=True, kw_only=True):
+    """What a sample is before it enters the model: ``x * scale + offset``.
+
+    Attributes:
+        dtype: Type that must hold a stream's raw values.
+        labels: Names of the classes, by index; empty for numbers only.
+    """
+
+    dtype: Annotated[
+        DType, _text("one of float32, float64, uint8, int16, int32, int64", '"float32"')
+    ] = "float32"
+    scale: Annotated[float, _text("a factor other than 0", 0.0625)] = 1.0
+    offset: Annotated[float, _text("a number added after scaling", 0.0)] = 0.0
+    labels: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...],
+        Meta(max_length=1000),
+        _text("the classes' names in order", '["no", "yes"]'),
+    ] = ()
+
+
+class LearnerSpec(_Section, frozen=True, kw_only=True):
+    """How a device learns from its stream.
+
+    Attributes:
+        name: ``minibatch``, ``sgd``, or ``none`` (no training; for benches of the wire).
+        buffer: Samples that a device keeps: newest first to stay.
+    """
+
+    name: Annotated[Word, _text("a learner's name", '"minibatch"')] = "minibatch"
+    rate: Annotated[float, Meta(gt=0, le=1000), _text("the step size", 0.1)] = 0.1
+    batch: Annotated[int, Meta(ge=1, le=100_000), _text("samples of one step", 50)] = 50
+    passes: Annotated[int, Meta(ge=1, le=1000), _text("passes over the buffer", 20)] = 20
+    buffer: Annotated[int, Meta(ge=1, le=1_000_000), _text("samples to keep", 1000)] = 1000
+
+
+class RoundsSpec(_Section, frozen=True, kw_only=True):
+    """The rounds of the run (ALGORITHMS section 1).
+
+    Attributes:
+        max_wait_s: When an edge gives up; absent, twice the deadline.
+        min_updates: Z, the updates that a round at an edge waits for.
+        merge_every: T_ES, rounds between two merges of the edge models.
+        iterations: Local iterations rho; 0 leaves it to the learner.
+    """
+
+    count: Annotated[int, Meta(ge=1, le=10_000_000), _text("the number of rounds", 60)]
+    deadline_s: Annotated[Seconds, _text("seconds", 2.0)]
+    max_wait_s: Annotated[Seconds, _text("seconds, at least deadline_s", 4.0)]
+    min_updates: Annotated[int, Meta(ge=1, le=1_000_000), _text("at least 1", 1)] = 1
+    merge_every: Annotated[int, Meta(ge=1, le=1_000_000), _text("rounds", 1)] = 1
+    merge_timeout_s: Annotated[Seconds, _text("seconds", 10.0)] = 10.0
+    weighting: Annotated[Weighting, _text("samples or uniform", '"samples"')] = Weighting.SAMPLES
+    iterations: Annotated[
+        int, Meta(ge=0, le=1_000_000), _text("0 for the learner's default, or a number", 0)
+    ] = 0
+
+
+class BudgetSpec(_Section, frozen=True, kw_only=True):
+    """Money, in the recipe as credits, here as micro-credits.
+
+    Attributes:
+        per_edge_micro: ``per_edge``: what one edge may spend in one round.
+        total_micro: ``total``: what the run may spend; None for no limit.
+    """
+
+    per_edge_micro: Annotated[int, Meta(gt=0, le=10**15), _text("credits", 3.5)] = field(
+        name="per_edge"
+    )
+    total_micro: Annotated[int, Meta(gt=0, le=10**15), _text("credits", 200)] | None = field(
+        name="total", default=None
+    )
+
+
+class PolicySpec(_Section, frozen=True, kw_only=True):
+    """Who trains where; the policy itself checks its parameters."""
+
+    name: Annotated[Word, _text("a policy's name", '"random"')] = "random"
+    params: Params = {}
+
+
+class PlacementSpec(_Section, frozen=True, kw_only=True):
+    """Where edge models are merged."""
+
+    name: Annotated[Word, _text("a placement's name", '"coordinator"')] = "coordinator"
+    params: Params = {}
+
+
+class LimitsSpec(_Section, frozen=True, kw_only=True):
+    """What an update may be.
+
+    Attributes:
+        norm: Largest L2 norm over all tensors of an update, absolute; 0 for none.
+        max_samples: Largest sample count, and so weight, that an update may claim.
+    """
+
+    norm: Annotated[float, Meta(ge=0, le=1e12), _text("a norm, or 0 for no limit", 100.0)] = 100.0
+    max_samples: Annotated[int, Meta(ge=1, le=2**40), _text("samples", 100_000)] = 1_000_000
+
+
+class EvaluationSpec(_Section, frozen=True, kw_only=True):
+    """How the coordinator judges a global model.
+
+    Attributes:
+        dataset: Held-out data: a bundled name, a path, or ``none``.
+        target: Accuracy worth naming in the report; 0 for none.
+    """
+
+    dataset: Annotated[
+        str, Meta(min_length=1, max_length=1000), _text("a dataset or none", '"digits-test"')
+    ] = "none"
+    target: Annotated[float, Meta(ge=0, le=1), _text("an accuracy", 0.85)] = 0.0
+
+
+class Recipe(_Section, frozen=True, kw_only=True):
+    """One run, as its file says it."""
+
+    name: Annotated[Word, _text("a short name", '"digits"')]
+    model: ModelSpec
+    rounds: RoundsSpec
+    budget: BudgetSpec
+    seed: Annotated[int, Meta(ge=0, lt=2**53), _text("a whole number", 7)] = 0
+    data: DataSpec = DataSpec()
+    learner: LearnerSpec = LearnerSpec()
+    policy: PolicySpec = PolicySpec()
+    placement: PlacementSpec = PlacementSpec()
+    limits: LimitsSpec = LimitsSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
+
+
+class TaskSpec(_Section, frozen=True, kw_only=True):
+    """The part of a recipe that travels to devices."""
+
+    version: Annotated[int, Meta(ge=1, le=1)] = 1
+    model: ModelSpec
+    data: DataSpec = DataSpec()
+    learner: LearnerSpec = LearnerSpec()
+    limits: LimitsSpec = LimitsSpec()

@@ -1,0 +1,68 @@
+"""Shared pieces of the end-to-end tests: a field on loopback, and what must hold at its end."""
+
+import secrets
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedagent_coordinator.store import Store
+from fedagent_testbed.local import LocalField, RoleProcess
+
+RECIPES = Path(__file__).parents[2] / "deploy" / "recipes"
+DEMO = RECIPES / "demo.toml"
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
+BROKERS = [
+    "embedded",
+    pytest.param(
+        "mosquitto",
+        marks=[
+            pytest.mark.mosquitto,
+            pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed"),
+        ],
+    ),
+]
+
+
+def new_field(directory: Path, **defaults: object) -> LocalField:
+    """Return an empty field with a random site."""
+    return LocalField(directory, f"test-{secrets.token_hex(4)}", defaults=dict(defaults))
+
+
+def labels(index: int) -> str:
+    """Return the stream of the index-th agent: two labels, each held by two agents of ten."""
+    return f"digits:labels={index % 10}+{(index + 1) % 10},rate=40"
+
+
+def start_small(
+    field: LocalField,
+    *,
+    rounds: int = 5,
+    edges: int = 1,
+    agents: int = 3,
+    broker: str = "embedded",
+    sets: tuple[str, ...] = (),
+) -> RoleProcess:
+    """Start a coordinator, edges and agents for a short run of the demo's recipe."""
+    coordinator = field.coordinator(
+        DEMO,
+        broker=broker,
+        wait_edges=edges,
+        wait_agents=agents,
+        sets=(f"rounds.count={rounds}", *sets),
+    )
+    for i in range(edges):
+        field.edge(f"edge-{i}", broker=broker)
+    for i in range(agents):
+        field.agent(f"agent-{i}", labels(i))
+    return coordinator
+
+
+def check_books(coordinator: RoleProcess) -> None:
+    """Assert that the ledger balances and every round ended exactly once."""
+    with Store.open_readonly(Path(str(coordinator.config["data_dir"]))) as store:
+        report = store.ledger.verify()
+        assert report.balanced, report.problems
+        rounds = [row.round for row in store.rounds()]
+        assert sorted(set(rounds)) == sorted(rounds)
+        assert all(row.state in ("settled", "void") for row in store.rounds())

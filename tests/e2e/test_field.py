@@ -1,0 +1,85 @@
+"""The field runs: separate processes find each other and train, with no address typed."""
+
+from pathlib import Path
+
+import pytest
+
+from .support import BROKERS, check_books, new_field, start_small
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_roles_find_each_other_by_zeroconf_and_train(tmp_path: Path, broker: str) -> None:
+    with new_field(tmp_path) as field:
+        coordinator = start_small(field, rounds=6, edges=2, agents=4, broker=broker)
+        end = coordinator.wait("end", timeout_s=90)
+        assert end["rounds_done"] == 6
+        assert end["ledger_balanced"] is True
+        assert float(str(end["accuracy"])) > 0.3
+        assert coordinator.wait_exit() == 0
+        assert sum(int(str(e["in_time"])) for e in coordinator.all("round")) >= 6
+    check_books(coordinator)
+
+
+def test_one_shared_broker_serves_all_roles(tmp_path: Path) -> None:
+    with new_field(tmp_path) as field:
+        field.defaults["discovery"] = "off"
+        coordinator = field.start(
+            "coordinator",
+            "coordinator",
+            {
+                "recipe": str(Path(__file__).parents[2] / "deploy/recipes/demo.toml"),
+                "broker": "embedded",
+                "wait_edges": 2,
+                "wait_agents": 2,
+                "sets": ["rounds.count=4"],
+            },
+        )
+        url = str(coordinator.wait("ready")["broker"])
+        for i in range(2):
+            field.edge(f"edge-{i}", broker=url)
+        for i in range(2):
+            field.agent(f"agent-{i}", f"digits:labels={i}+{i + 1},rate=40", broker=url)
+        assert coordinator.wait("end", timeout_s=90)["rounds_done"] == 4
+        agents = [field.processes[f"agent-{i}"] for i in range(2)]
+        assert all(len({str(e["edge"]) for e in a.all("edge_joined")}) == 2 for a in agents)
+    check_books(coordinator)
+
+
+def test_static_addresses_work_without_discovery(tmp_path: Path) -> None:
+    with new_field(tmp_path) as field:
+        field.defaults["discovery"] = "off"
+        coordinator = start_small(field, rounds=3, edges=0, agents=0)
+        address = str(coordinator.wait("ready")["broker"])
+        edge = field.edge("edge-0", broker="embedded", coordinator=address)
+        lan = str(edge.wait("ready")["broker"])
+        field.agent("agent-0", "digits:rate=40", edges=[lan])
+        assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 3
+    check_books(coordinator)
+
+
+def test_two_fields_at_once_do_not_mix(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with new_field(tmp_path / "a") as one, new_field(tmp_path / "b") as two:
+        first = start_small(one, rounds=4, agents=2)
+        second = start_small(two, rounds=4, agents=2)
+        for coordinator, field in ((first, one), (second, two)):
+            assert coordinator.wait("end", timeout_s=90)["rounds_done"] == 4
+            edge = str(field.processes["edge-0"].wait("ready")["id"])
+            assert {str(e["edge"]) for e in coordinator.all("edge_joined")} == {edge}
+            own = {str(field.processes[f"agent-{i}"].wait("ready")["id"]) for i in range(2)}
+            joined = field.processes["edge-0"].all("agent_joined")
+            assert {str(e["agent"]) for e in joined} == own
+    check_books(first)
+    check_books(second)
+
+
+def test_two_agents_on_one_directory_the_second_refuses(tmp_path: Path) -> None:
+    with new_field(tmp_path) as field:
+        first = field.agent("agent-0", "digits:rate=1")
+        first.wait("ready")
+        field.processes.pop("agent-0")
+        second = field.agent("agent-0", "digits:rate=1")
+        assert second.wait_exit(timeout_s=15) == 75
+        assert str(first.pid) in second.log.read_text()
+        field.processes["first"] = first

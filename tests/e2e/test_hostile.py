@@ -1,0 +1,114 @@
+"""A client that sends garbage on the real wire hurts nobody but itself."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from fedagent_protocol import messages as m
+from fedagent_protocol import topics
+from fedagent_protocol.codec import decode_edge_to_agent, encode
+from fedagent_protocol.tensors import digest_of, encode_tensors
+from fedagent_protocol.transport.mqtt import Arrival
+
+from .listener import Listener
+from .support import check_books, new_field, start_small
+
+ME = "badc0ffee"
+
+
+class Hostile:
+    """Joins like an agent and answers every order with one kind of poison."""
+
+    def __init__(self, site: str, edge: str, poison: str) -> None:
+        self.site, self.edge, self.poison = site, edge, poison
+        self.receipts: list[m.Receipt] = []
+        self.orders = 0
+
+    def hello(self, listener: Listener) -> None:
+        """Open a session and offer to train for nothing."""
+        self._send(listener, m.Hello(agent=ME))
+        self._send(
+            listener,
+            m.ContextReport(seq=1, willing=True, price=1, features={"compute": 4.0, "rtt_s": 0.001}),
+        )
+
+    def on_arrival(self, listener: Listener, arrival: Arrival) -> None:
+        """Answer orders, note receipts."""
+        topic = topics.parse(arrival.topic)
+        if topic.agent != ME or "/down/" not in arrival.topic:
+            return
+        message = decode_edge_to_agent(arrival.payload)
+        if isinstance(message, m.Receipt):
+            self.receipts.append(message)
+        if isinstance(message, m.TrainOrder):
+            self.orders += 1
+            self._answer(listener, message)
+
+    def _answer(self, listener: Listener, order: m.TrainOrder) -> None:
+        weight = np.zeros((64, 10), np.float32)
+        bias = np.zeros(10, np.float32)
+        if self.poison == "nan":
+            weight[3, 3] = np.nan
+        if self.poison == "norm":
+            weight[:] = 1e6
+        tensors = {"weight": weight, "bias": bias}
+        body = encode_tensors({"x": bias} if self.poison == "manifest" else tensors)
+        if self.poison == "garbage":
+            body = os.urandom(2000)
+        offer = m.UpdateOffer(
+            run=order.run,
+            round=order.round,
+            digest="0" * 64 if self.poison == "digest" else digest_of(body),
+            size=2**40 if self.poison == "oversize" else len(body),
+            chunk_bytes=262_144,
+            base=order.model,
+            task=order.task,
+            num_samples=2**50 if self.poison == "samples" else 10,
+            first=body,
+        )
+        if self.poison == "bytes":
+            kind = m.kind(offer)
+            topic = topics.agent_up(self.site, ME, self.edge, kind)
+            for _ in range(50):
+                listener.publish(topic, os.urandom(300))
+            listener.publish(topic, msgspec.msgpack.encode({"t": "update", "size": -1}))
+            listener.publish(topic, b"\xdd\xff\xff\xff\xff")
+            return
+        self._send(listener, offer)
+
+    def _send(self, listener: Listener, message: m.AgentToEdge) -> None:
+        topic = topics.agent_up(self.site, ME, self.edge, m.kind(message))
+        listener.publish(topic, encode(message))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "poison", ["nan", "norm", "manifest", "garbage", "digest", "oversize", "samples", "bytes"]
+)
+def test_poison_is_rejected_with_a_reason_and_the_round_goes_on(
+    tmp_path: Path, poison: str
+) -> None:
+    with new_field(tmp_path) as field:
+        coordinator = start_small(
+            field,
+            rounds=4,
+            agents=2,
+            sets=("rounds.deadline_s=1.5", "rounds.max_wait_s=2", "policy.name=cheapest"),
+        )
+        edge = field.processes["edge-0"].wait("ready")
+        hostile = Hostile(field.site, str(edge["id"]), poison)
+        with Listener(str(edge["broker"]), on_arrival=hostile.on_arrival) as listener:
+            hostile.hello(listener)
+            end = coordinator.wait("end", timeout_s=90)
+        assert hostile.orders > 0
+        assert end["rounds_done"] == 4
+        assert sum(int(str(e["used"])) for e in coordinator.all("round")) >= 4
+        assert float(str(end["accuracy"])) > 0.2
+        if poison != "bytes":
+            assert hostile.receipts
+            assert {r.status for r in hostile.receipts} == {m.ReceiptStatus.REJECTED}
+            assert all(r.reason for r in hostile.receipts)
+    check_books(coordinator)
