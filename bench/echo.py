@@ -45,7 +45,7 @@ STOP_S = 5.0
 def _client(name: str) -> paho.Client:
     """Return a paho client that sends without Nagle's delay."""
 
-    def no_delay(client: paho.Client, userdata: object, sock: paho.SocketLike) -> None:
+    def no_delay(client: paho.Client, userdata: object, sock: "paho.SocketLike") -> None:
         del client, userdata
         assert isinstance(sock, socket.socket)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

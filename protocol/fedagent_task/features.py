@@ -29,7 +29,7 @@ def fitting(x: Floats, y: Labels, model: ModelSpec) -> npt.NDArray[np.bool_]:
         return good
     classes = 2 if model.kind == "logistic" else model.classes
     with np.errstate(invalid="ignore"):
-        return good & (y == np.floor(y)) & (y >= 0) & (y < classes)
+        return np.asarray(good & (y == np.floor(y)) & (y >= 0) & (y < classes))
 
 
 def expect_fit(name: str, x: Raw, y: Labels, model: ModelSpec) -> None:

@@ -93,7 +93,9 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
         buffer: Samples that a device keeps: newest first to stay.
     """
 
-    name: Annotated[Word, _text("a learner's name", '"minibatch"')] = "minibatch"
+    name: Annotated[
+        Literal["minibatch", "sgd", "none"], _text("one of minibatch, sgd, none", '"minibatch"')
+    ] = "minibatch"
     rate: Annotated[float, Meta(gt=0, le=1000), _text("the step size", 0.1)] = 0.1
     batch: Annotated[int, Meta(ge=1, le=100_000), _text("samples of one step", 50)] = 50
     passes: Annotated[int, Meta(ge=1, le=1000), _text("passes over the buffer", 20)] = 20

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -30,14 +31,12 @@ class Listener:
         self._loop.call_soon_threadsafe(lambda: self.link.publish(topic, payload))
 
     def wait_for(self, test: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
-        """Wait until something holds, polling in this listener's loop."""
+        """Wait until something holds, polling."""
 
-        async def poll() -> None:
-            async with asyncio.timeout(timeout_s):
-                while not test():
-                    await asyncio.sleep(0.02)
-
-        self._run(poll())
+        deadline = time.monotonic() + timeout_s
+        while not test():
+            assert time.monotonic() < deadline, "what was waited for did not come"
+            time.sleep(0.02)
 
     async def _open(self) -> Link:
         up = asyncio.Event()

@@ -32,7 +32,9 @@ class Hostile:
         self._send(listener, m.Hello(agent=ME))
         self._send(
             listener,
-            m.ContextReport(seq=1, willing=True, price=1, features={"compute": 4.0, "rtt_s": 0.001}),
+            m.ContextReport(
+                seq=1, willing=True, price=1, features={"compute": 4.0, "rtt_s": 0.001}
+            ),
         )
 
     def on_arrival(self, listener: Listener, arrival: Arrival) -> None:

@@ -7,11 +7,11 @@ says is cut to a known form here, and who is behind it is settled on the connect
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Literal
 
 from .advert import MAX_TXT_BYTES, Advert, Role, advert_from, service_type, to_txt
-from .interfaces import lan_addresses, pick_address
+from .interfaces import lan_addresses, multicast_works, pick_address
 
 if TYPE_CHECKING:
     from zeroconf import ServiceStateChange, Zeroconf
@@ -53,7 +53,6 @@ class Discovery:
         self._zeroconf: AsyncZeroconf | None = None
         self._info: AsyncServiceInfo | None = None
         self._browsers: list[AsyncServiceBrowser] = []
-        self._found: dict[str, dict[str, Advert]] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
         self._announcing: asyncio.Task[None] | None = None
 
@@ -63,17 +62,18 @@ class Discovery:
         from zeroconf import IPVersion  # noqa: PLC0415
         from zeroconf.asyncio import AsyncZeroconf  # noqa: PLC0415
 
-        for interfaces in self._interface_choices():
-            try:
+        # Asked first, because zeroconf leaves sockets open when an interface fails it.
+        interfaces = [address for address in self._interfaces() if multicast_works(address)]
+        try:
+            if interfaces:
                 zeroconf = AsyncZeroconf(interfaces=interfaces, ip_version=IPVersion.V4Only)
                 await zeroconf.zeroconf.async_wait_for_start()
-            except OSError as exc:
-                _log.debug("no multicast on %s: %s", interfaces, exc)
-                continue
-            self._zeroconf = zeroconf
-            self.available = True
-            return
-        _log.warning("zeroconf does not work here (no multicast); %s", MEND)
+                self._zeroconf = zeroconf
+                self.available = True
+        except OSError as exc:
+            _log.debug("zeroconf on %s: %s", interfaces, exc)
+        if not self.available:
+            _log.warning("zeroconf does not work here (no multicast); %s", MEND)
 
     async def advertise(self, advert: Advert, *, external: bool = False) -> None:
         """Announce this role, in place of what it announced before.
@@ -87,10 +87,9 @@ class Discovery:
             return
         from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415
 
-        await self.withdraw()
         addresses = ["127.0.0.1"] if self._scope == "loopback" else lan_addresses()
         kind = service_type(advert.role)
-        self._info = AsyncServiceInfo(
+        info = AsyncServiceInfo(
             kind,
             f"{advert.id}.{kind}",
             port=advert.address.port,
@@ -98,20 +97,22 @@ class Discovery:
             server=f"fedagent-{advert.id}.local.",
             parsed_addresses=addresses or ["127.0.0.1"],
         )
-        # Ids are hashes of keys, so that probing for a second owner of the name costs
-        # a second and finds nothing; after a kill we must take our own name back.
-        announced = await self._zeroconf.async_register_service(
-            self._info, cooperating_responders=True
-        )
+        before, self._info = self._info, info
+        await self._end_announcing()
+        if before is not None and before.name == info.name:
+            announced = await self._zeroconf.async_update_service(info)
+        else:
+            # Ids are hashes of keys: probing for a second owner of the name costs a
+            # second and finds nothing, and after a kill we must take our name back.
+            announced = await self._zeroconf.async_register_service(
+                info, cooperating_responders=True
+            )
         self._announcing = asyncio.ensure_future(_finished(announced))
 
     async def withdraw(self) -> None:
         """Take the announcement back. Idempotent."""
         info, self._info = self._info, None
-        announcing, self._announcing = self._announcing, None
-        if announcing is not None:
-            announcing.cancel()
-            await asyncio.gather(announcing, return_exceptions=True)
+        await self._end_announcing()
         if info is not None and self._zeroconf is not None:
             await (await self._zeroconf.async_unregister_service(info))
 
@@ -134,6 +135,7 @@ class Discovery:
             return
         await self.withdraw()
         self._zeroconf = None
+        self.available = False
         for task in list(self._lookups.values()):
             task.cancel()
         await asyncio.gather(*self._lookups.values(), return_exceptions=True)
@@ -142,12 +144,14 @@ class Discovery:
         self._browsers.clear()
         await zeroconf.async_close()
 
-    def _interface_choices(self) -> list[list[str]]:
-        if self._scope == "loopback":
-            return [["127.0.0.1"]]
-        addresses = lan_addresses()
-        choices = [[*addresses, "127.0.0.1"], addresses, ["127.0.0.1"]]
-        return [choice for choice in choices if choice]
+    async def _end_announcing(self) -> None:
+        announcing, self._announcing = self._announcing, None
+        if announcing is not None:
+            announcing.cancel()
+            await asyncio.gather(announcing, return_exceptions=True)
+
+    def _interfaces(self) -> list[str]:
+        return ["127.0.0.1"] if self._scope == "loopback" else [*lan_addresses(), "127.0.0.1"]
 
     def _look_up(self, name: str, work: Coroutine[None, None, None]) -> None:
         """Run one lookup per name, and no more than so many at a time."""
@@ -233,5 +237,5 @@ class _Watch:
             _log.exception("a change of %s adverts could not be handled", self._role)
 
 
-async def _finished(announced: "asyncio.Future[None] | Coroutine[None, None, None]") -> None:
+async def _finished(announced: Awaitable[object]) -> None:
     await announced

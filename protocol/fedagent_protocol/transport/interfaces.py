@@ -1,10 +1,12 @@
 """Which of this machine's addresses other devices can reach."""
 
 import ipaddress
+import socket
 from collections.abc import Sequence
 
 import ifaddr
 
+MDNS_GROUP = "224.0.0.251"
 _INNER = (
     "docker",
     "veth",
@@ -42,6 +44,20 @@ def pick_address(hosts: Sequence[str]) -> str | None:
         if any(ipaddress.ip_address(host) in network for network in networks):
             return host
     return usable[0] if usable else None
+
+
+def multicast_works(address: str) -> bool:
+    """Return whether mDNS can be spoken from an own IPv4 address."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            own = socket.inet_aton(address)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
+            sock.setsockopt(
+                socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(MDNS_GROUP) + own
+            )
+    except OSError:
+        return False
+    return True
 
 
 def _own_networks() -> list[ipaddress.IPv4Network]:

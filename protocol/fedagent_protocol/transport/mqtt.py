@@ -127,7 +127,7 @@ class Link:
             need = "needs" if self._tls is None else "takes no"
             raise LinkError(f"{self.address}: a {self.address.scheme} address {need} certificates")
         if self._tls is not None:
-            self._client.tls_set_context(self._tls.client_context())
+            self._client.use_tls(self._tls.client_context())
         limit, limit_bytes = self._inbox_limits
         self._inbox = Inbox(
             asyncio.get_running_loop(),

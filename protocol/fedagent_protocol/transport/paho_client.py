@@ -1,5 +1,8 @@
 """paho's client with what a link needs beyond it; with `mqtt`, all that touches paho."""
 
+import socket
+import ssl
+
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.enums import CallbackAPIVersion
 
@@ -24,8 +27,14 @@ class Client(PahoClient):
         self.on_socket_register_write = lambda *_: None
         self.limit = max_packet_bytes
         self.failure: OSError | None = None
+        self.tls: ssl.SSLContext | None = None
         self._ahead = b""
         self._at = 0
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Encrypt, with the checks that the context makes."""
+        self.tls = context
+        self.tls_set_context(context)
 
     @property
     def has_more(self) -> bool:
@@ -65,6 +74,20 @@ class Client(PahoClient):
             raise
         except OSError as exc:
             raise self._failed(exc) from None
+
+    def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
+        # paho leaves the socket of a failed handshake open.
+        assert self.tls is not None
+        sock = self.tls.wrap_socket(
+            tcp_sock, server_hostname=self.host, do_handshake_on_connect=False
+        )
+        try:
+            sock.settimeout(CONNECT_TIMEOUT_S)
+            sock.do_handshake()
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
     def _failed(self, exc: OSError) -> OSError:
         # The first error names the cause; those after it are its consequences.

@@ -45,7 +45,7 @@ class Linear:
 
     def loss(self, weights: Weights, x: Floats, y: Labels) -> float:
         """Return half the mean squared error, with the L2 penalty."""
-        return _half_mse(self.predict(weights, x) - y) + penalty(self.spec, weights)
+        return _half_mse(affine(weights, x)[:, 0] - y) + penalty(self.spec, weights)
 
     def gradient(self, weights: Weights, x: Floats, y: Labels) -> dict[str, Floats]:
         """Return the gradient of `loss`."""
@@ -55,9 +55,9 @@ class Linear:
         self, weights: Weights, x: Floats, y: Labels
     ) -> tuple[float, dict[str, Floats]]:
         """Return both from one forward pass."""
-        residual = self.predict(weights, x) - y
+        residual = affine(weights, x)[:, 0] - y
         loss = _half_mse(residual) + penalty(self.spec, weights)
-        return loss, pull_back(self.spec, weights, x, residual[:, None].astype(np.float64))
+        return loss, pull_back(self.spec, weights, x, residual[:, None])
 
 
 def _half_mse(residual: npt.NDArray[np.float64]) -> float:

@@ -41,7 +41,7 @@ class Softmax:
 
     def predict(self, weights: Weights, x: Floats) -> Labels:
         """Return the most likely class, int64 [n]."""
-        return affine(weights, x).argmax(axis=1).astype(np.int64)
+        return np.asarray(affine(weights, x).argmax(axis=1), np.int64)
 
     def loss(self, weights: Weights, x: Floats, y: Labels) -> float:
         """Return the mean cross-entropy in nats, with the L2 penalty."""

@@ -1,1 +1,90 @@
-"""Readers for standard dataset files."""
+"""Readers for standard dataset files, and shards of what they return."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from fedagent_task.errors import DatasetError
+
+from .base import MAX_BYTES, Dataset
+from .digits import read_digits
+from .idx import read_idx, read_idx_array
+from .libsvm import SparseDataset, read_libsvm, read_libsvm_sparse
+from .npz import read_npz
+from .table import read_csv, read_ratings
+
+__all__ = [
+    "BUNDLED",
+    "DATA_VARIABLE",
+    "MAX_BYTES",
+    "Dataset",
+    "SparseDataset",
+    "load",
+    "part_of",
+    "read_csv",
+    "read_digits",
+    "read_idx",
+    "read_idx_array",
+    "read_libsvm",
+    "read_libsvm_sparse",
+    "read_npz",
+    "read_ratings",
+    "with_labels",
+]
+
+BUNDLED = ("digits-train", "digits-test")
+DATA_VARIABLE = "FEDAGENT_DATA"
+"""Environment variable: the folder that relative dataset paths are also sought in."""
+
+
+def load(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> Dataset:
+    """Read a bundled dataset, or a file by what its name says it is.
+
+    ``*.npz``, ``*.csv``, ``*images-idx3*``, ``u.data``, else LIBSVM text; all but
+    npz may be gzip. A relative path that is not here is sought in `FEDAGENT_DATA`.
+
+    Raises:
+        DatasetError: It is missing, malformed or over the limit (bytes).
+    """
+    if name in BUNDLED:
+        return read_digits(name.removeprefix("digits-"))
+    path = _found(name)
+    file = path.name.removesuffix(".gz")
+    if file.endswith(".npz"):
+        return read_npz(path, limit)
+    if file.endswith(".csv"):
+        return read_csv(path, limit=limit)
+    if "images-idx3" in file:
+        return read_idx(path, limit=limit)
+    if file == "u.data":
+        return read_ratings(path, limit)
+    return read_libsvm(path, features, limit)
+
+
+def with_labels(data: Dataset, labels: Iterable[int]) -> Dataset:
+    """Return the samples that have one of these labels, in order."""
+    return data.rows(np.flatnonzero(np.isin(data.y, list(labels))))
+
+
+def part_of(data: Dataset, index: int, count: int) -> Dataset:
+    """Return part `index` (from 0) of `count` equal parts: every count-th sample.
+
+    Raises:
+        ValueError: There is no such part.
+    """
+    if not 0 <= index < count:
+        raise ValueError(f"no part {index} of {count}")
+    return data.rows(slice(index, None, count))
+
+
+def _found(name: str) -> Path:
+    path = Path(name).expanduser()
+    folder = os.environ.get(DATA_VARIABLE, "")
+    if not path.is_absolute() and not path.exists() and folder:
+        path = Path(folder) / path
+    if not path.is_file():
+        known = ", ".join(BUNDLED)
+        raise DatasetError(name, "no such file", f"give a path, or one of {known}")
+    return path

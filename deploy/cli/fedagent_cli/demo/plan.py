@@ -70,7 +70,7 @@ def make_plan(*, agents: int, edges: int, deadline_s: float) -> Plan:
     return Plan(
         agents=made,
         edges=tuple(f"edge-{i + 1}" for i in range(edges)),
-        budget=round(max(share, max(prices)), 3),
+        budget=round(max(share, *prices), 3),
         victim="" if victim is None else made[victim].name,
         slow="" if slow is None else made[slow].name,
     )

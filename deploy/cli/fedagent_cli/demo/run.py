@@ -12,10 +12,11 @@ from pathlib import Path
 from types import FrameType
 
 import psutil
+
+from fedagent_cli.errors import DemoError
+from fedagent_cli.output import credits_text
 from fedagent_testbed.local import LocalField, RoleProcess
 
-from ..errors import DemoError
-from ..output import credits_text
 from .plan import Plan
 from .state import AgentState, DemoState, EdgeState, Event
 from .view import View

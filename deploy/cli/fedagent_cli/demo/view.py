@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..output import credits_text, emit
+from fedagent_cli.output import credits_text, emit
+
 from .state import AgentState, DemoState, Event
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -91,7 +92,7 @@ class LineView:
 class JsonView:
     """Every event as one JSON line, with the name of the process that said it."""
 
-    def event(self, name: str, event: Event, state: DemoState) -> None:
+    def event(self, name: str, event: Event, state: DemoState) -> None:  # noqa: ARG002
         """Print the event."""
         emit({"from": name, **{key: value for key, value in event.items() if key != "at"}})
 

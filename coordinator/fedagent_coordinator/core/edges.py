@@ -1,0 +1,130 @@
+"""The edges the coordinator hears: sessions, epochs, and the agents each one knows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from fedagent_protocol.columns import Columns, unpack
+from fedagent_protocol.errors import MalformedError
+from fedagent_protocol.messages import CHUNK_BYTES, RoundColumns
+
+LOST_S = 15.0
+"""Silence after which an edge is gone: three periods of its status."""
+
+
+class Indices(Protocol):
+    """Gives run-wide indices to ids; an id keeps its index, none is used twice."""
+
+    def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return int32[len(ids)], the index of each agent."""
+
+    def edge(self, edge: str) -> int:
+        """Return the index of an edge."""
+
+    def sizes(self) -> tuple[int, int]:
+        """Return how many clients and how many edges have an index."""
+
+
+@dataclass(slots=True)
+class EdgeSession:
+    """What is known of one edge.
+
+    Attributes:
+        id: The edge's id.
+        index: Its run-wide index.
+        epoch: New at every start of its process.
+        heard_at: When it last said anything.
+        model: What it said it holds for the run; empty for nothing.
+        expected: What it should hold: the global model, or its own since then.
+        offered_at: When the global model was last offered or asked for; None if settled.
+        agents: Agents it says it sees.
+        window_weight: Weight in its model since the last merge.
+        chunk_bytes: How it cuts its model.
+        quiet: It did not answer the last observation, and said nothing since.
+        ids: Session ids of `epoch`, in the edge's order.
+        client: int32[len(ids)], their run-wide indices.
+    """
+
+    id: str
+    index: int
+    epoch: str
+    heard_at: float
+    expected: str
+    model: str = ""
+    offered_at: float | None = None
+    agents: int = 0
+    window_weight: float = 0.0
+    chunk_bytes: int = CHUNK_BYTES
+    live: bool = True
+    quiet: bool = False
+    ids: list[str] = field(default_factory=list)
+    client: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+
+    def restart(self, epoch: str) -> None:
+        """Forget what only the former process of the edge knew."""
+        self.epoch = epoch
+        self.model = ""
+        self.offered_at = None
+        self.ids = []
+        self.client = np.zeros(0, dtype=np.int32)
+
+    def absorb(self, message: RoundColumns, indices: Indices) -> Columns | None:
+        """Take in new session ids; return the columns, or None if ids are missing between.
+
+        Raises:
+            MalformedError: The columns contradict each other or the ids heard before.
+        """
+        columns = unpack(message)
+        known = len(self.ids)
+        if message.known > known:
+            return None
+        overlap = self.ids[message.known : message.known + len(message.new_ids)]
+        if tuple(overlap) != message.new_ids[: len(overlap)]:
+            raise MalformedError("session ids differ from those named before")
+        fresh = message.new_ids[len(overlap) :]
+        if len(set(fresh)) != len(fresh) or not set(fresh).isdisjoint(self.ids):
+            raise MalformedError("two sessions have one id")
+        if fresh:
+            self.ids.extend(fresh)
+            self.client = np.concatenate([self.client, indices.clients(fresh)])
+        return columns
+
+
+@dataclass(slots=True)
+class EdgeTable:
+    """All edges heard in this run, by id; insertion order is the order of joining."""
+
+    indices: Indices
+    by_id: dict[str, EdgeSession] = field(default_factory=dict)
+
+    def live(self) -> list[EdgeSession]:
+        """Return the edges that are heard."""
+        return [edge for edge in self.by_id.values() if edge.live]
+
+    def hear(self, edge: str, epoch: str, now: float, expected: str) -> tuple[EdgeSession, bool]:
+        """Note a sign of life; True when the edge is new, back, or restarted."""
+        session = self.by_id.get(edge)
+        if session is None:
+            session = EdgeSession(edge, self.indices.edge(edge), epoch, now, expected)
+            self.by_id[edge] = session
+            return session, True
+        changed = not session.live or session.epoch != epoch
+        if session.epoch != epoch:
+            session.restart(epoch)
+        session.live = True
+        session.quiet = False
+        session.heard_at = now
+        return session, changed
+
+    def lose_silent(self, now: float) -> list[EdgeSession]:
+        """Return the edges that fell silent just now."""
+        lost = [edge for edge in self.live() if now - edge.heard_at >= LOST_S]
+        for edge in lost:
+            edge.live = False
+        return lost
+
+    def next_loss(self) -> float | None:
+        """Return when the next edge will count as lost if it stays silent."""
+        return min((edge.heard_at + LOST_S for edge in self.live()), default=None)

@@ -1,0 +1,201 @@
+"""What the round engine asks for: frozen records, performed in order.
+
+Disk effects (`Reserve`, `Settle`, `StorePart`, `FinishPart`, `CommitModel`, `End`)
+are done by the runtime before anything that follows them; the others leave it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from fedagent_protocol.messages import CoordinatorToEdge
+
+from ..policies.base import Feedback, RoundView, Selection
+
+Value = str | int | float | bool | None | list[str] | dict[str, float] | dict[str, dict[str, int]]
+"""What an event may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Say one message to one edge."""
+
+    edge: str
+    message: CoordinatorToEdge
+
+
+@dataclass(frozen=True, slots=True)
+class SendGlobal:
+    """Offer the global model to an edge, with its first chunk."""
+
+    edge: str
+    digest: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendChunks:
+    """Send these chunks of the global model to an edge."""
+
+    edge: str
+    digest: str
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A named crash point between two sends."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth a line on stdout."""
+
+    name: str
+    fields: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reserve:
+    """Commit the round's plan and its reservations; nothing is ordered before.
+
+    Attributes:
+        context_seq: int64[S], the context report that each chosen client was judged by.
+    """
+
+    round: int
+    view: RoundView
+    selection: Selection
+    context_seq: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeResult:
+    """How the round ended at one edge.
+
+    Attributes:
+        edge: Id of the edge.
+        index: Its run-wide index.
+        failed: Why it kept its model; empty when it has a new one.
+        model: Its model after the round, if it has one.
+        spent_micro: What is paid for updates that came to it.
+    """
+
+    edge: str
+    index: int
+    ordered: int
+    in_time: int
+    used: int
+    spent_micro: int
+    failed: str
+    model: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Details:
+    """What the algorithms do not ask for and a person does; rows follow the feedback.
+
+    Attributes:
+        status: Words of `OutcomeStatus`.
+        weight, norm, loss: float64[S]; NaN if unknown.
+        reason: Why, in the edge's words.
+    """
+
+    status: tuple[str, ...]
+    weight: npt.NDArray[np.float64]
+    norm: npt.NDArray[np.float64]
+    loss: npt.NDArray[np.float64]
+    reason: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settle:
+    """Commit how the round ended: outcomes, payments, feedback. Once per round."""
+
+    round: int
+    feedback: Feedback
+    details: Details
+    edges: tuple[EdgeResult, ...]
+    timing_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learn:
+    """Let the policy learn from a settled round."""
+
+    round: int
+    feedback: Feedback
+
+
+@dataclass(frozen=True, slots=True)
+class StorePart:
+    """Keep one chunk of an edge model that is being pulled."""
+
+    digest: str
+    size: int
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FinishPart:
+    """Check a pulled model against its digest; answered by `RoundEngine.part_checked`."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Average these models; answered by `RoundEngine.merged`.
+
+    Attributes:
+        models: Digest and weight of each distinct edge model.
+    """
+
+    round: int
+    models: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitModel:
+    """Make this model the run's global model."""
+
+    round: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Judge the global model on the held-out set."""
+
+    round: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Commit the end of the run."""
+
+    reason: str
+
+
+Effect = (
+    Send
+    | SendGlobal
+    | SendChunks
+    | Mark
+    | Event
+    | Reserve
+    | Settle
+    | Learn
+    | StorePart
+    | FinishPart
+    | Merge
+    | CommitModel
+    | Evaluate
+    | End
+)

@@ -1,0 +1,129 @@
+"""From the columns of all edges to the one view that a policy sees."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from fedagent_protocol.columns import Columns
+
+from ..policies.base import OPINIONS, TRUTH, RoundView
+
+FRESH_S = 45.0
+"""Age at which a context no longer counts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """The answer of one edge.
+
+    Attributes:
+        edge: Run-wide index of the edge.
+        client: int32[P], run-wide client of each row.
+        columns: The rows.
+        received_at: When they came.
+        model: What the edge holds.
+    """
+
+    edge: int
+    client: npt.NDArray[np.int32]
+    columns: Columns
+    received_at: float
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observed:
+    """A view and what stands behind it.
+
+    Attributes:
+        client_seq: int64[N], the context report each client was judged by.
+        left_out: Rows that are no pairs, by reason: ``stale``, ``no_feature``.
+    """
+
+    view: RoundView
+    client_seq: npt.NDArray[np.int64]
+    left_out: Counter[str]
+
+
+def merge_observations(
+    observations: Sequence[Observation],
+    *,
+    round_: int,
+    now: float,
+    sizes: tuple[int, int],
+    needs: frozenset[str],
+    edge_budget: npt.NDArray[np.int64],
+) -> Observed:
+    """Return the view of all edges.
+
+    One agent that several edges see has the price and the willingness of its
+    newest report (the largest seq; of equals, the freshest). A row older than
+    45 s, or without a feature that the policy needs, is no pair.
+
+    Args:
+        observations: At most one per edge.
+        round_: The round.
+        now: Rows have grown older since they came.
+        sizes: N and M.
+        needs: What the policy reads.
+        edge_budget: int64[M].
+    """
+    ordered = sorted(observations, key=lambda seen: seen.edge)
+    names = tuple(sorted({name for seen in ordered for name in seen.columns.features}))
+    client = _joined([seen.client for seen in ordered], np.int32)
+    edge = _joined([np.full(len(seen.client), seen.edge) for seen in ordered], np.int32)
+    age_s = _joined(
+        [seen.columns.age_ms / 1000.0 + (now - seen.received_at) for seen in ordered], np.float64
+    )
+    price = _joined([seen.columns.price for seen in ordered], np.int64)
+    seq = _joined([seen.columns.context_seq for seen in ordered], np.int64)
+    willing = _joined([seen.columns.willing for seen in ordered], np.bool_)
+    values = _aligned(ordered, names)
+
+    fresh = age_s <= FRESH_S
+    wanted = [names.index(name) for name in needs - {OPINIONS, TRUTH} if name in names]
+    complete = np.isfinite(values[:, wanted]).all(axis=1)
+    left_out = Counter({"stale": int((~fresh).sum()), "no_feature": int((fresh & ~complete).sum())})
+
+    clients, _ = sizes
+    client_price = np.zeros(clients, dtype=np.int64)
+    available = np.zeros(clients, dtype=np.bool_)
+    client_seq = np.zeros(clients, dtype=np.int64)
+    # Oldest first, so that the newest report is written last and stays.
+    rows = np.flatnonzero(fresh)
+    rows = rows[np.lexsort((-rows, -age_s[rows], seq[rows]))]
+    client_price[client[rows]] = price[rows]
+    available[client[rows]] = willing[rows]
+    client_seq[client[rows]] = seq[rows]
+
+    pairs = fresh & complete
+    view = RoundView(
+        round=round_,
+        pair_client=client[pairs],
+        pair_edge=edge[pairs],
+        pair_features=values[pairs],
+        feature_names=names,
+        client_price=client_price,
+        client_available=available,
+        edge_budget=edge_budget,
+    )
+    return Observed(view, client_seq, +left_out)
+
+
+def _joined(parts: list[npt.NDArray[np.generic]], scalar: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg] # the scalar decides
+    return np.concatenate(parts).astype(scalar) if parts else np.zeros(0, dtype=scalar)
+
+
+def _aligned(ordered: list[Observation], names: tuple[str, ...]) -> npt.NDArray[np.float32]:
+    """Return float32[P, F] with NaN where an edge's agents report no such feature."""
+    total = sum(len(seen.client) for seen in ordered)
+    values = np.full((total, len(names)), np.nan, dtype=np.float32)
+    start = 0
+    for seen in ordered:
+        stop = start + len(seen.client)
+        where = [names.index(name) for name in seen.columns.features]
+        values[start:stop, where] = seen.columns.values
+        start = stop
+    return values

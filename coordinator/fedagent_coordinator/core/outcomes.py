@@ -1,0 +1,176 @@
+"""From the reports of the edges to what is learnt, paid and remembered."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
+
+from ..policies.base import Feedback, RoundView
+from .effects import Details, EdgeResult
+
+SILENT = "silent"
+"""Why a round failed at an edge that did not report in time."""
+
+
+@dataclass(slots=True)
+class EdgePart:
+    """One edge's part in a round that is under way.
+
+    Attributes:
+        rows: Positions in the selection of the agents ordered here.
+        agents: Their ids, in the same order.
+        resend_at: When the order is said again; None once the edge was heard with it.
+        report: What the edge said at the end.
+    """
+
+    edge: str
+    index: int
+    rows: list[int]
+    agents: list[str]
+    resend_at: float | None
+    patience_s: float = 1.0
+    report: RoundReport | None = None
+    reported_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled:
+    """A round's end, as the books and the policy need it."""
+
+    feedback: Feedback
+    details: Details
+    edges: tuple[EdgeResult, ...]
+    odd: Counter[str]
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The columns of a feedback while they are filled; NaN, zero or missed at first."""
+
+    size: int
+    waited_s: float
+    flags: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    numbers: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    counts: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    status: list[str] = field(default_factory=list)
+    reason: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Start with nobody having answered."""
+        n = self.size
+        for name in ("X", "used"):
+            self.flags[name] = np.zeros(n, dtype=np.bool_)
+        for name in ("censored", "void"):
+            self.flags[name] = np.ones(n, dtype=np.bool_)
+        for name in ("dt_s", "lc_s", "ut_s", "seconds_per_iteration", "norm", "loss"):
+            self.numbers[name] = np.full(n, np.nan)
+        self.numbers["weight"] = np.zeros(n)
+        self.numbers["tau_s"] = np.full(n, self.waited_s)
+        for name in ("arrivals", "num_samples"):
+            self.counts[name] = np.zeros(n, dtype=np.int64)
+        self.status = [OutcomeStatus.MISSED.value] * n
+        self.reason = [SILENT] * n
+
+    def put(self, row: int, outcome: Outcome) -> None:
+        """Take in what an edge said of one agent; only a valid update is X, used or paid."""
+        valid = outcome.valid
+        self.flags["X"][row] = valid and outcome.in_time
+        self.flags["used"][row] = valid and outcome.used
+        self.flags["void"][row] = not valid
+        self.flags["censored"][row] = outcome.censored
+        self.numbers["tau_s"][row] = outcome.tau_ms / 1000.0
+        self.numbers["weight"][row] = outcome.weight if valid and outcome.used else 0.0
+        if valid:
+            for name, ms in (("dt", outcome.dt_ms), ("lc", outcome.lc_ms), ("ut", outcome.ut_ms)):
+                self.numbers[f"{name}_s"][row] = ms / 1000.0
+            self.numbers["seconds_per_iteration"][row] = outcome.seconds_per_iteration
+            self.numbers["norm"][row] = outcome.norm
+            self.numbers["loss"][row] = outcome.loss
+        self.counts["arrivals"][row] = outcome.arrivals
+        self.counts["num_samples"][row] = outcome.num_samples
+        self.status[row] = outcome.status.value
+        self.reason[row] = outcome.reason
+
+
+def settle_outcomes(
+    view: RoundView,
+    pairs: npt.NDArray[np.int64],
+    parts: Sequence[EdgePart],
+    *,
+    waited_s: float,
+) -> Settled:
+    """Return how each ordered pair ended.
+
+    A silent edge failed: its agents missed the round and nothing is paid, even
+    if some of them had trained, because nobody can say so (ALGORITHMS section 1).
+    An outcome of an agent that was not ordered here, or a second one of the same
+    agent, counts as odd and changes nothing.
+    """
+    rows = _Rows(len(pairs), waited_s)
+    odd: Counter[str] = Counter()
+    for part in parts:
+        if part.report is not None:
+            _put_report(rows, part, part.report, odd)
+    feedback = Feedback(
+        view=view,
+        pairs=pairs,
+        X=rows.flags["X"],
+        used=rows.flags["used"],
+        censored=rows.flags["censored"],
+        void=rows.flags["void"],
+        tau_s=rows.numbers["tau_s"],
+        dt_s=rows.numbers["dt_s"],
+        lc_s=rows.numbers["lc_s"],
+        ut_s=rows.numbers["ut_s"],
+        seconds_per_iteration=rows.numbers["seconds_per_iteration"],
+        arrivals=rows.counts["arrivals"],
+        num_samples=rows.counts["num_samples"],
+    )
+    details = Details(
+        status=tuple(rows.status),
+        reason=tuple(rows.reason),
+        weight=rows.numbers["weight"],
+        norm=rows.numbers["norm"],
+        loss=rows.numbers["loss"],
+    )
+    edges = tuple(_edge_result(view, feedback, part) for part in parts)
+    return Settled(feedback, details, edges, odd)
+
+
+def _put_report(rows: _Rows, part: EdgePart, report: RoundReport, odd: Counter[str]) -> None:
+    waiting: Mapping[str, int] = dict(zip(part.agents, part.rows, strict=True))
+    seen: set[str] = set()
+    for outcome in report.outcomes:
+        row = waiting.get(outcome.agent)
+        if row is None or outcome.agent in seen:
+            odd["outcome_unknown" if row is None else "outcome_twice"] += 1
+            continue
+        seen.add(outcome.agent)
+        rows.put(row, outcome)
+    for agent, row in waiting.items():
+        if agent not in seen:
+            odd["outcome_missing"] += 1
+            rows.reason[row] = "the edge said nothing of it"
+
+
+def _edge_result(view: RoundView, feedback: Feedback, part: EdgePart) -> EdgeResult:
+    here = np.asarray(part.rows, dtype=np.int64)
+    paid = here[~feedback.void[here]]
+    price = view.client_price[view.pair_client[feedback.pairs[paid]]]
+    report = part.report
+    weight = report.weight if report is not None and math.isfinite(report.weight) else 0.0
+    return EdgeResult(
+        edge=part.edge,
+        index=part.index,
+        ordered=len(here),
+        in_time=int(feedback.X[here].sum()),
+        used=int(feedback.used[here].sum()),
+        spent_micro=int(price.sum()),
+        failed=SILENT if report is None else report.failed,
+        model="" if report is None else report.model,
+        weight=0.0 if report is None or report.failed else max(weight, 0.0),
+    )

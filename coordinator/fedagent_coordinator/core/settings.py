@@ -1,0 +1,72 @@
+"""What a run is made of, as the round engine needs it, and where it stands."""
+
+from dataclasses import dataclass
+
+from fedagent_protocol.messages import Weighting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A run that does not change while it lasts; money in micro-credits.
+
+    Attributes:
+        run: The run's uuid.
+        coordinator: Our id.
+        task: Digest of the task.
+        body: The task's canonical bytes.
+        policy: Name of the policy, for messages.
+        count: Rounds to settle.
+        min_updates: Z.
+        merge_every: T_ES.
+        per_edge_micro: What one edge may spend in one round.
+        total_micro: What the run may spend; None for no limit.
+        wait_edges, wait_agents: What must be there before the first round.
+        resume_wait_s: How long a resumed run waits for as many.
+        observe_timeout_s: How long a silent edge holds a round up.
+        grace_s: How much longer than `max_wait` an edge may take to report.
+        needs_wait_s: How long agents may take to measure a feature for the first time.
+    """
+
+    run: str
+    coordinator: str
+    task: str
+    body: bytes
+    seed: int
+    policy: str
+    count: int
+    deadline_ms: int
+    max_wait_ms: int
+    min_updates: int
+    merge_every: int
+    merge_timeout_s: float
+    weighting: Weighting
+    iterations: int
+    per_edge_micro: int
+    total_micro: int | None
+    norm_limit: float
+    max_samples: int
+    wait_edges: int = 1
+    wait_agents: int = 1
+    resume_wait_s: float = 10.0
+    observe_timeout_s: float = 0.5
+    grace_s: float = 2.0
+    needs_wait_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a run stands when the engine starts.
+
+    Attributes:
+        next_round: Number of the next round; none before it is open.
+        rounds_done: Rounds that were settled.
+        spent_micro: What was paid.
+        model: Digest of the global model.
+        model_size: Its bytes; the same for every model of the run.
+    """
+
+    next_round: int
+    rounds_done: int
+    spent_micro: int
+    model: str
+    model_size: int

@@ -1,0 +1,277 @@
+"""A feasible assignment under change: fill in an order, then exchange pairs.
+
+Two kinds of moves, each with everything that follows from it counted in:
+
+- *entry*: at most two pairs leave an edge, one or two enter it; who enters may be
+  idle or taken away from another edge;
+- *crossing*: a client goes over to another edge, alone or in exchange for one that
+  comes back, and an idle client takes the room that this makes.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from ..policies.base import FloatArray, IntArray
+from .base import Assignment
+
+_GAIN = 1e-9
+"""Smallest rise worth a move: rounding errors must not make the search go in circles."""
+_CANDIDATES = 64
+_LEAVERS = 8
+"""Per edge and visit: how many pairs may come in or go out, the most promising."""
+_BLOCK = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Rows that leave and rows that enter; a row's client frees its other row itself."""
+
+    gain: float
+    leave: tuple[int, ...]
+    enter: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entrants:
+    """Who could enter an edge, by rising cost.
+
+    `best_idle[k]` is the most valuable idle row among the k cheapest idle ones.
+    """
+
+    rows: IntArray
+    cost: IntArray
+    net: FloatArray
+    idle_cost: list[int]
+    best_idle: list[int]
+
+    def idle(self, room: int) -> int:
+        """Return the best idle row that costs at most `room`, or -1."""
+        return self.best_idle[bisect_right(self.idle_cost, room)]
+
+
+class LocalSearch:
+    """One feasible solution.
+
+    Args:
+        problem: The instance.
+        rows: int64[R], rows with positive value that fit their edge's budget, in
+            the order of preference for candidates.
+    """
+
+    def __init__(self, problem: Assignment, rows: IntArray) -> None:
+        clients = int(problem.client.max(initial=-1)) + 1
+        self._value = problem.value
+        self._cost = problem.cost
+        self._client = problem.client
+        self._edge = problem.edge
+        self._rows = rows
+        self._left = problem.budget.copy()
+        self._at = np.full(clients, -1, dtype=np.int64)
+        self._worth = np.zeros(clients)
+        self._members: dict[int, list[int]] = {}
+        self._pools: dict[int, IntArray] = {}
+        self._by_client = rows
+        self._clients = np.empty(0, dtype=np.int64)
+
+    def total(self) -> float:
+        """Return the value of the solution."""
+        return float(self._value[self.pairs()].sum())
+
+    def pairs(self) -> IntArray:
+        """Return the chosen rows, int64[S] ascending."""
+        return np.sort(self._at[self._at >= 0])
+
+    def fill(self, order: IntArray) -> None:
+        """Take rows in this order while they fit.
+
+        Block by block: what cannot fit any more is sorted out by arrays first.
+        """
+        for start in range(0, len(order), _BLOCK):
+            block = order[start : start + _BLOCK]
+            room = self._cost[block] <= self._left[self._edge[block]]
+            block = block[room & (self._at[self._client[block]] < 0)]
+            for row in block.tolist():
+                if self._cost[row] <= self._left[self._edge[row]] and (
+                    self._at[self._client[row]] < 0
+                ):
+                    self._add(row)
+
+    def improve(self, visits: int) -> None:
+        """Make the best move at one edge after the other until none gains."""
+        edge_of = self._edge[self._rows]
+        ordered = self._rows[np.argsort(edge_of, kind="stable")]
+        edges, counts = np.unique(edge_of, return_counts=True)
+        pools = np.split(ordered, np.cumsum(counts)[:-1]) if len(edges) else []
+        self._pools = dict(zip(edges.tolist(), pools, strict=True))
+        self._by_client = self._rows[np.argsort(self._client[self._rows], kind="stable")]
+        self._clients = self._client[self._by_client].astype(np.int64)  # one type to search in
+        waiting = dict.fromkeys(self._pools)
+        for _ in range(visits):
+            if not waiting:
+                return
+            edge = next(iter(waiting))
+            move = self._best_entry(edge) or self._best_crossing(edge)
+            if move is None:
+                del waiting[edge]
+            else:
+                waiting.update(dict.fromkeys(self._apply(move)))
+
+    def _entrants(self, edge: int) -> _Entrants:
+        """Return the most promising rows that are not chosen at `edge`."""
+        pool = self._pools[edge]
+        clients = self._client[pool]
+        at = self._at[clients]
+        net = self._value[pool] - self._worth[clients]
+        keep = np.flatnonzero((at != pool) & (net > _GAIN))[:_CANDIDATES]
+        keep = keep[np.argsort(self._cost[pool[keep]], kind="stable")]
+        idle = keep[at[keep] < 0]
+        best_idle = [-1]
+        for row in pool[idle].tolist():
+            rises = best_idle[-1] < 0 or self._value[row] > self._value[best_idle[-1]]
+            best_idle.append(row if rises else best_idle[-1])
+        return _Entrants(
+            rows=pool[keep],
+            cost=self._cost[pool[keep]],
+            net=net[keep],
+            idle_cost=self._cost[pool[idle]].tolist(),
+            best_idle=best_idle,
+        )
+
+    def _best_entry(self, edge: int) -> _Move | None:
+        """Return the entry at `edge` that raises the value most, if any does."""
+        entrants = self._entrants(edge)
+        best: _Move | None = None
+        members = self._leavers(edge)
+        for leave in [(), *((m,) for m in members), *combinations(members, 2)]:
+            freed = int(self._left[edge]) + sum(int(self._cost[row]) for row in leave)
+            lost = sum(float(self._value[row]) for row in leave)
+            gain, enter = best_two(entrants.cost, entrants.net, freed)
+            if gain - lost > (best.gain if best else _GAIN):
+                best = _Move(gain - lost, leave, tuple(int(entrants.rows[i]) for i in enter))
+        return best
+
+    def _best_crossing(self, edge: int) -> _Move | None:
+        """Return the crossing from `edge` that raises the value most, if any does."""
+        here = self._entrants(edge)
+        best: _Move | None = None
+        for member in self._leavers(edge):
+            for row in self._rows_of(int(self._client[member])):
+                other = int(self._edge[row])
+                if other == edge:
+                    continue
+                there = self._entrants(other)
+                for back in (None, *self._leavers(other)):
+                    move = self._crossing(here, there, (member, row), back)
+                    if move is not None and move.gain > (best.gain if best else _GAIN):
+                        best = move
+        return best
+
+    def _crossing(
+        self, here: _Entrants, there: _Entrants, over: tuple[int, int], back: int | None
+    ) -> _Move | None:
+        """Return what follows if `over[0]` becomes `over[1]` and `back`'s client returns."""
+        member, row = over
+        home, other = int(self._edge[member]), int(self._edge[row])
+        room_here = int(self._left[home] + self._cost[member])
+        room_there = int(self._left[other] - self._cost[row])
+        gain = float(self._value[row] - self._value[member])
+        enter = [row]
+        if back is not None:
+            returned = self._row_at(int(self._client[back]), home)
+            if returned < 0:
+                return None
+            room_here -= int(self._cost[returned])
+            room_there += int(self._cost[back])
+            gain += float(self._value[returned] - self._value[back])
+            enter.append(returned)
+        if room_here < 0 or room_there < 0:
+            return None
+        extra, second = here.idle(room_here), there.idle(room_there)
+        if extra >= 0 and second >= 0 and self._client[extra] == self._client[second]:
+            if self._value[second] > self._value[extra]:
+                extra, second = second, -1
+            else:
+                second = -1
+        for idle in (extra, second):
+            if idle >= 0:
+                gain += float(self._value[idle])
+                enter.append(idle)
+        leave = (member,) if back is None else (member, back)
+        return _Move(gain, leave, tuple(enter))
+
+    def _leavers(self, edge: int) -> list[int]:
+        """Return the chosen rows of an edge that may leave it."""
+        members = self._members.get(edge, [])
+        if len(members) <= _LEAVERS:
+            return list(members)
+        by_density = sorted(members, key=lambda r: self._value[r] / max(self._cost[r], 1))
+        return by_density[:_LEAVERS]
+
+    def _rows_of(self, client: int) -> list[int]:
+        """Return all rows of a client."""
+        lo, hi = np.searchsorted(self._clients, [client, client + 1])
+        rows: list[int] = self._by_client[lo:hi].tolist()
+        return rows
+
+    def _row_at(self, client: int, edge: int) -> int:
+        """Return a client's row at an edge, or -1."""
+        return next((row for row in self._rows_of(client) if self._edge[row] == edge), -1)
+
+    def _apply(self, move: _Move) -> list[int]:
+        """Make the move; return the edges that may gain from it."""
+        touched: list[int] = []
+        for row in move.leave:
+            self._remove(row)
+        for row in move.enter:
+            elsewhere = int(self._at[self._client[row]])
+            if elsewhere >= 0:
+                touched.append(int(self._edge[elsewhere]))
+                self._remove(elsewhere)
+        for row in move.enter:
+            self._add(row)
+            touched.append(int(self._edge[row]))
+        for row in move.leave:  # whoever left may fit elsewhere
+            touched.extend(int(self._edge[r]) for r in self._rows_of(int(self._client[row])))
+        return touched
+
+    def _add(self, row: int) -> None:
+        client, edge = int(self._client[row]), int(self._edge[row])
+        self._left[edge] -= self._cost[row]
+        self._worth[client] = self._value[row]
+        self._at[client] = row
+        self._members.setdefault(edge, []).append(row)
+
+    def _remove(self, row: int) -> None:
+        client, edge = int(self._client[row]), int(self._edge[row])
+        self._left[edge] += self._cost[row]
+        self._worth[client] = 0.0
+        self._at[client] = -1
+        self._members[edge].remove(row)
+
+
+def best_two(cost: IntArray, net: FloatArray, room: int) -> tuple[float, tuple[int, ...]]:
+    """Return the best one or two candidates that fit into `room` together.
+
+    Args:
+        cost: int64[K], ascending.
+        net: float64[K], positive.
+        room: Micro-credits.
+
+    Returns:
+        Their summed net value and their positions; (0.0, ()) when none fits.
+    """
+    k = int(np.searchsorted(cost, room, side="right"))
+    if k == 0:
+        return 0.0, ()
+    cost, net = cost[:k], net[:k]
+    top = np.maximum.accumulate(net)
+    partners = np.minimum(np.searchsorted(cost, room - cost, side="right"), np.arange(k))
+    second = np.where(partners > 0, top[partners - 1], 0.0)
+    first = int(np.argmax(net + second))
+    if partners[first] == 0:
+        return float(net[first]), (first,)
+    other = int(np.argmax(net[: partners[first]]))
+    return float(net[first] + net[other]), (first, other)

@@ -1,0 +1,234 @@
+"""The doctor's checks: one look at one thing, one line, one mend."""
+
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+
+MDNS_GROUP = "224.0.0.251"
+MDNS_PORT = 5353
+LOW_DISK_BYTES = 500 * 1024**2
+LEAST_DISK_BYTES = 50 * 1024**2
+SLOW_FSYNC_MS = 50.0
+RELEASED = 1_760_000_000
+"""A second before this version was made: a clock that shows less is wrong."""
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found."""
+
+    check: str
+    level: Level
+    text: str
+    mend: str = ""
+
+
+def python() -> Finding:
+    """Check the interpreter's version and word size."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    bits = struct.calcsize("P") * 8
+    if sys.version_info < (3, 11):
+        return Finding("python", Level.FAIL, f"{version}", "install Python 3.11 or newer")
+    if bits < 64:
+        return Finding(
+            "python", Level.WARN, f"{version}, {bits} bit", "use a 64-bit system where there is one"
+        )
+    return Finding("python", Level.OK, f"{version}, {bits} bit")
+
+
+def mdns() -> Finding:
+    """Join the zeroconf group and send ourselves one datagram."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "SO_REUSEPORT"):
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind(("", 0))
+            group = struct.pack("4s4s", socket.inet_aton(MDNS_GROUP), socket.inet_aton("0.0.0.0"))
+            listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+            listener.settimeout(1.0)
+            listener.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+            listener.sendto(b"fedagent doctor", (MDNS_GROUP, listener.getsockname()[1]))
+            listener.recv(64)
+    except OSError as error:
+        return Finding(
+            "mdns",
+            Level.WARN,
+            f"multicast does not work: {error}",
+            "allow UDP 5353 and multicast, or give addresses with --edge and --coordinator",
+        )
+    return Finding("mdns", Level.OK, "multicast to 224.0.0.251 works")
+
+
+def mdns_port() -> Finding:
+    """Check that port 5353 can be shared with whoever has it already (avahi)."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "SO_REUSEPORT"):
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            probe.bind(("", MDNS_PORT))
+    except OSError as error:
+        return Finding(
+            "avahi",
+            Level.WARN,
+            f"port 5353 cannot be shared: {error}",
+            "set `disallow-other-stacks=no` in avahi-daemon.conf, or give addresses",
+        )
+    present = Path("/run/avahi-daemon").exists() or shutil.which("avahi-daemon") is not None
+    return Finding(
+        "avahi", Level.OK, f"port 5353 is shared, avahi {'is here' if present else 'is not here'}"
+    )
+
+
+def broker() -> Finding:
+    """Look for a broker that an edge or the coordinator can run."""
+    path = find_mosquitto()
+    if path is not None:
+        told = subprocess.run(
+            [path, "-h"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+        first = told.splitlines()[0] if told else "mosquitto"
+        return Finding("broker", Level.OK, f"{first} at {path}")
+    if find_spec("amqtt") is not None:
+        return Finding(
+            "broker",
+            Level.WARN,
+            "no mosquitto; edges use the embedded broker, which is slower",
+            "apt install mosquitto",
+        )
+    return Finding(
+        "broker",
+        Level.WARN,
+        "no mosquitto and no embedded broker; an agent needs none, edge and coordinator do",
+        "apt install mosquitto, or pip install 'fedagent[edge]', or give --broker URL",
+    )
+
+
+def find_mosquitto() -> str | None:
+    """Return the path of the mosquitto program; Debian keeps it out of a user's PATH."""
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
+def port() -> Finding:
+    """Bind a free TCP port on loopback and connect to it."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            number = server.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", number), timeout=2):
+                pass
+    except OSError as error:
+        return Finding(
+            "port", Level.FAIL, f"no TCP on loopback: {error}", "look at the firewall of `lo`"
+        )
+    return Finding("port", Level.OK, f"free TCP ports on loopback, {number} for one")
+
+
+def clock() -> Finding:
+    """Check that the wall clock is sane; nothing but logs and certificates needs it."""
+    now = time.time()
+    if now < RELEASED:
+        return Finding(
+            "clock",
+            Level.WARN,
+            time.strftime("%Y-%m-%d %H:%M UTC is in the past", time.gmtime(now)),
+            "turn on NTP: timedatectl set-ntp true",
+        )
+    return Finding("clock", Level.OK, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now)))
+
+
+def disk(folder: Path) -> Finding:
+    """Check free space where the data directories are."""
+    free = shutil.disk_usage(_existing(folder)).free
+    text = f"{free / 1024**3:.1f} GiB free for {folder}"
+    if free < LEAST_DISK_BYTES:
+        return Finding("disk", Level.FAIL, text, "free some space, or set FEDAGENT_HOME elsewhere")
+    if free < LOW_DISK_BYTES:
+        return Finding("disk", Level.WARN, text, "free some space, or set FEDAGENT_HOME elsewhere")
+    return Finding("disk", Level.OK, text)
+
+
+def fsync(folder: Path) -> Finding:
+    """Measure how long a durable write takes where the data directories are."""
+    try:
+        with tempfile.TemporaryFile(dir=_existing(folder)) as file:
+            took = []
+            for _ in range(8):
+                start = time.perf_counter()
+                file.write(b"x" * 4096)
+                file.flush()
+                os.fsync(file.fileno())
+                took.append((time.perf_counter() - start) * 1000)
+    except OSError as error:
+        return Finding(
+            "fsync", Level.FAIL, f"cannot write below {folder}: {error}", "set FEDAGENT_HOME"
+        )
+    median = sorted(took)[len(took) // 2]
+    text = f"a durable write takes {median:.1f} ms"
+    if median > SLOW_FSYNC_MS:
+        return Finding(
+            "fsync", Level.WARN, text, "use an SSD or a better SD card for FEDAGENT_HOME"
+        )
+    return Finding("fsync", Level.OK, text)
+
+
+def power() -> Finding:
+    """Look at battery and mains; a battery device may decline to train."""
+    import psutil  # noqa: PLC0415 - 20 ms that only this check needs
+
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    if battery is None:
+        return Finding("power", Level.OK, "no battery, mains assumed")
+    text = f"battery {battery.percent:.0f} %, {'mains' if battery.power_plugged else 'discharging'}"
+    if not battery.power_plugged and battery.percent < 30:
+        return Finding("power", Level.WARN, text, "plug it in before it trains")
+    return Finding("power", Level.OK, text)
+
+
+def package(name: str, gives: str, install: str) -> Finding:
+    """Look for one optional package; its absence is no fault."""
+    if find_spec(name) is not None:
+        return Finding(name, Level.OK, f"installed: {gives}")
+    return Finding(name, Level.OK, f"not installed, optional: {gives}", install)
+
+
+def all_checks(folder: Path) -> list[Callable[[], Finding]]:
+    """Return every check, in the order of the lines."""
+    return [
+        python,
+        mdns,
+        mdns_port,
+        broker,
+        port,
+        clock,
+        lambda: disk(folder),
+        lambda: fsync(folder),
+        power,
+        lambda: package("amqtt", "the embedded broker", "pip install 'fedagent[edge]'"),
+        lambda: package("matplotlib", "plots in reports", "pip install 'fedagent[report]'"),
+        lambda: package("torch", "deep models", "pip install 'fedagent[torch]'"),
+        lambda: package("numba", "faster kernels for thousands of clients", "pip install numba"),
+    ]
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or its nearest parent that exists."""
+    return next(path for path in (folder, *folder.resolve().parents) if path.exists())

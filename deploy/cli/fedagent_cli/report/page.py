@@ -1,0 +1,178 @@
+"""The report as one HTML file: no script, no request to anywhere, light and dark."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from fedagent_cli.output import credits_text
+
+from .story import Story
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --line: #dfe3e8;
+  --card: #f6f7f9; --paper: #ffffff; --good: #1d7f5c; --bad: #b3401f; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --soft: #98a2ad;
+  --line: #30363d; --card: #1a1f25; --paper: #0f1317; --good: #4cc38a; --bad: #f0855f; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 60rem; padding: 2.5rem 1.25rem 4rem; color: var(--ink);
+  background: var(--paper); font: 16px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.01em; }
+h2 { font-size: 1.12rem; margin: 2.6rem 0 .2rem; }
+p { margin: .2rem 0 .9rem; color: var(--soft); max-width: 44rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr));
+  gap: .75rem; margin: 1.6rem 0; }
+.tile { background: var(--card); border: 1px solid var(--line); border-radius: .6rem;
+  padding: .8rem 1rem; }
+.tile b { display: block; font-size: 1.5rem; font-weight: 650; line-height: 1.25;
+  font-variant-numeric: tabular-nums; }
+.tile span { color: var(--soft); font-size: .86rem; }
+.good { color: var(--good); } .bad { color: var(--bad); }
+figure { margin: .4rem 0 0; } figure svg { width: 100%; height: auto; display: block;
+  color: var(--ink); font-family: inherit; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .92rem;
+  font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .34rem .7rem; border-bottom: 1px solid var(--line);
+  white-space: nowrap; }
+th { font-weight: 600; color: var(--soft); }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+table.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+table.facts td:first-child { color: var(--soft); white-space: nowrap; width: 13rem; }
+details summary { cursor: pointer; color: var(--soft); margin: .5rem 0; }
+code { font: .9em ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
+.hint { border-left: 3px solid var(--line); padding-left: .9rem; }
+"""
+NO_PLOTS = (
+    "The plots need matplotlib: <code>pip install 'fedagent[report]'</code>, then "
+    "<code>fedagent report DATA_DIR</code> writes this page again."
+)
+
+
+def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
+    """Return the whole page; `plots` are ``(title, what it shows, svg)``."""
+    state = "complete" if story.complete else "ended early"
+    title = f"{story.recipe} with policy {story.policy}"
+    done = f"{len(story.rounds)} of {story.rounds_wanted}"
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>fedagent: {escape(title)}</title>",
+        f"<style>{STYLE}</style></head><body>",
+        f"<h1>{escape(title)}</h1>",
+        f"<p>Run <code>{escape(story.run)}</code>, {state} after {done} rounds.</p>",
+        _tiles(story),
+    ]
+    for name, text, svg in plots:
+        parts.append(f"<h2>{escape(name)}</h2><p>{escape(text)}</p><figure>{svg}</figure>")
+    if not plots and story.rounds:
+        parts.append(f'<p class="hint">{NO_PLOTS}</p>')
+    parts += [_agents(story), _edges(story), _rounds(story), _facts(story), "</body></html>"]
+    return "\n".join(parts) + "\n"
+
+
+def _tiles(story: Story) -> str:
+    accuracy = "-" if story.accuracy is None else f"{story.accuracy:.3f}"
+    ordered = sum(row.ordered for row in story.rounds)
+    in_time = sum(row.in_time for row in story.rounds)
+    seconds = sorted(row.seconds for row in story.rounds)
+    median = f"{seconds[len(seconds) // 2]:.2f} s" if seconds else "-"
+    balanced = story.ledger_balanced
+    tiles = (
+        (accuracy, "accuracy, held-out samples", ""),
+        (f"{len(story.rounds)}", f"rounds of {story.rounds_wanted}", ""),
+        (f"{in_time / ordered:.0%}" if ordered else "-", "of ordered updates in time", ""),
+        (median, "median round", ""),
+        (credits_text(story.spent_micro), "credits spent", ""),
+        (
+            "balanced" if balanced else "not balanced",
+            "ledger, hash chain checked",
+            "good" if balanced else "bad",
+        ),
+    )
+    cells = (
+        f'<div class="tile"><b class="{tone}">{escape(value)}</b><span>{escape(what)}</span></div>'
+        for value, what, tone in tiles
+    )
+    return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def _agents(story: Story) -> str:
+    rows = (
+        (
+            agent.name,
+            agent.ordered,
+            agent.in_time,
+            agent.outcomes.get("late", 0),
+            agent.used,
+            credits_text(agent.paid_micro),
+            ", ".join(
+                f"{count} {status}"
+                for status, count in sorted(agent.outcomes.items())
+                if status not in ("arrived", "late")
+            ),
+        )
+        for agent in story.agents
+    )
+    head = ("agent", "ordered", "in time", "late", "in the model", "paid", "otherwise")
+    return "<h2>Agents</h2>" + _table(head, rows)
+
+
+def _edges(story: Story) -> str:
+    rows = []
+    for edge in story.edges:
+        shares = [row.edges[edge] for row in story.rounds if edge in row.edges]
+        rows.append(
+            (
+                story.edge_name(edge),
+                sum(share.ordered for share in shares),
+                sum(share.in_time for share in shares),
+                sum(share.used for share in shares),
+                sum(bool(share.failed) for share in shares),
+                credits_text(sum(share.spent_micro for share in shares)),
+            )
+        )
+    head = ("edge", "ordered", "in time", "in the model", "failed rounds", "spent")
+    return "<h2>Edges</h2>" + _table(head, rows)
+
+
+def _rounds(story: Story) -> str:
+    rows = (
+        (
+            row.round,
+            row.ordered,
+            row.in_time,
+            row.used,
+            "-" if row.accuracy is None else f"{row.accuracy:.3f}",
+            credits_text(row.spent_micro),
+            f"{row.seconds:.2f}",
+        )
+        for row in story.rounds
+    )
+    head = ("round", "ordered", "in time", "in the model", "accuracy", "spent", "seconds")
+    table = _table(head, rows)
+    return f"<h2>Rounds</h2><details><summary>All rounds as a table</summary>{table}</details>"
+
+
+def _facts(story: Story) -> str:
+    def budget(micro: int | None) -> str:
+        return "none" if micro is None else f"{credits_text(micro)} credits"
+
+    facts = {
+        "recipe": story.recipe,
+        "policy": story.policy,
+        "seed": str(story.seed),
+        "budget per edge and round": budget(story.budget_per_edge_micro),
+        "budget of the run": budget(story.budget_total_micro),
+        **story.facts,
+    }
+    rows = "".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in facts.items())
+    return f'<h2>The run</h2><table class="facts">{rows}</table>'
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{table}</div>'

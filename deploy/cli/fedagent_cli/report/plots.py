@@ -1,0 +1,216 @@
+"""The report's plots as inline SVG, by matplotlib (extra `report`).
+
+Text stays text and takes the page's colour, so that one drawing suits a light and a
+dark page; data colours are chosen to be told apart on both, also with colour blindness.
+"""
+
+import io
+import itertools
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .story import RoundRow, Story
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK = "#010203"
+"""Stands for the page's text colour; replaced by `currentColor`."""
+COLOURS = ("#3b82c4", "#e08a1e", "#2a9d78", "#c2549b", "#8a6fd1", "#b5563b", "#5f9ea0", "#8c8c3e")
+STEP_COLOURS = (COLOURS[4], COLOURS[3], COLOURS[1], COLOURS[0], COLOURS[2], COLOURS[5], COLOURS[7])
+STEPS = ("observe", "decide", "reserve", "train", "settle", "merge")
+WIDTH, HEIGHT = 7.2, 2.9
+MANY = 2000
+"""Rounds shown at most; longer runs are thinned evenly."""
+
+
+def available() -> bool:
+    """Return whether matplotlib can be imported."""
+    from importlib.util import find_spec  # noqa: PLC0415 - cheap, and only the report asks
+
+    return find_spec("matplotlib") is not None
+
+
+def draw_all(story: Story) -> list[tuple[str, str, str]]:
+    """Return ``(title, what it shows, svg)`` for every plot that has data."""
+    rows = story.rounds[:: 1 + len(story.rounds) // MANY]
+    if not rows:
+        return []
+    plots: list[tuple[str, str, Callable[[Axes], None]]] = []
+    if story.accuracy is not None:
+        plots.append(
+            (
+                "Accuracy",
+                "Of the global model on held-out samples, after each merge.",
+                lambda axes: _accuracy(axes, rows),
+            )
+        )
+    plots += [
+        (
+            "Successes per round",
+            "Agents ordered, and those whose update came before the deadline.",
+            lambda axes: _successes(axes, rows),
+        ),
+        (
+            "Spend per edge",
+            "Credits settled over the run, edge by edge.",
+            lambda axes: _spend(axes, story),
+        ),
+        (
+            "Selections per agent",
+            "How often each agent was chosen, and what became of it.",
+            lambda axes: _selections(axes, story),
+        ),
+    ]
+    if any(row.timing_ms for row in rows):
+        plots.append(
+            (
+                "Where a round's time goes",
+                "Seconds per round by step; training includes both transfers.",
+                lambda axes: _timing(axes, rows),
+            )
+        )
+    return [(title, text, _svg(draw, index)) for index, (title, text, draw) in enumerate(plots)]
+
+
+def _accuracy(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
+    points = [(row.round, row.accuracy) for row in rows if row.accuracy is not None]
+    x, y = zip(*points, strict=True)
+    axes.plot(x, y, color=COLOURS[0], linewidth=1.8, marker="o" if len(x) < 3 else None)
+    axes.annotate(
+        f"{y[-1]:.3f}", (x[-1], y[-1]), xytext=(4, 0), textcoords="offset points", va="center"
+    )
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("round")
+    axes.set_ylabel("accuracy")
+
+
+def _successes(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
+    borders = _borders(rows)
+    axes.stairs(
+        [r.ordered for r in rows], borders, fill=True, color="#9aa3ad", alpha=0.45, label="ordered"
+    )
+    axes.stairs([r.in_time for r in rows], borders, fill=True, color=COLOURS[2], label="in time")
+    axes.set_xlabel("round")
+    axes.set_ylabel("agents")
+    axes.set_ylim(bottom=0)
+    _whole(axes, "y")
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=2)
+
+
+def _spend(axes: "Axes", story: Story) -> None:
+    x = [row.round for row in story.rounds]
+    for index, edge in enumerate(story.edges):
+        per_round = [
+            row.edges[edge].spent_micro if edge in row.edges else 0 for row in story.rounds
+        ]
+        axes.plot(
+            x,
+            np.cumsum(per_round) / 1e6,
+            color=COLOURS[index % len(COLOURS)],
+            linewidth=1.8,
+            label=story.edge_name(edge),
+        )
+    axes.set_xlabel("round")
+    axes.set_ylabel("credits, total")
+    axes.set_ylim(bottom=0)
+    if 0 < len(story.edges) <= 8:
+        axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=4)
+
+
+def _selections(axes: "Axes", story: Story) -> None:
+    agents = story.agents[:40]
+    names = [agent.name for agent in agents]
+    in_time = np.array([agent.in_time for agent in agents])
+    late = np.array([agent.outcomes.get("late", 0) for agent in agents])
+    other = np.array([agent.ordered for agent in agents]) - in_time - late
+    left = np.zeros(len(agents))
+    for values, label, colour in (
+        (in_time, "in time", COLOURS[2]),
+        (late, "late", COLOURS[1]),
+        (np.maximum(other, 0), "nothing came", COLOURS[5]),
+    ):
+        axes.barh(names, values, left=left, color=colour, label=label, height=0.72)
+        left = left + values
+    axes.invert_yaxis()
+    axes.set_xlabel("rounds")
+    _whole(axes, "x")
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=3)
+
+
+def _timing(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
+    others = sorted({step for row in rows for step in row.timing_ms} - set(STEPS))
+    bottom = np.zeros(len(rows))
+    for step, colour in zip([*STEPS, *others], itertools.cycle(STEP_COLOURS), strict=False):
+        values = np.array([row.timing_ms.get(step, 0.0) for row in rows]) / 1000
+        if not values.any():
+            continue
+        top = bottom + values
+        axes.stairs(top, _borders(rows), baseline=bottom, fill=True, color=colour, label=step)
+        bottom = top
+    axes.set_xlabel("round")
+    axes.set_ylabel("seconds")
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=6)
+
+
+def _borders(rows: tuple[RoundRow, ...]) -> list[float]:
+    """Return where each round begins on the axis, and where the last one ends."""
+    starts = [row.round - 0.5 for row in rows]
+    return [*starts, rows[-1].round + 0.5]
+
+
+def _whole(axes: "Axes", which: str) -> None:
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - optional package
+
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _svg(draw: Callable[["Axes"], None], index: int) -> str:
+    """Return one plot as an SVG element without a fixed size, a background or outside links."""
+    from matplotlib import rc_context  # noqa: PLC0415 - optional package, half a second
+    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    style: dict[str, object] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": f"fedagent-{index}",
+        "font.family": "sans-serif",
+        "font.size": 9.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.alpha": 0.15,
+        "legend.frameon": False,
+        "legend.handlelength": 1.1,
+        "legend.columnspacing": 1.2,
+        **{f"{part}.color": INK for part in ("text", "xtick", "ytick", "grid")},
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+    }
+    with rc_context(style):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
+        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        axes.set_facecolor("none")
+        axes.set_axisbelow(True)
+        draw(axes)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(text.getvalue(), index)
+
+
+def _inline(svg: str, index: int) -> str:
+    """Cut the XML prologue and metadata, free the size, and adopt the page's text colour."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
+    svg = re.sub(r'\bid="', f'id="p{index}-', svg)
+    svg = re.sub(r"url\(#", f"url(#p{index}-", svg)
+    svg = re.sub(r'(xlink:href)="#', rf'\1="#p{index}-', svg)
+    return svg.replace(INK, "currentColor")

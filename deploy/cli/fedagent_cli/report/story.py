@@ -1,0 +1,98 @@
+"""What a report tells: plain rows, as read from a coordinator's data directory."""
+
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeShare:
+    """One edge's part of one round."""
+
+    ordered: int
+    in_time: int
+    used: int
+    spent_micro: int
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """One settled round.
+
+    Attributes:
+        seconds: From opening the round to its settlement.
+        timing_ms: Duration of each step.
+        edges: Shares by edge id.
+        accuracy: Of the global model on the held-out set, where it was evaluated.
+    """
+
+    round: int
+    ordered: int
+    in_time: int
+    used: int
+    spent_micro: int
+    seconds: float
+    accuracy: float | None = None
+    loss: float | None = None
+    timing_ms: dict[str, float] = field(default_factory=dict)
+    edges: dict[str, EdgeShare] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    """One agent over the whole run."""
+
+    agent: str
+    name: str
+    ordered: int
+    in_time: int
+    used: int
+    paid_micro: int
+    outcomes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A whole run.
+
+    Attributes:
+        edges: Names by edge id.
+        facts: More lines for the first table of the page.
+    """
+
+    run: str
+    recipe: str
+    policy: str
+    seed: int
+    rounds_wanted: int
+    rounds: tuple[RoundRow, ...]
+    agents: tuple[AgentRow, ...]
+    edges: dict[str, str]
+    ledger_balanced: bool
+    spent_micro: int
+    budget_per_edge_micro: int | None = None
+    budget_total_micro: int | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy of the last model that was evaluated."""
+        measured = [row.accuracy for row in self.rounds if row.accuracy is not None]
+        return measured[-1] if measured else None
+
+    @property
+    def best_accuracy(self) -> float | None:
+        """Best accuracy of the run."""
+        return max((r.accuracy for r in self.rounds if r.accuracy is not None), default=None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds of the recipe were done."""
+        return len(self.rounds) >= self.rounds_wanted
+
+    def edge_name(self, edge: str) -> str:
+        """Return an edge's name, or its id shortened."""
+        return self.edges.get(edge) or edge[:8]
+
+    def record(self) -> dict[str, object]:
+        """Return everything as plain JSON values."""
+        return {**asdict(self), "accuracy": self.accuracy, "best_accuracy": self.best_accuracy}

@@ -1,0 +1,1 @@
+"""Tests of the transport, with real brokers and real zeroconf."""

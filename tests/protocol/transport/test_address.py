@@ -1,0 +1,121 @@
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_protocol.transport.address import BrokerAddress, is_loopback
+from fedagent_protocol.transport.advert import Advert, advert_from, to_txt
+from fedagent_protocol.transport.backoff import Backoff
+from fedagent_protocol.transport.errors import AddressError, safe_text
+from fedagent_protocol.transport.interfaces import lan_addresses, pick_address
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "scheme"),
+    [
+        ("edge:1883", "edge", 1883, "mqtt"),
+        ("mqtt://10.0.0.1", "10.0.0.1", 1883, "mqtt"),
+        ("mqtts://broker.example.org/", "broker.example.org", 8883, "mqtts"),
+        (" [fe80::1]:99 ", "fe80::1", 99, "mqtt"),
+        ("mqtts://[::1]:7", "::1", 7, "mqtts"),
+    ],
+)
+def test_addresses_are_read_and_written(text: str, host: str, port: int, scheme: str) -> None:
+    address = BrokerAddress.parse(text)
+    assert (address.host, address.port, address.scheme) == (host, port, scheme)
+    assert BrokerAddress.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "edge", "edge:", ":1", "edge:0", "edge:65536", "http://x:1", "a b:1", "::1:1", "[x]:1"]
+    + ["mqtt://", "user@host:1", "-x:1", "a" * 400, "[10.0.0.1]:1", "edge:1\n2"],
+)
+def test_other_text_is_refused_with_the_mend(text: str) -> None:
+    with pytest.raises(AddressError, match="use host:port"):
+        BrokerAddress.parse(text)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_an_address_or_an_address_error(text: str) -> None:
+    try:
+        address = BrokerAddress.parse(text)
+    except AddressError as exc:
+        assert str(exc).isprintable()
+    else:
+        assert BrokerAddress.parse(str(address)) == address
+
+
+def test_loopback_is_known() -> None:
+    assert all(map(is_loopback, ("localhost", "127.0.0.9", "::1")))
+    assert not any(map(is_loopback, ("", "0.0.0.0", "::", "10.0.0.1", "example.org")))
+
+
+@given(st.text())
+def test_safe_text_is_one_short_printable_line(text: str) -> None:
+    line = safe_text(text, limit=40)
+    assert len(line) <= 40
+    assert line.isprintable()
+
+
+def test_backoff_has_full_jitter_and_a_cap() -> None:
+    backoff = Backoff(first_s=0.2, cap_s=20.0)
+    waits = [backoff.next() for _ in range(2000)]
+    assert waits[0] <= 0.2
+    assert max(waits) <= 20.0
+    late = waits[20:]
+    assert 9.0 < sum(late) / len(late) < 11.0
+    backoff.reset()
+    assert backoff.next() <= 0.2
+
+
+def txt(**changes: bytes) -> dict[bytes, bytes | None]:
+    base: dict[bytes, bytes | None] = {
+        b"v": b"1",
+        b"site": b"home",
+        b"id": b"ab12",
+        b"mqtt": b"mqtt",
+    }
+    return base | {key.encode(): value for key, value in changes.items()}
+
+
+def test_an_advert_survives_its_txt_record() -> None:
+    for address in (BrokerAddress("10.0.0.1", 7), BrokerAddress("10.0.0.1", 7, "mqtts")):
+        for external in (False, True):
+            advert = Advert("edge", "ab12", "home", address, 1)
+            record = {k.encode(): v.encode() for k, v in to_txt(advert, external=external).items()}
+            host = None if external else address.host
+            assert advert_from("edge", record, host, 7) == advert
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        txt(v=b"x"),
+        txt(v=b"1234"),
+        txt(site=b"Home"),
+        txt(site=b"a" * 65),
+        txt(id=b"../../etc"),
+        txt(id=b"\x1b[31m"),
+        txt(mqtt=b"http://x:1"),
+        txt(mqtt=b"h:1" + b" " * 200),
+        txt(mqtt=b""),
+    ],
+)
+def test_malformed_adverts_are_nothing(record: Mapping[bytes, bytes | None]) -> None:
+    assert advert_from("edge", record, "10.0.0.1", 1883) is None
+
+
+@given(st.dictionaries(st.sampled_from([b"v", b"site", b"id", b"mqtt"]), st.binary(max_size=80)))
+def test_any_txt_record_is_an_advert_or_nothing(record: dict[bytes, bytes | None]) -> None:
+    advert = advert_from("edge", record, "10.0.0.1", 1883)
+    assert advert is None or str(advert).isprintable()
+
+
+def test_addresses_of_containers_and_loopback_are_left_out() -> None:
+    assert not [a for a in lan_addresses() if a.startswith(("127.", "169.254."))]
+    assert pick_address(["198.51.100.7", "127.0.0.1"]) == "127.0.0.1"
+    assert pick_address(["198.51.100.7", "fe80::1"]) == "198.51.100.7"
+    assert pick_address(["junk"]) is None

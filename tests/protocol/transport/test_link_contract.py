@@ -1,0 +1,260 @@
+"""What a link promises, on both kinds of broker."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
+
+from .peers import broker, eventually, peer
+
+
+def test_echo_keeps_order_and_stamps_rise(kind: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with broker(kind, tmp_path) as b:
+            async with peer(b.address, "one") as one, peer(b.address, "two") as two:
+                await two.link.subscribe("t/#")
+                payloads = [str(i).encode() for i in range(300)]
+                for payload in payloads:
+                    assert one.link.publish("t/x", payload)
+                await two.until(lambda: len(two.heard) == len(payloads))
+                assert [a.payload for a in two.heard] == payloads
+                stamps = [a.at for a in two.heard]
+                assert stamps == sorted(stamps)
+                await eventually(lambda: one.link.pending_bytes == 0)
+                assert one.link.bytes_out == two.link.bytes_in == sum(map(len, payloads))
+
+    asyncio.run(go())
+
+
+def test_subscribe_then_publish_on_one_connection_is_heard(kind: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
+            for i in range(30):
+                one.link.subscribe(f"own/{i}")
+                assert one.link.publish(f"own/{i}", b"x")
+            await one.until(lambda: len(one.heard) == 30)
+
+    asyncio.run(go())
+
+
+def test_large_messages_both_ways(kind: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        chunk = os.urandom(256 * 1024)
+        async with broker(kind, tmp_path) as b:
+            async with peer(b.address, "one") as one, peer(b.address, "two") as two:
+                await two.link.subscribe("c")
+                for _ in range(20):
+                    assert one.link.publish("c", chunk)
+                await two.until(lambda: len(two.heard) == 20)
+                assert all(a.payload == chunk for a in two.heard)
+
+    asyncio.run(go())
+
+
+def test_subscriptions_come_back_after_the_broker_was_killed(kind: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with broker(kind, tmp_path) as b:
+            async with peer(b.address, "one") as one, peer(b.address, "two") as two:
+                await two.link.subscribe("t", "u")
+                two.link.unsubscribe("u")
+                before = b.address
+                os.kill(b.pids[-1], signal.SIGKILL)
+                await asyncio.gather(
+                    one.until(lambda: False in one.states), two.until(lambda: False in two.states)
+                )
+                waiting = two.link.subscribe("late")
+                assert not waiting.done()
+                await asyncio.gather(one.up(), two.up())
+                assert b.address == before
+                await waiting
+                for topic in ("u", "t", "late"):
+                    assert one.link.publish(topic, topic.encode())
+                await two.until(lambda: len(two.heard) >= 2)
+                assert [a.payload for a in two.heard] == [b"t", b"late"]
+                assert two.states == [True, False, True]
+                assert two.link.counters["losses"] == 1
+                assert b.counters["restarts"] == 1
+
+    asyncio.run(go())
+
+
+def test_nothing_stale_is_sent_after_a_reconnect(kind: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with broker(kind, tmp_path) as b:
+            async with peer(b.address, "one") as one, peer(b.address, "two") as two:
+                await two.link.subscribe("t")
+                os.kill(b.pids[-1], signal.SIGKILL)
+                # Accepted until the loss is noticed, refused and counted from then on.
+                while one.link.publish("t", b"stale"):
+                    await asyncio.sleep(0)
+                await asyncio.gather(
+                    two.until(lambda: False in two.states), one.until(lambda: False in one.states)
+                )
+                await asyncio.gather(one.up(), two.up())
+                assert one.link.counters["refused_offline"] == 1
+                assert one.link.pending_bytes == 0
+                assert one.link.publish("t", b"fresh")
+                await two.until(lambda: bool(two.heard))
+                assert [a.payload for a in two.heard] == [b"fresh"]
+
+    asyncio.run(go())
+
+
+def test_a_raising_callback_is_counted_and_the_link_goes_on(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        heard: list[bytes] = []
+        done = asyncio.Event()
+
+        def listener(batch: list[Arrival]) -> None:
+            heard.extend(a.payload for a in batch)
+            if b"last" in heard:
+                done.set()
+            raise ValueError("a defect in the application")
+
+        async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
+            up = asyncio.Event()
+            two = Link(
+                b.address, client_id="two", on_arrivals=listener, on_state=lambda _: up.set()
+            )
+            await two.start()
+            await up.wait()
+            await two.subscribe("t")
+            for payload in (b"first", b"second", b"last"):
+                assert one.link.publish("t", payload)
+                await eventually(lambda wanted=payload: wanted in heard)  # type: ignore[misc]  # bound default
+            await asyncio.wait_for(done.wait(), 5)
+            assert two.connected
+            assert two.counters["callback_errors"] == 3
+            await two.stop()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(go())
+    assert sum("could not be handled" in r.message for r in caplog.records) == 1
+
+
+def test_oversize_is_refused_before_the_broker_sees_it(kind: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
+            assert not one.link.publish("t", bytes(1 << 20))
+            assert one.link.counters["refused_oversize"] == 1
+            await one.link.subscribe("t")
+            assert one.link.publish("t", b"small")
+            await one.until(lambda: bool(one.heard))
+            assert one.states == [True]
+
+    asyncio.run(go())
+
+
+def test_the_broker_ends_connections_with_oversize_packets(kind: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with broker(kind, tmp_path) as b:
+            async with peer(b.address, "big", max_packet_bytes=8 << 20) as big:
+                async with peer(b.address, "other") as other:
+                    await other.link.subscribe("t")
+                    assert big.link.publish("t", bytes(3 << 20))
+                    await big.until(lambda: False in big.states)
+                    assert other.link.publish("t", b"fine")
+                    await other.until(lambda: bool(other.heard))
+                    assert [a.payload for a in other.heard] == [b"fine"]
+                    assert other.states == [True]
+
+    asyncio.run(go())
+
+
+def test_inbox_overflow_is_counted(kind: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
+            async with peer(b.address, "two", inbox_limit=10) as two:
+                await two.link.subscribe("t")
+                # The loop does not run while we publish, so that nothing is drained;
+                # the stamps of what is dropped are taken all the same.
+                for _ in range(50):
+                    assert one.link.publish("t", b"x")
+                _block_until(lambda: two.link.counters["received"] == 50)
+                await two.until(lambda: len(two.heard) == 10)
+                assert two.link.counters["dropped_inbox"] == 40
+
+    asyncio.run(go())
+
+
+def test_outbox_is_bounded_in_bytes(kind: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with broker(kind, tmp_path) as b:
+            async with peer(b.address, "one", outbox_bytes=1_000_000) as one:
+                sent = [one.link.publish("t", bytes(400_000)) for _ in range(3)]
+                assert sent == [True, True, False]
+                assert one.link.counters["refused_full"] == 1
+                await eventually(lambda: one.link.pending_bytes == 0)
+                assert one.link.publish("t", bytes(400_000))
+
+    asyncio.run(go())
+
+
+def test_stop_flushes_what_was_published(kind: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with broker(kind, tmp_path) as b, peer(b.address, "two") as two:
+            await two.link.subscribe("t")
+            async with peer(b.address, "one") as one:
+                for _ in range(40):
+                    assert one.link.publish("t", bytes(100_000))
+            await two.until(lambda: len(two.heard) == 40)
+            assert one.link.counters["lost_unacknowledged"] == 0
+        assert not [t for t in threading.enumerate() if t.name.startswith("mqtt-")]
+
+    asyncio.run(go())
+
+
+@pytest.mark.mosquitto
+def test_sockets_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with broker("mosquitto", tmp_path) as b, peer(b.address, "one") as one:
+            sock = one.link._client.socket()
+            assert isinstance(sock, socket.socket)
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    asyncio.run(go())
+
+
+def test_no_broker_gives_one_line_and_a_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = BrokerAddress("127.0.0.1", free.getsockname()[1])
+            link = Link(
+                address, client_id="one", on_arrivals=lambda _: None, on_state=lambda _: None
+            )
+            await link.start()
+            await eventually(lambda: link.counters["failed_connects"] >= 3)
+            assert link.last_error == "Connection refused"
+            assert not link.connected
+            assert not link.publish("t", b"x")
+            waiting = link.subscribe("t")
+            await link.stop()
+            await link.stop()
+            assert waiting.cancelled()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(go())
+    assert len([r for r in caplog.records if "Connection refused" in r.message]) == 1
+
+
+def _block_until(condition: object) -> None:
+    """Wait without letting the event loop run."""
+    assert callable(condition)
+    gate = threading.Event()
+    for _ in range(1000):
+        if condition():
+            return
+        gate.wait(0.01)
+    raise AssertionError("it did not happen in ten seconds")
