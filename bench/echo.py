@@ -30,7 +30,7 @@ from fedagent_protocol.transport.broker import Broker, BrokerSpec
 Kind = Literal["mosquitto", "embedded"]
 
 PAYLOAD_BYTES = {"22KB": 22_000, "2.34MB": 2_340_000, "25MB": 25_000_000}
-ROUNDS = {"22KB": 200, "2.34MB": 30, "25MB": 6}
+ROUNDS = {"22KB": 200, "2.34MB": 30, "25MB": 3}
 WARM = {"22KB": 20, "2.34MB": 3, "25MB": 1}
 CLIENTS = {"22KB": (10, 4), "2.34MB": (10,), "25MB": (10,)}
 KINDS: tuple[Kind, ...] = ("mosquitto", "embedded")
@@ -40,6 +40,10 @@ QOS = 1
 READY_S = 30.0
 RUN_S = 240.0
 STOP_S = 5.0
+
+
+class EchoError(Exception):
+    """The echo did not get through its rounds."""
 
 
 def _client(name: str) -> paho.Client:
@@ -82,13 +86,15 @@ class EchoServer:
     Attributes:
         seconds: Duration of each round that ended.
         ready: Set when every client has said that it is subscribed.
-        done: Set when the last round has ended.
+        done: Set when the last round has ended, or the connection.
+        lost: Why the connection ended before that, or empty.
     """
 
     def __init__(self, clients: int, payload: bytes, rounds: int) -> None:
         self.seconds: list[float] = []
         self.ready = threading.Event()
         self.done = threading.Event()
+        self.lost = ""
         self._clients = clients
         self._payload = payload
         self._rounds = rounds
@@ -97,12 +103,13 @@ class EchoServer:
         self.mqtt = _client("echo-server")
         self.mqtt.max_inflight_messages_set(4 * clients)
         self.mqtt.on_message = self._on_message
+        self.mqtt.on_disconnect = self._on_disconnect
 
     def connect(self, port: int) -> None:
         """Connect, start the network thread and wait until the subscription stands.
 
         Raises:
-            TimeoutError: The broker does not acknowledge it in time.
+            EchoError: The broker does not acknowledge it in time.
         """
         subscribed = threading.Event()
         self.mqtt.on_subscribe = lambda *_: subscribed.set()
@@ -110,7 +117,7 @@ class EchoServer:
         self.mqtt.subscribe("echo/up/+", QOS)
         self.mqtt.loop_start()
         if not subscribed.wait(READY_S):
-            raise TimeoutError(f"the broker is silent for {READY_S:.0f} s")
+            raise EchoError(f"the broker is silent for {READY_S:.0f} s")
 
     def begin(self) -> None:
         """Send the payload to every client."""
@@ -118,6 +125,14 @@ class EchoServer:
         self._began = time.perf_counter()
         for number in range(self._clients):
             self.mqtt.publish(f"echo/down/{number}", self._payload, QOS)
+
+    def _on_disconnect(
+        self, client: paho.Client, userdata: object, flags: object, reason: object, *rest: object
+    ) -> None:
+        del client, userdata, flags, rest
+        if not self.done.is_set():
+            self.lost = f"disconnected in round {len(self.seconds) + 1}: {reason}"
+            self.done.set()
 
     def _on_message(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
         del client, userdata
@@ -140,7 +155,7 @@ def _rounds(size: str, clients: int, address: BrokerAddress) -> list[float]:
     """Run the server here and the clients as processes; return the warm rounds' seconds.
 
     Raises:
-        TimeoutError: The clients do not connect, or the rounds do not end, in time.
+        EchoError: The clients do not connect, or the rounds do not end, in time.
     """
     server = EchoServer(clients, bytes(PAYLOAD_BYTES[size]), WARM[size] + ROUNDS[size])
     server.connect(address.port)
@@ -153,10 +168,12 @@ def _rounds(size: str, clients: int, address: BrokerAddress) -> list[float]:
         for process in processes:
             process.start()
         if not server.ready.wait(READY_S):
-            raise TimeoutError(f"the clients are not connected after {READY_S:.0f} s")
+            raise EchoError(f"the clients are not connected after {READY_S:.0f} s")
         server.begin()
         if not server.done.wait(RUN_S):
-            raise TimeoutError(f"{len(server.seconds)} rounds in {RUN_S:.0f} s")
+            raise EchoError(f"{len(server.seconds)} rounds in {RUN_S:.0f} s")
+        if server.lost:
+            raise EchoError(server.lost)
     finally:
         server.mqtt.disconnect()
         server.mqtt.loop_stop()

@@ -14,7 +14,8 @@
     ├── LedgerError
     │   ├── BudgetExceededError     a round wants more than is free
     │   ├── DuplicateRoundError     the round is reserved already
-    │   ├── DuplicateEntryError     an idempotency key was used before
+    │   ├── InvalidAmountError      an amount is no whole number in range
+    │   ├── RefusedEntryError       the database's own constraints say no
     │   └── OutcomeMismatchError    outcomes and reservations differ
     └── StoreError
         ├── StoreBusyError          another coordinator holds the data directory
@@ -22,6 +23,7 @@
         ├── SchemaVersionError      the database is of a newer release
         ├── HistoryLostError        the database is older than what was promised
         ├── RunConflictError        another run is still open
+        ├── RunEndedError           the run is over
         ├── UnknownRunError         no such run
         ├── UnknownRoundError       no such round
         └── RecordError             stored bytes are not the record they should be
@@ -98,9 +100,7 @@ class NonFiniteFeatureError(PolicyError):
         self.count = count
 
     def __str__(self) -> str:
-        return (
-            f"feature {self.feature!r} is not finite in {self.count} pairs, first in {self.pair}"
-        )
+        return f"feature {self.feature!r} is not finite in {self.count} pairs, first in {self.pair}"
 
 
 class InvalidSelectionError(PolicyError):
@@ -166,15 +166,27 @@ class DuplicateRoundError(LedgerError):
         return f"round {self.round} of run {self.run_id[:8]} is reserved already"
 
 
-class DuplicateEntryError(LedgerError):
-    """Raised when an entry's idempotency key was used before; nothing was written."""
+class RefusedEntryError(LedgerError):
+    """Raised when the database's own constraints refuse a write; nothing was written."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
+    def __init__(self, constraint: str) -> None:
+        super().__init__(constraint)
+        self.constraint = constraint
 
     def __str__(self) -> str:
-        return f"the ledger has an entry {self.key!r} already"
+        return f"the ledger refuses this: {self.constraint}"
+
+
+class InvalidAmountError(LedgerError):
+    """Raised when an amount is not an integer from 0 to `policies.base.MAX_MICRO`."""
+
+    def __init__(self, what: str, amount: object) -> None:
+        super().__init__(what, amount)
+        self.what = what
+        self.amount = amount
+
+    def __str__(self) -> str:
+        return f"{self.what} is {self.amount!r}, not a whole number of micro-credits in range"
 
 
 class OutcomeMismatchError(LedgerError):
@@ -272,6 +284,17 @@ class UnknownRunError(StoreError):
 
     def __str__(self) -> str:
         return f"there is no run {self.run_id!r}"
+
+
+class RunEndedError(StoreError):
+    """Raised when a round is reserved in a run that has ended."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return f"run {self.run_id[:8]} has ended; begin another with --new-run"
 
 
 class UnknownRoundError(StoreError):

@@ -72,11 +72,11 @@ class Registry(Generic[T]):
         """Import what `name` stands for."""
         if name in self.builtin:
             module, _, attribute = self.builtin[name].partition(":")
-            return cast(Callable[..., T], getattr(import_module(module), attribute))
+            return cast("Callable[..., T]", getattr(import_module(module), attribute))
         foreign = self._foreign()
         if name not in foreign:
             raise UnknownNameError(self.kind, name, self.names())
-        return cast(Callable[..., T], foreign[name].load())
+        return cast("Callable[..., T]", foreign[name].load())
 
     def _foreign(self) -> dict[str, EntryPoint]:
         """Return users' own entry points by name."""

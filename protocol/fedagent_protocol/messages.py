@@ -292,6 +292,7 @@ class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
     protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
     software: Text = ""
     broker: Text = ""
+    name: Text = ""
 
 
 class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):

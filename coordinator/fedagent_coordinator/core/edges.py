@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from fedagent_protocol.columns import Columns, unpack
 from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import CHUNK_BYTES, RoundColumns
@@ -34,6 +35,7 @@ class EdgeSession:
     Attributes:
         id: The edge's id.
         index: Its run-wide index.
+        name: What people call it.
         epoch: New at every start of its process.
         heard_at: When it last said anything.
         model: What it said it holds for the run; empty for nothing.
@@ -52,6 +54,7 @@ class EdgeSession:
     epoch: str
     heard_at: float
     expected: str
+    name: str = ""
     model: str = ""
     offered_at: float | None = None
     agents: int = 0

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from fedagent_protocol.messages import CoordinatorToEdge
 
-from ..policies.base import Feedback, RoundView, Selection
+from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
+from fedagent_protocol.messages import CoordinatorToEdge
 
 Value = str | int | float | bool | None | list[str] | dict[str, float] | dict[str, dict[str, int]]
 """What an event may hold."""

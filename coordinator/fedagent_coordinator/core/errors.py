@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from ..errors import PolicyError
+from fedagent_coordinator.errors import PolicyError
 
 
 class NeedsUnmetError(PolicyError):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from fedagent_protocol.columns import Columns
 
-from ..policies.base import OPINIONS, TRUTH, RoundView
+from fedagent_coordinator.policies.base import OPINIONS, TRUTH, RoundView
+from fedagent_protocol.columns import Columns
 
 FRESH_S = 45.0
 """Age at which a context no longer counts."""

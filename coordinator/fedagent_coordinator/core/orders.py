@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from fedagent_coordinator.policies.base import Bound, RoundView, Selection
 from fedagent_protocol.messages import Assignment, RoundOrder
 
-from ..policies.base import Bound, RoundView, Selection
 from .edges import EdgeSession
 from .observe import Observed
 from .outcomes import EdgePart

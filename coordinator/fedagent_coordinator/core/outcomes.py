@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from fedagent_coordinator.policies.base import Feedback, RoundView
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
 
-from ..policies.base import Feedback, RoundView
-from .effects import Details, EdgeResult
+from .effects import Details, EdgeResult, Event
 
 SILENT = "silent"
 """Why a round failed at an edge that did not report in time."""
@@ -173,4 +174,32 @@ def _edge_result(view: RoundView, feedback: Feedback, part: EdgePart) -> EdgeRes
         failed=SILENT if report is None else report.failed,
         model="" if report is None else report.model,
         weight=0.0 if report is None or report.failed else max(weight, 0.0),
+    )
+
+
+def round_event(
+    round_: int, edges: Sequence[EdgeResult], total_micro: int, timing_ms: dict[str, float]
+) -> Event:
+    """Return what is told of a round; it shares `timing_ms`, which is still filled in."""
+    return Event(
+        "round",
+        {
+            "round": round_,
+            "ordered": sum(edge.ordered for edge in edges),
+            "in_time": sum(edge.in_time for edge in edges),
+            "used": sum(edge.used for edge in edges),
+            "failed_edges": [edge.edge for edge in edges if edge.failed],
+            "spent_micro": sum(edge.spent_micro for edge in edges),
+            "total_spent_micro": total_micro,
+            "edges": {
+                edge.edge: {
+                    "ordered": edge.ordered,
+                    "in_time": edge.in_time,
+                    "used": edge.used,
+                    "spent_micro": edge.spent_micro,
+                }
+                for edge in edges
+            },
+            "timing_ms": timing_ms,
+        },
     )

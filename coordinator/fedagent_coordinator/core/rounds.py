@@ -7,27 +7,11 @@ effect stands before everything that relies on it.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum
 
 import numpy as np
-from fedagent_protocol.errors import MalformedError, ProtocolError
-from fedagent_protocol.messages import (
-    Chunk,
-    EdgeHello,
-    EdgeStatus,
-    EdgeToCoordinator,
-    EdgeWelcome,
-    Need,
-    ReportReceipt,
-    RoundColumns,
-    RoundOpen,
-    RoundReport,
-    RunEnded,
-    Weighting,
-)
 
-from ..policies.base import (
+from fedagent_coordinator.policies.base import (
     MAX_MICRO,
     OPINIONS,
     TRUTH,
@@ -36,34 +20,48 @@ from ..policies.base import (
     SelectionPolicy,
     round_rng,
 )
-from ..policies.selection import check_selection
+from fedagent_coordinator.policies.selection import check_selection
+from fedagent_protocol.errors import MalformedError, ProtocolError
+from fedagent_protocol.messages import (
+    Chunk,
+    EdgeHello,
+    EdgeStatus,
+    EdgeToCoordinator,
+    Need,
+    RoundColumns,
+    RoundReport,
+)
+
 from .edges import EdgeSession, EdgeTable, Indices
 from .effects import (
     CommitModel,
+    EdgeResult,
     Effect,
     End,
     Evaluate,
     Event,
     Learn,
-    Merge,
+    Mark,
     Reserve,
-    Send,
-    SendGlobal,
     Settle,
 )
 from .errors import NeedsUnmetError
-from .merge import MergeWork, Serving
+from .gate import BUDGET, Gate, Patience
+from .letters import Letters
+from .merge import Serving
+from .models import Models
 from .observe import Observation, Observed, merge_observations
-from .orders import OrderedRound, affordable
-from .outcomes import EdgePart, settle_outcomes
+from .orders import OrderedRound, affordable, plan_round
+from .outcomes import round_event, settle_outcomes
 from .settings import Progress, Settings
+from .survey import REOPEN_S, Survey
 
-PAUSE_FIRST_S = 0.1
-PAUSE_LONGEST_S = 1.0
-REOPEN_S = 0.25
-REOFFER_S = 1.5
-REMIND_S = 30.0
+PROTOCOL = 1
+EMPTY_PAUSE_S = 1.0
 KEPT_FATES = 64
+
+Fate = Callable[[int, str], bool]
+"""Whether the report of an edge for a former round was settled."""
 
 
 class Phase(Enum):
@@ -74,3 +72,517 @@ class Phase(Enum):
     ORDERED = "ordered"
     MERGING = "merging"
     ENDED = "ended"
+
+
+class RoundEngine:
+    """All rounds of one run.
+
+    Args:
+        settings: The run.
+        progress: Where it stands.
+        policy: Decides; learns when the runtime performs `Learn`.
+        indices: Run-wide indices of clients and edges.
+        fate: Asked about rounds that this process did not settle itself.
+        clock: For durations only; the caller's idea of now otherwise.
+
+    Attributes:
+        phase: What is waited for.
+        round: The round that is open, or the next.
+        rounds_done, spent_micro: Progress.
+        models: The global model, and who lacks it.
+        timing_ms: Durations of the steps of this round; the runtime adds its own,
+            and the event of the round refers to it.
+        counters: What was refused or odd, by reason.
+
+    Raises:
+        NeedsUnmetError: The policy needs what only a testbed knows.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        progress: Progress,
+        policy: SelectionPolicy,
+        indices: Indices,
+        fate: Fate,
+        clock: Callable[[], float],
+    ) -> None:
+        unmet = policy.needs & {TRUTH, OPINIONS}
+        if unmet:
+            raise NeedsUnmetError(settings.policy, unmet, ())
+        self.settings = settings
+        self.policy = policy
+        self.edges = EdgeTable(indices)
+        self.phase = Phase.IDLE
+        self.round = progress.next_round
+        self.rounds_done = progress.rounds_done
+        self.spent_micro = progress.spent_micro
+        self.models = Models(
+            settings,
+            self.edges,
+            progress.model,
+            progress.model_size,
+            Serving(progress.model, progress.model_size),
+        )
+        self.counters: Counter[str] = Counter()
+        self.timing_ms: dict[str, float] = {}
+        self._indices = indices
+        self._fate = fate
+        self._clock = clock
+        self._fates: dict[int, frozenset[str]] = {}
+        self._say = Letters(settings, progress.next_round << 20)
+        self._survey = Survey(0.0, 0.0)
+        self._ordered: OrderedRound | None = None
+        self._summary: Event | None = None
+        self._over = progress.next_round - 1
+        self._finishing = ""
+        self._gate = Gate(settings, policy.needs, resumed=progress.rounds_done > 0)
+        self._patience = Patience()
+
+    # ------------------------------------------------------------------ inputs
+
+    def start(self, now: float) -> list[Effect]:
+        """Begin: edges will say hello when they hear the beacon."""
+        self._gate.started_at = now
+        if self.rounds_done >= self.settings.count:
+            return self._finish("rounds", now)
+        return self._wait("edges", now)
+
+    def receive(  # noqa: PLR0911 - one return per message
+        self, edge: str, message: EdgeToCoordinator, now: float, *, link_idle: bool = True
+    ) -> list[Effect]:
+        """Take in what an edge said (its id is that of the topic).
+
+        Args:
+            edge: The sender.
+            message: What it said.
+            now: When it came.
+            link_idle: Whether everything published before was acknowledged.
+
+        Raises:
+            PolicyError: The policy failed, or broke a constraint; nothing is reserved.
+        """
+        try:
+            match message:
+                case EdgeHello():
+                    return self._on_hello(edge, message, now)
+                case EdgeStatus():
+                    return self._on_status(edge, message, now)
+                case RoundColumns():
+                    return self._on_columns(edge, message, now)
+                case RoundReport():
+                    return self._on_report(edge, message, now)
+                case Need():
+                    return self._on_need(edge, message, now, link_idle=link_idle)
+                case Chunk():
+                    return self._on_chunk(edge, message, now)
+        except ProtocolError as error:
+            self.counters[error.reason] += 1
+            return []
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due.
+
+        Raises:
+            PolicyError: See `receive`.
+        """
+        effects: list[Effect] = [
+            Event("edge_lost", {"edge": edge.id, "name": edge.name})
+            for edge in self.edges.lose_silent(now)
+        ]
+        match self.phase:
+            case Phase.IDLE:
+                if self._patience.open_at is not None and now >= self._patience.open_at:
+                    effects += self._open(now)
+            case Phase.OBSERVING:
+                effects += self._consider(now)
+                if self.phase is Phase.OBSERVING and now >= self._survey.reopen_at:
+                    effects += self._reopen(now)
+            case Phase.ORDERED:
+                effects += self._tick_ordered(now)
+            case Phase.MERGING:
+                if self.models.work is not None:
+                    effects += self.models.work.tick(now)
+                effects += self._merge_if_complete(now)
+            case Phase.ENDED:
+                pass
+        return effects
+
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted; None while only messages matter."""
+        times = [self.edges.next_loss()]
+        match self.phase:
+            case Phase.IDLE:
+                times.append(self._patience.open_at)
+            case Phase.OBSERVING:
+                times += [self._survey.reopen_at, self._observed_at()]
+            case Phase.ORDERED:
+                assert self._ordered is not None
+                times.append(self._ordered.next_due())
+            case Phase.MERGING:
+                if self.models.work is not None:
+                    times.append(self.models.work.next_due())
+            case Phase.ENDED:
+                return None
+        return min((time for time in times if time is not None), default=None)
+
+    def part_checked(self, digest: str, *, intact: bool, now: float) -> list[Effect]:
+        """Take in whether a pulled model is what its digest says."""
+        work = self.models.work
+        if work is None or digest not in work.pulls:
+            return []
+        if not intact:
+            self.counters["digest_mismatch"] += 1
+        return work.checked(digest, intact=intact, now=now) + self._merge_if_complete(now)
+
+    def merged(self, round_: int, digest: str, now: float) -> list[Effect]:
+        """Take in the merged model; an empty digest says that no model was usable."""
+        work = self.models.work
+        if work is None or work.round != round_:
+            return []
+        if not digest:
+            self.counters["merge_failed"] += 1
+        self.timing_ms["merge"] = _ms(now - work.started_at)
+        if digest in {"", self.models.digest}:
+            return self.models.adopt(self.models.digest, now) + self._round_over(now)
+        return [
+            CommitModel(round_, digest),
+            *self.models.adopt(digest, now),
+            Evaluate(round_, digest),
+            *self._round_over(now),
+        ]
+
+    # -------------------------------------------------------------- edges' say
+
+    def _on_hello(self, edge: str, hello: EdgeHello, now: float) -> list[Effect]:
+        if hello.edge != edge:
+            raise MalformedError("an edge says hello as another one")
+        if hello.protocol != PROTOCOL:
+            self.counters["protocol_version"] += 1
+            return []
+        session, changed = self._hear(edge, hello.epoch, now)
+        session.name = hello.name or edge
+        return self._greet(session, now, changed=changed)
+
+    def _on_status(self, edge: str, status: EdgeStatus, now: float) -> list[Effect]:
+        session, changed = self._hear(edge, status.epoch, now)
+        foreign = status.run != self.settings.run
+        session.model = "" if foreign else status.model
+        grown, session.agents = status.agents > session.agents, status.agents
+        if foreign or changed:
+            return self._greet(session, now, changed=changed)
+        if grown and self.phase is Phase.IDLE:
+            self._patience.hurry(now)
+        return []
+
+    def _on_columns(self, edge: str, message: RoundColumns, now: float) -> list[Effect]:
+        if not self._ours(message.run):
+            return []
+        session, changed = self._hear(edge, message.epoch, now)
+        effects = self._greet(session, now, changed=True) if changed else []
+        columns = session.absorb(message, self._indices)
+        if columns is None:
+            return [*effects, self._say.open(session, self.round)]
+        if (columns.price > MAX_MICRO).any() or (columns.context_seq < 0).any():
+            raise MalformedError("a price or a sequence number is out of range")
+        session.model = message.model
+        if self.phase is not Phase.OBSERVING or message.round != self.round:
+            self.counters["columns_unasked"] += 1
+            return effects
+        client = session.client[columns.session]
+        seen = Observation(session.index, client, columns, now, message.model)
+        self._survey.answers[edge] = seen
+        if session.model != session.expected:
+            effects += self.models.catch_up(session, self.round, now)
+        return effects + self._consider(now)
+
+    def _on_report(self, edge: str, report: RoundReport, now: float) -> list[Effect]:
+        if not self._ours(report.run):
+            return []
+        session, changed = self._hear(edge, report.epoch, now)
+        effects = self._greet(session, now, changed=True) if changed else []
+        session.chunk_bytes = report.chunk_bytes
+        ordered = self._ordered
+        if ordered is not None and report.round == ordered.round and edge in ordered.parts:
+            part = ordered.parts[edge]
+            if part.report is not None:
+                self.counters["report_twice"] += 1
+                return effects
+            part.report = report
+            part.resend_at = None
+            return effects + (self._settle(now) if ordered.complete else [])
+        if report.round > self._over:
+            self.counters["report_unordered"] += 1
+            return effects
+        known = self._fates.get(report.round)
+        settled = edge in known if known is not None else self._fate(report.round, edge)
+        self.counters["report_repeated" if settled else "report_expired"] += 1
+        return [*effects, self._say.receipt(edge, report.round, expired=not settled)]
+
+    def _on_need(self, edge: str, need: Need, now: float, *, link_idle: bool) -> list[Effect]:
+        session = self.edges.by_id.get(edge)
+        if session is None or not self._ours(need.run):
+            return []
+        if need.digest != self.models.digest:
+            self.counters["need_unknown"] += 1
+            return []
+        session.heard_at = now
+        effects, last = self.models.on_need(session, need, now, link_idle=link_idle)
+        if last:
+            # It will hold the model in a moment: ask it then, not a quarter of a second later.
+            self._survey.reopen_at = min(self._survey.reopen_at, now + 0.01)
+        return effects
+
+    def _on_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
+        if not self._ours(chunk.run):
+            return []
+        return self.models.on_chunk(edge, chunk, now) + self._merge_if_complete(now)
+
+    def _hear(self, edge: str, epoch: str, now: float) -> tuple[EdgeSession, bool]:
+        return self.edges.hear(edge, epoch, now, self.models.digest)
+
+    def _greet(self, session: EdgeSession, now: float, *, changed: bool) -> list[Effect]:
+        """Welcome an edge, and bring one that is new or restarted up to date."""
+        effects: list[Effect] = [self._say.welcome(session.id)]
+        if changed:
+            effects.append(Event("edge_joined", {"edge": session.id, "name": session.name}))
+        match self.phase:
+            case Phase.ENDED:
+                effects.append(self._say.run_ended(session.id, self._finishing))
+            case Phase.IDLE:
+                self._patience.hurry(now)
+            case Phase.OBSERVING:
+                effects.append(self._say.open(session, self.round))
+            case Phase.ORDERED:
+                assert self._ordered is not None
+                part = self._ordered.parts.get(session.id)
+                if part is not None and part.report is None:
+                    part.resend_at = now
+            case Phase.MERGING:
+                pass
+        return effects
+
+    def _ours(self, run: str) -> bool:
+        if run != self.settings.run:
+            self.counters["other_run"] += 1
+        return run == self.settings.run
+
+    # ----------------------------------------------------------------- observe
+
+    def _open(self, now: float) -> list[Effect]:
+        """Ask all edges for this round's columns."""
+        self.phase = Phase.OBSERVING
+        self._survey = Survey(now, now + REOPEN_S)
+        live = self.edges.live()
+        if not live:
+            return self._wait("edges", now)
+        return [self._say.open(edge, self.round) for edge in live]
+
+    def _reopen(self, now: float) -> list[Effect]:
+        """Ask those again that did not answer, or did not have the model."""
+        self._survey.reopen_at = now + REOPEN_S
+        live = self.edges.live()
+        ready = {edge.id for edge in self._survey.ready(live)}
+        effects: list[Effect] = []
+        for edge in live:
+            if edge.id not in ready:
+                effects.append(self._say.open(edge, self.round))
+                if edge.id in self._survey.answers:
+                    effects += self.models.catch_up(edge, self.round, now)
+        return effects
+
+    def _consider(self, now: float) -> list[Effect]:
+        """Decide once everybody has answered, or nobody is waited for any longer."""
+        due = self._observed_at()
+        if due is not None and now < due:
+            return []
+        live = self.edges.live()
+        ready = self._survey.ready(live)
+        for edge in live:
+            edge.quiet = edge.id not in self._survey.answers
+        if not ready:
+            return self._wait("edges", now)
+        return self._decide(ready, now)
+
+    def _observed_at(self) -> float | None:
+        return self._survey.waits_until(
+            self.edges.live(),
+            silent_s=self.settings.observe_timeout_s,
+            transfer_s=self.settings.merge_timeout_s,
+        )
+
+    # ------------------------------------------------------------------ decide
+
+    def _decide(self, ready: list[EdgeSession], now: float) -> list[Effect]:
+        observed = self._view(ready, now)
+        view = observed.view
+        self.counters.update({f"pairs_{why}": n for why, n in observed.left_out.items()})
+        agents = len(np.unique(view.pair_client[view.eligible]))
+        missing = self._gate.closed_by(
+            observed, edges=len(ready), agents=agents, free_micro=self._free_micro, now=now
+        )
+        if missing == BUDGET:
+            return self._finish(BUDGET, now)
+        if missing:
+            return self._wait(missing, now, edges=len(ready), agents=agents)
+        self._patience.over()
+        self.timing_ms = {"observe": _ms(now - self._survey.opened_at)}
+        began = self._clock()
+        rng = round_rng(self.settings.seed, self.round, Purpose.SELECT)
+        selection = self.policy.select(view, rng)
+        check_selection(view, selection.pairs)
+        selection = affordable(view, selection, self._free_micro)
+        self.timing_ms["decide"] = _ms(self._clock() - began)
+        return self._order(observed, selection, ready, now)
+
+    def _view(self, ready: list[EdgeSession], now: float) -> Observed:
+        clients, edges = self._indices.sizes()
+        budget = self.settings.per_edge_micro
+        if self._free_micro is not None:
+            budget = min(budget, self._free_micro)
+        return merge_observations(
+            [self._survey.answers[edge.id] for edge in ready],
+            round_=self.round,
+            now=now,
+            sizes=(clients, edges),
+            needs=self.policy.needs,
+            edge_budget=np.full(edges, budget, dtype=np.int64),
+        )
+
+    @property
+    def _free_micro(self) -> int | None:
+        total = self.settings.total_micro
+        return None if total is None else max(0, total - self.spent_micro)
+
+    # ------------------------------------------------------- order and settle
+
+    def _order(
+        self,
+        observed: Observed,
+        selection: Selection,
+        ready: list[EdgeSession],
+        now: float,
+    ) -> list[Effect]:
+        """Reserve, then tell the edges; an empty round ends at once."""
+        s = self.settings
+        last = self.rounds_done + 1 >= s.count
+        ordered = plan_round(
+            observed,
+            selection,
+            ready,
+            now=now,
+            settings=s,
+            want_model=last or self.round % s.merge_every == 0,
+        )
+        self._ordered = ordered
+        self.phase = Phase.ORDERED
+        reserve = Reserve(self.round, observed.view, selection, ordered.context_seq)
+        if not ordered.parts:
+            return [reserve, *self._settle(now)]
+        orders: list[Effect] = [
+            self._say.order(ordered, part, now) for part in ordered.parts.values()
+        ]
+        half = (len(orders) + 1) // 2
+        return [reserve, *orders[:half], Mark("orders.half"), *orders[half:]]
+
+    def _tick_ordered(self, now: float) -> list[Effect]:
+        ordered = self._ordered
+        assert ordered is not None
+        if now >= ordered.give_up_at:
+            return self._settle(now)
+        return [self._say.order(ordered, part, now) for part in ordered.due_again(now)]
+
+    def _settle(self, now: float) -> list[Effect]:
+        """End the round: books first, then receipts, then what is learnt."""
+        ordered = self._ordered
+        assert ordered is not None
+        self._ordered = None
+        parts = list(ordered.parts.values())
+        view, pairs = ordered.observed.view, ordered.selection.pairs
+        waited_s = now - ordered.ordered_at
+        result = settle_outcomes(view, pairs, parts, waited_s=waited_s)
+        self.counters.update(result.odd)
+        self.timing_ms["train"] = _ms(waited_s)
+        self.rounds_done += 1
+        self.spent_micro += sum(edge.spent_micro for edge in result.edges)
+        reporters = [part for part in parts if part.report is not None]
+        self._remember(ordered.round, frozenset(part.edge for part in reporters))
+        effects: list[Effect] = [
+            Settle(ordered.round, result.feedback, result.details, result.edges, self.timing_ms),
+            *(self._say.receipt(part.edge, ordered.round, expired=False) for part in reporters),
+            Learn(ordered.round, result.feedback),
+        ]
+        for edge in result.edges:
+            self._trained(edge)
+        self._over = ordered.round
+        self._summary = round_event(ordered.round, result.edges, self.spent_micro, self.timing_ms)
+        if ordered.want_model:
+            firsts = {p.edge: p.report.first for p in reporters if p.report is not None}
+            return effects + self._begin_merge(ordered.round, firsts, now)
+        return effects + self._round_over(now)
+
+    def _trained(self, result: EdgeResult) -> None:
+        """Note the model that an edge has from now on."""
+        session = self.edges.by_id[result.edge]
+        if result.model and not result.failed:
+            session.model = session.expected = result.model
+            most = float(self.settings.max_samples * max(result.ordered, 1))
+            session.window_weight += min(result.weight, most)
+
+    def _remember(self, round_: int, reporters: frozenset[str]) -> None:
+        self._fates[round_] = reporters
+        self._fates.pop(round_ - KEPT_FATES, None)
+
+    # --------------------------------------------------------- merge, and what follows
+
+    def _begin_merge(self, round_: int, firsts: dict[str, bytes], now: float) -> list[Effect]:
+        self.phase = Phase.MERGING
+        return self.models.begin(round_, firsts, now) + self._merge_if_complete(now)
+
+    def _merge_if_complete(self, now: float) -> list[Effect]:
+        job = self.models.ask()
+        if job is None:
+            return []
+        if {digest for digest, _ in job.models} <= {self.models.digest}:
+            return self.merged(job.round, self.models.digest, now)
+        return [job]
+
+    def _round_over(self, now: float) -> list[Effect]:
+        """Tell of the round, and go on at once."""
+        summary, self._summary = self._summary, None
+        effects: list[Effect] = [] if summary is None else [summary]
+        if self._finishing:
+            return effects + self._end(self._finishing)
+        self.round = self._over + 1
+        if self.rounds_done >= self.settings.count:
+            return effects + self._end("rounds")
+        if summary is not None and summary.fields["ordered"] == 0:
+            self.phase = Phase.IDLE
+            self._patience.pause(now, EMPTY_PAUSE_S)
+            return effects
+        return effects + self._open(now)
+
+    def _finish(self, reason: str, now: float) -> list[Effect]:
+        """End the run, after a last merge if edges have learnt since the one before."""
+        if self.models.learnt:
+            self._finishing = reason
+            return self._begin_merge(self._over, {}, now)
+        return self._end(reason)
+
+    def _end(self, reason: str) -> list[Effect]:
+        self.phase = Phase.ENDED
+        self._patience.sleep()
+        self._finishing = reason
+        return [End(reason), *(self._say.run_ended(edge.id, reason) for edge in self.edges.live())]
+
+    def _wait(self, reason: str, now: float, *, edges: int = 0, agents: int = 0) -> list[Effect]:
+        self.phase = Phase.IDLE
+        effects = self._patience.wait(reason, now, edges=edges, agents=agents)
+        if not self.edges.live():
+            self._patience.sleep()
+        return effects
+
+
+def _ms(seconds: float) -> float:
+    return round(1000.0 * seconds, 3)

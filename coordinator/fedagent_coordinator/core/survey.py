@@ -13,13 +13,11 @@ class Survey:
     """Waiting for the columns of all edges.
 
     Attributes:
-        first_at: When this round was first asked for.
         opened_at: When the edges were asked this time.
         reopen_at: When those that are not ready are asked again.
         answers: The newest answer of each edge, by id.
     """
 
-    first_at: float
     opened_at: float
     reopen_at: float
     answers: dict[str, Observation] = field(default_factory=dict)

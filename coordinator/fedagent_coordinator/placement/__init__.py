@@ -1,6 +1,7 @@
 """Policies that choose where the global model is aggregated."""
 
-from ..registry import Registry
+from fedagent_coordinator.registry import Registry
+
 from .base import Placement, PlacementPolicy, PlacementView
 
 registry: Registry[PlacementPolicy] = Registry(

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ..policies.base import State
+from fedagent_coordinator.policies.base import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ..errors import StateError
-from ..policies.base import State
+from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.policies.base import State
+
 from .base import Placement, PlacementView
 
 

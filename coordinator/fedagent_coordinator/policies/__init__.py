@@ -1,6 +1,7 @@
 """Selection policies, one algorithm per file, found by name."""
 
-from ..registry import Registry
+from fedagent_coordinator.registry import Registry
+
 from .base import (
     Bound,
     Feedback,

@@ -13,7 +13,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InvalidViewError, MissingFeatureError, NonFiniteFeatureError, StateError
+from fedagent_coordinator.errors import (
+    InvalidViewError,
+    MissingFeatureError,
+    NonFiniteFeatureError,
+    StateError,
+)
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
@@ -259,6 +264,27 @@ class SelectionPolicy(Protocol):
         """
 
 
+def checked_state(
+    name: str, state: State, layout: Mapping[str, type[np.generic]]
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Return copies of a saved state's arrays, or refuse it.
+
+    Args:
+        name: The policy, for the error.
+        state: What `SelectionPolicy.state` returned once.
+        layout: Dtype of each array that must be there, and no other.
+
+    Raises:
+        StateError: Arrays are missing, unknown or of another dtype.
+    """
+    if set(state) != set(layout):
+        raise StateError(name, f"holds {sorted(state)}, expected {sorted(layout)}")
+    for key, dtype in layout.items():
+        if state[key].dtype != dtype:
+            raise StateError(name, f"{key} is {state[key].dtype}, not {np.dtype(dtype).name}")
+    return {key: np.array(state[key]) for key in layout}
+
+
 class StatelessPolicy:
     """Base of policies that learn nothing."""
 
@@ -292,4 +318,3 @@ def _within(name: str, column: npt.NDArray[np.integer], top: int) -> None:
     """Refuse values outside 0..top."""
     if len(column) and not (column.min() >= 0 and column.max() <= top):
         raise InvalidViewError(name, f"has a value outside 0..{top}")
-

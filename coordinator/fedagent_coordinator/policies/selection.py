@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..errors import InvalidSelectionError, InvalidViewError
+from fedagent_coordinator.errors import InvalidSelectionError, InvalidViewError
+
 from .base import Bound, FloatArray, IntArray, RoundView, Selection
 
 

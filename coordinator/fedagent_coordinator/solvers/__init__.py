@@ -1,6 +1,7 @@
 """Solvers of the assignment problem."""
 
-from ..registry import Registry
+from fedagent_coordinator.registry import Registry
+
 from .base import Assignment, Solution, Solver
 
 registry: Registry[Solver] = Registry(

@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from ..errors import InvalidViewError
-from ..policies.base import FloatArray, IndexArray, IntArray
+from fedagent_coordinator.errors import InvalidViewError
+from fedagent_coordinator.policies.base import FloatArray, IndexArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,8 +8,9 @@ candidates and the number of visits is bounded, so large instances stay near lin
 
 import numpy as np
 
-from ..errors import ParameterError
-from ..policies.base import IntArray
+from fedagent_coordinator.errors import ParameterError
+from fedagent_coordinator.policies.base import IntArray
+
 from .base import Assignment, Solution
 from .local_search import LocalSearch
 
@@ -43,6 +44,11 @@ class DensitySolver:
 
 def _best_per_edge(problem: Assignment, rows: IntArray) -> IntArray:
     """Return the most valuable row of each edge, best first."""
-    order = rows[np.argsort(-problem.value[rows], kind="stable")]
-    _, first = np.unique(problem.edge[order], return_index=True)
-    return order[np.sort(first)]
+    value, edge = problem.value[rows], problem.edge[rows]
+    top = np.zeros(len(problem.budget))
+    np.maximum.at(top, edge, value)
+    best: IntArray = rows[value == top[edge]]
+    best = best[np.argsort(-problem.value[best], kind="stable")]
+    _, first = np.unique(problem.edge[best], return_index=True)
+    leading: IntArray = best[np.sort(first)]
+    return leading

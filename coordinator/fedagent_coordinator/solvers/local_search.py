@@ -14,7 +14,8 @@ from itertools import combinations
 
 import numpy as np
 
-from ..policies.base import FloatArray, IntArray
+from fedagent_coordinator.policies.base import FloatArray, IntArray
+
 from .base import Assignment
 
 _GAIN = 1e-9
@@ -101,6 +102,8 @@ class LocalSearch:
 
     def improve(self, visits: int) -> None:
         """Make the best move at one edge after the other until none gains."""
+        if not visits:
+            return
         edge_of = self._edge[self._rows]
         ordered = self._rows[np.argsort(edge_of, kind="stable")]
         edges, counts = np.unique(edge_of, return_counts=True)
@@ -207,7 +210,7 @@ class LocalSearch:
         members = self._members.get(edge, [])
         if len(members) <= _LEAVERS:
             return list(members)
-        by_density = sorted(members, key=lambda r: self._value[r] / max(self._cost[r], 1))
+        by_density = sorted(members, key=lambda r: float(self._value[r]) / max(int(self._cost[r]), 1))
         return by_density[:_LEAVERS]
 
     def _rows_of(self, client: int) -> list[int]:

@@ -3,7 +3,6 @@
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
+
+from fedagent_protocol.transport.mosquitto import mosquitto_program
 
 MDNS_GROUP = "224.0.0.251"
 MDNS_PORT = 5353
@@ -44,9 +45,7 @@ class Finding:
 def python() -> Finding:
     """Check the interpreter's version and word size."""
     version = ".".join(map(str, sys.version_info[:3]))
-    bits = struct.calcsize("P") * 8
-    if sys.version_info < (3, 11):
-        return Finding("python", Level.FAIL, f"{version}", "install Python 3.11 or newer")
+    bits = 64 if sys.maxsize > 2**32 else 32
     if bits < 64:
         return Finding(
             "python", Level.WARN, f"{version}, {bits} bit", "use a 64-bit system where there is one"
@@ -62,7 +61,7 @@ def mdns() -> Finding:
             if hasattr(socket, "SO_REUSEPORT"):
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.bind(("", 0))
-            group = struct.pack("4s4s", socket.inet_aton(MDNS_GROUP), socket.inet_aton("0.0.0.0"))
+            group = socket.inet_aton(MDNS_GROUP) + bytes(4)  # on whatever interface
             listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
             listener.settimeout(1.0)
             listener.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
@@ -101,7 +100,7 @@ def mdns_port() -> Finding:
 
 def broker() -> Finding:
     """Look for a broker that an edge or the coordinator can run."""
-    path = find_mosquitto()
+    path = mosquitto_program()
     if path is not None:
         told = subprocess.run(
             [path, "-h"], capture_output=True, text=True, timeout=10, check=False
@@ -121,11 +120,6 @@ def broker() -> Finding:
         "no mosquitto and no embedded broker; an agent needs none, edge and coordinator do",
         "apt install mosquitto, or pip install 'fedagent[edge]', or give --broker URL",
     )
-
-
-def find_mosquitto() -> str | None:
-    """Return the path of the mosquitto program; Debian keeps it out of a user's PATH."""
-    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
 def port() -> Finding:

@@ -32,6 +32,10 @@ CoordinatorData = Annotated[
         show_default="$FEDAGENT_HOME/coordinator",
     ),
 ]
+RunId = Annotated[
+    str | None,
+    typer.Option("--run", help="A run by the start of its id.", show_default="the newest"),
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(

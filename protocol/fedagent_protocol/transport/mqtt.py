@@ -60,6 +60,8 @@ class Link:
             would close the connection.
         on_arrivals: Takes the messages, in order and in batches, in the loop.
         on_state: Told of every change of `connected`, in order with the messages.
+            At True the subscriptions are on their way: what the listener publishes
+            follows them, while other connections may be faster.
 
     Attributes:
         counters: ``received``, ``sent``, ``dropped_inbox``, ``refused_oversize``,

@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,10 +20,10 @@ def _needs_mosquitto(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+def kind(request: pytest.FixtureRequest) -> str:
     """Each kind of private broker."""
     value: str = request.param
-    yield value
+    return value
 
 
 class Pki:

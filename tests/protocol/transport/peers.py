@@ -70,7 +70,7 @@ async def broker(kind: str, data_dir: Path, **settings: Any) -> AsyncIterator[Br
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for something that nobody announces (another process, a counter)."""
+    """Wait for something that nobody announces: another process, a counter."""
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.02)

@@ -29,8 +29,10 @@ def test_addresses_are_read_and_written(text: str, host: str, port: int, scheme:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "edge", "edge:", ":1", "edge:0", "edge:65536", "http://x:1", "a b:1", "::1:1", "[x]:1"]
-    + ["mqtt://", "user@host:1", "-x:1", "a" * 400, "[10.0.0.1]:1", "edge:1\n2"],
+    [
+        *("", "edge", "edge:", ":1", "edge:0", "edge:65536", "http://x:1", "a b:1", "::1:1"),
+        *("[x]:1", "mqtt://", "user@host:1", "-x:1", "a" * 400, "[10.0.0.1]:1", "edge:1\n2"),
+    ],
 )
 def test_other_text_is_refused_with_the_mend(text: str) -> None:
     with pytest.raises(AddressError, match="use host:port"):

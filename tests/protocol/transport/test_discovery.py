@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-import subprocess
+import secrets
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -15,11 +15,14 @@ from fedagent_protocol.transport.mqtt import BrokerAddress
 
 from .peers import PATIENCE_S, eventually
 
+RUN = secrets.token_hex(4)
+"""Tests that run beside this one share the loopback: sites and ids are this run's."""
+HOME, WORK, SITE = (f"{name}-{RUN}" for name in ("home", "work", "site"))
 EDGE = "_fedagent-edge._tcp.local."
 
 
 def edge(ident: str, site: str, port: int = 1883) -> Advert:
-    return Advert("edge", ident, site, BrokerAddress("127.0.0.1", port), 1)
+    return Advert("edge", f"{ident}-{RUN}", site, BrokerAddress("127.0.0.1", port), 1)
 
 
 class Watcher:
@@ -54,10 +57,10 @@ async def opened(stack: AsyncExitStack, site: str) -> Discovery:
 def test_sites_do_not_mix_and_adverts_come_and_go() -> None:
     async def go() -> None:
         async with AsyncExitStack() as stack:
-            homes = [await opened(stack, "home") for _ in range(3)]
-            works = [await opened(stack, "work") for _ in range(2)]
+            homes = [await opened(stack, HOME) for _ in range(3)]
+            works = [await opened(stack, WORK) for _ in range(2)]
             at_home, at_work = Watcher(homes[0]), Watcher(works[0])
-            first, second, other = edge("aa", "home", 1), edge("bb", "home", 2), edge("cc", "work")
+            first, second, other = edge("aa", HOME, 1), edge("bb", HOME, 2), edge("cc", WORK)
             await homes[1].advertise(first)
             await homes[2].advertise(second)
             await works[1].advertise(other)
@@ -75,11 +78,13 @@ def test_sites_do_not_mix_and_adverts_come_and_go() -> None:
 def test_a_changed_advert_replaces_the_old_one() -> None:
     async def go() -> None:
         async with AsyncExitStack() as stack:
-            speaker, listener = await opened(stack, "s"), await opened(stack, "s")
+            speaker, listener = await opened(stack, SITE), await opened(stack, SITE)
             watcher = Watcher(listener)
-            await speaker.advertise(edge("aa", "s", 1))
-            await watcher.until(lambda now: now == {edge("aa", "s", 1)})
-            shared = Advert("edge", "aa", "s", BrokerAddress("b.example.org", 8883, "mqtts"), 1)
+            await speaker.advertise(edge("aa", SITE, 1))
+            await watcher.until(lambda now: now == {edge("aa", SITE, 1)})
+            shared = Advert(
+                "edge", f"aa-{RUN}", SITE, BrokerAddress("b.example.org", 8883, "mqtts"), 1
+            )
             await speaker.advertise(shared, external=True)
             await watcher.until(lambda now: now == {shared})
             assert watcher.told == 2
@@ -89,25 +94,29 @@ def test_a_changed_advert_replaces_the_old_one() -> None:
 
 def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
     code = (
-        "import asyncio\n"
+        "import asyncio, sys\n"
         "from fedagent_protocol.transport.discovery import Advert, Discovery\n"
         "from fedagent_protocol.transport.mqtt import BrokerAddress\n"
         "async def main():\n"
-        "    d = Discovery('s'); await d.start()\n"
-        "    await d.advertise(Advert('edge', 'aa', 's', BrokerAddress('127.0.0.1', 1), 1))\n"
-        "    print('up', flush=True); await asyncio.Event().wait()\n"
+        "    d = Discovery(sys.argv[1]); await d.start()\n"
+        "    address = BrokerAddress('127.0.0.1', 1)\n"
+        "    await d.advertise(Advert('edge', sys.argv[2], sys.argv[1], address, 1))\n"
+        "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
     )
 
     async def go() -> None:
         async with AsyncExitStack() as stack:
-            listener, again = await opened(stack, "s"), await opened(stack, "s")
+            listener, again = await opened(stack, SITE), await opened(stack, SITE)
             watcher = Watcher(listener)
-            with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
-                await watcher.until(lambda now: now == {edge("aa", "s", 1)})
-                child.kill()
-            await again.advertise(edge("aa", "s", 2))
-            await watcher.until(lambda now: now == {edge("aa", "s", 2)})
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", code, SITE, f"aa-{RUN}"
+            )
+            await watcher.until(lambda now: now == {edge("aa", SITE, 1)})
+            child.kill()
+            await child.wait()
+            await again.advertise(edge("aa", SITE, 2))
+            await watcher.until(lambda now: now == {edge("aa", SITE, 2)})
 
     asyncio.run(go())
 
@@ -116,29 +125,29 @@ def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
     "properties",
     [
         {},
-        {"v": "1", "site": "s", "id": "../x", "mqtt": "mqtt"},
-        {"v": "1", "site": "s", "id": "aa", "mqtt": "ftp://x:1"},
-        {"v": "1", "site": "s", "id": "aa", "mqtt": "mqtt", "pad": "x" * 200, "more": "x" * 200},
+        {"v": "1", "site": SITE, "id": "../x", "mqtt": "mqtt"},
+        {"v": "1", "site": SITE, "id": "aa", "mqtt": "ftp://x:1"},
+        {"v": "1", "site": SITE, "id": "aa", "mqtt": "mqtt", "pad": "x" * 200, "more": "x" * 200},
     ],
 )
 def test_malformed_adverts_are_ignored_and_counted(properties: dict[str, str]) -> None:
     async def go() -> None:
         async with AsyncExitStack() as stack:
-            listener, honest = await opened(stack, "s"), await opened(stack, "s")
+            listener, honest = await opened(stack, SITE), await opened(stack, SITE)
             watcher = Watcher(listener)
             rogue = AsyncZeroconf(interfaces=["127.0.0.1"])
             stack.push_async_callback(rogue.async_close)
             info = AsyncServiceInfo(
                 EDGE,
-                f"rogue.{EDGE}",
+                f"rogue-{RUN}.{EDGE}",
                 port=1,
                 properties=properties,
-                server="rogue.local.",
+                server=f"rogue-{RUN}.local.",
                 parsed_addresses=["127.0.0.1"],
             )
             await (await rogue.async_register_service(info, cooperating_responders=True))
-            await honest.advertise(edge("bb", "s"))
-            await watcher.until(lambda now: now == {edge("bb", "s")})
+            await honest.advertise(edge("bb", SITE))
+            await watcher.until(lambda now: now == {edge("bb", SITE)})
             await eventually(lambda: listener.counters["ignored_malformed"] >= 1)
 
     asyncio.run(go())
@@ -147,17 +156,17 @@ def test_malformed_adverts_are_ignored_and_counted(properties: dict[str, str]) -
 def test_candidates_are_capped() -> None:
     async def go() -> None:
         async with AsyncExitStack() as stack:
-            listener = await opened(stack, "s")
+            listener = await opened(stack, SITE)
             watcher = Watcher(listener)
             speaker = AsyncZeroconf(interfaces=["127.0.0.1"])
             stack.push_async_callback(speaker.async_close)
             for i in range(MAX_CANDIDATES + 8):
                 info = AsyncServiceInfo(
                     EDGE,
-                    f"e{i}.{EDGE}",
+                    f"e{i}-{RUN}.{EDGE}",
                     port=1,
-                    properties={"v": "1", "site": "s", "id": f"e{i}", "mqtt": "mqtt"},
-                    server=f"e{i}.local.",
+                    properties={"v": "1", "site": SITE, "id": f"e{i}", "mqtt": "mqtt"},
+                    server=f"e{i}-{RUN}.local.",
                     parsed_addresses=["127.0.0.1"],
                 )
                 await speaker.async_register_service(info, cooperating_responders=True)
@@ -172,12 +181,12 @@ def test_without_multicast_there_is_one_warning_and_work_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def go() -> None:
-        one = Discovery("s")
+        one = Discovery(SITE)
         monkeypatch.setattr(one, "_interfaces", lambda: ["198.51.100.1"])
         await one.start()
         assert not one.available
         one.browse("edge", lambda _: None)
-        await one.advertise(edge("aa", "s"))
+        await one.advertise(edge("aa", SITE))
         await one.withdraw()
         await one.stop()
 

@@ -20,7 +20,7 @@ def test_the_identity_stays_and_signs(tmp_path: Path) -> None:
     assert first.id == identity_of(first.public_bytes) == check_id(first.id)
     Ed25519PublicKey.from_public_bytes(first.public_bytes).verify(second.sign(b"data"), b"data")
     assert (tmp_path / "new" / FILE).stat().st_mode & 0o777 == 0o600
-    assert os.listdir(tmp_path / "new") == [FILE]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [FILE]
     assert "private" not in repr(first)
     assert load_or_create(tmp_path / "other").id != first.id
 

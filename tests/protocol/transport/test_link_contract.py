@@ -17,18 +17,21 @@ from .peers import broker, eventually, peer
 
 def test_echo_keeps_order_and_stamps_rise(kind: str, tmp_path: Path) -> None:
     async def go() -> None:
-        async with broker(kind, tmp_path) as b:
-            async with peer(b.address, "one") as one, peer(b.address, "two") as two:
-                await two.link.subscribe("t/#")
-                payloads = [str(i).encode() for i in range(300)]
-                for payload in payloads:
-                    assert one.link.publish("t/x", payload)
-                await two.until(lambda: len(two.heard) == len(payloads))
-                assert [a.payload for a in two.heard] == payloads
-                stamps = [a.at for a in two.heard]
-                assert stamps == sorted(stamps)
-                await eventually(lambda: one.link.pending_bytes == 0)
-                assert one.link.bytes_out == two.link.bytes_in == sum(map(len, payloads))
+        async with (
+            broker(kind, tmp_path) as b,
+            peer(b.address, "one") as one,
+            peer(b.address, "two") as two,
+        ):
+            await two.link.subscribe("t/#")
+            payloads = [str(i).encode() for i in range(300)]
+            for payload in payloads:
+                assert one.link.publish("t/x", payload)
+            await two.until(lambda: len(two.heard) == len(payloads))
+            assert [a.payload for a in two.heard] == payloads
+            stamps = [a.at for a in two.heard]
+            assert stamps == sorted(stamps)
+            await eventually(lambda: one.link.pending_bytes == 0)
+            assert one.link.bytes_out == two.link.bytes_in == sum(map(len, payloads))
 
     asyncio.run(go())
 
@@ -47,62 +50,73 @@ def test_subscribe_then_publish_on_one_connection_is_heard(kind: str, tmp_path: 
 def test_large_messages_both_ways(kind: str, tmp_path: Path) -> None:
     async def go() -> None:
         chunk = os.urandom(256 * 1024)
-        async with broker(kind, tmp_path) as b:
-            async with peer(b.address, "one") as one, peer(b.address, "two") as two:
-                await two.link.subscribe("c")
-                for _ in range(20):
-                    assert one.link.publish("c", chunk)
-                await two.until(lambda: len(two.heard) == 20)
-                assert all(a.payload == chunk for a in two.heard)
+        async with (
+            broker(kind, tmp_path) as b,
+            peer(b.address, "one") as one,
+            peer(b.address, "two") as two,
+        ):
+            await two.link.subscribe("c")
+            for _ in range(20):
+                assert one.link.publish("c", chunk)
+            await two.until(lambda: len(two.heard) == 20)
+            assert all(a.payload == chunk for a in two.heard)
 
     asyncio.run(go())
 
 
 def test_subscriptions_come_back_after_the_broker_was_killed(kind: str, tmp_path: Path) -> None:
     async def go() -> None:
-        async with broker(kind, tmp_path) as b:
-            async with peer(b.address, "one") as one, peer(b.address, "two") as two:
-                await two.link.subscribe("t", "u")
-                two.link.unsubscribe("u")
-                before = b.address
-                os.kill(b.pids[-1], signal.SIGKILL)
-                await asyncio.gather(
-                    one.until(lambda: False in one.states), two.until(lambda: False in two.states)
-                )
-                waiting = two.link.subscribe("late")
-                assert not waiting.done()
-                await asyncio.gather(one.up(), two.up())
-                assert b.address == before
-                await waiting
-                for topic in ("u", "t", "late"):
-                    assert one.link.publish(topic, topic.encode())
-                await two.until(lambda: len(two.heard) >= 2)
-                assert [a.payload for a in two.heard] == [b"t", b"late"]
-                assert two.states == [True, False, True]
-                assert two.link.counters["losses"] == 1
-                assert b.counters["restarts"] == 1
+        async with (
+            broker(kind, tmp_path) as b,
+            peer(b.address, "one") as one,
+            peer(b.address, "two") as two,
+        ):
+            await two.link.subscribe("t", "u")
+            two.link.unsubscribe("u")
+            before = b.address
+            os.kill(b.pids[-1], signal.SIGKILL)
+            await asyncio.gather(
+                one.until(lambda: False in one.states), two.until(lambda: False in two.states)
+            )
+            waiting = two.link.subscribe("late")
+            assert not waiting.done()
+            await asyncio.gather(one.up(), two.up())
+            assert b.address == before
+            await waiting
+            for topic in ("u", "t", "late"):
+                assert one.link.publish(topic, topic.encode())
+            await two.until(lambda: len(two.heard) >= 2)
+            assert [a.payload for a in two.heard] == [b"t", b"late"]
+            assert two.states == [True, False, True]
+            assert two.link.counters["losses"] == 1
+            assert b.counters["restarts"] == 1
 
     asyncio.run(go())
 
 
 def test_nothing_stale_is_sent_after_a_reconnect(kind: str, tmp_path: Path) -> None:
     async def go() -> None:
-        async with broker(kind, tmp_path) as b:
-            async with peer(b.address, "one") as one, peer(b.address, "two") as two:
-                await two.link.subscribe("t")
-                os.kill(b.pids[-1], signal.SIGKILL)
-                # Accepted until the loss is noticed, refused and counted from then on.
-                while one.link.publish("t", b"stale"):
-                    await asyncio.sleep(0)
-                await asyncio.gather(
-                    two.until(lambda: False in two.states), one.until(lambda: False in one.states)
-                )
-                await asyncio.gather(one.up(), two.up())
-                assert one.link.counters["refused_offline"] == 1
-                assert one.link.pending_bytes == 0
-                assert one.link.publish("t", b"fresh")
-                await two.until(lambda: bool(two.heard))
-                assert [a.payload for a in two.heard] == [b"fresh"]
+        async with (
+            broker(kind, tmp_path) as b,
+            peer(b.address, "one") as one,
+            peer(b.address, "two") as two,
+        ):
+            await two.link.subscribe("t")
+            os.kill(b.pids[-1], signal.SIGKILL)
+            # Accepted until the loss is noticed, refused and counted from then on.
+            while one.link.publish("t", b"stale"):  # noqa: ASYNC110 - the refusal is the event
+                await asyncio.sleep(0)
+            await asyncio.gather(
+                two.until(lambda: False in two.states), one.until(lambda: False in one.states)
+            )
+            await asyncio.gather(one.up(), two.up())
+            assert one.link.counters["refused_offline"] == 1
+            assert one.link.pending_bytes == 0
+            # `up` says that the SUBSCRIBE is on its way, not that it has arrived.
+            await two.link.subscribe("t")
+            assert one.link.publish("t", b"fresh")
+            await two.until(lambda: bool(two.heard))
+            assert [a.payload for a in two.heard] == [b"fresh"]
 
     asyncio.run(go())
 
@@ -156,45 +170,52 @@ def test_oversize_is_refused_before_the_broker_sees_it(kind: str, tmp_path: Path
 
 def test_the_broker_ends_connections_with_oversize_packets(kind: str, tmp_path: Path) -> None:
     async def go() -> None:
-        async with broker(kind, tmp_path) as b:
-            async with peer(b.address, "big", max_packet_bytes=8 << 20) as big:
-                async with peer(b.address, "other") as other:
-                    await other.link.subscribe("t")
-                    assert big.link.publish("t", bytes(3 << 20))
-                    await big.until(lambda: False in big.states)
-                    assert other.link.publish("t", b"fine")
-                    await other.until(lambda: bool(other.heard))
-                    assert [a.payload for a in other.heard] == [b"fine"]
-                    assert other.states == [True]
+        async with (
+            broker(kind, tmp_path) as b,
+            peer(b.address, "big", max_packet_bytes=8 << 20) as big,
+            peer(b.address, "other") as other,
+        ):
+            await other.link.subscribe("t")
+            assert big.link.publish("t", bytes(3 << 20))
+            await big.until(lambda: False in big.states)
+            assert other.link.publish("t", b"fine")
+            await other.until(lambda: bool(other.heard))
+            assert [a.payload for a in other.heard] == [b"fine"]
+            assert other.states == [True]
 
     asyncio.run(go())
 
 
 def test_inbox_overflow_is_counted(kind: str, tmp_path: Path) -> None:
     async def go() -> None:
-        async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
-            async with peer(b.address, "two", inbox_limit=10) as two:
-                await two.link.subscribe("t")
-                # The loop does not run while we publish, so that nothing is drained;
-                # the stamps of what is dropped are taken all the same.
-                for _ in range(50):
-                    assert one.link.publish("t", b"x")
-                _block_until(lambda: two.link.counters["received"] == 50)
-                await two.until(lambda: len(two.heard) == 10)
-                assert two.link.counters["dropped_inbox"] == 40
+        async with (
+            broker(kind, tmp_path) as b,
+            peer(b.address, "one") as one,
+            peer(b.address, "two", inbox_limit=10) as two,
+        ):
+            await two.link.subscribe("t")
+            # The loop does not run while we publish, so that nothing is drained;
+            # the stamps of what is dropped are taken all the same.
+            for _ in range(50):
+                assert one.link.publish("t", b"x")
+            _block_until(lambda: two.link.counters["received"] == 50)
+            await two.until(lambda: len(two.heard) == 10)
+            assert two.link.counters["dropped_inbox"] == 40
 
     asyncio.run(go())
 
 
 def test_outbox_is_bounded_in_bytes(kind: str, tmp_path: Path) -> None:
     async def go() -> None:
-        async with broker(kind, tmp_path) as b:
-            async with peer(b.address, "one", outbox_bytes=1_000_000) as one:
-                sent = [one.link.publish("t", bytes(400_000)) for _ in range(3)]
-                assert sent == [True, True, False]
-                assert one.link.counters["refused_full"] == 1
-                await eventually(lambda: one.link.pending_bytes == 0)
-                assert one.link.publish("t", bytes(400_000))
+        async with (
+            broker(kind, tmp_path) as b,
+            peer(b.address, "one", outbox_bytes=1_000_000) as one,
+        ):
+            sent = [one.link.publish("t", bytes(400_000)) for _ in range(3)]
+            assert sent == [True, True, False]
+            assert one.link.counters["refused_full"] == 1
+            await eventually(lambda: one.link.pending_bytes == 0)
+            assert one.link.publish("t", bytes(400_000))
 
     asyncio.run(go())
 

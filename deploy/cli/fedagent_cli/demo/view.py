@@ -103,6 +103,14 @@ class JsonView:
         """Nothing to give back."""
 
 
+def choose_view(*, as_json: bool) -> View:
+    """Return the view that fits where the output goes."""
+    if as_json:
+        return JsonView()
+    console = Console(highlight=False)
+    return LiveView(console) if console.is_terminal and console.width >= 72 else LineView()
+
+
 def sparkline(values: Sequence[float], *, low: float, high: float, width: int = 40) -> str:
     """Return the values as one line of bars; the last `width` of them."""
     span = (high - low) or 1.0

@@ -1,0 +1,47 @@
+# Every target sets itself up in .venv (deploy/setup.sh); ARGS are passed on:
+#   make demo ARGS="--rounds 5 --json"
+#   make test ARGS="tests/protocol -k topics"
+
+BIN := .venv/bin
+ARGS ?=
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench bench-peers wheel clean run-env dev-env
+
+help: ## Show the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: run-env ## Run a whole federation on this machine
+	@$(BIN)/fedagent demo $(ARGS)
+
+test: dev-env ## Run the tests
+	@$(BIN)/pytest $(ARGS)
+
+check: dev-env ## Check format, lint, types and layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: dev-env ## Format the code and mend what ruff can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: dev-env ## Measure every figure of the documents
+	@$(BIN)/python -m bench $(ARGS)
+
+bench-peers: dev-env ## Measure other frameworks side by side
+	@$(BIN)/python -m bench.peers $(ARGS)
+
+wheel: run-env ## Build the wheel that a device installs
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
+	@ls dist/*.whl
+
+clean: ## Remove what was made, .venv aside
+	@rm -rf dist fedagent-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+run-env:
+	@sh deploy/setup.sh run
+
+dev-env:
+	@sh deploy/setup.sh dev

@@ -1,0 +1,125 @@
+"""Whether there is anything to decide, and how patiently to ask again if not."""
+
+from dataclasses import dataclass
+
+from fedagent_coordinator.policies.base import IntArray
+
+from .effects import Effect, Event
+from .errors import NeedsUnmetError
+from .observe import Observed
+from .settings import Settings
+
+PAUSE_FIRST_S = 0.1
+PAUSE_LONGEST_S = 1.0
+REMIND_S = 30.0
+BUDGET = "budget"
+"""The one reason that ends the run instead of waiting."""
+
+
+@dataclass(slots=True)
+class Gate:
+    """Says why a round cannot be decided yet.
+
+    Attributes:
+        started_at: When this process began with the run.
+        resumed: Rounds were settled before.
+        gathered: Enough edges and agents were there once.
+    """
+
+    settings: Settings
+    needs: frozenset[str]
+    resumed: bool
+    started_at: float = 0.0
+    gathered: bool = False
+    _no_feature_since: float | None = None
+
+    def closed_by(
+        self, observed: Observed, *, edges: int, agents: int, free_micro: int | None, now: float
+    ) -> str:
+        """Return what is missing in one word, or an empty one when the round may go on.
+
+        ``edges``, ``agents``: too few; ``features``: the policy's are not measured
+        yet; ``prices``: nobody is within an edge's budget; ``budget``: nobody is
+        within what is left of the run's.
+
+        Raises:
+            NeedsUnmetError: Agents are there and do not report what the policy needs.
+        """
+        if self._features_missing(observed, now):
+            return "features"
+        few = self._too_few(edges, agents, now)
+        if few:
+            return few
+        self.gathered = True
+        return _unpayable(observed, free_micro)
+
+    def _features_missing(self, observed: Observed, now: float) -> bool:
+        view = observed.view
+        missing = self.needs.difference(view.feature_names)
+        rows = len(view.pair_client) + observed.left_out["no_feature"]
+        if not rows or (not missing and len(view.pair_client)):
+            self._no_feature_since = None
+            return False
+        if self._no_feature_since is None:
+            self._no_feature_since = now
+        if missing and now - self._no_feature_since >= self.settings.needs_wait_s:
+            raise NeedsUnmetError(self.settings.policy, missing, view.feature_names)
+        return True
+
+    def _too_few(self, edges: int, agents: int, now: float) -> str:
+        s = self.settings
+        hurry = self.resumed and now - self.started_at >= s.resume_wait_s
+        if not self.gathered and not hurry:
+            if edges < s.wait_edges:
+                return "edges"
+            if agents < s.wait_agents:
+                return "agents"
+        return "agents" if agents == 0 else ""
+
+
+def _unpayable(observed: Observed, free_micro: int | None) -> str:
+    """Return which budget cannot pay anybody; unwilling agents may come back and count."""
+    view = observed.view
+    price: IntArray = view.pair_price
+    if free_micro is not None and int(price.min()) > free_micro:
+        return BUDGET
+    cheapest = int(price[view.eligible].min())
+    return "prices" if cheapest > int(view.edge_budget.max()) else ""
+
+
+@dataclass(slots=True)
+class Patience:
+    """When to ask again while nothing can be decided, and what to say meanwhile."""
+
+    reason: str = ""
+    open_at: float | None = None
+    _pause_s: float = PAUSE_FIRST_S
+    _said_at: float = 0.0
+
+    def wait(self, reason: str, now: float, *, edges: int, agents: int) -> list[Effect]:
+        """Pause, longer each time; say why when it is new, and again after a while."""
+        new = reason != self.reason
+        self._pause_s = PAUSE_FIRST_S if new else min(self._pause_s * 1.5, PAUSE_LONGEST_S)
+        self.reason = reason
+        self.open_at = now + self._pause_s
+        if not new and now - self._said_at < REMIND_S:
+            return []
+        self._said_at = now
+        return [Event("waiting", {"why": reason, "edges": edges, "agents": agents})]
+
+    def pause(self, now: float, seconds: float) -> None:
+        """Pause once, for no reason worth telling."""
+        self.open_at = now + seconds
+
+    def hurry(self, now: float) -> None:
+        """Ask at once: somebody came."""
+        self.open_at = now
+
+    def sleep(self) -> None:
+        """Ask only when somebody comes."""
+        self.open_at = None
+
+    def over(self) -> None:
+        """Note that there was something to decide."""
+        self.reason = ""
+        self._pause_s = PAUSE_FIRST_S

@@ -1,0 +1,191 @@
+"""The ledger: double entry in integer micro-credits, hash-chained, append-only.
+
+Every row moves an amount from one account to another::
+
+    grantor -> treasury              grant     the run's long-term budget
+    treasury -> edge/E/reserved      reserve   a client was chosen at edge E
+    edge/E/reserved -> client/C      settle    its valid update came before give-up
+    edge/E/reserved -> treasury      void      it did not
+
+A reservation ends in exactly one settle or void: both carry the same idempotency
+key. `accounts` keeps the balances, which the database never lets fall below zero.
+Writes happen inside the store's transactions only (`store.py`).
+"""
+
+import hashlib
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from .errors import InvalidAmountError
+from .mark import GENESIS
+from .policies.base import MAX_MICRO
+
+TREASURY = "treasury"
+GRANTOR = "grantor"
+
+COLUMNS = (
+    "seq, run_id, round, kind, source, target, edge, client, amount_micro, key, at_ms, "
+    "prev_hash, hash"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One movement of money before it is an entry."""
+
+    kind: str
+    source: str
+    target: str
+    amount_micro: int
+    key: str
+    round: int | None = None
+    edge: int | None = None
+    client: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the ledger; `hash` covers every other field and `prev_hash`."""
+
+    seq: int
+    run_id: str | None
+    round: int | None
+    kind: str
+    source: str
+    target: str
+    edge: int | None
+    client: int | None
+    amount_micro: int
+    key: str
+    at_ms: int
+    prev_hash: bytes
+    hash: bytes
+
+    def expected_hash(self) -> bytes:
+        """Return the hash that this row must have."""
+        return chain_hash(self.prev_hash, self.fields())
+
+    def fields(self) -> tuple[object, ...]:
+        """Return what the hash covers, in order."""
+        return (
+            self.seq,
+            self.run_id,
+            self.round,
+            self.kind,
+            self.source,
+            self.target,
+            self.edge,
+            self.client,
+            self.amount_micro,
+            self.key,
+            self.at_ms,
+        )
+
+
+def chain_hash(previous: bytes, fields: Sequence[object]) -> bytes:
+    """Return SHA-256 over the previous hash and the canonical (MessagePack) row."""
+    return hashlib.sha256(previous + msgspec.msgpack.encode(fields)).digest()
+
+
+def reserved_at(edge: int) -> str:
+    """Return the account of what is reserved at an edge."""
+    return f"edge/{edge}/reserved"
+
+
+def paid_to(client: int) -> str:
+    """Return the account of what a client was paid."""
+    return f"client/{client}"
+
+
+def checked_micro(what: str, amount: object) -> int:
+    """Return an amount, or refuse it: whole micro-credits in 0..MAX_MICRO only.
+
+    Raises:
+        InvalidAmountError: It is anything else, a float or a bool included.
+    """
+    if type(amount) is not int or not 0 <= amount <= MAX_MICRO:
+        raise InvalidAmountError(what, amount)
+    return amount
+
+
+class LedgerWriter:
+    """Appends entries inside a transaction that somebody else has begun.
+
+    Attributes:
+        seq: Last entry written, committed or not.
+        hash: Its hash.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+        self.seq = 0
+        self.hash = GENESIS
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the head of the chain, after opening and after a rollback."""
+        row = self._db.execute(
+            "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
+        ).fetchone()
+        self.seq, self.hash = row or (0, GENESIS)
+
+    def append(self, run_id: str | None, transfers: Iterable[Transfer], at_ms: int) -> None:
+        """Append entries and move the balances.
+
+        Raises:
+            sqlite3.IntegrityError: A key was used before, or a balance would fall
+                below zero.
+        """
+        rows: list[tuple[object, ...]] = []
+        change: Counter[str] = Counter()
+        for move in transfers:
+            amount = checked_micro(move.kind, move.amount_micro)
+            self.seq += 1
+            fields = (
+                self.seq,
+                run_id,
+                move.round,
+                move.kind,
+                move.source,
+                move.target,
+                move.edge,
+                move.client,
+                amount,
+                move.key,
+                at_ms,
+            )
+            previous, self.hash = self.hash, chain_hash(self.hash, fields)
+            rows.append((*fields, previous, self.hash))
+            change[move.source] -= amount
+            change[move.target] += amount
+        self._db.executemany(
+            f"INSERT INTO entries ({COLUMNS}) VALUES ({','.join('?' * 13)})",  # noqa: S608 - constants
+            rows,
+        )
+        if run_id is not None:
+            self._move_balances(run_id, change)
+
+    def free_micro(self, run_id: str) -> int:
+        """Return what is neither reserved nor paid."""
+        row = self._db.execute(
+            "SELECT balance_micro FROM accounts WHERE run_id = ? AND account = ?",
+            (run_id, TREASURY),
+        ).fetchone()
+        return int(row[0]) if row else 0
+
+    def _move_balances(self, run_id: str, change: Counter[str]) -> None:
+        """Add to the balances; the database refuses any below zero."""
+        change.pop(GRANTOR, None)
+        self._db.executemany(
+            "INSERT OR IGNORE INTO accounts VALUES (?, ?, 0)",
+            [(run_id, account) for account in change],
+        )
+        self._db.executemany(
+            "UPDATE accounts SET balance_micro = balance_micro + ? "
+            "WHERE run_id = ? AND account = ?",
+            [(amount, run_id, account) for account, amount in change.items() if amount],
+        )

@@ -1,0 +1,79 @@
+"""The global model: the weighted mean of edge models (ALGORITHMS section 1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.tensors import (
+    Buffer,
+    Manifest,
+    decode_tensors,
+    digest_of,
+    encode_tensors,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeModel:
+    """One edge model: its safetensors bytes and how much it counts."""
+
+    digest: str
+    data: Buffer
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a merge made.
+
+    Attributes:
+        digest: The global model; empty when no model was usable.
+        data: Its bytes; empty when it is one of the edge models itself.
+        refused: Why each model that was left out is not usable, by digest.
+    """
+
+    digest: str
+    data: bytes
+    refused: dict[str, str]
+
+
+def merge_models(models: Sequence[EdgeModel], manifest: Manifest) -> Merged:
+    """Return the mean of the models, summed in float64 one tensor at a time.
+
+    A model that does not fit the manifest, or is not finite, is left out with a
+    reason, so that one edge cannot spoil the global model. The mean of one model
+    is that model.
+    """
+    refused: dict[str, str] = {}
+    usable: list[tuple[EdgeModel, dict[str, npt.NDArray[np.generic]]]] = []
+    for model in models:
+        try:
+            tensors = decode_tensors(model.data, manifest)
+        except ProtocolError as error:
+            refused[model.digest] = f"{error.reason}: {error}"
+            continue
+        if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
+            refused[model.digest] = "non_finite"
+        else:
+            usable.append((model, tensors))
+    if len(usable) <= 1:
+        return Merged(usable[0][0].digest if usable else "", b"", refused)
+    total = sum(model.weight for model, _ in usable)
+    mean = {
+        spec.name: _mean([(tensors[spec.name], model.weight / total) for model, tensors in usable])
+        for spec in manifest.specs
+    }
+    data = encode_tensors(mean)
+    return Merged(digest_of(data), data, refused)
+
+
+def _mean(parts: list[tuple[npt.NDArray[np.generic], float]]) -> npt.NDArray[np.generic]:
+    """Return the weighted mean in the tensors' own dtype; weights sum to 1."""
+    first, _ = parts[0]
+    total = np.zeros(first.shape, dtype=np.float64)
+    for tensor, share in parts:
+        total += share * tensor.astype(np.float64)
+    return total.astype(first.dtype)

@@ -1,0 +1,83 @@
+"""`fedagent demo`: ask, run, and tell what came of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedagent_cli import options
+
+Agents = Annotated[int, typer.Option(min=1, max=64, help="Devices.")]
+Edges = Annotated[int, typer.Option(min=1, max=16, help="Edge aggregators.")]
+Rounds = Annotated[int | None, typer.Option(min=1, max=100_000, help="Rounds.", show_default="60")]
+Policy = Annotated[str | None, typer.Option(help="Who trains.", show_default="that of the recipe")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Recipe = Annotated[str, typer.Option(help="Recipe for digits: a file or a bundled name.")]
+Broker = Annotated[
+    str, typer.Option(help="auto, mosquitto, embedded, or the URL of a running broker.")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", help="Folder for logs and report.", show_default="fedagent-demo/<time>-<id>"
+    ),
+]
+Keep = Annotated[
+    bool, typer.Option("--keep", help="Keep the data directories of agents and edges too.")
+]
+
+
+def mount(app: typer.Typer, *, panel: str) -> None:
+    """Add the command to the app."""
+    app.command(
+        "demo",
+        rich_help_panel=panel,
+        epilog=options.examples(
+            "fedagent demo",
+            "fedagent demo --policy cheapest --rounds 30",
+            "fedagent demo --agents 12 --edges 3 --broker embedded",
+            "fedagent demo --rounds 5 --json",
+        ),
+    )(demo)
+
+
+def demo(
+    *,
+    agents: Agents = 8,
+    edges: Edges = 2,
+    rounds: Rounds = None,
+    policy: Policy = None,
+    seed: Seed = 0,
+    recipe: Recipe = "digits",
+    broker: Broker = "auto",
+    folder: Folder = None,
+    keep: Keep = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run a whole federation on this machine and watch it.
+
+    A coordinator, edges and devices as separate processes find each other by zeroconf
+    on loopback, learn handwritten digits over MQTT, two digits per device, with a
+    budget for about six of eight. One device is too slow, one is killed half way.
+    Ctrl-C ends everything cleanly and still writes the report.
+    """
+    from .prepare import prepare  # noqa: PLC0415 - heavy imports belong to the command
+    from .result import conclude  # noqa: PLC0415
+    from .run import Demo, tidy  # noqa: PLC0415
+    from .view import choose_view  # noqa: PLC0415
+
+    settings, plan = prepare(
+        agents=agents,
+        edges=edges,
+        rounds=rounds,
+        policy=policy,
+        seed=seed,
+        recipe=recipe,
+        broker=broker,
+        folder=folder,
+    )
+    finish = Demo(settings=settings, plan=plan, view=choose_view(as_json=as_json)).run()
+    code = conclude(finish, settings=settings, plan=plan, as_json=as_json)
+    if not keep:
+        tidy(settings.directory, plan)
+    raise typer.Exit(code)

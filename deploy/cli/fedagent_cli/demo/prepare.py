@@ -1,0 +1,92 @@
+"""Check what the demo was asked for before anything is started."""
+
+import secrets
+import time
+from pathlib import Path
+
+from fedagent_cli import places
+from fedagent_cli.errors import UsageError
+from fedagent_coordinator import policies
+from fedagent_protocol.transport.broker import choose_kind
+from fedagent_protocol.transport.errors import LinkError
+from fedagent_task.errors import TaskError
+from fedagent_task.recipe import parse_recipe
+
+from .plan import Plan, make_plan
+from .run import Settings
+
+KINDS = ("auto", "mosquitto", "embedded")
+DIGITS = (64, 10)
+"""Features and classes of the bundled digits."""
+
+
+def prepare(
+    *,
+    agents: int,
+    edges: int,
+    rounds: int | None,
+    policy: str | None,
+    seed: int,
+    recipe: str,
+    broker: str,
+    folder: Path | None,
+) -> tuple[Settings, Plan]:
+    """Return the settings and the fleet, and make the demo's folder.
+
+    Raises:
+        UsageError: Something does not fit; the line names what does.
+    """
+    _check_broker(broker)
+    if policy is not None and policy not in policies.names():
+        raise UsageError(
+            f"no policy is named {policy!r}", f"there are: {', '.join(policies.names())}"
+        )
+    path = places.find_recipe(recipe)
+    sets = () if rounds is None else (f"rounds.count={rounds}",)
+    try:
+        read = parse_recipe(path.read_text(encoding="utf-8"), sets)
+    except (TaskError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path.name}: {error}") from error
+    if (read.model.features, read.model.outputs) != DIGITS:
+        raise UsageError(
+            f"{path.name} is not for digits: the demo's devices have 64 features and 10 classes",
+            "use --recipe digits, or start the roles yourself as in docs/quickstart.md",
+        )
+    plan = make_plan(agents=agents, edges=edges, deadline_s=read.rounds.deadline_s)
+    settings = Settings(
+        recipe=path,
+        sets=(*sets, f"budget.per_edge={plan.budget}"),
+        rounds=read.rounds.count,
+        policy=policy,
+        seed=seed,
+        broker=broker,
+        directory=_make_folder(folder),
+    )
+    return settings, plan
+
+
+def _check_broker(broker: str) -> None:
+    """Refuse a word that is no broker, and a broker that is not installed."""
+    if "://" in broker:
+        return
+    if broker not in KINDS:
+        raise UsageError(f"no broker {broker!r}", f"use {', '.join(KINDS)} or mqtt://HOST:PORT")
+    try:
+        choose_kind(broker)
+    except LinkError as error:
+        raise UsageError(str(error)) from error
+
+
+def _make_folder(wanted: Path | None) -> Path:
+    """Make the demo's folder; one of its own unless a name is given."""
+    if wanted is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        wanted = Path("fedagent-demo") / f"{stamp}-{secrets.token_hex(2)}"
+    wanted = wanted.expanduser().resolve()
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        if any(wanted.iterdir()):
+            raise UsageError(f"{wanted} is not empty", "name another folder with --dir")
+    except OSError as error:
+        raise UsageError(f"cannot use {wanted}: {error.strerror}", "use another --dir") from error
+    return wanted

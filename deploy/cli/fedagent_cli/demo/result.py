@@ -1,0 +1,144 @@
+"""How a demo ends: the report's files, one screen, one JSON line, one exit code."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedagent_cli.errors import INTERRUPTED, CliError, DemoError, UnbalancedError
+from fedagent_cli.output import credits_text, emit, say
+from fedagent_cli.report.story import AgentRow, Story
+from fedagent_cli.report.write import write_report
+
+from .plan import Plan
+from .run import Finish, Settings
+from .state import DemoState
+
+SIGNAL_BASE = 128
+
+
+def conclude(finish: Finish, *, settings: Settings, plan: Plan, as_json: bool) -> int:
+    """Write the report, tell the result, and return the exit code.
+
+    Raises:
+        UnbalancedError: The ledger does not add up.
+        DemoError: The run ended by itself before its last round.
+    """
+    data_dir = settings.directory / "coordinator"
+    story = _read(data_dir)
+    if story is None and not finish.signal:
+        raise DemoError("the coordinator left no run", f"see {data_dir}.log")
+    report = None
+    if story is not None:
+        story = _named(story, finish.state, plan, finish)
+        report = write_report(story, settings.directory)
+    result = summary(finish, story, settings=settings, plan=plan, report=report)
+    if as_json:
+        emit(result)
+    else:
+        show(result, story, data_dir)
+    if finish.signal:
+        return INTERRUPTED if finish.signal == 2 else SIGNAL_BASE + finish.signal
+    if not result["ledger_balanced"]:
+        raise UnbalancedError("the ledger does not balance", f"see {data_dir}")
+    if result["rounds_done"] != settings.rounds:
+        raise DemoError(
+            f"{result['rounds_done']} of {settings.rounds} rounds done", f"see {data_dir}.log"
+        )
+    return 0
+
+
+def summary(
+    finish: Finish, story: Story | None, *, settings: Settings, plan: Plan, report: Path | None
+) -> dict[str, object]:
+    """Return the demo's result as the last line of ``--json`` has it."""
+    first = finish.seconds_to_first_round
+    in_time = sum(row.in_time for row in story.rounds) if story else 0
+    ordered = sum(row.ordered for row in story.rounds) if story else 0
+    return {
+        "rounds_done": len(story.rounds) if story else 0,
+        "accuracy": story.accuracy if story else None,
+        "ledger_balanced": story.ledger_balanced if story else False,
+        "report": str(report) if report else None,
+        "seconds_to_first_round": None if first is None else round(first, 3),
+        "seconds": round(finish.seconds, 3),
+        "agents": len(plan.agents),
+        "edges": len(plan.edges),
+        "policy": story.policy if story else settings.policy,
+        "seed": settings.seed,
+        "spent": story.spent_micro if story else 0,
+        "ordered": ordered,
+        "in_time": in_time,
+        "broker": settings.broker if "://" in settings.broker else finish.state.broker,
+        "killed": plan.victim if _was_killed(finish.state, plan) else None,
+        "run": story.run if story else finish.state.run,
+        "data_dir": str(settings.directory / "coordinator"),
+        "interrupted": bool(finish.signal),
+    }
+
+
+def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None:
+    """Print one screen of results, and what to do next."""
+    from rich.panel import Panel  # noqa: PLC0415 - the view has loaded rich already
+    from rich.table import Table  # noqa: PLC0415
+
+    from fedagent_cli.output import console  # noqa: PLC0415
+
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(style="dim")
+    grid.add_column()
+    accuracy = result["accuracy"]
+    lines = {
+        "rounds": f"{result['rounds_done']} of {story.rounds_wanted if story else '?'}",
+        "accuracy": f"{accuracy:.3f}" if isinstance(accuracy, float) else "not measured",
+        "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
+        "spent": f"{credits_text(story.spent_micro if story else 0)} credits",
+        "ledger": "balanced" if result["ledger_balanced"] else "NOT BALANCED",
+        "policy": str(result["policy"]),
+        "broker": str(result["broker"]),
+        "time": f"{result['seconds']} s, first round after {result['seconds_to_first_round']} s",
+        "report": str(result["report"] or "none"),
+    }
+    for name, text in lines.items():
+        grid.add_row(name, text)
+    ended = "fedagent demo, ended early" if result["interrupted"] else "fedagent demo"
+    console().print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
+    if story is not None:
+        say(f"Look closer:  fedagent rounds --data-dir {data_dir}")
+    say(
+        "Next, in three terminals:  fedagent coordinator start --recipe digits"
+        "  |  fedagent edge start  |  fedagent start --stream digits"
+    )
+
+
+def _read(data_dir: Path) -> Story | None:
+    """Return the run's story, or None when the coordinator never began one."""
+    from fedagent_cli.report.reader import read_story  # noqa: PLC0415 - needs the store
+
+    try:
+        return read_story(data_dir)
+    except CliError:
+        return None
+
+
+def _named(story: Story, state: DemoState, plan: Plan, finish: Finish) -> Story:
+    """Give agents and edges the demo's names, and tell how it was set up."""
+    notes = {agent.name: agent.note for agent in state.agents.values()}
+    agents: list[AgentRow] = [
+        replace(agent, name=state.agent_name(agent.agent)) for agent in story.agents
+    ]
+    agents.sort(key=lambda agent: (len(agent.name), agent.name))
+    first = finish.seconds_to_first_round
+    facts = {
+        "fleet": f"{len(plan.agents)} agents, {len(plan.edges)} edges, all on one machine",
+        "broker": state.broker,
+        "first round after": "-" if first is None else f"{first:.1f} s",
+        "whole demo": f"{finish.seconds:.1f} s",
+        "slow on purpose": plan.slow or "nobody",
+        "killed with SIGKILL": plan.victim if _was_killed(state, plan) else "nobody",
+        **notes,
+    }
+    edges = {edge: state.edge_name(edge) for edge in story.edges}
+    return replace(story, agents=tuple(agents), edges=edges, facts={**story.facts, **facts})
+
+
+def _was_killed(state: DemoState, plan: Plan) -> bool:
+    return bool(plan.victim) and state.agents[plan.victim].state == "killed"

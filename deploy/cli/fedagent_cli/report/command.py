@@ -1,0 +1,64 @@
+"""`fedagent report`: any run as one HTML page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedagent_cli import options, places
+from fedagent_cli.output import emit, say
+
+Data = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Data directory of the coordinator.", show_default="$FEDAGENT_HOME/coordinator"
+    ),
+]
+Folder = Annotated[
+    Path | None, typer.Option("--out", help="Folder for the files.", show_default="here")
+]
+
+
+def mount(app: typer.Typer, *, panel: str) -> None:
+    """Add the command to the app."""
+    app.command(
+        "report",
+        rich_help_panel=panel,
+        epilog=options.examples(
+            "fedagent report", "fedagent report /srv/fedagent/coordinator --out /var/www/run-7"
+        ),
+    )(report)
+
+
+def report(
+    *,
+    data_dir: Data = None,
+    run: options.RunId = None,
+    out: Folder = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a run as report.html (one file, no outside requests) and report.json.
+
+    It may be read while the coordinator runs. Plots need the extra `report`.
+    """
+    from . import plots  # noqa: PLC0415 - heavy imports belong to the command
+    from .reader import read_story  # noqa: PLC0415
+    from .write import write_report  # noqa: PLC0415
+
+    story = read_story(data_dir or places.data_dir("coordinator"), run)
+    html = write_report(story, (out or Path()).expanduser().resolve())
+    if as_json:
+        emit(
+            {
+                "report": str(html),
+                "run": story.run,
+                "rounds_done": len(story.rounds),
+                "accuracy": story.accuracy,
+                "ledger_balanced": story.ledger_balanced,
+                "plots": plots.available(),
+            }
+        )
+        return
+    say(f"{html}: {len(story.rounds)} rounds of {story.recipe}")
+    if not plots.available():
+        say("without plots; for those: pip install 'fedagent[report]'")

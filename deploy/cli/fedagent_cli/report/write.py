@@ -1,0 +1,24 @@
+"""Write a story as `report.html` and `report.json`."""
+
+import json
+from pathlib import Path
+
+from . import page, plots
+from .story import Story
+
+HTML = "report.html"
+JSON = "report.json"
+
+
+def write_report(story: Story, folder: Path) -> Path:
+    """Write both files into a folder and return the page's path.
+
+    Without matplotlib the page has no plots and says what to install.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = plots.draw_all(story) if plots.available() else []
+    html = folder / HTML
+    html.write_text(page.render(story, drawn), encoding="utf-8")
+    record = json.dumps(story.record(), indent=1)
+    (folder / JSON).write_text(record + "\n", encoding="utf-8")
+    return html
