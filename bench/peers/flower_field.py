@@ -70,8 +70,9 @@ class FlowerField:
     env: Path
     work: Path
     agents: int
-    nodes: list[psutil.Process] = field(default_factory=list)
-    server: psutil.Process | None = None
+    nodes: list[psutil.Popen] = field(default_factory=list)
+    server: psutil.Popen | None = None
+    _all: list[psutil.Popen] = field(default_factory=list)
     _address: str = ""
 
     @property
@@ -130,6 +131,10 @@ class FlowerField:
             if process is not None and not process_tree.living(process):
                 raise PeerError(f"{name} ended:\n{self.log_tail(name)}")
 
+    def stop(self) -> None:
+        """End every process of the deployment, those it started itself included."""
+        process_tree.stop_all(self._all)
+
     def log_tail(self, name: str) -> str:
         """Return the last lines that a process wrote."""
         path = self.work / f"{name}.log"
@@ -148,7 +153,9 @@ class FlowerField:
             "NO_PROXY": HOST,
         }
         command = [str(binaries / program), *arguments]
-        return process_tree.spawn(command, log=self.work / f"{name}.log", env=own)
+        process = process_tree.spawn(command, log=self.work / f"{name}.log", env=own)
+        self._all.append(process)
+        return process
 
     def _await_port(self, port: int) -> None:
         end = time.monotonic() + START_S

@@ -86,7 +86,7 @@ def measure(case: Case, env: Path, version: str) -> dict[str, object]:
             _check(watch.stamps, case)
             idle = [process_tree.pss_bytes(node) for node in _when_idle(field.nodes)]
         finally:
-            killed = process_tree.stop_all()
+            field.stop()
     first, *later = (b.at - a.at for a, b in zip(watch.stamps, watch.stamps[1:], strict=False))
     cpu = [b - a for a, b in zip(watch.cpu_first, watch.cpu_last, strict=True)]
     return {
@@ -103,7 +103,6 @@ def measure(case: Case, env: Path, version: str) -> dict[str, object]:
         "node_cpu_seconds_per_round": round(statistics.median(cpu) / (case.rounds - 1), 3),
         "node_idle_pss_bytes": int(statistics.median(idle)),
         "server_peak_pss_bytes": watch.server_peak_pss_bytes,
-        "killed": killed,
     }
 
 
@@ -144,7 +143,7 @@ def _check(stamps: list[Stamp], case: Case) -> None:
             raise PeerError(f"round {number}: not what {case.agents} clients send: {stamp}")
 
 
-def _when_idle(nodes: list[psutil.Process]) -> list[psutil.Process]:
+def _when_idle(nodes: list[psutil.Popen]) -> list[psutil.Popen]:
     """Wait until no node runs a client app any more."""
     end = time.monotonic() + IDLE_LIMIT_S
     while any(process_tree.busy(node) for node in nodes):

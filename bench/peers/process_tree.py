@@ -1,4 +1,4 @@
-"""What a process and everything it started cost, and how to end them all."""
+"""What a peer's processes and everything they start cost, and how to end them all."""
 
 import os
 import signal
@@ -18,7 +18,10 @@ _GONE = (psutil.NoSuchProcess, psutil.AccessDenied)
 
 
 def spawn(command: list[str], *, log: Path, env: dict[str, str]) -> psutil.Popen:
-    """Start a command as a process group of its own that cannot outlive us."""
+    """Start a command below a tether (which see) and return the tether.
+
+    The functions here take tethers and count what is below them, not the tether.
+    """
     with log.open("ab") as out:
         return psutil.Popen(
             [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command],
@@ -30,23 +33,24 @@ def spawn(command: list[str], *, log: Path, env: dict[str, str]) -> psutil.Popen
         )
 
 
-def cpu_seconds(root: psutil.Process) -> float:
-    """Return the processor time of a tree, the children already reaped included.
+def cpu_seconds(held: psutil.Process) -> float:
+    """Return the processor time of all below a tether, those already reaped included.
 
-    A child that has ended and is not reaped still counts, by its own figures.
+    A process that has ended and is not reaped still counts, by its own figures.
     """
-    total = 0.0
-    for process in _tree(root):
+    times = held.cpu_times()
+    total = times.children_user + times.children_system
+    for process in held.children(recursive=True):
         with suppress(*_GONE):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
-    return total
+    return float(total)
 
 
-def pss_bytes(root: psutil.Process) -> int:
-    """Return the proportional set size of a tree (shared pages divided by their users)."""
+def pss_bytes(held: psutil.Process) -> int:
+    """Return the proportional set size below a tether: shared pages count by their share."""
     total = 0
-    for process in _tree(root):
+    for process in held.children(recursive=True):
         with suppress(*_GONE, OSError):
             rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text("ascii")
             total += sum(
@@ -57,56 +61,41 @@ def pss_bytes(root: psutil.Process) -> int:
     return total
 
 
-def stop_all() -> int:
-    """End every descendant of this process; return how many had to be killed.
-
-    Call `tether.adopt_orphans` before the first `spawn`, or a grandchild whose parent
-    is gone escapes. Processes are named by pid and start time, never by name.
-    """
-    alive = psutil.Process().children(recursive=True)
-    _signal(alive, signal.SIGTERM)
-    psutil.wait_procs(alive, timeout=TERM_GRACE_S)
-    killed = 0
-    # What was adopted while its parent ended is found by looking again.
-    for _ in range(KILL_ATTEMPTS):
-        rest = [p for p in psutil.Process().children(recursive=True) if not _ended(p)]
-        if not rest:
-            break
-        killed += len(rest)
-        _signal(rest, signal.SIGKILL)
-        psutil.wait_procs(rest, timeout=KILL_GRACE_S)
-    _reap()
-    return killed
+def busy(held: psutil.Process) -> bool:
+    """Return whether anything lives below the children of the tethered process."""
+    calm = {held.pid, *(p.pid for p in held.children())}
+    return any(living(p) and p.ppid() not in calm for p in held.children(recursive=True))
 
 
 def living(process: psutil.Process) -> bool:
     """Return whether the process has not ended."""
-    return not _ended(process)
-
-
-def busy(root: psutil.Process) -> bool:
-    """Return whether a child of the process has living children of its own."""
-    return any(not _ended(p) and p.ppid() != root.pid for p in _tree(root)[1:])
-
-
-def _tree(root: psutil.Process) -> list[psutil.Process]:
     try:
-        return [root, *root.children(recursive=True)]
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
-        return []
+        return False
+
+
+def stop_all(tethers: list[psutil.Popen]) -> None:
+    """End every tether, and with each all that is below it; collect what is left.
+
+    Call `tether.adopt_orphans` before the first `spawn`: what a tether that was
+    killed leaves behind then comes to us.
+    """
+    _signal(list(tethers), signal.SIGTERM)
+    psutil.wait_procs(tethers, timeout=TERM_GRACE_S)
+    for _ in range(KILL_ATTEMPTS):
+        rest = [p for p in psutil.Process().children(recursive=True) if living(p)]
+        if not rest:
+            break
+        _signal(rest, signal.SIGKILL)
+        psutil.wait_procs(rest, timeout=KILL_GRACE_S)
+    _reap()
 
 
 def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         with suppress(*_GONE):
             process.send_signal(number)
-
-
-def _ended(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _reap() -> None:

@@ -155,7 +155,7 @@ class BudgetExceededError(LedgerError):
 
 
 class DuplicateRoundError(LedgerError):
-    """Raised when a round is reserved a second time; nothing was written."""
+    """Raised when a round is reserved again, or after a later one; nothing was written."""
 
     def __init__(self, run_id: str, round_: int) -> None:
         super().__init__(run_id, round_)
@@ -163,7 +163,7 @@ class DuplicateRoundError(LedgerError):
         self.round = round_
 
     def __str__(self) -> str:
-        return f"round {self.round} of run {self.run_id[:8]} is reserved already"
+        return f"round {self.round} of run {self.run_id[:8]} does not come after the last one"
 
 
 class RefusedEntryError(LedgerError):

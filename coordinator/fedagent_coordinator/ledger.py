@@ -128,9 +128,7 @@ class LedgerWriter:
 
     def reload(self) -> None:
         """Read the head of the chain, after opening and after a rollback."""
-        row = self._db.execute(
-            "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
-        ).fetchone()
+        row = self._db.execute("SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
         self.seq, self.hash = row or (0, GENESIS)
 
     def append(self, run_id: str | None, transfers: Iterable[Transfer], at_ms: int) -> None:

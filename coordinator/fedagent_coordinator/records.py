@@ -17,7 +17,7 @@ from .policies.base import Feedback, RoundView, Selection
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
-_DTYPES = frozenset("|b1 |i1 |u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8".split())
+_DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8"])
 _FEEDBACK = (
     "pairs",
     "X",

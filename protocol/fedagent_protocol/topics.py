@@ -107,7 +107,7 @@ def coordinator_filters(site: str) -> tuple[str, ...]:
     return (f"{ROOT}/{site}/e/+/up/#",)
 
 
-def parse(topic: str) -> Topic:  # noqa: PLR0911 - one return per form of the tree
+def parse(topic: str) -> Topic:
     """Return the parts of a topic.
 
     Raises:

@@ -128,7 +128,7 @@ def recipe_from_table(table: Mapping[str, object]) -> Recipe:
 
 def recipe_digest(recipe: Recipe) -> str:
     """Return the SHA-256 that names this recipe: same content, same run."""
-    return hashlib.sha256(b"fedagent recipe 1\n" + _encoder.encode(recipe)).hexdigest()
+    return hashlib.sha256(b"fedagent recipe 1\n" + _encoder.encode(_canonical(recipe))).hexdigest()
 
 
 def task_of(recipe: Recipe) -> TaskSpec:
@@ -141,7 +141,7 @@ def task_of(recipe: Recipe) -> TaskSpec:
 def task_bytes(recipe: Recipe | TaskSpec) -> bytes:
     """Return the canonical bytes of the task, at most `MAX_TASK_BYTES`."""
     task = task_of(recipe) if isinstance(recipe, Recipe) else recipe
-    return _encoder.encode(task)
+    return _encoder.encode(_canonical(task))
 
 
 def task_digest(body: bytes) -> str:
@@ -171,6 +171,25 @@ def parse_task(body: bytes) -> TaskSpec:
     except RecipeError as error:
         raise TaskFormatError(error.key, error.reason) from error
     return task
+
+
+def _canonical(struct: msgspec.Struct) -> Table:
+    """Return only what differs from the defaults, however it was spelled."""
+    content: Table = {}
+    for item in msgspec.structs.fields(struct):
+        value = getattr(struct, item.name)
+        if isinstance(value, msgspec.Struct):
+            if inner := _canonical(value):
+                content[item.encode_name] = inner
+        elif item.required or value != _default(item):
+            content[item.encode_name] = value
+    return content
+
+
+def _default(item: msgspec.structs.FieldInfo) -> object:
+    if item.default_factory is not msgspec.NODEFAULT:
+        return item.default_factory()
+    return item.default
 
 
 def _with(table: Mapping[str, object], parts: list[str], value: object) -> Table:

@@ -31,7 +31,7 @@ def _text(description: str, *examples: object) -> Meta:
     return Meta(description=description, examples=list(examples))
 
 
-class _Section(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the recipe."""
 
 

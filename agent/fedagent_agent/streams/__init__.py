@@ -1,1 +1,1 @@
-"""Sources of samples."""
+"""Sources of samples. Importing this package, or `spec`, does not import numpy."""

@@ -11,6 +11,8 @@ from fedagent_protocol.columns import Columns, unpack
 from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import CHUNK_BYTES, RoundColumns
 
+from .settings import Window
+
 LOST_S = 15.0
 """Silence after which an edge is gone: three periods of its status."""
 
@@ -97,9 +99,14 @@ class EdgeSession:
 
 @dataclass(slots=True)
 class EdgeTable:
-    """All edges heard in this run, by id; insertion order is the order of joining."""
+    """All edges heard in this run, by id; insertion order is the order of joining.
+
+    Attributes:
+        windows: What edges had learnt before this process began, until they come.
+    """
 
     indices: Indices
+    windows: dict[str, Window] = field(default_factory=dict)
     by_id: dict[str, EdgeSession] = field(default_factory=dict)
 
     def live(self) -> list[EdgeSession]:
@@ -112,6 +119,10 @@ class EdgeTable:
         if session is None:
             session = EdgeSession(edge, self.indices.edge(edge), epoch, now, expected)
             self.by_id[edge] = session
+            window = self.windows.pop(edge, None)
+            if window is not None:
+                session.expected = window.model
+                session.window_weight = window.weight
             return session, True
         changed = not session.live or session.epoch != epoch
         if session.epoch != epoch:

@@ -91,7 +91,7 @@ class Models:
     def _weight(self, edge: EdgeSession) -> float:
         """Return how much an edge's model counts (docs/coordinator.md)."""
         if self.settings.weighting is Weighting.UNIFORM:
-            return 1.0 if edge.model else 0.0
+            return 1.0 if edge.model or edge.window_weight > 0 else 0.0
         return edge.window_weight
 
     def on_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
@@ -115,6 +115,8 @@ class Models:
         assert self.work is not None
         round_ = self.work.round
         self.work = None
+        # Edges that did not come in time for this merge start from it when they come.
+        self.edges.windows.clear()
         if digest != self.digest:
             self.digest = digest
             self.serving.replace(digest, self.size)

@@ -43,6 +43,7 @@ from .effects import (
     Learn,
     Mark,
     Reserve,
+    Send,
     Settle,
 )
 from .errors import NeedsUnmetError
@@ -113,7 +114,8 @@ class RoundEngine:
             raise NeedsUnmetError(settings.policy, unmet, ())
         self.settings = settings
         self.policy = policy
-        self.edges = EdgeTable(indices)
+        windows = {window.edge: window for window in progress.windows}
+        self.edges = EdgeTable(indices, windows)
         self.phase = Phase.IDLE
         self.round = progress.next_round
         self.rounds_done = progress.rounds_done
@@ -146,7 +148,7 @@ class RoundEngine:
         """Begin: edges will say hello when they hear the beacon."""
         self._gate.started_at = now
         if self.rounds_done >= self.settings.count:
-            return self._finish("rounds", now)
+            return self._finish_late(now)
         return self._wait("edges", now)
 
     def receive(  # noqa: PLR0911 - one return per message
@@ -227,6 +229,12 @@ class RoundEngine:
                 return None
         return min((time for time in times if time is not None), default=None)
 
+    def farewell(self) -> list[Send]:
+        """Return the end of the run for every edge, to be said again for a while."""
+        if self.phase is not Phase.ENDED:
+            return []
+        return [self._say.run_ended(edge.id, self._finishing) for edge in self.edges.live()]
+
     def part_checked(self, digest: str, *, intact: bool, now: float) -> list[Effect]:
         """Take in whether a pulled model is what its digest says."""
         work = self.models.work
@@ -249,8 +257,8 @@ class RoundEngine:
         return [
             CommitModel(round_, digest),
             *self.models.adopt(digest, now),
-            Evaluate(round_, digest),
             *self._round_over(now),
+            Evaluate(round_, digest),
         ]
 
     # -------------------------------------------------------------- edges' say
@@ -340,7 +348,11 @@ class RoundEngine:
         return self.models.on_chunk(edge, chunk, now) + self._merge_if_complete(now)
 
     def _hear(self, edge: str, epoch: str, now: float) -> tuple[EdgeSession, bool]:
-        return self.edges.hear(edge, epoch, now, self.models.digest)
+        session, changed = self.edges.hear(edge, epoch, now, self.models.digest)
+        if changed:
+            # What its former process answered names sessions that are no more.
+            self._survey.answers.pop(edge, None)
+        return session, changed
 
     def _greet(self, session: EdgeSession, now: float, *, changed: bool) -> list[Effect]:
         """Welcome an edge, and bring one that is new or restarted up to date."""
@@ -372,6 +384,8 @@ class RoundEngine:
 
     def _open(self, now: float) -> list[Effect]:
         """Ask all edges for this round's columns."""
+        if self.rounds_done >= self.settings.count:
+            return self._finish_late(now)
         self.phase = Phase.OBSERVING
         self._survey = Survey(now, now + REOPEN_S)
         live = self.edges.live()
@@ -570,11 +584,19 @@ class RoundEngine:
             return self._begin_merge(self._over, {}, now)
         return self._end(reason)
 
+    def _finish_late(self, now: float) -> list[Effect]:
+        """End a run whose last round was settled before a crash and not merged."""
+        patient = now - self._gate.started_at < self.settings.resume_wait_s
+        if self.edges.windows and patient:
+            self.phase = Phase.IDLE
+            return self._patience.wait("edges", now, edges=len(self.edges.live()), agents=0)
+        return self._finish("rounds", now)
+
     def _end(self, reason: str) -> list[Effect]:
         self.phase = Phase.ENDED
         self._patience.sleep()
         self._finishing = reason
-        return [End(reason), *(self._say.run_ended(edge.id, reason) for edge in self.edges.live())]
+        return [End(reason), *self.farewell()]
 
     def _wait(self, reason: str, now: float, *, edges: int = 0, agents: int = 0) -> list[Effect]:
         self.phase = Phase.IDLE

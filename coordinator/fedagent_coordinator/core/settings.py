@@ -53,6 +53,20 @@ class Settings:
     needs_wait_s: float = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one edge has learnt, by the books, since the last merge.
+
+    Attributes:
+        model: Digest of its model.
+        weight: Weight of the updates in it.
+    """
+
+    edge: str
+    model: str
+    weight: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Where a run stands when the engine starts.
@@ -63,6 +77,7 @@ class Progress:
         spent_micro: What was paid.
         model: Digest of the global model.
         model_size: Its bytes; the same for every model of the run.
+        windows: Edge models that were settled and not merged.
     """
 
     next_round: int
@@ -70,3 +85,4 @@ class Progress:
     spent_micro: int
     model: str
     model_size: int
+    windows: tuple[Window, ...] = ()

@@ -97,7 +97,11 @@ def explained(
     notes: Mapping[str, float] | None = None,
 ) -> Selection:
     """Return the selection of `pairs` with the constraint that bound each pair."""
-    left = view.edge_budget - np.asarray(spent_per_edge(view, pairs), dtype=np.int64)
+    spent = spent_per_edge(view, pairs)
+    left = np.array(
+        [max(b - s, -1) for b, s in zip(view.edge_budget.tolist(), spent, strict=True)],
+        dtype=np.int64,
+    )
     busy = np.zeros(len(view.client_price), dtype=np.bool_)
     busy[view.pair_client[pairs]] = True
     bound = np.full(len(view.pair_client), Bound.RANK, dtype=np.int8)

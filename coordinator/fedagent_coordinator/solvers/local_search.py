@@ -210,7 +210,9 @@ class LocalSearch:
         members = self._members.get(edge, [])
         if len(members) <= _LEAVERS:
             return list(members)
-        by_density = sorted(members, key=lambda r: float(self._value[r]) / max(int(self._cost[r]), 1))
+        by_density = sorted(
+            members, key=lambda r: float(self._value[r]) / max(int(self._cost[r]), 1)
+        )
         return by_density[:_LEAVERS]
 
     def _rows_of(self, client: int) -> list[int]:

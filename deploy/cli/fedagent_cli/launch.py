@@ -81,7 +81,7 @@ def check(role: str, config: Config) -> None:
     module = importlib.import_module(f"{MODULES[role]}.config")
     try:
         module.load(json.dumps(config))
-    except ValueError as error:
+    except module.ConfigError as error:
         raise UsageError(str(error)) from error
 
 

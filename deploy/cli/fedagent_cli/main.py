@@ -19,15 +19,16 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     epilog=examples(
-        "fedagent demo                                    a whole federation on this machine",
-        "fedagent coordinator start --recipe digits       then, in other terminals:",
+        "fedagent demo",
+        "fedagent coordinator start --recipe digits",
         "fedagent edge start",
         "fedagent start --stream digits",
-        "fedagent doctor                                  what is missing here, and the mend",
+        "fedagent doctor",
     ),
 )
 AGENT = "Run a role"
 READ = "Read a run"
+CARE = "Look after the machine"
 
 app.command(
     "start",
@@ -44,7 +45,7 @@ demo_command.mount(app, panel=AGENT)
 reading.mount(app, panel=READ)
 models.mount(app, panel=READ)
 report_command.mount(app, panel=READ)
-doctor.mount(app)
+doctor.mount(app, panel=CARE)
 
 
 def _version(wanted: bool) -> None:

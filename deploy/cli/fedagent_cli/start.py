@@ -198,11 +198,19 @@ def coordinator_start(
         bool | None,
         typer.Option("--new-run", help="Start over, although this directory holds a run."),
     ] = None,
+    accept_lost_history: Annotated[
+        bool | None,
+        typer.Option("--accept-lost-history", help="Go on with a database older than it was."),
+    ] = None,
     wait_edges: Annotated[
         int | None, typer.Option(help="Edges wanted before round 1.", show_default="1")
     ] = None,
     wait_agents: Annotated[
         int | None, typer.Option(help="Agents wanted before round 1.", show_default="1")
+    ] = None,
+    grace_s: Annotated[
+        float | None,
+        typer.Option(help="Seconds beyond max_wait for an edge's report.", show_default="2"),
     ] = None,
     linger_s: Annotated[
         float | None, typer.Option(help="Seconds to tell the edges that the run has ended.")
@@ -238,6 +246,8 @@ def coordinator_start(
             "policy": policy,
             "seed": seed,
             "new_run": new_run,
+            "accept_lost_history": accept_lost_history,
+            "grace_s": grace_s,
             "wait_edges": wait_edges,
             "wait_agents": wait_agents,
             "linger_s": linger_s,

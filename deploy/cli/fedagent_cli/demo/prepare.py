@@ -61,6 +61,7 @@ def prepare(
         seed=seed,
         broker=broker,
         directory=_make_folder(folder),
+        max_wait_s=read.rounds.max_wait_s,
     )
     return settings, plan
 

@@ -35,6 +35,7 @@ class Settings:
         sets: Recipe overrides, ``key.path=value``.
         broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of a running broker.
         directory: Data directories, logs and the report go here.
+        max_wait_s: The recipe's; a round may take that long.
     """
 
     recipe: Path
@@ -44,6 +45,7 @@ class Settings:
     seed: int
     broker: str
     directory: Path
+    max_wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +169,14 @@ class Demo:
             if code is None or process.name in self._told_exits or process.role == "coordinator":
                 continue
             self._told_exits.add(process.name)
+            if not self.state.round:
+                raise _fallen(process, code)
             if process.name != self.plan.victim:
                 self._note(f"{process.name} ended with exit code {code}, see {process.log.name}")
                 fallen = self.state.agents.get(process.name) or self.state.edges.get(process.name)
                 if fallen is not None:
                     fallen.state = "ended"
-        limit = STALL_S if self.state.round else START_S
+        limit = STALL_S + self.settings.max_wait_s if self.state.round else START_S
         if time.monotonic() - self._moved_at > limit:
             what = "further round" if self.state.round else "first round"
             raise DemoError(
@@ -190,17 +194,22 @@ class Demo:
         while not self._events.empty():
             self._take(*self._events.get())
         if code != 0:
-            tail = coordinator.log.read_text(errors="replace").strip().splitlines()
-            raise DemoError(
-                f"the coordinator ended with exit code {code}: {tail[-1] if tail else 'no log'}",
-                f"see {coordinator.log} and docs/exit-codes.md",
-            )
+            raise _fallen(coordinator, code)
 
 
 def tidy(directory: Path, plan: Plan) -> None:
     """Remove the data directories of agents and edges; logs and the run's data stay."""
     for name in (*plan.edges, *(agent.name for agent in plan.agents)):
         shutil.rmtree(directory / name, ignore_errors=True)
+
+
+def _fallen(process: RoleProcess, code: int) -> DemoError:
+    """Return the error for a process that ended when it should not have."""
+    tail = process.log.read_text(errors="replace").strip().splitlines()
+    return DemoError(
+        f"{process.name} ended with exit code {code}: {tail[-1][:300] if tail else 'no log'}",
+        f"see {process.log} and docs/exit-codes.md",
+    )
 
 
 def _first_state(plan: Plan, rounds: int) -> DemoState:

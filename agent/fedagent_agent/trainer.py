@@ -1,0 +1,162 @@
+"""The trainer: a resident child process of the agent that does the numeric work.
+
+Run as ``python -m fedagent_agent.trainer``; requests come on stdin, answers go to
+stdout, see `trainer_wire`. It ends when stdin does. It looks at stdin between any
+two iterations, so that it can be cancelled without threads.
+
+Nothing it logs contains a sample: of an exception only type and place are told.
+"""
+
+import logging
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+
+from .trainer_wire import (
+    Cancel,
+    Failed,
+    FrameBuffer,
+    Open,
+    Reply,
+    Request,
+    Stop,
+    Train,
+    TrainerWireError,
+    decode_request,
+    encode_frame,
+)
+from .training import Trainer
+
+_log = logging.getLogger(__name__)
+
+_MAX_WAITING = 64
+_READ_BYTES = 65_536
+EXIT_WIRE = 3
+"""Exit code when the agent's bytes are no requests."""
+
+
+class EndedError(Exception):
+    """Raised when stdin is at its end or `Stop` came: the process shall end."""
+
+
+class Requests:
+    """The requests on a file descriptor, in order; cancels overtake the others."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._frames = FrameBuffer()
+        self._waiting: deque[Request] = deque()
+        self._cancelled: int | None = None
+
+    def next(self) -> Request:
+        """Wait for the next request.
+
+        Raises:
+            EndedError: There will be none.
+        """
+        while not self._waiting:
+            self._read()
+        return self._waiting.popleft()
+
+    def cancelled(self, job: int, wait_s: float = 0.0) -> bool:
+        """Look whether this job was cancelled; wait for at most so long."""
+        until = time.monotonic() + wait_s
+        while self._cancelled != job:
+            left = max(0.0, until - time.monotonic())
+            if not select.select([self._fd], [], [], left)[0]:
+                return False
+            self._read()
+        return True
+
+    def _read(self) -> None:
+        data = os.read(self._fd, _READ_BYTES)
+        if not data:
+            raise EndedError
+        for body in self._frames.feed(data):
+            request = decode_request(body)
+            if isinstance(request, Cancel):
+                self._cancelled = request.job
+            elif isinstance(request, Stop):
+                raise EndedError
+            else:
+                self._waiting.append(request)
+        if len(self._waiting) > _MAX_WAITING:
+            raise TrainerWireError("too many requests wait")
+
+
+def place_of(error: BaseException) -> str:
+    """Return type and place of an exception; its text might quote a sample."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}"
+
+
+def serve(requests_fd: int, replies_fd: int) -> None:
+    """Answer requests until there are no more."""
+    requests = Requests(requests_fd)
+    trainer = Trainer(requests.cancelled)
+    try:
+        while True:
+            request = requests.next()
+            _send(replies_fd, _answer(trainer, request))
+    except EndedError:
+        return
+    finally:
+        trainer.close()
+
+
+def _answer(trainer: Trainer, request: Request) -> Reply:
+    try:
+        if isinstance(request, Open):
+            return trainer.open(request)
+        assert isinstance(request, Train)
+        return trainer.train(request)
+    except EndedError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the top of a job: told by type and place
+        place = place_of(error)
+        _log.error("job %d failed: %s", request.job, place)
+        return Failed(job=request.job, reason="error", detail=place)
+
+
+def _send(fd: int, reply: Reply) -> None:
+    data = memoryview(encode_frame(reply))
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BrokenPipeError as error:
+            raise EndedError from error
+
+
+def _tell_place(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Report an uncaught exception without its text."""
+    del kind, trace
+    _log.critical("the trainer ends: %s", place_of(error))
+
+
+def main() -> int:
+    """Serve the agent over stdin and stdout."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    sys.excepthook = _tell_place
+    # Ctrl-C goes to the whole group; the agent decides what it means for us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    replies_fd = os.dup(1)
+    os.dup2(2, 1)  # a stray print must not end up between frames
+    try:
+        serve(0, replies_fd)
+    except TrainerWireError as error:
+        _log.critical("the trainer ends: %s", error)
+        return EXIT_WIRE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""What the agent and its trainer process say to each other over two pipes.
+
+A frame is four bytes of length, big-endian, and that much MessagePack. Tensors go
+by file. This module imports no numpy: the agent itself does not need it.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.msgpack import Decoder, Encoder
+
+MAX_FRAME_BYTES = 128 * 1024
+"""Longest frame; a task has at most half of it."""
+
+_PREFIX = 4
+
+Text = Annotated[str, Meta(max_length=1000)]
+PathText = Annotated[str, Meta(max_length=8192)]
+
+
+class TrainerWireError(Exception):
+    """Raised when bytes on a pipe are no frame of the expected kind."""
+
+
+class _Frame(Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):
+    """What every frame carries: the number that its answer repeats."""
+
+    job: int
+
+
+class Open(_Frame, frozen=True, kw_only=True, tag="open"):
+    """Take this task, and open the stream for it.
+
+    Attributes:
+        task: Canonical bytes of a `TaskSpec`.
+        stream: Description of the stream, as a person writes it.
+        offset: Where to go on in the stream, as `Trained.offset` said.
+        slow_s: Extra seconds of every training; for demos and tests.
+    """
+
+    task: bytes
+    stream: PathText
+    seed: int
+    offset: int = 0
+    slow_s: float = 0.0
+
+
+class Train(_Frame, frozen=True, kw_only=True, tag="train"):
+    """Train from the model file, and write the update to `out`."""
+
+    model: PathText
+    out: PathText
+    iterations: int = 0
+
+
+class Cancel(_Frame, frozen=True, kw_only=True, tag="cancel"):
+    """Give up the training with this number; it answers `Failed(cancelled)`."""
+
+
+class Stop(_Frame, frozen=True, kw_only=True, tag="stop"):
+    """End the process."""
+
+
+class Opened(_Frame, frozen=True, kw_only=True, tag="opened"):
+    """The stream is open and fits the task.
+
+    Attributes:
+        labels: Labels that can come, as far as the stream knows them.
+    """
+
+    features: int
+    dtype: str
+    labels: tuple[int, ...] = ()
+
+
+class Refused(_Frame, frozen=True, kw_only=True, tag="refused"):
+    """The stream does not fit the task; `key` is the recipe's or the stream's."""
+
+    key: Text
+    detail: Text
+
+
+class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
+    """The update is on disk.
+
+    Attributes:
+        digest: SHA-256 of the file, of `size` bytes.
+        num_samples: Samples that the update rests on.
+        seconds: From the request to the file on disk.
+        seconds_per_iteration: Of the learning alone.
+        arrivals: Samples that came since the last training.
+        loss: Mean loss over the training.
+        norm: L2 norm of the update over all tensors.
+        offset: Position of the stream, to resume at.
+        counters: Samples dropped or refused since `open`, by reason.
+    """
+
+    digest: str
+    size: int
+    num_samples: int
+    iterations: int
+    seconds: float
+    seconds_per_iteration: float
+    arrivals: int
+    loss: float
+    norm: float
+    offset: int = 0
+    counters: dict[str, int] = {}
+
+
+class Failed(_Frame, frozen=True, kw_only=True, tag="failed"):
+    """There is no update.
+
+    Attributes:
+        reason: ``cancelled``, ``timeout``, ``no_data``, ``model`` (the base is not
+            what the task says), ``diverged``, ``norm``, ``stream``, ``not_open``,
+            ``disk``, ``died`` or ``error``.
+        detail: One line, without anything of a sample.
+        offset: Position of the stream, where it is open.
+    """
+
+    reason: Text
+    detail: Text = ""
+    offset: int | None = None
+
+
+Request = Open | Train | Cancel | Stop
+Reply = Opened | Refused | Trained | Failed
+
+_encoder = Encoder()
+_requests: Decoder[Request] = Decoder(Request)
+_replies: Decoder[Reply] = Decoder(Reply)
+
+
+def encode_frame(message: Request | Reply) -> bytes:
+    """Return the message as a frame.
+
+    Raises:
+        TrainerWireError: It is longer than a frame may be.
+    """
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise TrainerWireError(f"a frame of {len(body)} bytes is over {MAX_FRAME_BYTES}")
+    return len(body).to_bytes(_PREFIX, "big") + body
+
+
+def frame_length(prefix: bytes | bytearray) -> int:
+    """Return the length that a frame's first four bytes announce, within the limit."""
+    length = int.from_bytes(prefix, "big")
+    if length > MAX_FRAME_BYTES:
+        raise TrainerWireError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}")
+    return length
+
+
+def decode_request(body: bytes) -> Request:
+    """Decode what the agent asked."""
+    try:
+        return _requests.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise TrainerWireError("the bytes are no request") from error
+
+
+def decode_reply(body: bytes) -> Reply:
+    """Decode what the trainer answered."""
+    try:
+        return _replies.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise TrainerWireError("the bytes are no reply") from error
+
+
+class FrameBuffer:
+    """Cut a byte stream into frame bodies; never holds more than one frame's bytes too many."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add bytes, and return the frames that they complete.
+
+        Raises:
+            TrainerWireError: A frame announces more than the limit.
+        """
+        self._bytes += data
+        frames: list[bytes] = []
+        while len(self._bytes) >= _PREFIX:
+            stop = _PREFIX + frame_length(self._bytes[:_PREFIX])
+            if len(self._bytes) < stop:
+                break
+            frames.append(bytes(self._bytes[_PREFIX:stop]))
+            del self._bytes[:stop]
+        return frames

@@ -1,0 +1,338 @@
+"""Reading the ledger: show it, export it, and prove that it is whole.
+
+`Ledger.verify` trusts nothing that is stored as a sum: it walks every entry, checks
+the hash chain, replays all balances, and compares budgets, reservations, round ends
+and the high-water mark with what it found.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from .ledger import COLUMNS, GRANTOR, TREASURY, Entry, paid_to, reserved_at
+from .mark import GENESIS, Mark, read_mark
+
+_MAX_PROBLEMS = 100
+_Place = tuple[str | None, int | None, int | None]
+"""Run, round and client: what one reservation is known by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """Where the money of a run is; granted = free + reserved + settled."""
+
+    granted_micro: int = 0
+    free_micro: int = 0
+    reserved_micro: int = 0
+    settled_micro: int = 0
+    voided_micro: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReport:
+    """What `verify` found; amounts are sums over all runs.
+
+    Attributes:
+        balanced: Nothing is wrong.
+        problems: What is wrong, in plain words, at most 100 lines.
+        entries: Rows of the ledger.
+        runs: Balance of each run by its id.
+    """
+
+    balanced: bool
+    problems: tuple[str, ...]
+    entries: int
+    granted_micro: int
+    free_micro: int
+    reserved_micro: int
+    settled_micro: int
+    voided_micro: int
+    runs: dict[str, Balance]
+
+
+@dataclass(slots=True)
+class _Audit:
+    """What has been added up so far."""
+
+    problems: list[str] = field(default_factory=list)
+    balances: dict[str, Counter[str]] = field(default_factory=dict)
+    totals: dict[str, Counter[str]] = field(default_factory=dict)
+    reserved: dict[_Place, Entry] = field(default_factory=dict)
+    ended: dict[_Place, str] = field(default_factory=dict)
+    seq: int = 0
+    hash: bytes = GENESIS
+    mark_seen: bool = False
+
+    def problem(self, text: str) -> None:
+        """Note something wrong."""
+        if len(self.problems) < _MAX_PROBLEMS:
+            self.problems.append(text)
+
+    def take(self, entry: Entry) -> None:
+        """Check one entry against everything before it."""
+        if entry.seq != self.seq + 1:
+            self.problem(f"entry {self.seq + 1} is missing; the next one is {entry.seq}")
+        if entry.prev_hash != self.hash or entry.expected_hash() != entry.hash:
+            self.problem(f"entry {entry.seq} breaks the hash chain")
+        self.seq, self.hash = entry.seq, entry.hash
+        if entry.kind == "note" or entry.run_id is None:
+            return
+        if _route(entry) != (entry.source, entry.target):
+            self.problem(f"entry {entry.seq}: a {entry.kind} moves money by the wrong way")
+        self._move(entry, entry.run_id)
+        place = (entry.run_id, entry.round, entry.client)
+        if entry.kind == "reserve":
+            if place in self.reserved:
+                self.problem(f"entry {entry.seq} reserves a client twice")
+            self.reserved[place] = entry
+        elif entry.kind in {"settle", "void"}:
+            self._end(entry, place)
+
+    def balance(self, run_id: str) -> Balance:
+        """Return where the money of a run is."""
+        totals = self.totals.get(run_id, Counter())
+        accounts = self.balances.get(run_id, Counter())
+        return Balance(
+            granted_micro=totals["grant"],
+            free_micro=accounts[TREASURY],
+            reserved_micro=totals["reserve"] - totals["settle"] - totals["void"],
+            settled_micro=totals["settle"],
+            voided_micro=totals["void"],
+        )
+
+    def _move(self, entry: Entry, run_id: str) -> None:
+        self.totals.setdefault(run_id, Counter())[entry.kind] += entry.amount_micro
+        accounts = self.balances.setdefault(run_id, Counter())
+        accounts[entry.source] -= entry.amount_micro
+        accounts[entry.target] += entry.amount_micro
+        if entry.source != GRANTOR and accounts[entry.source] < 0:
+            self.problem(f"entry {entry.seq} spends more than {entry.source} has")
+
+    def _end(self, entry: Entry, place: _Place) -> None:
+        before = self.reserved.get(place)
+        if place in self.ended:
+            self.problem(f"entry {entry.seq} ends a reservation that had ended")
+        elif before is None or (before.amount_micro, before.edge) != (
+            entry.amount_micro,
+            entry.edge,
+        ):
+            self.problem(f"entry {entry.seq} does not fit any reservation")
+        self.ended[place] = entry.kind
+
+
+class Ledger:
+    """The ledger as people and auditors read it.
+
+    Args:
+        connection: A connection to the database, read-only or not.
+        mark_path: The high-water mark beside it.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, mark_path: Path) -> None:
+        self._db = connection
+        self._mark_path = mark_path
+
+    def show(
+        self,
+        *,
+        run_id: str | None = None,
+        limit: int = 50,
+        edge: int | None = None,
+        client: int | None = None,
+    ) -> list[Entry]:
+        """Return the newest entries, newest first, of one run, edge or client if given."""
+        wanted = {"run_id": run_id, "edge": edge, "client": client}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{name} = ?" for name in given) or "1"
+        rows = self._db.execute(
+            f"SELECT {COLUMNS} FROM entries WHERE {where} ORDER BY seq DESC LIMIT ?",  # noqa: S608 - names are ours
+            (*given.values(), limit),
+        )
+        return [Entry(*row) for row in rows]
+
+    def export(self, style: Literal["csv", "json"]) -> Iterator[str]:
+        """Yield the whole ledger, oldest first: CSV with a header, or JSON lines.
+
+        Hashes are hex. A JSON line's or CSV row's hash can be recomputed with
+        `ledger.chain_hash`.
+        """
+        if style == "csv":
+            yield ",".join(COLUMNS.split(", ")) + "\r\n"
+        for entry in self._entries():
+            row = {**asdict(entry), "prev_hash": entry.prev_hash.hex(), "hash": entry.hash.hex()}
+            if style == "json":
+                yield json.dumps(row) + "\n"
+            else:
+                line = io.StringIO()
+                csv.writer(line).writerow(row.values())
+                yield line.getvalue()
+
+    def verify(self) -> LedgerReport:
+        """Re-add everything from the entries and say what is wrong, if anything."""
+        audit = _Audit()
+        mark = self._read_mark(audit)  # before the snapshot, which may only be newer
+        own = not self._db.in_transaction
+        if own:
+            self._db.execute("BEGIN")
+        try:
+            for entry in self._entries():
+                audit.take(entry)
+                if mark is not None and entry.seq == mark.seq:
+                    audit.mark_seen = entry.hash.hex() == mark.hash
+            self._check_mark(audit, mark)
+            self._check_accounts(audit)
+            self._check_rounds(audit)
+            self._check_database(audit)
+            runs = [row[0] for row in self._db.execute("SELECT run_id FROM runs ORDER BY run_id")]
+        finally:
+            if own:
+                self._db.execute("ROLLBACK")
+        return _report(audit, {run_id: audit.balance(run_id) for run_id in runs})
+
+    def _entries(self) -> Iterator[Entry]:
+        rows = self._db.execute(f"SELECT {COLUMNS} FROM entries ORDER BY seq")  # noqa: S608 - constant
+        return (Entry(*row) for row in rows)
+
+    def _read_mark(self, audit: _Audit) -> Mark | None:
+        try:
+            mark = read_mark(self._mark_path)
+        except ValueError as error:
+            audit.problem(f"the high-water mark cannot be read: {error}")
+            return None
+        if mark is None:
+            audit.problem("the high-water mark is missing")
+        return mark
+
+    def _check_mark(self, audit: _Audit, mark: Mark | None) -> None:
+        """Compare the database's end with what was promised."""
+        if mark is None:
+            return
+        commits = self._db.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()[0]
+        if commits < mark.commits or audit.seq < mark.seq:
+            audit.problem(
+                f"history is lost: commit {commits}, entry {audit.seq}; "
+                f"promised were commit {mark.commits}, entry {mark.seq}"
+            )
+        elif mark.seq and not audit.mark_seen:
+            audit.problem(f"entry {mark.seq} is not the one that was promised")
+
+    def _check_accounts(self, audit: _Audit) -> None:
+        """Compare the stored balances with the replayed ones."""
+        stored: dict[str, Counter[str]] = {}
+        for run_id, account, balance in self._db.execute(
+            "SELECT run_id, account, balance_micro FROM accounts"
+        ):
+            stored.setdefault(run_id, Counter())[account] = balance
+        for run_id in {*stored, *audit.balances}:
+            replayed = Counter(audit.balances.get(run_id, Counter()))
+            replayed.pop(GRANTOR, None)
+            if +replayed != +stored.get(run_id, Counter()):
+                audit.problem(f"run {run_id[:8]}: stored balances are not the sum of the entries")
+
+    def _check_rounds(self, audit: _Audit) -> None:
+        """Compare reservations, budgets, outcomes and the ends of rounds with the entries."""
+        spent: Counter[tuple[str | None, int | None, int | None]] = Counter()
+        for (run_id, round_, _), entry in audit.reserved.items():
+            spent[run_id, round_, entry.edge] += entry.amount_micro
+        planned = Counter(
+            {
+                tuple(row[:3]): row[3]
+                for row in self._db.execute(
+                    "SELECT run_id, round, edge, reserved_micro FROM edge_budgets"
+                )
+            }
+        )
+        if +spent != +planned:
+            odd = sorted({*spent, *planned}, key=str)
+            where = next(key for key in odd if spent[key] != planned[key])
+            audit.problem(f"round {where[1]}, edge {where[2]}: reserved is not what was planned")
+        for run_id, round_, client, edge, price in self._db.execute(
+            "SELECT run_id, round, client, edge, price_micro FROM reservations"
+        ):
+            found = audit.reserved.get((run_id, round_, client))
+            if found is None or (found.edge, found.amount_micro) != (edge, price):
+                audit.problem(f"round {round_}, client {client}: reservation without its entry")
+        self._check_round_ends(audit)
+
+    def _check_round_ends(self, audit: _Audit) -> None:
+        """Every reservation of an ended round has ended, of an open round has not."""
+        states: dict[tuple[str, int], str] = {}
+        counts = Counter(place[:2] for place in audit.reserved)
+        for (
+            run_id,
+            round_,
+            state,
+            ordered,
+            view,
+            selection,
+            plan,
+            feedback,
+            seal,
+        ) in self._db.execute(
+            "SELECT run_id, round, state, ordered, view, selection, plan_sha256, "
+            "feedback, feedback_sha256 FROM rounds"
+        ):
+            states[run_id, round_] = state
+            if plan_digest(view, selection) != plan:
+                audit.problem(f"round {round_}: what was decided has changed")
+            if feedback is not None and hashlib.sha256(feedback).digest() != seal:
+                audit.problem(f"round {round_}: its feedback has changed")
+            if counts[run_id, round_] != ordered:
+                audit.problem(f"round {round_}: the number of reservations has changed")
+        for place in audit.reserved:
+            run_id, round_, client = place
+            state = states.get((str(run_id), int(round_ or 0)))
+            if state is None:
+                audit.problem(f"client {client} is reserved in round {round_}, which is missing")
+            elif (state == "open") == (place in audit.ended):
+                audit.problem(f"client {client} in round {round_}: the round is {state}")
+
+    def _check_database(self, audit: _Audit) -> None:
+        """Ask SQLite itself."""
+        for row in self._db.execute("PRAGMA integrity_check"):
+            if row[0] != "ok":
+                audit.problem(f"database: {row[0]}")
+        for table, *_ in self._db.execute("PRAGMA foreign_key_check"):
+            audit.problem(f"database: {table} refers to a row that is missing")
+
+
+def _route(entry: Entry) -> tuple[str, str] | None:
+    """Return the accounts that an entry of its kind moves money between."""
+    reserved = reserved_at(-1 if entry.edge is None else entry.edge)
+    paid = paid_to(-1 if entry.client is None else entry.client)
+    return {
+        "grant": (GRANTOR, TREASURY),
+        "reserve": (TREASURY, reserved),
+        "settle": (reserved, paid),
+        "void": (reserved, TREASURY),
+    }.get(entry.kind)
+
+
+def plan_digest(view: bytes, selection: bytes) -> bytes:
+    """Return the digest that seals what a round decided."""
+    return hashlib.sha256(hashlib.sha256(view).digest() + selection).digest()
+
+
+def _report(audit: _Audit, runs: dict[str, Balance]) -> LedgerReport:
+    """Return the report, summed over all runs."""
+    for run_id, b in runs.items():
+        if b.granted_micro != b.free_micro + b.reserved_micro + b.settled_micro:
+            audit.problem(f"run {run_id[:8]}: granted is not free + reserved + settled")
+    return LedgerReport(
+        balanced=not audit.problems,
+        problems=tuple(audit.problems),
+        entries=audit.seq,
+        granted_micro=sum(b.granted_micro for b in runs.values()),
+        free_micro=sum(b.free_micro for b in runs.values()),
+        reserved_micro=sum(b.reserved_micro for b in runs.values()),
+        settled_micro=sum(b.settled_micro for b in runs.values()),
+        voided_micro=sum(b.voided_micro for b in runs.values()),
+        runs=runs,
+    )

@@ -1,0 +1,385 @@
+"""The coordinator as a process: broker, link, discovery, timers, threads for big jobs.
+
+No decision is made here. Messages go into the runtime, what comes out is done in
+order; heavy jobs run in threads, so that the heartbeat never waits for them.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from fedagent_protocol import failpoints, topics
+from fedagent_protocol.transport.address import is_loopback
+from fedagent_protocol.transport.advert import Advert
+from fedagent_protocol.transport.broker import Broker, BrokerSpec
+from fedagent_protocol.transport.data_dir import DataDirLock
+from fedagent_protocol.transport.discovery import Discovery
+from fedagent_protocol.transport.identity import Identity, load_or_create
+from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe import parse_recipe
+from fedagent_task.spec import Recipe
+
+from .config import CoordinatorConfig
+from .core.effects import Event, Mark
+from .jobs import CheckPart, EvaluateModel, Job, JobResult, MergeModels
+from .runs import RunFinishedError
+from .runtime import (
+    BEACON_MS,
+    CoordinatorRuntime,
+    Finished,
+    Outward,
+    Publish,
+    RuntimeOptions,
+)
+
+_log = logging.getLogger(__name__)
+
+FAREWELL_S = 0.3
+STOP_S = 1.5
+POINTS = "coordinator."
+"""Prefix of the crash points that `FEDAGENT_FAILPOINT` names."""
+
+
+def checkpoint(name: str) -> None:
+    """Die here if the environment asks for it."""
+    failpoints.hit(POINTS + name)
+
+
+def read_recipe(config: CoordinatorConfig) -> Recipe:
+    """Return the recipe with the overrides of the configuration.
+
+    Raises:
+        RecipeError: It cannot be read, or a key is wrong.
+    """
+    try:
+        text = Path(config.recipe).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError("recipe", f"{config.recipe} cannot be read", "name a file") from error
+    return parse_recipe(text, config.recipe_sets)
+
+
+class Daemon:
+    """One coordinator process.
+
+    Args:
+        config: Its settings.
+        emit: Takes each event as a JSON line's bytes; stdout by default.
+    """
+
+    def __init__(
+        self, config: CoordinatorConfig, *, emit: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._config = config
+        self._emit = emit if emit is not None else self._print
+        self._stop = asyncio.Event()
+        self._over = asyncio.Event()
+        self._error: BaseException | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._broker: Broker | None = None
+        self._discovery: Discovery | None = None
+        self._started = False
+
+    async def run(self) -> None:
+        """Work until the run is over, or until told to stop.
+
+        Raises:
+            CoordinatorError, TaskError, LinkError: What kept it from going on.
+        """
+        config = self._config
+        recipe = read_recipe(config)
+        with DataDirLock(Path(config.data_dir)):
+            identity = load_or_create(Path(config.data_dir))
+            self._runtime = self._open(identity, recipe)
+            try:
+                await self._serve(identity, recipe)
+            finally:
+                self._runtime.close()
+        if self._error is not None:
+            raise self._error
+
+    def _open(self, identity: Identity, recipe: Recipe) -> CoordinatorRuntime:
+        config = self._config
+        options = RuntimeOptions(
+            data_dir=Path(config.data_dir),
+            coordinator=identity.id,
+            recipe=recipe,
+            site=config.site,
+            new_run=config.new_run,
+            accept_lost_history=config.accept_lost_history,
+            wait_edges=config.wait_edges,
+            wait_agents=config.wait_agents,
+            grace_s=config.grace_s,
+        )
+        try:
+            return CoordinatorRuntime(options, checkpoint=checkpoint, clock=time.monotonic)
+        except RunFinishedError as finished:
+            done, reason = finished.progress.rounds_done, finished.reason
+            fields = {"run": finished.run_id, "rounds_done": done, "reason": reason}
+            self._tell("finished", fields)
+            raise
+
+    def stop(self) -> None:
+        """End soon and cleanly. Safe to call twice."""
+        self._stop.set()
+
+    # ------------------------------------------------------------- up and down
+
+    async def _serve(self, identity: Identity, recipe: Recipe) -> None:
+        self._watch_signals()
+        try:
+            address, kind = await self._start_broker()
+            self._link = Link(
+                address,
+                client_id=f"c-{identity.id}",
+                on_arrivals=self._on_arrivals,
+                on_state=self._on_state,
+                tls=self._config.tls.files() if self._config.tls else None,
+            )
+            subscribed = self._link.subscribe(*topics.coordinator_filters(self._config.site))
+            await self._link.start()
+            try:
+                self._say_ready(identity, recipe, address, kind)
+                async with asyncio.TaskGroup() as self._tasks:
+                    await self._work(identity, address, subscribed)
+            finally:
+                await self._close_link()
+        finally:
+            if self._broker is not None:
+                await self._broker.stop()
+
+    async def _work(
+        self, identity: Identity, address: BrokerAddress, subscribed: asyncio.Future[None]
+    ) -> None:
+        """Run the helpers until the end, then say farewell."""
+        helpers = [
+            self._tasks.create_task(self._careful(work), name=name)
+            for name, work in (
+                ("rounds", self._begin(subscribed)),
+                ("beacon", self._beat()),
+                ("advertise", self._advertise(identity, address)),
+            )
+        ]
+        gc.collect()
+        gc.freeze()
+        ends = [
+            asyncio.ensure_future(self._stop.wait()),
+            asyncio.ensure_future(self._over.wait()),
+        ]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        if self._over.is_set() and self._error is None:
+            await self._farewell()
+        if self._timer is not None:
+            self._timer.cancel()
+        for helper in helpers:
+            helper.cancel()
+
+    async def _farewell(self) -> None:
+        """Tell edges for a while that the run is over; each says so to its agents."""
+        end = time.monotonic() + self._config.linger_s
+        while (left := end - time.monotonic()) > 0 and not self._stop.is_set():
+            self._do(self._runtime.goodbye())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), min(FAREWELL_S, left))
+
+    async def _close_link(self) -> None:
+        """Leave the network; nothing here may take long."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._link.stop(), name="link-stop")
+            if self._discovery is not None:
+                group.create_task(_briefly(self._discovery), name="discovery-stop")
+
+    async def _start_broker(self) -> tuple[BrokerAddress, str]:
+        config = self._config
+        shared = config.broker_address
+        if shared is not None:
+            return shared, "external"
+        self._broker = Broker(
+            BrokerSpec(
+                data_dir=Path(config.data_dir),
+                kind=config.broker,  # type: ignore[arg-type] # checked by broker_address
+                listen=config.listen,
+                port=config.port,
+                tls=config.tls.files() if config.tls else None,
+                insecure=config.insecure,
+            )
+        )
+        return await self._broker.start(), self._broker.kind
+
+    async def _advertise(self, identity: Identity, address: BrokerAddress) -> None:
+        config, external = self._config, self._broker is None
+        if config.discovery == "off":
+            return
+        # A broker that only this machine can reach is of no use to others.
+        here = not external and is_loopback(config.listen)
+        self._discovery = Discovery(config.site, scope="loopback" if here else config.discovery)
+        await self._discovery.start()
+        advert = Advert("coordinator", identity.id, config.site, address, topics.PROTOCOL_VERSION)
+        await self._discovery.advertise(advert, external=external)
+
+    def _watch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        if self._config.watch_parent:
+            # Not every kind of stdin can be watched; a file has no parent behind it.
+            with suppress(PermissionError):
+                loop.add_reader(sys.stdin.fileno(), self._read_stdin)
+
+    def _read_stdin(self) -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self.stop()
+
+    # ------------------------------------------------------------------- steps
+
+    def _on_state(self, connected: bool) -> None:
+        if not connected:
+            return
+        if self._started:
+            self._guard(lambda: [self._runtime.beacon()])
+        else:
+            self._started = True
+            self._guard(lambda: self._runtime.start(time.monotonic()))
+
+    def _on_arrivals(self, batch: list[Arrival]) -> None:
+        for arrival in batch:
+            self._guard(
+                lambda: self._runtime.receive(
+                    arrival.topic,  # noqa: B023 - called before the next one
+                    arrival.payload,  # noqa: B023
+                    time.monotonic(),
+                    link_idle=self._link.pending_bytes == 0,
+                )
+            )
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._guard(lambda: self._runtime.tick(time.monotonic()))
+
+    def _guard(self, step: Callable[[], list[Outward]]) -> None:
+        """Take one step; a failure ends the process with its error, not the callback."""
+        if self._error is not None or not self._started:
+            return
+        try:
+            self._do(step())
+            self._arm()
+        except Exception as error:  # noqa: BLE001 - raised again by `run`
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._over.set()
+
+    async def _careful(self, work: Coroutine[None, None, None]) -> None:
+        """Run a helper; its failure is the process's."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - raised again by `run`
+            self._fail(error)
+
+    def _arm(self) -> None:
+        """Have `_on_time` called when the runtime wants it."""
+        due = self._runtime.next_due()
+        if self._timer is not None:
+            if due is not None and abs(self._timer.when() - due) < 1e-4:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_at(due, self._on_time)
+
+    def _do(self, outward: list[Outward]) -> None:
+        """Do what the runtime asks for, in order."""
+        todo = deque(outward)
+        while todo:
+            match todo.popleft():
+                case Publish() as item:
+                    self._link.publish(item.topic, item.payload)
+                case Mark() as mark:
+                    checkpoint(mark.name)
+                case Event() as event:
+                    self._tell(event.name, dict(event.fields))
+                case Finished():
+                    self._over.set()
+                case (CheckPart() | MergeModels() | EvaluateModel()) as job:
+                    if job.small:
+                        result: JobResult = job.run()
+                        todo.extend(self._runtime.job_done(result, time.monotonic()))
+                    else:
+                        work = self._careful(self._in_thread(job))
+                        self._tasks.create_task(work, name=type(job).__name__)
+
+    async def _in_thread(self, job: Job) -> None:
+        result: JobResult = await asyncio.to_thread(job.run)
+        self._guard(lambda: self._runtime.job_done(result, time.monotonic()))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEACON_MS / 1000.0)
+            self._guard(lambda: [self._runtime.beacon()])
+
+    # ------------------------------------------------------------------ stdout
+
+    def _say_ready(
+        self, identity: Identity, recipe: Recipe, address: BrokerAddress, kind: str
+    ) -> None:
+        run = self._runtime.run
+        self._tell(
+            "ready",
+            {
+                "id": identity.id,
+                "broker": str(address),
+                "broker_kind": kind,
+                "site": self._config.site,
+                "run": run.run_id,
+                "recipe": recipe.name,
+                "policy": recipe.policy.name,
+                "rounds": recipe.rounds.count,
+                "resumed": run.resumed,
+            },
+        )
+
+    def _tell(self, name: str, fields: dict[str, object]) -> None:
+        _log.log(_LEVELS.get(name, logging.INFO), "%s: %s", name, _in_words(fields))
+        if self._config.json_events:
+            self._emit(msgspec.json.encode({"event": name, **fields}) + b"\n")
+
+    def _print(self, line: bytes) -> None:
+        try:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # Whoever read our events is gone.
+            self.stop()
+
+
+_LEVELS = {"edge_lost": logging.WARNING}
+
+
+def _in_words(fields: dict[str, object]) -> str:
+    """Return the short fields of an event for a person."""
+    return " ".join(f"{key}={value}" for key, value in fields.items() if not _long(value))
+
+
+def _long(value: object) -> bool:
+    return isinstance(value, dict | list) and bool(value)
+
+
+async def _briefly(discovery: Discovery) -> None:
+    """Withdraw the advert, but do not wait long for the network."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(STOP_S):
+            await discovery.stop()

@@ -1,0 +1,79 @@
+"""The policy's memory: a snapshot now and then, and every feedback since.
+
+Feedbacks are part of the settle transaction, so a policy that is restored has
+learnt exactly what was settled, bit for bit (DESIGN, Policies).
+"""
+
+import hashlib
+from collections.abc import Iterator
+
+from .database import Database
+from .errors import RecordError, StateError
+from .policies.base import Feedback, SelectionPolicy, State
+from .records import pack_arrays, unpack_arrays, unpack_feedback, unpack_view
+
+SNAPSHOT_EVERY = 50
+"""Rounds between snapshots: replay stays short and full states are written rarely."""
+_KEPT = 2
+
+
+class PolicyJournal:
+    """Snapshots and feedbacks of the policies of all runs."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def snapshot(self, run_id: str, round_: int, policy: str, state: State) -> None:
+        """Keep the state of `policy` after it learnt from `round_`; older ones but one go."""
+        data = pack_arrays(state)
+        with self._db.transaction("snapshot") as sql:
+            sql.execute(
+                "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)",
+                (run_id, round_, policy, data, hashlib.sha256(data).digest()),
+            )
+            sql.execute(
+                "DELETE FROM snapshots WHERE run_id = ? AND round NOT IN (SELECT round FROM "
+                "snapshots WHERE run_id = ? ORDER BY round DESC LIMIT ?)",
+                (run_id, run_id, _KEPT),
+            )
+
+    def restore(self, run_id: str, name: str, policy: SelectionPolicy) -> int:
+        """Give a fresh policy back what it knew; return how many rounds were replayed.
+
+        Raises:
+            StateError: The run's snapshot is of another policy.
+            RecordError: Stored bytes are damaged.
+        """
+        with self._db.lock:
+            since = 0
+            row = self._db.connection.execute(
+                "SELECT round, policy, state, state_sha256 FROM snapshots WHERE run_id = ? "
+                "ORDER BY round DESC LIMIT 1",
+                (run_id,),
+            ).fetchone()
+            if row is not None:
+                since, owner, data, seal = row
+                if owner != name:
+                    raise StateError(name, f"the run was decided by {owner!r}")
+                if hashlib.sha256(data).digest() != seal:
+                    raise RecordError("policy state", "has changed on disk")
+                policy.restore(unpack_arrays(data))
+            replayed = 0
+            for feedback in self.feedbacks(run_id, since=since):
+                policy.learn(feedback)
+                replayed += 1
+            return replayed
+
+    def feedbacks(self, run_id: str, *, since: int = 0) -> Iterator[Feedback]:
+        """Yield the feedback of every settled round after `since`, in order.
+
+        Raises:
+            RecordError: Stored bytes are damaged.
+        """
+        rows = self._db.connection.execute(
+            "SELECT view, feedback FROM rounds WHERE run_id = ? AND round > ? "
+            "AND state = 'done' ORDER BY round",
+            (run_id, since),
+        )
+        for view, feedback in rows:
+            yield unpack_feedback(feedback, unpack_view(view))

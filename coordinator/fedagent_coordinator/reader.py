@@ -1,0 +1,422 @@
+"""What the store knows, for the CLI, the report and the web page: read-only."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .audit import Balance, Ledger
+from .core.settings import Progress
+from .errors import UnknownRoundError, UnknownRunError
+from .ledger import TREASURY
+from .policies.base import RoundView, Selection
+from .records import unpack_selection, unpack_view
+
+DATABASE = "coordinator.db"
+MARK = "coordinator.mark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run; `ended_ms` is None while it may go on."""
+
+    run_id: str
+    recipe_digest: str
+    recipe: str
+    seed: int
+    unlimited: bool
+    begun_ms: int
+    ended_ms: int | None
+    end_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRow:
+    """One round in one line."""
+
+    round: int
+    state: str
+    policy: str
+    ordered: int
+    in_time: int
+    used: int
+    paid_micro: int
+    reason: str
+    timing_ms: Mapping[str, float]
+    metrics: Mapping[str, float]
+    opened_ms: int
+    closed_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRow:
+    """How one ordered client ended a round; times in seconds, None if unknown."""
+
+    round: int
+    client: int
+    agent: str
+    edge: int
+    edge_id: str
+    price_micro: int
+    status: str
+    in_time: bool
+    used: bool
+    paid_micro: int
+    censored: bool
+    tau_s: float
+    dt_s: float | None
+    lc_s: float | None
+    ut_s: float | None
+    num_samples: int
+    arrivals: int
+    weight: float | None
+    norm: float | None
+    loss: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeRow:
+    """How one round ended at one edge; `failed` is empty when it has a new model."""
+
+    round: int
+    edge: int
+    edge_id: str
+    label: str
+    ordered: int
+    in_time: int
+    used: int
+    spent_micro: int
+    failed: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """What one client did in a run."""
+
+    client: int
+    agent: str
+    label: str
+    selected: int
+    in_time: int
+    used: int
+    paid_micro: int
+    last_round: int | None
+    last_status: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow:
+    """One model of a run; `edge` is -1 for a global one."""
+
+    round: int
+    kind: str
+    edge: int
+    digest: str
+    size_bytes: int
+    metrics: Mapping[str, float]
+
+
+class Reader:
+    """Queries over one connection.
+
+    Args:
+        connection: A connection to the database, read-only or not.
+        folder: The data directory it is in.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
+        self._db = connection
+        self.ledger = Ledger(connection, folder / MARK)
+
+    def runs(self) -> list[Run]:
+        """Return every run, newest first."""
+        rows = self._db.execute(
+            "SELECT run_id, recipe_digest, recipe, seed, unlimited, begun_ms, ended_ms, "
+            "end_reason FROM runs ORDER BY begun_ms DESC, run_id"
+        )
+        return [
+            Run(
+                run_id=row[0],
+                recipe_digest=row[1],
+                recipe=row[2],
+                seed=row[3],
+                unlimited=bool(row[4]),
+                begun_ms=row[5],
+                ended_ms=row[6],
+                end_reason=row[7],
+            )
+            for row in rows
+        ]
+
+    def run(self, run_id: str | None = None) -> Run:
+        """Return a run by its id or the beginning of it; the newest if none is given.
+
+        Raises:
+            UnknownRunError: There is none, or more than one begins so.
+        """
+        found = [run for run in self.runs() if run_id is None or run.run_id.startswith(run_id)]
+        if not found or (run_id is not None and len(found) > 1):
+            raise UnknownRunError(run_id or "")
+        return found[0]
+
+    def find_run(self, recipe_digest: str) -> Run | None:
+        """Return the newest run of a recipe, ended or not."""
+        return next((run for run in self.runs() if run.recipe_digest == recipe_digest), None)
+
+    def open_run(self) -> Run | None:
+        """Return the run that has not ended; there is one at most."""
+        return next((run for run in self.runs() if run.ended_ms is None), None)
+
+    def progress(self, run_id: str) -> Progress:
+        """Return where a run stands, as the round engine starts from it."""
+        done = self._db.execute(
+            "SELECT COUNT(*) FROM rounds WHERE run_id = ? AND state = 'done'", (run_id,)
+        ).fetchone()[0]
+        model = self.last_global(run_id)
+        return Progress(
+            next_round=self.last_round(run_id) + 1,
+            rounds_done=done,
+            spent_micro=self.balance(run_id).settled_micro,
+            model=model.digest if model else "",
+            model_size=model.size_bytes if model else 0,
+        )
+
+    def last_round(self, run_id: str) -> int:
+        """Return the number of the newest round; 0 before the first."""
+        row = self._db.execute(
+            "SELECT COALESCE(MAX(round), 0) FROM rounds WHERE run_id = ?", (run_id,)
+        ).fetchone()
+        return int(row[0])
+
+    def rounds(self, run_id: str, *, last: int | None = None) -> list[RoundRow]:
+        """Return the rounds of a run, oldest first; only the `last` ones if given."""
+        metrics = self._metrics(run_id)
+        rows = self._db.execute(
+            "SELECT r.round, r.state, r.policy, r.ordered, COALESCE(SUM(o.in_time), 0), "
+            "COALESCE(SUM(o.used), 0), COALESCE(SUM(o.paid_micro), 0), r.reason, r.timing, "
+            "r.opened_ms, r.closed_ms FROM (SELECT * FROM rounds WHERE run_id = ? "
+            "ORDER BY round DESC LIMIT ?) r LEFT JOIN outcomes o USING (run_id, round) "
+            "GROUP BY r.round ORDER BY r.round",
+            (run_id, -1 if last is None else last),
+        )
+        return [
+            RoundRow(
+                round=row[0],
+                state=row[1],
+                policy=row[2],
+                ordered=row[3],
+                in_time=row[4],
+                used=row[5],
+                paid_micro=row[6],
+                reason=row[7],
+                timing_ms=json.loads(row[8]),
+                metrics=metrics.get(row[0], {}),
+                opened_ms=row[9],
+                closed_ms=row[10],
+            )
+            for row in rows
+        ]
+
+    def round_state(self, run_id: str, round_: int) -> str | None:
+        """Return ``open``, ``done`` or ``void``; None if there is no such round."""
+        row = self._db.execute(
+            "SELECT state FROM rounds WHERE run_id = ? AND round = ?", (run_id, round_)
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def plan(self, run_id: str, round_: int) -> tuple[RoundView, Selection]:
+        """Return what the policy saw and decided, for "why".
+
+        Raises:
+            UnknownRoundError: The run has no such round.
+        """
+        row = self._db.execute(
+            "SELECT view, selection FROM rounds WHERE run_id = ? AND round = ?", (run_id, round_)
+        ).fetchone()
+        if row is None:
+            raise UnknownRoundError(run_id, round_)
+        return unpack_view(row[0]), unpack_selection(row[1])
+
+    def outcomes(self, run_id: str, round_: int | None = None) -> list[OutcomeRow]:
+        """Return how the clients ended one round, or every round, in the policy's order."""
+        rows = self._db.execute(
+            "SELECT o.round, o.client, c.agent_id, o.edge, e.edge_id, r.price_micro, o.status, "
+            "o.in_time, o.used, o.paid_micro, o.censored, o.tau_s, o.dt_s, o.lc_s, o.ut_s, "
+            "o.num_samples, o.arrivals, o.weight, o.norm, o.loss, o.reason FROM outcomes o "
+            "JOIN reservations r USING (run_id, round, client) "
+            "JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client "
+            "JOIN edges e ON e.run_id = o.run_id AND e.idx = o.edge "
+            "WHERE o.run_id = ? AND (? IS NULL OR o.round = ?) ORDER BY o.round, r.place",
+            (run_id, round_, round_),
+        )
+        return [
+            OutcomeRow(
+                round=row[0],
+                client=row[1],
+                agent=row[2],
+                edge=row[3],
+                edge_id=row[4],
+                price_micro=row[5],
+                status=row[6],
+                in_time=bool(row[7]),
+                used=bool(row[8]),
+                paid_micro=row[9],
+                censored=bool(row[10]),
+                tau_s=row[11],
+                dt_s=row[12],
+                lc_s=row[13],
+                ut_s=row[14],
+                num_samples=row[15],
+                arrivals=row[16],
+                weight=row[17],
+                norm=row[18],
+                loss=row[19],
+                reason=row[20],
+            )
+            for row in rows
+        ]
+
+    def edge_results(self, run_id: str, round_: int | None = None) -> list[EdgeRow]:
+        """Return how one round, or every round, ended at each edge."""
+        rows = self._db.execute(
+            "SELECT s.round, s.edge, e.edge_id, e.label, s.ordered, s.in_time, s.used, "
+            "s.spent_micro, s.failed, s.model FROM edge_results s "
+            "JOIN edges e ON e.run_id = s.run_id AND e.idx = s.edge "
+            "WHERE s.run_id = ? AND (? IS NULL OR s.round = ?) ORDER BY s.round, s.edge",
+            (run_id, round_, round_),
+        )
+        return [
+            EdgeRow(
+                round=row[0],
+                edge=row[1],
+                edge_id=row[2],
+                label=row[3],
+                ordered=row[4],
+                in_time=row[5],
+                used=row[6],
+                spent_micro=row[7],
+                failed=row[8],
+                model=row[9],
+            )
+            for row in rows
+        ]
+
+    def devices(self, run_id: str) -> list[DeviceRow]:
+        """Return what each client of a run did, by index."""
+        rows = self._db.execute(
+            "SELECT c.idx, c.agent_id, c.label, COUNT(r.round), COALESCE(SUM(o.in_time), 0), "
+            "COALESCE(SUM(o.used), 0), COALESCE(SUM(o.paid_micro), 0), MAX(o.round), "
+            "(SELECT status FROM outcomes l WHERE l.run_id = c.run_id AND l.client = c.idx "
+            "ORDER BY l.round DESC LIMIT 1) FROM clients c "
+            "LEFT JOIN reservations r ON r.run_id = c.run_id AND r.client = c.idx "
+            "LEFT JOIN outcomes o ON o.run_id = r.run_id AND o.round = r.round "
+            "AND o.client = r.client WHERE c.run_id = ? GROUP BY c.idx ORDER BY c.idx",
+            (run_id,),
+        )
+        return [
+            DeviceRow(
+                client=row[0],
+                agent=row[1],
+                label=row[2],
+                selected=row[3],
+                in_time=row[4],
+                used=row[5],
+                paid_micro=row[6],
+                last_round=row[7],
+                last_status=row[8],
+            )
+            for row in rows
+        ]
+
+    def balance(self, run_id: str) -> Balance:
+        """Return where the money of a run is, from the stored balances."""
+        accounts = dict(
+            self._db.execute(
+                "SELECT account, balance_micro FROM accounts WHERE run_id = ?", (run_id,)
+            ).fetchall()
+        )
+        free = accounts.pop(TREASURY, 0)
+        settled = sum(v for k, v in accounts.items() if k.startswith("client/"))
+        reserved = sum(v for k, v in accounts.items() if k.startswith("edge/"))
+        voided = self._db.execute(
+            "SELECT COALESCE(SUM(amount_micro), 0) FROM entries WHERE run_id = ? AND kind = 'void'",
+            (run_id,),
+        ).fetchone()[0]
+        return Balance(
+            granted_micro=free + settled + reserved,
+            free_micro=free,
+            reserved_micro=reserved,
+            settled_micro=settled,
+            voided_micro=voided,
+        )
+
+    def models(
+        self, run_id: str, *, kind: str = "global", last: int | None = None
+    ) -> list[ModelRow]:
+        """Return the models of a run, newest first; only the `last` ones if given."""
+        metrics = self._metrics(run_id)
+        rows = self._db.execute(
+            "SELECT round, kind, edge, digest, size_bytes FROM models "
+            "WHERE run_id = ? AND kind = ? ORDER BY round DESC, edge LIMIT ?",
+            (run_id, kind, -1 if last is None else last),
+        )
+        return [
+            ModelRow(
+                round=row[0],
+                kind=row[1],
+                edge=row[2],
+                digest=row[3],
+                size_bytes=row[4],
+                metrics=metrics.get(row[0], {}) if kind == "global" else {},
+            )
+            for row in rows
+        ]
+
+    def last_global(self, run_id: str) -> ModelRow | None:
+        """Return the newest global model of a run."""
+        return next(iter(self.models(run_id, last=1)), None)
+
+    def best_global(self, run_id: str, metric: str = "accuracy") -> ModelRow | None:
+        """Return the global model with the highest `metric`, the newest of equals."""
+        judged = [model for model in self.models(run_id) if metric in model.metrics]
+        return max(judged, key=lambda m: (m.metrics[metric], m.round), default=None)
+
+    def models_to_keep(self, *, last: int = 5) -> set[str]:
+        """Return the digests that garbage collection must leave: newest and best of each run."""
+        keep: set[str] = set()
+        for run in self.runs():
+            keep.update(model.digest for model in self.models(run.run_id, last=last))
+            best = self.best_global(run.run_id)
+            if best is not None:
+                keep.add(best.digest)
+        return keep
+
+    def _metrics(self, run_id: str) -> dict[int, dict[str, float]]:
+        """Return the metrics of every evaluated round."""
+        metrics: dict[int, dict[str, float]] = {}
+        for round_, name, value in self._db.execute(
+            "SELECT round, metric, value FROM evaluations WHERE run_id = ?", (run_id,)
+        ):
+            metrics.setdefault(round_, {})[name] = value
+        return metrics
+
+
+@contextmanager
+def open_reader(folder: Path) -> Iterator[Reader]:
+    """Read the database of a data directory, beside a running coordinator or not.
+
+    Raises:
+        UnknownRunError: There is no database yet.
+    """
+    path = folder / DATABASE
+    if not path.exists():
+        raise UnknownRunError("")
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
+    try:
+        yield Reader(connection, folder)
+    finally:
+        connection.close()

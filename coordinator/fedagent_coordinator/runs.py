@@ -1,0 +1,155 @@
+"""Which run a coordinator works on: a new one, an open one, or one that has ended."""
+
+import logging
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from fedagent_protocol.tensors import encode_tensors
+from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
+from fedagent_task import models
+from fedagent_task.recipe import recipe_digest, task_bytes, task_digest
+from fedagent_task.spec import Recipe
+
+from .core.settings import Progress, Settings, Window
+from .errors import CoordinatorError, RunConflictError
+from .reader import Run
+from .store import Store
+
+_log = logging.getLogger(__name__)
+
+VOID_REASON = "the coordinator was restarted"
+
+
+class RunFinishedError(CoordinatorError):
+    """Raised when the run of this recipe has ended: there is nothing left to do."""
+
+    def __init__(self, run_id: str, reason: str, progress: Progress) -> None:
+        super().__init__(run_id, reason, progress)
+        self.run_id = run_id
+        self.reason = reason
+        self.progress = progress
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id[:8]} of this recipe has ended after "
+            f"{self.progress.rounds_done} rounds ({self.reason}); begin another with --new-run"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """A run to work on, and where it stands.
+
+    Attributes:
+        resumed: It was begun by an earlier process.
+        voided: Rounds that were in flight and were voided.
+    """
+
+    run_id: str
+    resumed: bool
+    voided: tuple[int, ...]
+    progress: Progress
+
+
+def open_run(store: Store, blobs: BlobStore, recipe: Recipe, *, new_run: bool) -> OpenedRun:
+    """Resume the run of this recipe, or begin one.
+
+    What was in flight is voided, once: its reservations go back to the budget.
+
+    Raises:
+        RunConflictError: A run of another recipe is open and `new_run` is not set.
+        RunFinishedError: The newest run of this recipe has ended.
+        BlobMissingError: The global model of the run is not on disk any more.
+    """
+    digest = recipe_digest(recipe)
+    former = None if new_run else store.read.open_run()
+    if former is not None and former.recipe_digest != digest:
+        raise RunConflictError(former.run_id, former.recipe_digest)
+    if former is None and not new_run:
+        former = store.read.find_run(digest)
+    resumed = former is not None
+    run = former or _begin(store, recipe, digest)
+    if run.ended_ms is not None:
+        reason = run.end_reason or "ended"
+        raise RunFinishedError(run.run_id, reason, store.read.progress(run.run_id))
+    voided = store.void_open_rounds(run.run_id, VOID_REASON) if resumed else ()
+    if voided:
+        _log.warning("voided what was in flight: round %s", ", ".join(map(str, voided)))
+    progress = _with_model(store, blobs, recipe, run.run_id)
+    progress = replace(progress, windows=_windows(store, run.run_id))
+    return OpenedRun(run.run_id, resumed, voided, progress)
+
+
+def _begin(store: Store, recipe: Recipe, digest: str) -> Run:
+    return store.begin_run(
+        recipe_digest=digest,
+        recipe=msgspec.json.encode(recipe).decode(),
+        seed=recipe.seed,
+        total_micro=recipe.budget.total_micro,
+        replace=True,
+    )
+
+
+def _with_model(store: Store, blobs: BlobStore, recipe: Recipe, run_id: str) -> Progress:
+    """Return the progress with a global model; the first one comes from the seed."""
+    progress = store.read.progress(run_id)
+    if not progress.model:
+        data = encode_tensors(models.create(recipe.model).init(recipe.seed))
+        digest = blobs.put(data)
+        store.save_model(run_id, 0, digest, len(data))
+        return store.read.progress(run_id)
+    if not blobs.has(progress.model):
+        raise BlobMissingError(progress.model)
+    return progress
+
+
+def _windows(store: Store, run_id: str) -> tuple[Window, ...]:
+    """Return what edges have learnt, by the books, since the last merge."""
+    last = store.read.last_global(run_id)
+    since = last.round if last is not None else 0
+    model: dict[str, str] = {}
+    weight: dict[str, float] = {}
+    for row in store.read.edge_results(run_id):
+        if row.round > since and row.model and not row.failed:
+            model[row.edge_id] = row.model
+    for outcome in store.read.outcomes(run_id) if model else ():
+        if outcome.round > since and outcome.used and outcome.weight is not None:
+            weight[outcome.edge_id] = weight.get(outcome.edge_id, 0.0) + outcome.weight
+    return tuple(Window(edge, model[edge], weight.get(edge, 0.0)) for edge in model)
+
+
+def settings_of(
+    recipe: Recipe,
+    *,
+    run_id: str,
+    coordinator: str,
+    wait_edges: int,
+    wait_agents: int,
+    grace_s: float,
+) -> Settings:
+    """Return the round engine's settings for a recipe."""
+    rounds, body = recipe.rounds, task_bytes(recipe)
+    return Settings(
+        run=run_id,
+        coordinator=coordinator,
+        task=task_digest(body),
+        body=body,
+        seed=recipe.seed,
+        policy=recipe.policy.name,
+        count=rounds.count,
+        deadline_ms=round(1000 * rounds.deadline_s),
+        max_wait_ms=round(1000 * rounds.max_wait_s),
+        min_updates=rounds.min_updates,
+        merge_every=rounds.merge_every,
+        merge_timeout_s=rounds.merge_timeout_s,
+        weighting=rounds.weighting,
+        iterations=rounds.iterations,
+        per_edge_micro=recipe.budget.per_edge_micro,
+        total_micro=recipe.budget.total_micro,
+        norm_limit=recipe.limits.norm,
+        max_samples=recipe.limits.max_samples,
+        wait_edges=wait_edges,
+        wait_agents=wait_agents,
+        grace_s=grace_s,
+    )

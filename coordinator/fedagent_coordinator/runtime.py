@@ -1,0 +1,439 @@
+"""The coordinator without a network: engine, store and models in one object.
+
+Synchronous. Disk effects are done at once and in order; what must leave the
+process comes back as outward effects. A kill is the same as dropping the object:
+another one on the same directory goes on (docs/coordinator.md).
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fedagent_protocol import topics
+from fedagent_protocol.codec import Direction, decode_edge_to_coordinator, encode
+from fedagent_protocol.errors import ProtocolError, TopicError
+from fedagent_protocol.failpoints import Checkpoint
+from fedagent_protocol.messages import (
+    AnyMessage,
+    Chunk,
+    CoordinatorBeacon,
+    GlobalModel,
+    RoundReport,
+    kind,
+)
+from fedagent_protocol.tensors import Manifest
+from fedagent_protocol.transport.blobs import BlobStore
+from fedagent_protocol.transport.data_dir import write_private
+from fedagent_task import models
+from fedagent_task.spec import Recipe
+
+from . import policies
+from .core import effects as fx
+from .core.outcomes import SILENT
+from .core.rounds import RoundEngine
+from .database import wall_clock_ms
+from .evaluation import HeldOut, held_out
+from .jobs import (
+    CheckPart,
+    Evaluated,
+    EvaluateModel,
+    Job,
+    JobResult,
+    MergeDone,
+    MergeModels,
+    PartChecked,
+)
+from .journal import SNAPSHOT_EVERY
+from .runs import OpenedRun, open_run, settings_of
+from .store import Store
+
+_log = logging.getLogger(__name__)
+
+BEACON_MS = 5000
+COLLECT_EVERY = 10
+RESULT_FILE = "result.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Say one message on one topic."""
+
+    topic: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The run is over; say so to edges for a while, then leave."""
+
+    reason: str
+
+
+Outward = Publish | fx.Mark | fx.Event | Job | Finished
+"""What the shell does, in this order: publish, `checkpoint`, print, run, leave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeOptions:
+    """What a coordinator is told at its start; see `config.CoordinatorConfig`."""
+
+    data_dir: Path
+    coordinator: str
+    recipe: Recipe
+    site: str = "default"
+    new_run: bool = False
+    accept_lost_history: bool = False
+    wait_edges: int = 1
+    wait_agents: int = 1
+    grace_s: float = 2.0
+
+
+class CoordinatorRuntime:
+    """One coordinator's state, on disk and in memory.
+
+    Args:
+        options: What to do.
+        checkpoint: Called with a name between any two disk effects.
+        clock: Seconds, for durations.
+        clock_ms: Wall clock for people, in the books.
+
+    Attributes:
+        run: The run it works on.
+        engine: The round engine; its counters say what was refused.
+        counters: What never came to the engine, by reason.
+        store, blobs: What is on disk.
+
+    Raises:
+        CoordinatorError: Policy, recipe, store or run do not allow a start.
+        DatasetError: The held-out set cannot be read.
+        RunFinishedError: The run of this recipe has ended.
+    """
+
+    def __init__(
+        self,
+        options: RuntimeOptions,
+        *,
+        checkpoint: Checkpoint,
+        clock: Callable[[], float],
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        recipe = options.recipe
+        self.options = options
+        self.checkpoint = checkpoint
+        self.counters: Counter[str] = Counter()
+        self._clock = clock
+        self._policy = policies.create(recipe.policy.name, **recipe.policy.params)
+        self._held_out: HeldOut | None = held_out(recipe)
+        self._manifest: Manifest = models.create(recipe.model).manifest()
+        self.store = Store(
+            options.data_dir,
+            accept_lost_history=options.accept_lost_history,
+            checkpoint=checkpoint,
+            clock_ms=clock_ms,
+        )
+        try:
+            self.blobs = BlobStore(options.data_dir / "models")
+            self.run: OpenedRun = open_run(self.store, self.blobs, recipe, new_run=options.new_run)
+            self.engine = self._engine()
+        except BaseException:
+            self.store.close()
+            raise
+        self._evaluated: Evaluated | None = None
+        self._jobs = 0
+        self._end_reason = ""
+        self._commits = 0
+        self._labels: dict[str, str] = {}
+        self._finished = False
+
+    def close(self) -> None:
+        """Close the store. Idempotent."""
+        self.store.close()
+
+    def _engine(self) -> RoundEngine:
+        """Return the engine, with a policy that knows what it had learnt."""
+        options, run_id = self.options, self.run.run_id
+        name = options.recipe.policy.name
+        self.store.journal.restore(run_id, name, self._policy)
+        return RoundEngine(
+            settings=settings_of(
+                options.recipe,
+                run_id=run_id,
+                coordinator=options.coordinator,
+                wait_edges=options.wait_edges,
+                wait_agents=options.wait_agents,
+                grace_s=options.grace_s,
+            ),
+            progress=self.run.progress,
+            policy=self._policy,
+            indices=self.store.indices(run_id),
+            fate=self._was_settled,
+            clock=self._clock,
+        )
+
+    def _was_settled(self, round_: int, edge: str) -> bool:
+        rows = self.store.read.edge_results(self.run.run_id, round_)
+        return any(row.edge_id == edge and row.failed != SILENT for row in rows)
+
+    # ------------------------------------------------------------------ inputs
+
+    def start(self, now: float) -> list[Outward]:
+        """Begin; the beacon makes edges say hello."""
+        return [self.beacon(), *self._perform(self.engine.start(now))]
+
+    def receive(
+        self, topic: str, payload: bytes, now: float, *, link_idle: bool = True
+    ) -> list[Outward]:
+        """Take in what came on a topic; foreign bytes are counted and change nothing.
+
+        Args:
+            topic: Where it came; its edge is the sender.
+            payload: The bytes.
+            now: Monotonic seconds, when it came.
+            link_idle: Whether everything published before was acknowledged.
+
+        Raises:
+            CoordinatorError: The policy or the store failed; the process must end.
+        """
+        try:
+            where = topics.parse(topic)
+            if where.direction is not Direction.EDGE_TO_COORDINATOR:
+                raise TopicError("not for the coordinator")
+            message = decode_edge_to_coordinator(payload)
+        except ProtocolError as error:
+            self.counters[error.reason] += 1
+            return []
+        if isinstance(message, RoundReport):
+            self.checkpoint("reported")
+        effects = self.engine.receive(where.edge, message, now, link_idle=link_idle)
+        return self._perform(effects)
+
+    def tick(self, now: float) -> list[Outward]:
+        """Do what is due; see `next_due`.
+
+        Raises:
+            CoordinatorError: The policy or the store failed; the process must end.
+        """
+        return self._perform(self.engine.tick(now))
+
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted; None while only messages matter."""
+        return self.engine.next_due()
+
+    def job_done(self, result: JobResult, now: float) -> list[Outward]:
+        """Take in the result of a job."""
+        self._jobs -= 1
+        match result:
+            case PartChecked():
+                effects = self.engine.part_checked(result.digest, intact=result.intact, now=now)
+                return self._perform(effects)
+            case MergeDone():
+                for digest, why in result.refused.items():
+                    _log.warning("edge model %s is left out: %s", digest[:12], why)
+                    self.counters["model_refused"] += 1
+                return self._perform(self.engine.merged(result.round, result.digest, now))
+            case Evaluated():
+                return [*self._judged(result), *self._perform([])]
+
+    def beacon(self) -> Publish:
+        """Return the heartbeat to all edges, due every `BEACON_MS`."""
+        me = self.options.coordinator
+        message = CoordinatorBeacon(run=self.run.run_id, coordinator=me, period_ms=BEACON_MS)
+        return Publish(topics.coordinator_beacon(self.options.site, me), encode(message))
+
+    def goodbye(self) -> list[Outward]:
+        """Return the end of the run, said again to every edge that is there."""
+        return [self._to_edge(send.edge, send.message) for send in self.engine.farewell()]
+
+    # ----------------------------------------------------------------- effects
+
+    def _perform(self, effects: list[fx.Effect]) -> list[Outward]:
+        """Do disk effects in order; return what is left for the shell."""
+        outward: list[Outward] = []
+        for effect in effects:
+            outward += self._perform_one(effect)
+        if self._end_reason and self._jobs == 0 and not self._finished:
+            # A process that came back at the very end has not judged the last model.
+            outward += self._evaluate_last() or self._finish()
+        return outward
+
+    def _perform_one(self, effect: fx.Effect) -> list[Outward]:
+        match effect:
+            case fx.Send():
+                return [self._to_edge(effect.edge, effect.message)]
+            case fx.SendGlobal():
+                return [self._offer(effect)]
+            case fx.SendChunks():
+                return self._chunks(effect)
+            case fx.Mark():
+                return [effect]
+            case fx.Event():
+                self._label(effect)
+                return [effect]
+            case fx.StorePart():
+                self.blobs.write_part(effect.digest, effect.offset, effect.data)
+                return []
+            case fx.FinishPart():
+                size = self.engine.models.size
+                return self._job(CheckPart(self.blobs, effect.digest, size))
+            case fx.Merge():
+                size = self.engine.models.size
+                return self._job(
+                    MergeModels(self.blobs, self._manifest, effect.round, effect.models, size)
+                )
+            case fx.Evaluate():
+                return self._evaluate(effect.round, effect.digest)
+            case fx.End():
+                self._end_reason = effect.reason
+                return []
+            case _:
+                self._book(effect)
+                return []
+
+    def _book(self, effect: fx.Reserve | fx.Settle | fx.Learn | fx.CommitModel) -> None:
+        """Write one step of a round, with crash points around it."""
+        run_id, began = self.run.run_id, self._clock()
+        match effect:
+            case fx.Reserve():
+                self.checkpoint("decided")
+                self.store.reserve(run_id, effect, policy=self.options.recipe.policy.name)
+                self._took("reserve", began)
+                self.checkpoint("reserved")
+            case fx.Settle():
+                self.checkpoint("settling")
+                self.store.settle(run_id, effect)
+                self._took("settle", began)
+                self.checkpoint("settled")
+            case fx.Learn():
+                self._policy.learn(effect.feedback)
+                self.checkpoint("learnt")
+                if effect.round % SNAPSHOT_EVERY == 0:
+                    name = self.options.recipe.policy.name
+                    self.store.journal.snapshot(run_id, effect.round, name, self._policy.state())
+                    self.checkpoint("snapshot")
+            case fx.CommitModel():
+                self.checkpoint("merged")
+                self.store.save_model(
+                    run_id, effect.round, effect.digest, self.blobs.size(effect.digest)
+                )
+                self.checkpoint("committed")
+                self._collect()
+
+    def _collect(self) -> None:
+        """Remove old models now and then; the newest and the best stay."""
+        self._commits += 1
+        if self._commits % COLLECT_EVERY == 0:
+            self.blobs.collect(self.store.read.models_to_keep())
+
+    def _took(self, step: str, began: float) -> None:
+        self.engine.timing_ms[step] = round(1000.0 * (self._clock() - began), 3)
+
+    # ------------------------------------------------------------- to the edges
+
+    def _to_edge(self, edge: str, message: AnyMessage) -> Publish:
+        topic = topics.edge_down(self.options.site, edge, kind(message))
+        return Publish(topic, encode(message))
+
+    def _offer(self, effect: fx.SendGlobal) -> Publish:
+        layout = self.engine.models.serving.layout
+        start, stop = layout.span(0)
+        message = GlobalModel(
+            run=self.run.run_id,
+            round=effect.round,
+            digest=effect.digest,
+            size=layout.size,
+            chunk_bytes=layout.chunk_bytes,
+            first=self.blobs.read(effect.digest, start, stop - start),
+        )
+        return self._to_edge(effect.edge, message)
+
+    def _chunks(self, effect: fx.SendChunks) -> list[Outward]:
+        layout = self.engine.models.serving.layout
+        out: list[Outward] = []
+        for index in effect.indices:
+            start, stop = layout.span(index)
+            data = self.blobs.read(effect.digest, start, stop - start)
+            chunk = Chunk(run=self.run.run_id, digest=effect.digest, index=index, data=data)
+            out.append(self._to_edge(effect.edge, chunk))
+        return out
+
+    def _label(self, event: fx.Event) -> None:
+        """Keep the name that people gave an edge."""
+        edge, name = str(event.fields.get("edge", "")), str(event.fields.get("name", ""))
+        if event.name == "edge_joined" and name != edge and self._labels.get(edge) != name:
+            self._labels[edge] = name
+            self.store.indices(self.run.run_id).label_edge(edge, name)
+
+    # ------------------------------------------------------- judging, and the end
+
+    def _job(self, job: Job) -> list[Outward]:
+        self._jobs += 1
+        return [job]
+
+    def _evaluate(self, round_: int, digest: str) -> list[Outward]:
+        if self._held_out is None:
+            return self._judged(Evaluated(round_, digest, None, None))
+        size = self.engine.models.size
+        return self._job(EvaluateModel(self.blobs, self._held_out, round_, digest, size))
+
+    def _evaluate_last(self) -> list[Outward]:
+        """Judge the last model unless this process has done so."""
+        last = self.store.read.last_global(self.run.run_id)
+        if last is None or self._held_out is None:
+            return []
+        if self._evaluated is not None and self._evaluated.digest == last.digest:
+            return []
+        return self._evaluate(last.round, last.digest)
+
+    def _judged(self, found: Evaluated) -> list[Outward]:
+        self._evaluated = found
+        pairs = (("accuracy", found.accuracy), ("loss", found.loss))
+        metrics = {name: value for name, value in pairs if value is not None}
+        if metrics:
+            self.store.save_metrics(self.run.run_id, found.round, found.digest, metrics)
+        return [
+            fx.Event(
+                "model",
+                {
+                    "round": found.round,
+                    "digest": found.digest,
+                    "accuracy": found.accuracy,
+                    "loss": found.loss,
+                },
+            )
+        ]
+
+    def _finish(self) -> list[Outward]:
+        """Write the report, then end the run in the books: in this order a crash repeats it."""
+        self._finished = True
+        result = self.result()
+        self.checkpoint("ending")
+        path = self.options.data_dir / RESULT_FILE
+        write_private(path, msgspec.json.format(msgspec.json.encode(result), indent=2))
+        self.checkpoint("reported-result")
+        self.store.end_run(self.run.run_id, self._end_reason)
+        names = ("rounds_done", "accuracy", "spent_micro", "reason", "ledger_balanced")
+        return [fx.Event("end", {name: result[name] for name in names}), Finished(self._end_reason)]
+
+    def result(self) -> dict[str, fx.Value]:
+        """Return what the run came to so far, as `result.json` has it."""
+        recipe, read, found = self.options.recipe, self.store.read, self._evaluated
+        best = read.best_global(self.run.run_id)
+        return {
+            "run": self.run.run_id,
+            "recipe": recipe.name,
+            "policy": recipe.policy.name,
+            "seed": recipe.seed,
+            "reason": self._end_reason,
+            "rounds_done": self.engine.rounds_done,
+            "accuracy": None if found is None else found.accuracy,
+            "loss": None if found is None else found.loss,
+            "best_accuracy": None if best is None else best.metrics["accuracy"],
+            "model": self.engine.models.digest,
+            "spent_micro": self.engine.spent_micro,
+            "total_micro": recipe.budget.total_micro,
+            "ledger_balanced": read.ledger.verify().balanced,
+        }

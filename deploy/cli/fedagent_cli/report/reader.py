@@ -1,0 +1,92 @@
+"""Read a run's story from a coordinator's data directory, while it runs or later."""
+
+from collections import Counter
+from pathlib import Path
+
+from fedagent_cli.runs import open_run, recipe_of
+from fedagent_coordinator import reader as store
+
+from .story import AgentRow, EdgeShare, RoundRow, Story
+
+SHORT = 8
+
+
+def read_story(data_dir: Path, run_id: str | None = None) -> Story:
+    """Return a run as the report tells it.
+
+    Raises:
+        NoRunError: There is no such run.
+    """
+    with open_run(data_dir, run_id) as (reader, run):
+        recipe = recipe_of(run)
+        rows = [row for row in reader.rounds(run.run_id) if row.state == "done"]
+        voids = sum(row.state == "void" for row in reader.rounds(run.run_id))
+        edges = reader.edge_results(run.run_id)
+        verified = reader.ledger.verify()
+        balance = reader.balance(run.run_id)
+        return Story(
+            run=run.run_id,
+            recipe=recipe.name if recipe else run.recipe_digest[:SHORT],
+            policy=rows[-1].policy if rows else recipe.policy.name if recipe else "?",
+            seed=run.seed,
+            rounds_wanted=recipe.rounds.count if recipe else len(rows),
+            rounds=tuple(_round(row, edges) for row in rows),
+            agents=_agents(reader, run.run_id),
+            edges={row.edge_id: row.label for row in edges},
+            ledger_balanced=verified.balanced,
+            spent_micro=balance.settled_micro,
+            budget_per_edge_micro=recipe.budget.per_edge_micro if recipe else None,
+            budget_total_micro=recipe.budget.total_micro if recipe else None,
+            facts={
+                "state": run.end_reason or ("ended" if run.ended_ms else "not ended"),
+                "rounds that were voided": str(voids),
+                "ledger entries": str(verified.entries),
+                **({"ledger problems": "; ".join(verified.problems)} if verified.problems else {}),
+            },
+        )
+
+
+def _round(row: store.RoundRow, edges: list[store.EdgeRow]) -> RoundRow:
+    """Return one round with its shares by edge."""
+    wall_ms = (row.closed_ms or row.opened_ms) - row.opened_ms
+    return RoundRow(
+        round=row.round,
+        ordered=row.ordered,
+        in_time=row.in_time,
+        used=row.used,
+        spent_micro=row.paid_micro,
+        seconds=(sum(row.timing_ms.values()) or wall_ms) / 1000,
+        accuracy=row.metrics.get("accuracy"),
+        loss=row.metrics.get("loss"),
+        timing_ms=dict(row.timing_ms),
+        edges={
+            edge.edge_id: EdgeShare(
+                ordered=edge.ordered,
+                in_time=edge.in_time,
+                used=edge.used,
+                spent_micro=edge.spent_micro,
+                failed=edge.failed,
+            )
+            for edge in edges
+            if edge.round == row.round
+        },
+    )
+
+
+def _agents(reader: store.Reader, run_id: str) -> tuple[AgentRow, ...]:
+    """Return every agent with how its rounds ended."""
+    outcomes: dict[str, Counter[str]] = {}
+    for outcome in reader.outcomes(run_id):
+        outcomes.setdefault(outcome.agent, Counter())[outcome.status] += 1
+    return tuple(
+        AgentRow(
+            agent=device.agent,
+            name=device.label or device.agent[:SHORT],
+            ordered=device.selected,
+            in_time=device.in_time,
+            used=device.used,
+            paid_micro=device.paid_micro,
+            outcomes=dict(outcomes.get(device.agent, {})),
+        )
+        for device in reader.devices(run_id)
+    )

@@ -1,0 +1,71 @@
+"""The edge's settings, read once."""
+
+import os
+from collections.abc import Mapping
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
+from fedagent_protocol.transport.settings import (
+    LogLevel,
+    Scope,
+    TlsSettings,
+    broker_address,
+    check_site,
+    load_settings,
+    shared_broker,
+)
+
+PREFIX = "FEDAGENT_EDGE_"
+
+
+class EdgeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one edge aggregator.
+
+    Attributes:
+        data_dir: Where identity, models, spool and state are.
+        site: Only roles of one site see each other.
+        name: For people; shown by the coordinator.
+        broker: ``auto``, ``embedded``, ``mosquitto``, or the address of a shared broker.
+        listen, port: Of a private broker; port 0 takes the last one, or a free one.
+        coordinator: Address of the coordinator's broker where zeroconf finds none.
+        discovery: Where to advertise and look.
+        insecure: Allow a listener beyond loopback without certificates.
+        chunk_bytes: Size of the pieces of models; smaller for slow links.
+        credit_bytes: Cap on what all agents may have under way to this edge.
+        need_wait_ms: How long the model waits for agents that have not answered.
+        json_events: One JSON object per line on stdout.
+        watch_parent: End when stdin ends.
+    """
+
+    data_dir: str
+    site: str = "default"
+    name: Annotated[str, Meta(max_length=100)] = ""
+    broker: str = "auto"
+    listen: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    coordinator: str | None = None
+    discovery: Scope = "lan"
+    tls: TlsSettings | None = None
+    insecure: bool = False
+    chunk_bytes: Annotated[int, Meta(ge=1024, le=MAX_CHUNK_BYTES)] = CHUNK_BYTES
+    credit_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 8 << 20
+    need_wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 50
+    json_events: bool = False
+    watch_parent: bool = False
+    log_level: LogLevel = "info"
+
+
+def load(text: str | None, environment: Mapping[str, str] = os.environ) -> EdgeConfig:
+    """Return the settings from JSON, a file, and ``FEDAGENT_EDGE_*`` variables.
+
+    Raises:
+        SettingError: One line with the key and the mend.
+    """
+    config = load_settings(EdgeConfig, text, prefix=PREFIX, environment=environment)
+    check_site(config.site)
+    shared_broker(config.broker, tls=config.tls is not None)
+    if config.coordinator is not None:
+        broker_address("coordinator", config.coordinator, tls=config.tls is not None)
+    return config

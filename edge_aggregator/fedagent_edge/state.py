@@ -1,0 +1,67 @@
+"""What an edge must remember over a restart, in one file that is replaced atomically."""
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from fedagent_protocol.messages import RoundOrder, RoundReport
+from fedagent_protocol.transport.data_dir import write_private
+
+from .errors import StateError
+
+
+class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
+    """A round that was ordered; `began_at` is on the monotonic clock of `boot`."""
+
+    order: RoundOrder
+    base: str
+    began_at: float
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """The file's content."""
+
+    boot: str
+    run: str = ""
+    task: str = ""
+    body: bytes = b""
+    model: str = ""
+    model_bytes: int = 0
+    last_round: int = 0
+    report: RoundReport | None = None
+    round: OpenRound | None = None
+
+
+class StateFile:
+    """Reads and replaces the state."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(State)
+
+    def load(self) -> State | None:
+        """Return the state, or None at the first start.
+
+        Raises:
+            StateError: The file is damaged.
+        """
+        try:
+            return self._decoder.decode(self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (msgspec.DecodeError, ValueError, OSError) as error:
+            raise StateError(self._path, str(error)[:120]) from error
+
+    def save(self, state: State) -> None:
+        """Replace the state durably."""
+        write_private(self._path, self._encoder.encode(state))
+
+
+def boot_id() -> str:
+    """Return an id of this boot: the monotonic clock means nothing in another."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"since-{round(time.time() - time.monotonic(), -2):.0f}"

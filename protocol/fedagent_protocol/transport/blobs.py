@@ -1,0 +1,211 @@
+"""Models as content-addressed files: the name of a file is its SHA-256.
+
+A blob is there whole or not at all: it is written under a temporary name, synced,
+renamed, and the folder is synced. Reading checks the content against the name.
+Blobs that come in pieces over the wire are written as a *part* and adopted when
+they are complete and hash to their name.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedagent_protocol.errors import DigestError, OversizeError
+
+from .errors import LinkError
+
+if TYPE_CHECKING:
+    # Not at run time: an agent has no need of numpy.
+    from fedagent_protocol.tensors import Buffer
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_PART = ".part"
+_NEW = ".new"
+
+
+class BlobMissingError(LinkError):
+    """Raised when no blob, or no part of one, has this digest."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(digest)
+        self.digest = digest
+
+    def __str__(self) -> str:
+        return f"there is no blob {self.digest[:12]}"
+
+
+class BlobStore:
+    """The blobs in one folder; one process writes.
+
+    Args:
+        folder: Made (0700) if need be. Left-overs of a crash are removed, parts too.
+        max_bytes: Largest blob taken.
+    """
+
+    def __init__(self, folder: Path, *, max_bytes: int = 1 << 30) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if path.suffix in {_PART, _NEW}:
+                path.unlink()
+
+    def path(self, digest: str) -> Path:
+        """Return where a blob is, or would be.
+
+        Raises:
+            BlobMissingError: `digest` is not 64 hex digits, so it names no blob.
+        """
+        if not _DIGEST.fullmatch(digest):
+            raise BlobMissingError(digest)
+        return self._folder / digest
+
+    def put(self, data: "Buffer") -> str:
+        """Keep a blob durably; return its digest. Idempotent.
+
+        Raises:
+            OversizeError: It is larger than `max_bytes`.
+            OSError: The disk refused; nothing is left behind.
+        """
+        view = memoryview(data)
+        self._check_size(view.nbytes)
+        digest = hashlib.sha256(view).hexdigest()
+        path = self.path(digest)
+        if self._is_whole(path, digest):
+            return digest
+        fresh = path.with_suffix(_NEW)
+        try:
+            with fresh.open("wb") as file:
+                file.write(view)
+                file.flush()
+                os.fsync(file.fileno())
+            self._adopt(fresh, path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        return digest
+
+    def write_part(self, digest: str, offset: int, data: bytes) -> None:
+        """Write a piece of a blob that is coming in; in any order, not yet durable.
+
+        Raises:
+            OversizeError: The piece ends beyond `max_bytes`.
+        """
+        self._check_size(offset + len(data))
+        part = self.path(digest).with_suffix(_PART)
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            rest, at = memoryview(data), offset
+            while rest:
+                written = os.pwrite(fd, rest, at)
+                rest, at = rest[written:], at + written
+        finally:
+            os.close(fd)
+
+    def finish_part(self, digest: str) -> None:
+        """Make a complete part a durable blob.
+
+        Raises:
+            BlobMissingError: No piece of it was written.
+            DigestError: It hashes to something else; the part is gone.
+        """
+        part = self.path(digest).with_suffix(_PART)
+        try:
+            file = part.open("rb")
+        except FileNotFoundError as error:
+            if self.has(digest):
+                return
+            raise BlobMissingError(digest) from error
+        with file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+            if actual == digest:
+                os.fsync(file.fileno())
+        if actual != digest:
+            part.unlink()
+            raise DigestError(digest, actual)
+        self._adopt(part, self.path(digest))
+
+    def drop_part(self, digest: str) -> None:
+        """Forget the pieces of a blob that is not wanted any more."""
+        self.path(digest).with_suffix(_PART).unlink(missing_ok=True)
+
+    def get(self, digest: str) -> bytes:
+        """Return a blob, checked.
+
+        Raises:
+            BlobMissingError: There is none.
+            DigestError: The file has changed on disk; it is removed, so that the
+                blob can be fetched again.
+        """
+        path = self.path(digest)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise BlobMissingError(digest) from error
+        actual = hashlib.sha256(data).hexdigest()
+        if actual != digest:
+            path.unlink(missing_ok=True)
+            raise DigestError(digest, actual)
+        return data
+
+    def read(self, digest: str, offset: int, size: int) -> bytes:
+        """Return a piece of a blob, unchecked: whoever has all pieces checks.
+
+        Raises:
+            BlobMissingError: There is none.
+        """
+        try:
+            with self.path(digest).open("rb") as file:
+                return os.pread(file.fileno(), size, offset)
+        except FileNotFoundError as error:
+            raise BlobMissingError(digest) from error
+
+    def has(self, digest: str) -> bool:
+        """Return whether there is such a blob."""
+        return _DIGEST.fullmatch(digest) is not None and self.path(digest).is_file()
+
+    def size(self, digest: str) -> int:
+        """Return a blob's size in bytes.
+
+        Raises:
+            BlobMissingError: There is none.
+        """
+        try:
+            return self.path(digest).stat().st_size
+        except FileNotFoundError as error:
+            raise BlobMissingError(digest) from error
+
+    def digests(self) -> Iterator[str]:
+        """Yield the digest of every blob."""
+        return (path.name for path in self._folder.iterdir() if _DIGEST.fullmatch(path.name))
+
+    def collect(self, keep: Collection[str]) -> tuple[str, ...]:
+        """Remove every blob that is not in `keep`; return what went. Parts stay."""
+        gone = tuple(sorted(set(self.digests()) - set(keep)))
+        for digest in gone:
+            self.path(digest).unlink(missing_ok=True)
+        return gone
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise OversizeError("blob", size, self._max_bytes)
+
+    def _is_whole(self, path: Path, digest: str) -> bool:
+        """Return whether the file is there and hashes to its name."""
+        try:
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest() == digest
+        except FileNotFoundError:
+            return False
+
+    def _adopt(self, source: Path, path: Path) -> None:
+        """Give a synced file its final name, durably."""
+        source.replace(path)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

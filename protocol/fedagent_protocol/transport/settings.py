@@ -1,0 +1,141 @@
+"""Reading a role's settings: JSON, TOML or environment into a frozen struct, checked once.
+
+Every error is one line that names the key and the mend.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from fedagent_protocol.errors import TopicError
+from fedagent_protocol.topics import check_id
+
+from .address import BrokerAddress, TlsFiles
+from .errors import AddressError, LinkError
+
+PRIVATE_BROKERS = ("auto", "embedded", "mosquitto")
+LogLevel = Literal["debug", "info", "warning", "error", "DEBUG", "INFO", "WARNING", "ERROR"]
+Scope = Literal["lan", "loopback", "off"]
+
+
+class SettingError(LinkError):
+    """Raised when a setting is unknown, missing or wrong."""
+
+    def __init__(self, key: str, problem: str, mend: str) -> None:
+        super().__init__(key, problem, mend)
+        self.key = key
+        self.problem = problem
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.problem}; {self.mend}"
+
+
+class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """PEM files of the authority, our certificate and our key."""
+
+    ca: str
+    cert: str
+    key: str
+
+    def files(self) -> TlsFiles:
+        """Return the paths."""
+        return TlsFiles(Path(self.ca), Path(self.cert), Path(self.key))
+
+
+T = TypeVar("T", bound=Struct)
+
+
+def load_settings(
+    kind: type[T], text: str | None, *, prefix: str, environment: Mapping[str, str]
+) -> T:
+    """Return settings; the environment fills in what the text leaves out.
+
+    Args:
+        kind: The struct to fill; it forbids unknown fields.
+        text: A JSON object, the path of a TOML or JSON file, or None.
+        prefix: Of environment variables: ``PREFIX_DATA_DIR`` sets ``data_dir``.
+        environment: The variables.
+
+    Raises:
+        SettingError: One line with the key and the mend.
+    """
+    given = {} if text is None else _read(text)
+    known = kind.__struct_fields__
+    for variable, value in environment.items():
+        key = variable.removeprefix(prefix).lower()
+        if variable.startswith(prefix) and key in known and key not in given:
+            given[key] = value
+    for key in given:
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            mend = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(known))}"
+            raise SettingError(str(key)[:64], "is not a setting", mend)
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$.")
+        key = path.rstrip("`") or problem.partition("`")[2].partition("`")[0] or "config"
+        problem = problem[:1].lower() + problem[1:]
+        raise SettingError(key, problem, "mend it in the configuration") from error
+
+
+def check_site(site: str) -> None:
+    """Raise `SettingError` unless the site can stand in a topic."""
+    try:
+        check_id(site)
+    except TopicError as error:
+        raise SettingError("site", error.detail, "choose another name") from error
+
+
+def shared_broker(broker: str, *, tls: bool) -> BrokerAddress | None:
+    """Return the address of a shared broker, or None for a private one.
+
+    Raises:
+        SettingError: It is neither a kind of broker nor an address, or needs certificates.
+    """
+    if broker in PRIVATE_BROKERS:
+        return None
+    return broker_address("broker", broker, tls=tls)
+
+
+def broker_address(key: str, text: str, *, tls: bool) -> BrokerAddress:
+    """Return the broker address that a setting names.
+
+    Raises:
+        SettingError: It cannot be read, or does not fit the certificates.
+    """
+    try:
+        address = BrokerAddress.parse(text)
+    except AddressError as error:
+        raise SettingError(key, "is not a broker", f"write {_FORMS}") from error
+    if (address.scheme == "mqtts") != tls:
+        mend = "mqtts:// needs tls = {ca, cert, key}, mqtt:// takes none"
+        raise SettingError(key, f"{address} does not fit the certificates", mend)
+    return address
+
+
+_FORMS = "host:port, mqtt://host:port or mqtts://host:port (or auto, embedded, mosquitto)"
+
+
+def _read(text: str) -> dict[str, object]:
+    if not text.lstrip().startswith("{"):
+        path = Path(text)
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError("config", f"{path} cannot be read", "give JSON or a file") from error
+        if path.suffix == ".toml":
+            try:
+                return tomllib.loads(text)
+            except tomllib.TOMLDecodeError as error:
+                raise SettingError("config", f"is not TOML: {error}", "mend that line") from error
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise SettingError("config", f"is not a JSON object: {error}", "mend it") from error

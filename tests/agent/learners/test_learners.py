@@ -1,0 +1,149 @@
+"""Learners: what every one promises, and what each one does."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_agent.learners import NO_TRAINING, Learner, create, learner_names
+from fedagent_protocol.tensors import Manifest
+from fedagent_task.errors import TaskFormatError
+from fedagent_task.models import Model
+from fedagent_task.models import create as create_model
+from fedagent_task.spec import LearnerSpec, ModelSpec
+
+MODEL = create_model(ModelSpec(kind="softmax", features=4, classes=3))
+TRAINING = [name for name in learner_names() if name != NO_TRAINING]
+
+
+def _learner(name: str, model: Model = MODEL, seed: int = 0, **keys: float) -> Learner:
+    spec = LearnerSpec(name=name, **{"rate": 0.1, **keys})  # type: ignore[arg-type] # by test
+    return create(model, spec, np.random.default_rng(seed))
+
+
+def _samples(count: int, seed: int = 0) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, count)
+    x = rng.normal(size=(count, 4)).astype(np.float32)
+    x[np.arange(count), y] += 2
+    return x, y
+
+
+def _round(learner: Learner, iterations: int = 0) -> dict[str, bytes]:
+    learner.begin(MODEL.init(1))
+    learner.step(iterations or learner.default_iterations)
+    return {name: tensor.tobytes() for name, tensor in learner.update().items()}
+
+
+@pytest.mark.parametrize("name", learner_names())
+def test_an_update_has_the_models_manifest_and_is_the_same_for_the_same_seed(name: str) -> None:
+    runs = []
+    for _ in range(2):
+        learner = _learner(name, seed=5)
+        learner.absorb(*_samples(40))
+        runs.append(_round(learner))
+        assert Manifest.of(learner.update()) == MODEL.manifest()
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_round_lowers_the_loss_and_leaves_the_base_alone(name: str) -> None:
+    learner = _learner(name)
+    x, y = _samples(200)
+    base = MODEL.init(1)
+    before = {n: t.copy() for n, t in base.items()}
+    learner.absorb(x, y)
+    learner.begin(base)
+    result = learner.step(learner.default_iterations)
+    update = learner.update()
+    moved = {n: t + update[n] for n, t in base.items()}
+    assert MODEL.loss(moved, x, y) < 0.9 * MODEL.loss(base, x, y)
+    assert result.samples >= 200
+    assert result.loss > 0
+    for n in base:
+        np.testing.assert_array_equal(base[n], before[n])
+        assert update[n].dtype == np.float32
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_without_samples_nothing_is_done(name: str) -> None:
+    learner = _learner(name)
+    learner.begin(MODEL.init(0))
+    assert learner.step(3).iterations == 0
+    assert learner.num_samples == 0
+    assert not any(tensor.any() for tensor in learner.update().values())
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(TRAINING),
+    gushes=st.lists(st.integers(0, 30), min_size=1, max_size=6),
+    buffer=st.integers(1, 20),
+)
+def test_memory_is_bounded_and_drops_are_counted(name: str, gushes: list[int], buffer: int) -> None:
+    learner = _learner(name, buffer=buffer, batch=7)
+    for gush in gushes:
+        learner.absorb(*_samples(gush))
+    learner.begin(MODEL.init(0))
+    learner.step(learner.default_iterations)
+    assert learner.num_samples == min(buffer, sum(gushes))
+    if name == "sgd":
+        assert learner.num_samples + learner.dropped == sum(gushes)
+    else:
+        assert learner.dropped == sum(max(0, gush - buffer) for gush in gushes)
+
+
+def test_minibatch_learns_from_the_newest_samples() -> None:
+    old, new = _samples(50, seed=1), _samples(30, seed=2)
+    both, only_new = _learner("minibatch", buffer=30), _learner("minibatch", buffer=30)
+    both.absorb(*old)
+    both.absorb(new[0][:10], new[1][:10])
+    both.absorb(new[0][10:], new[1][10:])
+    only_new.absorb(*new)
+    for learner in (both, only_new):
+        learner.begin(MODEL.init(0))
+    # One whole-memory pass does not depend on the order of the ring.
+    for learner in (both, only_new):
+        learner.step(1)
+    for name, tensor in both.update().items():
+        np.testing.assert_allclose(tensor, only_new.update()[name], atol=1e-6)
+
+
+def test_minibatch_goes_on_with_its_memory_in_the_next_round() -> None:
+    learner = _learner("minibatch", passes=3)
+    learner.absorb(*_samples(20))
+    assert learner.default_iterations == 3
+    _round(learner)
+    learner.begin(MODEL.init(2))
+    assert learner.step(2).samples == 40
+
+
+def test_sgd_uses_each_sample_once() -> None:
+    learner = _learner("sgd", batch=8)
+    learner.absorb(*_samples(20))
+    learner.begin(MODEL.init(0))
+    assert learner.default_iterations == 3
+    assert learner.step(2).samples == 16
+    last = learner.step(5)
+    assert (last.iterations, last.samples) == (1, 4)
+    assert learner.num_samples == 20
+    assert learner.step(1).iterations == 0
+    learner.begin(MODEL.init(0))
+    assert learner.num_samples == 0
+
+
+def test_no_training_sends_a_new_number_every_round() -> None:
+    learner = _learner(NO_TRAINING)
+    assert learner.num_samples == 1
+    first, second = _round(learner), _round(learner)
+    assert first != second
+    learner.absorb(np.empty((9, 0), np.float32), np.zeros(9))
+    assert learner.num_samples == 9
+    assert all(abs(tensor).max() <= 1e-3 for tensor in learner.update().values())
+
+
+def test_an_unknown_learner_is_refused_by_key() -> None:
+    with pytest.raises(TaskFormatError) as caught:
+        _learner("magic")
+    assert caught.value.key == "learner.name"

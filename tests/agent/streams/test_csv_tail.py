@@ -1,0 +1,171 @@
+"""A CSV file that grows, is cut, is replaced, and has bad lines."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedagent_agent.streams.csv_tail import MAX_BACKLOG_BYTES, MAX_LINE_BYTES, CsvStream
+from fedagent_agent.streams.spec import CsvSpec, StreamOpenError
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def _open(path: Path, offset: int = 0, labels: tuple[str, ...] = (), **keys: object) -> CsvStream:
+    stream = CsvStream(CsvSpec(path=path, **keys), labels=labels, offset=offset)  # type: ignore[arg-type] # by test
+    stream.open(0.0)
+    return stream
+
+
+def _taken(stream: CsvStream) -> list[list[float]]:
+    samples = stream.take(0.0)
+    return [[*x, y] for x, y in zip(samples.x.tolist(), samples.y.tolist(), strict=True)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "sensor.csv"
+    path.write_text("t,h,kind\n1,2,0\n")
+    return path
+
+
+def test_lines_come_once_and_only_when_whole(path: Path) -> None:
+    stream = _open(path)
+    assert _taken(stream) == [[1, 2, 0]]
+    _append(path, "3,4,1\n5,6")
+    assert _taken(stream) == [[3, 4, 1]]
+    assert _taken(stream) == []
+    _append(path, ",1\r\n\n")
+    assert _taken(stream) == [[5, 6, 1]]
+    assert not sum(stream.counters.values())
+    stream.close()
+
+
+def test_columns_are_chosen_by_name_or_place(path: Path) -> None:
+    for keys, row in (
+        ({"label": "first"}, [2, 0, 1]),
+        ({"label": "1"}, [1, 0, 2]),
+        ({"label": "kind", "features": ("h",)}, [2, 0]),
+    ):
+        stream = _open(path, **keys)
+        assert _taken(stream) == [row]
+        stream.close()
+    with pytest.raises(StreamOpenError, match="no column 'x'"):
+        _open(path, label="x")
+    with pytest.raises(StreamOpenError, match="no column 'z'"):
+        _open(path, features=("z",))
+
+
+def test_a_file_without_header_starts_with_a_sample(path: Path) -> None:
+    path.write_text("1,2,cat\n3,4,dog\n")
+    stream = _open(path, labels=("cat", "dog"))
+    assert _taken(stream) == [[1, 2, 0], [3, 4, 1]]
+    stream.close()
+
+
+def test_bad_lines_are_counted_by_reason_and_never_logged(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    stream = _open(path, dtype="uint8")
+    with path.open("ab") as file:
+        file.write(b"1,2\n1,x,0\n1,nan,0\n1,300,0\n1,1.5,0\n1,2,secret\n1,2,\xff\n7,8,1\n")
+    assert _taken(stream) == [[1, 2, 0], [7, 8, 1]]
+    assert dict(stream.counters) == {
+        "bad_columns": 1,
+        "bad_number": 1,
+        "bad_not_finite": 1,
+        "bad_dtype": 2,
+        "bad_label": 1,
+        "bad_encoding": 1,
+        "dropped": 0,
+    }
+    assert "secret" not in caplog.text
+    stream.close()
+
+
+def test_a_truncated_file_is_read_from_its_beginning(path: Path) -> None:
+    stream = _open(path)
+    _append(path, "3,4,1\n" * 10)
+    assert len(_taken(stream)) == 11
+    path.write_text("t,h,kind\n9,9,1\n")
+    assert _taken(stream) == [[9, 9, 1]]
+    assert stream.counters["truncated"] == 1
+    stream.close()
+
+
+def test_a_rotated_file_is_read_to_its_end_first(path: Path) -> None:
+    stream = _open(path)
+    _taken(stream)
+    _append(path, "3,4,1\n")
+    path.rename(path.with_suffix(".1"))
+    assert _taken(stream) == [[3, 4, 1]]  # the new file is not there yet
+    _append(path.with_suffix(".1"), "5,6,1\n")
+    path.write_text("t,h,kind\n7,8,0\n")
+    assert _taken(stream) == [[5, 6, 1], [7, 8, 0]]
+    assert stream.counters["rotated"] == 1
+    stream.close()
+
+
+def test_a_resumed_stream_goes_on_where_it_was(path: Path) -> None:
+    stream = _open(path)
+    _taken(stream)
+    stream.close()
+    _append(path, "3,4,1\n")
+    again = _open(path, offset=stream.offset)
+    assert _taken(again) == [[3, 4, 1]]
+    again.close()
+    shrunk = _open(path, offset=10_000)
+    assert len(_taken(shrunk)) == 2
+    shrunk.close()
+
+
+def test_memory_is_bounded(path: Path) -> None:
+    stream = _open(path, buffer=3)
+    _append(path, "".join(f"{i},0,0\n" for i in range(10)))
+    assert [row[0] for row in _taken(stream)] == [7, 8, 9]
+    assert stream.counters["dropped"] == 8
+    _append(path, "1,2,0\n" * (MAX_BACKLOG_BYTES // 6 + 100))
+    assert len(_taken(stream)) == 3
+    assert stream.counters["skipped_bytes"] > 0
+    _append(path, "x" * (MAX_LINE_BYTES + 1))
+    assert _taken(stream) == []
+    _append(path, "rest of it\n4,4,1\n")
+    assert _taken(stream) == [[4, 4, 1]]
+    assert stream.counters["bad_too_long"] == 1
+    stream.close()
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StreamOpenError, match="no such file"):
+        _open(tmp_path / "none.csv")
+    empty = tmp_path / "empty.csv"
+    empty.write_text("a,b")
+    with pytest.raises(StreamOpenError, match="no whole line"):
+        _open(empty)
+    empty.write_text("a\n")
+    with pytest.raises(StreamOpenError, match="one column"):
+        _open(empty)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
+)
+@given(st.lists(st.one_of(st.just(b"1,2,0\n"), st.binary(max_size=20)), max_size=8))
+def test_whatever_is_appended_good_lines_come_through(tmp_path: Path, pieces: list[bytes]) -> None:
+    path = tmp_path / "any.csv"
+    path.write_bytes(b"a,b,c\n")
+    stream = _open(path)
+    for piece in pieces:
+        with path.open("ab") as file:
+            file.write(piece)
+        _taken(stream)
+    with path.open("ab") as file:
+        file.write(b"\n5,5,1\n")
+    assert _taken(stream)[-1] == [5, 5, 1]
+    stream.close()

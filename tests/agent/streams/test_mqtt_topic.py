@@ -1,0 +1,103 @@
+"""A sensor's topic on a real broker."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, MqttStream
+from fedagent_agent.streams.spec import MqttSpec
+from fedagent_protocol.transport.broker import Broker, BrokerSpec
+from fedagent_protocol.transport.mqtt import Link
+
+
+@contextlib.asynccontextmanager
+async def _sensor(data_dir: Path) -> AsyncIterator[tuple[Link, MqttSpec]]:
+    """Yield a connected link of a sensor, and the stream that hears it."""
+    broker = Broker(BrokerSpec(data_dir=data_dir))
+    address = await broker.start()
+    up = asyncio.Event()
+    link = Link(
+        address,
+        client_id="sensor",
+        on_arrivals=lambda _: None,
+        on_state=lambda connected: up.set() if connected else None,
+    )
+    await link.start()
+    try:
+        await asyncio.wait_for(up.wait(), 10)
+        yield (
+            link,
+            MqttSpec(
+                host=address.host,
+                port=address.port,
+                topic="home/t",
+                features=("t", "h"),
+                label="kind",
+                buffer=5,
+            ),
+        )
+    finally:
+        await link.stop()
+        await broker.stop()
+
+
+async def _until(stream: MqttStream, link: Link, payload: bytes, reason: str) -> None:
+    """Publish until the stream counted it: nothing tells us that it has subscribed."""
+    until = time.monotonic() + 20
+    while not stream.counters.get(reason):
+        assert time.monotonic() < until
+        link.publish("home/t", payload)
+        await asyncio.sleep(0.02)
+
+
+def test_messages_become_samples_and_bad_ones_are_counted(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with _sensor(tmp_path) as (link, spec):
+            stream = MqttStream(spec, client_id="stream", labels=("ok", "alarm"))
+            schema = await asyncio.to_thread(stream.open, 0.0)
+            assert (schema.features, schema.dtype) == (2, "float64")
+            await _until(stream, link, b"no json", "bad_json")
+            for fields in (
+                {"t": 1, "h": 2.5, "kind": "alarm", "more": [1]},
+                {"t": 1, "kind": 0},
+                {"t": [1], "h": 1, "kind": 0},
+                {"t": 1, "h": 1, "kind": "secret"},
+            ):
+                link.publish("home/t", json.dumps(fields).encode())
+            await _until(stream, link, b" " * (MAX_MESSAGE_BYTES + 1), "bad_too_long")
+            samples = stream.take(0.0)
+            assert (samples.x.tolist(), samples.y.tolist()) == ([[1.0, 2.5]], [1.0])
+            counters = stream.counters
+            assert [counters[f"bad_{why}"] for why in ("missing", "number", "label")] == [1, 1, 1]
+            await asyncio.to_thread(stream.close)
+
+    asyncio.run(run())
+
+
+def test_what_nobody_takes_is_dropped_oldest_first(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with _sensor(tmp_path) as (link, spec):
+            stream = MqttStream(spec, client_id="stream")
+            await asyncio.to_thread(stream.open, 0.0)
+            await _until(stream, link, b"{}", "bad_missing")
+            for number in range(8):
+                link.publish("home/t", json.dumps({"t": number, "h": 0, "kind": 0}).encode())
+            await _until(stream, link, b"no json", "bad_json")
+            samples = stream.take(0.0)
+            assert samples.x[:, 0].tolist() == [3, 4, 5, 6, 7]
+            assert stream.counters["dropped"] == 3
+            await asyncio.to_thread(stream.close)
+            await asyncio.to_thread(stream.close)
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+    spec = MqttSpec(host="127.0.0.1", port=9, topic="t", features=("a",), label="y")
+    stream = MqttStream(spec, client_id="stream")
+    stream.open(0.0)
+    assert len(stream.take(1.0)) == 0
+    stream.close()

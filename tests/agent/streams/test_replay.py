@@ -1,0 +1,87 @@
+"""Replays: Poisson arrivals in an order that the seed alone decides."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_agent.streams.base import Samples
+from fedagent_agent.streams.replay import ReplayStream
+from fedagent_agent.streams.spec import ReplaySpec, StreamOpenError
+
+
+def _stream(seed: int = 1, offset: int = 0, **keys: object) -> ReplayStream:
+    stream = ReplayStream(ReplaySpec(**keys), seed=seed, offset=offset)  # type: ignore[arg-type] # by test
+    stream.open(100.0)
+    return stream
+
+
+def _rows(samples: Samples) -> list[bytes]:
+    return [row.tobytes() for row in samples.x]
+
+
+def test_the_schema_tells_what_can_come() -> None:
+    schema = ReplayStream(ReplaySpec(labels=(7, 3)), seed=0).open(0.0)
+    assert (schema.features, schema.dtype, schema.labels) == (64, "uint8", (3, 7))
+
+
+def test_samples_are_there_at_once_and_then_come_at_the_rate() -> None:
+    stream = _stream(start=50, rate=10.0, buffer=100_000)
+    assert len(stream.take(100.0)) == 50
+    assert len(stream.take(100.0)) == 0
+    assert len(stream.take(1100.0)) == pytest.approx(10_000, abs=500)
+    assert stream.counters["dropped"] == 0
+    assert len(stream.take(50.0)) == 0  # a clock that jumped back
+
+
+def test_arrivals_are_poisson() -> None:
+    stream = _stream(start=0, rate=4.0)
+    counts = [len(stream.take(100.0 + second)) for second in range(1, 2001)]
+    assert np.mean(counts) == pytest.approx(4.0, abs=0.25)
+    assert np.var(counts) == pytest.approx(4.0, abs=0.6)
+
+
+def test_every_lap_has_all_samples_in_a_new_order() -> None:
+    stream = _stream(labels=(3,), start=500, buffer=1000)
+    rows = _rows(stream.take(100.0))
+    lap = len(set(rows))
+    assert sorted(rows[:lap]) == sorted(rows[lap : 2 * lap])
+    assert rows[:lap] != rows[lap : 2 * lap]
+
+
+def test_the_order_depends_on_the_seed_not_on_when_it_is_taken() -> None:
+    at_once = _rows(_stream(start=400).take(100.0))
+    stream = _stream(start=100, rate=50.0)
+    pieces = [row for t in range(100, 104) for row in _rows(stream.take(float(t)))]
+    assert pieces == at_once[: len(pieces)]
+    assert _rows(_stream(seed=2, start=400).take(100.0)) != at_once
+
+
+def test_a_resumed_stream_goes_on_where_it_was() -> None:
+    whole = _rows(_stream(start=2000, buffer=4000).take(100.0))
+    stream = _stream(offset=1234, rate=100.0)
+    assert len(stream.take(100.0)) == 0
+    later = _rows(stream.take(105.0))
+    assert later == whole[1234 : 1234 + len(later)]
+    assert stream.offset == 1234 + len(later)
+
+
+def test_what_does_not_fit_the_buffer_is_dropped_oldest_first_and_counted() -> None:
+    whole = _rows(_stream(start=300).take(100.0))
+    stream = _stream(start=300, buffer=40)
+    assert _rows(stream.take(100.0)) == whole[260:]
+    assert stream.counters["dropped"] == 260
+    assert stream.offset == 300
+    assert len(stream.take(1e12)) == 40
+
+
+def test_parts_share_nothing() -> None:
+    seen = [set(_rows(_stream(part=(i, 3), start=600).take(100.0))) for i in (1, 2, 3)]
+    assert not seen[0] & seen[1] & seen[2]
+
+
+def test_nothing_to_replay_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(StreamOpenError, match="no such sample"):
+        _stream(labels=(11,))
+    with pytest.raises(StreamOpenError, match="no such file"):
+        _stream(dataset=str(tmp_path / "none.npz"))

@@ -1,0 +1,265 @@
+"""The trainer as a real process: it trains, obeys, is killed, and comes back."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedagent_agent.trainer_client import TrainerClient, TrainerDiedError, TrainerRefusedError
+from fedagent_agent.trainer_wire import Failed, Trained
+from fedagent_protocol.tensors import digest_of, encode_tensors
+from fedagent_task.models import create
+from fedagent_task.recipe import parse_recipe, task_bytes
+
+ROOT = Path(__file__).parents[3]
+RECIPE = parse_recipe((ROOT / "deploy" / "recipes" / "demo.toml").read_text())
+TASK = task_bytes(RECIPE)
+Scenario = Callable[[TrainerClient, Path, Path], Awaitable[None]]
+
+
+def _run(folder: Path, scenario: Scenario, **settings: float) -> None:
+    model = folder / "model"
+    model.write_bytes(encode_tensors(create(RECIPE.model).init(0)))
+
+    async def run() -> None:
+        client = TrainerClient(**settings)
+        try:
+            async with asyncio.timeout(60):
+                await scenario(client, model, folder / "update")
+        finally:
+            await client.close()
+        assert client.pid is None
+
+    asyncio.run(run())
+
+
+async def _gone(pid: int) -> None:
+    until = time.monotonic() + 10
+    while psutil.pid_exists(pid):
+        assert time.monotonic() < until
+        await asyncio.sleep(0.01)
+
+
+async def _trains(client: TrainerClient, model: Path, out: Path, **keys: int) -> Trained:
+    reply = await client.train(model, out, **keys)  # type: ignore[arg-type] # by test
+    assert isinstance(reply, Trained), reply
+    assert digest_of(out.read_bytes()) == reply.digest
+    return reply
+
+
+def test_one_process_trains_round_after_round(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        opened = await client.open(TASK, "digits:labels=0+1,rate=1000", seed=3)
+        assert opened.labels == (0, 1)
+        pid, offset = client.pid, 0
+        for _ in range(3):
+            reply = await _trains(client, model, out)
+            assert reply.offset > offset
+            offset = reply.offset
+        assert (client.starts, client.pid) == (1, pid)
+
+    _run(tmp_path, scenario)
+
+
+def test_nothing_is_started_before_it_is_needed(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        assert client.pid is None
+        client.cancel()
+        assert await client.train(model, out) == Failed(
+            job=0, reason="stream", detail="stream: none was opened"
+        )
+        await client.start()
+        assert client.starts == 1
+
+    _run(tmp_path, scenario)
+
+
+def test_a_refusal_names_the_key_and_the_process_lives_on(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        narrow = task_bytes(
+            parse_recipe((ROOT / "deploy/recipes/demo.toml").read_text(), ["model.features=63"])
+        )
+        with pytest.raises(TrainerRefusedError) as caught:
+            await client.open(narrow, "digits", seed=0)
+        assert caught.value.key == "model.features"
+        assert str(caught.value) == "model.features: task wants 63, the stream has 64"
+        await client.open(TASK, "digits", seed=0)
+        await _trains(client, model, out)
+        assert client.starts == 1
+
+    _run(tmp_path, scenario)
+
+
+def test_a_cancelled_training_ends_between_iterations(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        await client.open(TASK, "digits:start=1000", seed=0)
+        training = asyncio.create_task(client.train(model, out, iterations=1_000_000))
+        await asyncio.sleep(0)
+        while client.pid is None:
+            await asyncio.sleep(0.01)
+        client.cancel()
+        reply = await training
+        assert isinstance(reply, Failed)
+        assert reply.reason == "cancelled"
+        assert not out.exists()
+        await _trains(client, model, out)
+        assert client.starts == 1
+
+    _run(tmp_path, scenario, grace_s=30)
+
+
+def test_extra_seconds_are_waited_and_can_be_cancelled(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        await client.open(TASK, "digits", seed=0, slow_s=0.2)
+        assert (await _trains(client, model, out)).seconds >= 0.2
+        await client.open(TASK, "digits", seed=0, slow_s=1000)
+        training = asyncio.create_task(client.train(model, out))
+        await asyncio.sleep(0.05)
+        client.cancel()
+        assert await training == Failed(job=4, reason="cancelled", offset=50)
+        assert client.starts == 1
+
+    _run(tmp_path, scenario, grace_s=30)
+
+
+def test_who_does_not_obey_is_killed_and_comes_back_where_it_was(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        await client.open(TASK, "digits:rate=1000", seed=0)
+        first = await _trains(client, model, out)
+        assert client.pid is not None
+        pid = client.pid
+        os.kill(pid, signal.SIGSTOP)
+        training = asyncio.create_task(client.train(model, tmp_path / "other"))
+        await asyncio.sleep(0.05)
+        client.cancel()
+        reply = await training
+        assert isinstance(reply, Failed)
+        assert reply.reason == "cancelled"
+        await _gone(pid)
+        again = await _trains(client, model, out)
+        assert client.starts == 2
+        assert again.offset >= first.offset
+
+    _run(tmp_path, scenario, grace_s=0.1)
+
+
+def test_the_watchdog_kills_what_hangs(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        await client.open(TASK, "digits", seed=0, slow_s=1000)
+        reply = await client.train(model, out, timeout_s=0.3)
+        assert isinstance(reply, Failed)
+        assert reply.reason == "timeout"
+        assert client.pid is None
+
+    _run(tmp_path, scenario)
+
+
+def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        await client.open(TASK, "digits:rate=1000", seed=0)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        reply = await client.train(model, out)
+        if isinstance(reply, Failed):  # the request may have met the dying process
+            assert reply.reason == "died"
+            await _trains(client, model, out)
+        assert client.starts == 2
+        os.kill(client.pid, signal.SIGKILL)
+        try:
+            await client.open(TASK, "digits", seed=0)
+        except TrainerDiedError as error:
+            assert error.reason == "died"
+
+    _run(tmp_path, scenario)
+
+
+def test_who_stops_waiting_leaves_no_training_behind(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        await client.open(TASK, "digits", seed=0, slow_s=1000)
+        pid = client.pid
+        assert pid is not None
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.train(model, out), 0.1)
+        await _gone(pid)
+        await client.open(TASK, "digits", seed=0)
+        await _trains(client, model, out)
+        assert client.starts == 2
+
+    _run(tmp_path, scenario)
+
+
+def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
+    code = """
+import asyncio, os, signal, sys
+from fedagent_agent.trainer_client import TrainerClient
+async def run():
+    client = TrainerClient()
+    await client.open(bytes.fromhex(sys.argv[1]), "digits", seed=0)
+    print(client.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(run())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, TASK.hex()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    asyncio.run(_gone(int(done.stdout)))
+
+
+def test_the_process_has_one_thread_and_ignores_ctrl_c(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        await client.open(TASK, "digits", seed=0)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGINT)
+        await _trains(client, model, out)
+        assert psutil.Process(client.pid).num_threads() == 1
+        assert client.starts == 1
+
+    _run(tmp_path, scenario)
+
+
+def test_bytes_that_are_no_request_end_the_process_with_a_line() -> None:
+    for data in (b"\xff\xff\xff\xff", b"\0\0\0\x01\xc1"):
+        done = subprocess.run(
+            [sys.executable, "-m", "fedagent_agent.trainer"],
+            input=data,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 3
+        assert done.stdout == b""
+        assert b"the trainer ends" in done.stderr
+
+
+def test_an_unforeseen_error_tells_type_and_place_but_no_sample(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        csv = tmp_path / "secret.csv"
+        csv.write_text(",".join(["1"] * 65) + "\n")
+        await client.open(TASK, f"csv:{csv},dtype=uint8", seed=0)
+        model.unlink()
+        model.mkdir()
+        csv.unlink()
+        csv.mkdir()
+        reply = await client.train(model, out)
+        assert isinstance(reply, Failed)
+        model.rmdir()
+
+    _run(tmp_path, scenario)
+    assert "Traceback" not in caplog.text

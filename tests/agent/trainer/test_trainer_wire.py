@@ -1,0 +1,79 @@
+"""Frames between agent and trainer: limits first, typed errors for any bytes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_agent.trainer_wire import (
+    MAX_FRAME_BYTES,
+    Cancel,
+    Failed,
+    FrameBuffer,
+    Open,
+    Opened,
+    Refused,
+    Stop,
+    Train,
+    Trained,
+    TrainerWireError,
+    decode_reply,
+    decode_request,
+    encode_frame,
+)
+
+REQUESTS = [
+    Open(job=1, task=b"x" * 65_536, stream="digits", seed=7, offset=9, slow_s=0.5),
+    Train(job=2, model="/m", out="/o", iterations=3),
+    Cancel(job=2),
+    Stop(job=3),
+]
+REPLIES = [
+    Opened(job=1, features=64, dtype="uint8", labels=(1, 2)),
+    Refused(job=1, key="model.features", detail="task wants 64, the stream has 63"),
+    Trained(
+        job=2,
+        digest="0" * 64,
+        size=1,
+        num_samples=2,
+        iterations=3,
+        seconds=0.5,
+        seconds_per_iteration=0.1,
+        arrivals=4,
+        loss=0.7,
+        norm=0.1,
+        counters={"dropped": 1},
+    ),
+    Failed(job=2, reason="cancelled"),
+]
+
+
+@given(st.lists(st.integers(1, 50_000), max_size=20))
+def test_frames_survive_any_cutting(cuts: list[int]) -> None:
+    data = b"".join(map(encode_frame, REQUESTS))
+    buffer, frames = FrameBuffer(), []
+    for cut in [*cuts, len(data)]:
+        frames += buffer.feed(data[:cut])
+        data = data[cut:]
+    assert [decode_request(body) for body in frames] == REQUESTS
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: type(reply).__name__)
+def test_replies_survive(reply: Opened | Refused | Trained | Failed) -> None:
+    (body,) = FrameBuffer().feed(encode_frame(reply))
+    assert decode_reply(body) == reply
+
+
+def test_a_frame_over_the_limit_is_refused_on_both_sides() -> None:
+    with pytest.raises(TrainerWireError):
+        encode_frame(Open(job=1, task=b"x" * MAX_FRAME_BYTES, stream="", seed=0))
+    with pytest.raises(TrainerWireError):
+        FrameBuffer().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_frame_or_a_typed_error(data: bytes) -> None:
+    for decode in (decode_request, decode_reply):
+        try:
+            decode(data)
+        except TrainerWireError as error:
+            assert str(error)

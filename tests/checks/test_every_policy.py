@@ -1,0 +1,230 @@
+"""Rules that every selection policy obeys, whoever wrote it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_coordinator import policies
+from fedagent_coordinator.errors import (
+    MissingFeatureError,
+    NonFiniteFeatureError,
+    ParameterError,
+    StateError,
+    UnknownNameError,
+)
+from fedagent_coordinator.policies import Bound, Purpose, RoundView, SelectionPolicy, round_rng
+from fedagent_coordinator.policies.base import OPINIONS, TRUTH, State
+from fedagent_coordinator.policies.selection import check_selection, spent_per_edge
+from fedagent_coordinator.records import pack_arrays, unpack_arrays
+
+from .rounds import FEATURES, random_feedback, random_view
+
+SEED = 11
+
+every_policy = pytest.mark.parametrize("name", policies.names())
+
+
+def play(policy: SelectionPolicy, rounds: range, **world: float) -> Iterator[list[int]]:
+    """Let a policy live through rounds of a seeded world; yield what it chose."""
+    for t in rounds:
+        rng = np.random.default_rng((SEED, t))
+        view = random_view(rng, t, **world)  # type: ignore[arg-type]
+        selection = policy.select(view, round_rng(SEED, t, Purpose.SELECT))
+        check_selection(view, selection.pairs)
+        assert len(selection.scores) == len(selection.bound) == len(view.pair_client)
+        yield selection.pairs.tolist()
+        policy.learn(random_feedback(rng, view, selection))
+
+
+def same(left: State, right: State) -> bool:
+    """Whether two states are the same to the bit."""
+    return pack_arrays(left) == pack_arrays(right)
+
+
+@every_policy
+@given(
+    seed=st.integers(0, 2**32),
+    clients=st.integers(0, 15),
+    edges=st.integers(0, 4),
+    budget=st.sampled_from([0, 1, 400_000, 3_500_000, 10**15]),
+    seen=st.floats(0, 1),
+)
+def test_constraints_hold_whatever_the_round(
+    name: str, seed: int, clients: int, edges: int, budget: int, seen: float
+) -> None:
+    policy = policies.create(name)
+    rng = np.random.default_rng(seed)
+    for t in (1, 2, 3):
+        view = random_view(rng, t, clients=clients, edges=edges, budget=budget, seen=seen)
+        selection = policy.select(view, round_rng(seed, t, Purpose.SELECT))
+        check_selection(view, selection.pairs)
+        policy.learn(random_feedback(rng, view, selection))
+
+
+@every_policy
+def test_the_same_seed_gives_the_same_choices(name: str) -> None:
+    first = list(play(policies.create(name), range(1, 30)))
+    again = list(play(policies.create(name), range(1, 30)))
+    assert first == again
+    assert any(first)
+
+
+@every_policy
+def test_select_changes_no_state_and_does_not_touch_the_view(name: str) -> None:
+    policy = policies.create(name)
+    list(play(policy, range(1, 10)))
+    view = random_view(np.random.default_rng(5), 10)
+    for column in (view.pair_features, view.client_price, view.edge_budget, view.pair_client):
+        column.flags.writeable = False
+    before = {key: value.copy() for key, value in policy.state().items()}
+    first = policy.select(view, round_rng(SEED, 10, 0))
+    second = policy.select(view, round_rng(SEED, 10, 0))
+    assert first.pairs.tolist() == second.pairs.tolist()
+    assert same(before, policy.state())
+
+
+@every_policy
+@pytest.mark.parametrize("snapshot_at", [0, 7, 20])
+def test_snapshot_and_replay_continue_bit_equal(name: str, snapshot_at: int) -> None:
+    original = policies.create(name)
+    state = dict(original.state())
+    feedbacks = []
+    for t in range(1, 21):
+        rng = np.random.default_rng((SEED, t))
+        view = random_view(rng, t, clients=12 + t // 5)
+        selection = original.select(view, round_rng(SEED, t, 0))
+        feedback = random_feedback(rng, view, selection)
+        original.learn(feedback)
+        if t == snapshot_at:
+            state = unpack_arrays(pack_arrays(original.state()))
+        if t > snapshot_at:
+            feedbacks.append(feedback)
+    restored = policies.create(name)
+    restored.restore(state)
+    for feedback in feedbacks:
+        restored.learn(feedback)
+    assert same(original.state(), restored.state())
+    world = {"clients": 20}
+    assert list(play(original, range(21, 40), **world)) == list(
+        play(restored, range(21, 40), **world)
+    )
+
+
+@every_policy
+def test_a_state_is_a_copy(name: str) -> None:
+    policy = policies.create(name)
+    list(play(policy, range(1, 5)))
+    before = {key: value.copy() for key, value in policy.state().items()}
+    for array in policy.state().values():
+        array[...] = 0
+    assert same(before, policy.state())
+
+
+@every_policy
+def test_a_foreign_state_is_refused(name: str) -> None:
+    with pytest.raises(StateError):
+        policies.create(name).restore({"something-else": np.zeros(3)})
+
+
+@every_policy
+def test_clients_and_edges_come_and_go(name: str) -> None:
+    policy = policies.create(name)
+    for t in range(1, 40):
+        rng = np.random.default_rng((SEED, t))
+        size = {"clients": 3 + t // 2, "edges": 1 + t // 10}
+        view = random_view(rng, t, seen=rng.random(), available=rng.random(), **size)
+        selection = policy.select(view, round_rng(SEED, t, 0))
+        check_selection(view, selection.pairs)
+        policy.learn(random_feedback(rng, view, selection))
+
+
+@every_policy
+def test_nobody_there_means_nobody_chosen(name: str) -> None:
+    policy = policies.create(name)
+    for world in ({"clients": 0}, {"edges": 0}, {"seen": 0.0}, {"available": 0.0}):
+        assert list(play(policy, range(1, 4), **world)) == [[], [], []]
+
+
+@every_policy
+def test_one_client_that_fits_is_chosen_sooner_or_later(name: str) -> None:
+    world = {"clients": 1, "edges": 1, "seen": 1.0, "available": 1.0}
+    assert [0] in list(play(policies.create(name), range(1, 10), **world))
+
+
+@every_policy
+def test_a_budget_of_zero_buys_only_free_clients(name: str) -> None:
+    policy = policies.create(name)
+    view = random_view(np.random.default_rng(1), 1, budget=0)
+    view.client_price[0] = 0
+    pairs = policy.select(view, round_rng(SEED, 1, 0)).pairs
+    assert spent_per_edge(view, pairs) == [0, 0, 0]
+
+
+@every_policy
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_feature_that_is_not_finite_is_named(name: str, bad: float) -> None:
+    policy = policies.create(name)
+    for feature in sorted(policy.needs - {OPINIONS, TRUTH}):
+        view = random_view(np.random.default_rng(1), 1)
+        view.pair_features[2, FEATURES.index(feature)] = bad
+        with pytest.raises(NonFiniteFeatureError) as caught:
+            policy.select(view, round_rng(SEED, 1, 0))
+        assert (caught.value.feature, caught.value.pair) == (feature, 2)
+        kept = view.take(view.reported(policy.needs))
+        assert len(kept.pair_client) == len(view.pair_client) - 1
+        check_selection(kept, policy.select(kept, round_rng(SEED, 1, 0)).pairs)
+
+
+@every_policy
+def test_a_feature_that_is_missing_is_named(name: str) -> None:
+    policy = policies.create(name)
+    needed = policy.needs - {OPINIONS, TRUTH}
+    if not needed:
+        return
+    view = random_view(np.random.default_rng(1), 1)
+    bare = RoundView(
+        round=1,
+        pair_client=view.pair_client,
+        pair_edge=view.pair_edge,
+        pair_features=np.zeros((len(view.pair_client), 0), dtype=np.float32),
+        feature_names=(),
+        client_price=view.client_price,
+        client_available=view.client_available,
+        edge_budget=view.edge_budget,
+    )
+    with pytest.raises(MissingFeatureError) as caught:
+        policy.select(bare, round_rng(SEED, 1, 0))
+    assert caught.value.feature in needed
+
+
+@every_policy
+def test_why_names_the_constraint_that_bound(name: str) -> None:
+    policy = policies.create(name)
+    view = random_view(np.random.default_rng(3), 1)
+    selection = policy.select(view, round_rng(SEED, 1, 0))
+    chosen = selection.bound == Bound.CHOSEN
+    assert sorted(selection.pairs.tolist()) == np.flatnonzero(chosen).tolist()
+    assert np.array_equal(selection.bound == Bound.UNAVAILABLE, ~view.eligible)
+    busy = set(view.pair_client[selection.pairs].tolist())
+    for pair in np.flatnonzero(selection.bound == Bound.CLIENT_TAKEN).tolist():
+        assert int(view.pair_client[pair]) in busy
+    left = view.edge_budget - np.array(spent_per_edge(view, selection.pairs))
+    for pair in np.flatnonzero(selection.bound == Bound.EDGE_BUDGET).tolist():
+        assert view.pair_price[pair] > left[view.pair_edge[pair]]
+
+
+@every_policy
+def test_unknown_parameters_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        policies.create(name, no_such_parameter=1)
+    assert caught.value.parameter == "no_such_parameter"
+
+
+def test_an_unknown_name_lists_those_that_exist() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        policies.create("no-such-policy")
+    assert "cheapest" in str(caught.value)
+    assert {"random", "cheapest", "cocs-paper"} <= set(policies.names())

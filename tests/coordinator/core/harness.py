@@ -1,0 +1,226 @@
+"""The engine with the smallest possible disk, and a network that a test may spoil."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core.rounds import Phase, RoundEngine
+from fedagent_coordinator.core.settings import Progress, Settings
+from fedagent_coordinator.merging import EdgeModel, merge_models
+from fedagent_coordinator.policies.base import SelectionPolicy
+from fedagent_coordinator.policies.random_choice import RandomPolicy
+from fedagent_protocol import messages as m
+from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
+from fedagent_testbed.kernel import Kernel
+from tests.coordinator.toy_edge import ToyAgent, ToyEdge
+
+RUN = "ab" * 16
+START: dict[str, npt.NDArray[np.generic]] = {"weight": np.zeros(500, dtype=np.float32)}
+MANIFEST = Manifest.of(START)
+START_BYTES = encode_tensors(START)
+
+Plan = Callable[[str], list[float]]
+"""When copies of a message arrive, in seconds from now; none = lost."""
+
+
+@dataclass
+class MemoryIndices:
+    """Run-wide indices in memory."""
+
+    client_of: dict[str, int] = field(default_factory=dict)
+    edge_of: dict[str, int] = field(default_factory=dict)
+
+    def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
+        return np.array(
+            [self.client_of.setdefault(i, len(self.client_of)) for i in ids], dtype=np.int32
+        )
+
+    def edge(self, edge: str) -> int:
+        return self.edge_of.setdefault(edge, len(self.edge_of))
+
+    def sizes(self) -> tuple[int, int]:
+        return len(self.client_of), len(self.edge_of)
+
+
+def settings(**changes: object) -> Settings:
+    """Return settings of a short run."""
+    base: dict[str, object] = {
+        "run": RUN,
+        "coordinator": "c-1",
+        "task": "e" * 64,
+        "body": b"task",
+        "seed": 1,
+        "policy": "random",
+        "count": 3,
+        "deadline_ms": 2000,
+        "max_wait_ms": 4000,
+        "min_updates": 1,
+        "merge_every": 1,
+        "merge_timeout_s": 5.0,
+        "weighting": m.Weighting.SAMPLES,
+        "iterations": 0,
+        "per_edge_micro": 10_000_000,
+        "total_micro": None,
+        "norm_limit": 0.0,
+        "max_samples": 1000,
+    }
+    return Settings(**{**base, **changes})  # type: ignore[arg-type] # a test's keywords
+
+
+@dataclass
+class Field:
+    """An engine, edges, and what the books would hold."""
+
+    edges: list[ToyEdge]
+    settings: Settings = field(default_factory=settings)
+    policy: SelectionPolicy = field(default_factory=RandomPolicy)
+    plan: Plan = lambda _: [0.001]
+    kernel: Kernel = field(default_factory=Kernel)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    reserved: dict[int, fx.Reserve] = field(default_factory=dict)
+    settled: dict[int, fx.Settle] = field(default_factory=dict)
+    learnt: list[int] = field(default_factory=list)
+    committed: list[str] = field(default_factory=list)
+    events: list[fx.Event] = field(default_factory=list)
+    sent: list[tuple[str, m.CoordinatorToEdge]] = field(default_factory=list)
+    end: str = ""
+
+    def __post_init__(self) -> None:
+        start = digest_of(START_BYTES)
+        self.blobs[start] = START_BYTES
+        self.engine = RoundEngine(
+            settings=self.settings,
+            progress=Progress(
+                next_round=1,
+                rounds_done=0,
+                spent_micro=0,
+                model=start,
+                model_size=len(START_BYTES),
+            ),
+            policy=self.policy,
+            indices=MemoryIndices(),
+            fate=lambda _round, _edge: False,
+            clock=lambda: self.kernel.now,
+        )
+
+    def run(self, *, until: float = 300.0, hello: bool = True) -> None:
+        """Run to the end of the run, or for `until` virtual seconds."""
+        kernel = self.kernel
+        self.perform(self.engine.start(kernel.now))
+        for edge in self.edges if hello else []:
+            self.up(edge, edge.hello())
+        self._beat()
+        kernel.run(until=kernel.now + until, stop=lambda: self.engine.phase is Phase.ENDED)
+        kernel.run(until=kernel.now + 3.0)
+
+    def up(self, edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
+        """Carry a message to the engine."""
+        for delay in self.plan(m.kind(message)):
+            self.kernel.after(delay, lambda: self._arrive(edge.id, message))
+
+    def _arrive(self, edge: str, message: m.EdgeToCoordinator) -> None:
+        self.perform(self.engine.receive(edge, message, self.kernel.now))
+
+    def _beat(self) -> None:
+        """Tick edges every 50 ms and the engine when it wants to be."""
+        for edge in self.edges:
+            for message in edge.tick(self.kernel.now):
+                self.up(edge, message)
+        due = self.engine.next_due()
+        if due is not None and due <= self.kernel.now:
+            self.perform(self.engine.tick(self.kernel.now))
+        self.kernel.after(0.05, self._beat)
+
+    def perform(self, effects: list[fx.Effect]) -> None:
+        """Do what the runtime would do, and check the order of things."""
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: fx.Effect) -> None:
+        now = self.kernel.now
+        match effect:
+            case fx.Send():
+                if isinstance(effect.message, m.RoundOrder):
+                    assert effect.message.round in self.reserved, "ordered before reserved"
+                    assert effect.message.round not in self.settled, "ordered after its end"
+                self._down(effect.edge, effect.message)
+            case fx.SendGlobal():
+                data = self.blobs[effect.digest]
+                offer = m.GlobalModel(
+                    run=RUN, digest=effect.digest, size=len(data), chunk_bytes=1024, first=data[:1024]
+                )
+                self.engine.models.serving.chunk_bytes = 1024
+                self._down(effect.edge, offer)
+            case fx.SendChunks():
+                data = self.blobs[effect.digest]
+                for i in effect.indices:
+                    part = data[1024 * i : 1024 * (i + 1)]
+                    self._down(
+                        effect.edge, m.Chunk(run=RUN, digest=effect.digest, index=i, data=part)
+                    )
+            case fx.Reserve():
+                assert effect.round not in self.reserved, "reserved twice"
+                self.reserved[effect.round] = effect
+            case fx.Settle():
+                assert effect.round in self.reserved, "settled before reserved"
+                assert effect.round not in self.settled, "settled twice"
+                self.settled[effect.round] = effect
+            case fx.Learn():
+                assert effect.round in self.settled, "learnt before settled"
+                self.learnt.append(effect.round)
+            case fx.StorePart():
+                self.parts.setdefault(effect.digest, {})[effect.offset] = effect.data
+            case fx.FinishPart():
+                data = b"".join(d for _, d in sorted(self.parts.pop(effect.digest).items()))
+                intact = digest_of(data) == effect.digest
+                if intact:
+                    self.blobs[effect.digest] = data
+                self.perform(self.engine.part_checked(effect.digest, intact=intact, now=now))
+            case fx.Merge():
+                models = [EdgeModel(d, self.blobs[d], w) for d, w in effect.models]
+                merged = merge_models(models, MANIFEST)
+                if merged.data:
+                    self.blobs[merged.digest] = merged.data
+                self.perform(self.engine.merged(effect.round, merged.digest, now))
+            case fx.CommitModel():
+                assert effect.digest in self.blobs
+                self.committed.append(effect.digest)
+            case fx.Event():
+                self.events.append(effect)
+            case fx.End():
+                assert not self.end, "ended twice"
+                self.end = effect.reason
+            case fx.Mark() | fx.Evaluate():
+                pass
+
+    def _down(self, edge_id: str, message: m.CoordinatorToEdge) -> None:
+        self.sent.append((edge_id, message))
+        edge = next((edge for edge in self.edges if edge.id == edge_id), None)
+        if edge is None:
+            return
+        for delay in self.plan(m.kind(message)):
+            self.kernel.after(delay, lambda: self._deliver(edge, message))
+
+    def _deliver(self, edge: ToyEdge, message: m.CoordinatorToEdge) -> None:
+        for answer in edge.receive(message, self.kernel.now):
+            self.up(edge, answer)
+
+    def reasons(self) -> list[object]:
+        """Return why the engine waited, in order."""
+        return [event.fields["why"] for event in self.events if event.name == "waiting"]
+
+
+def toy_edges(edges: int = 1, agents: int = 3) -> list[ToyEdge]:
+    """Return edges with agents of their own."""
+    return [
+        ToyEdge(
+            f"edge-{e}",
+            MANIFEST,
+            [ToyAgent(f"agent-{e}-{a}") for a in range(agents)],
+        )
+        for e in range(edges)
+    ]

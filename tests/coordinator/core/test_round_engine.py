@@ -1,0 +1,338 @@
+"""The engine against toy edges: what happens, in which order, and exactly once."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from fedagent_coordinator.core.errors import NeedsUnmetError
+from fedagent_coordinator.errors import InvalidSelectionError
+from fedagent_coordinator.policies.base import (
+    Bound,
+    FloatArray,
+    IntArray,
+    RoundView,
+    Selection,
+    StatelessPolicy,
+)
+from fedagent_protocol import messages as m
+
+from .harness import START_BYTES, Field, settings, toy_edges
+
+
+class FixedPolicy(StatelessPolicy):
+    """Chooses the pairs it was told to, whatever is seen."""
+
+    def __init__(self, pairs: list[int], needs: frozenset[str] = frozenset()) -> None:
+        self.pairs: IntArray = np.array(pairs, dtype=np.int64)
+        self.needs = needs
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        scores: FloatArray = np.zeros(len(view.pair_client))
+        bound = np.full(len(scores), Bound.RANK, dtype=np.int8)
+        return Selection(pairs=self.pairs, scores=scores, bound=bound, notes={})
+
+
+def check_books(field: Field) -> None:
+    """Assert what holds after every run, however it went."""
+    assert set(field.settled) == set(field.reserved)
+    assert field.learnt == sorted(field.settled)
+    numbers = sorted(field.reserved)
+    assert numbers == list(range(1, len(numbers) + 1))
+    events = [event.fields["round"] for event in field.events if event.name == "round"]
+    assert events == numbers
+    for settle in field.settled.values():
+        prices = settle.feedback.view.client_price[
+            settle.feedback.view.pair_client[settle.feedback.pairs]
+        ]
+        paid = int(prices[~settle.feedback.void].sum())
+        assert sum(edge.spent_micro for edge in settle.edges) == paid
+
+
+@pytest.mark.parametrize("edges", [1, 3])
+def test_a_run_goes_from_hello_to_its_end(edges: int) -> None:
+    field = Field(toy_edges(edges), settings(count=4, wait_edges=edges, wait_agents=3 * edges))
+    field.run()
+    check_books(field)
+    assert field.end == "rounds"
+    assert len(field.settled) == 4
+    assert len(field.committed) == 4
+    assert {edge.ended for edge in field.edges} == {"rounds"}
+    assert all(edge.orders == [1, 2, 3, 4] for edge in field.edges)
+    assert field.engine.spent_micro == 4 * edges * 3 * 1_000_000
+
+
+def test_no_time_is_lost_between_rounds() -> None:
+    field = Field(toy_edges(), settings(count=50), plan=lambda _: [0.001])
+    began = field.kernel.now
+    field.run()
+    rounds = [e for e in field.events if e.name == "round"]
+    assert len(rounds) == 50
+    # Four message delays per round (open, columns, order, report), and the
+    # end of the run is noticed within the last pause of the harness.
+    assert field.kernel.now - began < 50 * 0.0045 + 4.0
+
+
+def test_with_one_edge_the_global_model_is_the_edges() -> None:
+    field = Field(toy_edges())
+    field.run()
+    assert field.committed[-1] == field.edges[0].digest
+
+
+def test_with_two_edges_it_is_their_weighted_mean() -> None:
+    field = Field(toy_edges(2), settings(count=1, wait_edges=2, wait_agents=6))
+    field.run()
+    assert field.edges[0].digest == field.edges[1].digest == field.committed[-1]
+    assert field.edges[0].model != START_BYTES
+
+
+def test_edge_models_stay_apart_between_merges() -> None:
+    edges = toy_edges(2)
+    field = Field(edges, settings(count=4, merge_every=2, wait_edges=2, wait_agents=6))
+    field.run()
+    check_books(field)
+    assert len(field.committed) == 2
+    assert not [o for _, o in field.sent if isinstance(o, m.RoundOrder) and o.base]
+
+
+def test_a_report_after_expiry_changes_nothing() -> None:
+    edges = toy_edges(2)
+    field = Field(edges, settings(count=2, wait_edges=2, wait_agents=6, max_wait_ms=2500))
+    late = edges[1]
+    original = late.receive
+
+    def slow(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        answers = original(message, now)
+        if isinstance(message, m.RoundOrder) and message.round == 1:
+            report = next(a for a in answers if isinstance(a, m.RoundReport))
+            late.pending = None
+            field.kernel.after(9.0, lambda: field.up(late, report))
+            return [a for a in answers if a is not report]
+        return answers
+
+    late.receive = slow  # type: ignore[method-assign] # the test's slow edge
+    field.run()
+    field.kernel.run(until=field.kernel.now + 20)
+    check_books(field)
+    first = field.settled[1]
+    assert [edge.failed for edge in first.edges] == ["", "silent"]
+    assert late.receipts[-1] == (1, True)
+    assert {r for r, expired in late.receipts if expired} == {1}
+
+
+def test_a_silent_edge_costs_its_round_and_nothing_else() -> None:
+    edges = toy_edges(2)
+    field = Field(edges, settings(count=3, wait_edges=2, wait_agents=6))
+    original = edges[1].receive
+
+    def die(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        if isinstance(message, m.RoundOrder) and message.round == 2:
+            edges[1].mute = True
+        return original(message, now)
+
+    edges[1].receive = die  # type: ignore[method-assign] # the test's dying edge
+    field.run()
+    check_books(field)
+    dead = next(edge for edge in field.settled[2].edges if edge.edge == "edge-1")
+    assert (dead.failed, dead.spent_micro, dead.in_time) == ("silent", 0, 0)
+    assert len(field.settled) == 3
+
+
+def test_an_edge_that_restarts_in_mid_round_gets_its_order_again() -> None:
+    edges = toy_edges(1)
+    field = Field(edges, settings(count=2))
+    original = edges[0].receive
+
+    def forget(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        if isinstance(message, m.RoundOrder) and message.round == 1 and edges[0].epoch == "0" * 32:
+            edges[0].restart()
+            return []
+        return original(message, now)
+
+    edges[0].receive = forget  # type: ignore[method-assign] # the test's restarting edge
+    field.run()
+    check_books(field)
+    assert edges[0].orders == [1, 2]
+    assert field.settled[1].edges[0].failed == ""
+    orders = [o for _, o in field.sent if isinstance(o, m.RoundOrder) and o.round == 1]
+    assert len(orders) == 2
+    assert orders[1].max_wait_ms < orders[0].max_wait_ms
+
+
+def test_an_edge_without_the_model_is_brought_up_to_date_before_it_is_ordered() -> None:
+    edges = toy_edges(1)
+    field = Field(edges, settings(count=2))
+    field.run()
+    offers = [i for i, (_, o) in enumerate(field.sent) if isinstance(o, m.GlobalModel)]
+    orders = [i for i, (_, o) in enumerate(field.sent) if isinstance(o, m.RoundOrder)]
+    assert offers
+    assert offers[0] < orders[0]
+
+
+def test_the_run_ends_when_the_budget_cannot_pay_the_cheapest() -> None:
+    field = Field(toy_edges(agents=2), settings(count=50, total_micro=5_500_000))
+    field.run()
+    check_books(field)
+    assert field.end == "budget"
+    assert field.engine.spent_micro == 5_000_000
+    assert [len(s.feedback.pairs) for s in field.settled.values()] == [2, 2, 1]
+    assert field.edges[0].ended == "budget"
+
+
+def test_updates_that_are_not_valid_are_not_paid() -> None:
+    edges = toy_edges(agents=2)
+    edges[0].agents[0].outcome = m.Outcome(
+        agent="agent-0-0", status=m.OutcomeStatus.REJECTED, tau_ms=10, reason="non_finite"
+    )
+    field = Field(edges, settings(count=1))
+    field.run()
+    assert field.engine.spent_micro == 1_000_000
+    feedback = field.settled[1].feedback
+    assert sorted(feedback.X.tolist()) == [False, True]
+    assert field.settled[1].details.reason.count("non_finite") == 1
+
+
+def test_outcomes_of_strangers_and_second_outcomes_change_nothing() -> None:
+    edges = toy_edges(agents=1)
+    original = edges[0].receive
+
+    def lie(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        answers: list[m.EdgeToCoordinator] = []
+        for answer in original(message, now):
+            if isinstance(answer, m.RoundReport):
+                own = answer.outcomes[0]
+                stranger = m.Outcome(
+                    agent="stranger", status=own.status, valid=True, in_time=True, tau_ms=1
+                )
+                changed = m.RoundReport(
+                    run=answer.run,
+                    round=answer.round,
+                    epoch=answer.epoch,
+                    outcomes=(own, stranger, own),
+                    model=answer.model,
+                    weight=answer.weight,
+                    first=answer.first,
+                    chunk_bytes=answer.chunk_bytes,
+                )
+                answers.append(changed)
+            else:
+                answers.append(answer)
+        return answers
+
+    edges[0].receive = lie  # type: ignore[method-assign] # the test's lying edge
+    field = Field(edges, settings(count=1))
+    field.run()
+    assert field.engine.spent_micro == 1_000_000
+    assert field.engine.counters["outcome_unknown"] == 1
+    assert field.engine.counters["outcome_twice"] == 1
+
+
+def test_a_policy_that_breaks_a_constraint_reserves_nothing() -> None:
+    field = Field(toy_edges(), policy=FixedPolicy([0, 0]))
+    with pytest.raises(InvalidSelectionError):
+        field.run()
+    assert not field.reserved
+
+
+def test_a_policy_that_nobody_can_serve_is_refused() -> None:
+    with pytest.raises(NeedsUnmetError, match="truth"):
+        Field(toy_edges(), policy=FixedPolicy([], frozenset({"truth"})))
+    field = Field(toy_edges(), policy=FixedPolicy([], frozenset({"horoscope"})))
+    with pytest.raises(NeedsUnmetError, match="horoscope") as caught:
+        field.run()
+    assert caught.value.reported == ("compute",)
+    assert not field.reserved
+
+
+def test_agents_without_a_needed_feature_are_left_out_and_counted() -> None:
+    edges = toy_edges(agents=3)
+    edges[0].agents[1].features["rtt_s"] = 0.1
+    field = Field(edges, settings(count=2), policy=FixedPolicy([0], frozenset({"rtt_s"})))
+    field.run()
+    assert [len(r.view.pair_client) for r in field.reserved.values()] == [1, 1]
+    assert field.engine.counters["pairs_no_feature"] == 4
+
+
+def test_empty_rounds_are_rounds_and_paced() -> None:
+    field = Field(toy_edges(), settings(count=3), policy=FixedPolicy([]))
+    began = field.kernel.now
+    field.run()
+    check_books(field)
+    assert len(field.settled) == 3
+    assert field.kernel.now - began > 2.0
+    assert not field.edges[0].orders
+
+
+def test_nothing_starts_before_enough_edges_and_agents_are_there() -> None:
+    edges = toy_edges(2)
+    field = Field(edges, settings(count=2, wait_edges=2, wait_agents=6))
+    edges[1].mute = True
+    field.kernel.after(20.0, lambda: setattr(edges[1], "mute", False))
+    field.run()
+    check_books(field)
+    assert len(field.settled) == 2
+    assert field.reasons()[0] == "edges"
+    # A question every second at most while nothing can be decided.
+    assert len([o for _, o in field.sent if isinstance(o, m.RoundOpen)]) < 60
+
+
+def test_waiting_has_a_reason() -> None:
+    edges = toy_edges(agents=2)
+    for agent in edges[0].agents:
+        agent.willing = False
+    field = Field(edges, settings(count=1))
+    field.kernel.after(10.0, lambda: setattr(edges[0].agents[0], "willing", True))
+    field.run()
+    assert "agents" in field.reasons()
+    assert len(field.settled) == 1
+    dear = toy_edges(agents=1)
+    dear[0].agents[0].price = 99_000_000
+    field = Field(dear, settings(count=1))
+    field.run(until=20.0)
+    assert "prices" in field.reasons()
+    assert not field.reserved
+
+
+def test_messages_of_another_run_are_ignored() -> None:
+    field = Field(toy_edges(), settings(count=1))
+    other = m.RoundReport(run="cd" * 16, round=1, epoch="0" * 32, outcomes=())
+    field.perform(field.engine.start(field.kernel.now))
+    assert field.engine.receive("edge-0", other, field.kernel.now) == []
+    assert field.engine.counters["other_run"] == 1
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(data=st.data(), edges=st.integers(1, 3), merge_every=st.integers(1, 3))
+def test_whatever_the_network_does_each_round_ends_exactly_once(
+    data: st.DataObject, edges: int, merge_every: int
+) -> None:
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    loss = data.draw(st.sampled_from([0.0, 0.1, 0.3]))
+    twice = data.draw(st.sampled_from([0.0, 0.3]))
+    jitter = data.draw(st.sampled_from([0.0, 0.05, 1.5]))
+    rng = np.random.default_rng(seed)
+
+    def plan(_kind: str) -> list[float]:
+        copies = 1 + int(rng.random() < twice)
+        return [0.001 + jitter * rng.random() for _ in range(copies) if rng.random() >= loss]
+
+    toys = toy_edges(edges, agents=2)
+    field = Field(
+        toys,
+        settings(count=5, merge_every=merge_every, wait_edges=edges, wait_agents=2 * edges),
+        plan=plan,
+    )
+    for toy in toys:
+        for _ in range(data.draw(st.integers(0, 2))):
+            again = partial(toy.restart, forget_model=bool(rng.random() < 0.3))
+            field.kernel.after(float(rng.uniform(0.5, 15.0)), again)
+    field.run(until=2000.0)
+    check_books(field)
+    assert field.end == "rounds"
+    assert len(field.settled) == 5
+    total = sum(edge.spent_micro for s in field.settled.values() for edge in s.edges)
+    assert field.engine.spent_micro == total
+

@@ -1,0 +1,145 @@
+"""Small rounds for tests of the books: views, plans and results from a few numbers."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedagent_coordinator.core.effects import Details, EdgeResult, Reserve, Settle
+from fedagent_coordinator.policies import Feedback, RoundView, explained
+from fedagent_coordinator.reader import Run
+from fedagent_coordinator.store import Store
+
+
+class Crash(BaseException):
+    """What a checkpoint raises where a real process would be killed."""
+
+
+class CrashAt:
+    """A checkpoint that crashes once, at one name; it counts every name it sees."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.seen: list[str] = []
+
+    def __call__(self, name: str) -> None:
+        self.seen.append(name)
+        if name == self.name:
+            self.name = ""
+            raise Crash(name)
+
+
+def small_view(
+    round_: int,
+    prices: Sequence[int],
+    *,
+    budgets: Sequence[int] = (1000,),
+    edges: Sequence[int] | None = None,
+) -> RoundView:
+    """One pair per client; client i sees edge `edges[i]`, edge 0 by default."""
+    n = len(prices)
+    return RoundView(
+        round=round_,
+        pair_client=np.arange(n, dtype=np.int32),
+        pair_edge=np.asarray(edges if edges is not None else [0] * n, dtype=np.int32),
+        pair_features=np.linspace(0, 1, n, dtype=np.float32)[:, None],
+        feature_names=("compute",),
+        client_price=np.asarray(prices, dtype=np.int64),
+        client_available=np.ones(n, dtype=np.bool_),
+        edge_budget=np.asarray(budgets, dtype=np.int64),
+    )
+
+
+def small_plan(view: RoundView, chosen: Sequence[int] | None = None) -> Reserve:
+    """Order the pairs `chosen`, all by default."""
+    n = len(view.pair_client)
+    pairs = np.asarray(range(n) if chosen is None else chosen, dtype=np.int64)
+    return Reserve(
+        round=view.round,
+        view=view,
+        selection=explained(view, pairs),
+        context_seq=pairs + 7,
+    )
+
+
+def small_result(plan: Reserve, paid: Collection[int], *, late: Collection[int] = ()) -> Settle:
+    """Everybody in `paid` (client indices) delivered; those in `late` after the deadline."""
+    view, pairs = plan.view, plan.selection.pairs
+    clients = view.pair_client[pairs].tolist()
+    n = len(pairs)
+    delivered = np.array([c in paid for c in clients], dtype=np.bool_)
+    in_time = np.array([c in paid and c not in late for c in clients], dtype=np.bool_)
+    feedback = Feedback(
+        view=view,
+        pairs=pairs,
+        X=in_time,
+        used=in_time,
+        tau_s=np.linspace(0.1, 0.3, n),
+        dt_s=np.full(n, np.nan),
+        lc_s=np.full(n, 0.25),
+        ut_s=np.full(n, 0.1),
+        censored=~delivered,
+        void=~delivered,
+        arrivals=np.zeros(n, dtype=np.int64),
+        num_samples=np.full(n, 10, dtype=np.int64),
+        seconds_per_iteration=np.full(n, np.nan),
+    )
+    details = Details(
+        status=tuple("arrived" if d else "missed" for d in delivered.tolist()),
+        weight=in_time.astype(np.float64),
+        norm=np.full(n, np.nan),
+        loss=np.full(n, 0.5),
+        reason=("",) * n,
+    )
+    edges = []
+    for edge in sorted(set(view.pair_edge[pairs].tolist())):
+        here = view.pair_edge[pairs] == edge
+        price = view.client_price[view.pair_client[pairs]]
+        edges.append(
+            EdgeResult(
+                edge=f"edge-{edge}",
+                index=edge,
+                ordered=int(here.sum()),
+                in_time=int(in_time[here].sum()),
+                used=int(in_time[here].sum()),
+                spent_micro=int(price[here & delivered].sum()),
+                failed="",
+                model="",
+                weight=1.0,
+            )
+        )
+    return Settle(
+        round=plan.round,
+        feedback=feedback,
+        details=details,
+        edges=tuple(edges),
+        timing_ms={"observe": 1.5},
+    )
+
+
+def begun(
+    store: Store, *, total_micro: int | None = 10_000, clients: int = 8, edges: int = 2
+) -> Run:
+    """Begin a run that knows a few clients and edges."""
+    run = store.begin_run(
+        recipe_digest="d" * 64, recipe="rounds = 1", seed=7, total_micro=total_micro
+    )
+    indices = store.indices(run.run_id)
+    indices.clients([f"agent-{i}" for i in range(clients)])
+    for i in range(edges):
+        indices.edge(f"edge-{i}")
+    return run
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The bytes a power cut would leave: every file of the data directory."""
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix != ".lock"}
+
+
+def lay_down(folder: Path, files: dict[str, bytes]) -> Path:
+    """Write files into a fresh folder; the shared-memory index does not survive a crash."""
+    folder.mkdir()
+    for name, data in files.items():
+        if not name.endswith("-shm"):
+            (folder / name).write_bytes(data)
+    return folder

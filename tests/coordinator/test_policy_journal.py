@@ -1,0 +1,139 @@
+"""What a policy learnt survives a restart, bit for bit; stored bytes are checked."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from fedagent_coordinator.core.effects import Reserve
+from fedagent_coordinator.errors import RecordError, StateError
+from fedagent_coordinator.policies import Purpose, create, round_rng
+from fedagent_coordinator.records import (
+    pack_arrays,
+    pack_feedback,
+    pack_selection,
+    pack_view,
+    unpack_arrays,
+    unpack_feedback,
+    unpack_selection,
+    unpack_view,
+)
+from fedagent_coordinator.store import Store
+from tests.checks.rounds import random_feedback, random_view
+
+from .money import begun, small_result
+
+ROUNDS = 12
+
+
+def _live(store: Store, run_id: str, *, snapshot_at: int) -> dict[str, bytes]:
+    """Let cocs-paper live through rounds of the store; return its state as bytes."""
+    policy = create("cocs-paper")
+    for t in range(1, ROUNDS + 1):
+        rng = np.random.default_rng(t)
+        view = random_view(rng, t, clients=8, edges=2)
+        selection = policy.select(view, round_rng(1, t, Purpose.SELECT))
+        plan = Reserve(
+            round=t,
+            view=view,
+            selection=selection,
+            context_seq=np.zeros(len(selection.pairs), dtype=np.int64),
+        )
+        store.reserve(run_id, plan, policy="cocs-paper")
+        if t == 5:  # a round that a restart voids teaches nothing
+            store.void_open_rounds(run_id, "restart")
+            continue
+        result = small_result(plan, set(range(0, 8, 2)))
+        store.settle(run_id, result)
+        policy.learn(result.feedback)
+        if t == snapshot_at:
+            store.journal.snapshot(run_id, t, "cocs-paper", policy.state())
+    return {"state": pack_arrays(policy.state())}
+
+
+@pytest.mark.parametrize("snapshot_at", [0, 4, ROUNDS])
+def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: int) -> None:
+    with Store(tmp_path) as store:
+        run_id = begun(store, total_micro=None).run_id
+        before = _live(store, run_id, snapshot_at=snapshot_at)
+    with Store(tmp_path) as store:
+        policy = create("cocs-paper")
+        replayed = store.journal.restore(run_id, "cocs-paper", policy)
+        assert store.read.ledger.verify().problems == ()
+    assert pack_arrays(policy.state()) == before["state"]
+    assert replayed == {0: ROUNDS - 1, 4: ROUNDS - 5, ROUNDS: 0}[snapshot_at]
+
+
+def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run_id = begun(store, total_micro=None).run_id
+        _live(store, run_id, snapshot_at=4)
+        with pytest.raises(StateError, match="cocs-paper"):
+            store.journal.restore(run_id, "random", create("random"))
+        store._db.connection.execute("UPDATE snapshots SET state = x'80'")
+        with pytest.raises(RecordError):
+            store.journal.restore(run_id, "cocs-paper", create("cocs-paper"))
+
+
+def test_only_the_two_newest_snapshots_stay(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run_id = begun(store).run_id
+        for t in (50, 100, 150):
+            store.journal.snapshot(run_id, t, "random", {"x": np.arange(t)})
+        rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
+        assert [row[0] for row in rows] == [100, 150]
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8),
+        npst.arrays(
+            dtype=st.sampled_from(["?", "i1", "i4", "<i8", ">i8", "u4", "f4", "f8"]),
+            shape=npst.array_shapes(min_dims=0, min_side=0, max_side=4),
+        ),
+        max_size=4,
+    )
+)
+def test_arrays_come_back_bit_equal(
+    arrays: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]],
+) -> None:
+    back = unpack_arrays(pack_arrays(arrays))
+    assert back.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert back[name].shape == array.shape
+        assert back[name].dtype == array.dtype.newbyteorder("=")
+        assert back[name].tobytes() == array.astype(array.dtype.newbyteorder("=")).tobytes()
+        assert back[name].flags.writeable
+
+
+def test_views_selections_and_feedbacks_come_back_whole() -> None:
+    rng = np.random.default_rng(1)
+    view = random_view(rng, 3)
+    selection = create("random").select(view, rng)
+    feedback = random_feedback(rng, view, selection)
+    assert pack_view(unpack_view(pack_view(view))) == pack_view(view)
+    packed = pack_selection(selection)
+    assert pack_selection(unpack_selection(packed)) == packed
+    again = unpack_feedback(pack_feedback(feedback), view)
+    assert pack_feedback(again) == pack_feedback(feedback)
+    assert again.psi == 0.5
+
+
+@given(st.binary(max_size=200))
+def test_foreign_bytes_are_a_record_or_a_typed_error(data: bytes) -> None:
+    for unpack in (unpack_arrays, unpack_view, unpack_selection):
+        try:
+            unpack(data)
+        except RecordError as error:
+            assert str(error)
+
+
+def test_objects_are_never_kept() -> None:
+    with pytest.raises(RecordError, match="not kept"):
+        pack_arrays({"x": np.array([object()])})
+    cut = pack_arrays({"x": np.arange(3)}).replace(b"<i8", b"<i4")
+    with pytest.raises(RecordError, match="bytes of its shape"):
+        unpack_arrays(cut)

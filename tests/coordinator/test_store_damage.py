@@ -1,0 +1,243 @@
+"""Lost and changed history is noticed: never silently fewer rows."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from fedagent_coordinator.errors import HistoryLostError, SchemaVersionError, StoreFailedError
+from fedagent_coordinator.mark import MarkFile, read_mark
+from fedagent_coordinator.reader import DATABASE, MARK
+from fedagent_coordinator.store import Store
+
+from .money import begun, files_of, lay_down, small_plan, small_result, small_view
+
+WAL = f"{DATABASE}-wal"
+
+
+def _busy_folder(tmp_path: Path) -> tuple[dict[str, bytes], int, str]:
+    """Files of a store in mid-flight, with rounds in the WAL; entries and run id."""
+    store = Store(tmp_path / "origin")
+    run = begun(store)
+    store._db.fold_wal()
+    for number in (1, 2):
+        plan = small_plan(small_view(number, [100, 200]))
+        store.reserve(run.run_id, plan, policy="random")
+        if number == 1:
+            store._db.fold_wal = lambda: None  # type: ignore[method-assign]  # keep the WAL
+            store.settle(run.run_id, small_result(plan, {0}))
+    files = files_of(tmp_path / "origin")
+    entries = store.read.ledger.verify().entries
+    store.close()
+    return files, entries, run.run_id
+
+
+def test_one_flipped_bit_in_the_wal_is_never_silent(tmp_path: Path) -> None:
+    files, entries, _ = _busy_folder(tmp_path)
+    refused = 0
+    for at in range(0, len(files[WAL]), 512):
+        damaged = bytearray(files[WAL])
+        damaged[at] ^= 0x10
+        folder = lay_down(tmp_path / f"flip-{at}", {**files, WAL: bytes(damaged)})
+        try:
+            with Store(folder) as store:
+                report = store.read.ledger.verify()
+                assert (report.entries, report.problems) == (entries, ())
+        except HistoryLostError as error:
+            refused += 1
+            assert "--accept-lost-history" in str(error)
+    assert refused > 10
+
+
+@pytest.mark.parametrize("damage", ["deleted", "truncated", "foreign"])
+def test_a_lost_wal_is_refused(tmp_path: Path, damage: str) -> None:
+    files, _, _ = _busy_folder(tmp_path)
+    if damage == "deleted":
+        del files[WAL]
+    elif damage == "truncated":
+        files[WAL] = files[WAL][: len(files[WAL]) // 2]
+    else:
+        files[WAL] = _busy_folder(tmp_path / "other")[0][WAL]
+    with pytest.raises(HistoryLostError):
+        Store(lay_down(tmp_path / "copy", files))
+
+
+def test_an_older_copy_of_the_database_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path / "a") as store:
+        run = begun(store)
+    old = files_of(tmp_path / "a")
+    with Store(tmp_path / "a") as store:
+        store.reserve(run.run_id, small_plan(small_view(1, [5])), policy="random")
+    new = files_of(tmp_path / "a")
+    with pytest.raises(HistoryLostError, match=r"it ends at commit 4, 5 were made"):
+        Store(lay_down(tmp_path / "b", {**old, MARK: new[MARK]}))
+
+
+def test_a_missing_database_or_mark_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path / "a") as store:
+        begun(store)
+    files = files_of(tmp_path / "a")
+    with pytest.raises(HistoryLostError, match="database is missing"):
+        Store(lay_down(tmp_path / "b", {MARK: files[MARK]}))
+    with pytest.raises(HistoryLostError, match="mark is missing"):
+        Store(lay_down(tmp_path / "c", {DATABASE: files[DATABASE]}))
+    with pytest.raises(HistoryLostError, match="no slot"):
+        Store(lay_down(tmp_path / "d", {**files, MARK: b"\0" * 1024}))
+    with pytest.raises(HistoryLostError, match="damaged"):
+        Store(lay_down(tmp_path / "e", {**files, DATABASE: b"not a database" * 1000}))
+
+
+def test_an_operator_can_accept_the_loss_and_the_ledger_says_so(tmp_path: Path) -> None:
+    files, entries, run_id = _busy_folder(tmp_path)
+    del files[WAL]
+    folder = lay_down(tmp_path / "copy", files)
+    with Store(folder, accept_lost_history=True) as store:
+        report = store.read.ledger.verify()
+        assert report.problems == ()
+        assert report.entries < entries
+        newest = store.read.ledger.show(limit=1)[0]
+        assert (newest.kind, newest.amount_micro) == ("note", 0)
+        assert "lost history" in newest.target
+        assert store.read.progress(run_id).next_round == 1
+    Store(folder).close()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("UPDATE entries SET amount_micro = 1 WHERE kind = 'settle'", "hash chain"),
+        ("DELETE FROM entries WHERE kind = 'settle'", "missing"),
+        ("UPDATE accounts SET balance_micro = balance_micro + 1", "stored balances"),
+        ("UPDATE edge_budgets SET reserved_micro = 1", "reserved is not what was planned"),
+        ("UPDATE reservations SET price_micro = 1", "reservation without its entry"),
+        ("UPDATE rounds SET feedback = x'00' WHERE state = 'done'", "feedback has changed"),
+        ("UPDATE rounds SET view = x'00'", "what was decided has changed"),
+        ("UPDATE rounds SET ordered = 9", "number of reservations"),
+    ],
+)
+def test_tampering_is_named(tmp_path: Path, change: str, problem: str) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        for number in (1, 2):
+            plan = small_plan(small_view(number, [100, 200]))
+            store.reserve(run.run_id, plan, policy="random")
+            store.settle(run.run_id, small_result(plan, {0}))
+    _without_triggers(tmp_path, change)
+    with Store(tmp_path) as store:
+        report = store.read.ledger.verify()
+    assert not report.balanced
+    assert any(problem in line for line in report.problems), report.problems
+
+
+@pytest.mark.parametrize("table", ["entries", "reservations", "edge_budgets", "outcomes"])
+@pytest.mark.parametrize("verb", ["DELETE FROM {}", "UPDATE {} SET run_id = 'x'"])
+def test_history_refuses_to_change(tmp_path: Path, table: str, verb: str) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        plan = small_plan(small_view(1, [100]))
+        store.reserve(run.run_id, plan, policy="random")
+        store.settle(run.run_id, small_result(plan, {0}))
+        with pytest.raises(sqlite3.IntegrityError, match="can only be appended to"):
+            store._db.connection.execute(verb.format(table))
+
+
+def test_a_round_and_a_run_end_once_even_in_sql(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        plan = small_plan(small_view(1, [100]))
+        store.reserve(run.run_id, plan, policy="random")
+        store.settle(run.run_id, small_result(plan, {0}))
+        store.end_run(run.run_id, "done")
+        sql = store._db.connection
+        for statement in (
+            "UPDATE rounds SET state = 'void', feedback = NULL",
+            "DELETE FROM rounds",
+            "UPDATE runs SET end_reason = 'other'",
+        ):
+            with pytest.raises(sqlite3.IntegrityError):
+                sql.execute(statement)
+
+
+def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    _without_triggers(
+        tmp_path,
+        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) "
+        "VALUES ('fedagent_coordinator', 'm999_future', '')",
+    )
+    with pytest.raises(SchemaVersionError) as caught:
+        Store(tmp_path)
+    assert caught.value.migrations == ("m999_future",)
+
+
+def test_after_a_disk_error_nothing_is_paid_until_reopened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+
+        def broken(_self: MarkFile, _mark: object) -> None:
+            raise OSError(5, "input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MarkFile, "write", broken)
+            with pytest.raises(StoreFailedError):
+                store.reserve(run.run_id, small_plan(small_view(1, [1])), policy="random")
+        with pytest.raises(StoreFailedError):
+            store.reserve(run.run_id, small_plan(small_view(2, [1])), policy="random")
+    with Store(tmp_path) as store:
+        assert store.void_open_rounds(run.run_id, "restart") == (1,)
+        assert store.read.ledger.verify().balanced
+
+
+def test_a_full_disk_is_fatal_until_reopened(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        pages = store._db.connection.execute("PRAGMA page_count").fetchone()[0]
+        store._db.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+        with pytest.raises(StoreFailedError, match="full"):
+            for number in range(1, 500):
+                plan = small_plan(small_view(number, [1] * 8))
+                store.reserve(run.run_id, plan, policy="random")
+                store.settle(run.run_id, small_result(plan, {0}))
+    with Store(tmp_path) as store:
+        store.void_open_rounds(run.run_id, "restart")
+        assert store.read.ledger.verify().problems == ()
+
+
+def test_a_torn_mark_leaves_the_one_before(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        begun(store)
+    whole = (tmp_path / MARK).read_bytes()
+    newest = read_mark(tmp_path / MARK)
+    assert newest is not None
+    slot = newest.commits % 2
+    (tmp_path / MARK).write_bytes(whole[: slot * 512] + b"\0" * 300 + whole[slot * 512 + 300 :])
+    older = read_mark(tmp_path / MARK)
+    assert older is not None
+    assert older.commits == newest.commits - 1
+    Store(tmp_path).close()
+
+
+def test_the_export_can_be_checked_by_hand(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        store.reserve(run.run_id, small_plan(small_view(1, [1, 2])), policy="random")
+        lines = list(store.read.ledger.export("csv"))
+        rows = list(store.read.ledger.export("json"))
+        shown = store.read.ledger.show(client=1)
+    assert lines[0].startswith("seq,run_id,round,kind")
+    assert len(lines) == len(rows) + 1 == 4
+    assert '"kind": "grant"' in rows[0]
+    assert [entry.amount_micro for entry in shown] == [2]
+
+
+def _without_triggers(folder: Path, statement: str) -> None:
+    """Change the database as somebody with an editor would."""
+    sql = sqlite3.connect(folder / DATABASE)
+    names = [row[0] for row in sql.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
+    for name in names:
+        sql.execute(f"DROP TRIGGER {name}")
+    sql.execute(statement)
+    sql.commit()
+    sql.close()

@@ -1,0 +1,323 @@
+"""A round in the books: reserved once, settled once, never beyond a budget."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.errors import (
+    BudgetExceededError,
+    DuplicateRoundError,
+    InvalidAmountError,
+    InvalidSelectionError,
+    OutcomeMismatchError,
+    RefusedEntryError,
+    RunConflictError,
+    RunEndedError,
+    StoreBusyError,
+    UnknownRoundError,
+    UnknownRunError,
+)
+from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.store import SettleSummary, Store
+
+from .money import begun, small_plan, small_result, small_view
+
+
+def test_a_round_moves_money_from_treasury_to_those_who_delivered(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        plan = small_plan(small_view(1, [100, 200, 300], budgets=[400, 300], edges=[0, 0, 1]))
+        store.reserve(run.run_id, plan, policy="random")
+        reserved = store.read.balance(run.run_id)
+        summary = store.settle(run.run_id, small_result(plan, {0, 2}, late={2}))
+        settled = store.read.balance(run.run_id)
+        report = store.read.ledger.verify()
+    assert (reserved.free_micro, reserved.reserved_micro) == (9400, 600)
+    assert summary == SettleSummary(
+        round=1,
+        already=False,
+        state="done",
+        settled=2,
+        voided=1,
+        settled_micro=400,
+        voided_micro=200,
+    )
+    assert (settled.free_micro, settled.settled_micro, settled.voided_micro) == (9600, 400, 200)
+    assert report.problems == ()
+    assert report.entries == 1 + 3 + 3
+
+
+def test_a_second_settle_says_so_and_changes_nothing(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        plan = small_plan(small_view(1, [100, 200]))
+        store.reserve(run.run_id, plan, policy="random")
+        store.settle(run.run_id, small_result(plan, {0}))
+        again = store.settle(run.run_id, small_result(plan, {0, 1}))
+        balance = store.read.balance(run.run_id)
+    assert (again.already, again.state, again.settled_micro) == (True, "done", 0)
+    assert balance.settled_micro == 100
+
+
+def test_a_report_that_comes_after_the_round_was_voided_pays_nothing(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        plan = small_plan(small_view(1, [100, 200]))
+        store.reserve(run.run_id, plan, policy="random")
+        assert store.void_open_rounds(run.run_id, "restart") == (1,)
+        assert store.void_open_rounds(run.run_id, "restart") == ()
+        late = store.settle(run.run_id, small_result(plan, {0, 1}))
+        balance = store.read.balance(run.run_id)
+        row = store.read.rounds(run.run_id)[0]
+    assert (late.already, late.state) == (True, "void")
+    assert (balance.free_micro, balance.voided_micro) == (10_000, 300)
+    assert (row.state, row.reason) == ("void", "restart")
+
+
+@pytest.mark.parametrize(
+    ("prices", "budgets", "scope", "edge", "free"),
+    [([600, 500], [1000], "edge", 0, 1000), ([6000, 5000], [20_000], "total", None, 10_000)],
+)
+def test_a_plan_beyond_a_budget_is_refused_whole(
+    tmp_path: Path, prices: list[int], budgets: list[int], scope: str, edge: int | None, free: int
+) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        plan = small_plan(small_view(1, prices, budgets=budgets))
+        with pytest.raises(BudgetExceededError) as caught:
+            store.reserve(run.run_id, plan, policy="random")
+        assert (caught.value.scope, caught.value.edge) == (scope, edge)
+        assert (caught.value.wanted_micro, caught.value.free_micro) == (sum(prices), free)
+        assert store.read.rounds(run.run_id) == []
+        assert store.read.balance(run.run_id).free_micro == 10_000
+        assert store.read.ledger.verify().balanced
+
+
+def test_prices_up_to_the_largest_cannot_overflow_a_budget(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store, clients=10_000)
+        view = small_view(1, [10**15] * 10_000, budgets=[10**15])
+        with pytest.raises(BudgetExceededError) as caught:
+            store.reserve(run.run_id, small_plan(view), policy="random")
+    assert caught.value.wanted_micro == 10**19
+
+
+def test_a_run_without_a_limit_is_granted_what_it_reserves(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store, total_micro=None)
+        plan = small_plan(small_view(1, [100, 200]))
+        store.reserve(run.run_id, plan, policy="random")
+        store.settle(run.run_id, small_result(plan, {0}))
+        second = small_plan(small_view(2, [150, 250]))
+        store.reserve(run.run_id, second, policy="random")
+        balance = store.read.balance(run.run_id)
+        assert store.read.ledger.verify().balanced
+    assert (balance.granted_micro, balance.free_micro) == (500, 0)
+    assert (balance.settled_micro, balance.reserved_micro) == (100, 400)
+
+
+def test_rounds_only_go_forward(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        store.reserve(run.run_id, small_plan(small_view(3, [1])), policy="random")
+        for number in (3, 2):
+            with pytest.raises(DuplicateRoundError):
+                store.reserve(run.run_id, small_plan(small_view(number, [1])), policy="random")
+        assert store.read.progress(run.run_id).next_round == 4
+
+
+def test_an_empty_round_is_a_round(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        plan = small_plan(small_view(1, [5, 5]), [])
+        store.reserve(run.run_id, plan, policy="random")
+        assert store.settle(run.run_id, small_result(plan, ())).state == "done"
+        assert store.read.ledger.verify().balanced
+
+
+def test_free_clients_are_reserved_and_settled_like_others(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store, total_micro=0)
+        plan = small_plan(small_view(1, [0, 0], budgets=[0]))
+        store.reserve(run.run_id, plan, policy="random")
+        assert store.settle(run.run_id, small_result(plan, {0, 1})).settled == 2
+        assert store.read.ledger.verify().balanced
+
+
+def test_outcomes_must_be_those_of_the_reservations(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        view = small_view(1, [1, 2, 3])
+        store.reserve(run.run_id, small_plan(view, [0, 1]), policy="random")
+        with pytest.raises(OutcomeMismatchError) as caught:
+            store.settle(run.run_id, small_result(small_plan(view, [1, 2]), {1}))
+        assert (caught.value.missing, caught.value.unknown) == ((0,), (2,))
+        with pytest.raises(UnknownRoundError):
+            store.settle(run.run_id, small_result(small_plan(small_view(2, [1])), {0}))
+        assert store.read.round_state(run.run_id, 1) == "open"
+
+
+def test_unavailable_or_unknown_clients_cannot_be_reserved(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store, clients=2)
+        view = small_view(1, [1, 2])
+        view.client_available[1] = False
+        with pytest.raises(InvalidSelectionError) as caught:
+            store.reserve(run.run_id, small_plan(view), policy="random")
+        assert caught.value.constraint == "available"
+        with pytest.raises(RefusedEntryError):
+            store.reserve(run.run_id, small_plan(small_view(1, [1, 2, 3])), policy="random")
+        assert store.read.rounds(run.run_id) == []
+        assert store.read.ledger.verify().balanced
+
+
+@pytest.mark.parametrize("amount", [-1, 1.5, float("nan"), "5", True, 2**63 - 1])
+def test_only_whole_micro_credits_are_granted(tmp_path: Path, amount: int) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        with pytest.raises(InvalidAmountError):
+            store.grant(run.run_id, amount, "more")
+        assert store.read.balance(run.run_id).granted_micro == 10_000
+
+
+def test_the_same_grant_counts_once(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        assert store.grant(run.run_id, 500, "more")
+        assert not store.grant(run.run_id, 500, "more")
+        assert store.read.balance(run.run_id).granted_micro == 10_500
+
+
+def test_the_last_unit_is_reserved_by_exactly_one_of_64_threads(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store, total_micro=1)
+        barrier = threading.Barrier(64)
+        results: list[str] = []
+
+        def reserve(number: int) -> None:
+            plan = small_plan(small_view(number, [1]))
+            barrier.wait()
+            try:
+                store.reserve(run.run_id, plan, policy="random")
+                results.append("won")
+            except (BudgetExceededError, DuplicateRoundError) as error:
+                results.append(type(error).__name__)
+
+        threads = [threading.Thread(target=reserve, args=(i,)) for i in range(1, 65)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results.count("won") == 1
+        assert len(results) == 64
+        assert store.read.ledger.verify().balanced
+
+
+def test_a_second_coordinator_is_refused_but_readers_are_not(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        with pytest.raises(StoreBusyError):
+            Store(tmp_path)
+        plan = small_plan(small_view(1, [10]))
+        store.reserve(run.run_id, plan, policy="random")
+        with open_reader(tmp_path) as reader:
+            assert reader.run().run_id == run.run_id
+            assert reader.ledger.verify().reserved_micro == 10
+            store.settle(run.run_id, small_result(plan, {0}))
+            assert reader.balance(run.run_id).settled_micro == 10
+    with open_reader(tmp_path) as reader:
+        assert reader.ledger.verify().balanced
+    Store(tmp_path).close()
+
+
+def test_reading_where_there_is_nothing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UnknownRunError), open_reader(tmp_path):
+        pass
+
+
+def test_runs_are_found_resumed_and_ended(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        with pytest.raises(RunConflictError) as caught:
+            begun(store)
+        assert caught.value.run_id == run.run_id
+        assert store.read.find_run("d" * 64) == run
+        assert store.read.find_run("e" * 64) is None
+        store.reserve(run.run_id, small_plan(small_view(1, [1])), policy="random")
+        assert store.end_run(run.run_id, "stopped") == (1,)
+        assert store.end_run(run.run_id, "stopped") == ()
+        assert store.read.open_run() is None
+        with pytest.raises(RunEndedError):
+            store.reserve(run.run_id, small_plan(small_view(2, [1])), policy="random")
+        assert store.read.run(run.run_id[:8]).end_reason == "stopped"
+        assert store.read.ledger.verify().balanced
+
+
+def test_a_new_run_can_replace_the_open_one(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        first = begun(store)
+        second = store.begin_run(
+            recipe_digest="e" * 64, recipe="", seed=1, total_micro=5, replace=True
+        )
+        assert store.read.open_run() == second
+        assert store.read.run(first.run_id).ended_ms is not None
+
+
+def test_indices_stay_over_restarts(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store, clients=3, edges=1)
+        indices = store.indices(run.run_id)
+        assert indices.clients(["agent-2", "new", "agent-0", "new"]).tolist() == [2, 3, 0, 3]
+        indices.label_edge("edge-0", "kitchen")
+    with Store(tmp_path) as store:
+        indices = store.indices(run.run_id)
+        assert indices.clients(["new", "newer"]).tolist() == [3, 4]
+        assert (indices.edge("edge-0"), indices.edge("edge-9")) == (0, 1)
+        assert indices.sizes() == (5, 2)
+
+
+def test_progress_models_and_metrics_are_remembered(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+        fresh = store.read.progress(run.run_id)
+        assert (fresh.next_round, fresh.rounds_done, fresh.model) == (1, 0, "")
+        for number in range(1, 9):
+            plan = small_plan(small_view(number, [10]))
+            store.reserve(run.run_id, plan, policy="random")
+            store.settle(run.run_id, small_result(plan, {0}))
+            digest = f"{number:064x}"
+            store.save_model(run.run_id, number, digest, 1234)
+            store.save_metrics(run.run_id, number, digest, {"accuracy": 1.0 / number})
+        progress = store.read.progress(run.run_id)
+        assert (progress.next_round, progress.rounds_done) == (9, 8)
+        assert (progress.spent_micro, progress.model_size) == (80, 1234)
+        assert progress.model == f"{8:064x}"
+        best = store.read.best_global(run.run_id)
+        assert best is not None
+        assert best.round == 1
+        assert store.read.models_to_keep() == {f"{n:064x}" for n in (1, 4, 5, 6, 7, 8)}
+        last = store.read.rounds(run.run_id, last=2)
+        assert [row.round for row in last] == [7, 8]
+        assert last[-1].metrics == {"accuracy": 0.125}
+        assert last[-1].timing_ms == {"observe": 1.5}
+
+
+def test_outcomes_devices_and_edges_tell_what_happened(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store, clients=4)
+        plan = small_plan(small_view(1, [5, 6, 7], budgets=[100, 100], edges=[0, 1, 1]), [2, 0, 1])
+        store.reserve(run.run_id, plan, policy="random")
+        store.settle(run.run_id, small_result(plan, {0, 2}, late={2}))
+        outcomes = store.read.outcomes(run.run_id, 1)
+        assert [o.agent for o in outcomes] == ["agent-2", "agent-0", "agent-1"]
+        assert [(o.in_time, o.paid_micro) for o in outcomes] == [(False, 7), (True, 5), (False, 0)]
+        assert outcomes[0].dt_s is None
+        devices = store.read.devices(run.run_id)
+        assert [d.selected for d in devices] == [1, 1, 1, 0]
+        assert [d.last_status for d in devices] == ["arrived", "missed", "arrived", None]
+        assert [e.spent_micro for e in store.read.edge_results(run.run_id)] == [5, 7]
+        view, selection = store.read.plan(run.run_id, 1)
+        assert selection.pairs.tolist() == [2, 0, 1]
+        assert np.array_equal(view.client_price, plan.view.client_price)

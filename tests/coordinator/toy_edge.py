@@ -1,0 +1,242 @@
+"""An edge small enough to read: it speaks the whole protocol and trains in no time."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedagent_protocol import messages as m
+from fedagent_protocol.columns import Columns, pack
+from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
+from fedagent_protocol.transfer import Layout, Receiver, Sender
+
+
+@dataclass
+class ToyAgent:
+    """What an edge knows of an agent."""
+
+    id: str
+    price: int = 1_000_000
+    willing: bool = True
+    seq: int = 1
+    age_ms: int = 100
+    features: dict[str, float] = field(default_factory=lambda: {"compute": 1.0})
+    outcome: m.Outcome | None = None
+
+
+@dataclass
+class ToyEdge:
+    """Answers the coordinator; `inbox` in, messages out."""
+
+    id: str
+    manifest: Manifest
+    agents: list[ToyAgent]
+    epoch: str = "0" * 32
+    chunk_bytes: int = 1024
+    run: str = ""
+    model: bytes = b""
+    welcomed: bool = False
+    ended: str = ""
+    mute: bool = False
+    orders: list[int] = field(default_factory=list)
+    receipts: list[tuple[int, bool]] = field(default_factory=list)
+    last: m.RoundReport | None = None
+    pending: m.RoundReport | None = None
+    pull: Receiver | None = None
+    pull_digest: str = ""
+    parts: dict[int, bytes] = field(default_factory=dict)
+    _said_at: float = 0.0
+    _report_at: float = 0.0
+    _senders: dict[str, Sender] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.model) if self.model else ""
+
+    def restart(self, *, forget_model: bool = False) -> None:
+        """Come back as a new process that kept its model and its last report."""
+        self.epoch = f"{int(self.epoch, 16) + 1:032x}"
+        self.welcomed = False
+        self.pull = None
+        self._senders.clear()
+        if forget_model:
+            self.model = b""
+            self.last = self.pending = None
+
+    def hello(self) -> m.EdgeHello:
+        return m.EdgeHello(edge=self.id, epoch=self.epoch, name=f"name of {self.id}")
+
+    def tick(self, now: float) -> list[m.EdgeToCoordinator]:
+        """Say what is due: hello or status, an unreceipted report, a re-request."""
+        out: list[m.EdgeToCoordinator] = []
+        if now - self._said_at >= (1.0 if not self.welcomed else 5.0):
+            self._said_at = now
+            out.append(self.status() if self.welcomed else self.hello())
+        if self.pending is not None and now - self._report_at >= 1.0:
+            self._report_at = now
+            out.append(self.pending)
+        if self.pull is not None:
+            out += self._need(now)
+        return [] if self.mute else out
+
+    def status(self) -> m.EdgeStatus:
+        return m.EdgeStatus(
+            run=self.run, epoch=self.epoch, agents=len(self.agents), model=self.digest
+        )
+
+    def receive(self, message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        """Take in one message; return the answers."""
+        if self.mute:
+            return []
+        match message:
+            case m.EdgeWelcome():
+                if message.run != self.run:
+                    self.run, self.model, self.last, self.pending = message.run, b"", None, None
+                self.welcomed = True
+            case m.RoundOpen() if message.run == self.run:
+                return [self.columns(message)]
+            case m.RoundOrder() if message.run == self.run:
+                return self._order(message, now)
+            case m.ReportReceipt() if message.run == self.run:
+                self.receipts.append((message.round, message.expired))
+                if self.pending is not None and self.pending.round == message.round:
+                    self.pending = None
+            case m.GlobalModel() if message.run == self.run:
+                return self._offered(message, now)
+            case m.Chunk():
+                return self._chunk(message, now)
+            case m.Need():
+                return self._serve(message)
+            case m.RunEnded() if message.run == self.run:
+                self.ended = message.why
+            case _:
+                pass
+        return []
+
+    def columns(self, message: m.RoundOpen) -> m.RoundColumns:
+        known = message.known if message.epoch == self.epoch else 0
+        names = tuple(sorted({name for agent in self.agents for name in agent.features}))
+        nan = float("nan")
+        rows = [[agent.features.get(name, nan) for name in names] for agent in self.agents]
+        packed = pack(
+            Columns(
+                features=names,
+                session=np.arange(len(self.agents), dtype=np.int32),
+                price=np.array([agent.price for agent in self.agents], dtype=np.int64),
+                context_seq=np.array([agent.seq for agent in self.agents], dtype=np.int64),
+                age_ms=np.array([agent.age_ms for agent in self.agents], dtype=np.int32),
+                willing=np.array([agent.willing for agent in self.agents], dtype=np.bool_),
+                values=np.array(rows, dtype=np.float32).reshape(len(rows), len(names)),
+            )
+        )
+        return m.RoundColumns(
+            run=self.run,
+            round=message.round,
+            epoch=self.epoch,
+            known=known,
+            new_ids=tuple(agent.id for agent in self.agents[known:]),
+            features=names,
+            model=self.digest,
+            **packed,
+        )
+
+    def _order(self, order: m.RoundOrder, now: float) -> list[m.EdgeToCoordinator]:
+        if self.last is not None and self.last.round >= order.round:
+            return [self.last] if self.last.round == order.round else []
+        self.orders.append(order.round)
+        by_id = {agent.id: agent for agent in self.agents}
+        outcomes = tuple(
+            (
+                m.Outcome(agent=given.agent, status=m.OutcomeStatus.GONE, reason="no model")
+                if not self.model
+                else by_id[given.agent].outcome
+            )
+            or m.Outcome(
+                agent=given.agent,
+                status=m.OutcomeStatus.ARRIVED,
+                in_time=True,
+                used=True,
+                valid=True,
+                weight=10.0,
+                tau_ms=50,
+                num_samples=10,
+            )
+            for given in order.assignments
+        )
+        used = sum(outcome.used for outcome in outcomes)
+        if used:
+            self.model = trained(self.model, self.manifest, (order.round, *self.id.encode()))
+        self.last = self.pending = m.RoundReport(
+            run=self.run,
+            round=order.round,
+            epoch=self.epoch,
+            outcomes=outcomes,
+            failed="" if used else "no update",
+            model=self.digest,
+            size=len(self.model),
+            chunk_bytes=self.chunk_bytes,
+            used=used,
+            weight=sum(outcome.weight for outcome in outcomes),
+            first=self.model[: self.chunk_bytes] if order.want_model else b"",
+        )
+        self._report_at = now
+        return [self.last]
+
+    def _offered(self, offer: m.GlobalModel, now: float) -> list[m.EdgeToCoordinator]:
+        if offer.digest == self.digest:
+            return []
+        self.pull = Receiver(Layout(offer.size, offer.chunk_bytes))
+        self.pull_digest = offer.digest
+        self.parts = {}
+        return self._accept(0, offer.first, now) if offer.first else self._need(now)
+
+    def _chunk(self, chunk: m.Chunk, now: float) -> list[m.EdgeToCoordinator]:
+        if self.pull is None or chunk.digest != self.pull_digest:
+            return []
+        return self._accept(chunk.index, chunk.data, now)
+
+    def _accept(self, index: int, data: bytes, now: float) -> list[m.EdgeToCoordinator]:
+        assert self.pull is not None
+        if self.pull.accept(index, len(data), now):
+            self.parts[index] = data
+        if not self.pull.complete:
+            return self._need(now)
+        model = b"".join(self.parts[i] for i in sorted(self.parts))
+        assert digest_of(model) == self.pull_digest
+        self.model, self.pull = model, None
+        return [self.status()]
+
+    def _need(self, now: float) -> list[m.EdgeToCoordinator]:
+        assert self.pull is not None
+        ranges = self.pull.ask(now)
+        return [m.Need(run=self.run, digest=self.pull_digest, ranges=ranges)] if ranges else []
+
+    def _serve(self, need: m.Need) -> list[m.EdgeToCoordinator]:
+        if need.digest != self.digest:
+            return []
+        layout = Layout(len(self.model), self.chunk_bytes)
+        sender = self._senders.setdefault(need.digest, Sender(layout))
+        sender.authorise(need.ranges, link_idle=True)
+        out: list[m.EdgeToCoordinator] = []
+        while (index := sender.next()) is not None:
+            start, stop = layout.span(index)
+            out.append(
+                m.Chunk(
+                    run=self.run,
+                    digest=need.digest,
+                    index=index,
+                    data=self.model[start:stop],
+                )
+            )
+        return out
+
+
+def trained(model: bytes, manifest: Manifest, seed: tuple[int, ...]) -> bytes:
+    """Return another model of the same manifest, the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    tensors = decode_tensors(model, manifest)
+    return encode_tensors(
+        {
+            name: (tensor + rng.normal(size=tensor.shape)).astype(tensor.dtype)
+            for name, tensor in tensors.items()
+        }
+    )

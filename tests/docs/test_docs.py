@@ -1,0 +1,77 @@
+"""The documents keep up: every command and option, every link, every exit code."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from fedagent_cli import errors
+from fedagent_cli.main import app
+
+ROOT = Path(__file__).parents[2]
+CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+SHELL = {"--help", "--install-completion", "--show-completion"}
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command with the long names of its options."""
+
+    def walk(command: object, path: str) -> Iterator[tuple[str, list[str]]]:
+        children = getattr(command, "commands", {})
+        for name, child in children.items():
+            yield from walk(child, f"{path} {name}")
+        options = [
+            option
+            for parameter in getattr(command, "params", [])
+            for option in (*parameter.opts, *parameter.secondary_opts)
+            if option.startswith("--") and option not in SHELL
+        ]
+        if not children or options:
+            yield path, options
+
+    yield from walk(get_command(app), "fedagent")
+
+
+@pytest.mark.parametrize(("path", "options"), [pytest.param(*c, id=c[0]) for c in commands()])
+def test_every_command_and_option_is_documented(path: str, options: list[str]) -> None:
+    assert re.search(rf"`{re.escape(path)}\b", CLI), f"docs/cli.md does not name `{path}`"
+    missing = [option for option in options if not re.search(rf"{option}\b(?!-)", CLI)]
+    assert not missing, f"docs/cli.md does not name {missing} of `{path}`"
+
+
+def test_every_documented_option_exists() -> None:
+    known = {option for _, options in commands() for option in options} | {"--help"}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", CLI))
+    assert named <= known
+
+
+def test_every_command_shows_an_example() -> None:
+    command = get_command(app)
+    pending = [("fedagent", command)]
+    while pending:
+        path, one = pending.pop()
+        children = getattr(one, "commands", {})
+        pending += [(f"{path} {name}", child) for name, child in children.items()]
+        if not children:
+            assert "Examples" in (one.epilog or ""), path
+            assert one.help, path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("http://", "https://", "#")):
+            path = page.parent / target.partition("#")[0]
+            assert path.exists(), f"{page.name} links to {target}"
+
+
+def test_every_exit_code_is_documented() -> None:
+    text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE)
+    listed = {int(number) for row in rows for number in row.split(",")}
+    own = {kind.exit_code for kind in errors.CliError.__subclasses__()}
+    assert own | {errors.OK, errors.WARNED, errors.FAILED, errors.INTERRUPTED} <= listed

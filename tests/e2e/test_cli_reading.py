@@ -1,0 +1,150 @@
+"""Commands that read a run, on a directory that the real store wrote."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from .stored_run import write_run
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    write_run(folder / "coordinator")
+    return folder
+
+
+def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedagent_cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=home,
+        env={**os.environ, "FEDAGENT_HOME": str(home), "COLUMNS": "120"},
+    )
+
+
+def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1, done.stderr
+    read = json.loads(lines[0])
+    assert isinstance(read, dict)
+    return read
+
+
+def test_status(home: Path) -> None:
+    read = last_object(call(home, "status", "--json"))
+    assert (read["rounds_done"], read["rounds"], read["accuracy"]) == (3, 3, 0.8)
+    assert (read["spent"], read["reserved"], read["agents"]) == (3_000_000, 0, 2)
+    assert read["ended"] is True
+    assert read["running"] is False
+    text = call(home, "status").stdout
+    assert "3 of 3" in text
+    assert "3 credits" in text
+
+
+def test_rounds(home: Path) -> None:
+    read = last_object(call(home, "rounds", "--last", "2", "--json"))
+    rows = read["rounds"]
+    assert isinstance(rows, list)
+    assert [row["round"] for row in rows] == [2, 3]
+    assert rows[0]["in_time"] == 1
+    assert "in time" in call(home, "rounds").stdout
+
+
+def test_devices(home: Path) -> None:
+    read = last_object(call(home, "devices", "--json"))
+    assert isinstance(read["devices"], list)
+    assert [row["in_time"] for row in read["devices"]] == [3, 0]
+    assert "missed" in call(home, "devices").stdout
+
+
+def test_ledger_shows_and_exports(home: Path, tmp_path: Path) -> None:
+    read = last_object(call(home, "ledger", "show", "--last", "4", "--json"))
+    assert isinstance(read["entries"], list)
+    assert {row["kind"] for row in read["entries"]} == {"reserve", "settle", "void"}
+    csv = call(home, "ledger", "export").stdout.splitlines()
+    assert csv[0].startswith("seq,")
+    assert len(csv) == 1 + 1 + 3 * 4  # header, grant, and four entries a round
+    out = tmp_path / "l.jsonl"
+    done = call(home, "ledger", "export", "--format", "jsonl", "--out", str(out), "--json")
+    assert last_object(done)["entries"] == 13
+    assert len([json.loads(line) for line in out.read_text().splitlines()]) == 13
+
+
+def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
+    assert call(home, "ledger", "verify").stdout.startswith("balanced: 13 entries")
+    write_run(tmp_path / "coordinator")
+    database = sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")
+    database.executescript(
+        "DROP TRIGGER entries_no_update; UPDATE entries SET amount_micro = 7 WHERE seq = 3"
+    )
+    database.close()
+    done = call(tmp_path, "ledger", "verify", "--json")
+    assert done.returncode == 41
+    assert last_object(done)["ledger_balanced"] is False
+    said = call(tmp_path, "ledger", "verify")
+    assert said.returncode == 41
+    assert "hash chain" in said.stderr
+
+
+@pytest.mark.parametrize("style", ["safetensors", "npz"])
+def test_models_leave_as_files(home: Path, tmp_path: Path, style: str) -> None:
+    listed = last_object(call(home, "models", "list", "--json"))["models"]
+    assert isinstance(listed, list)
+    assert [row["round"] for row in listed] == [3]
+    out = tmp_path / f"m.{style}"
+    read = last_object(call(home, "models", "export", "--out", str(out), "--json"))
+    assert read["format"] == style
+    if style == "npz":
+        with np.load(out, allow_pickle=False) as arrays:
+            shapes = {name: arrays[name].shape for name in arrays.files}
+    else:
+        shapes = {name: array.shape for name, array in load_file(out).items()}
+    assert shapes == {"weight": (64, 10), "bias": (10,)}
+
+
+def test_a_model_that_is_gone_is_named(home: Path) -> None:
+    done = call(home, "models", "export", "--round", "1")
+    assert done.returncode == 43
+    assert "kept are rounds: 3" in done.stderr
+
+
+def test_a_report_of_any_run(home: Path, tmp_path: Path) -> None:
+    read = last_object(call(home, "report", "--out", str(tmp_path), "--json"))
+    assert (read["rounds_done"], read["accuracy"]) == (3, 0.8)
+    html = Path(str(read["report"])).read_text()
+    assert "hall" in html
+    assert "balanced" in html
+    record = json.loads((tmp_path / "report.json").read_text())
+    assert record["agents"][1]["outcomes"] == {"missed": 3}
+    assert record["rounds"][0]["seconds"] == pytest.approx(0.905)
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "rounds", "devices", "report", "ledger verify", "models list"]
+)
+def test_no_run_is_one_line_and_exit_code_40(tmp_path: Path, command: str) -> None:
+    done = call(tmp_path, *command.split(), "--json")
+    assert done.returncode == 40
+    assert done.stderr.count("\n") == 1
+    assert last_object(done)["mend"]
+
+
+def test_an_unknown_run_is_exit_code_40(home: Path) -> None:
+    assert call(home, "status", "--run", "zzz").returncode == 40
+
+
+def test_reading_disturbs_no_open_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "coordinator", rounds=1, end=False)
+    read = last_object(call(tmp_path, "status", "--json"))
+    assert (read["ended"], read["rounds_done"]) == (False, 1)

@@ -1,0 +1,197 @@
+"""`fedagent demo` as a person runs it: real processes, brokers and zeroconf."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SMALL = ("--agents", "4", "--edges", "2", "--json")
+
+
+class Running:
+    """A demo in a process of its own."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.directory = directory
+        self.popen = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "fedagent_cli.main",
+                "demo",
+                "--dir",
+                str(directory),
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_for(self, kind: str) -> dict[str, object]:
+        """Read events until one of a kind comes."""
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            event = json.loads(line)
+            assert isinstance(event, dict)
+            if event.get("event") == kind:
+                return event
+        raise AssertionError(f"never said {kind}: {self.rest()[1]}")
+
+    def rest(self) -> tuple[list[dict[str, object]], str]:
+        """Read the remaining lines and standard error, and wait for the end."""
+        out, err = self.popen.communicate(timeout=120)
+        return [json.loads(line) for line in out.splitlines()], err
+
+    def family(self) -> list[psutil.Process]:
+        """Return the demo's living descendants."""
+        return psutil.Process(self.popen.pid).children(recursive=True)
+
+    def left_over(self) -> list[str]:
+        """Return the living processes that work in the demo's folder."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            line = " ".join(process.info["cmdline"] or ())
+            if str(self.directory) in line and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(line[:200])
+        return found
+
+
+@pytest.fixture
+def demos() -> Iterator[list[Running]]:
+    started: list[Running] = []
+    yield started
+    for demo in started:
+        if demo.popen.poll() is None:
+            os.killpg(demo.popen.pid, signal.SIGKILL)
+        demo.popen.wait(10)
+        for pipe in (demo.popen.stdout, demo.popen.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def all_gone(demo: Running, within_s: float) -> list[str]:
+    deadline = time.monotonic() + within_s
+    while (left := demo.left_over()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def test_a_whole_demo(tmp_path: Path, demos: list[Running]) -> None:
+    demo = Running(tmp_path / "d", "--agents", "8", "--rounds", "8", "--seed", "3", "--json")
+    demos.append(demo)
+    lines, errors = demo.rest()
+    assert demo.popen.returncode == 0, errors
+    result = lines[-1]
+    assert result["rounds_done"] == 8
+    assert result["ledger_balanced"] is True
+    assert (result["agents"], result["edges"], result["seed"]) == (8, 2, 3)
+    assert isinstance(result["accuracy"], float)
+    assert result["accuracy"] > 0.4
+    assert result["policy"] == "random"
+    assert isinstance(result["spent"], int)
+    assert result["spent"] > 0
+    assert result["broker"] in ("mosquitto", "embedded")
+    assert result["killed"]
+    first = result["seconds_to_first_round"]
+    assert isinstance(first, float)
+    html = Path(str(result["report"])).read_text()
+    assert html.count("<svg") == 5
+    assert "agent-1" in html
+    assert any(line.get("event") == "round" for line in lines)
+    assert not all_gone(demo, 5)
+    kept = {path.name for path in demo.directory.iterdir()}
+    assert {"report.html", "report.json", "coordinator", "coordinator.log"} <= kept
+    assert "agent-1" not in kept
+
+
+def test_listeners_are_on_loopback_only(tmp_path: Path, demos: list[Running]) -> None:
+    demo = Running(tmp_path / "d", *SMALL, "--rounds", "200")
+    demos.append(demo)
+    demo.wait_for("round")
+    listening = [
+        connection.laddr.ip
+        for process in demo.family()
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert set(listening) <= {"127.0.0.1", "::1"}
+
+
+@pytest.mark.parametrize("after", ["ready", "round"])
+def test_ctrl_c_ends_cleanly_with_a_report(
+    tmp_path: Path, demos: list[Running], after: str
+) -> None:
+    demo = Running(tmp_path / "d", *SMALL, "--rounds", "500")
+    demos.append(demo)
+    demo.wait_for(after)
+    os.killpg(demo.popen.pid, signal.SIGINT)
+    lines, errors = demo.rest()
+    assert demo.popen.returncode == 130, errors
+    assert lines[-1]["interrupted"] is True
+    assert not all_gone(demo, 3)
+    if after == "round":
+        assert lines[-1]["ledger_balanced"] is True
+        assert Path(str(lines[-1]["report"])).is_file()
+
+
+def test_kill_9_leaves_nobody(tmp_path: Path, demos: list[Running]) -> None:
+    demo = Running(tmp_path / "d", *SMALL, "--rounds", "500")
+    demos.append(demo)
+    demo.wait_for("round")
+    family = demo.family()
+    assert len(family) >= 7  # coordinator, two edges, four agents; brokers and trainers
+    demo.popen.kill()
+    demo.popen.wait(5)
+    _, alive = psutil.wait_procs(family, timeout=6)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_two_demos_at_once_do_not_mix(tmp_path: Path, demos: list[Running]) -> None:
+    demos += [
+        Running(tmp_path / "one", "--agents", "3", "--edges", "1", "--rounds", "5", "--json"),
+        Running(tmp_path / "two", "--agents", "4", "--edges", "2", "--rounds", "5", "--json"),
+    ]
+    for demo, agents, edges in zip(demos, (3, 4), (1, 2), strict=True):
+        lines, errors = demo.rest()
+        assert demo.popen.returncode == 0, errors
+        report = json.loads((demo.directory / "report.json").read_text())
+        assert len(report["agents"]) <= agents
+        assert all(row["name"].startswith("agent-") for row in report["agents"])
+        assert len(report["edges"]) <= edges
+        assert lines[-1]["ledger_balanced"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--policy", "clairvoyant"), "random"),
+        (("--broker", "carrier-pigeon"), "embedded"),
+        (("--recipe", "no-such"), "demo"),
+    ],
+)
+def test_a_wrong_wish_names_what_there_is(
+    tmp_path: Path, arguments: tuple[str, ...], named: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fedagent_cli.main", "demo", *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert named in done.stderr
+    assert not list(tmp_path.iterdir())

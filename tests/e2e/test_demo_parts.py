@@ -1,0 +1,146 @@
+"""The demo's pure parts: the fleet, what it knows from events, the report's page."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from fedagent_cli.demo.plan import deal_labels, make_plan
+from fedagent_cli.demo.state import AgentState, DemoState, EdgeState
+from fedagent_cli.demo.view import picture, sparkline
+from fedagent_cli.report import page, plots
+from fedagent_cli.report.story import AgentRow, EdgeShare, RoundRow, Story
+from fedagent_cli.report.write import write_report
+
+
+@given(st.integers(1, 64), st.integers(1, 16))
+def test_every_label_stays_held_when_two_are_out(agents: int, edges: int) -> None:
+    plan = make_plan(agents=agents, edges=edges, deadline_s=1.0)
+    there = [a for a in plan.agents if a.name not in (plan.victim, plan.slow)]
+    assert {label for a in there for label in a.labels} == set(range(10))
+    assert all(a.slow_s > 1.0 if a.name == plan.slow else a.slow_s == 0 for a in plan.agents)
+    assert plan.budget >= max(a.price for a in plan.agents)
+
+
+def test_the_default_fleet_is_as_promised() -> None:
+    plan = make_plan(agents=8, edges=2, deadline_s=1.0)
+    assert plan.slow
+    assert plan.victim
+    assert plan.slow != plan.victim
+    assert all(len(agent.labels) == 2 for agent in plan.agents)
+    cheapest = sorted(agent.price for agent in plan.agents)
+    assert sum(cheapest[:6]) <= 2 * plan.budget < sum(cheapest[:7])
+
+
+def test_labels_are_dealt_evenly() -> None:
+    hands = deal_labels(10)
+    counts = [sum(label in hand for hand in hands) for label in range(10)]
+    assert counts == [2] * 10
+
+
+def test_the_state_follows_the_events() -> None:
+    state = DemoState(3, {"agent-1": AgentState("agent-1")}, {"edge-1": EdgeState("edge-1")})
+    for name, event in (
+        ("edge-1", {"event": "ready", "id": "e9", "broker_kind": "mosquitto"}),
+        ("agent-1", {"event": "ready", "id": "a7"}),
+        ("agent-1", {"event": "edge_joined", "edge": "e9"}),
+        ("edge-1", {"event": "agent_joined", "agent": "a7"}),
+        ("coordinator", {"event": "ready", "policy": "random", "rounds": 3, "run": "r"}),
+        ("agent-1", {"event": "ordered", "round": 1, "edge": "e9"}),
+    ):
+        state.apply(name, event, 1.0)
+    assert state.agents["agent-1"].state == "training"
+    assert state.agents["agent-1"].training_at == "edge-1"
+    assert state.agent_name("a7") == "agent-1"
+    state.apply("agent-1", {"event": "receipt", "round": 1, "status": "accepted"}, 2.0)
+    part = {"ordered": 1, "in_time": 1, "used": 1, "spent_micro": 5}
+    state.apply(
+        "coordinator",
+        {
+            "event": "round",
+            "round": 1,
+            "in_time": 1,
+            "seconds": 0.5,
+            "total_spent_micro": 5,
+            "edges": {"e9": part},
+        },
+        2.5,
+    )
+    state.apply("coordinator", {"event": "model", "round": 1, "accuracy": 0.5, "loss": 1.0}, 2.6)
+    state.apply("coordinator", {"event": "from a newer version"}, 2.7)
+    assert state.first_round_at == 2.5
+    assert state.agents["agent-1"].in_time == 1
+    assert state.edges["edge-1"].spent_micro == 5
+    text = io.StringIO()
+    console = Console(width=100, file=text)
+    console.print(picture(state, 3.0))
+    drawn = text.getvalue()
+    assert "agent-1" in drawn
+    assert "1 of 3" in drawn
+
+
+def test_a_sparkline_spans_its_range() -> None:
+    assert sparkline([0, 0.5, 1], low=0, high=1) == "▁▅█"
+    assert sparkline([], low=0, high=0) == ""
+    assert len(sparkline([1] * 100, low=0, high=0, width=40)) == 40
+
+
+def a_story(rounds: int = 3) -> Story:
+    share = EdgeShare(ordered=2, in_time=1, used=1, spent_micro=1_500_000)
+    rows = tuple(
+        RoundRow(
+            round=number,
+            ordered=2,
+            in_time=1,
+            used=1,
+            spent_micro=1_500_000,
+            seconds=0.4,
+            accuracy=None if number == 2 else 0.5,
+            timing_ms={"train": 300.0, "settle": 5.0},
+            edges={"e1": share},
+        )
+        for number in range(1, rounds + 1)
+    )
+    agent = AgentRow("a1", "<b>kitchen", rounds * 2, rounds, rounds, 9, {"arrived": 3, "late": 1})
+    return Story(
+        run="ab" * 16,
+        recipe="digits",
+        policy="random",
+        seed=0,
+        rounds_wanted=3,
+        rounds=rows,
+        agents=(agent,),
+        edges={"e1": "hall"},
+        ledger_balanced=True,
+        spent_micro=4_500_000,
+    )
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_the_page_is_whole_and_asks_nobody(tmp_path: Path, rounds: int) -> None:
+    story = a_story(rounds)
+    html = write_report(story, tmp_path).read_text()
+    outside = html.replace("http://www.w3.org/", "")
+    assert "http://" not in outside
+    assert "https://" not in outside
+    assert "<script" not in html
+    assert "<b>kitchen" not in html
+    assert html.count("<svg") == (5 if rounds else 0)
+    assert json.loads((tmp_path / "report.json").read_text())["rounds_wanted"] == 3
+
+
+def test_the_page_without_matplotlib_says_what_to_install() -> None:
+    html = page.render(a_story(), [])
+    assert "fedagent[report]" in html
+    assert "<table>" in html
+
+
+def test_plots_have_ids_of_their_own_and_the_pages_colour() -> None:
+    drawn = [svg for _, _, svg in plots.draw_all(a_story())]
+    ids = [part.split('"')[0] for svg in drawn for part in svg.split(' id="')[1:]]
+    assert len(ids) == len(set(ids))
+    assert all("currentColor" in svg for svg in drawn)

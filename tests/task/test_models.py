@@ -1,0 +1,159 @@
+"""Models: gradients against finite differences, manifests, numbers that stay finite."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
+from fedagent_task.errors import DatasetError
+from fedagent_task.features import expect_fit, fitting, scaled
+from fedagent_task.metrics import accuracy, evaluate, log_loss, mse
+from fedagent_task.models import Floats, Labels, Model, create, model_kinds
+from fedagent_task.readers import load
+from fedagent_task.spec import DataSpec, ModelSpec
+
+
+def _model(kind: str, features: int = 3, l2: float = 0.0) -> Model:
+    classes = 4 if kind == "softmax" else 0
+    return create(
+        ModelSpec(kind=kind, features=features, classes=classes, l2=l2)  # type: ignore[arg-type] # by test
+    )
+
+
+def _samples(model: Model, rng: np.random.Generator, count: int) -> tuple[Floats, Labels]:
+    x = rng.normal(size=(count, model.spec.features))
+    if model.spec.kind == "linear":
+        return x, rng.normal(size=count)
+    return x, rng.integers(0, max(2, model.spec.classes), count)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(model_kinds()),
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 8),
+    l2=st.sampled_from([0.0, 0.3]),
+    spread=st.sampled_from([0.1, 1.0, 5.0]),
+)
+def test_the_gradient_is_the_slope_of_the_loss(
+    kind: str, seed: int, count: int, l2: float, spread: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = _model(kind, l2=l2)
+    weights = {
+        spec.name: rng.normal(scale=spread, size=spec.shape) for spec in model.manifest().specs
+    }
+    x, y = _samples(model, rng, count)
+    loss, gradient = model.loss_and_gradient(weights, x, y)
+    assert loss == pytest.approx(model.loss(weights, x, y))
+    step = 1e-5
+    for name, tensor in weights.items():
+        for index in np.ndindex(tensor.shape):
+            around = []
+            for sign in (1, -1):
+                moved = {n: t.copy() for n, t in weights.items()}
+                moved[name][index] += sign * step
+                around.append(model.loss(moved, x, y))
+            slope = (around[0] - around[1]) / (2 * step)
+            assert gradient[name][index] == pytest.approx(slope, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", model_kinds())
+def test_float32_weights_give_float32_gradients_near_the_exact_ones(kind: str) -> None:
+    model = _model(kind, features=50, l2=0.01)
+    rng = np.random.default_rng(0)
+    x, y = _samples(model, rng, 64)
+    weights = model.init(1)
+    exact = model.gradient({n: t.astype(np.float64) for n, t in weights.items()}, x, y)
+    for name, slope in model.gradient(weights, x.astype(np.float32), y).items():
+        assert slope.dtype == np.float32
+        np.testing.assert_allclose(slope, exact[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", model_kinds())
+def test_init_fits_the_manifest_and_depends_on_the_seed_alone(kind: str) -> None:
+    model = _model(kind)
+    first, again, other = model.init(3), model.init(3), model.init(4)
+    assert Manifest.of(first) == model.manifest()
+    assert encode_tensors(first) == encode_tensors(again) != encode_tensors(other)
+    decode_tensors(encode_tensors(first), model.manifest())
+    assert sum(t.size for t in first.values()) == model.spec.parameters
+
+
+@pytest.mark.parametrize("kind", model_kinds())
+def test_huge_margins_stay_finite(kind: str) -> None:
+    model = _model(kind)
+    weights = {n: t + np.float32(1e4) for n, t in model.init(0).items()}
+    x = np.array([[1e3, -1e3, 1e3], [-1e3, 0, 0]], np.float32)
+    loss, gradient = model.loss_and_gradient(weights, x, np.array([0, 1]))
+    assert np.isfinite(loss)
+    assert all(np.isfinite(slope).all() for slope in gradient.values())
+
+
+@pytest.mark.parametrize("kind", model_kinds())
+def test_no_sample_is_no_loss_and_no_slope(kind: str) -> None:
+    model = _model(kind)
+    loss, gradient = model.loss_and_gradient(model.init(0), np.empty((0, 3)), np.empty(0))
+    assert loss == 0
+    assert all((slope == 0).all() for slope in gradient.values())
+
+
+def test_classifiers_predict_what_is_most_likely() -> None:
+    for kind in ("softmax", "logistic"):
+        model = _model(kind)
+        rng = np.random.default_rng(5)
+        x, _ = _samples(model, rng, 100)
+        weights = {n: rng.normal(size=t.shape) for n, t in model.init(0).items()}
+        likely = model.forward(weights, x)
+        np.testing.assert_allclose(likely.sum(axis=1), 1)
+        np.testing.assert_array_equal(model.predict(weights, x), likely.argmax(axis=1))
+
+
+def test_gradient_descent_learns_the_digits() -> None:
+    spec = ModelSpec(kind="softmax", features=64, classes=10)
+    model, data = create(spec), DataSpec(dtype="uint8", scale=1 / 16)
+    train, test = load("digits-train"), load("digits-test")
+    x, weights = scaled(train.x, data), model.init(0)
+    for _ in range(150):
+        for name, slope in model.gradient(weights, x, train.y).items():
+            weights[name] -= np.float32(1.0) * slope.astype(np.float32)
+    result = evaluate(model, weights, scaled(test.x, data), test.y)
+    assert result.accuracy is not None
+    assert result.accuracy > 0.92
+    assert result.loss < 0.4
+    assert result.count == 359
+
+
+def test_metrics_are_what_they_are_called() -> None:
+    y = np.array([0, 1, 1, 0])
+    assert accuracy(np.array([0, 1, 0, 0]), y) == 0.75
+    assert mse(np.array([1.0, 3.0]), np.array([0.0, 0.0])) == 5.0
+    assert log_loss(np.array([[0.5, 0.5]]), np.array([1])) == pytest.approx(np.log(2))
+    assert np.isfinite(log_loss(np.array([[1.0, 0.0]]), np.array([1])))
+
+
+def test_evaluation_in_batches_equals_evaluation_at_once() -> None:
+    model = _model("linear")
+    rng = np.random.default_rng(2)
+    x, y = _samples(model, rng, 10_000)
+    result = evaluate(model, model.init(0), x, y)
+    assert result.loss == pytest.approx(mse(model.predict(model.init(0), x), y))
+    assert result.accuracy is None
+
+
+def test_features_are_scaled_and_misfits_are_found() -> None:
+    spec = ModelSpec(kind="softmax", features=2, classes=3)
+    x = np.array([[0, 16], [8, 4], [1, 1], [2, 2]], np.uint8)
+    np.testing.assert_array_equal(
+        scaled(x, DataSpec(scale=0.5, offset=-1.0))[:2], [[-1.0, 7.0], [3.0, 1.0]]
+    )
+    y = np.array([0.0, 2.5, 3.0, np.nan])
+    assert fitting(scaled(x, DataSpec()), y, spec).tolist() == [True, False, False, False]
+    bad = np.array([[np.inf, 0], [0, 0]], np.float32)
+    assert fitting(bad, np.array([0, 0]), spec).tolist() == [False, True]
+    with pytest.raises(DatasetError, match=r"model\.features"):
+        expect_fit("set", x[:, :1], np.zeros(4), spec)
+    with pytest.raises(DatasetError, match=r"model\.classes"):
+        expect_fit("set", x, y, spec)
+    expect_fit("set", x, np.array([0, 1, 2, 0]), spec)

@@ -1,0 +1,210 @@
+"""Readers: what they return for good files, and one typed error for any others."""
+
+import gzip
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedagent_task.errors import DatasetError
+from fedagent_task.readers import (
+    DATA_VARIABLE,
+    load,
+    part_of,
+    read_csv,
+    read_idx,
+    read_idx_array,
+    read_libsvm,
+    read_libsvm_sparse,
+    read_npz,
+    read_ratings,
+    with_labels,
+)
+
+SHARED = os.environ.get(DATA_VARIABLE, "")
+needs_data = pytest.mark.skipif(not SHARED, reason=f"{DATA_VARIABLE} names no data folder")
+
+
+def test_the_digits_are_split_once_and_for_all() -> None:
+    train, test = load("digits-train"), load("digits-test")
+    assert (train.x.shape, test.x.shape) == ((1438, 64), (359, 64))
+    assert train.x.dtype == np.uint8
+    assert (int(train.x.min()), int(train.x.max())) == (0, 16)
+    counts = np.bincount(test.y.astype(int))
+    assert counts.min() >= 34
+    assert counts.max() <= 37
+    np.testing.assert_array_equal(test.y, load("digits-test").y)
+    assert test.y[:12].tolist() == [1, 5, 7, 7, 3, 6, 9, 9, 5, 1, 2, 1]
+
+
+def test_shards_are_disjoint_and_whole() -> None:
+    data = with_labels(load("digits-train"), [3, 7])
+    assert set(data.y.tolist()) == {3, 7}
+    parts = [part_of(data, i, 3) for i in range(3)]
+    assert sum(map(len, parts)) == len(data)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    with pytest.raises(ValueError, match="no part"):
+        part_of(data, 3, 3)
+
+
+def _idx(array: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> bytes:
+    head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return head + array.tobytes()
+
+
+def test_idx_reads_images_and_their_labels(tmp_path: Path) -> None:
+    x = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    images = tmp_path / "t10k-images-idx3-ubyte.gz"
+    images.write_bytes(gzip.compress(_idx(x)))
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(
+        gzip.compress(_idx(np.array([4, 9], np.uint8)))
+    )
+    data = load(str(images))
+    np.testing.assert_array_equal(data.x, x.reshape(2, 12))
+    assert data.y.tolist() == [4, 9]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0\0\x08",
+        b"\0\0\x07\x01\0\0\0\x01a",
+        b"\0\0\x08\x01\0\0\0\x02a",
+        b"\0\0\x08\x01\0\0\0\x01ab",
+        b"\0\0\x08\x04" + b"\xff" * 16,
+        b"\x1f\x8bgarbage",
+        gzip.compress(b"x" * 100)[:-20],
+    ],
+)
+def test_damaged_idx_is_a_typed_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x-images-idx3-ubyte"
+    path.write_bytes(content)
+    with pytest.raises(DatasetError) as caught:
+        read_idx_array(path)
+    assert caught.value.path == str(path)
+    assert caught.value.mend
+
+
+def test_idx_without_labels_says_how_to_name_them(tmp_path: Path) -> None:
+    path = tmp_path / "pictures"
+    path.write_bytes(_idx(np.zeros((1, 2, 2), np.uint8)))
+    with pytest.raises(DatasetError, match="images-idx3"):
+        read_idx(path)
+
+
+def test_libsvm_is_the_same_dense_and_sparse(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("+1 1:0.5 4:2\n-1 2:1 # a comment\n\n+1\n")
+    sparse, dense = read_libsvm_sparse(path), read_libsvm(path)
+    assert sparse.features == 4
+    assert sparse.starts.tolist() == [0, 2, 3, 3]
+    np.testing.assert_array_equal(dense.x, [[0.5, 0, 0, 2], [0, 1, 0, 0], [0, 0, 0, 0]])
+    assert dense.y.tolist() == sparse.y.tolist() == [1, 0, 1]
+    assert read_libsvm(path, features=6).x.shape == (3, 6)
+
+
+@pytest.mark.parametrize("line", ["x 1:2", "1 0:2", "1 2:1 2:1", "1 a:1", "1 3", "1 1:x"])
+def test_a_malformed_libsvm_line_is_named_by_number(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(f"1 1:1\n{line}\n")
+    with pytest.raises(DatasetError, match="line 2"):
+        read_libsvm(path)
+
+
+def test_sizes_are_limited_before_arrays_are_made(tmp_path: Path) -> None:
+    wide = tmp_path / "wide.txt"
+    wide.write_text("1 90000000:1\n" * 200)
+    with pytest.raises(DatasetError, match="limit"):
+        read_libsvm(wide)
+    with pytest.raises(DatasetError, match="only 10"):
+        read_libsvm(wide, features=10)
+    bomb = tmp_path / "bomb.csv.gz"
+    bomb.write_bytes(gzip.compress(b"1,2\n" * 1_000_000))
+    with pytest.raises(DatasetError, match="larger than 1000 bytes"):
+        read_csv(bomb, limit=1000)
+    archive = tmp_path / "bomb.npz"
+    np.savez_compressed(archive, x=np.zeros((1000, 1000)), y=np.zeros(1000))
+    with pytest.raises(DatasetError, match="limit"):
+        read_npz(archive, limit=100_000)
+
+
+def test_csv_finds_its_label_by_place_or_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("t,kind,h\n1.5,2,3\n4,5,6\n")
+    assert read_csv(path).y.tolist() == [3, 6]
+    named = read_csv(path, label="kind")
+    assert named.y.tolist() == [2, 5]
+    np.testing.assert_array_equal(named.x, [[1.5, 3], [4, 6]])
+    for content, says in (
+        ("", "no line"),
+        ("1\n2\n", "columns"),
+        ("1,2\n3\n", "sample 2"),
+        ("1,2\n3,x\n", "sample 2 is no number"),
+    ):
+        path.write_text(content)
+        with pytest.raises(DatasetError, match=says):
+            read_csv(path)
+
+
+def test_npz_never_unpickles(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.array([[{}]], object), y=np.array([1]))
+    with pytest.raises(DatasetError):
+        load(str(path))
+    np.savez(path, x=np.zeros((2, 2, 2), np.int16), y=np.array([0.5, 1]))
+    assert load(str(path)).x.shape == (2, 4)
+    np.savez(path, x=np.zeros((2, 2)), y=np.zeros(3))
+    with pytest.raises(DatasetError):
+        load(str(path))
+
+
+def test_ratings_keep_users_and_items(tmp_path: Path) -> None:
+    path = tmp_path / "u.data"
+    path.write_text("196\t242\t3\t881250949\n186\t302\t4\t891717742\n")
+    data = load(str(path))
+    assert data.x.tolist() == [[196, 242], [186, 302]]
+    assert data.y.tolist() == [3, 4]
+    path.write_text("196\t242\n")
+    with pytest.raises(DatasetError, match="line 1"):
+        read_ratings(path)
+
+
+def test_relative_paths_are_sought_in_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.csv").write_text("1,0\n2,1\n")
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    assert len(load("own.csv")) == 2
+    with pytest.raises(DatasetError, match="digits-train"):
+        load("other.csv")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    name=st.sampled_from(["a.npz", "a.csv", "a-images-idx3", "u.data", "a.txt", "a.txt.gz"]),
+    content=st.one_of(
+        st.binary(max_size=300), st.text("0123456789 .,:+-\ne", max_size=100).map(str.encode)
+    ),
+)
+def test_any_file_is_a_dataset_or_a_typed_error(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    try:
+        data = load(str(path), limit=1_000_000)
+    except DatasetError as error:
+        assert error.reason
+    else:
+        assert len(data.x) == len(data.y)
+
+
+@needs_data
+def test_standard_files_have_their_known_shapes() -> None:
+    assert load("libsvm/a9a.t.gz").x.shape == (16_281, 122)
+    assert load("fashion-mnist/t10k-images-idx3-ubyte.gz").x.shape == (10_000, 784)
+    ratings = load("movielens-100k/u.data.gz")
+    assert ratings.x.max(axis=0).tolist() == [943, 1682]
