@@ -68,7 +68,7 @@ class Sampler:
 def _field() -> Iterator[LocalField]:
     with tempfile.TemporaryDirectory(prefix="fedagent-bench-") as folder:
         local = LocalField(Path(folder), f"bench-{secrets.token_hex(4)}")
-        local.defaults = {"log_level": "WARNING"}
+        local.defaults = {"log_level": "warning"}
         with local:
             yield local
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from fedagent_testbed.local import LocalField, RoleProcess
 
 RECIPE = Path(__file__).parent.parent / "deploy" / "recipes" / "bench-wire.toml"
-SHAPES = {"22KB": (549, 10), "2.34MB": (58_499, 10), "25MB": (62_499, 100)}
+SHAPES = {"22KB": (549, 10), "2.34MB": (58_499, 10), "25MB": (624_999, 10)}
 ROUNDS = {"22KB": 120, "2.34MB": 40, "25MB": 8}
 BARS = {
     ("mosquitto", 10): {"22KB": 0.03, "2.34MB": 0.3, "25MB": 4.0},
@@ -66,7 +66,7 @@ def wire_field(case: Case, *, rounds: int) -> Iterator[tuple[LocalField, RolePro
     )
     with tempfile.TemporaryDirectory(prefix="fedagent-bench-") as folder:
         field = LocalField(Path(folder), f"bench-{secrets.token_hex(4)}")
-        field.defaults = {"log_level": "WARNING"}
+        field.defaults = {"log_level": "warning"}
         with field:
             coordinator = field.coordinator(
                 RECIPE, broker=case.broker, sets=sets, wait_edges=1, wait_agents=case.agents

@@ -104,14 +104,15 @@ def serve(requests_fd: int, replies_fd: int) -> None:
     try:
         while True:
             request = requests.next()
-            _send(replies_fd, _answer(trainer, request))
+            _send(replies_fd, answer(trainer, request))
     except EndedError:
         return
     finally:
         trainer.close()
 
 
-def _answer(trainer: Trainer, request: Request) -> Reply:
+def answer(trainer: Trainer, request: Request) -> Reply:
+    """Do what was asked; an unforeseen error becomes `Failed`, told by type and place."""
     try:
         if isinstance(request, Open):
             return trainer.open(request)

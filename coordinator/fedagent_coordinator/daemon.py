@@ -245,14 +245,15 @@ class Daemon:
 
     # ------------------------------------------------------------------- steps
 
+    async def _begin(self, subscribed: asyncio.Future[None]) -> None:
+        """Start once we can hear and be heard: the first beacon makes edges say hello."""
+        await subscribed
+        self._started = True
+        self._guard(lambda: self._runtime.start(time.monotonic()))
+
     def _on_state(self, connected: bool) -> None:
-        if not connected:
-            return
-        if self._started:
+        if connected:
             self._guard(lambda: [self._runtime.beacon()])
-        else:
-            self._started = True
-            self._guard(lambda: self._runtime.start(time.monotonic()))
 
     def _on_arrivals(self, batch: list[Arrival]) -> None:
         for arrival in batch:

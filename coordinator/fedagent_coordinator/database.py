@@ -143,14 +143,19 @@ class Database:
     def fold_wal(self) -> None:
         """Move the WAL into the database, so that little can be lost with it.
 
-        Best effort: a long reader may hold it up until the next round.
+        A long reader may hold it up until the next round.
+
+        Raises:
+            StoreFailedError: The disk failed.
         """
         with self.lock:
-            self.connection.execute("PRAGMA busy_timeout = 0")
             try:
+                self.connection.execute("PRAGMA busy_timeout = 0")
                 self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
                 self.connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            except sqlite3.Error as error:
+                self._failed = str(error)
+                raise StoreFailedError(self._failed) from error
 
     def _roll_back(self, error: BaseException) -> None:
         """Undo the transaction; translate what the database said."""

@@ -73,12 +73,8 @@ class Spool:
         if size <= 1 << 18:
             yield memoryview(os.pread(descriptor, size, HEAD_BYTES))
             return
-        with mmap.mmap(descriptor, HEAD_BYTES + size, prot=mmap.PROT_READ) as mapped:
-            view = memoryview(mapped)
-            try:
-                yield view[HEAD_BYTES:]
-            finally:
-                view.release()
+        # Unmapped when the last array on it is gone: tracebacks and caches may hold one.
+        yield memoryview(mmap.mmap(descriptor, HEAD_BYTES + size, prot=mmap.PROT_READ))[HEAD_BYTES:]
 
     def admit(self, admit: Admit) -> None:
         """Make an update and its verdict durable."""
@@ -145,6 +141,7 @@ class Spool:
     @staticmethod
     def _write_head(descriptor: int, head: Head) -> None:
         body = _encoder.encode(head)
+        assert len(body) <= HEAD_BYTES - 8, "a head would run into the update"
         os.pwrite(descriptor, len(body).to_bytes(8, "little") + body, 0)
 
     @staticmethod

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_coordinator.core.effects import Reserve, Settle
 from fedagent_coordinator.store import Store
 from fedagent_protocol.failpoints import VARIABLE
 
@@ -30,6 +31,11 @@ with Store(Path(sys.argv[1])) as store:
 """
 
 
+def _play(store: Store, run_id: str, plan: Reserve, result: Settle) -> None:
+    store.reserve(run_id, plan, policy="random")
+    store.settle(run_id, result)
+
+
 def test_every_crash_point_is_hit(tmp_path: Path) -> None:
     checkpoint = CrashAt()
     with Store(tmp_path, checkpoint=checkpoint) as store:
@@ -49,11 +55,7 @@ def test_a_crash_at_any_point_leaves_the_round_ended_once(tmp_path: Path, point:
     result = small_result(plan, {0, 2})
     checkpoint.name = point
     with pytest.raises(Crash):
-        for step in (1, 2):
-            if step == 1:
-                store.reserve(run.run_id, plan, policy="random")
-            else:
-                store.settle(run.run_id, result)
+        _play(store, run.run_id, plan, result)
     left = files_of(tmp_path / "a")
     store.close()
 

@@ -196,10 +196,7 @@ def test_a_full_disk_is_fatal_until_reopened(tmp_path: Path) -> None:
         pages = store._db.connection.execute("PRAGMA page_count").fetchone()[0]
         store._db.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
         with pytest.raises(StoreFailedError, match="full"):
-            for number in range(1, 500):
-                plan = small_plan(small_view(number, [1] * 8))
-                store.reserve(run.run_id, plan, policy="random")
-                store.settle(run.run_id, small_result(plan, {0}))
+            _many_rounds(store, run.run_id)
     with Store(tmp_path) as store:
         store.void_open_rounds(run.run_id, "restart")
         assert store.read.ledger.verify().problems == ()
@@ -230,6 +227,13 @@ def test_the_export_can_be_checked_by_hand(tmp_path: Path) -> None:
     assert len(lines) == len(rows) + 1 == 4
     assert '"kind": "grant"' in rows[0]
     assert [entry.amount_micro for entry in shown] == [2]
+
+
+def _many_rounds(store: Store, run_id: str) -> None:
+    for number in range(1, 500):
+        plan = small_plan(small_view(number, [1] * 8))
+        store.reserve(run_id, plan, policy="random")
+        store.settle(run_id, small_result(plan, {0}))
 
 
 def _without_triggers(folder: Path, statement: str) -> None:

@@ -236,7 +236,7 @@ def trained(model: bytes, manifest: Manifest, seed: tuple[int, ...]) -> bytes:
     tensors = decode_tensors(model, manifest)
     return encode_tensors(
         {
-            name: (tensor + rng.normal(size=tensor.shape)).astype(tensor.dtype)
+            name: (tensor.astype(np.float64) + rng.normal(size=tensor.shape)).astype(tensor.dtype)
             for name, tensor in tensors.items()
         }
     )

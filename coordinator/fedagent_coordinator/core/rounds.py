@@ -7,6 +7,7 @@ effect stands before everything that relies on it.
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 
 import numpy as np
@@ -47,6 +48,7 @@ from .effects import (
     Settle,
 )
 from .errors import NeedsUnmetError
+from .fates import Books, Fates
 from .gate import BUDGET, Gate, Patience
 from .letters import Letters
 from .merge import Serving
@@ -59,10 +61,6 @@ from .survey import REOPEN_S, Survey
 
 PROTOCOL = 1
 EMPTY_PAUSE_S = 1.0
-KEPT_FATES = 64
-
-Fate = Callable[[int, str], bool]
-"""Whether the report of an edge for a former round was settled."""
 
 
 class Phase(Enum):
@@ -106,7 +104,7 @@ class RoundEngine:
         progress: Progress,
         policy: SelectionPolicy,
         indices: Indices,
-        fate: Fate,
+        fate: Books,
         clock: Callable[[], float],
     ) -> None:
         unmet = policy.needs & {TRUTH, OPINIONS}
@@ -130,13 +128,13 @@ class RoundEngine:
         self.counters: Counter[str] = Counter()
         self.timing_ms: dict[str, float] = {}
         self._indices = indices
-        self._fate = fate
         self._clock = clock
-        self._fates: dict[int, frozenset[str]] = {}
+        self._fates = Fates(fate)
         self._say = Letters(settings, progress.next_round << 20)
         self._survey = Survey(0.0, 0.0)
         self._ordered: OrderedRound | None = None
         self._summary: Event | None = None
+        self._opened_at = 0.0
         self._over = progress.next_round - 1
         self._finishing = ""
         self._gate = Gate(settings, policy.needs, resumed=progress.rounds_done > 0)
@@ -151,7 +149,7 @@ class RoundEngine:
             return self._finish_late(now)
         return self._wait("edges", now)
 
-    def receive(  # noqa: PLR0911 - one return per message
+    def receive(
         self, edge: str, message: EdgeToCoordinator, now: float, *, link_idle: bool = True
     ) -> list[Effect]:
         """Take in what an edge said (its id is that of the topic).
@@ -282,6 +280,9 @@ class RoundEngine:
             return self._greet(session, now, changed=changed)
         if grown and self.phase is Phase.IDLE:
             self._patience.hurry(now)
+        if self.phase is Phase.OBSERVING and self._survey.outdated(session):
+            # It has just got the model it lacked when it answered.
+            return [self._say.open(session, self.round)]
         return []
 
     def _on_columns(self, edge: str, message: RoundColumns, now: float) -> list[Effect]:
@@ -323,8 +324,7 @@ class RoundEngine:
         if report.round > self._over:
             self.counters["report_unordered"] += 1
             return effects
-        known = self._fates.get(report.round)
-        settled = edge in known if known is not None else self._fate(report.round, edge)
+        settled = self._fates.settled(report.round, edge)
         self.counters["report_repeated" if settled else "report_expired"] += 1
         return [*effects, self._say.receipt(edge, report.round, expired=not settled)]
 
@@ -441,7 +441,8 @@ class RoundEngine:
         if missing:
             return self._wait(missing, now, edges=len(ready), agents=agents)
         self._patience.over()
-        self.timing_ms = {"observe": _ms(now - self._survey.opened_at)}
+        self._opened_at = self._survey.opened_at
+        self.timing_ms = {"observe": _ms(now - self._opened_at)}
         began = self._clock()
         rng = round_rng(self.settings.seed, self.round, Purpose.SELECT)
         selection = self.policy.select(view, rng)
@@ -521,7 +522,7 @@ class RoundEngine:
         self.rounds_done += 1
         self.spent_micro += sum(edge.spent_micro for edge in result.edges)
         reporters = [part for part in parts if part.report is not None]
-        self._remember(ordered.round, frozenset(part.edge for part in reporters))
+        self._fates.remember(ordered.round, frozenset(part.edge for part in reporters))
         effects: list[Effect] = [
             Settle(ordered.round, result.feedback, result.details, result.edges, self.timing_ms),
             *(self._say.receipt(part.edge, ordered.round, expired=False) for part in reporters),
@@ -544,10 +545,6 @@ class RoundEngine:
             most = float(self.settings.max_samples * max(result.ordered, 1))
             session.window_weight += min(result.weight, most)
 
-    def _remember(self, round_: int, reporters: frozenset[str]) -> None:
-        self._fates[round_] = reporters
-        self._fates.pop(round_ - KEPT_FATES, None)
-
     # --------------------------------------------------------- merge, and what follows
 
     def _begin_merge(self, round_: int, firsts: dict[str, bytes], now: float) -> list[Effect]:
@@ -565,7 +562,10 @@ class RoundEngine:
     def _round_over(self, now: float) -> list[Effect]:
         """Tell of the round, and go on at once."""
         summary, self._summary = self._summary, None
-        effects: list[Effect] = [] if summary is None else [summary]
+        effects: list[Effect] = []
+        if summary is not None:
+            seconds = round(now - self._opened_at, 6)
+            effects.append(replace(summary, fields={**summary.fields, "seconds": seconds}))
         if self._finishing:
             return effects + self._end(self._finishing)
         self.round = self._over + 1

@@ -30,6 +30,15 @@ class Survey:
         """Return the edges that answered but hold another model, or none."""
         return [edge for edge in live if edge.id in self.answers and not self._has_model(edge)]
 
+    def outdated(self, edge: EdgeSession) -> bool:
+        """Tell whether an edge holds the right model now, and did not when it answered."""
+        return (
+            edge.id in self.answers
+            and not self._has_model(edge)
+            and edge.model != ""
+            and edge.model == edge.expected
+        )
+
     def waits_until(
         self, live: list[EdgeSession], *, silent_s: float, transfer_s: float
     ) -> float | None:

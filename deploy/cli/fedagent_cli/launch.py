@@ -78,11 +78,15 @@ def check(role: str, config: Config) -> None:
     Raises:
         UsageError: The role refuses it; the line names the key and the mend.
     """
+    from fedagent_protocol.transport.errors import LinkError  # noqa: PLC0415 - not for --help
+
     module = importlib.import_module(f"{MODULES[role]}.config")
     try:
         module.load(json.dumps(config))
-    except module.ConfigError as error:
-        raise UsageError(str(error)) from error
+    except (LinkError, getattr(module, "ConfigError", LinkError)) as error:
+        mend = getattr(error, "mend", "")
+        problem = str(error).removesuffix(f"; {mend}") if mend else str(error)
+        raise UsageError(problem, mend) from error
 
 
 def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> NoReturn:

@@ -48,7 +48,7 @@ ConfigFile = Annotated[
 ]
 LogLevel = Annotated[
     str | None,
-    typer.Option(help="DEBUG, INFO, WARNING or ERROR.", show_default="INFO"),
+    typer.Option(help="debug, info, warning or error.", show_default="info"),
 ]
 PrintConfig = Annotated[
     bool,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from . import launch, options, places
+from .errors import UsageError
 
 edge_app = typer.Typer(name="edge", help="Run an edge aggregator.", no_args_is_help=True)
 coordinator_app = typer.Typer(
@@ -39,11 +40,11 @@ Stream = Annotated[
 ]
 PriceBase = Annotated[
     float | None,
-    typer.Option(help="Credits this device asks for one round.", show_default="1"),
+    typer.Option(help="Credits this device asks for one round.", show_default="0.1"),
 ]
 PricePerCompute = Annotated[
     float | None,
-    typer.Option(help="Credits on top, times the compute that is free (0 to 1).", show_default="0"),
+    typer.Option(help="Credits on top for each core that is free.", show_default="0.2"),
 ]
 SlowS = Annotated[
     float | None,
@@ -102,6 +103,8 @@ def agent_start(
             "log_level": log_level,
         },
     )
+    if "stream" not in made:
+        raise UsageError("no stream to learn from", "add one, e.g. --stream digits")
     launch.become("agent", made, print_config=print_config, as_json=as_json)
 
 
@@ -139,6 +142,10 @@ def edge_start(
         int | None,
         typer.Option(help="Upload bytes on the way at once, all agents.", show_default="8388608"),
     ] = None,
+    need_wait_ms: Annotated[
+        int | None,
+        typer.Option(help="Wait of a model for agents that have not answered.", show_default="50"),
+    ] = None,
     site: options.Site = None,
     data_dir: options.DataDir = None,
     config: options.ConfigFile = None,
@@ -166,6 +173,7 @@ def edge_start(
             "tls": launch.tls(tls_ca, tls_cert, tls_key),
             "chunk_bytes": chunk_bytes,
             "credit_bytes": credit_bytes,
+            "need_wait_ms": need_wait_ms,
             "site": site,
             "log_level": log_level,
         },
@@ -237,11 +245,14 @@ def coordinator_start(
     """
     file = launch.read_config(config)
     wanted = recipe if recipe is not None else file.get("recipe")
+    if wanted is None:
+        known = ", ".join(places.recipe_names())
+        raise UsageError("no recipe", f"add --recipe with a file, or one of: {known}")
     made = launch.merge(
         file,
         {
             "data_dir": _data_dir("coordinator", None, data_dir, file),
-            "recipe": None if wanted is None else places.find_recipe(str(wanted)),
+            "recipe": places.find_recipe(str(wanted)),
             "sets": sets,
             "policy": policy,
             "seed": seed,

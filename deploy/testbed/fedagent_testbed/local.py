@@ -41,11 +41,12 @@ class EventTimeoutError(LocalError):
         self.wanted = wanted
         self.log = log
         self.returncode = returncode
+        # Read now: the directory of a test or a bench may be gone when this is printed.
+        self.tail = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
 
     def __str__(self) -> str:
         state = "still runs" if self.returncode is None else f"ended with {self.returncode}"
-        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
-        return f"{self.name} {state} and never said {self.wanted!r}; its log ends:\n{tail}"
+        return f"{self.name} {state} and never said {self.wanted!r}; its log ends:\n{self.tail}"
 
 
 class RoleProcess:
@@ -121,7 +122,10 @@ class RoleProcess:
         with self._said:
             while (event := self.first(kind, **where)) is None:
                 left = deadline - time.monotonic()
-                if left <= 0 or (self.popen.poll() is not None and not self._reader.is_alive()):
+                # A child may hold the pipe open longer than the process itself lives.
+                if self.popen.poll() is not None:
+                    deadline = min(deadline, time.monotonic() + 0.5)
+                if left <= 0:
                     raise EventTimeoutError(
                         self.name, f"{kind} {where}", self.log, self.popen.poll()
                     )

@@ -69,7 +69,10 @@ from .round import EdgeRound, Part, Restored, Stage
 from .sessions import Sessions
 from .uploads import Uploads
 
-BEACON_S = 5.0
+BEACON_S = 2.0
+"""Agents drop an edge after three silent periods."""
+COORDINATOR_SILENT_S = 15.0
+STATUS_S = 5.0
 HELLO_AGAIN_S = 1.0
 REPORT_AGAIN_S = 1.0
 """How long a message that must be acknowledged waits before it goes again."""
@@ -267,10 +270,10 @@ class EdgeCore:
         reason = refuse_offer(offer, rnd.order, rnd.base, self.memory.model_bytes)
         if reason:
             return self._reject(rnd, agent, offer, reason, now)
-        self._uploads.begin(part, offer, set())
-        effects: list[Effect] = [
-            OpenSpool((rnd.run, rnd.round, agent), msgspec.structs.replace(offer, first=b""))
-        ]
+        # What is kept is the facts: the bytes go to the spool.
+        facts = msgspec.structs.replace(offer, first=b"", context=None)
+        self._uploads.begin(part, facts, set())
+        effects: list[Effect] = [OpenSpool((rnd.run, rnd.round, agent), facts)]
         effects += self._answered(agent, now)
         if offer.first:
             effects += self._take(rnd, part, 0, offer.first, now, at)
@@ -408,7 +411,7 @@ class EdgeCore:
                 case EdgeWelcome():
                     return self._on_welcome(message, now)
                 case RunEnded():
-                    return self._on_run_ended(message, now)
+                    return self._on_run_ended(message)
                 case _ if message.run != self.memory.run or not message.run:
                     self.counters["other_run"] += 1
                     return []
@@ -450,7 +453,7 @@ class EdgeCore:
             effects.append(ToCoordinator(self.memory.report))
         return effects
 
-    def _on_run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
+    def _on_run_ended(self, ended: RunEnded) -> list[Effect]:
         if ended.run != self.memory.run:
             return []
         effects = self._drop_round()
@@ -689,7 +692,7 @@ class EdgeCore:
             effects += self._hello(now)
         if self._welcomed and now >= self._status_at:
             effects.append(self._status(now))
-        if self._welcomed and now - self._coordinator_heard > 3 * BEACON_S:
+        if self._welcomed and now - self._coordinator_heard > COORDINATOR_SILENT_S:
             self._welcomed = False
             effects.append(Event("coordinator_lost", {"coordinator": self.coordinator}))
         if self.memory.report is not None and self._welcomed and now >= self._report_at:
@@ -735,7 +738,7 @@ class EdgeCore:
         return [ToCoordinator(hello)]
 
     def _status(self, now: float) -> ToCoordinator:
-        self._status_at = now + BEACON_S
+        self._status_at = now + STATUS_S
         status = EdgeStatus(
             run=self.memory.run,
             epoch=self.settings.epoch,

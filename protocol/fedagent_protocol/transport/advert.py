@@ -31,9 +31,13 @@ class Advert:
     protocol: int
 
 
+_SERVICES = {"edge": "fedagent-edge", "coordinator": "fedagent-coord"}
+"""DNS-SD allows a service name 15 characters (RFC 6335)."""
+
+
 def service_type(role: Role) -> str:
     """Return the DNS-SD type under which a role is advertised."""
-    return f"_fedagent-{role}._tcp.local."
+    return f"_{_SERVICES[role]}._tcp.local."
 
 
 def to_txt(advert: Advert, *, external: bool) -> dict[str, str]:

@@ -19,7 +19,7 @@ from .address import BrokerAddress, TlsFiles
 from .errors import AddressError, LinkError
 
 PRIVATE_BROKERS = ("auto", "embedded", "mosquitto")
-LogLevel = Literal["debug", "info", "warning", "error", "DEBUG", "INFO", "WARNING", "ERROR"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 Scope = Literal["lan", "loopback", "off"]
 
 

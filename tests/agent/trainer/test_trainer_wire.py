@@ -12,6 +12,7 @@ from fedagent_agent.trainer_wire import (
     Open,
     Opened,
     Refused,
+    Request,
     Stop,
     Train,
     Trained,
@@ -21,7 +22,7 @@ from fedagent_agent.trainer_wire import (
     encode_frame,
 )
 
-REQUESTS = [
+REQUESTS: list[Request] = [
     Open(job=1, task=b"x" * 65_536, stream="digits", seed=7, offset=9, slow_s=0.5),
     Train(job=2, model="/m", out="/o", iterations=3),
     Cancel(job=2),
@@ -49,7 +50,7 @@ REPLIES = [
 
 @given(st.lists(st.integers(1, 50_000), max_size=20))
 def test_frames_survive_any_cutting(cuts: list[int]) -> None:
-    data = b"".join(map(encode_frame, REQUESTS))
+    data = b"".join(encode_frame(request) for request in REQUESTS)
     buffer, frames = FrameBuffer(), []
     for cut in [*cuts, len(data)]:
         frames += buffer.feed(data[:cut])

@@ -139,7 +139,7 @@ def test_an_update_that_the_edge_would_reject_is_not_sent(tmp_path: Path) -> Non
 
 
 def test_a_cancelled_training_leaves_nothing(tmp_path: Path) -> None:
-    trainer, _ = _opened(cancelled=True)
+    trainer, _ = _opened(stream="digits:rate=0.000001", cancelled=True)
     assert _failed(_train(trainer, tmp_path, _model_file(tmp_path)), "cancelled").offset == 50
     assert not (tmp_path / "update").exists()
 
@@ -160,6 +160,7 @@ def test_samples_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     assert isinstance(reply, Trained)
     assert (reply.arrivals, reply.num_samples) == (4, 2)
     assert reply.counters == {"unfit": 2}
+    trainer.close()
 
 
 def test_the_learner_none_takes_any_stream_and_needs_no_model(tmp_path: Path) -> None:

@@ -151,7 +151,11 @@ class Field:
             case fx.SendGlobal():
                 data = self.blobs[effect.digest]
                 offer = m.GlobalModel(
-                    run=RUN, digest=effect.digest, size=len(data), chunk_bytes=1024, first=data[:1024]
+                    run=RUN,
+                    digest=effect.digest,
+                    size=len(data),
+                    chunk_bytes=1024,
+                    first=data[:1024],
                 )
                 self.engine.models.serving.chunk_bytes = 1024
                 self._down(effect.edge, offer)

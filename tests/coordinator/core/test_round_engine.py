@@ -335,4 +335,3 @@ def test_whatever_the_network_does_each_round_ends_exactly_once(
     assert len(field.settled) == 5
     total = sum(edge.spent_micro for s in field.settled.values() for edge in s.edges)
     assert field.engine.spent_micro == total
-

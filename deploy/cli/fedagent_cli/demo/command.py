@@ -48,7 +48,7 @@ def demo(
     rounds: Rounds = None,
     policy: Policy = None,
     seed: Seed = 0,
-    recipe: Recipe = "digits",
+    recipe: Recipe = "demo",
     broker: Broker = "auto",
     folder: Folder = None,
     keep: Keep = False,

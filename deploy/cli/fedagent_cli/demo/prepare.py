@@ -50,7 +50,7 @@ def prepare(
     if (read.model.features, read.model.outputs) != DIGITS:
         raise UsageError(
             f"{path.name} is not for digits: the demo's devices have 64 features and 10 classes",
-            "use --recipe digits, or start the roles yourself as in docs/quickstart.md",
+            "use --recipe demo, or start the roles yourself as in docs/quickstart.md",
         )
     plan = make_plan(agents=agents, edges=edges, deadline_s=read.rounds.deadline_s)
     settings = Settings(

@@ -104,7 +104,7 @@ class Demo:
 
     def _start(self) -> None:
         own = self.settings
-        self._field.defaults = {"log_level": "INFO"}
+        self._field.defaults = {"log_level": "info"}
         self._field.coordinator(
             own.recipe,
             broker=own.broker,
@@ -122,7 +122,7 @@ class Demo:
             self._field.agent(
                 agent.name,
                 f"digits:labels={labels}",
-                price={"base": agent.price},
+                price={"base": agent.price, "per_compute": 0.0},
                 slow_s=agent.slow_s,
                 seed=own.seed * 1000 + index,
                 **shared,

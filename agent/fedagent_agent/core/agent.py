@@ -1,0 +1,384 @@
+"""The agent as a pure state machine: a session with every edge, and one training at a time.
+
+docs/protocol.md tells the order of things. Messages, events and the time go in;
+effects come out. A message that does not fit is counted by reason and changes
+nothing else.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fedagent_agent.trainer_wire import Failed, Trained
+from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.messages import (
+    Bye,
+    Chunk,
+    ContextReport,
+    EdgeBeacon,
+    EdgeToAgent,
+    Need,
+    Probe,
+    ProbeReply,
+    Receipt,
+    RoundClosed,
+    TaskBody,
+    TrainOrder,
+    Welcome,
+)
+
+from .effects import Effect, Event, Kept, Key, Relink, Route, Send, Unroute
+from .history import History
+from .reporting import FREE, Own, Price, Readings
+from .session import Session, State
+from .training import Workbench
+from .upload import Upload, Uploads
+
+MAX_SESSIONS = 64
+FIRST_SEQ_BITS = 32
+"""A report's seq is boots << 32 | n: it grows over restarts."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """What the core is told of the configuration."""
+
+    agent: str
+    boots: int
+    price: Price = FREE
+    software: str = ""
+
+
+class AgentCore:
+    """The agent's decisions.
+
+    Args:
+        settings: What the configuration says.
+        kept: The outbox as it survived the last process.
+        answered: Orders that were answered with an update before.
+        pending: Bytes that the link to an edge holds unacknowledged.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        *,
+        kept: Iterable[Kept] = (),
+        answered: Iterable[Key] = (),
+        pending: Callable[[str], int],
+    ) -> None:
+        self.settings = settings
+        self.counters: Counter[str] = Counter()
+        self.own = Own(settings.price)
+        self.sessions: dict[str, Session] = {}
+        self.uploads = Uploads()
+        self._pending = pending
+        self._seq = settings.boots << FIRST_SEQ_BITS
+        history = History()
+        self.work = Workbench(self.own, history, self.counters)
+        for key in answered:
+            history.note_order(key)
+            history.note_answer(key, None)
+        for update in kept:
+            history.note_order(update.key)
+            history.note_answer(update.key, None)
+            self.uploads.add(update)
+
+    # -------------------------------------------------------------- the links
+
+    def link_up(self, link: str, now: float) -> list[Effect]:
+        """A link is connected (again): greet its edges without waiting for beacons."""
+        effects: list[Effect] = []
+        for session in self._on(link):
+            session.reconnect()
+            effects += session.hello(self.settings.agent, self.settings.software, now)
+        return effects
+
+    def link_down(self, link: str) -> list[Effect]:
+        """A link is known to be down; its sessions end by silence, unless it comes back."""
+        for session in self._on(link):
+            session.state = State.CUT
+        return []
+
+    # -------------------------------------------------------------- messages
+
+    def message(self, link: str, edge: str, message: EdgeToAgent, now: float) -> list[Effect]:
+        """Take in what an edge sent."""
+        session, effects = self._hear(edge, link, now)
+        if session is None:
+            return effects
+        try:
+            effects += self._dispatch(session, message, now)
+        except ProtocolError as error:
+            self.counters[error.reason] += 1
+        return effects
+
+    def _hear(self, edge: str, link: str, now: float) -> tuple[Session | None, list[Effect]]:
+        """Note a sign of life; a silent edge may come back on another link."""
+        session = self.sessions.get(edge)
+        if session is None:
+            if len(self.sessions) >= MAX_SESSIONS:
+                self.counters["too_many_edges"] += 1
+                return None, []
+            session = self.sessions[edge] = Session(edge, link, now)
+            greeting = session.hello(self.settings.agent, self.settings.software, now)
+            return session, [Route(edge, link), *greeting]
+        if session.link == link:
+            session.heard_at = now
+            return session, []
+        if session.state is State.OPEN and now < session.link_silent_at:
+            # The same broker under two addresses: one path is enough.
+            self.counters["other_link"] += 1
+            return None, []
+        session.link, session.heard_at = link, now
+        session.reconnect()
+        greeting = session.hello(self.settings.agent, self.settings.software, now)
+        return session, [Route(edge, link), *greeting]
+
+    def _dispatch(self, session: Session, message: EdgeToAgent, now: float) -> list[Effect]:
+        edge = session.edge
+        match message:
+            case EdgeBeacon():
+                return self._on_beacon(session, message, now)
+            case Welcome():
+                return self._on_welcome(session, message, now)
+            case TrainOrder():
+                return self._on_order(session, message, now)
+            case TaskBody():
+                return self.work.task_body(message)
+            case Chunk():
+                return self.work.chunk(edge, message, now)
+            case Need():
+                return self._on_need(edge, message, now)
+            case Receipt():
+                return self._on_receipt(session, message, now)
+            case RoundClosed():
+                return self._on_closed(Key(edge, message.run, message.round))
+            case Probe():
+                padding = bytes(message.reply_bytes)
+                return [Send(edge, ProbeReply(nonce=message.nonce, data=padding))]
+            case ProbeReply():
+                return self._on_probe_reply(session, message, now)
+
+    def _on_beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
+        if beacon.edge != session.edge:
+            self.counters["beacon_as_another"] += 1
+            return []
+        session.beacon(beacon.period_ms)
+        if session.state is State.OPEN:
+            return []
+        return session.hello(self.settings.agent, self.settings.software, now)
+
+    def _on_welcome(self, session: Session, welcome: Welcome, now: float) -> list[Effect]:
+        if welcome.edge != session.edge or not session.welcomed(welcome.context_ms):
+            return []
+        effects: list[Effect] = []
+        if not session.announced:
+            session.announced = True
+            effects.append(Event("edge_joined", {"edge": session.edge}))
+        effects.append(Send(session.edge, self._report(session, now)))
+        for upload in self.uploads.of(session.edge):
+            upload.reconnected()
+            effects += self._offer(upload, session, now)
+        effects += self.work.reconnected(session.edge, now)
+        if self.work.current is None:
+            effects += session.probe(now)
+        return effects
+
+    def _on_order(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
+        key = Key(session.edge, order.run, order.round)
+        upload = self.uploads.by_key.get(key)
+        if upload is not None:
+            self.counters["order_repeated"] += 1
+            return self._offer(upload, session, now)
+        effects, accepted = self.work.order(key, order, session, now)
+        if accepted:
+            return self.uploads.end_others(key) + effects
+        if self.own.price_micro != order.price and session.report_wanted(self.own, now):
+            effects.append(Send(session.edge, self._report(session, now)))
+        return effects
+
+    def _on_need(self, edge: str, need: Need, now: float) -> list[Effect]:
+        upload = self.uploads.by_key.get(Key(edge, need.run, need.round))
+        if upload is None or upload.kept.offer.digest != need.digest:
+            self.counters["need_unknown"] += 1
+            return []
+        return upload.need(need.ranges, lambda: self._pending(edge), now)
+
+    def _on_receipt(self, session: Session, receipt: Receipt, now: float) -> list[Effect]:
+        key = Key(session.edge, receipt.run, receipt.round)
+        upload = self.uploads.by_key.get(key)
+        if upload is None or upload.kept.offer.digest != receipt.digest:
+            self.counters["receipt_unknown"] += 1
+            return []
+        self.counters[f"receipt_{receipt.status}"] += 1
+        if (measured := upload.measured(now)) is not None:
+            session.measured.note_upload(*measured)
+        said = {
+            "round": key.round,
+            "edge": key.edge,
+            "status": str(receipt.status),
+            "reason": receipt.reason,
+        }
+        return [*self.uploads.end(key), Event("receipt", said)]
+
+    def _on_closed(self, key: Key) -> list[Effect]:
+        effects = self.work.closed(key)
+        if key in self.uploads.by_key:
+            self.counters["closed_unreceipted"] += 1
+            said = {"round": key.round, "edge": key.edge, "why": "closed"}
+            effects += [*self.uploads.end(key), Event("abandoned", said)]
+        return effects
+
+    def _on_probe_reply(self, session: Session, reply: ProbeReply, now: float) -> list[Effect]:
+        if not session.probe_reply(reply, now):
+            self.counters["probe_reply_unknown"] += 1
+            return []
+        return session.probe(now) if self.work.current is None else []
+
+    # ----------------------------------------------- answers from the surroundings
+
+    def measured(self, readings: Readings, now: float) -> list[Effect]:
+        """Take in what was measured of the device."""
+        self.own.readings = readings
+        return self._report_changes(now)
+
+    def subscribed(self, edge: str, digest: str, now: float, *, ok: bool) -> list[Effect]:
+        """Take in the broker's answer to `SubscribeModel`."""
+        return self.work.subscribed(edge, digest, now, ok=ok)
+
+    def model_opened(self, digest: str, have: frozenset[int] | None, now: float) -> list[Effect]:
+        """Take in which chunks are on disk; None: the whole model is here."""
+        return self.work.model_opened(digest, have, now)
+
+    def model_finished(self, digest: str, now: float, *, ok: bool) -> list[Effect]:
+        """Take in whether the model hashes to its name."""
+        current = self.work.current
+        session = self.sessions.get(current.key.edge) if current is not None else None
+        link = session.measured if session is not None else None
+        return self.work.model_finished(digest, link, now, ok=ok)
+
+    def task_opened(
+        self, digest: str, now: float, *, refused: str = "", schema: bool = True
+    ) -> list[Effect]:
+        """Take in whether the stream fits the task; `refused` names the key if not."""
+        return self.work.task_opened(digest, now, refused=refused, schema=schema)
+
+    def task_spoilt(self, digest: str, now: float) -> list[Effect]:
+        """Take in that the task's body does not hash to its name."""
+        return self.work.task_spoilt(digest, now)
+
+    def trained(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
+        """Take in how a training ended."""
+        return self.work.trained(job, result, now)
+
+    def kept(self, kept: Kept, now: float) -> list[Effect]:
+        """Take in that an update is durable: now it may be offered."""
+        effects = self.work.finished(kept.key)
+        upload = self.uploads.add(kept)
+        session = self.sessions.get(kept.key.edge)
+        if session is not None and session.state is State.OPEN:
+            effects += self._offer(upload, session, now)
+        said = {
+            "round": kept.key.round,
+            "edge": kept.key.edge,
+            "size": kept.offer.size,
+            "num_samples": kept.offer.num_samples,
+            "lc_ms": kept.offer.lc_ms,
+        }
+        return [*effects, Event("update", said)]
+
+    def not_kept(self, key: Key, detail: str) -> list[Effect]:
+        """Take in that the disk refused an update."""
+        return self.work.not_kept(key, detail)
+
+    def expired(self, key: Key) -> None:
+        """Take in that the outbox had to drop an update to make room."""
+        self.counters["outbox_full"] += 1
+        self.uploads.by_key.pop(key, None)
+
+    # ------------------------------------------------------------------ time
+
+    def tick(self, now: float) -> list[Effect]:
+        """Let time pass."""
+        effects: list[Effect] = []
+        for session in list(self.sessions.values()):
+            if now >= session.silent_at:
+                effects += self._lose(session)
+        effects += self.work.tick(now)
+        for upload in self.uploads.by_key.values():
+            effects += self._tick_upload(upload, now)
+        effects += self._report_changes(now)
+        if self.work.current is None:
+            for session in self.sessions.values():
+                if now >= session.probe_at:
+                    effects += session.probe(now)
+        return effects
+
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted; None while nothing is going on."""
+        times = []
+        for session in self.sessions.values():
+            times.append(session.silent_at)
+            if session.state is State.OPEN:
+                times.append(session.report_at)
+                if self.work.current is None:
+                    times.append(session.probe_at)
+        for upload in self.uploads.by_key.values():
+            uploader = self.sessions.get(upload.kept.key.edge)
+            if uploader is not None and uploader.state is State.OPEN:
+                times.append(upload.repeat_at)
+                if upload.poll_at is not None:
+                    times.append(upload.poll_at)
+        times += self.work.dues()
+        return min(times, default=None)
+
+    def bye(self, why: str) -> list[Effect]:
+        """Close all sessions in good order."""
+        return [
+            Send(session.edge, Bye(run=session.run, why=why))
+            for session in self.sessions.values()
+            if session.state is State.OPEN
+        ]
+
+    def _tick_upload(self, upload: Upload, now: float) -> list[Effect]:
+        edge = upload.kept.key.edge
+        session = self.sessions.get(edge)
+        if session is None or session.state is not State.OPEN:
+            return []
+        effects: list[Effect] = []
+        if upload.poll_at is not None and now >= upload.poll_at:
+            effects += upload.pump(lambda: self._pending(edge), now)
+        if now >= upload.repeat_at:
+            effects += self._offer(upload, session, now)
+        return effects
+
+    def _lose(self, session: Session) -> list[Effect]:
+        del self.sessions[session.edge]
+        effects: list[Effect] = [Unroute(session.edge)]
+        if session.announced:
+            effects.append(Event("edge_lost", {"edge": session.edge}))
+        if session.state is not State.CUT and not self._on(session.link):
+            self.counters["relinks"] += 1
+            effects.append(Relink(session.link))
+        return effects
+
+    def _report_changes(self, now: float) -> list[Effect]:
+        return [
+            Send(session.edge, self._report(session, now))
+            for session in self.sessions.values()
+            if session.report_wanted(self.own, now)
+        ]
+
+    def _offer(self, upload: Upload, session: Session, now: float) -> list[Effect]:
+        if session.state is not State.OPEN:
+            return []
+        busy = upload.offers > 0 and self._pending(session.edge) > 0
+        return upload.offer(self._report(session, now), now, busy=busy)
+
+    def _report(self, session: Session, now: float) -> ContextReport:
+        self._seq += 1
+        return session.report(self.own, self._seq, now)
+
+    def _on(self, link: str) -> list[Session]:
+        return [session for session in self.sessions.values() if session.link == link]

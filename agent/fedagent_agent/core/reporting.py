@@ -1,0 +1,144 @@
+"""What an agent reports of itself, what it asks for, and when it says so again."""
+
+from dataclasses import dataclass, field
+
+from fedagent_protocol.messages import MAX_MICRO, ContextReport
+
+CHANGE = 0.1
+"""A feature or price that moved by more than this fraction is reported at once."""
+MIN_GAP_S = 1.0
+"""Reports of changes are at least so far apart."""
+SMOOTHING = 0.3
+"""Weight of a new measurement of a rate."""
+_QUIET = {"rtt_s": 0.005, "arrivals_per_s": 0.2, "seconds_per_iteration": 1e-4, "compute": 0.05}
+_MAX_BPS = 1e11
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """An agent's own price function c(y) = base + per_compute · y (ALGORITHMS section 8).
+
+    `y` is the available compute in cores; both factors are non-negative, so that
+    the price never falls when more compute is offered. Micro-credits throughout.
+    """
+
+    base_micro: int = 0
+    per_compute_micro: int = 0
+
+    def at(self, compute: float) -> int:
+        """Return the price for one round at this much available compute."""
+        thousandths = max(0, int(compute * 1000))
+        return min(MAX_MICRO, self.base_micro + self.per_compute_micro * thousandths // 1000)
+
+
+FREE = Price()
+"""The price function of a device that asks for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What was measured of the device.
+
+    Attributes:
+        compute: Cores' worth of processor that others leave free.
+        willing: Whether the device may train now; else `why` says what forbids it.
+    """
+
+    compute: float = 1.0
+    willing: bool = True
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Link:
+    """What was measured of the path to one edge; None where nothing was yet."""
+
+    download_bps: float | None = None
+    upload_bps: float | None = None
+    rtt_s: float | None = None
+
+    def note_download(self, nbytes: int, seconds: float) -> None:
+        """Take in a measured download."""
+        self.download_bps = _smoothed(self.download_bps, _rate(nbytes, seconds))
+
+    def note_upload(self, nbytes: int, seconds: float) -> None:
+        """Take in a measured upload."""
+        self.upload_bps = _smoothed(self.upload_bps, _rate(nbytes, seconds))
+
+    def note_rtt(self, seconds: float) -> None:
+        """Take in a measured round trip."""
+        self.rtt_s = _smoothed(self.rtt_s, max(0.0, seconds))
+
+
+@dataclass(slots=True)
+class Own:
+    """What the agent knows of itself, whichever edge asks."""
+
+    price: Price
+    readings: Readings = field(default_factory=Readings)
+    seconds_per_iteration: float | None = None
+    arrivals_per_s: float | None = None
+    cold: bool = True
+
+    @property
+    def price_micro(self) -> int:
+        """What a round costs now."""
+        return self.price.at(self.readings.compute)
+
+    def note_training(self, *, per_iteration: float, arrivals_per_s: float | None) -> None:
+        """Take in what a training measured."""
+        if per_iteration > 0:
+            self.seconds_per_iteration = _smoothed(self.seconds_per_iteration, per_iteration)
+        if arrivals_per_s is not None:
+            self.arrivals_per_s = _smoothed(self.arrivals_per_s, arrivals_per_s)
+        self.cold = False
+
+    def report(self, link: Link, *, run: str, seq: int) -> ContextReport:
+        """Return the report for the edge at the end of `link`."""
+        features = {
+            "compute": self.readings.compute,
+            "cold": float(self.cold),
+            "seconds_per_iteration": self.seconds_per_iteration,
+            "arrivals_per_s": self.arrivals_per_s,
+            "download_bps": link.download_bps,
+            "upload_bps": link.upload_bps,
+            "rtt_s": link.rtt_s,
+        }
+        return ContextReport(
+            run=run,
+            seq=seq,
+            willing=self.readings.willing,
+            why=self.readings.why,
+            price=self.price_micro,
+            features={name: value for name, value in features.items() if value is not None},
+        )
+
+    def differs(self, link: Link, said: ContextReport) -> bool:
+        """Whether something moved by more than `CHANGE` since it was reported."""
+        now = self.report(link, run=said.run, seq=said.seq)
+        if now.willing != said.willing or now.features.keys() != said.features.keys():
+            return True
+        if moved(now.price, said.price):
+            return True
+        return any(
+            moved(value, said.features[name], _QUIET.get(name, 0.0))
+            for name, value in now.features.items()
+        )
+
+
+def moved(new: float, old: float, quiet: float = 0.0) -> bool:
+    """Whether a value moved by more than `CHANGE` of what it was, and more than `quiet`."""
+    return abs(new - old) > max(CHANGE * abs(old), quiet)
+
+
+def is_stale(offered_micro: int, asked_micro: int) -> bool:
+    """Whether the price has risen by more than `CHANGE` over what the order offers."""
+    return 10 * asked_micro > 11 * offered_micro
+
+
+def _rate(nbytes: int, seconds: float) -> float:
+    return min(_MAX_BPS, 8.0 * nbytes / max(seconds, 1e-5))
+
+
+def _smoothed(old: float | None, new: float) -> float:
+    return new if old is None else old + SMOOTHING * (new - old)

@@ -1,0 +1,387 @@
+"""The workbench: takes orders, fetches task and model, has them trained, refuses the rest."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from fedagent_agent.trainer_wire import Failed, Trained
+from fedagent_protocol.messages import (
+    MAX_CHUNKS,
+    Chunk,
+    Decline,
+    DeclineReason,
+    TaskBody,
+    TaskNeed,
+    TrainOrder,
+)
+from fedagent_protocol.transfer import Layout
+
+from .download import MAX_FRESH_STARTS, Download
+from .effects import CancelTraining, Effect, Event, KeepUpdate, Key, OpenTask, Send, Train
+from .history import History
+from .reporting import Link, Own, is_stale
+from .session import Session
+from .work import OPEN_AGAIN_S, TASK_AGAIN_S, Task, TaskState, Work
+
+MAX_MODEL_BYTES = 512 << 20
+_REASONS = {"no_data": DeclineReason.NO_DATA}
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    why: DeclineReason
+    detail: str
+
+
+class Workbench:
+    """At most one order at a time, and never one round twice."""
+
+    def __init__(self, own: Own, history: History, counters: Counter[str]) -> None:
+        self.current: Work | None = None
+        self._own = own
+        self._history = history
+        self._counters = counters
+        self._task: Task | None = None
+        self._job = 0
+        self._trained_at: float | None = None
+
+    # ----------------------------------------------------------------- orders
+
+    def order(
+        self, key: Key, order: TrainOrder, session: Session, now: float
+    ) -> tuple[list[Effect], bool]:
+        """Take an order; return effects, and whether it ranks above all before.
+
+        A newer order cancels older work. An equal or older one repeats the last
+        answer, or is refused: nothing is trained twice.
+        """
+        current = self.current
+        if current is not None and current.key == key:
+            self._counters["order_repeated"] += 1
+            return [], False
+        if self._history.is_answered(key):
+            return self._repeat(key), False
+        refusal = self._outranked(key, session)
+        if refusal is not None:
+            return self._decline(key, refusal), False
+        self._history.note_order(key)
+        session.enter_run(key.run)
+        effects = self._supersede(key)
+        said: dict[str, object] = {"round": key.round, "edge": key.edge}
+        effects.append(Event("ordered", said))
+        refusal = self._unfit(order)
+        if refusal is not None:
+            return effects + self._decline(key, refusal), True
+        work = Work(key, order, now, now + order.give_up_ms / 1000)
+        self.current = work
+        return effects + self._fetch_task(work, now) + self._fetch_model(work), True
+
+    def closed(self, key: Key) -> list[Effect]:
+        """The edge ended the round."""
+        if self.current is None or self.current.key != key:
+            return []
+        self._history.note_answer(key, None)
+        return self._abandon("closed")
+
+    def _repeat(self, key: Key) -> list[Effect]:
+        """Say again what was said; a receipted update needs no answer any more."""
+        self._counters["order_repeated"] += 1
+        decline = self._history.decline_of(key)
+        return [Send(key.edge, decline)] if decline is not None else []
+
+    def _outranked(self, key: Key, session: Session) -> _Refusal | None:
+        busy = DeclineReason.BUSY
+        if key.run in session.retired:
+            return _Refusal(busy, "this edge serves another run by now")
+        newest = self._history.newest(key.run)
+        if key.round <= newest:
+            return _Refusal(busy, f"round {newest} was ordered already")
+        current = self.current
+        if current is not None and current.key.run != key.run and current.key.edge != key.edge:
+            return _Refusal(busy, "training for another run")
+        return None
+
+    def _unfit(self, order: TrainOrder) -> _Refusal | None:
+        if not 0 < order.size <= MAX_MODEL_BYTES or order.size > order.chunk_bytes * MAX_CHUNKS:
+            detail = f"a model of {order.size} bytes in chunks of {order.chunk_bytes}"
+            return _Refusal(DeclineReason.LOAD, detail)
+        readings = self._own.readings
+        if not readings.willing:
+            return _Refusal(DeclineReason.UNWILLING, readings.why)
+        asked = self._own.price_micro
+        named = order.context_seq > 0 or order.price > 0
+        if named and is_stale(order.price, asked):
+            detail = f"the price is {asked} micro-credits by now, not {order.price}"
+            return _Refusal(DeclineReason.STALE, detail)
+        return None
+
+    def _supersede(self, key: Key) -> list[Effect]:
+        """Stop what is under way, for a newer order."""
+        old = self.current
+        if old is None:
+            return []
+        detail = f"round {key.round} was ordered"
+        effects = self._decline(old.key, _Refusal(DeclineReason.BUSY, detail))
+        return effects + self._stop()
+
+    def _decline(self, key: Key, refusal: _Refusal) -> list[Effect]:
+        why, detail = refusal.why, refusal.detail[:500]
+        decline = Decline(run=key.run, round=key.round, why=why, detail=detail)
+        self._history.note_answer(key, decline)
+        self._counters[f"declined_{why}"] += 1
+        said: dict[str, object] = {
+            "round": key.round,
+            "edge": key.edge,
+            "why": str(why),
+            "detail": detail,
+        }
+        return [Send(key.edge, decline), Event("declined", said)]
+
+    def _give_back(self, why: DeclineReason, detail: str) -> list[Effect]:
+        """Refuse the current order after all."""
+        work = self.current
+        assert work is not None
+        return self._decline(work.key, _Refusal(why, detail)) + self._stop()
+
+    def _abandon(self, why: str) -> list[Effect]:
+        """Stop without an answer: nobody waits for one."""
+        work = self.current
+        assert work is not None
+        self._counters[f"abandoned_{why}"] += 1
+        said: dict[str, object] = {"round": work.key.round, "edge": work.key.edge, "why": why}
+        return [*self._stop(), Event("abandoned", said)]
+
+    def _stop(self) -> list[Effect]:
+        work, self.current = self.current, None
+        if work is None:
+            return []
+        effects: list[Effect] = work.download.leave() if work.download is not None else []
+        if work.job is not None:
+            effects.append(CancelTraining(work.job))
+        return effects
+
+    # ------------------------------------------------------------------- task
+
+    def _fetch_task(self, work: Work, now: float) -> list[Effect]:
+        digest = work.order.task
+        task = self._task
+        if task is None or task.digest != digest:
+            task = self._task = Task(digest)
+            self._own.cold = True
+        if task.state is TaskState.REFUSED and now - task.refused_at < OPEN_AGAIN_S:
+            return self._refuse_task(task)
+        if task.state is TaskState.REFUSED:
+            return self._open_task(task)
+        return self._ask_task(work, task, now) if task.state is TaskState.WANTED else []
+
+    def _ask_task(self, work: Work, task: Task, now: float) -> list[Effect]:
+        task.asked_at = now
+        need = TaskNeed(run=work.key.run, round=work.key.round, digest=task.digest)
+        return [Send(work.key.edge, need)]
+
+    def _open_task(self, task: Task) -> list[Effect]:
+        task.state = TaskState.OPENING
+        return [OpenTask(task.digest, task.body)]
+
+    def _refuse_task(self, task: Task) -> list[Effect]:
+        if self.current is None or self.current.order.task != task.digest:
+            return []
+        why = DeclineReason.SCHEMA if task.schema else DeclineReason.ERROR
+        return self._give_back(why, task.detail)
+
+    def task_body(self, message: TaskBody) -> list[Effect]:
+        """Take in the task that was asked for."""
+        task = self._task
+        if task is None or task.digest != message.digest or task.state is not TaskState.WANTED:
+            self._counters["task_unasked"] += 1
+            return []
+        task.body = message.body
+        return self._open_task(task)
+
+    def task_opened(
+        self, digest: str, now: float, *, refused: str = "", schema: bool = True
+    ) -> list[Effect]:
+        """Take in whether the stream fits."""
+        task = self._task
+        if task is None or task.digest != digest or task.state is not TaskState.OPENING:
+            return []
+        if refused:
+            task.state, task.refused_at = TaskState.REFUSED, now
+            task.detail, task.schema = refused, schema
+            return self._refuse_task(task)
+        task.state = TaskState.OPEN
+        return self._train(now)
+
+    def task_spoilt(self, digest: str, now: float) -> list[Effect]:
+        """The body does not hash to its name: ask again, later."""
+        task = self._task
+        if task is not None and task.digest == digest:
+            self._counters["digest_mismatch"] += 1
+            task.state, task.body, task.asked_at = TaskState.WANTED, b"", now
+        return []
+
+    # ------------------------------------------------------------------ model
+
+    def _fetch_model(self, work: Work) -> list[Effect]:
+        if self.current is not work:
+            return []  # refused meanwhile
+        order = work.order
+        layout = Layout(order.size, order.chunk_bytes)
+        work.download = Download(work.key.edge, work.key.run, order.model, layout)
+        return work.download.begin()
+
+    def _download(self, digest: str) -> tuple[Work, Download] | None:
+        work = self.current
+        if work is None or work.download is None or work.order.model != digest:
+            return None
+        return work, work.download
+
+    def model_opened(self, digest: str, have: frozenset[int] | None, now: float) -> list[Effect]:
+        """Take in what of the model is on disk."""
+        found = self._download(digest)
+        if found is None:
+            return []
+        work, download = found
+        if have is None:
+            work.download, work.model_at = None, now
+            return self._train(now)
+        return download.opened(have)
+
+    def subscribed(self, edge: str, digest: str, now: float, *, ok: bool) -> list[Effect]:
+        """Take in that chunks can come."""
+        found = self._download(digest)
+        if found is None or found[1].edge != edge:
+            return []
+        work, download = found
+        if not ok:
+            detail = "the broker refused the subscription to the model"
+            return self._give_back(DeclineReason.ERROR, detail)
+        return download.subscribed(work.key.round, now)
+
+    def chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
+        """Take in a piece of the model.
+
+        Raises:
+            ChunkError: It does not fit.
+        """
+        found = self._download(chunk.digest)
+        if found is None or found[1].edge != edge:
+            self._counters["chunk_unasked"] += 1
+            return []
+        work, download = found
+        before = download.duplicates
+        effects = download.chunk(chunk.index, chunk.data, work.key.round, now)
+        self._counters["chunk_twice"] += download.duplicates - before
+        return effects
+
+    def model_finished(
+        self, digest: str, link: Link | None, now: float, *, ok: bool
+    ) -> list[Effect]:
+        """Take in whether the model is what it should be."""
+        found = self._download(digest)
+        if found is None:
+            return []
+        work, download = found
+        if not ok:
+            self._counters["digest_mismatch"] += 1
+            if download.fresh_starts >= MAX_FRESH_STARTS:
+                detail = "the model did not hash to its digest"
+                return self._give_back(DeclineReason.ERROR, detail)
+            return download.start_over()
+        if link is not None and download.measured is not None:
+            link.note_download(*download.measured)
+        work.download, work.model_at = None, now
+        return self._train(now)
+
+    # --------------------------------------------------------------- training
+
+    def _train(self, now: float) -> list[Effect]:
+        """Train, once both task and model are here."""
+        work, task = self.current, self._task
+        if work is None or work.model_at is None or work.job is not None:
+            return []
+        if task is None or task.digest != work.order.task or task.state is not TaskState.OPEN:
+            return []
+        self._job += 1
+        work.job, work.train_at = self._job, now
+        order = work.order
+        left = max(0.1, work.give_up_at - now)
+        return [Train(work.job, work.key, order.task, order.model, order.iterations, left)]
+
+    def trained(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
+        """Take in how a training ended."""
+        work = self.current
+        if work is None or work.job != job:
+            self._counters["training_unwanted"] += 1
+            return []
+        if isinstance(result, Failed):
+            self._counters[f"training_{result.reason}"] += 1
+            why = _REASONS.get(result.reason, DeclineReason.ERROR)
+            work.job = None
+            return self._give_back(why, f"{result.reason}: {result.detail}".rstrip(": "))
+        # The first training also counts what had gathered before; that is no rate.
+        rate = None
+        if self._trained_at is not None and work.train_at > self._trained_at:
+            rate = result.arrivals / (work.train_at - self._trained_at)
+        self._trained_at = work.train_at
+        self._own.note_training(per_iteration=result.seconds_per_iteration, arrivals_per_s=rate)
+        return [KeepUpdate(job, work.kept(result, now))]
+
+    def finished(self, key: Key) -> list[Effect]:
+        """The update is durable: the bench is free."""
+        self._history.note_answer(key, None)
+        if self.current is not None and self.current.key == key:
+            self.current = None
+        return []
+
+    def not_kept(self, key: Key, detail: str) -> list[Effect]:
+        """The disk refused the update."""
+        if self.current is None or self.current.key != key:
+            return []
+        self.current.job = None
+        return self._give_back(DeclineReason.ERROR, f"disk: {detail}")
+
+    # ------------------------------------------------------------------- time
+
+    def reconnected(self, edge: str, now: float) -> list[Effect]:
+        """The edge is back: ask again for what may be lost."""
+        work = self.current
+        if work is None or work.key.edge != edge:
+            return []
+        effects: list[Effect] = []
+        task = self._task
+        if task is not None and task.state is TaskState.WANTED:
+            effects += self._ask_task(work, task, now)
+        if work.download is not None:
+            effects += work.download.reconnected()
+        return effects
+
+    def tick(self, now: float) -> list[Effect]:
+        """Let time pass."""
+        work = self.current
+        if work is None:
+            return []
+        if now >= work.give_up_at:
+            self._history.note_answer(work.key, None)
+            return self._abandon("give_up")
+        effects: list[Effect] = []
+        task = self._task
+        wanted = task is not None and task.state is TaskState.WANTED
+        if task is not None and wanted and now - task.asked_at >= TASK_AGAIN_S:
+            effects += self._ask_task(work, task, now)
+        due = work.download.due if work.download is not None else None
+        if work.download is not None and due is not None and now >= due:
+            effects += work.download.ask(work.key.round, now)
+        return effects
+
+    def dues(self) -> list[float]:
+        """Return when `tick` is wanted."""
+        work = self.current
+        if work is None:
+            return []
+        times = [work.give_up_at]
+        task = self._task
+        if task is not None and task.state is TaskState.WANTED:
+            times.append(task.asked_at + TASK_AGAIN_S)
+        if work.download is not None and work.download.due is not None:
+            times.append(work.download.due)
+        return times

@@ -1,0 +1,270 @@
+"""The agent as a process: links, discovery, trainer and one timer around the runtime."""
+
+import asyncio
+import functools
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from fedagent_protocol import topics
+from fedagent_protocol.codec import Direction, decode_edge_to_agent, encode
+from fedagent_protocol.errors import OversizeError, ProtocolError
+from fedagent_protocol.messages import Message
+from fedagent_protocol.transport.address import BrokerAddress
+from fedagent_protocol.transport.data_dir import DataDirLock
+from fedagent_protocol.transport.discovery import Discovery
+from fedagent_protocol.transport.errors import SubscribeRefusedError
+from fedagent_protocol.transport.identity import Identity
+from fedagent_protocol.transport.mqtt import Arrival
+
+from .config import AgentConfig
+from .context import Context
+from .core.effects import CancelTraining, Event, Relink
+from .first_start import identity_without_its_libraries
+from .links import Links
+from .runtime import (
+    AgentRuntime,
+    OpenStream,
+    Outward,
+    Publish,
+    RuntimeSettings,
+    StartTraining,
+    Subscribe,
+    Unsubscribe,
+)
+from .trainer_jobs import TrainerJobs
+from .trainer_wire import Failed, Opened, Refused, Trained
+
+MEASURE_S = 5.0
+
+_log = logging.getLogger(__name__)
+_parse = functools.lru_cache(maxsize=1024)(topics.parse)
+
+
+class AgentDaemon:
+    """One agent on this device."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._directory = Path(config.data_dir)
+        self._tls = config.tls.files() if config.tls is not None else None
+        self._stop = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._measuring: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    async def run(self) -> None:
+        """Run until told to stop.
+
+        Raises:
+            DataDirBusyError: Another process uses the directory.
+            LinkError: The identity or the certificates cannot be used.
+            AgentError: The outbox, or a typed address, cannot be used.
+        """
+        with DataDirLock(self._directory):
+            self._loop = asyncio.get_running_loop()
+            self._watch_signals()
+            identity = identity_without_its_libraries(self._directory)
+            self._id = identity.id
+            self._runtime = self._make_runtime(identity)
+            self._links = self._make_links(identity)
+            loopback = self._config.discovery == "loopback"
+            self._discovery = Discovery(self._config.site, scope="loopback" if loopback else "lan")
+            self._trainer = TrainerJobs(self._stream_opened, self._trained)
+            try:
+                await self._serve()
+            finally:
+                await self._close()
+
+    async def _serve(self) -> None:
+        config = self._config
+        self._emit(Event("ready", {"id": self._id}))
+        self._context = Context()
+        self._measure()
+        typed = [*config.edges, *([config.broker] if config.broker is not None else [])]
+        for text in typed:
+            await self._links.add(BrokerAddress.parse(text))
+        if config.discovery != "off" and config.broker is None:
+            await self._discovery.start()
+            self._discovery.browse("edge", self._links.found)
+        elif not typed:
+            _log.warning("%s: no discovery and no address: nothing to connect to", self._id)
+        # What lives from here on is short-lived or small: collecting less often pays.
+        gc.collect()
+        gc.freeze()
+        await self._stop.wait()
+
+    def _make_runtime(self, identity: Identity) -> AgentRuntime:
+        config = self._config
+        settings = RuntimeSettings(
+            agent=identity.id,
+            site=config.site,
+            stream=config.stream,
+            seed=config.seed if config.seed is not None else int(identity.id[:8], 16),
+            price=config.price.price(),
+            slow_s=config.slow_s,
+        )
+        return AgentRuntime(
+            self._directory,
+            settings,
+            now=time.monotonic(),
+            pending_bytes=self._pending_bytes,
+        )
+
+    def _make_links(self, identity: Identity) -> Links:
+        return Links(
+            agent=identity.id,
+            site=self._config.site,
+            tls=self._tls,
+            insecure=self._config.insecure,
+            on_arrivals=self._arrived,
+            on_state=self._link_state,
+            in_use=self._in_use,
+        )
+
+    # ------------------------------------------------------------- in and out
+
+    def _arrived(self, name: str, arrivals: list[Arrival]) -> None:
+        counters = self._runtime.core.counters
+        for arrival in arrivals:
+            try:
+                topic = _parse(arrival.topic)
+                if topic.direction is not Direction.EDGE_TO_AGENT:
+                    continue
+                message = decode_edge_to_agent(arrival.payload)
+            except ProtocolError as error:
+                counters[error.reason] += 1
+                continue
+            self._perform(self._runtime.message(name, topic.edge, message, arrival.at))
+        self._schedule()
+
+    def _link_state(self, name: str, up: bool) -> None:
+        now = time.monotonic()
+        if up:
+            self._perform(self._runtime.link_up(name, now))
+        else:
+            self._perform(self._runtime.link_down(name, now))
+        self._schedule()
+
+    def _perform(self, effects: list[Outward]) -> None:
+        for effect in effects:
+            match effect:
+                case Publish():
+                    self._publish(effect.link, effect.topic, effect.message)
+                case Event():
+                    self._emit(effect)
+                case Subscribe():
+                    self._subscribe(effect)
+                case Unsubscribe():
+                    if (link := self._links[effect.link]) is not None:
+                        link.unsubscribe(effect.topic)
+                case OpenStream() | StartTraining():
+                    self._trainer.put(effect)
+                case CancelTraining():
+                    self._trainer.cancel(effect.job)
+                case Relink():
+                    self._links.renew(effect.link)
+
+    def _publish(self, name: str, topic: str, message: Message) -> None:
+        """Send one documented message: nothing else ever leaves the device."""
+        link = self._links[name]
+        if link is None:
+            return
+        try:
+            payload = encode(message)  # type: ignore[arg-type]  # every Message is in the union
+        except OversizeError as error:
+            self._runtime.core.counters[error.reason] += 1
+            _log.error("%s: %s", self._id, error)
+            return
+        link.publish(topic, payload)
+
+    def _subscribe(self, effect: Subscribe) -> None:
+        link = self._links[effect.link]
+        if link is None:
+            return
+
+        def answered(future: "asyncio.Future[None]") -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            ok = not isinstance(error, SubscribeRefusedError)
+            now = time.monotonic()
+            self._perform(self._runtime.subscribed(effect.edge, effect.digest, now, ok=ok))
+            self._schedule()
+
+        link.subscribe(effect.topic).add_done_callback(answered)
+
+    def _pending_bytes(self, name: str) -> int:
+        link = self._links[name]
+        return link.pending_bytes if link is not None else 0
+
+    def _in_use(self, name: str) -> bool:
+        return any(session.link == name for session in self._runtime.core.sessions.values())
+
+    # ------------------------------------------------------- trainer and time
+
+    def _stream_opened(self, digest: str, reply: Opened | Refused | Failed) -> None:
+        self._perform(self._runtime.stream_opened(digest, reply, time.monotonic()))
+        self._schedule()
+
+    def _trained(self, job: int, result: Trained | Failed) -> None:
+        self._perform(self._runtime.trained(job, result, time.monotonic()))
+        self._schedule()
+
+    def _measure(self) -> None:
+        now = time.monotonic()
+        self._measuring = self._loop.call_at(now + MEASURE_S, self._measure)
+        self._perform(self._runtime.measured(self._context.read(now), now))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Have one timer, at or before the time that the runtime names."""
+        due = self._runtime.next_due()
+        if due is None or (self._timer is not None and self._timer_at <= due):
+            return  # an early tick costs less than a new timer per message
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._perform(self._runtime.tick(time.monotonic()))
+        self._schedule()
+
+    # ------------------------------------------------------------- life cycle
+
+    def _emit(self, event: Event) -> None:
+        _log.debug("%s: %s %s", self._id, event.name, event.data)
+        if not self._config.json_events:
+            return
+        try:
+            sys.stdout.write(json.dumps({"event": event.name, **event.data}) + "\n")
+            sys.stdout.flush()
+        except OSError:
+            # Whoever listened is gone.
+            self._stop.set()
+
+    def _watch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop.set)
+        if self._config.watch_parent:
+            self._loop.add_reader(sys.stdin.fileno(), self._parent_spoke)
+
+    def _parent_spoke(self) -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            self._loop.remove_reader(sys.stdin.fileno())
+            self._stop.set()
+
+    async def _close(self) -> None:
+        for timer in (self._timer, self._measuring):
+            if timer is not None:
+                timer.cancel()
+        self._perform(self._runtime.bye("stopping", time.monotonic()))
+        await asyncio.gather(self._discovery.stop(), self._links.stop(), self._trainer.close())
+        self._runtime.close()

@@ -1,0 +1,40 @@
+"""Errors of the agent.
+
+::
+
+    AgentError
+    ├── OutboxError      the outbox cannot be opened or written
+    └── PlainTextError   an address beyond this machine, without certificates
+"""
+
+from pathlib import Path
+
+
+class AgentError(Exception):
+    """Base of the agent's errors."""
+
+
+class OutboxError(AgentError):
+    """Raised when the outbox cannot be used."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}; free space, or move the file away to start empty"
+
+
+class PlainTextError(AgentError):
+    """Raised before an agent would speak beyond this machine in the clear."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+    def __str__(self) -> str:
+        return (
+            f"{self.address} is beyond this machine and has no certificates; give certificate "
+            "files (ca, cert, key), or pass --insecure on a network you trust"
+        )

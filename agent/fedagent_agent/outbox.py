@@ -1,0 +1,271 @@
+"""Updates until their receipt: one SQLite file, one fsynced commit per round.
+
+Small bodies stand in the table, big ones in files beside it that are synced before
+their row. What is receipted is deleted by the next commit: a deletion that a crash
+forgets only makes the agent offer the update once more.
+"""
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from fedagent_protocol.failpoints import Checkpoint, hit
+from fedagent_protocol.messages import UpdateOffer
+
+from .core.effects import Kept, Key
+from .errors import OutboxError
+
+INLINE_BYTES = 256 * 1024
+MAX_BYTES = 1 << 30
+MAX_UPDATES = 256
+_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE updates (
+  edge TEXT NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL,
+  credit INTEGER NOT NULL, size INTEGER NOT NULL CHECK (size > 0),
+  offer BLOB NOT NULL, body BLOB, file TEXT, born INTEGER NOT NULL,
+  PRIMARY KEY (edge, run, round), CHECK ((body IS NULL) <> (file IS NULL))
+) STRICT;
+CREATE TABLE answered (
+  edge TEXT PRIMARY KEY, run TEXT NOT NULL, round INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(UpdateOffer)
+
+
+class Outbox:
+    """The durable memory of one agent.
+
+    Args:
+        folder: Where the database and big updates are; made 0700 if need be.
+        max_bytes: Most that all updates may take; the oldest go first.
+        checkpoint: Called between any two disk effects.
+
+    Attributes:
+        boots: How often this outbox was opened, this time included.
+
+    Raises:
+        OutboxError: The file cannot be opened or is damaged.
+    """
+
+    def __init__(
+        self, folder: Path, *, max_bytes: int = MAX_BYTES, checkpoint: Checkpoint = hit
+    ) -> None:
+        self._folder = folder
+        self._path = folder / "outbox.sqlite"
+        self._max_bytes = max_bytes
+        self._checkpoint = checkpoint
+        self._done: dict[Key, None] = {}
+        self._sizes: dict[Key, int] = {}
+        self._bodies: dict[Key, bytes | Path] = {}
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._db = sqlite3.connect(self._path, isolation_level=None)
+            self._prepare()
+            self.boots = self._count_boot()
+            self._born = self._last_born()
+        except sqlite3.Error as error:
+            raise OutboxError(self._path, str(error)) from error
+
+    def file_for(self, key: Key) -> Path:
+        """Return where a big update is written, before `put` is told of it."""
+        name = hashlib.sha256(f"{key.edge}/{key.run}/{key.round}".encode()).hexdigest()[:32]
+        return self._folder / f"{name}.update"
+
+    def put(self, kept: Kept, body: bytes | Path, *, offset: tuple[str, int] | None = None) -> None:
+        """Keep an update durably, in one commit with everything that waited for one.
+
+        Args:
+            kept: What it is.
+            body: Its bytes, or the synced file in this folder that holds them.
+            offset: A stream and its position after this training.
+
+        Raises:
+            OutboxError: The disk refused; nothing is kept.
+        """
+        key = kept.key
+        if isinstance(body, bytes) and len(body) > INLINE_BYTES:
+            body = self._write(key, body)
+        self._checkpoint("agent.outbox.before-put")
+        inline = body if isinstance(body, bytes) else None
+        name = body.name if isinstance(body, Path) else None
+        offer = _encoder.encode(kept.offer)
+        self._born += 1
+        row = (*_ids(key), kept.credit, kept.offer.size, offer, inline, name, self._born)
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._delete_done()
+            self._db.execute("INSERT OR REPLACE INTO updates VALUES (?,?,?,?,?,?,?,?,?)", row)
+            self._db.execute("INSERT OR REPLACE INTO answered VALUES (?,?,?)", _ids(key))
+            if offset is not None:
+                self._set(f"offset {offset[0]}", str(offset[1]))
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise OutboxError(self._path, str(error)) from error
+        self._done.clear()
+        self._sizes[key], self._bodies[key] = kept.offer.size, body
+        self._checkpoint("agent.outbox.after-put")
+
+    def over_limit(self) -> list[Key]:
+        """Return the oldest updates that must go to respect the limits, never the newest."""
+        total, count = sum(self._sizes.values()), len(self._sizes)
+        over: list[Key] = []
+        for key in list(self._sizes)[:-1]:
+            if total <= self._max_bytes and count <= MAX_UPDATES:
+                break
+            over.append(key)
+            total, count = total - self._sizes[key], count - 1
+        return over
+
+    def drop(self, key: Key) -> None:
+        """Forget an update; its row goes with the next commit."""
+        if self._sizes.pop(key, None) is None:
+            return
+        body = self._bodies.pop(key)
+        self._done[key] = None
+        if isinstance(body, Path):
+            body.unlink(missing_ok=True)
+            self._checkpoint("agent.outbox.dropped-file")
+
+    def flush(self) -> None:
+        """Commit what waits for a commit; for times when nothing else is going on."""
+        if not self._done:
+            return
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._delete_done()
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            raise OutboxError(self._path, str(error)) from error
+        self._done.clear()
+
+    @property
+    def unflushed(self) -> bool:
+        """Whether `flush` would write."""
+        return bool(self._done)
+
+    def read(self, key: Key, start: int, stop: int) -> bytes | None:
+        """Return a piece of an update's bytes; None if it is gone."""
+        body = self._bodies.get(key)
+        if body is None:
+            return None
+        if isinstance(body, bytes):
+            return body if start == 0 and stop == len(body) else body[start:stop]
+        try:
+            with body.open("rb", buffering=0) as file:
+                return os.pread(file.fileno(), stop - start, start)
+        except OSError:
+            return None
+
+    def load(self) -> list[Kept]:
+        """Return everything that has no receipt yet, oldest first; damaged rows go."""
+        kept = list(self._load())
+        files = {body.name for body in self._bodies.values() if isinstance(body, Path)}
+        for path in self._folder.glob("*.update*"):
+            if path.name not in files:
+                path.unlink()
+        return kept
+
+    def answered(self) -> list[Key]:
+        """Return the newest order of each edge that was answered with an update."""
+        rows = self._db.execute("SELECT edge, run, round FROM answered")
+        return [Key(*row) for row in rows]
+
+    def offset(self, stream: str) -> int:
+        """Return where a stream was after the last kept training; 0 if never."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (f"offset {stream}",))
+        found = row.fetchone()
+        return int(found[0]) if found else 0
+
+    def close(self) -> None:
+        """Commit and close."""
+        self.flush()
+        self._db.close()
+
+    def abandon(self) -> None:
+        """Close without committing, as a kill would."""
+        self._db.close()
+
+    # ---------------------------------------------------------------- private
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA cache_size = -512")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        elif version != _VERSION:
+            raise OutboxError(self._path, f"was written by newer software (format {version})")
+
+    def _count_boot(self) -> int:
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'boots'").fetchone()
+        boots = int(row[0]) + 1 if row else 1
+        self._set("boots", str(boots))
+        return boots
+
+    def _last_born(self) -> int:
+        (born,) = self._db.execute("SELECT coalesce(max(born), 0) FROM updates").fetchone()
+        return int(born)
+
+    def _set(self, key: str, value: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?,?)", (key, value))
+
+    def _delete_done(self) -> None:
+        for key in self._done:
+            self._db.execute(
+                "DELETE FROM updates WHERE edge = ? AND run = ? AND round = ?", _ids(key)
+            )
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    def _load(self) -> Iterator[Kept]:
+        query = "SELECT edge, run, round, credit, offer, body, file FROM updates ORDER BY born"
+        for edge, run, number, credit, offer, inline, name in self._db.execute(query).fetchall():
+            key = Key(edge, run, number)
+            body: bytes | Path = inline if name is None else self._folder / name
+            try:
+                kept = Kept(key, _decoder.decode(offer), credit)
+                size = len(body) if isinstance(body, bytes) else body.stat().st_size
+            except (msgspec.DecodeError, ValueError, OSError):
+                size = -1
+            self._sizes[key], self._bodies[key] = max(size, 0), body
+            if size < 0 or size != kept.offer.size:
+                self.drop(key)
+            else:
+                yield kept
+
+    def _write(self, key: Key, body: bytes) -> Path:
+        path = self.file_for(key)
+        try:
+            with path.open("wb", buffering=0) as file:
+                view = memoryview(body)
+                while view:
+                    view = view[file.write(view) :]
+                os.fsync(file.fileno())
+            self._checkpoint("agent.outbox.file-written")
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise OutboxError(path, error.strerror or "cannot be written") from error
+        return path
+
+
+def _ids(key: Key) -> tuple[str, str, int]:
+    return key.edge, key.run, key.round

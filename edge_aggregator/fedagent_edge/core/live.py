@@ -1,0 +1,377 @@
+"""A round at work: orders out, the model out, updates in, until it closes.
+
+Whatever an agent sends can only hurt itself: what does not fit is counted by
+reason, answered where there is something to answer, and changes nothing else.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from fedagent_protocol.messages import (
+    Chunk,
+    Decline,
+    Need,
+    Outcome,
+    OutcomeStatus,
+    Receipt,
+    ReceiptStatus,
+    RoundClosed,
+    TrainOrder,
+    UpdateOffer,
+)
+from fedagent_protocol.transfer import CreditPool, Layout
+
+from .admission import Verdict, refuse_offer
+from .distribution import Distribution
+from .effects import Admit, Check, DropSpool, Effect, Event, Key, Note, NoteEnd, OpenSpool, ToAgent
+from .round import EdgeRound, Part, Restored, Stage
+from .uploads import Uploads
+
+HEADER_ROOM = 8192
+"""By how much an update may be larger than the model's tensors for advance credit."""
+
+
+class LiveRound:
+    """One round with its transfers.
+
+    Args:
+        rnd: Who takes part, and the rule of the close.
+        model: The base model as it is sent.
+        pool: Credit of all updates.
+        counters: Gets a count per reason.
+        start_at: When the model goes out although not everybody answered.
+
+    Attributes:
+        outcomes: How everybody ended, once it is closed.
+    """
+
+    def __init__(
+        self,
+        rnd: EdgeRound,
+        *,
+        model: Layout,
+        pool: CreditPool,
+        counters: Counter[str],
+        start_at: float,
+    ) -> None:
+        self.rnd = rnd
+        self.model = model
+        self._counters = counters
+        self._uploads = Uploads(rnd, pool)
+        self._distribution = Distribution(rnd.base, model, start_at, set(rnd.parts))
+        self._spooled: dict[str, tuple[UpdateOffer, set[int]]] = {}
+        self.outcomes: tuple[Outcome, ...] = ()
+
+    def begin(self, now: float, is_present: Callable[[str], bool]) -> list[Effect]:
+        """Order the agents; tau starts here."""
+        effects: list[Effect] = []
+        for agent, part in self.rnd.parts.items():
+            if is_present(agent):
+                effects.append(self._order(agent, part, now))
+            else:
+                self._counters["ordered_absent"] += 1
+                effects += self._end(agent, now, self.rnd.gone(agent, now))
+        return effects
+
+    def resume(self, known: list[Restored], have: dict[str, set[int]]) -> None:
+        """Go on after a restart; `have` are the chunks on disk of unfinished updates.
+
+        Agents without a receipt offer their update again, or are ordered again when
+        they say hello.
+        """
+        for one in known:
+            if one.status is None and one.offer is not None:
+                self._spooled[one.agent] = (one.offer, have.get(one.agent, set()))
+            self.rnd.restore(one)
+        self._distribution.waiting.clear()
+
+    # ------------------------------------------------------------- from agents
+
+    def hello(self, agent: str, now: float) -> list[Effect]:
+        """Go on with an agent that came, or came back, in mid round."""
+        self.rnd.back(agent)
+        part = self.rnd.parts.get(agent)
+        if part is None:
+            return []
+        if part.stage is Stage.WORKING:
+            return [self._order(agent, part, now)]
+        if part.stage is Stage.SENDING:
+            # Its credit may have been lost with the connection.
+            self._uploads.renew(part)
+            return self._uploads.grant(agent, now)
+        return []
+
+    def need(self, agent: str, need: Need, now: float, *, link_idle: bool) -> list[Effect]:
+        """Send the model to those who were ordered to train from it, and to no other."""
+        part = self.rnd.parts.get(agent)
+        if part is None or need.digest != self.rnd.base:
+            self._counters["need_unknown"] += 1
+            return []
+        part.answered = True
+        return self._distribution.need(agent, need.ranges, now, link_idle=link_idle)
+
+    def task_need(self, agent: str) -> None:
+        """Note that an agent has its order."""
+        if part := self.rnd.parts.get(agent):
+            part.answered = True
+
+    def decline(self, agent: str, decline: Decline, now: float) -> list[Effect]:
+        """End the wait for an agent that does not train."""
+        if not self.rnd.decline(agent, decline.why, decline.detail, now):
+            self._counters["decline_unasked"] += 1
+            return []
+        self._counters[f"declined_{decline.why}"] += 1
+        return self._end(agent, now, True)
+
+    def gone(self, agent: str, now: float) -> list[Effect]:
+        """End the wait for an agent that left."""
+        return self._end(agent, now, self.rnd.gone(agent, now))
+
+    def offer(self, agent: str, offer: UpdateOffer, now: float, at: float) -> list[Effect]:
+        """Take an update's facts, and with them its first chunk."""
+        self.rnd.back(agent)
+        part = self.rnd.parts.get(agent)
+        if part is None:
+            self._counters["not_ordered"] += 1
+            return [_receipt(agent, offer, ReceiptStatus.EXPIRED, "not_ordered")]
+        part.answered = True
+        if part.stage is Stage.ENDED:
+            self._counters["offer_twice"] += 1
+            status = part.receipt or ReceiptStatus.EXPIRED
+            return [_receipt(agent, offer, status, part.reason[:60])]
+        if part.offer is not None and part.offer.digest == offer.digest:
+            return self._again(agent, part, offer, now, at)
+        if part.offer is not None:
+            self._counters["second_update"] += 1
+            return [_receipt(agent, offer, ReceiptStatus.REJECTED, "second_update")]
+        reason, detail = refuse_offer(offer, self.rnd.order, base=self.rnd.base, model=self.model)
+        if reason:
+            return self._reject(agent, offer, reason, detail, now)
+        return self._begin(agent, part, offer, now, at)
+
+    def _begin(
+        self, agent: str, part: Part, offer: UpdateOffer, now: float, at: float
+    ) -> list[Effect]:
+        bare = msgspec.structs.replace(offer, first=b"", context=None)
+        effects: list[Effect] = self._distribution.answered(agent, now)
+        stored, have = self._spooled.pop(agent, (None, set()))
+        part.resumed = stored is not None and _same_content(stored, offer)
+        if part.resumed:
+            self._counters["resumed"] += 1
+        else:
+            have = set()
+            effects.append(OpenSpool(self._key(agent), bare))
+        self._uploads.begin(part, bare, have)
+        part.stage = Stage.SENDING
+        if offer.first and 0 not in have:
+            effects += self._take(agent, part, 0, offer.first, now, at)
+        elif part.receiver is not None and part.receiver.complete:
+            self._uploads.end(part)
+            effects += self._complete(agent, part, at)
+        return effects + self._uploads.grant(agent, now)
+
+    def _again(
+        self, agent: str, part: Part, offer: UpdateOffer, now: float, at: float
+    ) -> list[Effect]:
+        """The same update is offered again: after a reconnect, or by a duplicate."""
+        self._counters["offer_twice"] += 1
+        if part.stage is not Stage.SENDING or part.receiver is None:
+            return []
+        effects: list[Effect] = []
+        if offer.first and 0 not in part.receiver.have:
+            effects = self._take(agent, part, 0, offer.first, now, at)
+        if not part.receiver.complete:
+            self._uploads.renew(part)
+        return effects + self._uploads.grant(agent, now)
+
+    def chunk(self, agent: str, chunk: Chunk, now: float, at: float) -> list[Effect]:
+        """Take a chunk of an update.
+
+        Raises:
+            ChunkError: It does not fit; nothing changed.
+        """
+        part = self.rnd.parts.get(agent)
+        if part is None or part.offer is None or part.offer.digest != chunk.digest:
+            self._counters["chunk_unasked"] += 1
+            return []
+        if part.stage is not Stage.SENDING:
+            self._counters["chunk_twice"] += 1
+            return []
+        effects = self._take(agent, part, chunk.index, chunk.data, now, at)
+        return effects + self._uploads.grant(agent, now)
+
+    def _take(
+        self, agent: str, part: Part, index: int, data: bytes, now: float, at: float
+    ) -> list[Effect]:
+        effects = self._uploads.accept(part, index, data, now)
+        if not effects:
+            self._counters["chunk_twice"] += 1
+        assert part.receiver is not None
+        if part.receiver.complete:
+            effects += self._complete(agent, part, at)
+        return effects
+
+    def _complete(self, agent: str, part: Part, at: float) -> list[Effect]:
+        assert part.offer is not None
+        self.rnd.complete(agent, at)
+        return [Check(self._key(agent), part.offer, self.rnd.order.norm_limit)]
+
+    # ----------------------------------------------------------- what jobs said
+
+    def checked(self, agent: str, verdict: Verdict, now: float) -> list[Effect]:
+        """Take in the verdict of a `Check`."""
+        part = self.rnd.parts.get(agent)
+        if part is None or part.stage is not Stage.CHECKING or part.offer is None:
+            return []
+        if verdict.reason == "digest_mismatch" and part.resumed:
+            # Chunks that a power cut damaged are not the agent's fault: all over again.
+            self._counters["spool_damaged"] += 1
+            part.resumed, part.stage, part.completed_at = False, Stage.SENDING, 0.0
+            self._uploads.begin(part, part.offer, set())
+            again: list[Effect] = [OpenSpool(self._key(agent), part.offer)]
+            return again + self._uploads.grant(agent, now)
+        if not verdict.valid:
+            return self._reject(agent, part.offer, verdict.reason, verdict.detail, now)
+        self.rnd.checked(agent, verdict)
+        tau = self.rnd.tau_ms(part, now)
+        return [Admit(self._key(agent), part.offer, part.status, tau, part.weight, part.norm)]
+
+    def admitted(self, agent: str) -> list[Effect]:
+        """Take in that an update is durable: now the receipt may go out."""
+        part = self.rnd.parts.get(agent)
+        if part is None or part.offer is None or part.receipt is None:
+            return []
+        part.stage = Stage.ENDED
+        self._counters[f"updates_{part.receipt}"] += 1
+        return [_receipt(agent, part.offer, part.receipt, "")]
+
+    def disk_failed(self, agent: str) -> list[Effect]:
+        """The disk did not take an update: wait for it to be offered again."""
+        part = self.rnd.parts.get(agent)
+        if part is None or part.stage is Stage.ENDED:
+            return []
+        self._uploads.end(part)
+        part.reset()
+        return [DropSpool(self._key(agent))]
+
+    # ------------------------------------------------------------------- time
+
+    def tick(self, now: float) -> list[Effect]:
+        """Repeat what was not answered, and send what may be sent."""
+        effects = self._uploads.tick(now) + self._distribution.pump(now)
+        for agent, part in self.rnd.parts.items():
+            if part.stage is Stage.WORKING and not part.answered and now >= part.order_again_at:
+                self._counters["order_again"] += 1
+                part.order_wait_s *= 2
+                effects.append(self._order(agent, part, now))
+        return effects
+
+    def next_due(self, now: float) -> float:
+        """Return when `tick`, or a look at the close, is wanted."""
+        dues = (self._uploads.next_due(), self._distribution.next_due(now))
+        times = [self.rnd.next_due(now), *(due for due in dues if due is not None)]
+        times += [
+            part.order_again_at
+            for part in self.rnd.parts.values()
+            if part.stage is Stage.WORKING and not part.answered
+        ]
+        return min(times)
+
+    def close(self, now: float) -> list[Effect]:
+        """End everything that is under way; tell those who still work."""
+        rnd = self.rnd
+        rnd.closed, rnd.closed_at = True, now
+        self.outcomes = rnd.outcomes(now)
+        effects: list[Effect] = []
+        for agent, part in rnd.parts.items():
+            self._uploads.end(part)
+            if part.stage is not Stage.ENDED:
+                effects.append(ToAgent(agent, RoundClosed(run=rnd.run, round=rnd.round)))
+        return effects
+
+    def late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
+        """Answer an update that comes after the close: it changes nothing."""
+        part = self.rnd.parts.get(agent)
+        if part is not None and part.receipt is not None:
+            return [_receipt(agent, offer, part.receipt, part.reason[:60])]
+        refused, _ = refuse_offer(offer, self.rnd.order, base=self.rnd.base, model=self.model)
+        if part is None or refused or now > self.rnd.give_up:
+            self._counters["expired"] += 1
+            return [_receipt(agent, offer, ReceiptStatus.EXPIRED, "the round is over")]
+        self._counters["late_after_close"] += 1
+        tau = round((now - self.rnd.began_at) * 1000)
+        return [
+            _receipt(agent, offer, ReceiptStatus.LATE, "the round is closed"),
+            Note(agent, f"update of round {offer.round} after the close, {tau} ms after the order"),
+        ]
+
+    # ----------------------------------------------------------------- details
+
+    def _reject(
+        self, agent: str, offer: UpdateOffer, reason: str, detail: str, now: float
+    ) -> list[Effect]:
+        self._counters[f"rejected_{reason}"] += 1
+        self.rnd.reject(agent, reason, now)
+        data: dict[str, object] = {"round": self.rnd.round, "agent": agent, "reason": reason}
+        return [
+            *self._end(agent, now, True),
+            _receipt(agent, offer, ReceiptStatus.REJECTED, reason),
+            Event("update_rejected", data),
+            Note(agent, f"update of round {self.rnd.round} rejected: {reason}: {detail}"),
+        ]
+
+    def _end(self, agent: str, now: float, changed: bool) -> list[Effect]:
+        """Clear up after an agent that ended without an update."""
+        if not changed:
+            return []
+        part = self.rnd.parts[agent]
+        self._uploads.end(part)
+        self._spooled.pop(agent, None)
+        key, tau = self._key(agent), self.rnd.tau_ms(part, now)
+        effects: list[Effect] = []
+        if part.offer is not None:
+            effects.append(DropSpool(key))
+        if part.status is not OutcomeStatus.GONE:
+            # Who left may come back; the others have said their last word.
+            effects.append(NoteEnd(key, part.status, part.reason, tau))
+        return effects + self._distribution.answered(agent, now)
+
+    def _order(self, agent: str, part: Part, now: float) -> ToAgent:
+        rnd = self.rnd
+        part.order_again_at = now + part.order_wait_s
+        first = min(self.model.chunk_bytes, self.model.size + HEADER_ROOM)
+        order = TrainOrder(
+            run=rnd.run,
+            round=rnd.round,
+            task=rnd.order.task,
+            model=rnd.base,
+            size=self.model.size,
+            chunk_bytes=self.model.chunk_bytes,
+            deadline_ms=max(0, round((rnd.deadline - now) * 1000)),
+            give_up_ms=max(0, round((rnd.give_up - now) * 1000)),
+            iterations=part.assignment.iterations,
+            credit=self._uploads.first_credit(part, first),
+            price=part.assignment.price,
+            context_seq=part.assignment.context_seq,
+        )
+        return ToAgent(agent, order)
+
+    def _key(self, agent: str) -> Key:
+        return (self.rnd.run, self.rnd.round, agent)
+
+
+def _receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) -> ToAgent:
+    receipt = Receipt(
+        run=offer.run, round=offer.round, digest=offer.digest, status=status, reason=reason
+    )
+    return ToAgent(agent, receipt)
+
+
+def _same_content(stored: UpdateOffer, offer: UpdateOffer) -> bool:
+    return (stored.digest, stored.size, stored.chunk_bytes) == (
+        offer.digest,
+        offer.size,
+        offer.chunk_bytes,
+    )

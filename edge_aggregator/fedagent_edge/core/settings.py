@@ -1,0 +1,33 @@
+"""What the core is told, and what it must remember."""
+
+from dataclasses import dataclass
+
+from fedagent_protocol.messages import CHUNK_BYTES, RoundReport
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSettings:
+    """What the core is told of the configuration."""
+
+    edge: str
+    epoch: str
+    name: str = ""
+    software: str = ""
+    broker: str = ""
+    chunk_bytes: int = CHUNK_BYTES
+    credit_bytes: int = 8 << 20
+    need_wait_s: float = 0.05
+    max_model_bytes: int = 512 << 20
+
+
+@dataclass(slots=True)
+class Memory:
+    """What survives a restart: the run, its task, the model, and an unreceipted report."""
+
+    run: str = ""
+    task: str = ""
+    body: bytes = b""
+    model: str = ""
+    model_bytes: int = 0
+    last_round: int = 0
+    report: RoundReport | None = None

@@ -1,0 +1,80 @@
+"""Which broker to look for a coordinator on: the typed one, adverts, the shared one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from fedagent_protocol.transport.discovery import Advert
+from fedagent_protocol.transport.mqtt import BrokerAddress
+from fedagent_protocol.transport.settings import broker_address
+
+from .config import EdgeConfig
+
+PATIENCE_S = 6.0
+"""How long an address may stay without a welcome when there is another one to try."""
+
+
+class CoordinatorSearch:
+    """Tries the candidates in turn until this edge is served.
+
+    Args:
+        config: May name an address, which is then the only candidate.
+        shared: The broker of all roles, if there is one.
+        tls: Whether addresses must be encrypted ones.
+        served: Whether a coordinator serves this edge now.
+        dial: Connects to an address in place of another.
+    """
+
+    def __init__(
+        self,
+        config: EdgeConfig,
+        *,
+        shared: BrokerAddress | None,
+        tls: bool,
+        served: Callable[[], bool],
+        dial: Callable[[BrokerAddress], Awaitable[None]],
+    ) -> None:
+        self._fixed: list[BrokerAddress] = []
+        if config.coordinator is not None:
+            self._fixed = [broker_address("coordinator", config.coordinator, tls=tls)]
+        self._shared = [shared] if shared is not None and not self._fixed else []
+        self._seen: list[BrokerAddress] = []
+        self._served = served
+        self._dial = dial
+        self._changed = asyncio.Event()
+
+    def adverts(self, adverts: frozenset[Advert]) -> None:
+        """Take in who is on the network, in an order that all edges share."""
+        self._seen = [advert.address for advert in sorted(adverts, key=lambda one: one.id)]
+        self._changed.set()
+
+    @property
+    def candidates(self) -> list[BrokerAddress]:
+        """Addresses to try, the most likely first."""
+        if self._fixed:
+            return self._fixed
+        return [*self._seen, *(a for a in self._shared if a not in self._seen)]
+
+    async def run(self) -> None:
+        """Dial until cancelled."""
+        current: BrokerAddress | None = None
+        while True:
+            self._changed.clear()
+            candidates = self.candidates
+            if candidates and not self._served():
+                following = _after(candidates, current)
+                if following != current:
+                    current = following
+                    await self._dial(current)
+            waiting = PATIENCE_S if len(candidates) != 1 or candidates[0] != current else None
+            try:
+                async with asyncio.timeout(waiting):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+
+def _after(candidates: list[BrokerAddress], current: BrokerAddress | None) -> BrokerAddress:
+    """Return the candidate to try after the current one."""
+    if current not in candidates:
+        return candidates[0]
+    return candidates[(candidates.index(current) + 1) % len(candidates)]

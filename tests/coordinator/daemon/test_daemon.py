@@ -1,0 +1,293 @@
+"""The real process with a real broker; the test plays an edge by hand through a link."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from fedagent_coordinator.store import Store
+from fedagent_protocol import messages as m
+from fedagent_protocol import topics
+from fedagent_protocol.codec import decode_coordinator_to_edge, encode
+from fedagent_protocol.transport.broker import Broker, BrokerSpec
+from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
+from fedagent_task import models
+from fedagent_task.recipe import parse_recipe
+from tests.coordinator.runtime.harness import RECIPE, toy_edges
+from tests.coordinator.toy_edge import ToyEdge
+
+Event = dict[str, object]
+LIMIT_S = 30.0
+
+
+@dataclass
+class Process:
+    """A coordinator as a child process; its events are read as they come."""
+
+    child: asyncio.subprocess.Process
+    events: list[Event] = field(default_factory=list)
+
+    async def until(self, name: str) -> Event:
+        """Return the first event of that name that has not been read yet."""
+        assert self.child.stdout is not None
+        async with asyncio.timeout(LIMIT_S):
+            while line := await self.child.stdout.readline():
+                event: Event = json.loads(line)
+                self.events.append(event)
+                if event["event"] == name:
+                    return event
+        pytest.fail(f"no event {name}; there were {self.events}")
+
+    async def ended(self) -> int:
+        """Return the exit code."""
+        assert self.child.stdout is not None
+        async with asyncio.timeout(LIMIT_S):
+            while line := await self.child.stdout.readline():
+                self.events.append(json.loads(line))
+            return await self.child.wait()
+
+
+def write_recipe(folder: Path) -> Path:
+    path = folder / "toy.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+@asynccontextmanager
+async def coordinator(
+    folder: Path, failpoint: str = "", **changes: object
+) -> AsyncIterator[Process]:
+    config = {
+        "data_dir": str(folder / "data"),
+        "recipe": str(write_recipe(folder)),
+        "broker": "embedded",
+        "discovery": "off",
+        "json_events": True,
+        "watch_parent": True,
+        "linger_s": 0.5,
+        **changes,
+    }
+    with (folder / "log.txt").open("ab") as log:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "fedagent_coordinator",
+            "--config",
+            json.dumps(config),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, "FEDAGENT_FAILPOINT": failpoint},
+        )
+    process = Process(child)
+    try:
+        yield process
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await process.ended()
+        # asyncio leaves the pipe to the collector otherwise.
+        assert child.stdin is not None
+        child.stdin.close()
+
+
+class HandEdge:
+    """A toy edge on a real link."""
+
+    def __init__(self, toy: ToyEdge, address: str) -> None:
+        self.toy = toy
+        self.kinds: list[str] = []
+        self.link = Link(
+            BrokerAddress.parse(address),
+            client_id=f"e-{toy.id}",
+            on_arrivals=self._arrived,
+            on_state=lambda _up: None,
+        )
+
+    async def __aenter__(self) -> Self:
+        subscribed = self.link.subscribe(*topics.edge_wan_filters("default", self.toy.id))
+        await self.link.start()
+        await subscribed
+        self._beat = asyncio.create_task(self._tick())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._beat.cancel()
+        await asyncio.gather(self._beat, return_exceptions=True)
+        await self.link.stop()
+
+    def say(self, message: m.EdgeToCoordinator) -> None:
+        topic = topics.edge_up("default", self.toy.id, m.kind(message))
+        self.link.publish(topic, encode(message))
+
+    def _arrived(self, batch: list[Arrival]) -> None:
+        for arrival in batch:
+            message = decode_coordinator_to_edge(arrival.payload)
+            self.kinds.append(m.kind(message))
+            for answer in self.toy.receive(message, asyncio.get_running_loop().time()):
+                self.say(answer)
+
+    async def _tick(self) -> None:
+        while True:
+            for message in self.toy.tick(asyncio.get_running_loop().time()):
+                self.say(message)
+            await asyncio.sleep(0.05)
+
+
+def toy() -> ToyEdge:
+    return toy_edges(parse_recipe(RECIPE))[0]
+
+
+def test_a_whole_run_over_a_real_broker(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(tmp_path) as process:
+            ready = await process.until("ready")
+            assert ready.keys() >= {"id", "broker", "broker_kind", "site", "run", "resumed"}
+            async with HandEdge(toy(), str(ready["broker"])) as edge:
+                end = await process.until("end")
+                assert end["rounds_done"] == 4
+                assert end["ledger_balanced"] is True
+                assert await process.ended() == 0
+                assert edge.toy.ended == "rounds"
+            rounds = [event for event in process.events if event["event"] == "round"]
+            assert [event["round"] for event in rounds] == [1, 2, 3, 4]
+            timing = rounds[1]["timing_ms"]
+            assert isinstance(timing, dict)
+            assert sum(timing.values()) < 1000.0
+
+    asyncio.run(scenario())
+    result = json.loads((tmp_path / "data" / "result.json").read_text())
+    assert result["reason"] == "rounds"
+
+
+def test_a_killed_coordinator_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(tmp_path, "coordinator.reserved:kill@2") as process:
+            ready = await process.until("ready")
+            async with HandEdge(toy(), str(ready["broker"])) as edge:
+                assert await process.ended() == -signal.SIGKILL
+                async with coordinator(tmp_path) as again:
+                    ready = await again.until("ready")
+                    assert ready["resumed"] is True
+                    # The stored port was taken again: the edge needs no new address.
+                    assert ready["broker"] == str(edge.link.address)
+                    assert (await again.until("end"))["rounds_done"] == 4
+                    assert await again.ended() == 0
+
+    asyncio.run(scenario())
+    with Store(tmp_path / "data") as store:
+        run = store.read.run()
+        states = [row.state for row in store.read.rounds(run.run_id)]
+        assert states == ["done", "void", "done", "done", "done"]
+        assert store.read.ledger.verify().balanced
+
+
+def test_large_models_are_checked_and_merged_beside_the_heartbeat(tmp_path: Path) -> None:
+    sets = ["model.features=60000", "rounds.count=2", "evaluation.dataset=none"]
+    big = toy_edges(parse_recipe(RECIPE, sets))[0]
+    big.chunk_bytes = 256 * 1024
+
+    async def scenario() -> None:
+        async with coordinator(tmp_path, sets=sets) as process:
+            ready = await process.until("ready")
+            async with HandEdge(big, str(ready["broker"])):
+                assert (await process.until("end"))["rounds_done"] == 2
+            digests = [event["digest"] for event in process.events if event["event"] == "model"]
+            assert len(set(digests)) == 2
+            assert digests[-1] == big.digest
+
+    asyncio.run(scenario())
+    assert (tmp_path / "data" / "models" / big.digest).stat().st_size == len(big.model)
+
+
+def test_a_shared_broker_carries_the_run(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = Broker(BrokerSpec(data_dir=tmp_path / "broker", kind="embedded"))
+        address = await broker.start()
+        try:
+            async with (
+                coordinator(tmp_path, broker=f"mqtt://{address}") as process,
+                HandEdge(toy(), str(address)),
+            ):
+                assert (await process.until("ready"))["broker_kind"] == "external"
+                assert (await process.until("end"))["rounds_done"] == 4
+                assert await process.ended() == 0
+        finally:
+            await broker.stop()
+
+    asyncio.run(scenario())
+
+
+def test_garbage_changes_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(tmp_path) as process:
+            ready = await process.until("ready")
+            async with HandEdge(toy(), str(ready["broker"])) as edge:
+                for kind in ("report", "columns", "edge-hello", "nonsense"):
+                    topic = topics.edge_up("default", "edge-0", kind)
+                    edge.link.publish(topic, b"\xff\x00garbage")
+                    edge.link.publish(topic, b"")
+                assert (await process.until("end"))["rounds_done"] == 4
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["sigterm", "sigint", "parent"])
+def test_it_ends_cleanly_and_soon(tmp_path: Path, how: str) -> None:
+    async def scenario() -> None:
+        async with coordinator(tmp_path) as process:
+            await process.until("waiting")
+            began = asyncio.get_running_loop().time()
+            if how == "parent":
+                assert process.child.stdin is not None
+                process.child.stdin.close()
+            else:
+                process.child.send_signal(signal.SIGTERM if how == "sigterm" else signal.SIGINT)
+            assert await process.ended() == 0
+            assert asyncio.get_running_loop().time() - began < 3.0
+
+    asyncio.run(scenario())
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    async def code(**changes: object) -> int:
+        async with coordinator(tmp_path, "", **changes) as process:
+            return await process.ended()
+
+    async def scenario() -> None:
+        assert await code(recipe=str(tmp_path / "missing.toml")) == 2
+        assert await code(site="Not A Site") == 2
+        assert await code(policy="nobody") == 34
+        assert await code(sets=["evaluation.dataset=missing.npz"]) == 36
+        async with coordinator(tmp_path) as first:
+            await first.until("waiting")
+            assert await code() == 75
+            first.child.send_signal(signal.SIGTERM)
+            assert await first.ended() == 0
+        assert await code(seed=99) == 31
+        async with coordinator(tmp_path, sets=["rounds.count=1"], new_run=True) as process:
+            ready = await process.until("ready")
+            async with HandEdge(toy(), str(ready["broker"])):
+                assert await process.ended() == 0
+        async with coordinator(tmp_path, sets=["rounds.count=1"]) as process:
+            assert (await process.until("finished"))["rounds_done"] == 1
+            assert await process.ended() == 0
+        log = (tmp_path / "log.txt").read_text()
+        assert "--new-run" in log
+        assert "Traceback" not in log
+
+    asyncio.run(scenario())
+
+
+def test_the_manifest_of_the_toy_is_the_recipes(tmp_path: Path) -> None:
+    recipe = parse_recipe(RECIPE)
+    assert toy().manifest == models.create(recipe.model).manifest()

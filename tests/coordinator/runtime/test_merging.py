@@ -1,0 +1,73 @@
+"""The mean of edge models, and the judging of the global one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_coordinator.evaluation import held_out
+from fedagent_coordinator.merging import EdgeModel, merge_models
+from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
+from fedagent_task import models
+from fedagent_task.errors import DatasetError
+
+from .harness import recipe
+
+SHAPES = {"bias": (3,), "weight": (3, 4)}
+MANIFEST = Manifest.of({name: np.zeros(s, np.float32) for name, s in SHAPES.items()})
+
+
+def model(seed: int, scale: float = 1.0) -> bytes:
+    rng = np.random.default_rng(seed)
+    return encode_tensors(
+        {n: (scale * rng.normal(size=s)).astype(np.float32) for n, s in SHAPES.items()}
+    )
+
+
+def edge_model(data: bytes, weight: float) -> EdgeModel:
+    return EdgeModel(digest_of(data), data, weight)
+
+
+@given(weights=st.lists(st.floats(1e-3, 1e9), min_size=2, max_size=5), scale=st.floats(1e-3, 1e30))
+def test_it_is_the_weighted_mean_in_float64(weights: list[float], scale: float) -> None:
+    parts = [model(i, scale) for i in range(len(weights))]
+    merged = merge_models([edge_model(d, w) for d, w in zip(parts, weights, strict=True)], MANIFEST)
+    assert digest_of(merged.data) == merged.digest
+    got = decode_tensors(merged.data, MANIFEST)
+    for name in SHAPES:
+        stack = np.stack([decode_tensors(d, MANIFEST)[name].astype(np.float64) for d in parts])
+        want = np.average(stack, axis=0, weights=weights)
+        assert np.allclose(got[name].astype(np.float64), want, rtol=1e-6, atol=1e-6 * scale)
+
+
+def test_the_mean_of_one_model_is_that_model() -> None:
+    data = model(1)
+    merged = merge_models([edge_model(data, 5.0)], MANIFEST)
+    assert merged.digest == digest_of(data)
+    assert merged.data == b""
+
+
+def test_models_that_do_not_fit_are_left_out_with_a_reason() -> None:
+    good = model(1)
+    nan = encode_tensors({n: np.full(s, np.nan, np.float32) for n, s in SHAPES.items()})
+    other = encode_tensors({"weight": np.zeros((3, 4), np.float32)})
+    merged = merge_models([edge_model(d, 1.0) for d in (nan, good, other, b"garbage")], MANIFEST)
+    assert merged.digest == digest_of(good)
+    assert merged.refused[digest_of(nan)] == "non_finite"
+    assert merged.refused[digest_of(other)].startswith("manifest_mismatch")
+    assert len(merged.refused) == 3
+    assert merge_models([edge_model(nan, 1.0)], MANIFEST).digest == ""
+
+
+def test_the_held_out_set_judges_a_model() -> None:
+    given_recipe = recipe()
+    judge = held_out(given_recipe)
+    assert judge is not None
+    start = encode_tensors(models.create(given_recipe.model).init(3))
+    found = judge.judge(start)
+    assert found.count > 300
+    assert found.accuracy is not None
+    assert 0.0 <= found.accuracy < 0.5
+    assert held_out(recipe("evaluation.dataset=none")) is None
+    with pytest.raises(DatasetError, match="features"):
+        held_out(recipe("model.features=63"))
