@@ -9,10 +9,11 @@ from fedagent_protocol.transport.errors import DataDirBusyError, LinkError
 
 from .config import load
 from .daemon import EdgeDaemon
-from .errors import EdgeError
+from .errors import EdgeError, StateError
 
 EXIT_CONFIG = 2
 EXIT_FAILED = 20
+EXIT_DISK = 21
 EXIT_BUSY = 75
 
 
@@ -33,6 +34,9 @@ def main() -> int:
     except DataDirBusyError as error:
         print(f"fedagent edge: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_BUSY
+    except StateError as error:
+        print(f"fedagent edge: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_DISK
     except (LinkError, EdgeError, OSError) as error:
         print(f"fedagent edge: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_FAILED

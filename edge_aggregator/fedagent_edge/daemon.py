@@ -1,9 +1,8 @@
-"""The edge as a process: brokers, links, discovery and one timer around the runtime."""
+"""The edge as a process: broker, links, discovery and one timer around the runtime."""
 
 import asyncio
 import functools
 import gc
-import json
 import logging
 import os
 import signal
@@ -11,8 +10,9 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import msgspec
 
 from fedagent_protocol import topics
 from fedagent_protocol.codec import (
@@ -22,22 +22,26 @@ from fedagent_protocol.codec import (
     encode,
 )
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.messages import AnyMessage, CoordinatorBeacon, kind
+from fedagent_protocol.messages import AnyMessage, kind
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Advert, Discovery
+from fedagent_protocol.transport.errors import LinkError, safe_text
 from fedagent_protocol.transport.identity import load_or_create
 from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
-from fedagent_protocol.transport.settings import broker_address, shared_broker
+from fedagent_protocol.transport.settings import shared_broker
 
 from .config import EdgeConfig
-from .core.edge import EdgeSettings
-from .core.effects import Event
+from .core.effects import Event, Note
+from .core.settings import EdgeSettings
+from .errors import StateError
+from .jobs import JobQueue
 from .runtime import EdgeRuntime, Job, Outward, PublishModel, SendAgent, SendCoordinator
+from .search import CoordinatorSearch
 from .state import boot_id
 
-INLINE_BYTES = 512 * 1024
-"""Smaller jobs are done at once: a hop to another thread costs more."""
+NOTES_PER_S = 5.0
+"""Log lines about refused messages; the rest is only counted."""
 
 _log = logging.getLogger(__name__)
 _parse = functools.lru_cache(maxsize=4096)(topics.parse)
@@ -51,12 +55,12 @@ class EdgeDaemon:
         self._directory = Path(config.data_dir)
         self._tls = config.tls.files() if config.tls is not None else None
         self._stop = asyncio.Event()
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="edge-jobs")
+        self._fatal: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._notes = NOTES_PER_S
+        self._noted_at = 0.0
         self._lan: Link | None = None
         self._wan: Link | None = None
-        self._wan_address: BrokerAddress | None = None
-        self._dialling: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Run until told to stop.
@@ -64,45 +68,68 @@ class EdgeDaemon:
         Raises:
             DataDirBusyError: Another process uses the directory.
             LinkError: Broker or certificates cannot be used.
+            StateError: The directory's files cannot be used.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
         with DataDirLock(self._directory):
             self._loop = asyncio.get_running_loop()
             self._watch_signals()
-            await self._serve()
+            self._id = load_or_create(self._directory).id
+            broker, address = await self._start_broker()
+            try:
+                await self._serve(address, broker)
+            finally:
+                if broker is not None:
+                    await broker.stop()
+        if self._fatal is not None:
+            raise self._fatal
 
-    async def _serve(self) -> None:
-        config = self._config
-        self._id = load_or_create(self._directory).id
-        broker, address = await self._start_broker()
-        discovery = Discovery(
-            config.site, scope="loopback" if config.discovery == "loopback" else "lan"
-        )
-        self._runtime = EdgeRuntime(
-            self._directory,
-            EdgeSettings(
-                edge=self._id,
-                epoch=uuid.uuid4().hex,
-                name=config.name,
-                broker=str(address),
-                chunk_bytes=config.chunk_bytes,
-                credit_bytes=config.credit_bytes,
-                need_wait_s=config.need_wait_ms / 1000,
-            ),
-            now=time.monotonic(),
-            boot=boot_id(),
-        )
+    async def _serve(self, address: BrokerAddress, broker: Broker | None) -> None:
+        loopback = self._config.discovery == "loopback"
+        discovery = Discovery(self._config.site, scope="loopback" if loopback else "lan")
+        self._runtime = self._open_runtime(address)
+        self._jobs = JobQueue(self._loop, self._job_done, self._fail)
         try:
             self._lan = self._link(address, "lan", self._from_agents, self._lan_state)
             await self._lan.start()
-            self._lan.subscribe(*topics.edge_lan_filters(config.site, self._id))
+            self._lan.subscribe(*topics.edge_lan_filters(self._config.site, self._id))
+            self._schedule()
             self._emit_ready(broker, address)
-            await self._find_coordinator(discovery, address, external=broker is None)
             # What lives from here on is short-lived or small: collecting less often pays.
+            gc.collect()
             gc.freeze()
-            await self._stop.wait()
+            async with asyncio.TaskGroup() as group:
+                search = CoordinatorSearch(
+                    self._config,
+                    shared=address if broker is None else None,
+                    tls=self._tls is not None,
+                    served=self._is_served,
+                    dial=self._dial,
+                )
+                task = group.create_task(
+                    self._find(search, discovery, address, external=broker is None),
+                    name="find-coordinator",
+                )
+                await self._stop.wait()
+                task.cancel()
         finally:
-            await self._close(discovery, broker)
+            await self._close(discovery)
+
+    def _is_served(self) -> bool:
+        wan = self._wan
+        return wan is not None and wan.connected and self._runtime.core.upstream.joined
+
+    def _open_runtime(self, address: BrokerAddress) -> EdgeRuntime:
+        config = self._config
+        settings = EdgeSettings(
+            edge=self._id,
+            epoch=uuid.uuid4().hex,
+            name=config.name,
+            broker=str(address),
+            chunk_bytes=config.chunk_bytes,
+            credit_bytes=config.credit_bytes,
+            need_wait_s=config.need_wait_ms / 1000,
+        )
+        return EdgeRuntime(self._directory, settings, now=time.monotonic(), boot=boot_id())
 
     async def _start_broker(self) -> tuple[Broker | None, BrokerAddress]:
         config = self._config
@@ -120,47 +147,35 @@ class EdgeDaemon:
         broker = Broker(spec)
         return broker, await broker.start()
 
-    async def _find_coordinator(
-        self, discovery: Discovery, lan: BrokerAddress, *, external: bool
+    async def _find(
+        self,
+        search: CoordinatorSearch,
+        discovery: Discovery,
+        lan: BrokerAddress,
+        *,
+        external: bool,
     ) -> None:
-        config = self._config
-        if config.discovery != "off":
+        """Advertise this edge, and keep looking for a coordinator."""
+        if self._config.discovery != "off":
             await discovery.start()
-            advert = Advert("edge", self._id, config.site, lan, topics.PROTOCOL_VERSION)
+            advert = Advert("edge", self._id, self._config.site, lan, topics.PROTOCOL_VERSION)
             await discovery.advertise(advert, external=external)
-        if config.coordinator is not None:
-            self._dial(broker_address("coordinator", config.coordinator, tls=self._tls is not None))
-            return
-        if config.discovery != "off":
-            discovery.browse("coordinator", self._coordinators)
-        if external:
-            self._dial(lan)
+            discovery.browse("coordinator", search.adverts)
+        await search.run()
 
-    def _coordinators(self, adverts: frozenset[Advert]) -> None:
-        known = {advert.address for advert in adverts}
-        if not known or self._wan_address in known:
-            return
-        if self._wan is not None and self._wan.connected:
-            return
-        self._dial(min(adverts, key=lambda advert: advert.id).address)
-
-    def _dial(self, address: BrokerAddress) -> None:
-        """Connect to the coordinator's broker, in place of another address."""
-        if address == self._wan_address:
-            return
-        self._wan_address = address
-        task = self._loop.create_task(self._redial(address), name="dial-coordinator")
-        self._dialling.add(task)
-        task.add_done_callback(self._dialling.discard)
-
-    async def _redial(self, address: BrokerAddress) -> None:
+    async def _dial(self, address: BrokerAddress) -> None:
+        """Connect to a coordinator's broker, in place of another one."""
         old, self._wan = self._wan, None
         if old is not None:
             await old.stop()
         link = self._link(address, "wan", self._from_coordinator, self._wan_state)
-        await link.start()
-        link.subscribe(*topics.edge_wan_filters(self._config.site, self._id))
+        try:
+            await link.start()
+        except LinkError as error:
+            _log.error("%s: coordinator at %s: %s", self._id, address, error)
+            return
         self._wan = link
+        link.subscribe(*topics.edge_wan_filters(self._config.site, self._id))
 
     def _link(
         self,
@@ -180,63 +195,65 @@ class EdgeDaemon:
     # ------------------------------------------------------------- in and out
 
     def _from_agents(self, arrivals: list[Arrival]) -> None:
-        assert self._lan is not None
-        counters = self._runtime.core.counters
+        link = self._lan
+        assert link is not None
         for arrival in arrivals:
-            try:
+            with self._guard("an agent's message"):
                 topic = _parse(arrival.topic)
-                if topic.direction is not Direction.AGENT_TO_EDGE:
+                if topic.direction is not Direction.AGENT_TO_EDGE or topic.edge != self._id:
                     continue
                 message = decode_agent_to_edge(arrival.payload)
-            except ProtocolError as error:
-                counters[error.reason] += 1
-                continue
-            idle = self._lan.pending_bytes == 0
-            self._perform(
-                self._runtime.from_agent(
-                    topic.agent, message, time.monotonic(), at=arrival.at, link_idle=idle
+                now, idle = time.monotonic(), link.pending_bytes == 0
+                self._perform(
+                    self._runtime.from_agent(
+                        topic.agent, message, now, at=arrival.at, link_idle=idle
+                    )
                 )
-            )
+        with self._guard("storing updates"):
+            self._perform(self._runtime.flush(time.monotonic()))
         self._schedule()
 
     def _from_coordinator(self, arrivals: list[Arrival]) -> None:
-        counters = self._runtime.core.counters
         for arrival in arrivals:
-            try:
+            with self._guard("a coordinator's message"):
                 topic = _parse(arrival.topic)
                 if topic.direction is not Direction.COORDINATOR_TO_EDGE:
                     continue
                 message = decode_coordinator_to_edge(arrival.payload)
-            except ProtocolError as error:
-                counters[error.reason] += 1
-                continue
-            if isinstance(message, CoordinatorBeacon) and message.coordinator != topic.coordinator:
-                counters["beacon_as_another"] += 1
-                continue
-            idle = self._wan is not None and self._wan.pending_bytes == 0
-            self._perform(
-                self._runtime.from_coordinator(
-                    topic.coordinator, message, time.monotonic(), link_idle=idle
+                now = time.monotonic()
+                idle = self._wan is not None and self._wan.pending_bytes == 0
+                self._perform(
+                    self._runtime.from_coordinator(topic.coordinator, message, now, link_idle=idle)
                 )
-            )
         self._schedule()
 
+    def _guard(self, what: str) -> "_Guard":
+        return _Guard(self._runtime, what, self._fail)
+
+    def _fail(self, error: Exception) -> None:
+        """End the process: going on would break what was promised."""
+        _log.critical("%s: %s", self._id, error)
+        self._fatal = self._fatal or error
+        self._stop.set()
+
     def _perform(self, effects: list[Outward]) -> None:
+        site = self._config.site
         for effect in effects:
             match effect:
                 case SendAgent():
                     self._to_agent(effect.agent, effect.message)
                 case SendCoordinator():
-                    if self._wan is not None:
-                        topic = topics.edge_up(self._config.site, self._id, kind(effect.message))
-                        self._publish(self._wan, topic, effect.message)
+                    topic = topics.edge_up(site, self._id, kind(effect.message))
+                    self._publish(self._wan, topic, effect.message)
                 case PublishModel():
-                    topic = topics.model(self._config.site, self._id, effect.digest)
+                    topic = topics.model(site, self._id, effect.digest)
                     self._publish(self._lan, topic, effect.chunk)
                 case Job():
-                    self._work(effect)
+                    self._jobs.put(effect)
                 case Event():
                     self._emit(effect)
+                case Note():
+                    self._note(effect)
 
     def _to_agent(self, agent: str, message: AnyMessage) -> None:
         site = self._config.site
@@ -247,21 +264,20 @@ class EdgeDaemon:
         self._publish(self._lan, topic, message)
 
     def _publish(self, link: Link | None, topic: str, message: AnyMessage) -> None:
-        if link is not None:
-            link.publish(topic, encode(message))
-
-    def _work(self, job: Job) -> None:
-        if job.size <= INLINE_BYTES:
-            result = job.work()
-            self._perform(job.done(result, time.monotonic()))
+        if link is None:
             return
+        try:
+            sent = link.publish(topic, encode(message))
+        except ProtocolError as error:
+            _log.error("%s: %s cannot be sent: %s", self._id, kind(message), error)
+            sent = False
+        if not sent:
+            self._runtime.core.counters["not_sent"] += 1
 
-        def finished(future: "asyncio.Future[object]") -> None:
-            if not future.cancelled():
-                self._perform(job.done(future.result(), time.monotonic()))
-                self._schedule()
-
-        self._loop.run_in_executor(self._worker, job.work).add_done_callback(finished)
+    def _job_done(self, job: Job, result: object) -> None:
+        with self._guard(f"the job {job.name}"):
+            self._perform(job.done(result, time.monotonic()))
+        self._schedule()
 
     def _schedule(self) -> None:
         if self._timer is not None:
@@ -272,41 +288,65 @@ class EdgeDaemon:
 
     def _tick(self) -> None:
         self._timer = None
-        self._perform(self._runtime.tick(time.monotonic()))
+        with self._guard("a tick"):
+            self._count_links()
+            self._perform(self._runtime.tick(time.monotonic()))
         self._schedule()
+
+    def _count_links(self) -> None:
+        """Show what the links dropped among the edge's own counters."""
+        for side, link in (("lan", self._lan), ("wan", self._wan)):
+            if link is not None:
+                for name, value in link.counters.items():
+                    self._runtime.core.counters[f"{side}_{name}"] = value
 
     def _lan_state(self, connected: bool) -> None:
         if connected:
-            self._perform(self._runtime.lan_up(time.monotonic()))
+            with self._guard("the agents' broker"):
+                self._perform(self._runtime.lan_up(time.monotonic()))
             self._schedule()
 
     def _wan_state(self, connected: bool) -> None:
         if connected:
-            # The link is in place only after this callback of its first connection.
-            self._loop.call_soon(self._wan_up)
-
-    def _wan_up(self) -> None:
-        self._perform(self._runtime.wan_up(time.monotonic()))
-        self._schedule()
+            with self._guard("the coordinator's broker"):
+                self._perform(self._runtime.wan_up(time.monotonic()))
+            self._schedule()
 
     # ------------------------------------------------------------- life cycle
 
     def _emit_ready(self, broker: Broker | None, address: BrokerAddress) -> None:
-        kind_ = broker.kind if broker is not None else str(address)
-        _log.info("%s: edge ready, broker %s (%s)", self._id, address, kind_)
+        broker_kind = broker.kind if broker is not None else str(address)
+        _log.info("%s: edge ready, broker %s (%s)", self._id, address, broker_kind)
         data: dict[str, object] = {
             "id": self._id,
             "broker": str(address),
-            "broker_kind": kind_,
+            "broker_kind": broker_kind,
             "port": address.port,
         }
         self._emit(Event("ready", data))
 
     def _emit(self, event: Event) -> None:
-        _log.debug("%s: %s %s", self._id, event.name, event.data)
+        level = logging.INFO if event.name.startswith("coordinator") else logging.DEBUG
+        _log.log(level, "%s: %s %s", self._id, event.name, event.data)
         if self._config.json_events:
-            sys.stdout.write(json.dumps({"event": event.name, **event.data}) + "\n")
-            sys.stdout.flush()
+            line = msgspec.json.encode({"event": event.name, **event.data})
+            try:
+                sys.stdout.buffer.write(line + b"\n")
+                sys.stdout.buffer.flush()
+            except OSError:
+                # Whoever read this is gone; `watch_parent` decides whether we go too.
+                _log.debug("%s: nobody reads the events", self._id)
+
+    def _note(self, note: Note) -> None:
+        """Log what was refused, but no more than a hostile peer should cause."""
+        now = time.monotonic()
+        self._notes = min(NOTES_PER_S, self._notes + (now - self._noted_at) * NOTES_PER_S)
+        self._noted_at = now
+        if self._notes < 1.0:
+            self._runtime.core.counters["not_logged"] += 1
+            return
+        self._notes -= 1.0
+        _log.warning("%s: %s: %s", self._id, note.agent or "coordinator", safe_text(note.text))
 
     def _watch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -319,16 +359,39 @@ class EdgeDaemon:
             self._loop.remove_reader(sys.stdin.fileno())
             self._stop.set()
 
-    async def _close(self, discovery: Discovery, broker: Broker | None) -> None:
+    async def _close(self, discovery: Discovery) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        await discovery.stop()
-        for task in list(self._dialling):
-            task.cancel()
-        for link in (self._lan, self._wan):
-            if link is not None:
-                await link.stop()
-        self._worker.shutdown(wait=True, cancel_futures=True)
+        stops = [link.stop() for link in (self._lan, self._wan) if link is not None]
+        await asyncio.gather(discovery.stop(), *stops)
+        self._jobs.close()
         self._runtime.close()
-        if broker is not None:
-            await broker.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class _Guard:
+    """Keep one bad message from taking the others of its batch along."""
+
+    def __init__(self, runtime: EdgeRuntime, what: str, fail: Callable[[Exception], None]) -> None:
+        self._runtime = runtime
+        self._what = what
+        self._fail = fail
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind_: object, error: BaseException | None, trace: object) -> bool:
+        """Count what is foreign, end on what is ours to keep, log what nobody foresaw."""
+        counters = self._runtime.core.counters
+        if isinstance(error, ProtocolError):
+            counters[error.reason] += 1
+        elif isinstance(error, StateError):
+            self._fail(error)
+        elif isinstance(error, Exception):
+            counters["internal_errors"] += 1
+            if counters["internal_errors"] <= 3:
+                _log.error("%s could not be handled", self._what, exc_info=error)
+        else:
+            return False
+        return True

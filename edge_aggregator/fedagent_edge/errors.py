@@ -1,4 +1,10 @@
-"""Errors of the edge."""
+"""Errors of the edge.
+
+::
+
+    EdgeError
+    └── StateError           the edge's own files cannot be read or written
+"""
 
 from pathlib import Path
 
@@ -7,25 +13,20 @@ class EdgeError(Exception):
     """Base of the edge's errors."""
 
 
-class EdgeConfigError(EdgeError):
-    """Raised when the configuration cannot be used."""
-
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(key, reason)
-        self.key = key
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.reason}"
-
-
 class StateError(EdgeError):
-    """Raised when the edge's own files cannot be read."""
+    """Raised when the edge's own files cannot be read or written."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
+    def __init__(self, path: Path, reason: str, mend: str) -> None:
+        super().__init__(path, reason, mend)
         self.path = path
         self.reason = reason
+        self.mend = mend
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}; delete the file to start with an empty edge"
+        return f"{self.path}: {self.reason}; {self.mend}"
+
+
+def disk_refused(path: Path, error: OSError) -> StateError:
+    """Return the error for a disk that does not take what must not be lost."""
+    mend = "make room or mend the disk, then start the edge again"
+    return StateError(path, error.strerror or str(error), mend)

@@ -6,10 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from .runtime import Job
-
-INLINE_BYTES = 256 * 1024
-"""Smaller jobs are done at once: a hop to another thread costs more."""
+from .runtime import SMALL_BYTES, Job
 
 
 class JobQueue:
@@ -51,7 +48,7 @@ class JobQueue:
         while self._queue and not self._busy and not self._closed:
             job = self._queue.popleft()
             self._busy = True
-            if job.size > INLINE_BYTES:
+            if job.size > SMALL_BYTES:
                 future = self._loop.run_in_executor(self._worker, job.work)
                 future.add_done_callback(functools.partial(self._ended, job))
                 return

@@ -1,16 +1,18 @@
 """The edge's core with its disk: synchronous, without clock, thread or network.
 
 The daemon, and the virtual testbed, feed it messages and perform what it returns.
-A kill between any two disk effects is a `checkpoint` that does not return.
+A kill between any two disk effects is a `checkpoint` that does not return: drop the
+runtime, and open a new one on the same directory.
+
+Checkpoints: ``edge.round_saved``, ``edge.chunk_written``, ``edge.complete``,
+``edge.spooled``, ``edge.receipted``, ``edge.aggregated``, ``edge.reported``,
+``edge.spool_cleared``, ``edge.model_stored``, ``edge.model_saved``.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from fedagent_protocol.errors import DigestError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import (
     AgentToEdge,
@@ -20,13 +22,13 @@ from fedagent_protocol.messages import (
     EdgeToCoordinator,
     UpdateOffer,
 )
-from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors, locate, tensor_at
+from fedagent_protocol.tensors import Buffer, tensor_at
 from fedagent_protocol.transfer import Layout
-from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
+from fedagent_protocol.transport.blobs import BlobMissingError
 
 from .aggregation.mean import RunningMean
-from .core.admission import Verdict, check_content
-from .core.edge import EdgeCore, EdgeSettings, Memory
+from .core.admission import Verdict, check_content, locate_again
+from .core.edge import EdgeCore
 from .core.effects import (
     Admit,
     AdoptRun,
@@ -36,10 +38,14 @@ from .core.effects import (
     Effect,
     Event,
     FinishModel,
-    ForgetReport,
+    ForgetRound,
+    Key,
+    Note,
+    NoteEnd,
     OpenModel,
     OpenSpool,
     Publish,
+    SaveModel,
     SaveReport,
     SaveRound,
     SendChunk,
@@ -49,10 +55,15 @@ from .core.effects import (
     WriteSpool,
 )
 from .core.round import Restored
-from .spool import Head, Spool
-from .state import OpenRound, State, StateFile
+from .core.settings import EdgeSettings, Memory
+from .errors import disk_refused
+from .journal import Journal, OpenRound
+from .models import Models
+from .spool import Head, Recovered, Spool
+from .state import State, StateFile
 
-KEPT_MODELS = 4
+SMALL_BYTES = 256 * 1024
+"""Models up to this size are handled at once: a hop to another thread costs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +90,19 @@ class PublishModel:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskError:
+    """What a job returns when the disk refused."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """Work of `size` bytes; run it, anywhere but in order, and hand the result to `done`."""
+    """Work on a model of `size` bytes.
+
+    Run `work` anywhere, jobs one after the other in the order given, and hand its
+    result to `done` where the runtime lives.
+    """
 
     name: str
     size: int
@@ -88,7 +110,7 @@ class Job:
     done: Callable[[object, float], "list[Outward]"]
 
 
-Outward = SendAgent | SendCoordinator | PublishModel | Job | Event
+Outward = SendAgent | SendCoordinator | PublishModel | Job | Event | Note
 
 
 class EdgeRuntime:
@@ -100,6 +122,9 @@ class EdgeRuntime:
         now: The caller's monotonic clock.
         boot: Id of the boot that `now` belongs to.
         checkpoint: Called between any two disk effects.
+
+    Raises:
+        StateError: The directory's files cannot be used. Any method may raise it.
     """
 
     def __init__(
@@ -114,14 +139,17 @@ class EdgeRuntime:
         self._checkpoint = checkpoint
         self._boot = boot
         self._file = StateFile(directory / "state.msgpack")
-        self._blobs = BlobStore(directory / "models")
+        self._models = Models(directory / "models", max_bytes=settings.max_model_bytes)
         self._spool = Spool(directory / "spool")
+        self._journal = Journal(directory / "spool" / "round.journal")
         self._mean = RunningMean()
-        self._manifest: Manifest | None = None
-        self._manifest_run = ""
-        self._models: list[str] = []
-        self._open_round: OpenRound | None = None
-        stored = self._file.load() or State(boot=boot)
+        self._whole: dict[Key, bytes] = {}
+        self._unsynced: list[Admit] = []
+        self._positions = 0
+        self._base = ""
+        self._directory = directory
+        self._overdue: list[str] = []
+        stored = self._file.load() or State()
         self.core = EdgeCore(settings, self._memory(stored))
         self._resume(stored, now)
 
@@ -129,46 +157,85 @@ class EdgeRuntime:
 
     def lan_up(self, now: float) -> list[Outward]:
         """The agents' broker is connected."""
-        return self._perform(self.core.lan_up(now))
+        return self._perform(self.core.lan_up(now), now)
 
     def wan_up(self, now: float) -> list[Outward]:
         """The coordinator's broker is connected."""
-        return self._perform(self.core.wan_up(now))
+        return self._perform(self.core.wan_up(now), now)
 
     def from_agent(
         self, agent: str, message: AgentToEdge, now: float, *, at: float, link_idle: bool
     ) -> list[Outward]:
-        """Take in a message of an agent."""
-        return self._perform(self.core.from_agent(agent, message, now, at=at, link_idle=link_idle))
+        """Take in a message of an agent; `at` is when the network had it."""
+        effects = self.core.from_agent(agent, message, now, at=at, link_idle=link_idle)
+        return self._perform(effects, now)
 
     def from_coordinator(
         self, coordinator: str, message: CoordinatorToEdge, now: float, *, link_idle: bool
     ) -> list[Outward]:
-        """Take in a message of the coordinator."""
+        """Take in a message of the coordinator; its id is known of beacons only."""
         effects = self.core.from_coordinator(coordinator, message, now, link_idle=link_idle)
-        return self._perform(effects)
+        return self._perform(effects, now)
+
+    def flush(self, now: float) -> list[Outward]:
+        """Make the small updates durable that were complete together, and receipt them.
+
+        To be called after each batch of messages; `tick` does it too.
+        """
+        batch, self._unsynced = self._unsynced, []
+        if not batch:
+            return []
+        self._checkpoint("edge.complete")
+        try:
+            self._store(batch)
+        except OSError as error:
+            detail = str(error)[:120]
+            failed = [self.core.disk_failed(admit.key, detail) for admit in batch]
+            return [one for effects in failed for one in self._perform(effects, now)]
+        self._checkpoint("edge.spooled")
+        outward: list[Outward] = []
+        for admit in batch:
+            outward += self._perform(self.core.admitted(admit.key, now), now)
+        self._overdue.append("edge.receipted")
+        return outward
 
     def tick(self, now: float) -> list[Outward]:
         """Do what is due."""
-        return self._perform(self.core.tick(now))
+        flushed = self.flush(now)
+        return flushed + self._perform(self.core.tick(now), now)
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
-        return self.core.next_due(now)
+        return now if self._unsynced else self.core.next_due(now)
 
     def close(self) -> None:
-        """Close all files."""
-        self._spool.close()
+        """Close the journal."""
+        self._journal.close()
+
+    def _store(self, batch: list[Admit]) -> None:
+        whole = [(admit, self._whole.pop(admit.key, b"")) for admit in batch]
+        heads = []
+        for admit, data in whole:
+            self._positions += 1
+            heads.append(_fate_head(admit, self._positions))
+            self._journal.append(heads[-1], data)
+        self._journal.sync()
+        for head, (_, data) in zip(heads, whole, strict=True):
+            if head.weight > 0:
+                _add(self._mean, data, head.weight)
 
     # ------------------------------------------------------------ disk effects
 
-    def _perform(self, effects: list[Effect]) -> list[Outward]:
+    def _perform(self, effects: list[Effect], now: float) -> list[Outward]:
+        # What was returned last has gone out by now.
+        while self._overdue:
+            self._checkpoint(self._overdue.pop(0))
         outward: list[Outward] = []
         for effect in effects:
-            outward += self._one(effect)
+            outward += self._one(effect, now)
         return outward
 
-    def _one(self, effect: Effect) -> list[Outward]:
+    def _one(self, effect: Effect, now: float) -> list[Outward]:
         match effect:
             case ToAgent():
                 return [SendAgent(effect.agent, effect.message)]
@@ -178,146 +245,227 @@ class EdgeRuntime:
                 return [PublishModel(effect.digest, self._chunk(effect.digest, effect.index))]
             case SendChunk():
                 chunk = self._chunk(effect.digest, effect.index)
-                if effect.agent:
-                    return [SendAgent(effect.agent, chunk)]
-                return [SendCoordinator(chunk)]
-            case WriteSpool():
-                offer = self._offer(effect.key)
-                layout = Layout(offer.size, offer.chunk_bytes)
-                self._spool.write(effect.key, effect.index, effect.data, layout)
-            case OpenSpool():
-                self._spool.open(effect.key, effect.offer)
+                return [SendAgent(effect.agent, chunk) if effect.agent else SendCoordinator(chunk)]
             case Check():
-                return [self._check(effect)]
+                small = effect.key in self._whole
+                return self._check_now(effect, now) if small else [self._check(effect)]
             case Admit():
-                return [self._admit(effect)]
+                if effect.key not in self._whole:
+                    return [self._admit(effect)]
+                self._unsynced.append(effect)
             case Commit():
                 return [self._commit(effect)]
             case FinishModel():
                 return [self._finish_model(effect)]
-            case Event():
+            case Event() | Note():
                 return [effect]
-            case _:
-                self._keep(effect)
+            case OpenSpool() | WriteSpool() | DropSpool() | NoteEnd():
+                return self._write_spool(effect, now)
+            case OpenModel() | WriteModel():
+                self._write_model(effect)
+            case SaveRound() | ForgetRound() | SaveReport() | AdoptRun() | SaveModel():
+                self._remember(effect)
         return []
 
-    def _keep(self, effect: Effect) -> None:
-        """Perform what changes the state file or the spool."""
+    def _write_spool(
+        self, effect: OpenSpool | WriteSpool | DropSpool | NoteEnd, now: float
+    ) -> list[Outward]:
+        try:
+            match effect:
+                case OpenSpool():
+                    if not self._is_small(effect.offer):
+                        self._spool.begin(effect.key, effect.offer)
+                case WriteSpool():
+                    self._write_chunk(effect)
+                case DropSpool():
+                    self._whole.pop(effect.key, None)
+                    self._spool.drop(effect.key)
+                case NoteEnd():
+                    self._journal.append(_end_head(effect))
+        except OSError as error:
+            return self._perform(self.core.disk_failed(effect.key, str(error)[:120]), now)
+        return []
+
+    def _write_chunk(self, effect: WriteSpool) -> None:
+        live = self.core.live
+        part = live.rnd.parts.get(effect.key[2]) if live is not None else None
+        if part is None or part.offer is None:
+            # An earlier effect of the same message failed on the disk.
+            return
+        if self._is_small(part.offer):
+            # Written once, together with its fate.
+            self._whole[effect.key] = effect.data
+            return
+        layout = Layout(part.offer.size, part.offer.chunk_bytes)
+        self._spool.write(effect.key, layout, effect.index, effect.data)
+        self._checkpoint("edge.chunk_written")
+
+    def _write_model(self, effect: OpenModel | WriteModel) -> None:
+        if isinstance(effect, OpenModel):
+            self._models.begin_part(effect.digest)
+            return
+        try:
+            self._models.write_part(effect.digest, effect.offset, effect.data)
+        except OSError:
+            # The part is damaged now, which its verification will find.
+            self.core.counters["disk_failed"] += 1
+
+    def _remember(
+        self, effect: SaveRound | ForgetRound | SaveReport | AdoptRun | SaveModel
+    ) -> None:
+        """Store what a restart must know; drop what it must not find."""
         match effect:
             case SaveRound():
-                self._begin_round(effect)
-            case DropSpool():
-                self._spool.drop(effect.key)
+                self._clear_round()
+                self._base = effect.base
+                self._begin_journal(effect)
+                self._checkpoint("edge.round_saved")
+            case SaveModel():
+                self._save()
+                if self.core.memory.model:
+                    self._models.hold(self.core.memory.model)
+                self._checkpoint("edge.model_saved")
             case SaveReport():
-                self._open_round = None
                 self._save()
                 self._checkpoint("edge.reported")
-                self._spool.clear()
-                self._mean = RunningMean()
-            case ForgetReport():
-                # Not worth a sync: a report that is sent again is only receipted again.
-                pass
+                if self.core.memory.model:
+                    self._models.hold(self.core.memory.model)
+                self._clear_round()
+                self._checkpoint("edge.spool_cleared")
             case AdoptRun():
-                self._spool.clear()
-                self._mean, self._open_round = RunningMean(), None
                 self._save()
-            case OpenModel():
-                self._blobs.drop_part(effect.digest)
-            case WriteModel():
-                layout = self._layout_of_pull(effect.digest)
-                self._blobs.write_part(effect.digest, layout.span(effect.index)[0], effect.data)
-            case _:
-                raise AssertionError(effect)
+                self._clear_round()
+            case ForgetRound():
+                self._clear_round()
 
-    def _begin_round(self, effect: SaveRound) -> None:
-        self._spool.clear()
-        self._mean = RunningMean()
-        self._open_round = OpenRound(order=effect.order, base=effect.base, began_at=effect.began_at)
-        self._save()
-        self._checkpoint("edge.round_saved")
+    def _begin_journal(self, effect: SaveRound) -> None:
+        opened = OpenRound(
+            run=self.core.memory.run,
+            boot=self._boot,
+            order=effect.order,
+            base=effect.base,
+            began_at=effect.began_at,
+        )
+        try:
+            self._journal.begin(opened)
+        except OSError as error:
+            raise disk_refused(self._directory, error) from error
+
+    def _clear_round(self) -> None:
+        self._whole.clear()
+        self._unsynced.clear()
+        self._mean, self._positions = RunningMean(), 0
+        try:
+            self._journal.clear()
+            self._spool.clear()
+        except OSError as error:
+            raise disk_refused(self._directory, error) from error
 
     # -------------------------------------------------------------------- jobs
 
-    def _check(self, effect: Check) -> Job:
-        offer = effect.offer
-        manifest = self._expected()
+    def _check_now(self, effect: Check, now: float) -> list[Outward]:
+        """Check an update of few bytes at once."""
+        verdict = check_content(
+            self._whole[effect.key],
+            digest=effect.offer.digest,
+            manifest=self._models.manifest(self._base),
+            norm_limit=effect.norm_limit,
+        )
+        return self._perform(self.core.checked(effect.key, verdict, now), now)
 
-        def work() -> Verdict:
-            with self._spool.content(effect.key, offer.size) as data:
-                return check_content(
-                    data, digest=offer.digest, manifest=manifest, norm_limit=effect.norm_limit
-                )
+    def _check(self, effect: Check) -> Job:
+        offer, spool = effect.offer, self._spool
+        manifest, limit = self._models.manifest(self._base), effect.norm_limit
+
+        def work() -> Verdict | DiskError:
+            try:
+                data = spool.content(effect.key, offer.size)
+            except OSError as error:
+                return DiskError(str(error)[:120])
+            return check_content(data, digest=offer.digest, manifest=manifest, norm_limit=limit)
 
         def done(result: object, now: float) -> list[Outward]:
+            if isinstance(result, DiskError):
+                return self._perform(self.core.disk_failed(effect.key, result.detail), now)
             assert isinstance(result, Verdict)
-            return self._perform(self.core.checked(effect.key, result, now))
+            return self._perform(self.core.checked(effect.key, result, now), now)
 
-        return Job("check", offer.size, work, done)
+        return Job("check", self._job_size(), work, done)
 
     def _admit(self, effect: Admit) -> Job:
-        def work() -> None:
-            self._checkpoint("edge.complete")
-            self._spool.admit(effect)
-            self._checkpoint("edge.spooled")
-            if effect.weight > 0:
-                self._add(effect.key, effect.offer.size, effect.weight)
+        self._positions += 1
+        head, mean = _fate_head(effect, self._positions), self._mean
+        spool, journal = self._spool, self._journal
 
-        def done(_result: object, now: float) -> list[Outward]:
-            outward = self._perform(self.core.admitted(effect.key, now))
-            self._checkpoint("edge.admitted")
+        def work() -> DiskError | None:
+            self._checkpoint("edge.complete")
+            try:
+                journal.sync()
+                spool.settle(head)
+                self._checkpoint("edge.spooled")
+                if head.weight > 0:
+                    _add(mean, spool.content(effect.key, effect.offer.size), head.weight)
+            except OSError as error:
+                return DiskError(str(error)[:120])
+            return None
+
+        def done(result: object, now: float) -> list[Outward]:
+            if isinstance(result, DiskError):
+                return self._perform(self.core.disk_failed(effect.key, result.detail), now)
+            outward = self._perform(self.core.admitted(effect.key, now), now)
+            self._overdue.append("edge.receipted")
             return outward
 
-        return Job("admit", effect.offer.size, work, done)
-
-    def _add(self, key: tuple[str, int, str], size: int, weight: float) -> None:
-        with self._spool.content(key, size) as data:
-            self._mean.add({i.spec.name: tensor_at(data, i) for i in locate(data)}, weight)
+        return Job("admit", self._job_size(), work, done)
 
     def _commit(self, effect: Commit) -> Job:
+        mean, models, chunk_bytes = self._mean, self._models, self.core.settings.chunk_bytes
+
         def work() -> tuple[str, int, bytes]:
-            base = self._blobs.get(effect.base)
-            tensors = self._mean.apply(decode_tensors(base, self._expected()))
-            if not all(np.isfinite(array).all() for array in tensors.values()):
+            try:
+                digest, data = models.put_mean(effect.base, mean)
+            except (OSError, BlobMissingError):
                 return "", 0, b""
-            data = encode_tensors(tensors)
-            digest = self._blobs.put(data)
-            self._checkpoint("edge.committed")
-            return digest, len(data), data[: self.core.settings.chunk_bytes]
+            self._checkpoint("edge.aggregated")
+            return digest, len(data), data[:chunk_bytes]
 
         def done(result: object, now: float) -> list[Outward]:
             assert isinstance(result, tuple)
             digest, size, first = result
-            if digest:
-                self._adopt(digest)
-            core = self.core
-            effects = core.committed(effect.run, effect.round, digest, size, now, first=first)
-            return self._perform(effects)
+            effects = self.core.committed(effect.run, effect.round, digest, size, now, first=first)
+            return self._perform(effects, now)
 
-        return Job("commit", self.core.memory.model_bytes, work, done)
+        return Job("commit", self._job_size(), work, done)
 
     def _finish_model(self, effect: FinishModel) -> Job:
-        def work() -> int:
+        models = self._models
+
+        def work() -> str:
             try:
-                self._blobs.finish_part(effect.digest)
-                return self._blobs.size(effect.digest)
-            except (DigestError, BlobMissingError):
-                return 0
+                refused = models.finish_part(effect.digest, effect.size)
+            except OSError as error:
+                return str(error)[:120]
+            self._checkpoint("edge.model_stored")
+            return refused
 
         def done(result: object, now: float) -> list[Outward]:
-            assert isinstance(result, int)
+            size = 0 if result else effect.size
+            outward = self._perform(self.core.model_ready(effect.digest, size, now), now)
             if result:
-                self._adopt(effect.digest)
-            outward = self._perform(self.core.model_ready(effect.digest, result, now))
-            self._save()
+                outward.append(Note("", f"the coordinator's model is not usable: {result}"))
             return outward
 
-        return Job("model", self.core.memory.model_bytes, work, done)
+        return Job("model", effect.size, work, done)
+
+    def _job_size(self) -> int:
+        # The same for all jobs of a round, so that none overtakes another.
+        return self.core.memory.model_bytes
 
     # ----------------------------------------------------------------- restart
 
     def _memory(self, stored: State) -> Memory:
         """Return what the state file says, without a model that is not there."""
-        held = bool(stored.model) and self._blobs.has(stored.model)
+        held = self._models.has(stored.model)
         return Memory(
             run=stored.run,
             task=stored.task,
@@ -330,28 +478,62 @@ class EdgeRuntime:
 
     def _resume(self, stored: State, now: float) -> None:
         """Go on with the round that was open: rebuild its sum from the spool."""
-        if stored.model:
-            self._models = [stored.model]
-        opened = stored.round
-        if opened is None or not self.core.memory.model:
-            self._spool.clear()
+        model = self.core.memory.model
+        if model:
+            self._models.hold(model)
+        journal = self._journal.read()
+        opened = journal.opened
+        if (
+            opened is None
+            or not model
+            or (opened.run, opened.base) != (stored.run, model)
+            or opened.order.round <= stored.last_round
+        ):
+            self._clear_round()
             return
-        self._open_round = opened
-        heads = self._spool.recover(stored.run, opened.order.round)
-        for head in heads:
-            if head.weight > 0:
-                self._add((head.run, head.round, head.agent), head.offer.size, head.weight)
-        same_boot = stored.boot == self._boot and opened.began_at <= now
-        began_at = opened.began_at if same_boot else now - opened.order.max_wait_ms / 1000
+        self._base = opened.base
+        self.core.memory.last_round = opened.order.round
+        found = [Recovered(head, whole=data) for head, data in journal.entries]
+        found += self._spool.recover(stored.run, opened.order.round)
+        found = [self._take_up(one) for one in sorted(found, key=lambda one: one.head.position)]
+        same_boot = opened.boot == self._boot and opened.began_at <= now
+        longest = max(opened.order.max_wait_ms, opened.order.deadline_ms) / 1000
+        began_at = opened.began_at if same_boot else now - longest - 1.0
         self.core.resume(
-            opened.order, opened.base, began_at, [_restored(h, began_at) for h in heads]
+            opened.order,
+            opened.base,
+            began_at,
+            [_restored(one.head) for one in found],
+            {one.head.agent: one.have for one in found},
         )
+        self.core.counters["rounds_resumed"] += 1
+
+    def _take_up(self, one: Recovered) -> Recovered:
+        """Put an admitted update into the sum again, unless the disk has damaged it."""
+        head = one.head
+        self._positions = max(self._positions, head.position)
+        if head.offer is None or head.weight <= 0:
+            return one
+        data: Buffer | None = one.whole
+        if data is None:
+            data = self._spool.content(head.key, head.offer.size)
+        verdict = check_content(
+            data,
+            digest=head.offer.digest,
+            manifest=self._models.manifest(self._base),
+            norm_limit=0.0,
+        )
+        if verdict.valid:
+            _add(self._mean, data, head.weight)
+            return one
+        self.core.counters["spool_damaged"] += 1
+        self._spool.drop(head.key)
+        return Recovered(Head(run=head.run, round=head.round, agent=head.agent))
 
     def _save(self) -> None:
         memory = self.core.memory
         self._file.save(
             State(
-                boot=self._boot,
                 run=memory.run,
                 task=memory.task,
                 body=memory.body,
@@ -359,53 +541,61 @@ class EdgeRuntime:
                 model_bytes=memory.model_bytes,
                 last_round=memory.last_round,
                 report=memory.report,
-                round=self._open_round,
             )
         )
 
-    # ------------------------------------------------------------------ models
+    # ----------------------------------------------------------------- details
 
-    def _adopt(self, digest: str) -> None:
-        """Note a model as the edge's newest, and forget old ones."""
-        self._models = [*(d for d in self._models if d != digest), digest][-KEPT_MODELS:]
-        self._blobs.collect(set(self._models))
-
-    def _expected(self) -> Manifest:
-        """Return the manifest of the run's models, read from the one we hold."""
-        if self._manifest is None or self._manifest_run != self.core.memory.run:
-            data = self._blobs.get(self.core.memory.model)
-            self._manifest = Manifest(tuple(item.spec for item in locate(data)))
-            self._manifest_run = self.core.memory.run
-        return self._manifest
+    def _is_small(self, offer: UpdateOffer) -> bool:
+        """Whether an update is one chunk, in a round whose work is all done at once."""
+        one_chunk = offer.size <= min(offer.chunk_bytes, SMALL_BYTES)
+        return one_chunk and self.core.memory.model_bytes <= SMALL_BYTES
 
     def _chunk(self, digest: str, index: int) -> Chunk:
-        size, chunk_bytes = self._blobs.size(digest), self.core.settings.chunk_bytes
-        start, stop = Layout(size, chunk_bytes).span(index)
-        data = self._blobs.read(digest, start, stop - start)
-        rnd = self.core.round
-        number = rnd.round if rnd is not None else 0
-        run = self.core.memory.run
-        return Chunk(run=run, round=number, digest=digest, index=index, data=data)
-
-    def _offer(self, key: tuple[str, int, str]) -> UpdateOffer:
-        rnd = self.core.round
-        assert rnd is not None
-        offer = rnd.parts[key[2]].offer
-        assert offer is not None
-        return offer
-
-    def _layout_of_pull(self, digest: str) -> Layout:
-        layout = self.core.pulling
-        assert layout is not None, digest
-        return layout
+        data = self._models.chunk(digest, index, self.core.settings.chunk_bytes)
+        live = self.core.live
+        number = live.rnd.round if live is not None else 0
+        return Chunk(run=self.core.memory.run, round=number, digest=digest, index=index, data=data)
 
 
-def _restored(head: Head, began_at: float) -> Restored:
+def _add(mean: RunningMean, data: Buffer, weight: float) -> None:
+    mean.add({item.spec.name: tensor_at(data, item) for item in locate_again(data)}, weight)
+
+
+def _fate_head(admit: Admit, position: int) -> Head:
+    run, number, agent = admit.key
+    return Head(
+        run=run,
+        round=number,
+        agent=agent,
+        offer=admit.offer,
+        status=admit.status,
+        tau_ms=admit.tau_ms,
+        weight=admit.weight,
+        norm=admit.norm,
+        position=position,
+    )
+
+
+def _end_head(end: NoteEnd) -> Head:
+    run, number, agent = end.key
+    return Head(
+        run=run,
+        round=number,
+        agent=agent,
+        status=end.status,
+        reason=end.reason,
+        tau_ms=end.tau_ms,
+    )
+
+
+def _restored(head: Head) -> Restored:
     return Restored(
         agent=head.agent,
+        status=head.status,
+        reason=head.reason,
         offer=head.offer,
-        completed_at=began_at + head.tau_ms / 1000,
+        tau_ms=head.tau_ms,
         weight=head.weight,
         norm=head.norm,
-        in_time=head.in_time,
     )

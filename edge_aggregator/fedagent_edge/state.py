@@ -5,24 +5,20 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_protocol.messages import RoundOrder, RoundReport
+from fedagent_protocol.messages import RoundReport
 from fedagent_protocol.transport.data_dir import write_private
 
-from .errors import StateError
-
-
-class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
-    """A round that was ordered; `began_at` is on the monotonic clock of `boot`."""
-
-    order: RoundOrder
-    base: str
-    began_at: float
+from .errors import StateError, disk_refused
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The file's content."""
+    """The file's content.
 
-    boot: str
+    Attributes:
+        last_round: The last round that was reported; the journal has the open one.
+        report: The report that was not receipted, as far as the file knows.
+    """
+
     run: str = ""
     task: str = ""
     body: bytes = b""
@@ -30,7 +26,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     model_bytes: int = 0
     last_round: int = 0
     report: RoundReport | None = None
-    round: OpenRound | None = None
 
 
 class StateFile:
@@ -52,11 +47,19 @@ class StateFile:
         except FileNotFoundError:
             return None
         except (msgspec.DecodeError, ValueError, OSError) as error:
-            raise StateError(self._path, str(error)[:120]) from error
+            mend = "delete the file to start with an empty edge"
+            raise StateError(self._path, str(error)[:120], mend) from error
 
     def save(self, state: State) -> None:
-        """Replace the state durably."""
-        write_private(self._path, self._encoder.encode(state))
+        """Replace the state durably.
+
+        Raises:
+            StateError: The disk refused; the old state is still there.
+        """
+        try:
+            write_private(self._path, self._encoder.encode(state))
+        except OSError as error:
+            raise disk_refused(self._path, error) from error
 
 
 def boot_id() -> str:

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fedagent_coordinator.store import Store
+from fedagent_coordinator.reader import open_reader
 
 from fedagent_testbed.local import LocalField, RoleProcess
 
@@ -42,13 +42,14 @@ def start_small(
     agents: int = 3,
     broker: str = "embedded",
     sets: tuple[str, ...] = (),
+    wait_agents: int | None = None,
 ) -> RoleProcess:
     """Start a coordinator, edges and agents for a short run of the demo's recipe."""
     coordinator = field.coordinator(
         DEMO,
         broker=broker,
-        wait_edges=edges,
-        wait_agents=agents,
+        wait_edges=max(1, edges),
+        wait_agents=wait_agents or max(1, agents),
         sets=(f"rounds.count={rounds}", *sets),
     )
     for i in range(edges):
@@ -60,9 +61,10 @@ def start_small(
 
 def check_books(coordinator: RoleProcess) -> None:
     """Assert that the ledger balances and every round ended exactly once."""
-    with Store.open_readonly(Path(str(coordinator.config["data_dir"]))) as store:
-        report = store.ledger.verify()
+    with open_reader(Path(str(coordinator.config["data_dir"]))) as read:
+        report = read.ledger.verify()
         assert report.balanced, report.problems
-        rounds = [row.round for row in store.rounds()]
-        assert sorted(set(rounds)) == sorted(rounds)
-        assert all(row.state in ("settled", "void") for row in store.rounds())
+        for run in read.runs():
+            rounds = read.rounds(run.run_id)
+            assert len({row.round for row in rounds}) == len(rounds)
+            assert all(row.state in ("done", "void") for row in rounds)

@@ -40,6 +40,8 @@ class Hostile:
     def on_arrival(self, listener: Listener, arrival: Arrival) -> None:
         """Answer orders, note receipts."""
         topic = topics.parse(arrival.topic)
+        if topic.kind == "edge-beacon":
+            self.hello(listener)  # it may not have listened yet when we came
         if topic.agent != ME or "/down/" not in arrival.topic:
             return
         message = decode_edge_to_agent(arrival.payload)
@@ -98,6 +100,7 @@ def test_poison_is_rejected_with_a_reason_and_the_round_goes_on(
             field,
             rounds=4,
             agents=2,
+            wait_agents=3,
             sets=("rounds.deadline_s=1.5", "rounds.max_wait_s=2", "policy.name=cheapest"),
         )
         edge = field.processes["edge-0"].wait("ready")

@@ -41,7 +41,7 @@ def test_an_agent_is_killed_and_comes_back(tmp_path: Path, moment: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpoint", ["spooled", "receipted"])
+@pytest.mark.parametrize("checkpoint", ["spooled", "admitted"])
 def test_an_edge_is_killed_in_mid_round(tmp_path: Path, checkpoint: str) -> None:
     environment = {**os.environ, "FEDAGENT_FAILPOINT": f"edge.{checkpoint}:kill"}
     with new_field(tmp_path) as field:
@@ -57,7 +57,7 @@ def test_an_edge_is_killed_in_mid_round(tmp_path: Path, checkpoint: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "checkpoint", ["reserved", "settle.first_row", "settled", "orders.half", "reported"]
+    "checkpoint", ["reserved", "settle.first-entry", "settled", "orders.half", "reported"]
 )
 def test_a_coordinator_is_killed_and_restarted(tmp_path: Path, checkpoint: str) -> None:
     environment = {**os.environ, "FEDAGENT_FAILPOINT": f"coordinator.{checkpoint}:kill"}

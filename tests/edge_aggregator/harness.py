@@ -398,6 +398,7 @@ class Field:
         while self.now < end:
             found = [r for r in self.reports if r.round == number]
             if found:
+                self.run_for(0.1)
                 return found[0]
             self.run_for(0.05)
         raise AssertionError(f"no report; counters {dict(self.edge.core.counters)}")

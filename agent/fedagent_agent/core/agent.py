@@ -241,6 +241,8 @@ class AgentCore:
     def measured(self, readings: Readings, now: float) -> list[Effect]:
         """Take in what was measured of the device."""
         self.own.readings = readings
+        for session in self.sessions.values():
+            session.look_again(now)
         return self._report_changes(now)
 
     def subscribed(self, edge: str, digest: str, now: float, *, ok: bool) -> list[Effect]:

@@ -62,6 +62,7 @@ class Session:
     _hello_at: float = -1e9
     _said: ContextReport | None = None
     _said_at: float = -1e9
+    _look_at: float | None = None
     _sent: _Sent | None = None
     _nonce: int = 0
     _rtt_at: float = -1e9
@@ -113,32 +114,40 @@ class Session:
     def report(self, own: Own, seq: int, now: float) -> ContextReport:
         """Return a report that is about to be sent, and remember it."""
         self._said = own.report(self.measured, run=self.run, seq=seq)
-        self._said_at = now
+        self._said_at, self._look_at = now, None
         return self._said
 
     def report_wanted(self, own: Own, now: float) -> bool:
         """Whether it is time to report, or something changed enough."""
         if self.state is not State.OPEN:
             return False
-        if self._said is None or now - self._said_at >= self.context_s:
+        if self._said is None or now >= self._said_at + self.context_s:
             return True
-        return now - self._said_at >= MIN_GAP_S and own.differs(self.measured, self._said)
+        if now < self._said_at + MIN_GAP_S:
+            return False
+        self._look_at = None
+        return own.differs(self.measured, self._said)
+
+    def look_again(self, now: float) -> None:
+        """Something was measured: see whether it is worth a report, as soon as one may go."""
+        self._look_at = max(now, self._said_at + MIN_GAP_S)
 
     @property
     def report_at(self) -> float:
-        """When the next report is due at the latest."""
-        return self._said_at + self.context_s if self._said is not None else 0.0
+        """When the next report is due, or something measured is to be looked at."""
+        due = self._said_at + self.context_s if self._said is not None else 0.0
+        return due if self._look_at is None else min(due, self._look_at)
 
     # ---------------------------------------------------------------- probing
 
     def probe(self, now: float) -> list[Effect]:
         """Measure what no transfer has measured, one thing at a time."""
+        if self._sent is not None and now >= self._sent.at + PROBE_AGAIN_S:
+            self._sent = None  # lost
         if self.state is not State.OPEN or self._sent is not None:
-            if self._sent is not None and now - self._sent.at > PROBE_AGAIN_S:
-                self._sent = None
             return []
         up = down = 0
-        if now - self._rtt_at >= PROBE_AGAIN_S:
+        if now >= self._rtt_at + PROBE_AGAIN_S:
             self._rtt_at = now
         elif self.measured.download_bps is None:
             down = PROBE_BYTES
@@ -165,6 +174,7 @@ class Session:
             self.measured.note_upload(sent.up_bytes, max(bare, seconds / 10))
         else:
             self.measured.note_rtt(seconds)
+        self.look_again(now)
         return True
 
     @property

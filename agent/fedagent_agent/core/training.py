@@ -366,7 +366,7 @@ class Workbench:
         effects: list[Effect] = []
         task = self._task
         wanted = task is not None and task.state is TaskState.WANTED
-        if task is not None and wanted and now - task.asked_at >= TASK_AGAIN_S:
+        if task is not None and wanted and now >= task.asked_at + TASK_AGAIN_S:
             effects += self._ask_task(work, task, now)
         due = work.download.due if work.download is not None else None
         if work.download is not None and due is not None and now >= due:

@@ -1,13 +1,13 @@
 """The weighted mean of updates, as a running sum in float64: memory O(model)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-Arrays = dict[str, npt.NDArray[np.float64]]
-_BLOCK = 1 << 16
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+_BLOCK = 1 << 14
 
 
 @dataclass(slots=True)
@@ -21,32 +21,41 @@ class RunningMean:
 
     weight: float = 0.0
     count: int = 0
-    _sums: Arrays = field(default_factory=dict)
+    _sums: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
 
-    def add(self, delta: Mapping[str, npt.NDArray[np.generic]], weight: float) -> None:
-        """Add one update; arrays of any shape, the same names every time."""
+    def add(self, delta: Arrays, weight: float) -> None:
+        """Add one update; arrays of any shape, the same names and shapes every time."""
+        if not self._sums:
+            self._sums = {name: np.zeros(array.size) for name, array in delta.items()}
         for name, array in delta.items():
-            total = self._sums.get(name)
-            if total is None:
-                total = self._sums[name] = np.zeros(array.shape, np.float64)
-            flat, source = total.reshape(-1), array.reshape(-1)
+            total, source = self._sums[name], array.reshape(-1)
             # Block by block, so that no float64 copy of a whole tensor is made.
-            for start in range(0, flat.size, _BLOCK):
-                flat[start : start + _BLOCK] += weight * source[start : start + _BLOCK].astype(
-                    np.float64
-                )
+            for block in _blocks(source.size):
+                part = source[block].astype(np.float64)
+                part *= weight
+                total[block] += part
         self.weight += weight
         self.count += 1
 
-    def apply(
-        self, base: Mapping[str, npt.NDArray[np.generic]]
-    ) -> dict[str, npt.NDArray[np.generic]]:
-        """Return base + mean in the base's dtypes.
+    def apply(self, base: Arrays) -> dict[str, npt.NDArray[np.generic]]:
+        """Return base + mean, in the base's dtypes and shapes.
 
         Raises:
             ZeroDivisionError: Nothing was added.
         """
-        return {
-            name: (array.astype(np.float64) + self._sums[name] / self.weight).astype(array.dtype)
-            for name, array in base.items()
-        }
+        if not self.weight:
+            raise ZeroDivisionError("nothing was added")
+        result: dict[str, npt.NDArray[np.generic]] = {}
+        for name, array in base.items():
+            total, source = self._sums[name], array.reshape(-1)
+            fresh = np.empty(source.size, source.dtype)
+            # Finite or not is the caller's check; overflow here is not worth a warning.
+            with np.errstate(over="ignore", invalid="ignore"):
+                for block in _blocks(source.size):
+                    fresh[block] = source[block].astype(np.float64) + total[block] / self.weight
+            result[name] = fresh.reshape(array.shape)
+        return result
+
+
+def _blocks(size: int) -> Iterable[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, size, _BLOCK))

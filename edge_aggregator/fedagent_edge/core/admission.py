@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.errors import DigestError, ManifestError, OversizeError
+from fedagent_protocol.errors import DigestError, ManifestError, OversizeError, ProtocolError
 from fedagent_protocol.messages import RoundOrder, UpdateOffer
 from fedagent_protocol.tensors import (
     MAX_HEADER_BYTES,
     Buffer,
+    Located,
     Manifest,
     check_digest,
     expect_manifest,
@@ -18,6 +19,16 @@ from fedagent_protocol.tensors import (
     tensor_at,
 )
 from fedagent_protocol.transfer import Layout
+
+SMALLEST_CHUNK = 16 * 1024
+"""Smaller chunks are taken only from those who were told to use them."""
+LARGEST_NORM = 1e30
+"""Beyond this, updates that are finite one by one may add up to a model that is not."""
+_BLOCK = 1 << 14
+_REMEMBERED = 16
+_REMEMBERED_BYTES = 8192
+# A header and the length of the whole determine the result, so that sharing it is safe.
+_seen: dict[tuple[bytes, int], tuple[Located, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,55 +45,97 @@ class Verdict:
         return not self.reason
 
 
-def refuse_offer(offer: UpdateOffer, order: RoundOrder, base: str, model_bytes: int) -> str:
-    """Return why an offer cannot be taken, or an empty string; costs no memory."""
+def refuse_offer(
+    offer: UpdateOffer, order: RoundOrder, *, base: str, model: Layout
+) -> tuple[str, str]:
+    """Return reason and detail why an offer cannot be taken, or empty strings.
+
+    Costs no memory: nothing of the update has been stored yet.
+
+    Args:
+        offer: What the agent declared.
+        order: The round it is for.
+        base: Digest of the model that was ordered to train from.
+        model: Size of that model, and the chunks the agents were told to use.
+    """
     if offer.task != order.task:
-        return "wrong_task"
+        return "wrong_task", offer.task[:12]
     if offer.base != base:
-        return "wrong_base"
+        return "stale_base", offer.base[:12]
     if not 0 < offer.num_samples <= order.max_samples:
-        return "sample_count"
-    if not 0 < offer.size <= model_bytes + MAX_HEADER_BYTES:
-        return "oversize"
+        return "sample_count", f"{offer.num_samples} of at most {order.max_samples}"
+    if not 0 < offer.size <= model.size + MAX_HEADER_BYTES:
+        return "oversize", f"{offer.size} bytes for a model of {model.size}"
+    if offer.chunk_bytes < min(SMALLEST_CHUNK, model.chunk_bytes, offer.size):
+        return "bad_chunk", f"chunks of {offer.chunk_bytes}"
     try:
         layout = Layout(offer.size, offer.chunk_bytes)
-    except (ValueError, OversizeError):
-        return "bad_chunk"
-    if offer.first and len(offer.first) != layout.span(0)[1]:
-        return "bad_chunk"
-    return ""
+        if offer.first:
+            layout.check(0, len(offer.first))
+    except ProtocolError as error:
+        return error.reason, str(error)
+    return "", ""
 
 
 def check_content(data: Buffer, *, digest: str, manifest: Manifest, norm_limit: float) -> Verdict:
     """Verify the bytes of a complete update: digest, manifest, finite, norm.
 
-    Tensor by tensor, so that no second copy of the update is made.
+    Block by block, so that no second copy of the update is made.
+
+    Args:
+        data: The bytes.
+        digest: Their SHA-256, as declared.
+        manifest: Names, dtypes and shapes of the base model.
+        norm_limit: Largest L2 norm over all tensors; 0 for `LARGEST_NORM`.
     """
     try:
         check_digest(data, digest)
-        located = locate(data)
+        located = locate_again(data)
         expect_manifest(located, manifest)
     except (DigestError, ManifestError, OversizeError) as error:
         return Verdict(error.reason, str(error))
     square = 0.0
     for item in located:
-        flat = tensor_at(data, item).reshape(-1)
-        part = _square(flat)
+        part = _square(tensor_at(data, item).reshape(-1))
         if not math.isfinite(part):
             return Verdict("non_finite", f"tensor {item.spec.name[:64]!r}")
         square += part
     norm = math.sqrt(square)
-    if norm_limit and norm > norm_limit:
-        return Verdict("norm", f"norm {norm:.3g} is over {norm_limit:.3g}", norm)
+    limit = norm_limit or LARGEST_NORM
+    if norm > limit:
+        return Verdict("norm", f"norm {norm:.3g} is over {limit:.3g}", min(norm, 1e300))
     return Verdict(norm=norm)
 
 
+def locate_again(data: Buffer) -> tuple[Located, ...]:
+    """Do what `locate` does; headers seen before, which is most of them, cost next to nothing.
+
+    Raises:
+        OversizeError, ManifestError: As `locate` does.
+    """
+    view = memoryview(data).cast("B")
+    stop = 8 + int.from_bytes(view[:8], "little")
+    if not 8 <= stop <= min(len(view), _REMEMBERED_BYTES):
+        return locate(data)
+    key = (bytes(view[:stop]), len(view))
+    known = _seen.get(key)
+    if known is None:
+        known = locate(data)
+        if len(_seen) >= _REMEMBERED:
+            _seen.clear()
+        _seen[key] = known
+    return known
+
+
 def _square(flat: npt.NDArray[np.generic]) -> float:
-    """Return the sum of squares in float64, block by block; NaN if anything is not finite."""
+    """Return the sum of squares in float64; not finite exactly if a value is not.
+
+    Squares of float32 values cannot overflow in float64.
+    """
     total = 0.0
-    for start in range(0, flat.size, 1 << 18):
-        block = flat[start : start + (1 << 18)].astype(np.float64)
-        if not np.isfinite(block).all():
-            return math.nan
-        total += float(block @ block)
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK].astype(np.float64)
+        # Not a dot product: BLAS would keep every core busy for it.
+        block *= block
+        total += float(block.sum())
     return total

@@ -7,6 +7,9 @@ from fedagent_protocol.transfer import Broadcast, Layout, RangeList, Sender, to_
 from .effects import Effect, Publish, SendChunk
 
 PACE_S = 0.1
+ALONE_AT_ONCE = 8
+"""How many agents get chunks of their own in `ALONE_S`: bounds the broker's queues."""
+ALONE_S = 0.5
 
 
 @dataclass(slots=True)
@@ -25,7 +28,9 @@ class Distribution:
     waiting: set[str]
     started: bool = False
     _broadcast: Broadcast = field(init=False)
+    _wanted: dict[str, int] = field(default_factory=dict)
     _alone: dict[str, Sender] = field(default_factory=dict)
+    _served_at: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin at chunk 0."""
@@ -35,6 +40,7 @@ class Distribution:
         """Take an agent's credit."""
         self.waiting.discard(agent)
         behind = self._broadcast.authorise(agent, ranges, now)
+        self._wanted[agent] = max((stop for _, stop in ranges), default=0)
         if behind:
             sender = self._alone.setdefault(agent, Sender(self.layout))
             sender.authorise(to_ranges(sorted(behind)), link_idle=link_idle)
@@ -44,7 +50,8 @@ class Distribution:
         """Note that an agent needs nothing (any more)."""
         self.waiting.discard(agent)
         self._broadcast.leave(agent)
-        self._alone.pop(agent, None)
+        for table in (self._alone, self._wanted, self._served_at):
+            table.pop(agent, None)
         return self.pump(now)
 
     def pump(self, now: float) -> list[Effect]:
@@ -56,13 +63,26 @@ class Distribution:
             self.started = True
         while (index := self._broadcast.next(now)) is not None:
             effects.append(Publish(self.digest, index))
+        return effects + self._serve_alone(now)
+
+    def _serve_alone(self, now: float) -> list[Effect]:
+        """Send misses to few agents at a time, in turn."""
+        effects: list[Effect] = []
+        busy = {a for a, at in self._served_at.items() if now - at < ALONE_S}
         for agent, sender in self._alone.items():
+            if not sender.pending or (agent not in busy and len(busy) >= ALONE_AT_ONCE):
+                continue
+            busy.add(agent)
+            self._served_at[agent] = now
             while (index := sender.next()) is not None:
                 effects.append(SendChunk(self.digest, index, agent))
         return effects
 
     def next_due(self, now: float) -> float | None:
-        """Return when `pump` is wanted."""
+        """Return when `pump` is wanted although nothing came."""
         if not self.started:
             return self.start_at
-        return now + PACE_S if self._broadcast.position < self.layout.count else None
+        position = self._broadcast.position
+        held_up = any(stop > position for stop in self._wanted.values())
+        queued = any(sender.pending for sender in self._alone.values())
+        return now + PACE_S if held_up or queued else None

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from fedagent_protocol.messages import (
     EdgeToAgent,
     EdgeToCoordinator,
+    OutcomeStatus,
     RoundOrder,
     RoundReport,
     UpdateOffer,
-    Weighting,
 )
 
 Key = tuple[str, int, str]
@@ -21,7 +21,7 @@ Key = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class ToAgent:
-    """Send a message to one agent."""
+    """Send a message to one agent; to everybody, as a beacon, if `agent` is empty."""
 
     agent: str
     message: EdgeToAgent
@@ -55,15 +55,19 @@ class SendChunk:
 class SaveRound:
     """Store the round durably before anybody is ordered."""
 
-    run: str
     order: RoundOrder
     base: str
     began_at: float
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetRound:
+    """The round is over without a report: drop it and its spool."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenSpool:
-    """Begin the spool of an update (a part of one that is there already is kept)."""
+    """Begin the spool of an update."""
 
     key: Key
     offer: UpdateOffer
@@ -86,8 +90,18 @@ class DropSpool:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteEnd:
+    """Remember over a restart that an agent ended without an update."""
+
+    key: Key
+    status: OutcomeStatus
+    reason: str
+    tau_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
-    """Job: verify a complete update; answer with `EdgeCore.checked`."""
+    """Job: verify a complete update; answer with `checked` or `disk_failed`."""
 
     key: Key
     offer: UpdateOffer
@@ -96,24 +110,26 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Store the verdict durably, and add the update to the sum if `weight` > 0."""
+    """Job: store the verdict durably, and add the update to the sum if `weight` > 0.
+
+    Answer with `admitted` or `disk_failed`.
+    """
 
     key: Key
     offer: UpdateOffer
+    status: OutcomeStatus
     tau_ms: int
     weight: float
     norm: float
-    in_time: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Job: make the new edge model of the sum; answer with `EdgeCore.committed`."""
+    """Job: make the new edge model of the sum; answer with `committed`."""
 
     run: str
     round: int
     base: str
-    weighting: Weighting
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +140,8 @@ class SaveReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetReport:
-    """The report is receipted."""
-
-    run: str
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
 class AdoptRun:
-    """A new run begins: drop what belongs to another one, keep this task."""
-
-    run: str
-    task: str
-    body: bytes
+    """A new run begins: drop what belongs to another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +149,6 @@ class OpenModel:
     """Begin to receive a model of the coordinator."""
 
     digest: str
-    size: int
-    chunk_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +156,21 @@ class WriteModel:
     """Write a chunk of a model that is being received."""
 
     digest: str
-    index: int
+    offset: int
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FinishModel:
-    """Verify a received model and make it the edge's; answer with `model_ready`."""
+    """Job: verify a received model and keep it; answer with `model_ready`."""
 
     digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveModel:
+    """The edge's model is another one: store that durably."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,23 +181,34 @@ class Event:
     data: dict[str, object]
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line for the log: what was refused, from whom, and why."""
+
+    agent: str
+    text: str
+
+
 Effect = (
     ToAgent
     | ToCoordinator
     | Publish
     | SendChunk
     | SaveRound
+    | ForgetRound
     | OpenSpool
     | WriteSpool
     | DropSpool
+    | NoteEnd
     | Check
     | Admit
     | Commit
     | SaveReport
-    | ForgetReport
     | AdoptRun
     | OpenModel
     | WriteModel
     | FinishModel
+    | SaveModel
     | Event
+    | Note
 )

@@ -21,6 +21,9 @@ from fedagent_protocol.transfer import Receiver
 
 from .admission import Verdict
 
+HANDOVER_S = 0.005
+"""How long what was stamped before an instant may take to come here from the network."""
+
 
 class Stage(Enum):
     """Where an ordered agent stands."""
@@ -33,37 +36,54 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class Part:
-    """One ordered agent's part in the round."""
+    """One ordered agent's part in the round.
+
+    Attributes:
+        answered: It showed that it has this order.
+        order_again_at: When the order is repeated if it does not.
+        credit_bytes: Credit that the order gave in advance.
+        resumed: A part of the update was on disk before this process began.
+        stalls: How often in a row its transfer was silent.
+    """
 
     assignment: Assignment
     stage: Stage = Stage.WORKING
+    answered: bool = False
+    order_again_at: float = 0.0
+    order_wait_s: float = 3.0
     credit_bytes: int = 0
     offer: UpdateOffer | None = None
     receiver: Receiver | None = None
+    resumed: bool = False
+    stalls: int = 0
     completed_at: float = 0.0
     status: OutcomeStatus = OutcomeStatus.MISSED
     receipt: ReceiptStatus | None = None
     reason: str = ""
     in_time: bool = False
+    valid: bool = False
     weight: float = 0.0
     norm: float = 0.0
 
-    @property
-    def valid(self) -> bool:
-        """Whether a valid update came while the round was open: this is paid."""
-        return self.receipt in (ReceiptStatus.ACCEPTED, ReceiptStatus.LATE)
+    def reset(self) -> None:
+        """Wait for this agent again, from the start of its transfer."""
+        self.stage, self.status, self.reason = Stage.WORKING, OutcomeStatus.MISSED, ""
+        self.offer, self.receiver, self.receipt = None, None, None
+        self.completed_at = self.weight = self.norm = 0.0
+        self.in_time = self.valid = False
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """An update that had its receipt, or was about to, when the process ended."""
+    """How an agent had ended, or how far its update had come, when the process ended."""
 
     agent: str
-    offer: UpdateOffer
-    completed_at: float
-    weight: float
-    norm: float
-    in_time: bool
+    status: OutcomeStatus | None = None
+    reason: str = ""
+    offer: UpdateOffer | None = None
+    tau_ms: int = 0
+    weight: float = 0.0
+    norm: float = 0.0
 
 
 @dataclass(slots=True)
@@ -82,6 +102,7 @@ class EdgeRound:
     began_at: float
     parts: dict[str, Part] = field(default_factory=dict)
     closed: bool = False
+    closed_at: float = 0.0
 
     def __post_init__(self) -> None:
         """Begin with everybody at work."""
@@ -121,59 +142,66 @@ class EdgeRound:
 
     def decline(self, agent: str, why: DeclineReason, detail: str, now: float) -> bool:
         """Note a refusal; False if it changes nothing."""
-        return self._end(agent, OutcomeStatus.DECLINED, f"{why}: {detail}"[:200], now)
+        text = f"{why}: {detail}" if detail else str(why)
+        return self._end(agent, OutcomeStatus.DECLINED, text[:200], now)
 
     def gone(self, agent: str, now: float) -> bool:
-        """Note that an agent left."""
+        """Note that an agent left; False if it changes nothing."""
         return self._end(agent, OutcomeStatus.GONE, "left", now)
 
-    def reject(self, agent: str, reason: str, now: float) -> bool:
+    def back(self, agent: str) -> bool:
+        """Wait again for an agent that had left; False if it had not."""
+        part = self.parts.get(agent)
+        if part is None or part.status is not OutcomeStatus.GONE:
+            return False
+        part.reset()
+        return True
+
+    def reject(self, agent: str, reason: str, now: float) -> None:
         """Note an update that cannot be taken."""
-        part = self.parts[agent]
-        part.receipt = ReceiptStatus.REJECTED
-        return self._end(agent, OutcomeStatus.REJECTED, reason, now)
+        self.parts[agent].receipt = ReceiptStatus.REJECTED
+        self._end(agent, OutcomeStatus.REJECTED, reason, now)
 
     def complete(self, agent: str, at: float) -> None:
         """Note that the last chunk of an update came."""
         part = self.parts[agent]
         part.stage, part.completed_at = Stage.CHECKING, at
 
-    def checked(self, agent: str, verdict: Verdict, now: float) -> float:
-        """Decide about a verified update; return its weight in the sum, 0 if unused.
+    def checked(self, agent: str, verdict: Verdict) -> None:
+        """Decide about a valid update whether it is in time, paid, and in the sum.
 
         It is used if it came in time, or while fewer than Z_eff are in the sum.
+        Updates are to be checked in the order in which they were complete.
         """
         part = self.parts[agent]
-        if not verdict.valid:
-            self.reject(agent, verdict.reason, now)
-            return 0.0
         assert part.offer is not None
         part.norm = verdict.norm
+        part.valid = part.completed_at <= self.give_up
         part.in_time = part.completed_at <= self.deadline
         part.status = OutcomeStatus.ARRIVED if part.in_time else OutcomeStatus.LATE
         part.receipt = ReceiptStatus.ACCEPTED if part.in_time else ReceiptStatus.LATE
-        if part.completed_at <= self.give_up and (part.in_time or self.used < self.enough):
+        if part.in_time or (part.valid and self.used < self.enough):
             samples = self.order.weighting is Weighting.SAMPLES
             part.weight = float(part.offer.num_samples) if samples else 1.0
-        return part.weight
 
     def is_over(self, now: float) -> bool:
-        """Whether the round closes now."""
-        checking = [p for p in self.parts.values() if p.stage is Stage.CHECKING]
+        """Whether the round closes now.
+
+        Who is complete is waited for: a check takes moments, and none can be begun
+        twice.
+        """
         if all(part.stage is Stage.ENDED for part in self.parts.values()):
             return True
-        if now <= self.deadline:
+        if now <= self.deadline + HANDOVER_S:
             return False
-        # Who completed in time is waited for, however long the check takes.
-        if any(part.completed_at <= self.deadline for part in checking):
+        if any(part.stage is Stage.CHECKING for part in self.parts.values()):
             return False
-        if self.used >= self.enough:
-            return True
-        return now > self.give_up and not any(p.completed_at <= self.give_up for p in checking)
+        return self.used >= self.enough or now > self.give_up + HANDOVER_S
 
     def next_due(self, now: float) -> float:
         """Return when `is_over` may change by time alone."""
-        return self.deadline if now <= self.deadline else self.give_up
+        instant = self.deadline if now <= self.deadline + HANDOVER_S else self.give_up
+        return instant + 1.1 * HANDOVER_S
 
     def tau_ms(self, part: Part, now: float) -> int:
         """Milliseconds from the order to the update, or waited so far."""
@@ -184,16 +212,22 @@ class EdgeRound:
         """Return how everybody ended."""
         return tuple(self._outcome(agent, part, now) for agent, part in self.parts.items())
 
-    def restore(self, update: Restored) -> None:
-        """Take an admitted update from the spool as it was decided then."""
-        part = self.parts.get(update.agent)
-        if part is None:
+    def restore(self, known: Restored) -> None:
+        """Take up how an agent had ended, as it was decided then."""
+        part = self.parts.get(known.agent)
+        if part is None or known.status is None:
             return
-        part.stage, part.offer = Stage.ENDED, update.offer
-        part.completed_at, part.norm, part.weight = update.completed_at, update.norm, update.weight
-        part.in_time = update.in_time
-        part.status = OutcomeStatus.ARRIVED if update.in_time else OutcomeStatus.LATE
-        part.receipt = ReceiptStatus.ACCEPTED if update.in_time else ReceiptStatus.LATE
+        part.stage, part.status, part.reason = Stage.ENDED, known.status, known.reason
+        part.answered = True
+        part.completed_at = self.began_at + known.tau_ms / 1000
+        if known.status is OutcomeStatus.REJECTED:
+            part.receipt = ReceiptStatus.REJECTED
+        if known.offer is None or known.status is OutcomeStatus.REJECTED:
+            return
+        part.offer, part.norm, part.weight = known.offer, known.norm, known.weight
+        part.in_time = known.status is OutcomeStatus.ARRIVED
+        part.valid = part.in_time or known.tau_ms <= self.order.max_wait_ms
+        part.receipt = ReceiptStatus.ACCEPTED if part.in_time else ReceiptStatus.LATE
 
     def _outcome(self, agent: str, part: Part, now: float) -> Outcome:
         tau = self.tau_ms(part, now)
@@ -202,7 +236,9 @@ class EdgeRound:
                 agent=agent, status=part.status, tau_ms=tau, censored=True, reason=part.reason
             )
         offer = part.offer
-        dt, lc = min(offer.dt_ms, tau), min(offer.lc_ms, tau)
+        # What an agent claims cannot be longer than what its edge measured.
+        dt = min(offer.dt_ms, tau)
+        lc = min(offer.lc_ms, tau - dt)
         return Outcome(
             agent=agent,
             status=part.status,
@@ -213,7 +249,7 @@ class EdgeRound:
             tau_ms=tau,
             dt_ms=dt,
             lc_ms=lc,
-            ut_ms=max(0, tau - dt - lc),
+            ut_ms=tau - dt - lc,
             num_samples=offer.num_samples,
             arrivals=offer.arrivals,
             seconds_per_iteration=offer.seconds_per_iteration,

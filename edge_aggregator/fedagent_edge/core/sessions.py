@@ -1,5 +1,6 @@
 """The agents an edge can see, and their newest contexts as columns."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,9 @@ from fedagent_protocol.messages import ContextReport, RoundColumns, RoundOpen
 FRESH_S = 45.0
 MAX_AGENTS = 20_000
 MAX_FEATURES = 32
+MAX_IDS_BYTES = 350_000
+MAX_ROWS_BYTES = 550_000
+"""One message names all agents: together below the limit of a payload."""
 
 
 @dataclass(slots=True)
@@ -86,32 +90,68 @@ class Sessions:
         return session is not None and session.present
 
     def columns(self, ask: RoundOpen, *, model: str, now: float) -> RoundColumns:
-        """Answer `open`: every fresh context, and the ids the coordinator lacks."""
+        """Answer `open`: every fresh context, and the ids the coordinator lacks.
+
+        What does not fit into one message waits: ids for the next round, and of the
+        contexts the oldest.
+        """
         known = min(ask.known, len(self._ids)) if ask.epoch == self.epoch else 0
+        named = _fitting(self._ids, known)
         rows = [
-            s
-            for s in self._by_id.values()
-            if s.present and s.context is not None and now - s.context_at <= FRESH_S
+            (session, session.context)
+            for session in self._by_id.values()
+            if session.present
+            and session.context is not None
+            and session.index < named
+            and now - session.context_at <= FRESH_S
         ]
-        contexts = [s.context for s in rows if s.context is not None]
-        names = sorted({name for context in contexts for name in context.features})[:MAX_FEATURES]
-        values = [[context.features.get(name, np.nan) for name in names] for context in contexts]
+        names = _common_features([context for _, context in rows])
+        room = MAX_ROWS_BYTES // (25 + 4 * len(names))
+        if len(rows) > room:
+            rows = sorted(rows, key=lambda row: -row[0].context_at)[:room]
+        values = [[context.features.get(name, np.nan) for name in names] for _, context in rows]
         columns = Columns(
-            features=tuple(names),
-            session=np.array([s.index for s in rows], np.int32),
-            price=np.array([context.price for context in contexts], np.int64),
-            context_seq=np.array([context.seq for context in contexts], np.int64),
-            age_ms=np.array([(now - s.context_at) * 1000 for s in rows]).astype(np.int32),
-            willing=np.array([context.willing for context in contexts], np.bool_),
-            values=np.array(values, np.float32).reshape(len(rows), len(names)),
+            features=names,
+            session=np.array([s.index for s, _ in rows], np.int32),
+            price=np.array([context.price for _, context in rows], np.int64),
+            context_seq=np.array([context.seq for _, context in rows], np.int64),
+            age_ms=np.array([(now - s.context_at) * 1000 for s, _ in rows]).astype(np.int32),
+            willing=np.array([context.willing for _, context in rows], np.bool_),
+            values=_as_float32(values, len(rows), len(names)),
         )
         return RoundColumns(
             run=ask.run,
             round=ask.round,
             epoch=self.epoch,
             known=known,
-            new_ids=tuple(self._ids[known:]),
+            new_ids=tuple(self._ids[known:named]),
             features=columns.features,
             model=model,
             **pack(columns),
         )
+
+
+def _fitting(ids: list[str], known: int) -> int:
+    """Return how many ids the coordinator knows after this message."""
+    room = MAX_IDS_BYTES
+    for position in range(known, len(ids)):
+        room -= len(ids[position]) + 2
+        if room < 0:
+            return position
+    return len(ids)
+
+
+def _common_features(contexts: list[ContextReport]) -> tuple[str, ...]:
+    """Return the features most agents report, so that one agent cannot push them out."""
+    counts = Counter(name for context in contexts for name in context.features)
+    most = sorted(counts, key=lambda name: (-counts[name], name))[:MAX_FEATURES]
+    return tuple(sorted(most))
+
+
+def _as_float32(
+    values: list[list[float]], rows: int, width: int
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Return float32[rows, width]; what is too large for float32 is as good as unknown."""
+    array = np.array(values, np.float64).reshape(rows, width)
+    array[np.abs(array) > np.finfo(np.float32).max] = np.nan
+    return array.astype(np.float32)

@@ -1,7 +1,10 @@
 """How a demo ends: the report's files, one screen, one JSON line, one exit code."""
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 
 from fedagent_cli.errors import INTERRUPTED, CliError, DemoError, UnbalancedError
 from fedagent_cli.output import credits_text, emit, say
@@ -101,12 +104,18 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
         grid.add_row(name, text)
     ended = "fedagent demo, ended early" if result["interrupted"] else "fedagent demo"
     console().print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
+    program = _program()
     if story is not None:
-        say(f"Look closer:  fedagent rounds --data-dir {data_dir}")
-    say(
-        "Next, in three terminals:  fedagent coordinator start --recipe digits"
-        "  |  fedagent edge start  |  fedagent start --stream digits"
-    )
+        say(f"Look closer:\n  {program} rounds --data-dir {os.path.relpath(data_dir)}")
+    say("Next, the same with devices of your own, in three terminals:")
+    for role in ("coordinator start --recipe digits", "edge start", "start --stream digits"):
+        say(f"  {program} {role}")
+
+
+def _program() -> str:
+    """Return what a person types to get this program here."""
+    called = Path(sys.argv[0])
+    return "fedagent" if which("fedagent") or called.name != "fedagent" else os.path.relpath(called)
 
 
 def _read(data_dir: Path) -> Story | None:

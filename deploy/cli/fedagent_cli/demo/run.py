@@ -1,5 +1,6 @@
 """Run the demo's processes, watch them, and end them, however the demo ends."""
 
+import os
 import queue
 import secrets
 import shutil
@@ -18,7 +19,7 @@ from fedagent_cli.output import credits_text
 from fedagent_testbed.local import LocalField, RoleProcess
 
 from .plan import Plan
-from .state import AgentState, DemoState, EdgeState, Event
+from .state import DOOMED, AgentState, DemoState, EdgeState, Event
 from .view import View
 
 START_S = 60.0
@@ -218,14 +219,19 @@ def _first_state(plan: Plan, rounds: int) -> DemoState:
         note = "digits " + " ".join(map(str, agent.labels))
         note += f", asks {credits_text(round(agent.price * 1e6))}"
         note += ", slow" if agent.name == plan.slow else ""
-        note += ", will be killed" if agent.name == plan.victim else ""
+        note += DOOMED if agent.name == plan.victim else ""
         agents[agent.name] = AgentState(agent.name, note)
     return DemoState(rounds, agents, {name: EdgeState(name) for name in plan.edges})
 
 
 def _age_s() -> float:
     """Return how long this process has lived: the time since the command was typed."""
-    age = time.time() - psutil.Process().create_time()
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        born = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - born
+    except (OSError, ValueError, AttributeError):  # not on Linux: to the second only
+        age = time.time() - psutil.Process().create_time()
     return age if 0 < age < START_S else 0.0
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 Event = Mapping[str, object]
+DOOMED = ", will be killed"
+"""The part of the victim's note that ends with it."""
 EdgeNamer = Callable[[str], str]
 
 
@@ -65,6 +67,8 @@ class DemoState:
         kind = str(event.get("event", ""))
         if agent := self.agents.get(name):
             _apply_agent(agent, kind, event, self.edge_name)
+            if kind == "ordered":
+                self._at_work(str(event.get("edge")))
         elif edge := self.edges.get(name):
             _apply_edge(edge, kind, event)
         else:
@@ -86,7 +90,14 @@ class DemoState:
         """Mark an agent as killed by us."""
         agent = self.agents[name]
         agent.state = "killed"
+        agent.note = agent.note.replace(DOOMED, "")
         agent.edges.clear()
+
+    def _at_work(self, edge_id: str) -> None:
+        """Mark the edge that has ordered somebody."""
+        for edge in self.edges.values():
+            if edge.id == edge_id:
+                edge.state = "collecting"
 
     def _apply_coordinator(self, kind: str, event: Event, now: float) -> None:
         match kind:
@@ -150,6 +161,8 @@ def _apply_agent(agent: AgentState, kind: str, event: Event, edge_name: EdgeName
             agent.state = "waiting"
         case "declined":
             agent.declined += 1
+            agent.state = "waiting"
+        case "abandoned":
             agent.state = "waiting"
         case _:
             pass

@@ -15,12 +15,15 @@ from fedagent_cli.output import credits_text, emit
 
 from .state import AgentState, DemoState, Event
 
+FIXED_LINES = 22
+"""Lines of the roomy picture beside those of agents and edges, notes included."""
 BARS = "▁▂▃▄▅▆▇█"
 STATES = {
     "starting": "dim",
     "searching": "yellow",
     "waiting": "none",
     "training": "bold cyan",
+    "collecting": "bold cyan",
     "sending": "bold blue",
     "killed": "bold red",
     "ended": "red",
@@ -45,6 +48,7 @@ class LiveView:
     """A picture that changes in place."""
 
     def __init__(self, console: Console) -> None:
+        self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 
@@ -53,7 +57,9 @@ class LiveView:
 
     def refresh(self, state: DemoState, elapsed_s: float) -> None:
         """Draw the picture."""
-        self._live.update(picture(state, elapsed_s), refresh=True)
+        lines = FIXED_LINES + len(state.agents) + len(state.edges)
+        roomy = self._console.height > lines
+        self._live.update(picture(state, elapsed_s, roomy=roomy), refresh=True)
 
     def close(self) -> None:
         """Take the picture away."""
@@ -120,15 +126,18 @@ def sparkline(values: Sequence[float], *, low: float, high: float, width: int = 
     )
 
 
-def picture(state: DemoState, elapsed_s: float) -> RenderableType:
-    """Return the whole picture."""
-    body: list[RenderableType] = [_head(state, elapsed_s), Text(), _edges(state), Text()]
-    body.append(_agents(state))
-    if state.notes:
+def picture(state: DemoState, elapsed_s: float, *, roomy: bool = True) -> RenderableType:
+    """Return the whole picture; without blank lines and notes when not `roomy`."""
+    gap = [Text()] if roomy else []
+    body = [_head(state, elapsed_s), *gap, _edges(state), *gap, _agents(state)]
+    if roomy and state.notes:
         body += [Text(), Text("\n".join(state.notes), style="dim")]
-    body += [Text(), Text("Ctrl-C ends it cleanly and still writes the report.", style="dim")]
+    if roomy:
+        body += [Text(), Text("Ctrl-C ends it cleanly and still writes the report.", style="dim")]
     title = "fedagent demo" + (f" · policy {state.policy}" if state.policy else "")
-    return Panel(Group(*body), title=title, title_align="left", border_style="blue", padding=(1, 2))
+    return Panel(
+        Group(*body), title=title, title_align="left", border_style="blue", padding=(int(roomy), 2)
+    )
 
 
 def _head(state: DemoState, elapsed_s: float) -> RenderableType:
@@ -182,7 +191,7 @@ def _agents(state: DemoState) -> RenderableType:
         table.add_column(name, min_width=8)
     for name in ("edges", "ordered", "in time", "late"):
         table.add_column(name, justify="right", min_width=7)
-    table.add_column("")
+    table.add_column("", no_wrap=True, overflow="ellipsis")
     for agent in state.agents.values():
         table.add_row(
             agent.name,

@@ -1,0 +1,262 @@
+"""An edge played by hand: what tests say to an agent's runtime, and what they read back."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from fedagent_agent.core.effects import Event, Relink
+from fedagent_agent.core.reporting import FREE, Price
+from fedagent_agent.runtime import (
+    AgentRuntime,
+    OpenStream,
+    Outward,
+    Publish,
+    RuntimeSettings,
+    StartTraining,
+    Subscribe,
+)
+from fedagent_agent.trainer_wire import Opened, Trained
+from fedagent_protocol.failpoints import Checkpoint, hit
+from fedagent_protocol.messages import (
+    AgentToEdge,
+    Chunk,
+    EdgeBeacon,
+    EdgeToAgent,
+    Hello,
+    Need,
+    Receipt,
+    ReceiptStatus,
+    TaskBody,
+    TaskNeed,
+    TrainOrder,
+    UpdateOffer,
+    Welcome,
+)
+from fedagent_protocol.transfer import Layout
+from fedagent_task.recipe import LearnerSpec, ModelSpec, TaskSpec, task_bytes, task_digest
+
+AGENT = "a" * 32
+EDGE = "e" * 32
+OTHER = "f" * 32
+LINK = "127.0.0.1:1883"
+SITE = "here"
+RUN = "1" * 32
+CHUNK = 256 * 1024
+
+M = TypeVar("M")
+
+IDLE = TaskSpec(
+    model=ModelSpec(kind="softmax", features=4, classes=2), learner=LearnerSpec(name="none")
+)
+REAL = TaskSpec(model=ModelSpec(kind="softmax", features=64, classes=10))
+
+
+def model_of(size: int, mark: int = 0) -> bytes:
+    """Return a safetensors model of one float32 tensor, of about `size` bytes."""
+    count = max(1, (size - 80) // 4)
+    entry = {"w": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}
+    head = json.dumps(entry).encode()
+    head += b" " * (-len(head) % 8)
+    return len(head).to_bytes(8, "little") + head + struct.pack("<f", mark) * count
+
+
+def digest_of(data: bytes) -> str:
+    """Return the name of content."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass
+class HandEdge:
+    """One edge for one runtime: remembers everything that left the agent.
+
+    Attributes:
+        out: Every outward effect, in order.
+        now: The clock; the test moves it.
+    """
+
+    directory: Path
+    edge: str = EDGE
+    link: str = LINK
+    price: Price = FREE
+    stream: str = "digits"
+    slow_s: float = 0.0
+    chunk_bytes: int = CHUNK
+    task: TaskSpec = IDLE
+    checkpoint: Checkpoint = hit
+    pending: int = 0
+    now: float = 100.0
+    out: list[Outward] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.runtime = self.boot()
+
+    def boot(self) -> AgentRuntime:
+        """Start (again) on the directory."""
+        settings = RuntimeSettings(
+            agent=AGENT,
+            site=SITE,
+            stream=self.stream,
+            seed=1,
+            price=self.price,
+            slow_s=self.slow_s,
+        )
+        self.runtime = AgentRuntime(
+            self.directory,
+            settings,
+            now=self.now,
+            pending_bytes=lambda _: self.pending,
+            checkpoint=self.checkpoint,
+        )
+        return self.runtime
+
+    def restart(self) -> None:
+        """Kill the agent and start it again."""
+        self.runtime.crash()
+        self.boot()
+        self.out.clear()
+
+    # ----------------------------------------------------------------- in
+
+    def say(self, message: EdgeToAgent, *, edge: str = "") -> list[Outward]:
+        """Send a message to the agent; return what it did."""
+        return self.keep(self.runtime.message(self.link, edge or self.edge, message, self.now))
+
+    def keep(self, outward: list[Outward]) -> list[Outward]:
+        """Remember what the runtime returned, and answer subscriptions."""
+        self.out += outward
+        return outward
+
+    def join(self, *, edge: str = "") -> None:
+        """Open the session."""
+        name = edge or self.edge
+        self.say(EdgeBeacon(edge=name), edge=name)
+        self.say(Welcome(edge=name), edge=name)
+
+    def order(
+        self, number: int, model: bytes, *, run: str = RUN, edge: str = "", **fields: int
+    ) -> list[Outward]:
+        """Order a round."""
+        order = TrainOrder(
+            run=run,
+            round=number,
+            task=task_digest(task_bytes(self.task)),
+            model=digest_of(model),
+            size=len(model),
+            chunk_bytes=self.chunk_bytes,
+            deadline_ms=10_000,
+            give_up_ms=fields.pop("give_up_ms", 20_000),
+            **fields,
+        )
+        return self.say(order, edge=edge)
+
+    def serve(self, outward: list[Outward], model: bytes, *, run: str = RUN) -> None:
+        """Answer what the agent asks for, until it asks no more."""
+        todo = list(outward)
+        while todo:
+            effect = todo.pop(0)
+            if isinstance(effect, Subscribe):
+                todo += self.keep(self.runtime.subscribed(effect.edge, effect.digest, self.now))
+            elif isinstance(effect, OpenStream):
+                opened = Opened(job=0, features=64, dtype="float32")
+                todo += self.keep(self.runtime.stream_opened(effect.digest, opened, self.now))
+            elif isinstance(effect, Publish):
+                for answer in self.answers(effect.message, model, run):
+                    todo += self.say(answer)
+
+    def answers(self, message: AgentToEdge, model: bytes, run: str) -> Iterable[EdgeToAgent]:
+        """Return what an edge answers while it hands out task and model."""
+        if isinstance(message, TaskNeed):
+            yield TaskBody(run=run, digest=message.digest, body=task_bytes(self.task))
+        elif isinstance(message, Need):
+            layout = Layout(len(model), self.chunk_bytes)
+            for start, stop in message.ranges:
+                for index in range(start, stop):
+                    first, last = layout.span(index)
+                    yield Chunk(
+                        run=run,
+                        round=message.round,
+                        digest=message.digest,
+                        index=index,
+                        data=model[first:last],
+                    )
+
+    def round(self, number: int, model: bytes) -> UpdateOffer:
+        """Order a round and see it through to the offer."""
+        self.serve(self.order(number, model), model)
+        return self.said(UpdateOffer)[-1]
+
+    def train(self, start: StartTraining, body: bytes) -> list[Outward]:
+        """Be the trainer: write an update and say so."""
+        start.out.write_bytes(body)
+        trained = Trained(
+            job=start.job,
+            digest=digest_of(body),
+            size=len(body),
+            num_samples=7,
+            iterations=3,
+            seconds=0.5,
+            seconds_per_iteration=0.1,
+            arrivals=5,
+            loss=0.25,
+            norm=1.0,
+            offset=42,
+        )
+        return self.keep(self.runtime.trained(start.job, trained, self.now))
+
+    def receipt(
+        self, offer: UpdateOffer, status: ReceiptStatus = ReceiptStatus.ACCEPTED
+    ) -> list[Outward]:
+        """Receipt an update."""
+        return self.say(
+            Receipt(run=offer.run, round=offer.round, digest=offer.digest, status=status)
+        )
+
+    def later(self, seconds: float, *, step: float = 0.05) -> list[Outward]:
+        """Let time pass, ticking when the runtime wants it; no beacons are sent."""
+        until = self.now + seconds
+        outward: list[Outward] = []
+        while True:
+            due = self.runtime.next_due()
+            if due is None or due > until:
+                self.now = until
+                return outward
+            self.now = max(self.now + step / 1000, due)
+            outward += self.keep(self.runtime.tick(self.now))
+
+    # ---------------------------------------------------------------- out
+
+    def said(self, kind: type[M], outward: list[Outward] | None = None) -> list[M]:
+        """Return the messages of a kind that left the agent."""
+        effects = self.out if outward is None else outward
+        messages = [effect.message for effect in effects if isinstance(effect, Publish)]
+        return [message for message in messages if isinstance(message, kind)]
+
+    def jobs(self, kind: type[M], outward: list[Outward] | None = None) -> list[M]:
+        """Return the outward effects of a kind."""
+        return [e for e in (self.out if outward is None else outward) if isinstance(e, kind)]
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        """Return what was told of a kind of event."""
+        return [e.data for e in self.out if isinstance(e, Event) and e.name == name]
+
+
+__all__ = [
+    "AGENT",
+    "CHUNK",
+    "EDGE",
+    "IDLE",
+    "LINK",
+    "OTHER",
+    "REAL",
+    "RUN",
+    "SITE",
+    "HandEdge",
+    "Hello",
+    "Relink",
+    "digest_of",
+    "model_of",
+]

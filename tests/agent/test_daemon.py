@@ -1,0 +1,566 @@
+"""The agent as a real process on a real broker, with an edge that the test plays."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pytest
+
+from fedagent_protocol import topics
+from fedagent_protocol.codec import decode_agent_to_edge, encode
+from fedagent_protocol.messages import (
+    AgentToEdge,
+    Bye,
+    Chunk,
+    ContextReport,
+    Decline,
+    DeclineReason,
+    EdgeBeacon,
+    EdgeToAgent,
+    Hello,
+    Need,
+    Receipt,
+    ReceiptStatus,
+    TaskBody,
+    TaskNeed,
+    TrainOrder,
+    UpdateOffer,
+    Welcome,
+    kind,
+)
+from fedagent_protocol.tensors import encode_tensors
+from fedagent_protocol.transfer import Layout
+from fedagent_protocol.transport.broker import Broker, BrokerSpec
+from fedagent_protocol.transport.mqtt import Arrival, Link
+from fedagent_task.models import create
+from fedagent_task.recipe import LearnerSpec, ModelSpec, TaskSpec, task_bytes, task_digest
+from fedagent_testbed.local import RoleProcess
+
+from .support import EDGE, IDLE, REAL, RUN, SITE, digest_of, model_of
+
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
+BROKERS = [
+    "embedded",
+    pytest.param(
+        "mosquitto",
+        marks=[
+            pytest.mark.mosquitto,
+            pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed"),
+        ],
+    ),
+]
+M = TypeVar("M")
+DIGITS = encode_tensors(create(REAL.model).init(1))
+
+
+class PlayedEdge:
+    """An edge whose every word the test chooses; task and model it hands out by itself."""
+
+    def __init__(self, broker: Broker, directory: Path, period_ms: int) -> None:
+        self.broker = broker
+        self.directory = directory
+        self.period_ms = period_ms
+        self.heard: list[AgentToEdge] = []
+        self.task = IDLE
+        self.model = b""
+        self.chunk_bytes = 256 * 1024
+        self.beacons = True
+        self.agent = ""
+        self.processes: list[RoleProcess] = []
+        self._news = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self.address = await self.broker.start()
+        self.link = Link(
+            self.address,
+            client_id="played-edge",
+            on_arrivals=self._arrived,
+            on_state=lambda _: None,
+        )
+        await self.link.start()
+        await self.link.subscribe(*topics.edge_lan_filters(SITE, EDGE))
+        self._tasks.append(asyncio.create_task(self._beat()))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.link.stop()
+        for process in self.processes:
+            await asyncio.to_thread(process.stop)
+        await self.broker.stop()
+
+    def device(self, name: str = "device", **config: object) -> RoleProcess:
+        full = {
+            "data_dir": str(self.directory / name),
+            "site": SITE,
+            "stream": "digits:rate=50",
+            "edges": [str(self.address)],
+            "discovery": "off",
+            "json_events": True,
+            "watch_parent": True,
+            **config,
+        }
+        process = RoleProcess(
+            name=name, role="agent", config=full, log=self.directory / f"{name}.log"
+        )
+        self.processes.append(process)
+        return process
+
+    async def _beat(self) -> None:
+        while True:
+            if self.beacons and self.link.connected:
+                beacon = EdgeBeacon(edge=EDGE, period_ms=self.period_ms)
+                self.link.publish(topics.edge_beacon(SITE, EDGE), encode(beacon))
+            await asyncio.sleep(self.period_ms / 1000)
+
+    def _arrived(self, arrivals: list[Arrival]) -> None:
+        for arrival in arrivals:
+            message = decode_agent_to_edge(arrival.payload)
+            topic = topics.parse(arrival.topic)
+            assert topic.kind == kind(message)
+            self.agent = topic.agent
+            self.heard.append(message)
+            self._serve(message)
+        self._news.set()
+
+    def _serve(self, message: AgentToEdge) -> None:
+        if isinstance(message, Hello):
+            self.say(Welcome(edge=EDGE))
+        elif isinstance(message, TaskNeed):
+            body = task_bytes(self.task)
+            self.say(TaskBody(run=RUN, digest=message.digest, body=body))
+        elif isinstance(message, Need) and message.digest == digest_of(self.model):
+            layout = Layout(len(self.model), self.chunk_bytes)
+            for start, stop in message.ranges:
+                for index in range(start, stop):
+                    first, last = layout.span(index)
+                    chunk = Chunk(
+                        run=RUN, digest=message.digest, index=index, data=self.model[first:last]
+                    )
+                    topic = topics.model(SITE, EDGE, message.digest)
+                    self.link.publish(topic, encode(chunk))
+
+    def say(self, message: EdgeToAgent) -> None:
+        topic = topics.agent_down(SITE, self.agent, EDGE, kind(message))
+        assert self.link.publish(topic, encode(message))
+
+    def order(self, number: int, model: bytes, **fields: int) -> None:
+        self.model = model
+        self.say(
+            TrainOrder(
+                run=RUN,
+                round=number,
+                task=task_digest(task_bytes(self.task)),
+                model=digest_of(model),
+                size=len(model),
+                chunk_bytes=self.chunk_bytes,
+                deadline_ms=10_000,
+                give_up_ms=fields.pop("give_up_ms", 60_000),
+                **fields,
+            )
+        )
+
+    def receipt(self, offer: UpdateOffer) -> None:
+        status = ReceiptStatus.ACCEPTED
+        self.say(Receipt(run=offer.run, round=offer.round, digest=offer.digest, status=status))
+
+    async def hear(
+        self,
+        wanted: type[M],
+        where: Callable[[M], bool] = lambda _: True,
+        *,
+        since: int = 0,
+        timeout_s: float = 30.0,
+    ) -> M:
+        """Wait for a message of the agent."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                for message in self.heard[since:]:
+                    if isinstance(message, wanted) and where(message):
+                        return message
+                self._news.clear()
+                await self._news.wait()
+
+    async def update(self, offer: UpdateOffer) -> bytes:
+        """Fetch the rest of an update under credit."""
+        layout = Layout(offer.size, offer.chunk_bytes)
+        pieces = {0: offer.first} if offer.first else {}
+        for index in range(layout.count):
+            if index not in pieces:
+                ranges = ((index, index + 1),)
+                self.say(Need(run=RUN, round=offer.round, digest=offer.digest, ranges=ranges))
+                chunk = await self.hear(
+                    Chunk, lambda c, i=index: c.digest == offer.digest and c.index == i
+                )
+                pieces[index] = chunk.data
+        return b"".join(pieces[index] for index in range(layout.count))
+
+
+@asynccontextmanager
+async def played(
+    directory: Path, *, broker: str = "embedded", period_ms: int = 5000
+) -> AsyncIterator[PlayedEdge]:
+    private = Broker(BrokerSpec(data_dir=directory / "broker", kind=broker))  # type: ignore[arg-type]
+    edge = PlayedEdge(private, directory, period_ms)
+    await edge.start()
+    try:
+        yield edge
+    finally:
+        await edge.stop()
+
+
+async def said(process: RoleProcess, event: str, **where: object) -> dict[str, object]:
+    return await asyncio.to_thread(lambda: process.wait(event, timeout_s=30.0, **where))
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("size", [22_000, 1_500_000], ids=["one-chunk", "many-chunks"])
+def test_rounds_over_a_real_broker(tmp_path: Path, broker: str, size: int) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path, broker=broker) as edge:
+            device = edge.device()
+            await edge.hear(ContextReport)
+            ready = await said(device, "ready")
+            assert ready["id"] == edge.agent
+            assert (await said(device, "edge_joined"))["edge"] == EDGE
+            for number in (1, 2, 3):
+                model = model_of(size, number)
+                edge.order(number, model)
+                offer = await edge.hear(UpdateOffer, lambda o, n=number: o.round == n)
+                assert offer.base == digest_of(model)
+                body = await edge.update(offer)
+                assert digest_of(body) == offer.digest
+                assert len(body) == len(model)
+                edge.receipt(offer)
+                receipt = await said(device, "receipt", round=number)
+                assert receipt["status"] == "accepted"
+            device.popen.send_signal(signal.SIGTERM)
+            await edge.hear(Bye)
+            assert await asyncio.to_thread(device.wait_exit) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_real_model_is_trained_in_the_child_process(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            edge.task = REAL
+            device = edge.device()
+            await edge.hear(ContextReport)
+            assert not psutil.Process(device.pid).children(), "started lazily"
+            edge.order(1, DIGITS)
+            offer = await edge.hear(UpdateOffer)
+            assert offer.num_samples >= 1
+            assert offer.iterations >= 1
+            assert offer.seconds_per_iteration > 0
+            assert offer.loss > 0
+            assert offer.context is not None
+            assert offer.context.features["cold"] == 0.0
+            edge.receipt(offer)
+            (trainer,) = psutil.Process(device.pid).children()
+            trainer.kill()
+            await asyncio.to_thread(wait_for, lambda: not trainer.is_running())
+            edge.order(2, DIGITS)
+            again = await edge.hear(UpdateOffer, lambda o: o.round == 2)
+            assert again.digest != offer.digest
+            edge.receipt(again)
+            await said(device, "receipt", round=2)
+            assert len(psutil.Process(device.pid).children()) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_trainer_that_is_killed_in_training_is_an_answer_and_the_next_round_works(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            edge.task = REAL
+            device = edge.device(slow_s=20.0)
+            await edge.hear(ContextReport)
+            edge.order(1, DIGITS)
+            trainer = await child_of(device)
+            await said(device, "ordered", round=1)
+            await asyncio.to_thread(wait_for, lambda: trainer.cpu_times().user > 0.05)
+            trainer.kill()
+            decline = await edge.hear(Decline)
+            assert (decline.round, decline.why) == (1, DeclineReason.ERROR)
+            edge.order(2, DIGITS, give_up_ms=1500)
+            await said(device, "abandoned", round=2)
+
+    asyncio.run(scenario())
+
+
+def test_a_trainer_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            edge.task = REAL
+            device = edge.device()
+            await edge.hear(ContextReport)
+            edge.order(1, DIGITS)
+            edge.receipt(await edge.hear(UpdateOffer))
+            trainer = await child_of(device)
+            trainer.suspend()
+            edge.order(2, DIGITS, give_up_ms=1000)
+            await said(device, "abandoned", round=2, why="give_up")
+            edge.order(3, DIGITS)
+            offer = await edge.hear(UpdateOffer, lambda o: o.round == 3)
+            assert offer.size > 0
+            assert not trainer.is_running()
+
+    asyncio.run(scenario())
+
+
+def test_a_newer_order_overtakes_a_slow_training(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            edge.task = REAL
+            device = edge.device(slow_s=1.0)
+            await edge.hear(ContextReport)
+            edge.order(1, DIGITS)
+            await said(device, "ordered", round=1)
+            await asyncio.sleep(0.5)
+            edge.order(2, DIGITS)
+            offer = await edge.hear(UpdateOffer)
+            assert offer.round == 2
+            decline = await edge.hear(Decline)
+            assert (decline.round, decline.why) == (1, DeclineReason.BUSY)
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_does_not_fit_is_declined_by_the_key(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            edge.task = TaskSpec(
+                model=ModelSpec(kind="softmax", features=63, classes=10), learner=LearnerSpec()
+            )
+            device = edge.device()
+            await edge.hear(ContextReport)
+            edge.order(1, encode_tensors(create(edge.task.model).init(1)))
+            decline = await edge.hear(Decline)
+            assert decline.why is DeclineReason.SCHEMA
+            assert "model.features" in decline.detail
+            told = await said(device, "declined", round=1)
+            assert told["why"] == "schema"
+
+    asyncio.run(scenario())
+
+
+def test_a_price_that_rose_is_stale(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            edge.device(price={"base": 2.0})
+            report = await edge.hear(ContextReport)
+            assert report.price == 2_000_000
+            edge.order(1, model_of(1000), price=1_000_000, context_seq=report.seq)
+            assert (await edge.hear(Decline)).why is DeclineReason.STALE
+            edge.order(2, model_of(1000), price=2_000_000, context_seq=report.seq)
+            assert (await edge.hear(UpdateOffer)).round == 2
+
+    asyncio.run(scenario())
+
+
+def test_killed_with_an_update_in_the_outbox_it_is_offered_after_the_restart(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            device = edge.device()
+            await edge.hear(ContextReport)
+            edge.order(1, model_of(22_000))
+            offer = await edge.hear(UpdateOffer)
+            device.kill()
+            device.close()
+            before = len(edge.heard)
+            edge.device()
+            again = await edge.hear(UpdateOffer, since=before)
+            assert (again.round, again.digest) == (1, offer.digest)
+            assert digest_of(await edge.update(again)) == offer.digest
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_dies_is_waited_for_and_the_upload_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path, period_ms=1000) as edge:
+            edge.device()
+            await edge.hear(ContextReport)
+            edge.order(1, model_of(1_500_000))
+            offer = await edge.hear(UpdateOffer)
+            for child in psutil.Process().children(recursive=True):
+                if "amqtt" in " ".join(child.cmdline()) or "embedded" in " ".join(child.cmdline()):
+                    child.kill()
+            before = len(edge.heard)
+            again = await edge.hear(UpdateOffer, since=before)
+            assert again.digest == offer.digest
+            assert digest_of(await edge.update(again)) == offer.digest
+
+    asyncio.run(scenario())
+
+
+def test_silence_ends_the_session_and_the_link_is_made_anew(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path, period_ms=200) as edge:
+            device = edge.device()
+            await edge.hear(ContextReport)
+            edge.beacons = False
+            await said(device, "edge_lost", edge=EDGE)
+            before = len(edge.heard)
+            edge.beacons = True
+            await edge.hear(Hello, since=before)
+            await edge.hear(ContextReport, since=before)
+            assert "connecting anew" in device.log.read_text()
+
+    asyncio.run(scenario())
+
+
+def test_two_agents_on_one_directory(tmp_path: Path) -> None:
+    config = {"data_dir": str(tmp_path / "d"), "stream": "digits", "discovery": "off"}
+    config |= {"json_events": True, "watch_parent": True}
+    first = RoleProcess(name="one", role="agent", config=config, log=tmp_path / "one.log")
+    try:
+        first.wait("ready")
+        second = run_agent(config)
+        assert second.returncode == 75
+        lines = second.stderr.decode().splitlines()
+        assert len(lines) == 1
+        assert f"process {first.pid}" in lines[0]
+        assert "--data-dir" in lines[0]
+    finally:
+        assert first.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"site": "Not A Site"}, "site"),
+        ({"streem": "x"}, "did you mean stream?"),
+        ({"edges": ["nonsense"]}, "edges"),
+        ({"price": {"base": -1}}, "price.base"),
+        ({"edges": ["10.1.2.3:1883"]}, "--insecure"),
+        ({"tls": {"ca": "x", "cert": "y", "key": "z"}, "edges": ["127.0.0.1:1"]}, "edges"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_with_the_mend(
+    tmp_path: Path, change: dict[str, object], text: str
+) -> None:
+    config = {"data_dir": str(tmp_path), "stream": "digits", "discovery": "off", **change}
+    ended = run_agent(config)
+    assert ended.returncode == 2
+    (line,) = [l for l in ended.stderr.decode().splitlines() if "fedagent agent:" in l]
+    assert text in line
+    assert ended.stdout == b""
+
+
+def test_a_damaged_identity_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "identity.json").write_text("{}")
+    ended = run_agent({"data_dir": str(tmp_path), "stream": "digits", "discovery": "off"})
+    assert ended.returncode == 11
+    assert (tmp_path / "identity.json").read_text() == "{}"
+
+
+def test_a_damaged_outbox_is_said_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "outbox").mkdir()
+    (tmp_path / "outbox" / "outbox.sqlite").write_bytes(b"garbage" * 1000)
+    ended = run_agent({"data_dir": str(tmp_path), "stream": "digits", "discovery": "off"})
+    assert ended.returncode == 12
+    assert b"outbox.sqlite" in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly_within_two_seconds(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    config = {"data_dir": str(tmp_path / "d"), "stream": "digits", "discovery": "loopback"}
+    config |= {"json_events": True, "watch_parent": True, "edges": ["127.0.0.1:9"]}
+    process = RoleProcess(name="one", role="agent", config=config, log=tmp_path / "one.log")
+    process.wait("ready")
+    at = time.monotonic()
+    process.popen.send_signal(number)
+    assert process.wait_exit() == 0
+    assert time.monotonic() - at < 2.5
+    process.close()
+
+
+def test_the_end_of_stdin_ends_it(tmp_path: Path) -> None:
+    config = {"data_dir": str(tmp_path / "d"), "stream": "digits", "discovery": "off"}
+    config |= {"json_events": True, "watch_parent": True}
+    process = RoleProcess(name="one", role="agent", config=config, log=tmp_path / "one.log")
+    process.wait("ready")
+    assert process.popen.stdin is not None
+    process.popen.stdin.close()
+    assert process.wait_exit(timeout_s=5.0) == 0
+    process.close()
+
+
+def test_an_idle_agent_is_small_and_loads_no_heavy_library(tmp_path: Path) -> None:
+    """From its very first start, which makes the identity."""
+    script = """
+import asyncio, json, os, sys
+from fedagent_agent.config import load
+from fedagent_agent.daemon import AgentDaemon
+
+async def main():
+    daemon = AgentDaemon(load(sys.argv[1]))
+    run = asyncio.ensure_future(daemon.run())
+    await asyncio.sleep(1.0)
+    names = ("numpy", "cryptography", "rich", "typer", "sqlite_utils", "torch", "safetensors")
+    loaded = [name for name in names if name in sys.modules]
+    pss = [line for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:")]
+    print(json.dumps({"loaded": loaded, "pss_kb": int(pss[0].split()[1])}))
+    daemon._stop.set()
+    await run
+
+asyncio.run(main())
+"""
+    config = {"data_dir": str(tmp_path / "d"), "stream": "digits", "discovery": "loopback"}
+    ended = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(config)], capture_output=True, check=True
+    )
+    said = json.loads(ended.stdout)
+    assert said["loaded"] == []
+    assert said["pss_kb"] < 60_000
+
+
+def run_agent(config: dict[str, object]) -> "subprocess.CompletedProcess[bytes]":
+    command = [sys.executable, "-m", "fedagent_agent", "--config", json.dumps(config)]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FEDAGENT_")}
+    return subprocess.run(
+        command, capture_output=True, env=environment, stdin=subprocess.DEVNULL, timeout=30
+    )
+
+
+async def child_of(process: RoleProcess) -> psutil.Process:
+    return await asyncio.to_thread(_child_of, process)
+
+
+def _child_of(process: RoleProcess) -> psutil.Process:
+    found: list[psutil.Process] = []
+
+    def look() -> bool:
+        found[:] = psutil.Process(process.pid).children()
+        return bool(found)
+
+    wait_for(look)
+    return found[0]
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Poll what no event tells: another process's state."""
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)

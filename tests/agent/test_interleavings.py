@@ -1,0 +1,287 @@
+"""Whatever comes, in whatever order and however often: what an agent never does."""
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fedagent_agent.core.effects import CancelTraining
+from fedagent_agent.runtime import OpenStream, Outward, Publish, StartTraining, Subscribe
+from fedagent_agent.trainer_wire import Failed, Opened
+from fedagent_protocol.codec import Direction, decode, encode
+from fedagent_protocol.messages import (
+    Chunk,
+    Decline,
+    EdgeBeacon,
+    Need,
+    RoundClosed,
+    TaskBody,
+    TaskNeed,
+    UpdateOffer,
+    Welcome,
+)
+from fedagent_protocol.transfer import Layout
+from fedagent_task.recipe import task_bytes
+
+from .support import EDGE, LINK, OTHER, REAL, RUN, HandEdge, digest_of, model_of
+
+PIECE = 1024
+RUNS = (RUN, "2" * 32)
+MODELS = [model_of(4500, mark) for mark in range(2)]
+UPDATE = bytes(range(200)) * 12
+Order = tuple[str, str, int]
+
+
+class AgentUnderFire(RuleBasedStateMachine):
+    """An agent between two edges that lose, repeat and reorder everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.edge = HandEdge(Path(self.folder.name), chunk_bytes=PIECE, task=REAL)
+        self.subscribed: set[tuple[str, str]] = set()
+        self.subscriptions: list[Subscribe] = []
+        self.opening: list[OpenStream] = []
+        self.training: dict[int, tuple[StartTraining, Order]] = {}
+        self.trainings: Counter[Order] = Counter()
+        self.answers: dict[Order, set[str]] = {}
+        self.ordered: set[Order] = set()
+        self.credit: Counter[tuple[str, int]] = Counter()
+        self.delivered: dict[tuple[str, str], set[int]] = {}
+
+    def teardown(self) -> None:
+        self.edge.runtime.close()
+        self.folder.cleanup()
+
+    @initialize()
+    def join(self) -> None:
+        for name in (EDGE, OTHER):
+            self.take(self.say(EdgeBeacon(edge=name), name))
+            self.take(self.say(Welcome(edge=name), name))
+
+    # ------------------------------------------------------- what the agent did
+
+    def say(self, message, name: str) -> list[Outward]:  # type: ignore[no-untyped-def]
+        return self.edge.say(message, edge=name)
+
+    def take(self, outward: list[Outward]) -> None:
+        """Check each effect as it comes."""
+        for effect in outward:
+            match effect:
+                case Publish():
+                    payload = encode(effect.message)
+                    assert decode(Direction.AGENT_TO_EDGE, payload) == effect.message
+                    self.published(effect.topic.split("/")[6], effect.message)
+                case Subscribe():
+                    self.subscriptions.append(effect)
+                case OpenStream():
+                    self.opening.append(effect)
+                case StartTraining():
+                    work = self.edge.runtime.core.work.current
+                    assert work is not None
+                    order = (work.key.edge, work.key.run, work.key.round)
+                    assert not [j for j, (_, o) in self.training.items() if j not in self.dead()]
+                    self.trainings[order] += 1
+                    self.training[effect.job] = (effect, order)
+
+    def dead(self) -> set[int]:
+        return {effect.job for effect in self.edge.jobs(CancelTraining)}
+
+    def published(self, name: str, message: object) -> None:
+        match message:
+            case Decline():
+                self.answers.setdefault((name, message.run, message.round), set()).add("decline")
+            case UpdateOffer():
+                self.answers.setdefault((name, message.run, message.round), set()).add("update")
+                assert message.first == b"" or message.first == UPDATE[:PIECE]
+            case Chunk():
+                key = (message.digest, message.index)
+                assert self.credit[key] > 0, "a chunk without credit"
+                start, stop = Layout(len(UPDATE), PIECE).span(message.index)
+                assert message.data == UPDATE[start:stop]
+            case Need():
+                here = self.delivered.get((name, message.digest), set())
+                wanted = {i for a, b in message.ranges for i in range(a, b)}
+                assert not wanted & here, "asked for a chunk it has"
+                assert wanted <= set(range(Layout(len(MODELS[0]), PIECE).count))
+                assert (name, message.digest) in self.subscribed
+
+    # ------------------------------------------------------------------- rules
+
+    @rule(
+        name=st.sampled_from([EDGE, OTHER]),
+        number=st.integers(1, 4),
+        model=st.sampled_from(MODELS),
+        run=st.sampled_from(RUNS),
+        credit=st.integers(0, 1),
+    )
+    def order(self, name: str, number: int, model: bytes, run: str, credit: int) -> None:
+        before = self.edge.runtime.core.work.current
+        out = self.edge.order(number, model, run=run, edge=name, credit=credit)
+        after = self.edge.runtime.core.work.current
+        if after is not before and after is not None:
+            self.delivered.clear()
+        self.ordered.add((name, run, number))
+        self.take(out)
+
+    @precondition(lambda self: self.subscriptions)
+    @rule()
+    def suback(self) -> None:
+        sub = self.subscriptions.pop(0)
+        self.subscribed.add((sub.edge, sub.digest))
+        self.take(self.edge.keep(self.edge.runtime.subscribed(sub.edge, sub.digest, self.edge.now)))
+
+    @precondition(lambda self: self.edge.said(TaskNeed))
+    @rule(name=st.sampled_from([EDGE, OTHER]))
+    def task(self, name: str) -> None:
+        digest = self.edge.said(TaskNeed)[-1].digest
+        self.take(self.say(TaskBody(run=RUN, digest=digest, body=task_bytes(REAL)), name))
+
+    @precondition(lambda self: self.opening)
+    @rule()
+    def opened(self) -> None:
+        opening = self.opening.pop()
+        reply = Opened(job=0, features=64, dtype="float32")
+        runtime = self.edge.runtime
+        self.take(self.edge.keep(runtime.stream_opened(opening.digest, reply, self.edge.now)))
+
+    @rule(
+        name=st.sampled_from([EDGE, OTHER]),
+        model=st.sampled_from(MODELS),
+        index=st.integers(0, 5),
+        spoilt=st.booleans(),
+    )
+    def chunk(self, name: str, model: bytes, index: int, spoilt: bool) -> None:
+        data = model[index * PIECE : (index + 1) * PIECE]
+        data = data[:-1] if spoilt and data else data
+        digest = digest_of(model)
+        work = self.edge.runtime.core.work.current
+        wanted = (
+            work is not None
+            and work.key.edge == name
+            and work.download is not None
+            and work.order.model == digest
+        )
+        if wanted and not spoilt and index < Layout(len(model), PIECE).count:
+            self.delivered.setdefault((name, digest), set()).add(index)
+        self.take(self.say(Chunk(run=RUN, round=1, digest=digest, index=index, data=data), name))
+
+    @precondition(lambda self: self.training)
+    @rule(data=st.data(), fails=st.booleans())
+    def trained(self, data: st.DataObject, fails: bool) -> None:
+        job = data.draw(st.sampled_from(sorted(self.training)))
+        start, _ = self.training.pop(job)
+        if fails:
+            failed = Failed(job=job, reason="died")
+            self.take(self.edge.keep(self.edge.runtime.trained(job, failed, self.edge.now)))
+        else:
+            self.take(self.edge.train(start, UPDATE))
+
+    @precondition(lambda self: self.edge.said(UpdateOffer))
+    @rule(data=st.data(), first=st.integers(0, 3), count=st.integers(1, 2))
+    def need(self, data: st.DataObject, first: int, count: int) -> None:
+        offer = data.draw(st.sampled_from(self.edge.said(UpdateOffer)))
+        name = data.draw(st.sampled_from([EDGE, OTHER]))
+        for index in range(first, first + count):
+            self.credit[offer.digest, index] += 1
+        ranges = ((first, first + count),)
+        need = Need(run=offer.run, round=offer.round, digest=offer.digest, ranges=ranges)
+        self.take(self.say(need, name))
+
+    @precondition(lambda self: self.edge.said(UpdateOffer))
+    @rule(data=st.data())
+    def receipt(self, data: st.DataObject) -> None:
+        self.take(self.edge.receipt(data.draw(st.sampled_from(self.edge.said(UpdateOffer)))))
+
+    @rule(
+        name=st.sampled_from([EDGE, OTHER]), number=st.integers(1, 4), run=st.sampled_from(RUNS)
+    )
+    def closed(self, name: str, number: int, run: str) -> None:
+        self.take(self.say(RoundClosed(run=run, round=number), name))
+
+    @rule(seconds=st.sampled_from([0.01, 1.0, 4.0, 25.0]), busy=st.sampled_from([0, 5000]))
+    def wait(self, seconds: float, busy: int) -> None:
+        self.edge.pending = busy
+        self.take(self.edge.later(seconds))
+
+    @rule(name=st.sampled_from([EDGE, OTHER]))
+    def beacon(self, name: str) -> None:
+        self.take(self.say(EdgeBeacon(edge=name), name))
+        self.take(self.say(Welcome(edge=name), name))
+
+    @rule()
+    def reconnect(self) -> None:
+        runtime = self.edge.runtime
+        self.take(self.edge.keep(runtime.link_down(LINK, self.edge.now)))
+        self.take(self.edge.keep(runtime.link_up(LINK, self.edge.now)))
+
+    # -------------------------------------------------------------- invariants
+
+    @invariant()
+    def no_order_is_trained_twice(self) -> None:
+        assert all(count == 1 for count in self.trainings.values())
+
+    @invariant()
+    def no_round_of_a_run_is_trained_for_two_edges(self) -> None:
+        ranks = Counter((run, number) for _, run, number in self.trainings)
+        assert all(count == 1 for count in ranks.values())
+
+    @invariant()
+    def every_order_gets_one_class_of_answer(self) -> None:
+        assert all(len(classes) == 1 for classes in self.answers.values())
+        assert self.answers.keys() <= self.ordered
+
+    @invariant()
+    def no_order_is_forgotten(self) -> None:
+        """An order was answered, is worked on, or its round is known to be over."""
+        work = self.edge.runtime.core.work.current
+        working = (work.key.edge, work.key.run, work.key.round) if work is not None else None
+        over = {
+            (str(e["edge"]), int(str(e["round"]))) for e in self.edge.events("abandoned")
+        }
+        told = {(str(e["edge"]), int(str(e["round"]))) for e in self.edge.events("update")}
+        for order in self.ordered:
+            known = order in self.answers or order == working
+            assert known or (order[0], order[2]) in over | told
+
+    @invariant()
+    def a_tick_leaves_nothing_due(self) -> None:
+        """Otherwise the daemon's timer would spin."""
+        now = self.edge.now
+        self.take(self.edge.keep(self.edge.runtime.tick(now)))
+        due = self.edge.runtime.next_due()
+        assert due is None or due > now
+
+
+AgentUnderFire.TestCase.settings = settings(
+    max_examples=120, stateful_step_count=60, deadline=None
+)
+TestAgentUnderFire = AgentUnderFire.TestCase
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=40))
+def test_a_model_arrives_through_any_loss_and_repetition(events: list[tuple[int, bool]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        edge = HandEdge(Path(folder), chunk_bytes=PIECE)
+        edge.join()
+        model = MODELS[0]
+        out = edge.order(1, model)
+        edge.serve([e for e in out if not isinstance(e, Subscribe)], model)
+        edge.keep(edge.runtime.subscribed(EDGE, digest_of(model), edge.now))
+        count = Layout(len(model), PIECE).count
+        for index, twice in events:
+            for _ in range(1 + twice):
+                piece = model[index * PIECE : (index + 1) * PIECE]
+                if index < count:
+                    edge.say(Chunk(run=RUN, digest=digest_of(model), index=index, data=piece))
+        for _ in range(20):
+            if edge.said(UpdateOffer):
+                break
+            edge.serve(edge.later(2.0), model)
+            edge.say(EdgeBeacon(edge=EDGE))
+        assert edge.said(UpdateOffer)
+        edge.runtime.close()

@@ -1,0 +1,357 @@
+"""Orders: who is obeyed, who is refused and why, and that nothing is trained twice."""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_agent.core.effects import CancelTraining
+from fedagent_agent.core.reporting import Price, Readings
+from fedagent_agent.runtime import OpenStream, StartTraining, Subscribe
+from fedagent_agent.trainer_wire import Failed, Opened, Refused
+from fedagent_protocol.messages import (
+    Decline,
+    DeclineReason,
+    Need,
+    Receipt,
+    ReceiptStatus,
+    RoundClosed,
+    TaskBody,
+    TaskNeed,
+    UpdateOffer,
+)
+from fedagent_task.recipe import task_bytes, task_digest
+
+from .support import EDGE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
+
+RUN_B = "2" * 32
+MODEL = model_of(3000)
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> HandEdge:
+    edge = HandEdge(tmp_path)
+    edge.join()
+    return edge
+
+
+@pytest.fixture
+def trainee(tmp_path: Path) -> HandEdge:
+    """An agent whose task needs a trainer."""
+    edge = HandEdge(tmp_path, task=REAL)
+    edge.join()
+    return edge
+
+
+def start(edge: HandEdge, number: int, **fields: int) -> StartTraining:
+    """Order a round and go as far as the training."""
+    edge.serve(edge.order(number, MODEL, **fields), MODEL)
+    return edge.jobs(StartTraining)[-1]
+
+
+def whys(edge: HandEdge) -> list[tuple[int, DeclineReason]]:
+    return [(decline.round, decline.why) for decline in edge.said(Decline)]
+
+
+def test_a_round_from_order_to_receipt(edge: HandEdge) -> None:
+    offer = edge.round(1, MODEL)
+    assert offer.base == digest_of(MODEL)
+    assert offer.first, "the order gave credit for chunk 0"
+    assert digest_of(offer.first) == offer.digest
+    assert len(offer.first) == offer.size == len(MODEL)
+    edge.receipt(offer)
+    assert edge.events("receipt")[0]["status"] == "accepted"
+    assert not edge.runtime.core.uploads.by_key
+    assert [e["round"] for e in edge.events("ordered")] == [1]
+
+
+def test_every_round_has_another_update(edge: HandEdge) -> None:
+    digests = {edge.round(number, MODEL).digest for number in (1, 2, 3)}
+    assert len(digests) == 3
+
+
+def test_a_model_that_is_here_is_not_fetched_again(edge: HandEdge) -> None:
+    edge.round(1, MODEL)
+    subscriptions = len(edge.jobs(Subscribe))
+    edge.serve(edge.order(2, MODEL), MODEL)
+    assert len(edge.jobs(Subscribe)) == subscriptions
+    assert edge.said(UpdateOffer)[-1].round == 2
+    assert len(edge.said(TaskNeed)) == 1, "nor is the task"
+
+
+def test_without_credit_the_update_waits_for_a_need(edge: HandEdge) -> None:
+    edge.serve(edge.order(1, MODEL, credit=0), MODEL)
+    (offer,) = edge.said(UpdateOffer)
+    assert offer.first == b""
+
+
+def test_the_same_order_while_training_changes_nothing(trainee: HandEdge) -> None:
+    start(trainee, 1)
+    trainee.serve(trainee.order(1, MODEL), MODEL)
+    assert len(trainee.jobs(StartTraining)) == 1
+    assert not trainee.said(Decline)
+
+
+def test_the_same_order_after_training_repeats_the_offer(edge: HandEdge) -> None:
+    first = edge.round(1, MODEL)
+    again = edge.said(UpdateOffer, edge.order(1, MODEL))
+    assert [offer.digest for offer in again] == [first.digest]
+
+
+def test_the_same_order_after_the_receipt_is_silent(edge: HandEdge) -> None:
+    edge.receipt(edge.round(1, MODEL))
+    out = edge.order(1, MODEL)
+    assert not edge.said(UpdateOffer, out)
+    assert not edge.said(Decline, out)
+    assert edge.runtime.core.counters["order_repeated"] == 1
+
+
+def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path)
+    edge.join()
+    edge.keep(edge.runtime.measured(Readings(willing=False, why="on battery"), edge.now))
+    edge.order(1, MODEL)
+    edge.keep(edge.runtime.measured(Readings(), edge.now))
+    edge.order(1, MODEL)
+    assert whys(edge) == [(1, DeclineReason.UNWILLING)] * 2
+    assert edge.said(Decline)[0].detail == "on battery"
+
+
+def test_a_newer_order_cancels_older_work_and_says_so(trainee: HandEdge) -> None:
+    job = start(trainee, 1).job
+    trainee.serve(trainee.order(2, MODEL), MODEL)
+    assert trainee.jobs(CancelTraining) == [CancelTraining(job)]
+    assert whys(trainee) == [(1, DeclineReason.BUSY)]
+    trainee.keep(trainee.runtime.trained(job, Failed(job=job, reason="cancelled"), trainee.now))
+    assert whys(trainee) == [(1, DeclineReason.BUSY)]
+    trainee.train(trainee.jobs(StartTraining)[-1], b"update of round two")
+    assert [offer.round for offer in trainee.said(UpdateOffer)] == [2]
+
+
+def test_an_update_of_cancelled_work_leaves_no_file(trainee: HandEdge) -> None:
+    old = start(trainee, 1)
+    trainee.serve(trainee.order(2, MODEL), MODEL)
+    trainee.train(old, b"too late")
+    assert not old.out.exists()
+    assert not trainee.said(UpdateOffer)
+
+
+def test_an_older_order_is_refused(edge: HandEdge) -> None:
+    edge.round(5, MODEL)
+    edge.order(3, MODEL)
+    assert whys(edge) == [(3, DeclineReason.BUSY)]
+
+
+def test_a_newer_order_ends_the_update_before(edge: HandEdge) -> None:
+    old = edge.round(1, MODEL)
+    edge.round(2, MODEL)
+    assert [key.round for key in edge.runtime.core.uploads.by_key] == [2]
+    edge.receipt(old)
+    assert edge.runtime.core.counters["receipt_unknown"] == 1
+
+
+def test_one_round_is_not_trained_for_two_edges(edge: HandEdge) -> None:
+    edge.join(edge=OTHER)
+    edge.round(4, MODEL)
+    edge.order(4, MODEL, edge=OTHER)
+    assert whys(edge) == [(4, DeclineReason.BUSY)]
+
+
+def test_a_newer_order_of_another_edge_wins(trainee: HandEdge) -> None:
+    trainee.join(edge=OTHER)
+    start(trainee, 4)
+    trainee.serve(trainee.order(5, MODEL, edge=OTHER), MODEL)
+    assert whys(trainee) == [(4, DeclineReason.BUSY)]
+    assert len(trainee.jobs(StartTraining)) == 2
+
+
+def test_an_edge_that_began_another_run_is_followed_and_the_old_run_refused(edge: HandEdge) -> None:
+    edge.receipt(edge.round(7, MODEL))
+    edge.serve(edge.order(1, MODEL, run=RUN_B), MODEL, run=RUN_B)
+    assert edge.said(UpdateOffer)[-1].run == RUN_B
+    edge.order(8, MODEL)
+    assert whys(edge) == [(8, DeclineReason.BUSY)]
+
+
+def test_another_run_of_another_edge_waits_its_turn(trainee: HandEdge) -> None:
+    trainee.join(edge=OTHER)
+    start(trainee, 1)
+    trainee.order(9, MODEL, run=RUN_B, edge=OTHER)
+    assert whys(trainee) == [(9, DeclineReason.BUSY)]
+    assert not trainee.jobs(CancelTraining)
+
+
+@pytest.mark.parametrize(
+    ("offered", "stale"), [(1_000_000, True), (1_363_000, True), (1_364_000, False)]
+)
+def test_a_price_that_rose_by_more_than_a_tenth_is_stale(
+    tmp_path: Path, offered: int, stale: bool
+) -> None:
+    edge = HandEdge(tmp_path, price=Price(500_000, 500_000))
+    edge.join()
+    edge.keep(edge.runtime.measured(Readings(compute=2.0), edge.now))
+    edge.order(1, MODEL, price=offered, context_seq=1)
+    assert [why for _, why in whys(edge)] == ([DeclineReason.STALE] if stale else [])
+
+
+def test_an_order_that_names_no_price_is_taken(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, price=Price(500_000))
+    edge.join()
+    assert edge.round(1, MODEL)
+
+
+def test_a_model_of_no_size_is_refused_before_anything_is_fetched(edge: HandEdge) -> None:
+    edge.order(1, b"")
+    assert whys(edge) == [(1, DeclineReason.LOAD)]
+    assert not edge.said(TaskNeed)
+
+
+def test_give_up_stops_the_work_without_an_answer(trainee: HandEdge) -> None:
+    job = start(trainee, 1, give_up_ms=2000).job
+    trainee.later(2.5)
+    assert trainee.jobs(CancelTraining) == [CancelTraining(job)]
+    assert trainee.events("abandoned") == [{"round": 1, "edge": EDGE, "why": "give_up"}]
+    assert not trainee.said(Decline)
+
+
+def test_a_training_gets_the_time_that_is_left(trainee: HandEdge) -> None:
+    trainee.order(1, MODEL, give_up_ms=5000)
+    trainee.now += 2.0
+    trainee.serve(trainee.order(1, MODEL), MODEL)
+    trainee.serve(list(trainee.out), MODEL)
+    assert trainee.jobs(StartTraining)[0].timeout_s == pytest.approx(3.0)
+
+
+def test_a_closed_round_stops_training_and_upload(trainee: HandEdge) -> None:
+    start(trainee, 1)
+    trainee.say(RoundClosed(run=RUN, round=1))
+    assert len(trainee.jobs(CancelTraining)) == 1
+    trainee.train(start(trainee, 2), b"an update")
+    trainee.say(RoundClosed(run=RUN, round=2))
+    assert not trainee.runtime.core.uploads.by_key
+    assert [e["why"] for e in trainee.events("abandoned")] == ["closed", "closed"]
+
+
+def test_closed_of_another_round_is_nothing(trainee: HandEdge) -> None:
+    start(trainee, 2)
+    trainee.say(RoundClosed(run=RUN, round=1))
+    assert not trainee.jobs(CancelTraining)
+
+
+def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
+    trainee: HandEdge,
+) -> None:
+    detail = "model.features: task wants 64, the stream has 63"
+    refused = Refused(job=0, key="model.features", detail=detail)
+    trainee.order(1, MODEL)
+    body = TaskBody(run=RUN, digest=task_digest(task_bytes(REAL)), body=task_bytes(REAL))
+    (opening,) = trainee.jobs(OpenStream, trainee.say(body))
+    trainee.keep(trainee.runtime.stream_opened(opening.digest, refused, trainee.now))
+    assert [(d.why, d.detail) for d in trainee.said(Decline)] == [(DeclineReason.SCHEMA, detail)]
+    trainee.order(2, MODEL)
+    assert whys(trainee)[-1] == (2, DeclineReason.SCHEMA)
+    assert len(trainee.jobs(OpenStream)) == 1, "not tried again at once"
+    trainee.now += 11.0
+    assert trainee.jobs(OpenStream, trainee.order(3, MODEL))
+    opened = Opened(job=0, features=64, dtype="float32")
+    trainee.keep(trainee.runtime.stream_opened(opening.digest, opened, trainee.now))
+    trainee.serve(trainee.order(3, MODEL) + trainee.out, MODEL)
+    assert trainee.jobs(StartTraining)
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("no_data", DeclineReason.NO_DATA),
+        ("died", DeclineReason.ERROR),
+        ("diverged", DeclineReason.ERROR),
+    ],
+)
+def test_a_failed_training_is_an_answer(
+    trainee: HandEdge, reason: str, why: DeclineReason
+) -> None:
+    job = start(trainee, 1).job
+    failed = Failed(job=job, reason=reason, detail="so it went")
+    trainee.keep(trainee.runtime.trained(job, failed, trainee.now))
+    assert [(d.why, d.detail) for d in trainee.said(Decline)] == [(why, f"{reason}: so it went")]
+    assert trainee.runtime.core.work.current is None
+
+
+def test_a_task_that_does_not_come_is_asked_for_again(edge: HandEdge) -> None:
+    edge.order(1, MODEL)
+    edge.later(2.2)
+    assert len(edge.said(TaskNeed)) == 3
+
+
+def test_a_task_that_is_not_what_it_is_called_is_asked_for_again(edge: HandEdge) -> None:
+    edge.order(1, MODEL)
+    digest = task_digest(task_bytes(edge.task))
+    edge.say(TaskBody(run=RUN, digest=digest, body=b"something else"))
+    assert edge.runtime.core.counters["digest_mismatch"] == 1
+    edge.serve(edge.later(1.1), MODEL)
+    edge.serve(list(edge.out), MODEL)
+    assert edge.said(UpdateOffer)
+
+
+def test_a_task_that_nobody_understands_is_a_misfit(edge: HandEdge) -> None:
+    edge.order(1, MODEL)
+    body = b"\x81\xa7version\x01"
+    edge.runtime.core.work._task.digest = digest_of(body)  # type: ignore[union-attr]
+    edge.runtime.core.work.current.order = _with_task(  # type: ignore[union-attr]
+        edge, digest_of(body)
+    )
+    edge.say(TaskBody(run=RUN, digest=digest_of(body), body=body))
+    assert whys(edge) == [(1, DeclineReason.SCHEMA)]
+
+
+def _with_task(edge: HandEdge, digest: str):  # type: ignore[no-untyped-def]
+    from msgspec.structs import replace
+
+    assert edge.runtime.core.work.current is not None
+    return replace(edge.runtime.core.work.current.order, task=digest)
+
+
+def test_a_model_that_is_no_float32_tensors_cannot_be_idled_on(edge: HandEdge) -> None:
+    model = (10**9).to_bytes(8, "little") + b"x" * 100
+    edge.serve(edge.order(1, model), model)
+    assert whys(edge) == [(1, DeclineReason.ERROR)]
+
+
+def test_a_slow_device_takes_its_extra_seconds(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, slow_s=3.0)
+    edge.join()
+    edge.serve(edge.order(1, MODEL), MODEL)
+    edge.later(2.9)
+    assert not edge.said(UpdateOffer)
+    edge.later(0.2)
+    (offer,) = edge.said(UpdateOffer)
+    assert 2900 <= offer.lc_ms <= 3200
+
+
+def test_a_slow_update_is_cancelled_by_a_newer_order(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, slow_s=3.0)
+    edge.join()
+    edge.serve(edge.order(1, MODEL), MODEL)
+    edge.serve(edge.order(2, MODEL), MODEL)
+    edge.later(3.5)
+    assert [offer.round for offer in edge.said(UpdateOffer)] == [2]
+
+
+@pytest.mark.parametrize("status", list(ReceiptStatus))
+def test_every_receipt_ends_the_transfer(edge: HandEdge, status: ReceiptStatus) -> None:
+    edge.receipt(edge.round(1, MODEL), status)
+    assert not edge.runtime.core.uploads.by_key
+    assert edge.runtime.core.counters[f"receipt_{status}"] == 1
+
+
+def test_a_receipt_of_another_content_ends_nothing(edge: HandEdge) -> None:
+    edge.round(1, MODEL)
+    status = ReceiptStatus.ACCEPTED
+    edge.say(Receipt(run=RUN, round=1, digest="0" * 64, status=status))
+    assert len(edge.runtime.core.uploads.by_key) == 1
+    assert edge.runtime.core.counters["receipt_unknown"] == 1
+
+
+def test_an_agent_without_an_order_asks_for_no_model(edge: HandEdge) -> None:
+    edge.later(10.0)
+    assert not edge.said(Need)
+    assert not edge.jobs(Subscribe)

@@ -1,0 +1,203 @@
+"""Sessions: hello, beacons and their loss, links that move, reports and probes."""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_agent.core.effects import Relink
+from fedagent_agent.core.reporting import Price, Readings
+from fedagent_agent.runtime import Publish
+from fedagent_protocol.messages import (
+    Bye,
+    ContextReport,
+    EdgeBeacon,
+    Hello,
+    Probe,
+    ProbeReply,
+    UpdateOffer,
+    Welcome,
+)
+
+from .support import EDGE, LINK, OTHER, HandEdge, model_of
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> HandEdge:
+    return HandEdge(tmp_path)
+
+
+def quiet(edge: HandEdge) -> None:
+    """Answer every probe, so that only reports are left."""
+    while (probes := edge.said(Probe)) and len(probes) > len(ANSWERED):
+        ANSWERED.append(probes[-1].nonce)
+        edge.now += 0.002
+        edge.say(ProbeReply(nonce=probes[-1].nonce, data=bytes(probes[-1].reply_bytes)))
+
+
+ANSWERED: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_answers_yet() -> None:
+    ANSWERED.clear()
+
+
+def test_a_beacon_is_greeted_and_a_welcome_is_answered_with_a_report(edge: HandEdge) -> None:
+    edge.say(EdgeBeacon(edge=EDGE))
+    assert len(edge.said(Hello)) == 1
+    assert not edge.said(ContextReport)
+    edge.say(Welcome(edge=EDGE))
+    (report,) = edge.said(ContextReport)
+    assert report.seq == (1 << 32) + 1
+    assert edge.events("edge_joined") == [{"edge": EDGE}]
+
+
+def test_hello_is_repeated_with_later_beacons_until_welcomed(edge: HandEdge) -> None:
+    for _ in range(3):
+        edge.say(EdgeBeacon(edge=EDGE))
+        edge.say(EdgeBeacon(edge=EDGE))
+        edge.now += 2.0
+    assert len(edge.said(Hello)) == 3
+
+
+def test_a_beacon_of_another_name_than_its_topic_is_counted(edge: HandEdge) -> None:
+    edge.say(EdgeBeacon(edge=OTHER), edge=EDGE)
+    assert edge.runtime.core.counters["beacon_as_another"] == 1
+
+
+def test_three_silent_periods_end_the_session_and_renew_the_link(edge: HandEdge) -> None:
+    edge.say(EdgeBeacon(edge=EDGE, period_ms=1000))
+    edge.say(Welcome(edge=EDGE))
+    edge.later(2.9)
+    assert not edge.events("edge_lost")
+    edge.later(0.2)
+    assert edge.events("edge_lost") == [{"edge": EDGE}]
+    assert edge.jobs(Relink) == [Relink(LINK)]
+    edge.join()
+    assert len(edge.events("edge_joined")) == 2
+
+
+def test_one_silent_edge_of_two_does_not_renew_their_link(edge: HandEdge) -> None:
+    edge.join()
+    edge.join(edge=OTHER)
+    edge.now += 14.0
+    edge.say(EdgeBeacon(edge=OTHER), edge=OTHER)
+    edge.later(2.0)
+    assert edge.events("edge_lost") == [{"edge": EDGE}]
+    assert not edge.jobs(Relink)
+
+
+def test_a_link_that_is_down_is_not_renewed_but_waited_for(edge: HandEdge) -> None:
+    edge.join()
+    edge.keep(edge.runtime.link_down(LINK, edge.now))
+    edge.later(20.0)
+    assert edge.events("edge_lost")
+    assert not edge.jobs(Relink)
+
+
+def test_a_reconnect_greets_at_once_and_reports_again(edge: HandEdge) -> None:
+    edge.join()
+    edge.keep(edge.runtime.link_down(LINK, edge.now))
+    out = edge.keep(edge.runtime.link_up(LINK, edge.now + 0.1))
+    assert edge.said(Hello, out)
+    out = edge.say(Welcome(edge=EDGE))
+    assert edge.said(ContextReport, out)
+    assert len(edge.events("edge_joined")) == 1, "it was never lost"
+
+
+def test_an_edge_that_moved_is_followed_but_a_second_path_is_not(edge: HandEdge) -> None:
+    edge.join()
+    moved = "10.0.0.9:1883"
+    edge.keep(edge.runtime.message(moved, EDGE, EdgeBeacon(edge=EDGE), edge.now))
+    assert edge.runtime.core.counters["other_link"] == 1
+    edge.now += 8.0  # more than one and a half periods
+    out = edge.keep(edge.runtime.message(moved, EDGE, EdgeBeacon(edge=EDGE), edge.now))
+    hellos = [e for e in out if isinstance(e, Publish)]
+    assert [e.link for e in hellos] == [moved]
+    out = edge.keep(edge.runtime.message(moved, EDGE, Welcome(edge=EDGE), edge.now))
+    assert {e.link for e in out if isinstance(e, Publish)} == {moved}
+
+
+def test_more_edges_than_anybody_has_are_counted_not_greeted(edge: HandEdge) -> None:
+    for i in range(70):
+        edge.say(EdgeBeacon(edge=f"edge-{i}"), edge=f"edge-{i}")
+    assert len(edge.runtime.core.sessions) == 64
+    assert edge.runtime.core.counters["too_many_edges"] == 6
+
+
+def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, price=Price(1_000_000, 500_000))
+    edge.join()
+    quiet(edge)
+    edge.later(2.0)
+    before = len(edge.said(ContextReport))
+    edge.keep(edge.runtime.measured(Readings(compute=1.05), edge.now))
+    assert len(edge.said(ContextReport)) == before, "five percent is no news"
+    edge.keep(edge.runtime.measured(Readings(compute=2.0), edge.now))
+    report = edge.said(ContextReport)[-1]
+    assert len(edge.said(ContextReport)) == before + 1
+    assert report.features["compute"] == 2.0
+    assert report.price == 2_000_000
+    edge.keep(edge.runtime.measured(Readings(compute=2.0, willing=False, why="x"), edge.now + 1.1))
+    assert not edge.said(ContextReport)[-1].willing
+    at = edge.now
+    while len(edge.said(ContextReport)) == before + 2:
+        edge.say(EdgeBeacon(edge=EDGE))
+        edge.later(1.0)
+    assert 14.0 <= edge.now - at <= 17.0, "the period is fifteen seconds"
+
+
+def test_seq_grows_over_restarts(edge: HandEdge) -> None:
+    edge.join()
+    last = edge.said(ContextReport)[-1].seq
+    edge.restart()
+    edge.join()
+    assert edge.said(ContextReport)[0].seq > last + 2**31
+
+
+def test_probes_measure_round_trip_then_both_rates_and_then_rest(edge: HandEdge) -> None:
+    edge.join()
+    quiet(edge)
+    assert [(p.reply_bytes, len(p.data)) for p in edge.said(Probe)] == [
+        (0, 0),
+        (16384, 0),
+        (0, 16384),
+    ]
+    measured = edge.runtime.core.sessions[EDGE].measured
+    assert measured.rtt_s == pytest.approx(0.002)
+    assert measured.download_bps is not None
+    assert measured.upload_bps is not None
+    edge.later(2.0)
+    features = edge.said(ContextReport)[-1].features
+    assert {"rtt_s", "download_bps", "upload_bps"} <= features.keys()
+
+
+def test_a_foreign_probe_reply_changes_nothing(edge: HandEdge) -> None:
+    edge.join()
+    edge.say(ProbeReply(nonce=99))
+    assert edge.runtime.core.counters["probe_reply_unknown"] == 1
+    assert edge.runtime.core.sessions[EDGE].measured.rtt_s is None
+
+
+def test_the_edges_probe_is_answered_with_as_much_as_it_asked(edge: HandEdge) -> None:
+    edge.join()
+    out = edge.say(Probe(nonce=5, reply_bytes=100))
+    (reply,) = edge.said(ProbeReply, out)
+    assert (reply.nonce, len(reply.data)) == (5, 100)
+
+
+def test_an_update_carries_the_report_after_the_round(edge: HandEdge) -> None:
+    edge.join()
+    before = edge.said(ContextReport)[-1].seq
+    offer = edge.round(1, model_of(2000))
+    assert offer.context is not None
+    assert offer.context.seq > before
+    assert offer.context.features["cold"] == 0.0
+    assert isinstance(offer, UpdateOffer)
+
+
+def test_goodbye_is_said_to_open_sessions_only(edge: HandEdge) -> None:
+    edge.join()
+    edge.say(EdgeBeacon(edge=OTHER), edge=OTHER)
+    out = edge.runtime.bye("stopping", edge.now)
+    assert len(edge.said(Bye, out)) == 1

@@ -1,0 +1,280 @@
+"""Models in and updates out: gaps, resumes, wrong content, credit, and a busy link."""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_agent.core.upload import LONGEST_REPEAT_S
+from fedagent_agent.runtime import Publish, StartTraining, Subscribe, Unsubscribe
+from fedagent_protocol import topics
+from fedagent_protocol.messages import (
+    Chunk,
+    Decline,
+    DeclineReason,
+    EdgeBeacon,
+    Need,
+    UpdateOffer,
+    Welcome,
+)
+
+from .support import EDGE, LINK, REAL, RUN, SITE, HandEdge, digest_of, model_of
+
+PIECE = 64 * 1024
+BIG = model_of(20 * PIECE + 1000)
+"""Above what is kept in memory, so that it goes through files."""
+SMALL = model_of(3 * 1024)
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> HandEdge:
+    edge = HandEdge(tmp_path, chunk_bytes=PIECE)
+    edge.join()
+    return edge
+
+
+def chunk(edge: HandEdge, model: bytes, index: int, **wrong: bytes) -> Chunk:
+    piece = model[index * edge.chunk_bytes : (index + 1) * edge.chunk_bytes]
+    data = wrong.get("data", piece)
+    return Chunk(run=RUN, round=1, digest=digest_of(model), index=index, data=data)
+
+
+def ordered(edge: HandEdge, model: bytes) -> None:
+    """Order a round, hand out the task, and let the agent ask for the model."""
+    tasks = edge.order(1, model)
+    edge.serve([e for e in tasks if not isinstance(e, Subscribe)], model)
+    edge.keep(edge.runtime.subscribed(EDGE, digest_of(model), edge.now))
+
+
+def asked(edge: HandEdge) -> list[int]:
+    return [i for need in edge.said(Need) for start, stop in need.ranges for i in range(start, stop)]
+
+
+def test_nothing_is_asked_for_before_the_broker_answered_the_subscription(edge: HandEdge) -> None:
+    out = edge.order(1, BIG)
+    topic = topics.model(SITE, EDGE, digest_of(BIG))
+    assert edge.jobs(Subscribe, out) == [Subscribe(LINK, topic, EDGE, digest_of(BIG))]
+    assert not edge.said(Need)
+    edge.keep(edge.runtime.subscribed(EDGE, digest_of(BIG), edge.now))
+    assert asked(edge) == [0, 1, 2, 3]
+
+
+def test_a_refused_subscription_is_an_answer(edge: HandEdge) -> None:
+    edge.order(1, BIG)
+    edge.keep(edge.runtime.subscribed(EDGE, digest_of(BIG), edge.now, ok=False))
+    assert [d.why for d in edge.said(Decline)] == [DeclineReason.ERROR]
+
+
+@pytest.mark.parametrize("model", [BIG, SMALL], ids=["file", "memory"])
+def test_a_model_comes_whole_whatever_the_order_of_its_chunks(
+    edge: HandEdge, model: bytes
+) -> None:
+    edge.chunk_bytes = 1024 if model is SMALL else PIECE
+    ordered(edge, model)
+    count = -(-len(model) // edge.chunk_bytes)
+    for index in reversed(range(count)):
+        edge.say(chunk(edge, model, index))
+        edge.say(chunk(edge, model, index))
+    (offer,) = edge.said(UpdateOffer)
+    assert offer.base == digest_of(model)
+    assert edge.runtime.core.counters["chunk_twice"] == count - 1, "the last one ended it"
+    assert edge.jobs(Unsubscribe)
+
+
+def test_lost_chunks_are_asked_for_again_and_only_those(edge: HandEdge) -> None:
+    ordered(edge, BIG)
+    for index in (0, 2, 3):
+        edge.say(chunk(edge, BIG, index))
+    before = len(edge.said(Need))
+    edge.later(3.0)
+    again = edge.said(Need)[before]
+    assert 1 in [i for start, stop in again.ranges for i in range(start, stop)]
+    assert not set(asked(edge)[-4:]) & {0, 2, 3}
+
+
+def test_a_chunk_of_the_wrong_length_is_counted_and_not_taken(edge: HandEdge) -> None:
+    ordered(edge, BIG)
+    edge.say(chunk(edge, BIG, 0, data=b"short"))
+    assert edge.runtime.core.counters["bad_chunk"] == 1
+    edge.later(3.0)
+    assert asked(edge).count(0) == 2
+
+
+def test_a_chunk_nobody_asked_for_is_counted(edge: HandEdge) -> None:
+    edge.say(chunk(edge, BIG, 0))
+    assert edge.runtime.core.counters["chunk_unasked"] == 1
+
+
+def test_a_model_that_is_not_what_it_is_called_starts_over_and_is_given_up(edge: HandEdge) -> None:
+    edge.chunk_bytes = 512 * 1024
+    forged = BIG[:100] + bytes([BIG[100] ^ 1]) + BIG[101:]
+    out = edge.order(1, BIG)
+    for _ in range(50):
+        todo = [e for e in out if isinstance(e, Subscribe)]
+        edge.serve([e for e in out if not isinstance(e, Subscribe)], BIG)
+        if not todo:
+            break
+        edge.keep(edge.runtime.subscribed(EDGE, digest_of(BIG), edge.now))
+        out = []
+        for index in range(-(-len(BIG) // edge.chunk_bytes)):
+            data = forged[index * edge.chunk_bytes : (index + 1) * edge.chunk_bytes]
+            out += edge.say(chunk(edge, BIG, index, data=data))
+    assert [d.why for d in edge.said(Decline)] == [DeclineReason.ERROR]
+    assert edge.runtime.core.counters["digest_mismatch"] == 4
+    edge.now += 1
+    honest = model_of(20 * PIECE, 7)
+    edge.serve(edge.order(2, honest), honest)
+    assert edge.said(UpdateOffer)[-1].round == 2
+
+
+def test_after_a_kill_a_transfer_goes_on_where_it_was(edge: HandEdge) -> None:
+    ordered(edge, BIG)
+    for index in (0, 1):
+        edge.say(chunk(edge, BIG, index))
+    edge.restart()
+    edge.join()
+    ordered(edge, BIG)
+    while not edge.said(UpdateOffer):
+        before = asked(edge)
+        for index in before:
+            edge.say(chunk(edge, BIG, index))
+    assert not set(asked(edge)) & {0, 1}
+    assert edge.said(UpdateOffer)[0].base == digest_of(BIG)
+
+
+def test_a_part_cut_in_other_pieces_is_begun_anew(edge: HandEdge) -> None:
+    ordered(edge, BIG)
+    edge.say(chunk(edge, BIG, 0))
+    edge.restart()
+    edge.chunk_bytes = PIECE // 2
+    edge.join()
+    ordered(edge, BIG)
+    assert 0 in asked(edge)
+
+
+def test_after_a_reconnect_the_topic_is_subscribed_anew_and_credit_renewed(edge: HandEdge) -> None:
+    ordered(edge, BIG)
+    edge.say(chunk(edge, BIG, 0))
+    edge.keep(edge.runtime.link_down(LINK, edge.now))
+    edge.keep(edge.runtime.link_up(LINK, edge.now + 1))
+    out = edge.say(Welcome(edge=EDGE))
+    assert edge.jobs(Subscribe, out)
+    out = edge.keep(edge.runtime.subscribed(EDGE, digest_of(BIG), edge.now))
+    (need,) = edge.said(Need, out)
+    assert need.ranges == ((1, 5),)
+
+
+def test_a_transfer_of_many_chunks_measures_the_download(edge: HandEdge) -> None:
+    ordered(edge, BIG)
+    sent = 0
+    while not edge.said(UpdateOffer):
+        for index in asked(edge)[sent:]:
+            edge.now += 0.01
+            edge.say(chunk(edge, BIG, index))
+            sent += 1
+    rate = edge.runtime.core.sessions[EDGE].measured.download_bps
+    assert rate == pytest.approx(8 * PIECE / 0.01, rel=0.5)
+
+
+# ------------------------------------------------------------------------ out
+
+
+@pytest.fixture
+def uploader(tmp_path: Path) -> HandEdge:
+    """An agent with an update of twenty chunks that was just offered."""
+    edge = HandEdge(tmp_path, chunk_bytes=PIECE, task=REAL)
+    edge.join()
+    edge.serve(edge.order(1, SMALL), SMALL)
+    edge.train(edge.jobs(StartTraining)[0], BODY)
+    return edge
+
+
+BODY = bytes(range(256)) * (20 * PIECE // 256)
+
+
+def need(offer: UpdateOffer, *ranges: tuple[int, int]) -> Need:
+    return Need(run=RUN, round=1, digest=offer.digest, ranges=ranges)
+
+
+def test_chunks_follow_the_edges_credit_and_are_the_update(uploader: HandEdge) -> None:
+    (offer,) = uploader.said(UpdateOffer)
+    assert offer.first == BODY[:PIECE]
+    for start in range(1, 20, 2):
+        uploader.say(need(offer, (start, min(start + 2, 20))))
+    chunks = uploader.said(Chunk)
+    assert [c.index for c in chunks] == list(range(1, 20))
+    assert offer.first + b"".join(c.data for c in chunks) == BODY
+    uploader.now += 2.0
+    uploader.receipt(offer)
+    rate = uploader.runtime.core.sessions[EDGE].measured.upload_bps
+    assert rate == pytest.approx(8 * len(BODY) / 2.0)
+
+
+def test_without_a_need_nothing_but_the_offer_is_sent(uploader: HandEdge) -> None:
+    uploader.later(5.0)
+    assert not uploader.said(Chunk)
+
+
+def test_a_need_for_something_else_is_counted(uploader: HandEdge) -> None:
+    uploader.say(Need(run=RUN, round=1, digest="0" * 64, ranges=((0, 1),)))
+    assert uploader.runtime.core.counters["need_unknown"] == 1
+
+
+def test_the_link_is_never_handed_more_than_two_chunks(uploader: HandEdge) -> None:
+    (offer,) = uploader.said(UpdateOffer)
+    uploader.pending = PIECE
+    uploader.say(need(offer, (1, 5)))
+    assert [c.index for c in uploader.said(Chunk)] == [1]
+    uploader.pending = 2 * PIECE
+    uploader.later(0.5)
+    assert [c.index for c in uploader.said(Chunk)] == [1]
+    uploader.pending = 0
+    uploader.later(0.2)
+    assert [c.index for c in uploader.said(Chunk)][:3] == [1, 2, 3]
+
+
+def test_a_repeated_need_over_a_busy_link_sends_nothing_twice(uploader: HandEdge) -> None:
+    (offer,) = uploader.said(UpdateOffer)
+    uploader.say(need(offer, (1, 3)))
+    uploader.pending = 2 * PIECE
+    uploader.say(need(offer, (1, 3)))
+    uploader.pending = 0
+    uploader.later(0.5)
+    assert [c.index for c in uploader.said(Chunk)] == [1, 2]
+    uploader.say(need(offer, (1, 3)))
+    assert [c.index for c in uploader.said(Chunk)] == [1, 2, 1, 2]
+
+
+def test_the_offer_is_repeated_ever_more_patiently_until_the_receipt(uploader: HandEdge) -> None:
+    def live(seconds: float) -> None:
+        for _ in range(int(seconds)):
+            uploader.later(1.0)
+            uploader.say(EdgeBeacon(edge=EDGE))
+
+    live(60)
+    offers = uploader.said(UpdateOffer)
+    assert 5 <= len(offers) <= 9
+    assert {offer.digest for offer in offers} == {offers[0].digest}
+    uploader.receipt(offers[0])
+    live(2 * LONGEST_REPEAT_S)
+    assert len(uploader.said(UpdateOffer)) == len(offers)
+
+
+def test_over_a_busy_link_the_offer_is_not_repeated(uploader: HandEdge) -> None:
+    uploader.pending = 1
+    uploader.later(10.0)
+    assert len(uploader.said(UpdateOffer)) == 1
+
+
+def test_without_a_session_the_update_waits(uploader: HandEdge) -> None:
+    uploader.keep(uploader.runtime.link_down(LINK, uploader.now))
+    uploader.later(40.0)
+    assert len(uploader.said(UpdateOffer)) == 1
+    uploader.join()
+    assert len(uploader.said(UpdateOffer)) == 2
+
+
+def test_every_publication_is_for_an_edge_on_the_agents_own_topic(uploader: HandEdge) -> None:
+    for effect in uploader.out:
+        if isinstance(effect, Publish):
+            topic = topics.parse(effect.topic)
+            assert (topic.agent, topic.edge, topic.site) == ("a" * 32, EDGE, SITE)

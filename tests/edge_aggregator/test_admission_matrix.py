@@ -1,0 +1,161 @@
+"""Hostile and damaged updates, E1-E7 of the fault matrix: a reason each, others unharmed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_edge.core.admission import check_content
+from fedagent_protocol import messages as m
+from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
+
+from .harness import Field, delta, expected_mean, field_of, model_tensors
+
+GOOD = delta("a0")
+
+
+def _with(name: str, value: object) -> dict[str, np.ndarray]:
+    array = GOOD[name].copy()
+    array.reshape(-1)[0] = value
+    return {**GOOD, name: array}
+
+
+CONTENTS: dict[str, tuple[str, dict[str, np.ndarray] | bytes]] = {
+    "one nan": ("non_finite", _with("weight", np.nan)),
+    "one inf": ("non_finite", _with("bias", np.inf)),
+    "all nan": ("non_finite", {k: np.full_like(v, np.nan) for k, v in GOOD.items()}),
+    "norm": ("norm", {k: v * 1e6 for k, v in GOOD.items()}),
+    "transposed": ("manifest_mismatch", {**GOOD, "weight": GOOD["weight"].T.copy()}),
+    "missing": ("manifest_mismatch", {"bias": GOOD["bias"]}),
+    "extra": ("manifest_mismatch", {**GOOD, "more": GOOD["bias"]}),
+    "dtype": ("manifest_mismatch", {**GOOD, "bias": GOOD["bias"].astype(np.float64)}),
+    "zero-dim": ("manifest_mismatch", {**GOOD, "bias": np.float32(1.0).reshape(())}),
+    "pickle": ("oversize", b"\x80\x04pickle" * 30),
+    "html": ("oversize", b"<!doctype html>" * 10),
+    "zeros": ("manifest_mismatch", bytes(200)),
+    "short": ("manifest_mismatch", b"abc"),
+    "many empty tensors": (
+        "manifest_mismatch",
+        {f"t{i}": np.zeros((0,), np.float32) for i in range(3000)},
+    ),
+    "header lies long": ("oversize", (2**40).to_bytes(8, "little") + b"{}"),
+}
+
+
+@pytest.mark.parametrize("case", CONTENTS)
+def test_bad_content_is_rejected_and_the_round_goes_on(tmp_path: Path, case: str) -> None:
+    reason, content = CONTENTS[case]
+    field = field_of(tmp_path, 3)
+    hostile = field.agents["a1"]
+    hostile.body = content if isinstance(content, bytes) else encode_tensors(content)
+    hostile.chunk_bytes = 256 * 1024
+    field.order(norm_limit=100.0)
+    report = field.run_until_report()
+    by_agent = {o.agent: o for o in report.outcomes}
+    assert by_agent["a1"].status is m.OutcomeStatus.REJECTED
+    assert by_agent["a1"].reason == reason
+    assert not by_agent["a1"].valid
+    assert [(r.status, r.reason) for r in hostile.receipts] == [("rejected", reason)]
+    assert field.edge.core.counters[f"rejected_{reason}"] == 1
+    assert report.used == 2
+    _assert_model(field, report, {"a0": 10.0, "a2": 10.0})
+
+
+FACTS: dict[str, tuple[str, dict[str, object]]] = {
+    "no samples": ("sample_count", {"num_samples": 0}),
+    "too many samples": ("sample_count", {"num_samples": 2**50}),
+    "another base": ("stale_base", {"base": "b" * 64}),
+    "another task": ("wrong_task", {"task": "b" * 64}),
+    "limit plus one": ("oversize", {"size": 2_000_000}),
+    "huge": ("oversize", {"size": 2**52}),
+    "empty": ("oversize", {"size": 0}),
+    "tiny chunks": ("bad_chunk", {"chunk_bytes": 1024, "size": 100_000}),
+    "first too long": ("bad_chunk", {"first": b"x" * 70_000}),
+    "wrong digest": ("digest_mismatch", {"digest": "0" * 64}),
+}
+
+
+@pytest.mark.parametrize("case", FACTS)
+def test_bad_facts_are_refused_before_anything_is_stored(tmp_path: Path, case: str) -> None:
+    reason, overrides = FACTS[case]
+    field = field_of(tmp_path, 3)
+    field.agents["a1"].overrides = overrides
+    field.order()
+    report = field.run_until_report()
+    by_agent = {o.agent: o for o in report.outcomes}
+    assert by_agent["a1"].reason == reason
+    assert field.agents["a1"].receipts[-1].status is m.ReceiptStatus.REJECTED
+    assert report.used == 2
+    _assert_model(field, report, {"a0": 10.0, "a2": 10.0})
+
+
+@pytest.mark.parametrize(
+    "overrides", [{"round": 7}, {"run": "f" * 32}, {"round": 0}], ids=["future", "run", "none"]
+)
+def test_updates_of_other_rounds_and_runs_expire(
+    tmp_path: Path, overrides: dict[str, object]
+) -> None:
+    field = field_of(tmp_path, 2)
+    field.agents["a1"].overrides = overrides
+    field.order(deadline_ms=1000, max_wait_ms=1500)
+    report = field.run_until_report()
+    assert [o.status for o in report.outcomes] == ["arrived", "missed"]
+    assert field.agents["a1"].receipts[-1].status is m.ReceiptStatus.EXPIRED
+    assert field.edge.core.counters["expired"] >= 1
+
+
+def test_an_agent_that_was_not_ordered_gets_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 3)
+    outsider = field.agents["a2"]
+    chosen = (m.Assignment(agent="a0"), m.Assignment(agent="a1"))
+    field.order(assignments=chosen)
+    order = m.TrainOrder(
+        run=field.edge.core.memory.run, round=1, task=field.edge.core.memory.task,
+        model=field.digest, size=len(field.model), chunk_bytes=1024, deadline_ms=1, give_up_ms=1,
+    )  # fmt: skip
+    outsider.orders.append(order)
+    field.to_edge("a2", m.Need(run=order.run, round=1, digest=field.digest, ranges=((0, 1),)))
+    field.to_edge("a2", outsider.make_offer(order))
+    report = field.run_until_report()
+    assert report.used == 2
+    assert outsider.receipts[-1].reason == "not_ordered"
+    assert field.edge.core.counters["need_unknown"] == 1
+
+
+def test_a_norm_exactly_at_the_limit_is_taken() -> None:
+    tensors = {"w": np.array([3.0, 4.0], np.float32)}
+    data = encode_tensors(tensors)
+    for limit, valid in ((5.0, True), (4.999, False)):
+        verdict = check_content(
+            data, digest=digest_of(data), manifest=Manifest.of(tensors), norm_limit=limit
+        )
+        assert verdict.valid is valid
+        assert verdict.norm == pytest.approx(5.0)
+
+
+def test_without_a_norm_limit_one_agent_still_cannot_make_the_model_infinite(
+    tmp_path: Path,
+) -> None:
+    field = field_of(tmp_path, 2)
+    field.agents["a1"].tensors = {k: np.full_like(v, 3e38) for k, v in GOOD.items()}
+    field.order()
+    report = field.run_until_report()
+    assert report.outcomes[1].reason == "norm"
+    assert report.used == 1
+
+
+def test_all_rejected_keeps_the_model(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2)
+    for agent in field.agents.values():
+        agent.tensors = {k: np.full_like(v, np.nan) for k, v in GOOD.items()}
+    field.order()
+    report = field.run_until_report()
+    assert report.failed
+    assert (report.used, report.weight, report.model) == (0, 0.0, field.digest)
+
+
+def _assert_model(field: Field, report: m.RoundReport, weights: dict[str, float]) -> None:
+    model = encode_tensors(expected_mean(64, weights))
+    assert report.model == digest_of(model)
+    assert report.weight == sum(weights.values())
+    assert Manifest.of(model_tensors()) == Manifest.of(expected_mean(64, weights))

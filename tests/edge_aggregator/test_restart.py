@@ -1,0 +1,187 @@
+"""An edge killed at every checkpoint: the aggregate is the one of an edge that lived."""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_edge.errors import StateError
+from fedagent_protocol import messages as m
+from fedagent_protocol.tensors import digest_of, encode_tensors
+
+from .harness import Field, expected_mean, field_of
+
+WEIGHTS = {"a0": 10.0, "a1": 20.0, "a2": 30.0}
+POINTS = [
+    "edge.round_saved",
+    "edge.chunk_written",
+    "edge.complete",
+    "edge.spooled",
+    "edge.receipted",
+    "edge.aggregated",
+    "edge.reported",
+    "edge.spool_cleared",
+]
+
+
+def _field(directory: Path, size: int) -> Field:
+    field = field_of(directory, 3, size=size)
+    for index, (name, weight) in enumerate(WEIGHTS.items()):
+        agent = field.agents[name]
+        agent.samples = int(weight)
+        agent.chunk_bytes = 32 * 1024
+        # Apart in time, so that the sum has one order.
+        agent.work_s = 0.3 + 0.4 * index
+    return field
+
+
+def _order(field: Field) -> m.RoundReport:
+    # The last agent's second try must fit: `min_updates` holds the round open for it.
+    field.order(deadline_ms=30_000, max_wait_ms=60_000, min_updates=3)
+    return field.run_until_report(most_s=70)
+
+
+@pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_a_checkpoint(tmp_path: Path, point: str, nth: int, size: int) -> None:
+    field = _field(tmp_path, size)
+    field.kill_at, field.kill_nth = point, nth
+    report = _order(field)
+    field.run_for(3.0)
+    assert report.used == 3
+    assert report.weight == 60.0
+    model = digest_of(encode_tensors(expected_mean(size, WEIGHTS)))
+    assert report.model == model
+    assert {r.model for r in field.reports} == {model}
+    assert field.edge.core.memory.model == model
+    assert not list((tmp_path / "spool").glob("*.update"))
+    statuses = {a.receipts[-1].status for a in field.agents.values()}
+    assert statuses <= {m.ReceiptStatus.ACCEPTED, m.ReceiptStatus.EXPIRED}
+    if nth == 1 and not (point == "edge.chunk_written" and size == 64):
+        assert field.kills == 1
+    # And it goes on as if nothing had been.
+    field.order(2)
+    assert field.run_until_report(2).used == 3
+
+
+def test_every_checkpoint_is_known(tmp_path: Path) -> None:
+    field = _field(tmp_path, 100_000)
+    _order(field)
+    field.run_for(2.0)
+    assert set(POINTS) <= set(field.passed)
+
+
+def test_a_receipted_update_is_not_lost_with_the_agent(tmp_path: Path) -> None:
+    field = _field(tmp_path, 100_000)
+    field.kill_at = "edge.receipted"
+    field.order(deadline_ms=30_000, max_wait_ms=60_000, min_updates=1)
+    while not field.kills:
+        field.run_for(0.05)
+    for agent in field.agents.values():
+        agent.silent = True
+    report = field.run_until_report(most_s=70)
+    by_agent = {o.agent: o for o in report.outcomes}
+    assert by_agent["a0"].used
+    assert by_agent["a0"].in_time
+    assert field.agents["a0"].receipts[0].status is m.ReceiptStatus.ACCEPTED
+
+
+def test_tau_and_the_deadline_go_on_over_a_restart(tmp_path: Path) -> None:
+    field = _field(tmp_path, 64)
+    field.kill_at, field.kill_nth = "edge.receipted", 1
+    field.agents["a2"].work_s = 100.0
+    began = field.now
+    field.order(deadline_ms=5000, max_wait_ms=8000, min_updates=1)
+    report = field.run_until_report()
+    assert field.now - began == pytest.approx(5.1, abs=0.2)
+    by_agent = {o.agent: o for o in report.outcomes}
+    assert 300 <= by_agent["a0"].tau_ms <= 450
+    assert by_agent["a2"].tau_ms == pytest.approx(5000, abs=60)
+
+
+def test_after_a_reboot_no_time_is_left(tmp_path: Path) -> None:
+    field = _field(tmp_path, 64)
+    field.agents["a2"].work_s = 100.0
+    field.order(deadline_ms=50_000, max_wait_ms=80_000, min_updates=2)
+    field.run_for(2.0)
+    field.boot, field.now = "boot-2", 3.0
+    field._queue.clear()
+    field.restart()
+    report = field.run_until_report(most_s=2.0)
+    assert report.used == 2
+    assert field.edge.core.memory.model == report.model
+
+
+def test_the_verdict_on_a_hostile_agent_survives(tmp_path: Path) -> None:
+    field = _field(tmp_path, 64)
+    field.agents["a1"].overrides = {"num_samples": 0}
+    field.agents["a0"].decline = m.DeclineReason.LOAD
+    field.agents["a2"].work_s = 3.0
+    field.order(deadline_ms=20_000, max_wait_ms=30_000)
+    field.run_for(2.0)
+    for name in ("a0", "a1"):
+        field.agents[name].silent = True
+    field.restart()
+    began = field.now
+    report = field.run_until_report()
+    assert field.now - began < 5.0
+    assert [o.status for o in report.outcomes] == ["declined", "rejected", "arrived"]
+    assert report.outcomes[1].reason == "sample_count"
+
+
+def test_an_upload_is_resumed_and_not_begun_again(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1, size=400_000)
+    agent = field.agents["a0"]
+    agent.chunk_bytes = 32 * 1024
+    field.kill_at, field.kill_nth = "edge.chunk_written", 20
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    assert field.run_until_report().used == 1
+    assert field.edge.core.counters["resumed"] == 1
+    assert len([p for p in field.passed if p == "edge.chunk_written"]) < 49 + 8
+
+
+def test_a_spool_damaged_by_a_power_cut_is_received_again(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1, size=400_000)
+    agent = field.agents["a0"]
+    agent.chunk_bytes = 32 * 1024
+    field.order(deadline_ms=30_000, max_wait_ms=60_000)
+    while field.passed.count("edge.chunk_written") < 20:
+        field.run_for(0.01)
+    (path,) = (tmp_path / "spool").glob("*.update")
+    with path.open("r+b") as file:
+        file.seek(4096 + 5000)
+        file.write(bytes(1000))
+    field.restart()
+    assert field.run_until_report().used == 1
+    assert field.edge.core.counters["spool_damaged"] == 1
+
+
+@pytest.mark.parametrize("cut", [1, 100, 400])
+def test_a_torn_journal_forgets_only_what_was_not_receipted(tmp_path: Path, cut: int) -> None:
+    field = _field(tmp_path, 64)
+    field.order(deadline_ms=30_000, max_wait_ms=60_000, min_updates=3)
+    while len([a for a in field.agents.values() if a.receipts]) < 2:
+        field.run_for(0.02)
+    journal = tmp_path / "spool" / "round.journal"
+    whole = journal.read_bytes()
+    # What a kill in the midst of the third record would leave.
+    journal.write_bytes(whole + whole[:cut])
+    field.restart()
+    assert field.run_until_report().used == 3
+
+
+def test_a_damaged_state_file_is_named_with_its_mend(tmp_path: Path) -> None:
+    field = _field(tmp_path, 64)
+    (tmp_path / "state.msgpack").write_bytes(b"\xc1garbage")
+    with pytest.raises(StateError, match="delete the file"):
+        field.open()
+
+
+def test_a_model_that_vanished_is_asked_for_again(tmp_path: Path) -> None:
+    field = _field(tmp_path, 64)
+    for path in (tmp_path / "models").iterdir():
+        path.unlink()
+    field.open()
+    assert field.edge.core.memory.model == ""
+    field.welcome()
+    field.give_model()

@@ -1,0 +1,216 @@
+"""Updates and models over a bad network: nothing is lost, nothing counts twice."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedagent_protocol import messages as m
+from fedagent_protocol.tensors import digest_of, encode_tensors
+
+from .harness import ToyAgent, expected_mean, field_of
+
+SIZES = {"one chunk": 64, "many chunks": 60_000, "mapped": 100_000}
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 2**32), size=st.sampled_from(sorted(SIZES)), jobs=st.booleans())
+def test_loss_repetition_and_reordering_never_change_the_result(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, size: str, jobs: bool
+) -> None:
+    elements = SIZES[size]
+    directory = tmp_path_factory.mktemp("edge")
+    field = field_of(
+        directory, 4, size=elements, chunk_bytes=64 * 1024, job_delay_s=0.01 if jobs else 0.0
+    )
+    field.lossy = random.Random(seed)
+    for agent in field.agents.values():
+        agent.chunk_bytes = 32 * 1024
+    field.order(deadline_ms=200_000, max_wait_ms=300_000, min_updates=4)
+    report = field.run_until_report(most_s=310)
+    assert report.used == 4, dict(field.edge.core.counters)
+    # The order of the sum is the order of arrival: equal up to one rounding.
+    assert report.weight == 40.0
+    assert [r.round for r in field.reports].count(1) >= 1
+    assert len({r.model for r in field.reports}) == 1
+    assert field.edge.core._pool.used_bytes == 0
+    assert not list((directory / "spool").glob("*.update"))
+
+
+def test_large_updates_give_the_batch_mean(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 3, size=100_000, job_delay_s=0.02)
+    field.agents["a1"].samples = 30
+    field.order(want_model=True)
+    report = field.run_until_report()
+    model = encode_tensors(expected_mean(100_000, {"a0": 10.0, "a1": 30.0, "a2": 10.0}))
+    assert report.model == digest_of(model)
+    assert report.first == model[: field.chunk_bytes]
+    assert all(a.receipts[-1].status is m.ReceiptStatus.ACCEPTED for a in field.agents.values())
+
+
+def test_credit_is_capped_over_all_agents(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 12, size=100_000, credit_bytes=256 * 1024)
+    for agent in field.agents.values():
+        agent.chunk_bytes = 64 * 1024
+    pool = field.edge.core._pool
+    peak = 0
+
+    def watch() -> None:
+        nonlocal peak
+        peak = max(peak, pool.used_bytes)
+        field.later(0.005, watch)
+
+    watch()
+    field.order(deadline_ms=60_000, max_wait_ms=90_000, min_updates=12)
+    assert field.run_until_report(most_s=100).used == 12
+    assert 0 < peak <= 256 * 1024
+    assert pool.used_bytes == 0
+
+
+@pytest.mark.parametrize("credit_bytes", [16 * 1024, 256 * 1024])
+def test_agents_that_die_with_an_order_do_not_starve_the_others(
+    tmp_path: Path, credit_bytes: int
+) -> None:
+    field = field_of(tmp_path, 10, size=20_000, credit_bytes=credit_bytes)
+    for name in ("a0", "a1", "a2", "a3", "a4"):
+        field.agents[name].silent = True
+    field.order(deadline_ms=30_000, max_wait_ms=40_000, min_updates=1)
+    report = field.run_until_report(most_s=41)
+    assert report.used == 5
+    assert [o.status for o in report.outcomes[:5]] == ["missed"] * 5
+
+
+def test_a_sender_that_stalls_holds_up_nobody_and_may_come_back(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 4, size=100_000, credit_bytes=128 * 1024)
+    for agent in field.agents.values():
+        agent.chunk_bytes = 32 * 1024
+    stalled = field.agents["a0"]
+    field.order(deadline_ms=60_000, max_wait_ms=90_000, min_updates=4)
+    while stalled.offer is None:
+        field.run_for(0.005)
+    stalled.silent = True
+    field.run_for(20)
+    done = [a for a in field.agents.values() if a.receipts]
+    assert len(done) == 3
+    stalled.silent = False
+    stalled._say_offer(field)
+    assert field.run_until_report(most_s=60).used == 4
+
+
+def test_a_second_different_update_is_refused(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2, size=100_000)
+    agent = field.agents["a0"]
+    agent.chunk_bytes = 32 * 1024
+    field.order()
+    while agent.offer is None:
+        field.run_for(0.005)
+    other = m.UpdateOffer(
+        run=agent.offer.run, round=1, digest="1" * 64, size=agent.offer.size,
+        chunk_bytes=32 * 1024, base=agent.offer.base, task=agent.offer.task, num_samples=1,
+    )  # fmt: skip
+    field.run_for(0.03)
+    field.to_edge("a0", other)
+    report = field.run_until_report()
+    assert report.used == 2
+    assert ("1" * 64, "second_update") in {(r.digest, r.reason) for r in agent.receipts}
+
+
+def test_the_model_goes_out_once_and_only_to_those_who_need_it(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 5, size=100_000)
+    field.order(assignments=tuple(m.Assignment(agent=f"a{i}") for i in range(4)))
+    field.run_until_report()
+    chunks = -(-len(field.model) // field.chunk_bytes)
+    assert field.broadcasts == chunks
+    before = field.broadcasts
+    field.order(2)
+    field.run_until_report(2)
+    assert field.broadcasts == 2 * chunks, "a new round has a new model"
+    assert before == chunks
+
+
+def test_an_agent_that_joins_the_transfer_late_gets_the_model_alone(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 3, size=100_000, chunk_bytes=32 * 1024)
+    late = field.agents["a2"]
+    late.silent = True
+    field.order(deadline_ms=20_000, max_wait_ms=30_000, min_updates=3)
+    field.run_for(2.0)
+    late.silent = False
+    late.hello(field)
+    report = field.run_until_report()
+    assert report.used == 3
+    chunks = -(-len(field.model) // field.chunk_bytes)
+    assert field.broadcasts == chunks
+
+
+def test_a_lost_order_is_repeated(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2)
+    deaf = field.agents["a1"]
+    deaf.silent = True
+    field.order(deadline_ms=20_000, max_wait_ms=30_000)
+    field.run_for(1.0)
+    deaf.silent = False
+    report = field.run_until_report()
+    assert report.used == 2
+    assert field.edge.core.counters["order_again"] >= 1
+
+
+def test_declines_and_goodbyes_end_the_wait_at_once(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 3)
+    field.agents["a1"].decline = m.DeclineReason.SCHEMA
+    field.order(deadline_ms=60_000, max_wait_ms=90_000)
+    field.agents["a2"].silent = True
+    field.to_edge("a2", m.Bye())
+    began = field.now
+    report = field.run_until_report()
+    assert field.now - began < 1.0
+    assert [o.status for o in report.outcomes] == ["arrived", "declined", "gone"]
+    assert report.outcomes[1].reason == "schema"
+
+
+def test_who_left_and_came_back_in_the_round_counts(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 3)
+    field.agents["a1"].work_s = 3.0
+    field.order(deadline_ms=60_000, max_wait_ms=90_000, min_updates=3)
+    field.run_for(0.2)
+    field.to_edge("a2", m.Bye())
+    field.run_for(0.5)
+    field.agents["a2"].orders.clear()
+    field.agents["a2"].hello(field)
+    assert field.run_until_report().used == 3
+
+
+def test_absent_agents_are_gone_from_the_start(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    field.agents["ghost"] = ToyAgent("ghost")
+    field.order(deadline_ms=60_000, max_wait_ms=90_000)
+    report = field.run_until_report()
+    assert [o.status for o in report.outcomes] == ["arrived", "gone"]
+
+
+def test_an_update_after_the_close_is_late_and_changes_nothing(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2)
+    slow = field.agents["a1"]
+    slow.work_s = 4.0
+    field.order(deadline_ms=1000, max_wait_ms=20_000)
+    report = field.run_until_report()
+    assert report.used == 1
+    assert slow.closed == [1]
+    field.run_for(5.0)
+    assert slow.receipts[-1].status is m.ReceiptStatus.LATE
+    assert field.edge.core.counters["late_after_close"] == 1
+    assert field.edge.core.memory.model == report.model
+
+
+def test_silent_agents_are_lost_after_45_seconds(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2)
+    field.agents["a1"].silent = True
+    field.order(deadline_ms=100_000, max_wait_ms=200_000, min_updates=1)
+    field.run_for(30)
+    field.to_edge("a0", m.ContextReport(seq=2, willing=True, price=1))
+    report = field.run_until_report(most_s=40)
+    assert [o.status for o in report.outcomes] == ["arrived", "gone"]
+    assert field.edge.core.sessions.present == 1
