@@ -124,6 +124,7 @@ class AgentDaemon:
             insecure=self._config.insecure,
             on_arrivals=self._arrived,
             on_state=self._link_state,
+            on_edge=self._expect,
             in_use=self._in_use,
         )
 
@@ -149,6 +150,10 @@ class AgentDaemon:
             self._perform(self._runtime.link_up(name, now))
         else:
             self._perform(self._runtime.link_down(name, now))
+        self._schedule()
+
+    def _expect(self, name: str, edge: str) -> None:
+        self._perform(self._runtime.expect(name, edge, time.monotonic()))
         self._schedule()
 
     def _perform(self, effects: list[Outward]) -> None:

@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 OnArrivals = Callable[[str, list[Arrival]], None]
 OnState = Callable[[str, bool], None]
+OnEdge = Callable[[str, str], None]
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class Links:
         insecure: Whether brokers beyond this machine may do without.
         on_arrivals: Gets the name of a link and what came in on it.
         on_state: Gets the name of a link and whether it is up.
+        on_edge: Gets the name of a link that is up, and an edge that adverts place there.
         in_use: Whether a session stands on a link.
     """
 
@@ -51,6 +53,7 @@ class Links:
         insecure: bool,
         on_arrivals: OnArrivals,
         on_state: OnState,
+        on_edge: OnEdge,
         in_use: Callable[[str], bool],
     ) -> None:
         self._agent = agent
@@ -59,8 +62,10 @@ class Links:
         self._insecure = insecure
         self._on_arrivals = on_arrivals
         self._on_state = on_state
+        self._on_edge = on_edge
         self._in_use = in_use
         self._entries: dict[str, _Entry] = {}
+        self._found: dict[str, tuple[str, ...]] = {}
         self._refused: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -91,12 +96,16 @@ class Links:
 
     def found(self, adverts: Iterable[Advert]) -> None:
         """Follow what discovery says: dial what is new, leave what is gone and unused."""
+        adverts = tuple(adverts)
         wanted = {str(advert.address): advert.address for advert in adverts}
+        self._found = {name: _edges_at(adverts, name) for name in wanted}
         for name, entry in list(self._entries.items()):
             entry.advertised = name in wanted
             # An advert may be withdrawn while its edge lives: a session keeps its link.
             if not (entry.advertised or entry.typed or self._in_use(name)):
                 self._spawn(self._remove(name), f"leave-{name}")
+            elif entry.link.connected:
+                self._greet(name)
         for name, address in wanted.items():
             if name not in self._entries and len(self._entries) < MAX_LINKS:
                 self._spawn(self._dial(address), f"dial-{name}")
@@ -120,6 +129,15 @@ class Links:
         links = [entry.link for entry in self._entries.values()]
         self._entries.clear()
         await asyncio.gather(*(link.stop() for link in links))
+
+    def _state(self, name: str, up: bool) -> None:
+        self._on_state(name, up)
+        if up:
+            self._greet(name)
+
+    def _greet(self, name: str) -> None:
+        for edge in self._found.get(name, ()):
+            self._on_edge(name, edge)
 
     async def _dial(self, address: BrokerAddress) -> None:
         try:
@@ -151,7 +169,7 @@ class Links:
             client_id=f"{self._agent}-{mark}",
             tls=self._tls,
             on_arrivals=lambda arrivals: self._on_arrivals(name, arrivals),
-            on_state=lambda up: self._on_state(name, up),
+            on_state=lambda up: self._state(name, up),
         )
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
@@ -161,6 +179,10 @@ class Links:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _edges_at(adverts: Iterable[Advert], name: str) -> tuple[str, ...]:
+    return tuple(sorted(advert.id for advert in adverts if str(advert.address) == name))
 
 
 def _quietly(future: "asyncio.Future[None]") -> None:

@@ -185,6 +185,10 @@ class AgentRuntime:
         """A link is known to be down."""
         return self._run(self.core.link_down(link), now)
 
+    def expect(self, link: str, edge: str, now: float) -> list[Outward]:
+        """An advert names an edge behind a link that is up."""
+        return self._run(self.core.expect(edge, link, now), now)
+
     def message(self, link: str, edge: str, message: EdgeToAgent, now: float) -> list[Outward]:
         """Take in what an edge sent; `now` is the network thread's stamp."""
         return self._run(self.core.message(link, edge, message, now), now)

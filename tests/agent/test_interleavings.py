@@ -196,9 +196,7 @@ class AgentUnderFire(RuleBasedStateMachine):
     def receipt(self, data: st.DataObject) -> None:
         self.take(self.edge.receipt(data.draw(st.sampled_from(self.edge.said(UpdateOffer)))))
 
-    @rule(
-        name=st.sampled_from([EDGE, OTHER]), number=st.integers(1, 4), run=st.sampled_from(RUNS)
-    )
+    @rule(name=st.sampled_from([EDGE, OTHER]), number=st.integers(1, 4), run=st.sampled_from(RUNS))
     def closed(self, name: str, number: int, run: str) -> None:
         self.take(self.say(RoundClosed(run=run, round=number), name))
 
@@ -239,9 +237,7 @@ class AgentUnderFire(RuleBasedStateMachine):
         """An order was answered, is worked on, or its round is known to be over."""
         work = self.edge.runtime.core.work.current
         working = (work.key.edge, work.key.run, work.key.round) if work is not None else None
-        over = {
-            (str(e["edge"]), int(str(e["round"]))) for e in self.edge.events("abandoned")
-        }
+        over = {(str(e["edge"]), int(str(e["round"]))) for e in self.edge.events("abandoned")}
         told = {(str(e["edge"]), int(str(e["round"]))) for e in self.edge.events("update")}
         for order in self.ordered:
             known = order in self.answers or order == working
@@ -256,9 +252,7 @@ class AgentUnderFire(RuleBasedStateMachine):
         assert due is None or due > now
 
 
-AgentUnderFire.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=60, deadline=None
-)
+AgentUnderFire.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
 TestAgentUnderFire = AgentUnderFire.TestCase
 
 

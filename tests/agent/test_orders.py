@@ -266,9 +266,7 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
         ("diverged", DeclineReason.ERROR),
     ],
 )
-def test_a_failed_training_is_an_answer(
-    trainee: HandEdge, reason: str, why: DeclineReason
-) -> None:
+def test_a_failed_training_is_an_answer(trainee: HandEdge, reason: str, why: DeclineReason) -> None:
     job = start(trainee, 1).job
     failed = Failed(job=job, reason=reason, detail="so it went")
     trainee.keep(trainee.runtime.trained(job, failed, trainee.now))

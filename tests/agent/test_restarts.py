@@ -81,7 +81,7 @@ def test_killed_anywhere_the_agent_goes_on_and_answers_each_round_once(
         edge.receipt(offers[2])
         assert not edge.runtime.core.uploads.by_key
         edge.runtime.close()
-        left = [p for p in (tmp_path / f"{at}" / "outbox").glob("*.update*")]
+        left = list((tmp_path / f"{at}" / "outbox").glob("*.update*"))
         assert left == []
 
 

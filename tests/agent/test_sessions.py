@@ -52,6 +52,17 @@ def test_a_beacon_is_greeted_and_a_welcome_is_answered_with_a_report(edge: HandE
     assert edge.events("edge_joined") == [{"edge": EDGE}]
 
 
+def test_an_edge_that_an_advert_names_is_greeted_before_its_beacon(edge: HandEdge) -> None:
+    out = edge.keep(edge.runtime.expect(LINK, EDGE, edge.now))
+    assert edge.said(Hello, out)
+    assert not edge.keep(edge.runtime.expect(LINK, EDGE, edge.now)), "once is enough"
+    edge.say(Welcome(edge=EDGE))
+    assert edge.said(ContextReport)
+    edge.keep(edge.runtime.expect(LINK, OTHER, edge.now))
+    edge.later(16.0)
+    assert edge.events("edge_lost") == [{"edge": EDGE}], "the other was never there"
+
+
 def test_hello_is_repeated_with_later_beacons_until_welcomed(edge: HandEdge) -> None:
     for _ in range(3):
         edge.say(EdgeBeacon(edge=EDGE))

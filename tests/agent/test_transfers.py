@@ -46,7 +46,9 @@ def ordered(edge: HandEdge, model: bytes) -> None:
 
 
 def asked(edge: HandEdge) -> list[int]:
-    return [i for need in edge.said(Need) for start, stop in need.ranges for i in range(start, stop)]
+    return [
+        i for need in edge.said(Need) for start, stop in need.ranges for i in range(start, stop)
+    ]
 
 
 def test_nothing_is_asked_for_before_the_broker_answered_the_subscription(edge: HandEdge) -> None:
@@ -65,9 +67,7 @@ def test_a_refused_subscription_is_an_answer(edge: HandEdge) -> None:
 
 
 @pytest.mark.parametrize("model", [BIG, SMALL], ids=["file", "memory"])
-def test_a_model_comes_whole_whatever_the_order_of_its_chunks(
-    edge: HandEdge, model: bytes
-) -> None:
+def test_a_model_comes_whole_whatever_the_order_of_its_chunks(edge: HandEdge, model: bytes) -> None:
     edge.chunk_bytes = 1024 if model is SMALL else PIECE
     ordered(edge, model)
     count = -(-len(model) // edge.chunk_bytes)

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+import fedagent_agent.__main__
+import fedagent_coordinator.__main__
+import fedagent_edge.__main__
 from fedagent_cli import errors
 from fedagent_cli.main import app
 
@@ -74,4 +77,10 @@ def test_every_exit_code_is_documented() -> None:
     rows = re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE)
     listed = {int(number) for row in rows for number in row.split(",")}
     own = {kind.exit_code for kind in errors.CliError.__subclasses__()}
+    for role in (fedagent_agent.__main__, fedagent_edge.__main__, fedagent_coordinator.__main__):
+        for name, value in vars(role).items():
+            if name == "EXIT_CODES":
+                own |= {code for _, code in value}
+            elif name.startswith("EXIT_"):
+                own.add(value)
     assert own | {errors.OK, errors.WARNED, errors.FAILED, errors.INTERRUPTED} <= listed

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fedagent_coordinator.reader import open_reader
 
+from fedagent_coordinator.reader import open_reader
 from fedagent_testbed.local import LocalField, RoleProcess
 
 RECIPES = Path(__file__).parents[2] / "deploy" / "recipes"

@@ -100,6 +100,12 @@ class AgentCore:
             session.state = State.CUT
         return []
 
+    def expect(self, edge: str, link: str, now: float) -> list[Effect]:
+        """Greet an edge that is said to be behind a link, without waiting for its beacon."""
+        if edge in self.sessions or len(self.sessions) >= MAX_SESSIONS:
+            return []
+        return self._hear(edge, link, now)[1]
+
     # -------------------------------------------------------------- messages
 
     def message(self, link: str, edge: str, message: EdgeToAgent, now: float) -> list[Effect]:

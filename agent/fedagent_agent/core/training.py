@@ -167,10 +167,10 @@ class Workbench:
         if task is None or task.digest != digest:
             task = self._task = Task(digest)
             self._own.cold = True
-        if task.state is TaskState.REFUSED and now - task.refused_at < OPEN_AGAIN_S:
-            return self._refuse_task(task)
         if task.state is TaskState.REFUSED:
-            return self._open_task(task)
+            # A trainer that died is started again at once; a stream must be mended first.
+            settled = task.schema and now < task.refused_at + OPEN_AGAIN_S
+            return self._refuse_task(task) if settled else self._open_task(task)
         return self._ask_task(work, task, now) if task.state is TaskState.WANTED else []
 
     def _ask_task(self, work: Work, task: Task, now: float) -> list[Effect]:

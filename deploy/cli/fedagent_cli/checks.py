@@ -218,8 +218,10 @@ def all_checks(folder: Path) -> list[Callable[[], Finding]]:
         power,
         lambda: package("amqtt", "the embedded broker", "pip install 'fedagent[edge]'"),
         lambda: package("matplotlib", "plots in reports", "pip install 'fedagent[report]'"),
-        lambda: package("torch", "deep models", "pip install 'fedagent[torch]'"),
-        lambda: package("numba", "faster kernels for thousands of clients", "pip install numba"),
+        lambda: package(
+            "torch", "deep models, in a later version", "pip install 'fedagent[torch]'"
+        ),
+        lambda: package("numba", "faster kernels, in a later version", "pip install numba"),
     ]
 
 

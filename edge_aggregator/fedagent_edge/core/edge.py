@@ -62,6 +62,9 @@ from .upstream import HELLO_SELDOM_S, STATUS_S, ModelPull, ModelServing, Upstrea
 
 BEACON_S = 2.0
 """Agents drop an edge after three silent periods."""
+SETTLING_S = 10.0
+SETTLING_BEACON_S = 0.5
+"""Agents that start together with the edge hear of it sooner."""
 REPORT_AGAIN_S = 1.0
 """How long a report waits for its receipt before it goes again."""
 SEARCH_S = 5.0
@@ -94,13 +97,17 @@ class EdgeCore:
         self._pull: ModelPull | None = None
         self._serving = ModelServing(self.counters)
         self._seq = 0
-        self._beacon_at = self._report_at = self._search_at = 0.0
+        self._beacon_at = self._report_at = self._search_at = self._settled_at = 0.0
 
     # ------------------------------------------------------------ connections
 
     def lan_up(self, now: float) -> list[Effect]:
-        """The broker of the agents is there: tell everybody."""
-        self._beacon_at = now + BEACON_S
+        """The broker of the agents is there: tell everybody, at first often."""
+        self._settled_at = now + SETTLING_S
+        return self._beacon(now)
+
+    def _beacon(self, now: float) -> list[Effect]:
+        self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
         beacon = EdgeBeacon(edge=self.settings.edge, period_ms=round(BEACON_S * 1000))
         return [ToAgent("", beacon)]
 
@@ -491,7 +498,7 @@ class EdgeCore:
         """Do what is due."""
         effects = self._tick_upstream(now)
         if now >= self._beacon_at:
-            effects += self.lan_up(now)
+            effects += self._beacon(now)
         if now >= self._search_at:
             self._search_at = now + SEARCH_S
             for agent in self.sessions.lose_silent(now):

@@ -1,0 +1,43 @@
+"""Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
+
+Names: rounds, memory, first-round, fresh, seeds, survival. All of them without a name;
+figures are medians, and what is compared is measured in one run.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+
+from . import demo, memory, rounds, survival
+
+Rows = Iterator[dict[str, object]]
+
+BENCHES: dict[str, Callable[[], Rows]] = {
+    "rounds": lambda: (rounds.measure(case) for case in rounds.ALL),
+    "memory": lambda: (row() for row in memory.ROWS.values()),
+    "first-round": lambda: iter([demo.first_round()]),
+    "fresh": lambda: iter([demo.fresh()]),
+    "survival": lambda: iter([survival.run()]),
+    "seeds": lambda: iter([demo.seeds(10)]),
+}
+
+
+def main() -> int:
+    """Run what is named; the exit code says whether every bar was met."""
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
+    names = parser.parse_args().names or list(BENCHES)
+    unknown = [name for name in names if name not in BENCHES]
+    if unknown:
+        parser.error(f"no bench {unknown[0]}; there are {', '.join(BENCHES)}")
+    met = True
+    for name in names:
+        for row in BENCHES[name]():
+            print(json.dumps(row), flush=True)
+            met &= bool(row.get("met", True))
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,322 @@
+"""The three runtimes as roles of the virtual world: their outward effects on its network."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedagent_agent.core.effects import Relink
+from fedagent_agent.core.reporting import Price, Readings
+from fedagent_agent.runtime import AgentRuntime, RuntimeSettings, Subscribe, Unsubscribe
+from fedagent_agent.runtime import Outward as AgentOutward
+from fedagent_agent.runtime import Publish as AgentPublish
+from fedagent_coordinator.core.effects import Event as CoordinatorEvent
+from fedagent_coordinator.core.effects import Mark
+from fedagent_coordinator.jobs import CheckPart, EvaluateModel, MergeModels
+from fedagent_coordinator.runtime import BEACON_MS, CoordinatorRuntime, Finished, RuntimeOptions
+from fedagent_coordinator.runtime import Outward as CoordinatorOutward
+from fedagent_coordinator.runtime import Publish as CoordinatorPublish
+from fedagent_edge.core.settings import EdgeSettings
+from fedagent_edge.runtime import EdgeRuntime, Job, PublishModel, SendAgent, SendCoordinator
+from fedagent_edge.runtime import Outward as EdgeOutward
+from fedagent_protocol import topics
+from fedagent_protocol.codec import (
+    decode_agent_to_edge,
+    decode_coordinator_to_edge,
+    decode_edge_to_agent,
+    encode,
+)
+from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.messages import kind
+from fedagent_task.spec import Recipe
+
+from .kernel import Kernel
+from .wires import WAN, Wires, lan
+
+SITE = "virtual"
+BOOT = "one-boot"
+
+Checkpoint = Callable[[str], None]
+
+
+@dataclass
+class AgentRole:
+    """A device that sees some edges; its task's learner must be ``none``.
+
+    Attributes:
+        edges: Ids of the edges it can see.
+        slow_s: How long a training takes.
+    """
+
+    kernel: Kernel
+    wires: Wires
+    id: str
+    directory: Path
+    edges: tuple[str, ...]
+    price_micro: int
+    slow_s: float
+    runtime: AgentRuntime | None = None
+
+    def start(self, checkpoint: Checkpoint) -> None:
+        """Open the runtime and its links."""
+        settings = RuntimeSettings(
+            agent=self.id,
+            site=SITE,
+            stream="digits",
+            seed=1,
+            price=Price(base_micro=self.price_micro),
+            slow_s=self.slow_s,
+        )
+        self.runtime = AgentRuntime(
+            self.directory,
+            settings,
+            now=self.kernel.now,
+            pending_bytes=lambda _link: 0,
+            checkpoint=checkpoint,
+        )
+        self._perform(self.runtime.measured(Readings(compute=1.0), self.kernel.now))
+        for edge in self.edges:
+            self.wires.join(lan(edge), self.id)
+            self._perform(self.runtime.link_up(lan(edge), self.kernel.now))
+
+    def drop(self) -> None:
+        """Lose the memory and the connections."""
+        for edge in self.edges:
+            self.wires.leave(lan(edge), self.id)
+        if self.runtime is not None:
+            self.runtime.crash()
+        self.runtime = None
+
+    def next_due(self) -> float | None:
+        """Return when a tick is wanted."""
+        return self.runtime.next_due() if self.runtime is not None else None
+
+    def tick(self) -> None:
+        """Let the runtime do what is due."""
+        if self.runtime is not None:
+            self._perform(self.runtime.tick(self.kernel.now))
+
+    def arrive(self, link: str, topic: str, payload: bytes) -> None:
+        """Take in what came on a link."""
+        if self.runtime is None:
+            return
+        try:
+            message = decode_edge_to_agent(payload)
+        except ProtocolError:
+            return
+        edge = topics.parse(topic).edge
+        self._perform(self.runtime.message(link, edge, message, self.kernel.now))
+
+    def reconnect(self, link: str) -> None:
+        """The broker of a link came back."""
+        if self.runtime is not None:
+            self._perform(self.runtime.link_down(link, self.kernel.now))
+            self.wires.join(link, self.id)
+            self._perform(self.runtime.link_up(link, self.kernel.now))
+
+    def _perform(self, outward: list[AgentOutward]) -> None:
+        for effect in outward:
+            match effect:
+                case AgentPublish():
+                    payload = encode(effect.message)
+                    edge = topics.parse(effect.topic).edge
+                    self.wires.send(effect.link, edge, effect.topic, payload)
+                case Subscribe():
+                    self.wires.subscribe(effect.link, self.id, effect.topic)
+                    self.wires.soon(self.id, self._subscribed(effect))
+                case Unsubscribe():
+                    self.wires.unsubscribe(effect.link, self.id, effect.topic)
+                case Relink():
+                    self.wires.soon(self.id, functools.partial(self.reconnect, effect.link))
+                case _:
+                    pass
+
+    def _subscribed(self, effect: Subscribe) -> Callable[[], None]:
+        def done() -> None:
+            if self.runtime is not None:
+                now = self.kernel.now
+                self._perform(self.runtime.subscribed(effect.edge, effect.digest, now))
+
+        return done
+
+
+@dataclass
+class EdgeRole:
+    """An edge aggregator with a broker of its own."""
+
+    kernel: Kernel
+    wires: Wires
+    id: str
+    directory: Path
+    chunk_bytes: int
+    starts: int = 0
+    reported: list[tuple[int, int, float]] = field(default_factory=list)
+    runtime: EdgeRuntime | None = None
+
+    def start(self, checkpoint: Checkpoint) -> None:
+        """Open the runtime and its two links."""
+        self.starts += 1
+        settings = EdgeSettings(
+            edge=self.id,
+            epoch=f"{self.starts:032x}",
+            chunk_bytes=self.chunk_bytes,
+            credit_bytes=16 * self.chunk_bytes,
+        )
+        now = self.kernel.now
+        self.runtime = EdgeRuntime(
+            self.directory, settings, now=now, boot=BOOT, checkpoint=checkpoint
+        )
+        self.wires.join(lan(self.id), self.id)
+        self.wires.join(WAN, self.id)
+        self._perform(self.runtime.lan_up(now))
+        self._perform(self.runtime.wan_up(now))
+
+    def drop(self) -> None:
+        """Lose the memory and the connections."""
+        self.wires.leave(lan(self.id), self.id)
+        self.wires.leave(WAN, self.id)
+        if self.runtime is not None:
+            self.runtime.close()
+        self.runtime = None
+
+    def next_due(self) -> float | None:
+        """Return when a tick is wanted."""
+        return self.runtime.next_due(self.kernel.now) if self.runtime is not None else None
+
+    def tick(self) -> None:
+        """Let the runtime do what is due."""
+        if self.runtime is not None:
+            self._perform(self.runtime.tick(self.kernel.now))
+
+    def arrive(self, link: str, topic: str, payload: bytes) -> None:
+        """Take in what came on a link."""
+        if self.runtime is None:
+            return
+        where, now = topics.parse(topic), self.kernel.now
+        try:
+            if link == WAN:
+                down = decode_coordinator_to_edge(payload)
+                effects = self.runtime.from_coordinator(
+                    where.coordinator, down, now, link_idle=True
+                )
+            else:
+                up = decode_agent_to_edge(payload)
+                effects = self.runtime.from_agent(where.agent, up, now, at=now, link_idle=True)
+        except ProtocolError as error:
+            self.runtime.core.counters[error.reason] += 1
+            return
+        self._perform(effects)
+
+    def _perform(self, outward: list[EdgeOutward]) -> None:
+        for effect in outward:
+            if self.runtime is None:
+                return
+            match effect:
+                case SendAgent():
+                    payload = encode(effect.message)
+                    if effect.agent:
+                        topic = topics.agent_down(SITE, effect.agent, self.id, kind(effect.message))
+                        self.wires.send(lan(self.id), effect.agent, topic, payload)
+                    else:
+                        self.wires.cast(lan(self.id), topics.edge_beacon(SITE, self.id), payload)
+                case SendCoordinator():
+                    topic = topics.edge_up(SITE, self.id, kind(effect.message))
+                    self.wires.send(WAN, "coordinator", topic, encode(effect.message))
+                case PublishModel():
+                    topic = topics.model(SITE, self.id, effect.digest)
+                    self.wires.publish(lan(self.id), topic, encode(effect.chunk))
+                case Job():
+                    result = effect.work()
+                    self._perform(effect.done(result, self.kernel.now))
+                case _:
+                    pass
+
+
+@dataclass
+class CoordinatorRole:
+    """The coordinator with a broker of its own.
+
+    Attributes:
+        events: Everything it said, over all its lives.
+        done: Why the run ended, once it has.
+    """
+
+    kernel: Kernel
+    wires: Wires
+    directory: Path
+    recipe: Recipe
+    wait_edges: int
+    wait_agents: int
+    events: list[CoordinatorEvent] = field(default_factory=list)
+    done: str = ""
+    runtime: CoordinatorRuntime | None = None
+    _beat_at: float = 0.0
+    _checkpoint: Checkpoint = print
+
+    def start(self, checkpoint: Checkpoint) -> None:
+        """Open the runtime and its link."""
+        self._checkpoint = checkpoint
+        self.runtime = CoordinatorRuntime(
+            RuntimeOptions(
+                data_dir=self.directory,
+                coordinator="coordinator",
+                recipe=self.recipe,
+                site=SITE,
+                wait_edges=self.wait_edges,
+                wait_agents=self.wait_agents,
+            ),
+            checkpoint=checkpoint,
+            clock=lambda: self.kernel.now,
+            clock_ms=lambda: int(self.kernel.now * 1000),
+        )
+        self.wires.join(WAN, "coordinator")
+        self._beat_at = self.kernel.now + BEACON_MS / 1000
+        self._perform(self.runtime.start(self.kernel.now))
+
+    def drop(self) -> None:
+        """Lose the memory and the connection."""
+        self.wires.leave(WAN, "coordinator")
+        if self.runtime is not None:
+            self.runtime.close()
+        self.runtime = None
+
+    def next_due(self) -> float | None:
+        """Return when a tick is wanted."""
+        if self.runtime is None or self.done:
+            return None
+        due = self.runtime.next_due()
+        return self._beat_at if due is None else min(due, self._beat_at)
+
+    def tick(self) -> None:
+        """Let the runtime do what is due."""
+        if self.runtime is None:
+            return
+        if self.kernel.now >= self._beat_at:
+            self._beat_at = self.kernel.now + BEACON_MS / 1000
+            self._perform([self.runtime.beacon()])
+        self._perform(self.runtime.tick(self.kernel.now))
+
+    def arrive(self, _link: str, topic: str, payload: bytes) -> None:
+        """Take in what an edge sent."""
+        if self.runtime is not None and not self.done:
+            self._perform(self.runtime.receive(topic, payload, self.kernel.now))
+
+    def _perform(self, outward: list[CoordinatorOutward]) -> None:
+        for effect in outward:
+            assert self.runtime is not None
+            match effect:
+                case CoordinatorPublish():
+                    edge = topics.parse(effect.topic).edge
+                    if edge:
+                        self.wires.send(WAN, edge, effect.topic, effect.payload)
+                    else:
+                        self.wires.cast(WAN, effect.topic, effect.payload)
+                case Mark():
+                    self._checkpoint(effect.name)
+                case CoordinatorEvent():
+                    self.events.append(effect)
+                case CheckPart() | MergeModels() | EvaluateModel():
+                    result = effect.run()
+                    self._perform(self.runtime.job_done(result, self.kernel.now))
+                case Finished():
+                    self.done = effect.reason

@@ -1,0 +1,159 @@
+"""A whole federation in virtual time: real runtimes, real disks, real bytes, a real ledger.
+
+Only clocks, brokers and training are simulated. Every node can be killed at a time or at
+a named crash point, which is any place between two disk effects, and comes back on its
+directory. Deterministic by seed.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedagent_coordinator.reader import open_reader
+from fedagent_task.spec import Recipe
+
+from .kernel import Faults, Kernel, Network
+from .node import Node
+from .roles import AgentRole, CoordinatorRole, EdgeRole
+from .wires import Wires, lan
+
+AGENT_PRICE_MICRO = 100_000
+CALM = Faults()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended.
+
+    Attributes:
+        reason: Why; empty if it did not end in time.
+        balanced: Whether the ledger adds up, with its hash chain and high-water mark.
+        problems: What is wrong with it.
+        fates: Number and state of every round.
+        paid: (round, agent) of every outcome that was settled.
+    """
+
+    reason: str
+    rounds_done: int
+    balanced: bool
+    problems: tuple[str, ...]
+    fates: tuple[tuple[int, str], ...]
+    paid: tuple[tuple[int, str], ...]
+    spent_micro: int
+
+
+class World:
+    """One coordinator, some edges, and agents that see all of them.
+
+    Args:
+        directory: Data directories are made below it.
+        recipe: Its learner must be ``none``.
+        seed: Of delays, losses and their order.
+        train_s: How long a training takes.
+        chunk_bytes: Small, so that small models travel in several chunks.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        recipe: Recipe,
+        *,
+        seed: int,
+        edges: int = 1,
+        agents: int = 3,
+        faults: Faults = CALM,
+        train_s: float = 0.2,
+        chunk_bytes: int = 1024,
+    ) -> None:
+        self.kernel = Kernel()
+        self.rng = np.random.default_rng(seed)
+        self.network = Network(self.kernel, self.rng, faults)
+        self.wires = Wires(self.network)
+        self.nodes: dict[str, Node] = {}
+        self.directory = directory
+        edge_ids = tuple(f"edge-{i}" for i in range(edges))
+        self.coordinator = CoordinatorRole(
+            self.kernel, self.wires, directory / "coordinator", recipe, edges, agents
+        )
+        self._add("coordinator", self.coordinator)
+        self.edges = {
+            name: EdgeRole(self.kernel, self.wires, name, directory / name, chunk_bytes)
+            for name in edge_ids
+        }
+        self.agents = {
+            name: AgentRole(
+                self.kernel,
+                self.wires,
+                name,
+                directory / name,
+                edge_ids,
+                AGENT_PRICE_MICRO,
+                train_s * float(self.rng.uniform(0.5, 1.5)),
+            )
+            for name in (f"agent-{i}" for i in range(agents))
+        }
+        for name, edge in self.edges.items():
+            self._add(name, edge)
+        for name, agent in self.agents.items():
+            self._add(name, agent)
+
+    def kill_at(self, name: str, points: Mapping[str, int]) -> None:
+        """Let a node die at crash points: name to the number of the visit."""
+        self.nodes[name].kill_at.update(points)
+
+    def kill_after(self, name: str, seconds: float) -> None:
+        """Let a node die at a time after the start."""
+        self.kernel.after(seconds, self.nodes[name].kill)
+
+    def cut(self, broker: str, *, at: float, seconds: float) -> None:
+        """Kill a broker: what is under way is lost, and everybody must connect again."""
+        self.kernel.after(at, lambda: self.network.down.add(broker))
+        self.kernel.after(at + seconds, lambda: self._restore(broker))
+
+    def run(self, *, seconds: float = 300.0) -> Ending:
+        """Run until the run is over, or for some virtual seconds."""
+        for node in self.nodes.values():
+            node.boot()
+        until = self.kernel.now + seconds
+        self.kernel.run(until=until, stop=lambda: bool(self.coordinator.done))
+        ending = self._ending()
+        for node in self.nodes.values():
+            node.alive = False
+            node.role.drop()
+        return ending
+
+    def _ending(self) -> Ending:
+        with open_reader(self.coordinator.directory) as read:
+            report = read.ledger.verify()
+            run = read.run()
+            rows = read.rounds(run.run_id)
+            paid = tuple(
+                (row.round, row.agent) for row in read.outcomes(run.run_id) if row.paid_micro
+            )
+        return Ending(
+            reason=self.coordinator.done,
+            rounds_done=sum(row.state == "done" for row in rows),
+            balanced=report.balanced,
+            problems=tuple(str(problem) for problem in report.problems),
+            fates=tuple((row.round, row.state) for row in rows),
+            paid=paid,
+            spent_micro=report.settled_micro,
+        )
+
+    def _add(self, name: str, role: AgentRole | EdgeRole | CoordinatorRole) -> None:
+        node = self.nodes[name] = Node(self.kernel, role)
+        (role.directory).mkdir(parents=True, exist_ok=True)
+        self.wires.deliver[name] = lambda link, topic, payload: node.run(
+            lambda: role.arrive(link, topic, payload)
+        )
+        self.wires.defer[name] = node.run
+
+    def _restore(self, broker: str) -> None:
+        self.network.down.discard(broker)
+        for name, agent in self.agents.items():
+            if broker in map(lan, agent.edges):
+                node = self.nodes[name]
+                node.run(functools.partial(agent.reconnect, broker))

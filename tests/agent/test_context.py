@@ -1,0 +1,154 @@
+"""What a device says of itself: free compute, willingness, and its price."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_agent.config import PriceSettings, load
+from fedagent_agent.context import Context, MachineProbe, Sample
+from fedagent_agent.core.reporting import Link, Own, Price, Readings, is_stale, moved
+from fedagent_protocol.messages import MAX_MICRO
+from fedagent_protocol.transport.settings import SettingError
+
+FREE_MEMORY = 1 << 30
+
+
+class Scripted:
+    """A machine whose looks the test chooses."""
+
+    def __init__(self, *samples: Sample) -> None:
+        self.samples = list(samples)
+        self.slow: list[bool] = []
+
+    def cores(self) -> int:
+        return 4
+
+    def sample(self, *, slow: bool) -> Sample:
+        self.slow.append(slow)
+        return self.samples.pop(0)
+
+
+def look(busy: float, own: float = 0.0, **fields: float) -> Sample:
+    return Sample(busy_s=busy, own_s=own, memory_bytes=FREE_MEMORY, **fields)  # type: ignore[arg-type]
+
+
+def test_what_others_use_is_not_available_and_what_we_use_is() -> None:
+    context = Context(Scripted(look(0.0), look(20.0, 10.0)))
+    assert context.read(0.0).compute == 4.0
+    # 40 core-seconds passed, others took 10 of them.
+    assert context.read(10.0).compute == pytest.approx(3.0)
+
+
+def test_a_clock_that_is_throttled_gives_less() -> None:
+    context = Context(Scripted(look(0.0, frequency=0.5)))
+    assert context.read(0.0).compute == 2.0
+
+
+def test_the_load_is_smoothed() -> None:
+    context = Context(Scripted(look(0.0), look(0.0), look(20.0)))
+    context.read(0.0)
+    context.read(5.0)
+    # A full burst of five seconds moves it by five thirtieths only.
+    assert context.read(10.0).compute == pytest.approx(4 * (1 - 5 / 30), abs=1e-3)
+
+
+def test_expensive_looks_are_rare() -> None:
+    probe = Scripted(*(look(0.0) for _ in range(7)))
+    context = Context(probe)
+    for second in range(7):
+        context.read(float(second))
+    assert probe.slow == [True, False, False, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("sample", "why"),
+    [
+        (Sample(0, 0, memory_bytes=10 << 20), "only 10 MB of memory are free"),
+        (Sample(0, 0, FREE_MEMORY, battery_percent=12.4), "on battery, at 12 percent"),
+        (Sample(0, 0, FREE_MEMORY, battery_percent=80.0), ""),
+        (Sample(0, 0, FREE_MEMORY), ""),
+    ],
+)
+def test_little_memory_and_an_empty_battery_are_objections(sample: Sample, why: str) -> None:
+    readings = Context(Scripted(sample)).read(0.0)
+    assert (readings.willing, readings.why) == (not why, why)
+
+
+def test_this_machine_can_be_read_cheaply() -> None:
+    context = Context(MachineProbe())
+    readings = context.read(0.0)
+    assert 0.0 < readings.compute <= MachineProbe().cores()
+    before = time.process_time()
+    for second in range(1, 6):
+        context.read(float(second))
+    assert (time.process_time() - before) / 5 < 0.02
+
+
+@given(
+    st.integers(0, MAX_MICRO),
+    st.integers(0, MAX_MICRO),
+    st.floats(0, 1e4),
+    st.floats(0, 1e4),
+)
+def test_the_price_never_falls_with_more_compute(
+    base: int, factor: int, one: float, other: float
+) -> None:
+    price = Price(base, factor)
+    assert price.at(min(one, other)) <= price.at(max(one, other)) <= MAX_MICRO
+
+
+def test_the_price_is_base_plus_compute_in_micro_credits() -> None:
+    price = PriceSettings(base=0.5, per_compute=0.25).price()
+    assert price == Price(500_000, 250_000)
+    assert price.at(2.0) == 1_000_000
+    assert price.at(0.0) == 500_000
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12))
+def test_stale_is_a_rise_of_more_than_a_tenth(offered: int, asked: int) -> None:
+    assert is_stale(offered, asked) == (asked * 10 > offered * 11)
+
+
+def test_a_price_that_appeared_is_a_change() -> None:
+    assert moved(1, 0)
+    assert not moved(0, 0)
+
+
+def test_a_feature_that_is_known_at_last_is_a_change() -> None:
+    own, link = Own(Price()), Link()
+    said = own.report(link, run="", seq=1)
+    assert not own.differs(link, said)
+    link.note_rtt(0.01)
+    assert own.differs(link, said)
+
+
+def test_small_noise_of_small_numbers_is_no_change() -> None:
+    own, link = Own(Price(), readings=Readings(compute=1.0)), Link(rtt_s=0.0004)
+    said = own.report(link, run="", seq=1)
+    link.rtt_s = 0.0009
+    assert not own.differs(link, said)
+    link.rtt_s = 0.05
+    assert own.differs(link, said)
+
+
+def test_measurements_are_smoothed_and_bounded() -> None:
+    link = Link()
+    link.note_download(10**6, 1.0)
+    link.note_download(2 * 10**6, 1.0)
+    assert link.download_bps == pytest.approx(8e6 + 0.3 * 8e6)
+    link.note_upload(10**12, 0.0)
+    assert link.upload_bps == 1e11
+
+
+def test_settings_come_from_json_and_environment() -> None:
+    config = load('{"stream": "digits"}', {"FEDAGENT_AGENT_DATA_DIR": "/x", "OTHER": "1"})
+    assert (config.data_dir, config.stream, config.site) == ("/x", "digits", "default")
+    with pytest.raises(SettingError, match="broker"):
+        load('{"data_dir": "x", "stream": "s", "broker": "auto"}', {})
+
+
+def test_a_missing_setting_is_named() -> None:
+    with pytest.raises(SettingError, match="stream"):
+        load('{"data_dir": "x"}', {})

@@ -1,0 +1,15 @@
+"""Options of the whole suite."""
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seeds", type=int, default=4, help="seeds of each survival case in virtual time"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that take a `world_seed` with as many seeds as asked for."""
+    if "world_seed" in metafunc.fixturenames:
+        metafunc.parametrize("world_seed", range(metafunc.config.getoption("seeds")))

@@ -1,0 +1,106 @@
+"""Sessions and columns: what the coordinator is told of the agents an edge can see."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_edge.core.sessions import FRESH_S, MAX_AGENTS, MAX_FEATURES, Sessions
+from fedagent_protocol import messages as m
+from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, encode
+from fedagent_protocol.columns import unpack
+
+EPOCH = "0" * 32
+
+
+def _sessions(count: int, **features: float) -> Sessions:
+    sessions = Sessions(EPOCH)
+    for index in range(count):
+        _report(sessions, f"agent-{index}", 0.0, price=index, **features)
+    return sessions
+
+
+def _report(
+    sessions: Sessions, agent: str, now: float, *, price: int = 1, **features: float
+) -> None:
+    session, _ = sessions.hear(agent, now)
+    assert session is not None
+    report = m.ContextReport(seq=1, willing=True, price=price, features=features)
+    sessions.context(session, report, now)
+
+
+def test_columns_carry_every_fresh_context() -> None:
+    sessions = _sessions(3, compute=2.0)
+    _report(sessions, "agent-1", 5.0, price=7, compute=3.0, rtt_s=0.1)
+    message = sessions.columns(m.RoundOpen(round=4), model="", now=6.0)
+    columns = unpack(message)
+    assert message.round == 4
+    assert message.new_ids == ("agent-0", "agent-1", "agent-2")
+    assert columns.features == ("compute", "rtt_s")
+    assert columns.price.tolist() == [0, 7, 2]
+    assert columns.age_ms.tolist() == [6000, 1000, 6000]
+    assert np.isnan(columns.values[0, 1])
+    assert columns.values[1].tolist() == [3.0, pytest.approx(0.1)]
+
+
+def test_only_unknown_ids_are_named_and_a_wrong_epoch_starts_over() -> None:
+    sessions = _sessions(3)
+    same = sessions.columns(m.RoundOpen(epoch=EPOCH, known=2), model="", now=1.0)
+    assert (same.known, same.new_ids) == (2, ("agent-2",))
+    other = sessions.columns(m.RoundOpen(epoch="1" * 32, known=2), model="", now=1.0)
+    assert (other.known, len(other.new_ids)) == (0, 3)
+    beyond = sessions.columns(m.RoundOpen(epoch=EPOCH, known=99), model="", now=1.0)
+    assert (beyond.known, beyond.new_ids) == (3, ())
+
+
+def test_old_contexts_and_lost_agents_are_left_out_and_indices_are_kept() -> None:
+    sessions = _sessions(3)
+    _report(sessions, "agent-1", 30.0)
+    assert sessions.leave("agent-0")
+    assert not sessions.leave("agent-0")
+    columns = unpack(sessions.columns(m.RoundOpen(), model="", now=FRESH_S + 1))
+    assert columns.session.tolist() == [1]
+    assert sorted(sessions.lose_silent(FRESH_S + 1)) == ["agent-2"]
+    assert sessions.present == 1
+    _, joined = sessions.hear("agent-0", 50.0)
+    assert joined
+    _report(sessions, "agent-0", 50.0)
+    assert unpack(sessions.columns(m.RoundOpen(), model="", now=51.0)).session.tolist() == [0, 1]
+
+
+def test_an_older_report_does_not_replace_a_newer_one() -> None:
+    sessions = Sessions(EPOCH)
+    session, _ = sessions.hear("a", 0.0)
+    assert session is not None
+    for seq, price in ((5, 50), (4, 40)):
+        sessions.context(session, m.ContextReport(seq=seq, willing=True, price=price), 1.0)
+    assert unpack(sessions.columns(m.RoundOpen(), model="", now=1.0)).price.tolist() == [50]
+
+
+def test_one_agent_cannot_push_out_the_features_of_the_others() -> None:
+    sessions = _sessions(2, compute=1.0)
+    _report(sessions, "hostile", 0.0, **{f"a{i}": 1.0 for i in range(MAX_FEATURES)})
+    columns = unpack(sessions.columns(m.RoundOpen(), model="", now=1.0))
+    assert "compute" in columns.features
+    assert len(columns.features) == MAX_FEATURES
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_no_reported_value_can_make_the_columns_malformed(value: float) -> None:
+    sessions = _sessions(1, compute=value)
+    columns = unpack(sessions.columns(m.RoundOpen(), model="", now=1.0))
+    assert not np.isinf(columns.values).any()
+
+
+def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
+    sessions = Sessions(EPOCH)
+    for index in range(MAX_AGENTS):
+        _report(sessions, f"{index:032x}", 0.0, **{f"f{i}": 1.0 for i in range(10)})
+    assert sessions.hear("one-too-many", 0.0) == (None, False)
+    known = 0
+    for _ in range(10):
+        message = sessions.columns(m.RoundOpen(epoch=EPOCH, known=known), model="", now=1.0)
+        assert len(encode(message)) <= MAX_PAYLOAD_BYTES
+        assert len(unpack(message).session) > 0
+        known += len(message.new_ids)
+    assert known == MAX_AGENTS

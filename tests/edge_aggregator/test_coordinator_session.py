@@ -1,0 +1,263 @@
+"""The edge's side of its session with the coordinator."""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_protocol import messages as m
+from fedagent_protocol.tensors import digest_of, encode_tensors
+from fedagent_protocol.transfer import Layout, Receiver
+
+from .harness import BODY, RUN, TASK, Field, ToyAgent, expected_mean, field_of, model_tensors
+
+OTHER = "2" * 32
+
+
+def _said(field: Field, kind: type[m.Message]) -> list[m.Message]:
+    return [message for message in field.to_coordinator if isinstance(message, kind)]
+
+
+def _beacon(field: Field, coordinator: str) -> None:
+    field.coordinator(m.CoordinatorBeacon(coordinator=coordinator), sender=coordinator)
+
+
+def test_hello_is_repeated_until_the_welcome(tmp_path: Path) -> None:
+    field = Field(tmp_path)
+    _beacon(field, "coord")
+    field.run_for(3.5)
+    assert len(_said(field, m.EdgeHello)) >= 4
+    field.welcome()
+    before = len(_said(field, m.EdgeHello))
+    for _ in range(4):
+        field.run_for(4.0)
+        _beacon(field, "coord")
+    assert len(_said(field, m.EdgeHello)) == before
+    assert len(_said(field, m.EdgeStatus)) >= 4
+    assert [e.name for e in field.events] == ["coordinator_joined"]
+
+
+def test_a_silent_coordinator_is_lost_and_found_again(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    field.run_for(16.0)
+    assert field.events[-1].name == "coordinator_lost"
+    _beacon(field, "coord")
+    assert isinstance(field.to_coordinator[-1], m.EdgeHello)
+    field.welcome()
+    assert [e.name for e in field.events if "coord" in e.name][-1] == "coordinator_joined"
+    assert field.edge.core.memory.model == field.digest, "the same run keeps its model"
+
+
+def test_a_second_coordinator_cannot_take_the_edge_from_a_live_one(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    _beacon(field, "rival")
+    field.coordinator(m.EdgeWelcome(run=OTHER, coordinator="rival", task=TASK, body=BODY))
+    assert field.edge.core.memory.run == RUN
+    assert field.edge.core.counters["other_coordinator"] == 2
+    field.run_for(20.0)
+    _beacon(field, "rival")
+    field.coordinator(m.EdgeWelcome(run=OTHER, coordinator="rival", task=TASK, body=BODY))
+    assert field.edge.core.memory.run == OTHER
+
+
+def test_another_run_drops_round_spool_and_model(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2, size=100_000)
+    for agent in field.agents.values():
+        agent.chunk_bytes = 32 * 1024
+    field.order(deadline_ms=60_000, max_wait_ms=90_000)
+    while not list((tmp_path / "spool").glob("*.update")):
+        field.run_for(0.01)
+    field.welcome(run=OTHER)
+    field.run_for(0.2)
+    memory = field.edge.core.memory
+    assert (memory.run, memory.model, memory.last_round) == (OTHER, "", 0)
+    assert not list((tmp_path / "spool").glob("*.update"))
+    assert all(agent.closed == [1] for agent in field.agents.values())
+    assert field.edge.core._pool.used_bytes == 0
+    field.open()
+    assert field.edge.core.memory.run == OTHER
+    offer = field.agents["a0"].offer
+    assert offer is not None
+    field.to_edge("a0", offer)
+    field.run_for(0.1)
+    assert field.agents["a0"].receipts[-1].status is m.ReceiptStatus.EXPIRED
+
+
+def test_messages_of_another_run_are_counted_and_ignored(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    said = len(field.to_coordinator)
+    for message in (
+        m.RoundOpen(run=OTHER, round=1),
+        m.RunEnded(run=OTHER),
+        m.GlobalModel(run=OTHER, digest="c" * 64, size=10),
+        m.ReportReceipt(run="", round=1),
+    ):
+        field.coordinator(message)
+    assert field.edge.core.counters["other_run"] == 4
+    assert len(field.to_coordinator) == said
+
+
+def test_a_report_is_repeated_until_its_receipt(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    field.receipt_reports = False
+    field.order()
+    field.run_until_report()
+    field.run_for(3.5)
+    assert len(field.reports) >= 4
+    field.coordinator(m.ReportReceipt(run=RUN, round=1))
+    count = len(field.reports)
+    field.run_for(5.0)
+    assert len(field.reports) == count
+
+
+def test_an_unreceipted_report_survives_a_restart(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    field.receipt_reports = False
+    field.order()
+    report = field.run_until_report()
+    field.restart()
+    assert field.reports[-1] == report
+    # The order again is answered by the report, not by doing it again.
+    field.order()
+    assert field.reports[-1] == report
+    assert len(field.agents["a0"].orders) == 1
+
+
+def test_an_expired_report_is_forgotten_and_counted(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    field.receipt_reports = False
+    field.order()
+    field.run_until_report()
+    field.coordinator(m.ReportReceipt(run=RUN, round=1, expired=True))
+    assert field.edge.core.memory.report is None
+    assert field.edge.core.counters["report_expired"] == 1
+
+
+@pytest.mark.parametrize("how", ["open", "order"])
+def test_a_newer_round_ends_an_older_one(tmp_path: Path, how: str) -> None:
+    field = field_of(tmp_path, 2)
+    field.agents["a1"].work_s = 50.0
+    field.order(deadline_ms=60_000, max_wait_ms=90_000)
+    field.run_for(1.0)
+    if how == "open":
+        field.coordinator(m.RoundOpen(run=RUN, round=2))
+        assert field.edge.core.live is None
+    field.agents["a1"].work_s = 0.1
+    field.order(2)
+    field.run_for(0.05)
+    assert field.agents["a1"].closed == [1]
+    report = field.run_until_report(2)
+    assert report.used == 2
+    assert [r.round for r in field.reports] == [2]
+    weights = dict.fromkeys(field.agents, 10.0)
+    assert report.model == digest_of(encode_tensors(expected_mean(64, weights)))
+
+
+def test_an_order_that_cannot_be_done_is_reported_at_once(tmp_path: Path) -> None:
+    field = Field(tmp_path, {"a0": ToyAgent("a0")})
+    field.welcome()
+    field.order()
+    report = field.run_until_report(most_s=1.0)
+    assert "no such model" in report.failed
+    assert report.outcomes[0].status is m.OutcomeStatus.GONE
+    field.give_model()
+    field.agents["a0"].hello(field)
+    field.run_for(0.5)
+    field.order(2, task="e" * 64)
+    assert "another task" in field.run_until_report(2).failed
+    field.order(3)
+    assert field.run_until_report(3).used == 1
+
+
+def test_an_order_for_a_model_on_its_way_waits_for_it(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    fresh = encode_tensors({k: v + 1 for k, v in model_tensors().items()})
+    digest = digest_of(fresh)
+    field.coordinator(m.GlobalModel(run=RUN, digest=digest, size=len(fresh)))
+    assert isinstance(field.to_coordinator[-1], m.Need)
+    field.order(1, base=digest)
+    field.run_for(0.5)
+    assert not field.agents["a0"].orders
+    field.coordinator(m.Chunk(run=RUN, digest=digest, index=0, data=fresh))
+    assert field.run_until_report().used == 1
+    assert field.agents["a0"].orders[0].model == digest
+
+
+@pytest.mark.parametrize("kind", ["digest", "nan", "garbage"])
+def test_an_unusable_global_model_is_not_adopted(tmp_path: Path, kind: str) -> None:
+    field = field_of(tmp_path, 1)
+    bad = {k: v * float("nan") for k, v in model_tensors().items()}
+    data = encode_tensors(bad) if kind == "nan" else b"x" * 100
+    digest = "d" * 64 if kind == "digest" else digest_of(data)
+    field.coordinator(m.GlobalModel(run=RUN, digest=digest, size=len(data), first=data))
+    field.run_for(0.5)
+    assert field.edge.core.memory.model == field.digest
+    assert field.edge.core.counters["model_unusable"] == 1
+    field.order()
+    assert field.run_until_report().used == 1
+
+
+def test_a_lost_chunk_of_the_global_model_is_asked_for_again(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    fresh = encode_tensors({k: v + 1 for k, v in model_tensors().items()})
+    field.coordinator(m.GlobalModel(run=RUN, digest=digest_of(fresh), size=len(fresh)))
+    field.run_for(6.0)
+    needs = _said(field, m.Need)
+    assert len(needs) >= 3
+    field.coordinator(m.Chunk(run=RUN, digest=digest_of(fresh), index=0, data=fresh))
+    assert field.edge.core.memory.model == digest_of(fresh)
+
+
+def test_the_coordinator_pulls_the_edge_model(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 2, size=100_000, chunk_bytes=64 * 1024)
+    field.order(want_model=True)
+    report = field.run_until_report()
+    receiver = Receiver(Layout(report.size, report.chunk_bytes))
+    parts = {0: report.first}
+    receiver.accept(0, len(report.first), field.now)
+    while not receiver.complete:
+        ranges = receiver.ask(field.now)
+        assert ranges
+        before = len(field.to_coordinator)
+        field.coordinator(m.Need(run=RUN, digest=report.model, ranges=ranges))
+        for message in field.to_coordinator[before:]:
+            assert isinstance(message, m.Chunk)
+            parts[message.index] = message.data
+            receiver.accept(message.index, len(message.data), field.now)
+    model = b"".join(parts[i] for i in sorted(parts))
+    assert digest_of(model) == report.model
+    field.coordinator(m.Need(run=RUN, digest="f" * 64, ranges=((0, 1),)))
+    assert field.edge.core.counters["need_unknown"] == 1
+
+
+def test_the_task_is_served_by_digest_only(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    got: list[m.EdgeToAgent] = []
+    field.agents["a0"].receive = lambda message, _: got.append(message)  # type: ignore[method-assign]
+    field.to_edge("a0", m.TaskNeed(digest=TASK))
+    field.to_edge("a0", m.TaskNeed(digest="f" * 64))
+    field.run_for(0.1)
+    assert [(type(x), x.body) for x in got if isinstance(x, m.TaskBody)] == [(m.TaskBody, BODY)]
+    assert field.edge.core.counters["task_unknown"] == 1
+
+
+def test_an_ended_run_stops_the_round_and_waits_for_the_next(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    field.agents["a0"].work_s = 30.0
+    field.order(deadline_ms=60_000, max_wait_ms=90_000)
+    field.run_for(1.0)
+    field.coordinator(m.RunEnded(run=RUN, why="budget"))
+    field.run_for(0.1)
+    assert field.agents["a0"].closed == [1]
+    assert field.events[-1].name == "run_ended"
+    _beacon(field, "coord")
+    field.welcome(run=OTHER)
+    assert field.edge.core.memory.run == OTHER
+
+
+def test_probes_are_answered_with_the_padding_asked_for(tmp_path: Path) -> None:
+    field = field_of(tmp_path, 1)
+    got: list[m.EdgeToAgent] = []
+    field.agents["a0"].receive = lambda message, _: got.append(message)  # type: ignore[method-assign]
+    field.to_edge("a0", m.Probe(nonce=7, reply_bytes=1000, data=bytes(10)))
+    field.run_for(0.1)
+    assert got == [m.ProbeReply(nonce=7, data=bytes(1000))]

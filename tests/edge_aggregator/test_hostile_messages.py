@@ -1,0 +1,151 @@
+"""Whatever decodes as a message of an agent or coordinator, the edge neither raises nor strays."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedagent_protocol import messages as m
+from fedagent_protocol.codec import decode_agent_to_edge, decode_coordinator_to_edge
+from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.tensors import digest_of, encode_tensors
+
+from .harness import RUN, TASK, Field, ToyAgent, expected_mean
+
+MODEL = ""
+
+
+def _values(field: Field) -> dict[str, st.SearchStrategy[Any]]:
+    """Return fields that are likely to meet the edge's state, and ones that are not."""
+    digest = st.sampled_from([field.digest, TASK, "0" * 64, "f" * 64])
+    small = st.integers(0, 3)
+    return {
+        "run": st.sampled_from([RUN, "", "9" * 32]),
+        "round": st.sampled_from([0, 1, 2, 2**52]),
+        "seq": st.sampled_from([0, 1, 2**62]),
+        "digest": digest,
+        "base": digest,
+        "task": digest,
+        "model": digest,
+        "index": st.sampled_from([0, 1, 65_535]),
+        "data": st.sampled_from([b"", b"x", bytes(16_384)]),
+        "first": st.sampled_from([b"", b"x", bytes(700)]),
+        "ranges": st.sampled_from([[], [[0, 1]], [[0, 65_536]], [[5, 2]]] * 2),
+        "size": st.sampled_from([0, 1, 700, 10**6, 2**52]),
+        "chunk_bytes": st.sampled_from([1024, 16_384, 524_288]),
+        "num_samples": st.sampled_from([0, 1, 10, 2**52]),
+        "agent": st.sampled_from(["x", "a0"]),
+        "edge": st.just("edge"),
+        "coordinator": st.sampled_from(["coord", "rival"]),
+        "protocol": st.sampled_from([1, 2]),
+        "willing": st.booleans(),
+        "price": st.sampled_from([0, 10**15]),
+        "features": st.sampled_from([{}, {"compute": 1e308}]),
+        "why": st.sampled_from(["busy", "load", "nonsense"]),
+        "detail": st.text(max_size=10),
+        "nonce": small,
+        "reply_bytes": st.sampled_from([0, 65_536]),
+        "dt_ms": st.sampled_from([0, 10**9]),
+        "lc_ms": st.sampled_from([0, 10**9]),
+        "body": st.just(b"task"),
+        "epoch": st.sampled_from(["", "1" * 32]),
+        "known": st.sampled_from([0, 1, 2**52]),
+        "assignments": st.sampled_from([[], [{"agent": "x"}, {"agent": "a0"}, {"agent": "x"}]]),
+        "deadline_ms": st.sampled_from([0, 500, 10**9]),
+        "max_wait_ms": st.sampled_from([0, 500, 10**9]),
+        "min_updates": small,
+        "expired": st.booleans(),
+    }
+
+
+AGENT_KINDS = m.AgentToEdge.__args__  # type: ignore[attr-defined]  # a union at run time
+COORDINATOR_KINDS = m.CoordinatorToEdge.__args__  # type: ignore[attr-defined]
+
+
+def _draw(data: st.DataObject, kinds: tuple[type[m.Message], ...], field: Field) -> bytes:
+    kind = data.draw(st.sampled_from(kinds))
+    values = _values(field)
+    names = [name for name in kind.__struct_fields__ if name in values]
+    fields = {name: data.draw(values[name], label=name) for name in names}
+    return msgspec.msgpack.encode({"t": kind.__struct_config__.tag, **fields})
+
+
+def _field(directory: Path) -> Field:
+    field = Field(directory, {"a0": ToyAgent("a0"), "a1": ToyAgent("a1")}).ready()
+    return field
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_hostile_agent_hurts_only_itself(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    field = _field(tmp_path_factory.mktemp("edge"))
+    chosen = tuple(m.Assignment(agent=a) for a in ("a0", "a1", "x"))
+    field.to_edge("x", m.Hello(agent="x"))
+    field.run_for(0.1)
+    field.order(assignments=chosen, deadline_ms=2000, max_wait_ms=4000)
+    for _ in range(data.draw(st.integers(1, 25))):
+        try:
+            message = decode_agent_to_edge(_draw(data, AGENT_KINDS, field))
+        except ProtocolError:
+            continue
+        field.to_edge("x", message)
+        field.run_for(data.draw(st.sampled_from([0.0, 0.02, 0.3])))
+    report = field.run_until_report()
+    by_agent = {o.agent: o for o in report.outcomes}
+    assert by_agent["a0"].used
+    assert by_agent["a1"].used
+    assert not by_agent["x"].used
+    weights = {"a0": 10.0, "a1": 10.0}
+    assert report.model == digest_of(encode_tensors(expected_mean(64, weights)))
+    assert field.edge.core._pool.used_bytes == 0
+    assert not list((field.directory / "spool").glob("*.update"))
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_no_message_of_a_coordinator_makes_the_edge_fall(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    field = _field(tmp_path_factory.mktemp("edge"))
+    for _ in range(data.draw(st.integers(1, 25))):
+        try:
+            message = decode_coordinator_to_edge(_draw(data, COORDINATOR_KINDS, field))
+        except ProtocolError:
+            continue
+        sender = data.draw(st.sampled_from(["", "coord", "rival"]))
+        field.coordinator(message, sender=sender)
+        field.run_for(data.draw(st.sampled_from([0.0, 0.02, 0.6])))
+    rounds = [r.round for r in field.reports]
+    assert len({(r.run, r.round, r.model, r.failed) for r in field.reports}) == len(
+        {(r.run, r.round) for r in field.reports}
+    ), "a round that is reported twice says the same"
+    assert rounds == sorted(rounds) or field.edge.core.memory.run != RUN
+
+
+def test_a_message_with_anothers_name_is_counted(tmp_path: Path) -> None:
+    field = _field(tmp_path)
+    field.to_edge("x", m.Hello(agent="a0"))
+    field.to_edge("x", m.Hello(agent="x", protocol=2))
+    field.run_for(0.1)
+    assert field.edge.core.counters["hello_as_another"] == 1
+    assert field.edge.core.counters["protocol_version"] == 1
+
+
+def test_rejections_are_told_with_reason_to_the_log_and_the_listener(tmp_path: Path) -> None:
+    field = _field(tmp_path)
+    field.agents["a1"].overrides = {"num_samples": 0}
+    field.order()
+    field.run_until_report()
+    assert [(n.agent, "sample_count" in n.text) for n in field.notes] == [("a1", True)]
+    rejected = [e.data for e in field.events if e.name == "update_rejected"]
+    assert rejected == [{"round": 1, "agent": "a1", "reason": "sample_count"}]
+    assert field.edge.core.counters["rejected_sample_count"] == 1
