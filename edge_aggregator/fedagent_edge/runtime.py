@@ -5,7 +5,7 @@ A kill between any two disk effects is a `checkpoint` that does not return: drop
 runtime, and open a new one on the same directory.
 
 Checkpoints: ``edge.round_saved``, ``edge.chunk_written``, ``edge.complete``,
-``edge.spooled``, ``edge.admitted``, ``edge.aggregated``, ``edge.reported``,
+``edge.spooled``, ``edge.receipted``, ``edge.aggregated``, ``edge.reported``,
 ``edge.spool_cleared``, ``edge.model_stored``, ``edge.model_saved``.
 """
 
@@ -196,7 +196,7 @@ class EdgeRuntime:
         outward: list[Outward] = []
         for admit in batch:
             outward += self._perform(self.core.admitted(admit.key, now), now)
-        self._overdue.append("edge.admitted")
+        self._overdue.append("edge.receipted")
         return outward
 
     def tick(self, now: float) -> list[Outward]:
@@ -413,7 +413,7 @@ class EdgeRuntime:
             if isinstance(result, DiskError):
                 return self._perform(self.core.disk_failed(effect.key, result.detail), now)
             outward = self._perform(self.core.admitted(effect.key, now), now)
-            self._overdue.append("edge.admitted")
+            self._overdue.append("edge.receipted")
             return outward
 
         return Job("admit", self._job_size(), work, done)

@@ -14,6 +14,8 @@ from .messages import MAX_CHUNK_BYTES, MAX_CHUNKS
 
 FIRST_RETRY_S = 1.5
 LONGEST_RETRY_S = 15.0
+LONGEST_CHUNK_S = 60.0
+"""No chunk is given longer than this on the word of the one before it."""
 
 RangeList = tuple[tuple[int, int], ...]
 
@@ -115,7 +117,8 @@ class Receiver:
             return False
         self.have.add(index)
         # A link that needs long for one chunk must not be asked twice for the next.
-        self._patience_s = max(FIRST_RETRY_S, 4.0 * (now - self._waiting_since))
+        took = now - self._waiting_since
+        self._patience_s = min(LONGEST_CHUNK_S, max(FIRST_RETRY_S, 4.0 * took))
         self._waiting_since = now
         return True
 

@@ -67,6 +67,7 @@ class ToyAgent:
     orders: list[m.TrainOrder] = field(default_factory=list)
     receipts: list[m.Receipt] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
+    heard: list[m.EdgeToAgent] = field(default_factory=list)
     model_chunks: int = 0
     offer: m.UpdateOffer | None = None
     _pull: Receiver | None = None
@@ -82,6 +83,7 @@ class ToyAgent:
     def receive(self, message: m.EdgeToAgent, f: "Field") -> None:
         if self.silent:
             return
+        self.heard.append(message)
         match message:
             case m.TrainOrder():
                 self._ordered(message, f)

@@ -29,7 +29,7 @@ CONTENTS: dict[str, tuple[str, dict[str, np.ndarray] | bytes]] = {
     "missing": ("manifest_mismatch", {"bias": GOOD["bias"]}),
     "extra": ("manifest_mismatch", {**GOOD, "more": GOOD["bias"]}),
     "dtype": ("manifest_mismatch", {**GOOD, "bias": GOOD["bias"].astype(np.float64)}),
-    "zero-dim": ("manifest_mismatch", {**GOOD, "bias": np.float32(1.0).reshape(())}),
+    "zero-dim": ("manifest_mismatch", {**GOOD, "bias": np.array(1.0, np.float32)}),
     "pickle": ("oversize", b"\x80\x04pickle" * 30),
     "html": ("oversize", b"<!doctype html>" * 10),
     "zeros": ("manifest_mismatch", bytes(200)),

@@ -16,22 +16,27 @@ EPOCH = "0" * 32
 def _sessions(count: int, **features: float) -> Sessions:
     sessions = Sessions(EPOCH)
     for index in range(count):
-        _report(sessions, f"agent-{index}", 0.0, price=index, **features)
+        _report(sessions, f"agent-{index}", 0.0, price=index, features=features)
     return sessions
 
 
 def _report(
-    sessions: Sessions, agent: str, now: float, *, price: int = 1, **features: float
+    sessions: Sessions,
+    agent: str,
+    now: float,
+    *,
+    price: int = 1,
+    features: dict[str, float] | None = None,
 ) -> None:
     session, _ = sessions.hear(agent, now)
     assert session is not None
-    report = m.ContextReport(seq=1, willing=True, price=price, features=features)
+    report = m.ContextReport(seq=1, willing=True, price=price, features=features or {})
     sessions.context(session, report, now)
 
 
 def test_columns_carry_every_fresh_context() -> None:
     sessions = _sessions(3, compute=2.0)
-    _report(sessions, "agent-1", 5.0, price=7, compute=3.0, rtt_s=0.1)
+    _report(sessions, "agent-1", 5.0, price=7, features={"compute": 3.0, "rtt_s": 0.1})
     message = sessions.columns(m.RoundOpen(round=4), model="", now=6.0)
     columns = unpack(message)
     assert message.round == 4
@@ -79,7 +84,7 @@ def test_an_older_report_does_not_replace_a_newer_one() -> None:
 
 def test_one_agent_cannot_push_out_the_features_of_the_others() -> None:
     sessions = _sessions(2, compute=1.0)
-    _report(sessions, "hostile", 0.0, **{f"a{i}": 1.0 for i in range(MAX_FEATURES)})
+    _report(sessions, "hostile", 0.0, price=1, features={f"a{i}": 1.0 for i in range(MAX_FEATURES)})
     columns = unpack(sessions.columns(m.RoundOpen(), model="", now=1.0))
     assert "compute" in columns.features
     assert len(columns.features) == MAX_FEATURES
@@ -95,7 +100,7 @@ def test_no_reported_value_can_make_the_columns_malformed(value: float) -> None:
 def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
     sessions = Sessions(EPOCH)
     for index in range(MAX_AGENTS):
-        _report(sessions, f"{index:032x}", 0.0, **{f"f{i}": 1.0 for i in range(10)})
+        _report(sessions, f"{index:032x}", 0.0, price=1, features={f"f{i}": 1.0 for i in range(10)})
     assert sessions.hear("one-too-many", 0.0) == (None, False)
     known = 0
     for _ in range(10):

@@ -231,8 +231,7 @@ def test_the_coordinator_pulls_the_edge_model(tmp_path: Path) -> None:
 
 def test_the_task_is_served_by_digest_only(tmp_path: Path) -> None:
     field = field_of(tmp_path, 1)
-    got: list[m.EdgeToAgent] = []
-    field.agents["a0"].receive = lambda message, _: got.append(message)  # type: ignore[method-assign]
+    got = field.agents["a0"].heard
     field.to_edge("a0", m.TaskNeed(digest=TASK))
     field.to_edge("a0", m.TaskNeed(digest="f" * 64))
     field.run_for(0.1)
@@ -256,8 +255,7 @@ def test_an_ended_run_stops_the_round_and_waits_for_the_next(tmp_path: Path) -> 
 
 def test_probes_are_answered_with_the_padding_asked_for(tmp_path: Path) -> None:
     field = field_of(tmp_path, 1)
-    got: list[m.EdgeToAgent] = []
-    field.agents["a0"].receive = lambda message, _: got.append(message)  # type: ignore[method-assign]
+    got = field.agents["a0"].heard
     field.to_edge("a0", m.Probe(nonce=7, reply_bytes=1000, data=bytes(10)))
     field.run_for(0.1)
-    assert got == [m.ProbeReply(nonce=7, data=bytes(1000))]
+    assert got[-1] == m.ProbeReply(nonce=7, data=bytes(1000))

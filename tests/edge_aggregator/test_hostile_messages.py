@@ -15,8 +15,6 @@ from fedagent_protocol.tensors import digest_of, encode_tensors
 
 from .harness import RUN, TASK, Field, ToyAgent, expected_mean
 
-MODEL = ""
-
 
 def _values(field: Field) -> dict[str, st.SearchStrategy[Any]]:
     """Return fields that are likely to meet the edge's state, and ones that are not."""
@@ -61,8 +59,8 @@ def _values(field: Field) -> dict[str, st.SearchStrategy[Any]]:
     }
 
 
-AGENT_KINDS = m.AgentToEdge.__args__  # type: ignore[attr-defined]  # a union at run time
-COORDINATOR_KINDS = m.CoordinatorToEdge.__args__  # type: ignore[attr-defined]
+AGENT_KINDS = m.AgentToEdge.__args__
+COORDINATOR_KINDS = m.CoordinatorToEdge.__args__
 
 
 def _draw(data: st.DataObject, kinds: tuple[type[m.Message], ...], field: Field) -> bytes:
@@ -74,8 +72,7 @@ def _draw(data: st.DataObject, kinds: tuple[type[m.Message], ...], field: Field)
 
 
 def _field(directory: Path) -> Field:
-    field = Field(directory, {"a0": ToyAgent("a0"), "a1": ToyAgent("a1")}).ready()
-    return field
+    return Field(directory, {"a0": ToyAgent("a0"), "a1": ToyAgent("a1")}).ready()
 
 
 @settings(

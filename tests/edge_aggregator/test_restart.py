@@ -16,7 +16,7 @@ POINTS = [
     "edge.chunk_written",
     "edge.complete",
     "edge.spooled",
-    "edge.admitted",
+    "edge.receipted",
     "edge.aggregated",
     "edge.reported",
     "edge.spool_cleared",
@@ -73,7 +73,7 @@ def test_every_checkpoint_is_known(tmp_path: Path) -> None:
 
 def test_a_receipted_update_is_not_lost_with_the_agent(tmp_path: Path) -> None:
     field = _field(tmp_path, 100_000)
-    field.kill_at = "edge.admitted"
+    field.kill_at = "edge.receipted"
     field.order(deadline_ms=30_000, max_wait_ms=60_000, min_updates=1)
     while not field.kills:
         field.run_for(0.05)
@@ -88,7 +88,7 @@ def test_a_receipted_update_is_not_lost_with_the_agent(tmp_path: Path) -> None:
 
 def test_tau_and_the_deadline_go_on_over_a_restart(tmp_path: Path) -> None:
     field = _field(tmp_path, 64)
-    field.kill_at, field.kill_nth = "edge.admitted", 1
+    field.kill_at, field.kill_nth = "edge.receipted", 1
     field.agents["a2"].work_s = 100.0
     began = field.now
     field.order(deadline_ms=5000, max_wait_ms=8000, min_updates=1)

@@ -32,12 +32,12 @@ def test_it_equals_the_batch_mean_in_any_order(
     result = mean.apply(base)
     assert mean.count == len(updates)
     assert mean.weight == pytest.approx(total)
-    for name in SHAPES:
+    for name, shape in SHAPES.items():
         batch = sum(w * d[name].astype(np.float64) for d, w in updates) / total
         scale = max(float(np.abs(d[name]).max(initial=0)) for d, _ in updates)
         assert np.allclose(result[name], batch, rtol=1e-6, atol=1e-7 * scale)
         assert result[name].dtype == np.float32
-        assert result[name].shape == SHAPES[name]
+        assert result[name].shape == shape
 
 
 def test_updates_whose_float32_sum_overflows_have_a_finite_mean() -> None:

@@ -54,7 +54,8 @@ def test_everything_arrives_within_the_window(
     sender = Sender(layout)
     wire: list[int] = []
     now = 0.0
-    for _ in range(20_000):
+    # One chunk at a time with 60 % lost each way needs six requests 15 s apart for each.
+    for _ in range(100_000):
         if receiver.complete:
             break
         now += 0.1
@@ -98,8 +99,9 @@ def test_a_slow_link_is_not_asked_twice_while_a_chunk_is_under_way() -> None:
     assert receiver.ask(1.0) == ()
     assert receiver.ask(2.0) == ((0, 2),)
     receiver.accept(0, 10, 30.0)
-    assert receiver.ask(60.0) == ((2, 3),), "patience grew to four times the slow chunk"
-    assert receiver.ask(31.0 + 4 * 28.0) == ((1, 3),)
+    assert receiver.ask(60.0) == ((2, 3),), "a slow chunk makes patient, up to a minute"
+    assert receiver.ask(89.9) == ()
+    assert receiver.ask(90.0) == ((1, 3),)
 
 
 def test_a_repeated_request_is_ignored_while_the_link_is_busy() -> None:
