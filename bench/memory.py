@@ -103,7 +103,7 @@ def _updates(
         _wait_joined(edge, agents)
         own = psutil.Process(edge.pid)
         broker = own.children(recursive=True)
-        sampler = Sampler({"broker": broker, "edge+broker": [own, *broker]})
+        sampler = Sampler({"edge": [own], "broker": broker, "edge+broker": [own, *broker]})
         time.sleep(3)
         idle = sampler.now()
         sampler.start()
@@ -114,14 +114,19 @@ def _updates(
             brake.stop()
         sampler.stop()
         used = [int(str(e["used"])) for e in coordinator.all("round")]
-    above = (max(sampler.samples[group]) - idle[group]) / 1e6
+    peaks = {
+        name: round((max(values) - idle[name]) / 1e6, 1)
+        for name, values in sampler.samples.items()
+    }
+    above = peaks[group]
     lost = any(u != agents + 1 for u in used)
     return {
         "bench": row,
         "agents": agents + 1,
         "size": size,
         "idle_mb": round(idle[group] / 1e6, 1),
-        "peak_above_idle_mb": round(above, 1),
+        "peak_above_idle_mb": above,
+        "peaks_mb": peaks,
         "updates_used": used,
         "reason": end["reason"],
         "bar": bar_mb,

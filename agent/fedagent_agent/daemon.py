@@ -3,13 +3,14 @@
 import asyncio
 import functools
 import gc
-import json
 import logging
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+
+import msgspec
 
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode_edge_to_agent, encode
@@ -24,25 +25,27 @@ from fedagent_protocol.transport.mqtt import Arrival
 
 from .config import AgentConfig
 from .context import Context
-from .core.effects import CancelTraining, Event, Relink
 from .first_start import identity_without_its_libraries
 from .links import Links
-from .runtime import (
-    AgentRuntime,
+from .outward import (
+    CancelTraining,
+    Event,
     OpenStream,
     Outward,
     Publish,
-    RuntimeSettings,
+    Relink,
     StartTraining,
     Subscribe,
     Unsubscribe,
 )
+from .runtime import AgentRuntime, RuntimeSettings
 from .trainer_jobs import TrainerJobs
 from .trainer_wire import Failed, Opened, Refused, Trained
 
 MEASURE_S = 5.0
 
 _log = logging.getLogger(__name__)
+_to_json = msgspec.json.Encoder()
 _parse = functools.lru_cache(maxsize=1024)(topics.parse)
 
 
@@ -249,8 +252,8 @@ class AgentDaemon:
         if not self._config.json_events:
             return
         try:
-            sys.stdout.write(json.dumps({"event": event.name, **event.data}) + "\n")
-            sys.stdout.flush()
+            sys.stdout.buffer.write(_to_json.encode({"event": event.name, **event.data}) + b"\n")
+            sys.stdout.buffer.flush()
         except OSError:
             # Whoever listened is gone.
             self._stop.set()

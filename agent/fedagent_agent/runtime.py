@@ -45,8 +45,20 @@ from .core.reporting import FREE, Price, Readings
 from .errors import OutboxError
 from .models_cache import ModelsCache
 from .outbox import MAX_BYTES, Outbox
+from .outward import OpenStream, Outward, Publish, StartTraining, Subscribe, Unsubscribe
 from .trainer_wire import Failed, Opened, Refused, Trained
 from .wire_bench import idle_update
+
+__all__ = [
+    "AgentRuntime",
+    "OpenStream",
+    "Outward",
+    "Publish",
+    "RuntimeSettings",
+    "StartTraining",
+    "Subscribe",
+    "Unsubscribe",
+]
 
 FLUSH_S = 2.0
 """How long a deletion may wait for a commit to ride in."""
@@ -64,61 +76,6 @@ class RuntimeSettings:
     slow_s: float = 0.0
     software: str = ""
     outbox_bytes: int = MAX_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Publish a message on a link; the only way for anything to leave the device."""
-
-    link: str
-    topic: str
-    message: AgentToEdge
-
-
-@dataclass(frozen=True, slots=True)
-class Subscribe:
-    """Subscribe on a link; answer with `AgentRuntime.subscribed`."""
-
-    link: str
-    topic: str
-    edge: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unsubscribe:
-    """Unsubscribe on a link."""
-
-    link: str
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class OpenStream:
-    """Job for the trainer; answer with `AgentRuntime.stream_opened`."""
-
-    digest: str
-    task: bytes
-    stream: str
-    seed: int
-    offset: int
-    slow_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class StartTraining:
-    """Job for the trainer; answer with `AgentRuntime.trained`."""
-
-    job: int
-    model: Path
-    out: Path
-    iterations: int
-    timeout_s: float
-
-
-Outward = (
-    Publish | Subscribe | Unsubscribe | Relink | OpenStream | StartTraining | CancelTraining | Event
-)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from .runtime import OpenStream, StartTraining
+from .outward import OpenStream, StartTraining
 from .trainer_client import TrainerClient, TrainerDiedError, TrainerRefusedError
 from .trainer_wire import Failed, Opened, Refused, Trained
 

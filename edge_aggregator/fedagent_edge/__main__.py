@@ -6,6 +6,7 @@ import logging
 import sys
 
 from fedagent_protocol.transport.errors import DataDirBusyError, LinkError
+from fedagent_protocol.transport.memory import return_freed_memory
 
 from .config import load
 from .daemon import EdgeDaemon
@@ -26,6 +27,7 @@ def main() -> int:
     except LinkError as error:
         print(f"fedagent edge: {error}", file=sys.stderr)  # noqa: T201 - no logging yet
         return EXIT_CONFIG
+    return_freed_memory()
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
     )

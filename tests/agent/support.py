@@ -10,15 +10,8 @@ from typing import TypeVar
 
 from fedagent_agent.core.effects import Event, Relink
 from fedagent_agent.core.reporting import FREE, Price
-from fedagent_agent.runtime import (
-    AgentRuntime,
-    OpenStream,
-    Outward,
-    Publish,
-    RuntimeSettings,
-    StartTraining,
-    Subscribe,
-)
+from fedagent_agent.outward import OpenStream, Outward, Publish, StartTraining, Subscribe
+from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
 from fedagent_agent.trainer_wire import Opened, Trained
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import (

@@ -31,7 +31,7 @@ class Scripted:
 
 
 def look(busy: float, own: float = 0.0, **fields: float) -> Sample:
-    return Sample(busy_s=busy, own_s=own, memory_bytes=FREE_MEMORY, **fields)  # type: ignore[arg-type]
+    return Sample(busy_s=busy, own_s=own, memory_bytes=FREE_MEMORY, **fields)
 
 
 def test_what_others_use_is_not_available_and_what_we_use_is() -> None:

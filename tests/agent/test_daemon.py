@@ -201,9 +201,7 @@ class PlayedEdge:
             if index not in pieces:
                 ranges = ((index, index + 1),)
                 self.say(Need(run=RUN, round=offer.round, digest=offer.digest, ranges=ranges))
-                chunk = await self.hear(
-                    Chunk, lambda c, i=index: c.digest == offer.digest and c.index == i
-                )
+                chunk = await self.hear(Chunk, _is_chunk(offer.digest, index))
                 pieces[index] = chunk.data
         return b"".join(pieces[index] for index in range(layout.count))
 
@@ -238,7 +236,7 @@ def test_rounds_over_a_real_broker(tmp_path: Path, broker: str, size: int) -> No
             for number in (1, 2, 3):
                 model = model_of(size, number)
                 edge.order(number, model)
-                offer = await edge.hear(UpdateOffer, lambda o, n=number: o.round == n)
+                offer = await edge.hear(UpdateOffer, _of_round(number))
                 assert offer.base == digest_of(model)
                 body = await edge.update(offer)
                 assert digest_of(body) == offer.digest
@@ -590,3 +588,11 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def _is_chunk(digest: str, index: int) -> Callable[[Chunk], bool]:
+    return lambda chunk: chunk.digest == digest and chunk.index == index
+
+
+def _of_round(number: int) -> Callable[[UpdateOffer], bool]:
+    return lambda offer: offer.round == number

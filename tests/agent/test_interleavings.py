@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fedagent_agent.core.effects import CancelTraining
-from fedagent_agent.runtime import OpenStream, Outward, Publish, StartTraining, Subscribe
+from fedagent_agent.outward import OpenStream, Outward, Publish, StartTraining, Subscribe
 from fedagent_agent.trainer_wire import Failed, Opened
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (

@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_agent.core.effects import CancelTraining
 from fedagent_agent.core.reporting import Price, Readings
-from fedagent_agent.runtime import OpenStream, StartTraining, Subscribe
+from fedagent_agent.outward import OpenStream, StartTraining, Subscribe
 from fedagent_agent.trainer_wire import Failed, Opened, Refused
 from fedagent_protocol.messages import (
     Decline,
@@ -42,9 +42,9 @@ def trainee(tmp_path: Path) -> HandEdge:
     return edge
 
 
-def start(edge: HandEdge, number: int, **fields: int) -> StartTraining:
+def start(edge: HandEdge, number: int, *, give_up_ms: int = 20_000) -> StartTraining:
     """Order a round and go as far as the training."""
-    edge.serve(edge.order(number, MODEL, **fields), MODEL)
+    edge.serve(edge.order(number, MODEL, give_up_ms=give_up_ms), MODEL)
     return edge.jobs(StartTraining)[-1]
 
 

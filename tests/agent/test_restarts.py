@@ -7,7 +7,7 @@ import pytest
 from fedagent_agent.core.effects import Kept, Key
 from fedagent_agent.errors import OutboxError
 from fedagent_agent.outbox import INLINE_BYTES, Outbox
-from fedagent_agent.runtime import OpenStream, StartTraining
+from fedagent_agent.outward import OpenStream, StartTraining
 from fedagent_protocol.messages import Need, Receipt, ReceiptStatus, UpdateOffer
 
 from .support import CHUNK, EDGE, OTHER, REAL, RUN, HandEdge, digest_of, model_of

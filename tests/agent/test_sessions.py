@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_agent.core.effects import Relink
 from fedagent_agent.core.reporting import Price, Readings
-from fedagent_agent.runtime import Publish
+from fedagent_agent.outward import Publish
 from fedagent_protocol.messages import (
     Bye,
     ContextReport,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.upload import LONGEST_REPEAT_S
-from fedagent_agent.runtime import Publish, StartTraining, Subscribe, Unsubscribe
+from fedagent_agent.outward import Publish, StartTraining, Subscribe, Unsubscribe
 from fedagent_protocol import topics
 from fedagent_protocol.messages import (
     Chunk,

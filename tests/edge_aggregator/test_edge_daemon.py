@@ -151,6 +151,7 @@ async def coordinator(address: BrokerAddress, edge_id: str) -> AsyncIterator[Pee
 async def agent(address: BrokerAddress, name: str, edge_id: str) -> AsyncIterator[Peer]:
     filters = topics.agent_filters(SITE, name)
     async with peer(address, name, filters, decode_edge_to_agent) as one:
+        await one.until(m.EdgeBeacon, edge=edge_id)
         say(one, name, edge_id, m.Hello(agent=name))
         say(one, name, edge_id, m.ContextReport(seq=1, willing=True, price=3))
         await one.until(m.Welcome)
@@ -394,7 +395,7 @@ def test_it_runs_its_own_broker_and_leaves_no_orphan(tmp_path: Path, kind: str) 
             async with agent(address, "a0", str(ready["id"])):
                 assert (await process.event("agent_joined"))["agent"] == "a0"
             assert await process.end() == 0
-            with pytest.raises(OSError, match="refused|Connect"):
+            with pytest.raises(OSError, match=r"refused|Connect"):
                 await asyncio.open_connection(address.host, address.port)
 
     asyncio.run(run())

@@ -71,11 +71,11 @@ def test_the_rule_matches_the_paper_read_literally(
         assert bool(rnd.failed) == (want < z_eff)
     outcomes = rnd.outcomes(closed_at)
     assert sum(o.used for o in outcomes) == rnd.used
-    for outcome, tau in zip(outcomes, arrivals, strict=True):
+    for outcome, arrival in zip(outcomes, arrivals, strict=True):
         assert outcome.in_time == (outcome.status is m.OutcomeStatus.ARRIVED)
         if outcome.in_time:
-            assert tau is not None
-            assert tau <= 1.0
+            assert arrival is not None
+            assert arrival <= 1.0
         assert outcome.censored == (not outcome.valid)
 
 

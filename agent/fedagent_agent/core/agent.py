@@ -31,8 +31,8 @@ from .effects import Effect, Event, Kept, Key, Relink, Route, Send, Unroute
 from .history import History
 from .reporting import FREE, Own, Price, Readings
 from .session import Session, State
-from .training import Workbench
 from .upload import Upload, Uploads
+from .workbench import Workbench
 
 MAX_SESSIONS = 64
 FIRST_SEQ_BITS = 32

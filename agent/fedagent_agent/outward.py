@@ -1,0 +1,75 @@
+"""What the runtime asks of the world outside the device's disk: network, trainer, people."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedagent_protocol.messages import AgentToEdge
+
+from .core.effects import CancelTraining, Event, Relink
+
+__all__ = [
+    "CancelTraining",
+    "Event",
+    "OpenStream",
+    "Outward",
+    "Publish",
+    "Relink",
+    "StartTraining",
+    "Subscribe",
+    "Unsubscribe",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Publish a message on a link; the only way for anything to leave the device."""
+
+    link: str
+    topic: str
+    message: AgentToEdge
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Subscribe on a link; answer with `AgentRuntime.subscribed`."""
+
+    link: str
+    topic: str
+    edge: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Unsubscribe on a link."""
+
+    link: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """Job for the trainer; answer with `AgentRuntime.stream_opened`."""
+
+    digest: str
+    task: bytes
+    stream: str
+    seed: int
+    offset: int
+    slow_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartTraining:
+    """Job for the trainer; answer with `AgentRuntime.trained`."""
+
+    job: int
+    model: Path
+    out: Path
+    iterations: int
+    timeout_s: float
+
+
+Outward = (
+    Publish | Subscribe | Unsubscribe | Relink | OpenStream | StartTraining | CancelTraining | Event
+)
