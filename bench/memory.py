@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,8 +115,7 @@ def _updates(
         sampler.stop()
         used = [int(str(e["used"])) for e in coordinator.all("round")]
     peaks = {
-        name: round((max(values) - idle[name]) / 1e6, 1)
-        for name, values in sampler.samples.items()
+        name: round((max(values) - idle[name]) / 1e6, 1) for name, values in sampler.samples.items()
     }
     above = peaks[group]
     lost = any(u != agents + 1 for u in used)
@@ -163,7 +162,7 @@ def _wait_joined(edge: RoleProcess, agents: int) -> None:
         time.sleep(0.1)
 
 
-ROWS = {
+ROWS: dict[str, Callable[[], dict[str, object]]] = {
     "idle-agent": _idle_agent,
     "100-updates": lambda: _updates(
         "100-updates", agents=99, size="2.34MB", bar_mb=32, group="edge+broker", slow=False
