@@ -223,11 +223,16 @@ class Bye(Message, frozen=True, kw_only=True, tag="bye"):
 
 
 class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
-    """The edge's heartbeat to everybody on its broker."""
+    """The edge's heartbeat to everybody on its broker.
+
+    `epoch` is new at every start of the edge: an agent says hello again when it changes,
+    also behind a shared broker that outlives the edge.
+    """
 
     edge: Id
     protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
     period_ms: Millis = 5000
+    epoch: RunId = ""
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):

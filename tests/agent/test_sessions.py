@@ -116,6 +116,15 @@ def test_a_reconnect_greets_at_once_and_reports_again(edge: HandEdge) -> None:
     assert len(edge.events("edge_joined")) == 1, "it was never lost"
 
 
+def test_an_edge_that_restarted_behind_its_broker_is_greeted_again(edge: HandEdge) -> None:
+    first, second = "1" * 32, "2" * 32
+    edge.say(EdgeBeacon(edge=EDGE, epoch=first))
+    edge.say(Welcome(edge=EDGE))
+    assert not edge.said(Hello, edge.say(EdgeBeacon(edge=EDGE, epoch=first)))
+    assert edge.said(Hello, edge.say(EdgeBeacon(edge=EDGE, epoch=second)))
+    assert edge.said(ContextReport, edge.say(Welcome(edge=EDGE)))
+
+
 def test_an_edge_that_moved_is_followed_but_a_second_path_is_not(edge: HandEdge) -> None:
     edge.join()
     moved = "10.0.0.9:1883"

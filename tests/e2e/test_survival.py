@@ -41,7 +41,7 @@ def test_an_agent_is_killed_and_comes_back(tmp_path: Path, moment: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpoint", ["spooled", "admitted"])
+@pytest.mark.parametrize("checkpoint", ["spooled", "receipted"])
 def test_an_edge_is_killed_in_mid_round(tmp_path: Path, checkpoint: str) -> None:
     environment = {**os.environ, "FEDAGENT_FAILPOINT": f"edge.{checkpoint}:kill"}
     with new_field(tmp_path) as field:

@@ -54,7 +54,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         *_PROBES,
     ),
     Direction.EDGE_TO_AGENT: (
-        m.EdgeBeacon(edge="edge-1"),
+        m.EdgeBeacon(edge="edge-1", epoch=RUN),
         m.Welcome(run=RUN, edge="edge-1"),
         m.TrainOrder(
             run=RUN,

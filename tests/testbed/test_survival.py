@@ -49,7 +49,7 @@ EDGE_POINTS = [
     "edge.chunk_written",
     "edge.complete",
     "edge.spooled",
-    "edge.admitted",
+    "edge.receipted",
     "edge.aggregated",
     "edge.reported",
     "edge.spool_cleared",

@@ -170,7 +170,7 @@ class AgentCore:
         if beacon.edge != session.edge:
             self.counters["beacon_as_another"] += 1
             return []
-        session.beacon(beacon.period_ms)
+        session.beacon(beacon.period_ms, beacon.epoch)
         if session.state is State.OPEN:
             return []
         return session.hello(self.settings.agent, self.settings.software, now)

@@ -46,6 +46,7 @@ class Session:
         run: Run of its newest order.
         retired: Runs that it served before; their messages are too late.
         announced: Whether the session was told of as joined.
+        epoch: Which life of the edge the beacons come from.
         measured: What is known of the path.
     """
 
@@ -59,6 +60,7 @@ class Session:
     period_s: float = 5.0
     context_s: float = 15.0
     announced: bool = False
+    epoch: str = ""
     _hello_at: float = -1e9
     _said: ContextReport | None = None
     _said_at: float = -1e9
@@ -77,9 +79,13 @@ class Session:
         """When another link may take the edge over."""
         return self.heard_at + 1.5 * self.period_s
 
-    def beacon(self, period_ms: int) -> None:
-        """Take in how often the edge promises to speak."""
+    def beacon(self, period_ms: int, epoch: str) -> None:
+        """Take in how often the edge promises to speak, and whether it has restarted."""
         self.period_s = min(LONGEST_PERIOD_S, max(LEAST_PERIOD_S, period_ms / 1000))
+        if self.epoch and epoch != self.epoch:
+            # It has forgotten us, and a shared broker would not have told.
+            self.reconnect()
+        self.epoch = epoch
 
     def hello(self, agent: str, software: str, now: float) -> list[Effect]:
         """Say hello, unless that was just done."""

@@ -7,7 +7,10 @@ from fedagent_protocol.transfer import Broadcast, Layout, RangeList, Sender, to_
 from .effects import Effect, Publish, SendChunk
 
 PACE_S = 0.1
-ALONE_AT_ONCE = 8
+STALL_S = 0.5
+STALL_PER_AGENT_S = 0.02
+"""How long a silent receiver holds the others up: longer where many share a broker."""
+ALONE_AT_ONCE = 4
 """How many agents get chunks of their own in `ALONE_S`: bounds the broker's queues."""
 ALONE_S = 0.5
 
@@ -34,7 +37,8 @@ class Distribution:
 
     def __post_init__(self) -> None:
         """Begin at chunk 0."""
-        self._broadcast = Broadcast(self.layout)
+        stall_s = max(STALL_S, STALL_PER_AGENT_S * len(self.waiting))
+        self._broadcast = Broadcast(self.layout, stall_s=stall_s)
 
     def need(self, agent: str, ranges: RangeList, now: float, *, link_idle: bool) -> list[Effect]:
         """Take an agent's credit."""

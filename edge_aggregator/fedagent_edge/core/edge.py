@@ -108,7 +108,11 @@ class EdgeCore:
 
     def _beacon(self, now: float) -> list[Effect]:
         self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
-        beacon = EdgeBeacon(edge=self.settings.edge, period_ms=round(BEACON_S * 1000))
+        beacon = EdgeBeacon(
+            edge=self.settings.edge,
+            period_ms=round(BEACON_S * 1000),
+            epoch=self.settings.epoch,
+        )
         return [ToAgent("", beacon)]
 
     def wan_up(self, now: float) -> list[Effect]:
