@@ -36,7 +36,8 @@ from .core.effects import Event, Note
 from .core.settings import EdgeSettings
 from .errors import StateError
 from .jobs import JobQueue
-from .runtime import EdgeRuntime, Job, Outward, PublishModel, SendAgent, SendCoordinator
+from .outward import Job, Outward, PublishModel, SendAgent, SendCoordinator
+from .runtime import EdgeRuntime
 from .search import CoordinatorSearch
 from .state import boot_id
 

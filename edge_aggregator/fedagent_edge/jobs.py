@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from .runtime import SMALL_BYTES, Job
+from .outward import Job
+from .runtime import SMALL_BYTES
 
 
 class JobQueue:

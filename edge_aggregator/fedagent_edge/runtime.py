@@ -9,8 +9,6 @@ Checkpoints: ``edge.round_saved``, ``edge.chunk_written``, ``edge.complete``,
 ``edge.spool_cleared``, ``edge.model_stored``, ``edge.model_saved``.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedagent_protocol.failpoints import Checkpoint, hit
@@ -18,8 +16,6 @@ from fedagent_protocol.messages import (
     AgentToEdge,
     Chunk,
     CoordinatorToEdge,
-    EdgeToAgent,
-    EdgeToCoordinator,
     UpdateOffer,
 )
 from fedagent_protocol.tensors import Buffer, tensor_at
@@ -59,58 +55,22 @@ from .core.settings import EdgeSettings, Memory
 from .errors import disk_refused
 from .journal import Journal, OpenRound
 from .models import Models
+from .outward import DiskError, Job, Outward, PublishModel, SendAgent, SendCoordinator
 from .spool import Head, Recovered, Spool
 from .state import State, StateFile
 
+__all__ = [
+    "SMALL_BYTES",
+    "EdgeRuntime",
+    "Job",
+    "Outward",
+    "PublishModel",
+    "SendAgent",
+    "SendCoordinator",
+]
+
 SMALL_BYTES = 256 * 1024
 """Models up to this size are handled at once: a hop to another thread costs more."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendAgent:
-    """Publish to an agent, or as beacon to everybody when `agent` is empty."""
-
-    agent: str
-    message: EdgeToAgent
-
-
-@dataclass(frozen=True, slots=True)
-class SendCoordinator:
-    """Publish to the coordinator."""
-
-    message: EdgeToCoordinator
-
-
-@dataclass(frozen=True, slots=True)
-class PublishModel:
-    """Publish a chunk on the model's topic."""
-
-    digest: str
-    chunk: Chunk
-
-
-@dataclass(frozen=True, slots=True)
-class DiskError:
-    """What a job returns when the disk refused."""
-
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Work on a model of `size` bytes.
-
-    Run `work` anywhere, jobs one after the other in the order given, and hand its
-    result to `done` where the runtime lives.
-    """
-
-    name: str
-    size: int
-    work: Callable[[], object]
-    done: Callable[[object, float], "list[Outward]"]
-
-
-Outward = SendAgent | SendCoordinator | PublishModel | Job | Event | Note
 
 
 class EdgeRuntime:

@@ -14,14 +14,8 @@ import numpy as np
 
 from fedagent_edge.core.effects import Event, Note
 from fedagent_edge.core.settings import EdgeSettings
-from fedagent_edge.runtime import (
-    EdgeRuntime,
-    Job,
-    Outward,
-    PublishModel,
-    SendAgent,
-    SendCoordinator,
-)
+from fedagent_edge.outward import Job, Outward, PublishModel, SendAgent, SendCoordinator
+from fedagent_edge.runtime import EdgeRuntime
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout, Receiver, Sender

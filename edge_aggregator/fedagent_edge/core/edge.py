@@ -94,6 +94,7 @@ class EdgeCore:
         self._pool = CreditPool(settings.credit_bytes)
         self._waiting_order: RoundOrder | None = None
         self._committing = False
+        self._ended = ""
         self._pull: ModelPull | None = None
         self._serving = ModelServing(self.counters)
         self._seq = 0
@@ -349,6 +350,10 @@ class EdgeCore:
         # The next run may come from the same coordinator: be ready to be welcomed again.
         self.upstream.welcomed = False
         self.upstream.hello_at = now + HELLO_SELDOM_S
+        # Said several times, so that it arrives; told once.
+        if ended.run == self._ended:
+            return effects
+        self._ended = ended.run
         return [*effects, SaveModel(), Event("run_ended", {"why": ended.why})]
 
     def _on_global(self, offer: GlobalModel, now: float) -> list[Effect]:
