@@ -1,0 +1,49 @@
+"""With certificate files every connection of the field is TLS, and nobody gets in without one."""
+
+from pathlib import Path
+
+import pytest
+import trustme
+
+from .support import BROKERS, check_books, new_field, start_small
+
+
+def _files(folder: Path, authority: trustme.CA, name: str) -> dict[str, str]:
+    """Write the certificate of one role; it serves its broker and shows itself to others."""
+    paths = {kind: folder / f"{name}.{kind}.pem" for kind in ("ca", "cert", "key")}
+    issued = authority.issue_cert("127.0.0.1", "localhost", common_name=name)
+    authority.cert_pem.write_to_path(str(paths["ca"]))
+    issued.private_key_pem.write_to_path(str(paths["key"]))
+    for i, blob in enumerate(issued.cert_chain_pems):
+        blob.write_to_path(str(paths["cert"]), append=i > 0)
+    return {kind: str(path) for kind, path in paths.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", BROKERS)
+def test_the_whole_field_runs_over_tls(tmp_path: Path, broker: str) -> None:
+    authority = trustme.CA()
+    with new_field(tmp_path) as field:
+        field.defaults["tls"] = _files(tmp_path, authority, "everybody")
+        coordinator = start_small(field, rounds=4, agents=2, broker=broker)
+        ready = field.processes["edge-0"].wait("ready")
+        assert str(ready["broker"]).startswith("mqtts://")
+        assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 4
+    check_books(coordinator)
+
+
+@pytest.mark.slow
+def test_an_agent_of_another_authority_is_not_let_in(tmp_path: Path) -> None:
+    authority, stranger = trustme.CA(), trustme.CA()
+    with new_field(tmp_path) as field:
+        field.defaults["tls"] = _files(tmp_path, authority, "everybody")
+        coordinator = start_small(field, rounds=4, agents=1)
+        forged = _files(tmp_path, stranger, "stranger")
+        outsider = field.agent("outsider", "digits:rate=10", tls=forged)
+        assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 4
+        outsider.wait("ready")
+        assert not outsider.all("edge_joined")
+        joined = field.processes["edge-0"].all("agent_joined")
+        own = str(field.processes["agent-0"].wait("ready")["id"])
+        assert {str(event["agent"]) for event in joined} == {own}
+    check_books(coordinator)
