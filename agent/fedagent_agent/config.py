@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from fedagent_protocol.transport.settings import (
     LogLevel,
     Scope,
+    SettingError,
     TlsSettings,
     broker_address,
     check_site,
@@ -16,6 +17,7 @@ from fedagent_protocol.transport.settings import (
 )
 
 from .core.reporting import Price
+from .streams.spec import StreamError, parse_stream
 
 PREFIX = "FEDAGENT_AGENT_"
 MICRO = 1_000_000
@@ -82,4 +84,8 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Agent
         broker_address("edges", edge, tls=tls)
     if config.broker is not None:
         broker_address("broker", config.broker, tls=tls)
+    try:
+        parse_stream(config.stream)
+    except StreamError as error:
+        raise SettingError(error.key, error.reason, error.mend) from error
     return config

@@ -92,6 +92,8 @@ class RoleProcess:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env=None if environment is None else dict(environment),
+                # A Ctrl-C is for whoever started us: it ends the roles in its own order.
+                start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
         self._reader.start()
