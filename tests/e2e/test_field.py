@@ -40,8 +40,11 @@ def test_one_shared_broker_serves_all_roles(tmp_path: Path) -> None:
         for i in range(2):
             field.agent(f"agent-{i}", f"digits:labels={i}+{i + 1},rate=40", broker=url)
         assert coordinator.wait("end", timeout_s=90)["rounds_done"] == 4
-        agents = [field.processes[f"agent-{i}"] for i in range(2)]
-        assert all(len({str(e["edge"]) for e in a.all("edge_joined")}) == 2 for a in agents)
+        # The run needs each agent at one edge only; the other's beacon may come after its end.
+        for i in range(2):
+            edge = field.processes[f"edge-{i}"].wait("ready")["id"]
+            for j in range(2):
+                field.processes[f"agent-{j}"].wait("edge_joined", edge=edge, timeout_s=20)
     check_books(coordinator)
 
 
