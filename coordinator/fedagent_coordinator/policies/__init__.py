@@ -10,6 +10,7 @@ from .base import (
     Selection,
     SelectionPolicy,
     StatelessPolicy,
+    Truth,
     round_rng,
 )
 from .selection import check_selection, check_view, explained, fill
@@ -37,6 +38,7 @@ __all__ = [
     "Selection",
     "SelectionPolicy",
     "StatelessPolicy",
+    "Truth",
     "check_selection",
     "check_view",
     "create",

@@ -59,6 +59,27 @@ class Bound(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Truth:
+    """What only a testbed or a replay can know of a round's pairs, for oracles.
+
+    Attributes:
+        arrives: bool[P], X of every pair if it were ordered now (hindsight).
+        chance: float64[P], probability of X given all that is known before the order.
+        tau_s: float64[P], expected exchange time given the same.
+    """
+
+    arrives: BoolArray
+    chance: FloatArray
+    tau_s: FloatArray
+
+    def take(self, pairs: npt.NDArray[np.generic]) -> "Truth":
+        """Return the truth of these pairs only (a mask or indices)."""
+        return Truth(
+            arrives=self.arrives[pairs], chance=self.chance[pairs], tau_s=self.tau_s[pairs]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoundView:
     """One round as a policy sees it.
 
@@ -72,6 +93,7 @@ class RoundView:
         client_available: bool[N].
         edge_budget: int64[M], micro-credits for this round.
         opinions: float64[N], each client's last opinion, NaN where none; or None.
+        truth: What oracles know; None in a live run.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
@@ -86,6 +108,7 @@ class RoundView:
     client_available: BoolArray
     edge_budget: IntArray
     opinions: FloatArray | None = None
+    truth: Truth | None = None
 
     def __post_init__(self) -> None:
         """Refuse columns that contradict each other."""
@@ -98,6 +121,10 @@ class RoundView:
         _column(self, "edge_budget", np.int64, (len(self.edge_budget),))
         if self.opinions is not None:
             _column(self, "opinions", np.float64, (n,))
+        if self.truth is not None:
+            _column(self.truth, "arrives", np.bool_, (p,))
+            _column(self.truth, "chance", np.float64, (p,))
+            _column(self.truth, "tau_s", np.float64, (p,))
         if self.round < 1:
             raise InvalidViewError("round", f"is {self.round}, rounds count from 1")
         if len(set(self.feature_names)) != len(self.feature_names):
@@ -132,6 +159,16 @@ class RoundView:
             raise NonFiniteFeatureError(name, int(np.argmax(bad)), int(bad.sum()))
         return column
 
+    def known_truth(self) -> Truth:
+        """Return what oracles need.
+
+        Raises:
+            MissingFeatureError: Nobody can know it in this run.
+        """
+        if self.truth is None:
+            raise MissingFeatureError(TRUTH, self.feature_names)
+        return self.truth
+
     def reported(self, needs: frozenset[str]) -> BoolArray:
         """Return bool[P]: pairs whose every needed feature is finite.
 
@@ -160,6 +197,7 @@ class RoundView:
             client_available=self.client_available,
             edge_budget=self.edge_budget,
             opinions=self.opinions,
+            truth=None if self.truth is None else self.truth.take(pairs),
         )
 
 
