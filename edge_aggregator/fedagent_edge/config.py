@@ -50,7 +50,7 @@ class EdgeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls: TlsSettings | None = None
     insecure: bool = False
     chunk_bytes: Annotated[int, Meta(ge=1024, le=MAX_CHUNK_BYTES)] = CHUNK_BYTES
-    credit_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 8 << 20
+    credit_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 4 << 20
     need_wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 50
     json_events: bool = False
     watch_parent: bool = False

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
-_BLOCK = 1 << 14
+_BLOCK = 1 << 12
+"""Elements at a time: a block stays in the cache, and its float64 copy on the heap."""
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ SMALLEST_CHUNK = 16 * 1024
 """Smaller chunks are taken only from those who were told to use them."""
 LARGEST_NORM = 1e30
 """Beyond this, updates that are finite one by one may add up to a model that is not."""
-_BLOCK = 1 << 14
+_BLOCK = 1 << 12
 _REMEMBERED = 16
 _REMEMBERED_BYTES = 8192
 # A header and the length of the whole determine the result, so that sharing it is safe.

@@ -15,7 +15,7 @@ class EdgeSettings:
     software: str = ""
     broker: str = ""
     chunk_bytes: int = CHUNK_BYTES
-    credit_bytes: int = 8 << 20
+    credit_bytes: int = 4 << 20
     need_wait_s: float = 0.05
     max_model_bytes: int = 512 << 20
 
