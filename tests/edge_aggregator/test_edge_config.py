@@ -11,7 +11,7 @@ from fedagent_protocol.transport.settings import SettingError
 def test_json_and_environment_together() -> None:
     config = load('{"data_dir": "/x", "chunk_bytes": 65536}', {"FEDAGENT_EDGE_SITE": "barn"})
     assert (config.data_dir, config.chunk_bytes, config.site) == ("/x", 65536, "barn")
-    assert config.credit_bytes == 8 << 20
+    assert config.credit_bytes == 4 << 20
 
 
 def test_a_toml_file(tmp_path: Path) -> None:
