@@ -85,8 +85,9 @@ def pack_view(view: RoundView) -> bytes:
     arrays = {name: getattr(view, name) for name in _VIEW}
     if view.opinions is not None:
         arrays["opinions"] = view.opinions
+    numbers = {"deadline_s": view.deadline_s, "model_bytes": float(view.model_bytes)}
     return msgspec.msgpack.encode(
-        _Record(arrays=_encode(arrays), names=view.feature_names, round=view.round)
+        _Record(arrays=_encode(arrays), numbers=numbers, names=view.feature_names, round=view.round)
     )
 
 
@@ -97,11 +98,13 @@ def unpack_view(data: bytes) -> RoundView:
         RecordError: The bytes are not such a record.
     """
     record = _record(data, "view")
-    return _build(
-        RoundView,
-        "view",
-        {**_decode(record, "view"), "feature_names": record.names, "round": record.round},
-    )
+    scalars = {
+        "feature_names": record.names,
+        "round": record.round,
+        "deadline_s": record.numbers.get("deadline_s", math.inf),
+        "model_bytes": int(record.numbers.get("model_bytes", 0)),
+    }
+    return _build(RoundView, "view", {**_decode(record, "view"), **scalars})
 
 
 def pack_selection(selection: Selection) -> bytes:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedagent_coordinator.policies import Feedback, RoundView, Selection
+from fedagent_coordinator.policies import Feedback, RoundView, Selection, Truth
 
 FEATURES = (
     "download_bps",
@@ -12,7 +12,8 @@ FEATURES = (
     "distance_km",
     "compute",
     "cold",
-    "truth",
+    "x_km",
+    "y_km",
 )
 
 
@@ -39,6 +40,12 @@ def random_view(
         client_available=rng.random(clients) < available,
         edge_budget=np.full(edges, budget, dtype=np.int64),
         opinions=rng.random(clients),
+        deadline_s=3.0,
+        truth=Truth(
+            arrives=rng.random(len(visible)) < 0.6,
+            chance=rng.random(len(visible)),
+            tau_s=rng.random(len(visible)) * 4,
+        ),
     )
 
 

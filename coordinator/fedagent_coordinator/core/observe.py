@@ -1,5 +1,6 @@
 """From the columns of all edges to the one view that a policy sees."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ def merge_observations(
     sizes: tuple[int, int],
     needs: frozenset[str],
     edge_budget: npt.NDArray[np.int64],
+    deadline_s: float = math.inf,
+    model_bytes: int = 0,
 ) -> Observed:
     """Return the view of all edges.
 
@@ -69,6 +72,8 @@ def merge_observations(
         sizes: N and M.
         needs: What the policy reads.
         edge_budget: int64[M].
+        deadline_s: Updates that take longer are late.
+        model_bytes: Size of the model.
     """
     ordered = sorted(observations, key=lambda seen: seen.edge)
     names = tuple(sorted({name for seen in ordered for name in seen.columns.features}))
@@ -108,6 +113,8 @@ def merge_observations(
         client_price=client_price,
         client_available=available,
         edge_budget=edge_budget,
+        deadline_s=deadline_s,
+        model_bytes=model_bytes,
     )
     return Observed(view, client_seq, +left_out)
 

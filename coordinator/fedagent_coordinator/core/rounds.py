@@ -463,6 +463,8 @@ class RoundEngine:
             sizes=(clients, edges),
             needs=self.policy.needs,
             edge_budget=np.full(edges, budget, dtype=np.int64),
+            deadline_s=self.settings.deadline_ms / 1000,
+            model_bytes=self.models.size,
         )
 
     @property

@@ -21,8 +21,15 @@ registry: Registry[SelectionPolicy] = Registry(
     kind="policy",
     group="fedagent.policies",
     builtin={
+        "adaptive": f"{_PACKAGE}.adaptive:AdaptivePolicy",
+        "all": f"{_PACKAGE}.all_willing:AllPolicy",
         "cheapest": f"{_PACKAGE}.cheapest:CheapestPolicy",
+        "cocs": f"{_PACKAGE}.cocs:CocsPolicy",
         "cocs-paper": f"{_PACKAGE}.cocs_paper:CocsPaperPolicy",
+        "cucb": f"{_PACKAGE}.cucb:CucbPolicy",
+        "linucb": f"{_PACKAGE}.linucb:LinUcbPolicy",
+        "oracle": f"{_PACKAGE}.oracle:OraclePolicy",
+        "oracle-p": f"{_PACKAGE}.oracle:OracleChancePolicy",
         "random": f"{_PACKAGE}.random_choice:RandomPolicy",
     },
 )

@@ -5,6 +5,7 @@ and `M` edges have ever been seen in the run: their indices are run-wide, never
 reused, and only grow. Money is int64 micro-credits.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -92,6 +93,8 @@ class RoundView:
         client_price: int64[N], micro-credits for one round.
         client_available: bool[N].
         edge_budget: int64[M], micro-credits for this round.
+        deadline_s: Updates that take longer are late; infinite where nobody says.
+        model_bytes: Size of the model that goes each way; 0 where nobody says.
         opinions: float64[N], each client's last opinion, NaN where none; or None.
         truth: What oracles know; None in a live run.
 
@@ -107,6 +110,8 @@ class RoundView:
     client_price: IntArray
     client_available: BoolArray
     edge_budget: IntArray
+    deadline_s: float = math.inf
+    model_bytes: int = 0
     opinions: FloatArray | None = None
     truth: Truth | None = None
 
@@ -127,6 +132,8 @@ class RoundView:
             _column(self.truth, "tau_s", np.float64, (p,))
         if self.round < 1:
             raise InvalidViewError("round", f"is {self.round}, rounds count from 1")
+        if not self.deadline_s > 0:
+            raise InvalidViewError("deadline_s", f"is {self.deadline_s}, must be > 0")
         if len(set(self.feature_names)) != len(self.feature_names):
             raise InvalidViewError("feature_names", "names a feature twice")
         _within("pair_client", self.pair_client, n - 1)
@@ -196,6 +203,8 @@ class RoundView:
             client_price=self.client_price,
             client_available=self.client_available,
             edge_budget=self.edge_budget,
+            deadline_s=self.deadline_s,
+            model_bytes=self.model_bytes,
             opinions=self.opinions,
             truth=None if self.truth is None else self.truth.take(pairs),
         )

@@ -1,81 +1,18 @@
 """`cocs-paper`: COCS, Algorithm 1, with the paper's own constants (ALGORITHMS section 3).
 
-Contexts are scaled to the unit cube by running bounds and cut into h^D cells. Each
-(client, edge, cell) has a counter C and a mean p of arrivals in time. While any
-visible pair has C <= K(t) = t^z ln t, the round explores: as many such pairs as
-the budgets pay for, the rest by p. Otherwise it solves P2 with p.
-
-With one counter per pair, K(t) outgrows the counters: the policy explores in every
-round and takes what is cheapest. That is the paper's algorithm, kept as the
-reference; `docs/policies.md` says what to use instead.
+One counter per (client, edge, cell) and K(t) = t^z ln t: at t = 1000 a cell wants about
+110 plays, and there are 25 cells in each of 150 pairs. So it never leaves exploration and
+takes what is cheapest. Kept as the reference; `docs/policies.md` says what to use instead.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
+from fedagent_coordinator.solvers import Solver
 
-from fedagent_coordinator.errors import ParameterError, StateError
-from fedagent_coordinator.solvers import Assignment, Solver
-from fedagent_coordinator.solvers import create as create_solver
-
-from .base import (
-    BoolArray,
-    Feedback,
-    FloatArray,
-    IntArray,
-    RoundView,
-    Selection,
-    State,
-    checked_state,
-)
-from .selection import explained, spent_per_edge
-
-_NAME = "cocs-paper"
-_MAX_EDGES = 2**16
-_MAX_CELLS = 2**15
-_LAYOUT = {
-    "keys": np.int64,
-    "counts": np.int64,
-    "successes": np.int64,
-    "low": np.float64,
-    "high": np.float64,
-}
+from .cocs import CocsPolicy
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cells:
-    """Counters by key, sorted: int64[K] each."""
-
-    keys: IntArray
-    counts: IntArray
-    successes: IntArray
-
-    def lookup(self, keys: IntArray) -> tuple[IntArray, IntArray]:
-        """Return counts and successes of these keys, 0 where never played."""
-        at = np.searchsorted(self.keys, keys)
-        known = np.zeros(len(keys), dtype=np.bool_)
-        inside = at < len(self.keys)
-        known[inside] = self.keys[at[inside]] == keys[inside]
-        counts, successes = np.zeros((2, len(keys)), dtype=np.int64)
-        counts[known] = self.counts[at[known]]
-        successes[known] = self.successes[at[known]]
-        return counts, successes
-
-    def with_plays(self, keys: IntArray, success: BoolArray) -> "_Cells":
-        """Return the counters after one more play of each of these keys."""
-        merged, inverse = np.unique(np.concatenate((self.keys, keys)), return_inverse=True)
-        counts, successes = np.zeros((2, len(merged)), dtype=np.int64)
-        old = len(self.keys)
-        counts[inverse[:old]] = self.counts
-        successes[inverse[:old]] = self.successes
-        np.add.at(counts, inverse[old:], 1)
-        np.add.at(successes, inverse[old:], success.astype(np.int64))
-        return _Cells(merged, counts, successes)
-
-
-class CocsPaperPolicy:
+class CocsPaperPolicy(CocsPolicy):
     """COCS to the letter.
 
     Args:
@@ -95,120 +32,13 @@ class CocsPaperPolicy:
         features: Sequence[str] = ("download_bps", "compute"),
         solver: str | Solver = "density",
     ) -> None:
-        _require(horizon >= 1, "horizon", horizon, "must be >= 1")
-        _require(h is None or h >= 1, "h", h, "must be >= 1")
-        _require(0 < alpha <= 1, "alpha", alpha, "must be in (0, 1]")
-        _require(0 < len(set(features)) == len(features), "features", features, "names each once")
-        self._features = tuple(features)
-        dimensions = len(self._features)
-        self._h = h or math.ceil(horizon ** (1 / (3 * alpha + dimensions)) - 1e-9)
-        _require(self._h**dimensions <= _MAX_CELLS, "h", self._h, "makes too many cells")
-        self._z = 2 * alpha / (3 * alpha + dimensions)
-        self._solver = create_solver(solver) if isinstance(solver, str) else solver
-        empty = np.empty(0, dtype=np.int64)
-        self._cells = _Cells(empty, empty, empty)
-        self._low = np.full(dimensions, np.inf)
-        self._high = np.full(dimensions, -np.inf)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The context features."""
-        return frozenset(self._features)
-
-    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
-        """Explore while any pair is under-explored, otherwise solve P2 with p."""
-        counts, successes = self._cells.lookup(self._keys(view, self._contexts(view)))
-        rate = successes / np.maximum(counts, 1)
-        limit = view.round**self._z * math.log(view.round)
-        under = (counts <= limit) & view.eligible
-        none = np.empty(0, dtype=np.int64)
-        first = self._solve(view, under, np.ones(len(under)), none, rng)
-        rest = self._solve(view, ~under & view.eligible, rate, first, rng)
-        pairs = np.concatenate((first, rest))
-        scores = np.where(counts > 0, rate, np.nan)
-        notes = {"explore": float(under.any()), "under_explored": float(under.sum()), "k": limit}
-        return explained(view, pairs, scores, notes)
-
-    def learn(self, feedback: Feedback) -> None:
-        """Count every played pair in the cell it was seen in, then move the bounds."""
-        contexts = self._contexts(feedback.view)
-        keys = self._keys(feedback.view, contexts)[feedback.pairs]
-        self._cells = self._cells.with_plays(keys, feedback.X)
-        if len(contexts):
-            self._low = np.minimum(self._low, contexts.min(axis=0))
-            self._high = np.maximum(self._high, contexts.max(axis=0))
-
-    def state(self) -> State:
-        """Return counters and bounds."""
-        return {
-            "keys": self._cells.keys.copy(),
-            "counts": self._cells.counts.copy(),
-            "successes": self._cells.successes.copy(),
-            "low": self._low.copy(),
-            "high": self._high.copy(),
-        }
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is of another policy or other features.
-        """
-        arrays = checked_state(_NAME, state, _LAYOUT)
-        if {arrays[key].shape for key in ("low", "high")} != {self._low.shape}:
-            raise StateError(_NAME, f"has bounds for other than {len(self._low)} features")
-        if len({arrays[key].shape for key in ("keys", "counts", "successes")}) != 1:
-            raise StateError(_NAME, "has counters of different lengths")
-        self._cells = _Cells(
-            arrays["keys"].astype(np.int64),
-            arrays["counts"].astype(np.int64),
-            arrays["successes"].astype(np.int64),
+        super().__init__(
+            scope="pair",
+            k_scale=1.0,
+            logs=False,
+            horizon=horizon,
+            h=h,
+            alpha=alpha,
+            features=features,
+            solver=solver,
         )
-        self._low = arrays["low"].astype(np.float64)
-        self._high = arrays["high"].astype(np.float64)
-
-    def _contexts(self, view: RoundView) -> FloatArray:
-        """Return the raw contexts, float64[P, D]."""
-        return np.column_stack([view.feature(name) for name in self._features])
-
-    def _keys(self, view: RoundView, contexts: FloatArray) -> IntArray:
-        """Return the counter key of every pair: client, edge and cell in one int64."""
-        if len(view.edge_budget) > _MAX_EDGES:
-            raise ParameterError(_NAME, "edges", f"are more than {_MAX_EDGES}")
-        width = self._high - self._low
-        known = np.isfinite(width) & (width > 0)
-        scaled = np.zeros(contexts.shape)
-        scaled[:, known] = (contexts[:, known] - self._low[known]) / width[known]
-        index = np.clip((scaled * self._h).astype(np.int64), 0, self._h - 1)
-        weights = self._h ** np.arange(len(self._features), dtype=np.int64)
-        pair = view.pair_client.astype(np.int64) * _MAX_EDGES + view.pair_edge
-        return np.asarray(pair * _MAX_CELLS + index @ weights, dtype=np.int64)
-
-    def _solve(
-        self,
-        view: RoundView,
-        wanted: BoolArray,
-        value: FloatArray,
-        chosen: IntArray,
-        rng: np.random.Generator,
-    ) -> IntArray:
-        """Solve P2 over the wanted pairs with what `chosen` leaves; ties by chance."""
-        busy = np.zeros(len(view.client_price), dtype=np.bool_)
-        busy[view.pair_client[chosen]] = True
-        rows = np.flatnonzero(wanted & ~busy[view.pair_client])
-        rows = rows[rng.permutation(len(rows))]
-        spent = np.asarray(spent_per_edge(view, chosen), dtype=np.int64)
-        problem = Assignment(
-            value=value[rows],
-            cost=view.pair_price[rows],
-            client=view.pair_client[rows],
-            edge=view.pair_edge[rows],
-            budget=view.edge_budget - spent,
-        )
-        return rows[self._solver.solve(problem).pairs].astype(np.int64)
-
-
-def _require(holds: bool, parameter: str, value: object, rule: str) -> None:
-    """Refuse a parameter that breaks its rule."""
-    if not holds:
-        raise ParameterError(_NAME, parameter, f"is {value!r}: {rule}")

@@ -1,0 +1,247 @@
+"""`adaptive`, ours: experts that know the physics of a deadline, weighed by their forecasts.
+
+Four experts forecast the chance that a pair's update arrives in time:
+
+- two regressions on what the deadline asks of the uplink (`slack.py`), one with a long
+  and one with a short memory, exact under Rayleigh fading;
+- a logistic regression on download rate and compute, as LinUCB sees them;
+- each client's own habit.
+
+Their forecasts are averaged with weights that fall by the log-loss of what was played
+and never reach zero, so that after a change of the radio the one with the short memory
+leads, and where no physics holds, habit does. Then P2 is solved with the average; of
+equals, whoever has waited longest goes first. There is no exploration bonus: contexts
+vary by themselves, and no expert can starve a client for good, because all fade.
+
+Every feature is optional: a device that reports nothing is judged by its habit.
+"""
+
+import numpy as np
+
+from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.solvers import Assignment, Solver
+from fedagent_coordinator.solvers import create as create_solver
+
+from .base import (
+    BoolArray,
+    Feedback,
+    FloatArray,
+    IntArray,
+    RoundView,
+    Selection,
+    State,
+    checked_state,
+)
+from .habits import Habits
+from .selection import explained
+from .slack import EVERY, Rows, Slack, optional
+from .success_glm import Belief, Prior, chance, start, updated
+
+_NAME = "adaptive"
+_LOW = 1e-3
+"""No forecast is surer than this: one surprise must not silence an expert."""
+_LOGS = ("distance_km", "upload_bps", "download_bps")
+_PHYSICS = Prior(
+    mean=np.array([0.0, 1.0, 1.9, -1.0, 0.0]),
+    precision=np.array([0.04, 4.0, 1.0, 1.0, 1.0]),
+    keep=1.0,
+)
+_PLAIN = Prior(
+    mean=np.array([0.0, -1.0, -1.0, 0.0, 0.0]),
+    precision=np.array([0.11, 0.25, 0.25, 0.25, 0.25]),
+    keep=0.99,
+    logit=True,
+)
+_LAYOUT = {
+    "weights": np.float64,
+    "centre": np.float64,
+    "played": np.int64,
+    "slack_bits": np.float64,
+    "slack_work": np.float64,
+    "slack_count": np.float64,
+    "habit_plays": np.float64,
+    "habit_wins": np.float64,
+    **{f"{part}_{i}": np.float64 for i in range(3) for part in ("theta", "precision")},
+}
+
+
+class AdaptivePolicy:
+    """Choose by averaged forecasts of success.
+
+    Args:
+        memory: Rounds that the regression with the short memory looks back.
+        patience: How much more a client counts that has waited for `idle_rounds`.
+        idle_rounds: Rounds of waiting after which it counts no more than that.
+        share: Weight that is given to all experts alike in every round.
+        solver: Name of the solver of P2, or a solver.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory: float = 33.0,
+        patience: float = 0.02,
+        idle_rounds: int = 10,
+        share: float = 0.01,
+        solver: str | Solver = "density",
+    ) -> None:
+        _require(memory > 1, "memory", memory, "must be > 1")
+        _require(0 <= patience <= 1, "patience", patience, "must be in [0, 1]")
+        _require(idle_rounds >= 1, "idle_rounds", idle_rounds, "must be >= 1")
+        _require(0 < share < 1, "share", share, "must be in (0, 1)")
+        short = Prior(mean=_PHYSICS.mean, precision=_PHYSICS.precision, keep=1.0 - 1.0 / memory)
+        self._priors = (_PHYSICS, short, _PLAIN)
+        self._beliefs = tuple(start(prior) for prior in self._priors)
+        self._weights = np.full(len(self._priors) + 1, 1.0 / (len(self._priors) + 1))
+        self._centre = np.full(1 + len(_LOGS), np.nan)
+        self._played = np.zeros(0, dtype=np.int64)
+        self._slack, self._habits = Slack(), Habits()
+        self._patience, self._idle_rounds, self._share = patience, idle_rounds, share
+        self._solver = create_solver(solver) if isinstance(solver, str) else solver
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Nothing: it uses what there is."""
+        return frozenset()
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Solve P2 with the averaged forecasts; ties by waiting time, then by chance."""
+        scores = self._weights @ self._forecasts(view)
+        rows = np.flatnonzero(view.eligible)
+        rows = rows[rng.permutation(len(rows))]
+        problem = Assignment(
+            value=scores[rows] * self._waiting(view, rows),
+            cost=view.pair_price[rows],
+            client=view.pair_client[rows],
+            edge=view.pair_edge[rows],
+            budget=view.edge_budget,
+        )
+        pairs = rows[self._solver.solve(problem).pairs].astype(np.int64)
+        names = ("w_long", "w_short", "w_plain", "w_habit")
+        notes = dict(zip(names, self._weights.tolist(), strict=True))
+        return explained(view, pairs, scores, notes)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Weigh the experts by what they had forecast, then teach them."""
+        view, pairs = feedback.view, feedback.pairs
+        clients = view.pair_client[pairs]
+        self._settle_centre(view)
+        if len(pairs):
+            self._weigh(self._forecasts(view, pairs), feedback.X)
+            physics, plain, left = self._design(view, pairs)
+            possible = ~self._slack.hopeless(left, view.deadline_s)
+            self._beliefs = tuple(
+                updated(prior, belief, plain, feedback.X)
+                if prior.logit
+                else updated(prior, belief, physics[possible], feedback.X[possible])
+                for prior, belief in zip(self._priors, self._beliefs, strict=True)
+            )
+        self._slack.learn(feedback)
+        self._habits.learn(clients, feedback.X, len(view.client_price))
+        more = len(view.client_price) - len(self._played)
+        if more > 0:
+            self._played = np.concatenate((self._played, np.zeros(more, dtype=np.int64)))
+        self._played[clients] = view.round
+
+    def state(self) -> State:
+        """Return everything learnt."""
+        beliefs: dict[str, FloatArray] = {}
+        for i, belief in enumerate(self._beliefs):
+            beliefs[f"theta_{i}"] = belief.theta.copy()
+            beliefs[f"precision_{i}"] = belief.precision.copy()
+        return {
+            "weights": self._weights.copy(),
+            "centre": self._centre.copy(),
+            "played": self._played.copy(),
+            **self._slack.state(),
+            **self._habits.state(),
+            **beliefs,
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: The state is of another policy.
+        """
+        arrays = checked_state(_NAME, state, _LAYOUT)
+        beliefs = tuple(
+            Belief(arrays[f"theta_{i}"].astype(float), arrays[f"precision_{i}"].astype(float))
+            for i in range(len(self._priors))
+        )
+        for mine, theirs in zip(self._beliefs, beliefs, strict=True):
+            if mine.theta.shape != theirs.theta.shape:
+                raise StateError(_NAME, "has a regression of another size")
+        self._beliefs = beliefs
+        self._weights = arrays["weights"].astype(np.float64)
+        self._centre = arrays["centre"].astype(np.float64)
+        self._played = arrays["played"].astype(np.int64)
+        self._slack.restore(arrays)
+        self._habits.restore(arrays)
+
+    def _forecasts(self, view: RoundView, rows: Rows = EVERY) -> FloatArray:
+        """Return every expert's forecast of every row, float64[4, R]."""
+        physics, plain, left = self._design(view, rows)
+        hopeless = self._slack.hopeless(left, view.deadline_s)
+        forecasts = np.empty((len(self._weights), len(left)))
+        for i, (prior, belief) in enumerate(zip(self._priors, self._beliefs, strict=True)):
+            forecasts[i] = chance(prior, belief.theta, plain if prior.logit else physics)
+            if not prior.logit:
+                forecasts[i][hopeless] = _LOW
+        forecasts[-1] = self._habits.chance(view.pair_client[rows])
+        return np.clip(forecasts, _LOW, 1 - _LOW, out=forecasts)
+
+    def _design(self, view: RoundView, rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return float64[R, 5] for the physics and the plain experts, and the seconds left.
+
+        A feature that nobody reports stays at its centre, where it moves nothing.
+        """
+        left, demand = self._slack.required(view, rows)
+        centre = np.where(np.isfinite(self._centre), self._centre, 0.0)
+        physics = np.zeros((len(left), 5))
+        physics[:, 0] = 1.0
+        physics[:, 1] = np.clip(demand - centre[0], -8.0, 12.0)
+        for k, name in enumerate(_LOGS, start=1):
+            column = optional(view, name, rows)
+            if column is not None:
+                logs = np.log(np.maximum(column, 1e-9)) - centre[k]
+                physics[:, 1 + k] = np.clip(logs, -8.0, 8.0)
+        rate = physics[:, 4] / 3.0
+        speed = optional(view, "compute", rows)
+        pace = np.zeros(len(left)) if speed is None else np.clip((speed - 2.0) / 2.0, -2.0, 4.0)
+        plain = np.stack((np.ones(len(left)), rate, pace, rate * rate, rate * pace), axis=1)
+        return physics, plain, left
+
+    def _settle_centre(self, view: RoundView) -> None:
+        """Fix the middle of each logarithm the first time that it is there."""
+        if len(view.pair_client) == 0:
+            return
+        if not np.isfinite(self._centre[0]) and np.isfinite(view.deadline_s):
+            self._centre[0] = float(np.median(self._slack.required(view)[1]))
+        for k, name in enumerate(_LOGS, start=1):
+            column = optional(view, name)
+            if column is not None and not np.isfinite(self._centre[k]):
+                self._centre[k] = float(np.median(np.log(np.maximum(column, 1e-9))))
+
+    def _weigh(self, forecasts: FloatArray, success: BoolArray) -> None:
+        """Move weight to the experts that had the smaller log-loss."""
+        gain = np.where(success, np.log(forecasts), np.log1p(-forecasts)).sum(axis=1)
+        weights = self._weights * np.exp(gain - gain.max())
+        weights /= weights.sum()
+        self._weights = (1 - self._share) * weights + self._share / len(weights)
+
+    def _waiting(self, view: RoundView, rows: IntArray) -> FloatArray:
+        """Return float64[R], 1 and up to `patience` more for clients that have waited."""
+        clients = view.pair_client[rows]
+        known = clients < len(self._played)
+        since = np.zeros(len(rows))
+        if len(self._played):
+            since = np.where(known, self._played[np.where(known, clients, 0)], 0)
+        idle = np.minimum(view.round - since, self._idle_rounds) / self._idle_rounds
+        return np.asarray(1.0 + self._patience * idle, dtype=np.float64)
+
+
+def _require(holds: bool, parameter: str, value: object, rule: str) -> None:
+    """Refuse a parameter that breaks its rule."""
+    if not holds:
+        raise ParameterError(_NAME, parameter, f"is {value!r}: {rule}")

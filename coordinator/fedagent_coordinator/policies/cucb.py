@@ -1,0 +1,97 @@
+"""`cucb`: UCB over super-arms, blind to contexts (COCS, baseline 2).
+
+The paper makes an arm of every feasible decision of the whole network, of which there are
+more than anybody can try. Here a static pool of them stands for all: an arm is an order of
+preference over client-edge pairs, fixed by the arm's number, and filled into the budgets of
+the round. Its reward is the share of the most successes that any round has had.
+"""
+
+import math
+
+import numpy as np
+
+from fedagent_coordinator.errors import ParameterError, StateError
+
+from .base import Feedback, FloatArray, RoundView, Selection, State, checked_state
+from .selection import explained, fill
+
+_NAME = "cucb"
+_LAYOUT = {"plays": np.int64, "wins": np.float64, "best": np.float64}
+_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+class CucbPolicy:
+    """UCB1 over a pool of super-arms.
+
+    Args:
+        pool: Super-arms.
+        mu: Weight of the confidence width.
+    """
+
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, *, pool: int = 100, mu: float = math.sqrt(2.0)) -> None:
+        if pool < 1:
+            raise ParameterError(_NAME, "pool", f"is {pool}, must be >= 1")
+        if not mu >= 0:
+            raise ParameterError(_NAME, "mu", f"is {mu}, must be >= 0")
+        self._mu = mu
+        self._plays = np.zeros(pool, dtype=np.int64)
+        self._wins = np.zeros(pool)
+        self._best = 0.0
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:  # noqa: ARG002 - the interface's arguments
+        """Play the arm with the largest index, untried ones first."""
+        arm = self._arm(view.round)
+        score = _preference(view, arm)
+        order = np.argsort(-score, kind="stable").astype(np.int64)
+        notes = {"arm": float(arm), "untried": float((self._plays == 0).sum())}
+        return explained(view, fill(view, order), score, notes)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Credit the arm that was played with its successes."""
+        arm = self._arm(feedback.view.round)
+        wins = float(feedback.X.sum())
+        self._best = max(self._best, wins)
+        self._plays[arm] += 1
+        self._wins[arm] += wins
+
+    def state(self) -> State:
+        """Return plays and successes per arm."""
+        return {
+            "plays": self._plays.copy(),
+            "wins": self._wins.copy(),
+            "best": np.array([self._best]),
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: The state is of another policy or another pool.
+        """
+        arrays = checked_state(_NAME, state, _LAYOUT)
+        if arrays["plays"].shape != self._plays.shape:
+            raise StateError(_NAME, f"has a pool of {len(arrays['plays'])} arms")
+        self._plays = arrays["plays"].astype(np.int64)
+        self._wins = arrays["wins"].astype(np.float64)
+        self._best = float(arrays["best"][0])
+
+    def _arm(self, t: int) -> int:
+        """Return the arm of the round; a function of the state alone, so that `learn` knows it."""
+        plays = np.maximum(self._plays, 1)
+        mean = self._wins / plays / max(self._best, 1.0)
+        index = mean + self._mu * np.sqrt(math.log(max(t, 2)) / plays)
+        return int(np.argmax(np.where(self._plays == 0, np.inf, index)))
+
+
+def _preference(view: RoundView, arm: int) -> FloatArray:
+    """Return the arm's fixed liking of every pair, float64[P] in [0, 1): splitmix64 of its name."""
+    key = view.pair_client.astype(np.uint64) << np.uint64(32)
+    key ^= view.pair_edge.astype(np.uint64) ^ (np.uint64(arm) << np.uint64(20))
+    with np.errstate(over="ignore"):
+        key = (key + np.uint64(1)) * _MIX[0]
+        key = (key ^ (key >> np.uint64(30))) * _MIX[1]
+        key = (key ^ (key >> np.uint64(27))) * _MIX[2]
+        key ^= key >> np.uint64(31)
+    return np.asarray((key >> np.uint64(11)).astype(np.float64) / 2.0**53)

@@ -1,0 +1,109 @@
+"""`linucb`: one linear regression of success per edge, with its confidence (COCS, baseline 3).
+
+The features are 1, f1, f2, f1^2 and f1 f2, where f1 is the logarithm of the download rate and
+f2 the compute, both scaled to [0, 1] by running bounds (ALGORITHMS section 3, reference).
+"""
+
+import numpy as np
+
+from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.solvers import Assignment, Solver
+from fedagent_coordinator.solvers import create as create_solver
+
+from .base import Feedback, FloatArray, IntArray, RoundView, Selection, State, checked_state
+from .linear_arms import LinearArms
+from .selection import explained
+
+_NAME = "linucb"
+_LAYOUT = {"inverse": np.float64, "moment": np.float64, "low": np.float64, "high": np.float64}
+_SIZE = 5
+_START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
+"""Bounds of log10(bit/s) and compute before anything is seen (ALGORITHMS section 3)."""
+
+
+class LinUcbPolicy:
+    """LinUCB per edge, P2 solved with its upper bounds.
+
+    Args:
+        alpha: Width of the confidence bound, in standard deviations.
+        ridge: Regularisation lambda.
+        solver: Name of the solver of P2, or a solver.
+    """
+
+    needs = frozenset({"download_bps", "compute"})
+
+    def __init__(
+        self, *, alpha: float = 0.1, ridge: float = 1.0, solver: str | Solver = "density"
+    ) -> None:
+        if not alpha >= 0:
+            raise ParameterError(_NAME, "alpha", f"is {alpha}, must be >= 0")
+        if not ridge > 0:
+            raise ParameterError(_NAME, "ridge", f"is {ridge}, must be > 0")
+        self._alpha = alpha
+        self._arms = LinearArms(_SIZE, ridge)
+        self._low, self._high = _START[0].copy(), _START[1].copy()
+        self._solver = create_solver(solver) if isinstance(solver, str) else solver
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Solve P2 with the upper bounds; ties by chance."""
+        everything = np.arange(len(view.pair_client), dtype=np.int64)
+        arms = self._arms.grown(len(view.edge_budget))
+        scores = arms.upper(
+            view.pair_edge.astype(np.int64), self._features(view, everything), self._alpha
+        )
+        rows = np.flatnonzero(view.eligible)
+        rows = rows[rng.permutation(len(rows))]
+        problem = Assignment(
+            value=np.maximum(scores[rows], 1e-9),
+            cost=view.pair_price[rows],
+            client=view.pair_client[rows],
+            edge=view.pair_edge[rows],
+            budget=view.edge_budget,
+        )
+        return explained(view, rows[self._solver.solve(problem).pairs].astype(np.int64), scores)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Regress X of what was played, then move the bounds."""
+        view = feedback.view
+        x = self._features(view, feedback.pairs)
+        edges = view.pair_edge[feedback.pairs].astype(np.int64)
+        self._arms = self._arms.grown(len(view.edge_budget))
+        self._arms.learn(edges, x, feedback.X.astype(np.float64))
+        raw = self._raw(view)
+        if len(raw):
+            self._low = np.minimum(self._low, raw.min(axis=0))
+            self._high = np.maximum(self._high, raw.max(axis=0))
+
+    def state(self) -> State:
+        """Return the regressions and the bounds."""
+        return {
+            "inverse": self._arms.inverse.copy(),
+            "moment": self._arms.moment.copy(),
+            "low": self._low.copy(),
+            "high": self._high.copy(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: The state is of another policy.
+        """
+        arrays = checked_state(_NAME, state, _LAYOUT)
+        inverse, moment = arrays["inverse"], arrays["moment"]
+        if inverse.shape != (len(moment), _SIZE, _SIZE) or moment.shape[1:] != (_SIZE,):
+            raise StateError(_NAME, "has regressions of another size")
+        self._arms.set(inverse.astype(np.float64), moment.astype(np.float64))
+        self._low = arrays["low"].astype(np.float64)
+        self._high = arrays["high"].astype(np.float64)
+
+    def _features(self, view: RoundView, rows: IntArray) -> FloatArray:
+        """Return what the regressions see of some pairs, float64[R, 5]."""
+        scaled = (self._raw(view)[rows] - self._low) / (self._high - self._low)
+        one, two = np.clip(scaled, 0.0, 1.0).T
+        return np.stack((np.ones(len(rows)), one, two, one * one, one * two), axis=1)
+
+    def _raw(self, view: RoundView) -> FloatArray:
+        """Return log rate and compute of all pairs, float64[P, 2]."""
+        rate = np.log10(np.maximum(view.feature("download_bps"), 1.0))
+        return np.stack((rate, view.feature("compute")), axis=1)

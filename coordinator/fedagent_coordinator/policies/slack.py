@@ -1,0 +1,144 @@
+"""What a round asks of a pair's uplink: the physics that every deadline has.
+
+``tau = bits / download + work / compute + bits / upload``. Bits and work are learnt from
+the durations of updates that arrived, the work client by client, so that a client that
+overstates its compute is soon known by its deeds. What is left of the deadline says which
+upload rate is needed.
+"""
+
+import math
+
+import numpy as np
+
+from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, State
+
+Rows = IntArray | slice
+EVERY = slice(None)
+_SHRINK = 1.0
+"""Weight of the common work against a client's own, in observations."""
+_FADE = 0.995
+_FLOOR = 0.02
+"""Share of the deadline below which nothing is left for the upload."""
+
+
+class Slack:
+    """Learnt times of a round's stages.
+
+    Without a deadline, or before the first duration is known, whatever is missing is
+    taken as nothing, which says little and forbids nothing.
+    """
+
+    def __init__(self) -> None:
+        self._bits = 0.0
+        self._work = np.zeros(0)
+        self._count = np.zeros(0)
+
+    def required(self, view: RoundView, rows: Rows = EVERY) -> tuple[FloatArray, FloatArray]:
+        """Return seconds left for the upload and the log of the demand it makes.
+
+        The demand is the required rate; with the feature ``bandwidth_hz`` it is the noise
+        that this rate has to overcome, ``(2^(rate/b) - 1) b``, by Shannon.
+
+        Args:
+            view: The round.
+            rows: Which pairs.
+
+        Returns:
+            float64[R] seconds, at least the floor, and float64[R].
+        """
+        left = np.full(len(view.pair_client), view.deadline_s)[rows]
+        if not math.isfinite(view.deadline_s):
+            return left, np.zeros(len(left))
+        left = left - self._download(view, rows) - self._compute(view, rows)
+        room = np.maximum(left, _FLOOR * view.deadline_s)
+        rate = self._bits_or(view) / room
+        band = optional(view, "bandwidth_hz", rows)
+        if band is None:
+            return left, np.log(rate)
+        band = np.where(band > 0, band, 1.0)
+        noise = np.expm1(np.minimum(rate / band, 400.0) * math.log(2.0)) * band
+        return left, np.log(noise)
+
+    def hopeless(self, left: FloatArray, deadline_s: float) -> BoolArray:
+        """Return bool[R]: pairs with no time left for their upload."""
+        return left <= _FLOOR * deadline_s
+
+    def learn(self, feedback: Feedback) -> None:
+        """Take in the durations of what arrived."""
+        view = feedback.view
+        self._grow(len(view.client_price))
+        self._work *= _FADE
+        self._count *= _FADE
+        known = np.isfinite(feedback.dt_s) & np.isfinite(feedback.lc_s)
+        rows = feedback.pairs[known]
+        if not len(rows):
+            return
+        rate = optional(view, "download_bps", rows)
+        if rate is not None:
+            seen = float(np.median(feedback.dt_s[known] * rate))
+            self._bits = 0.9 * self._bits + 0.1 * seen if self._bits else seen
+        speed = optional(view, "compute", rows)
+        work = feedback.lc_s[known] * (1.0 if speed is None else speed)
+        clients = view.pair_client[rows]
+        np.add.at(self._work, clients, np.where(np.isfinite(work), work, 0.0))
+        np.add.at(self._count, clients, np.isfinite(work).astype(np.float64))
+
+    def state(self) -> State:
+        """Return what was learnt."""
+        return {
+            "slack_bits": np.array([self._bits]),
+            "slack_work": self._work.copy(),
+            "slack_count": self._count.copy(),
+        }
+
+    def restore(self, arrays: State) -> None:
+        """Continue from what `state` returned."""
+        self._bits = float(arrays["slack_bits"][0])
+        self._work = np.array(arrays["slack_work"], dtype=np.float64)
+        self._count = np.array(arrays["slack_count"], dtype=np.float64)
+
+    def _bits_or(self, view: RoundView) -> float:
+        return self._bits or 8.0 * view.model_bytes or 1.0
+
+    def _download(self, view: RoundView, rows: Rows) -> FloatArray | float:
+        rate = optional(view, "download_bps", rows)
+        if rate is None:
+            return 0.0
+        return self._bits_or(view) / np.maximum(rate, 1.0)
+
+    def _compute(self, view: RoundView, rows: Rows) -> FloatArray | float:
+        total = float(self._count.sum())
+        if total <= 0:
+            return 0.0
+        common = float(self._work.sum()) / total
+        clients = view.pair_client[rows]
+        known = clients < len(self._work)
+        at = np.where(known, clients, 0)
+        count = np.where(known, self._count[at], 0.0)
+        mine = (np.where(known, self._work[at], 0.0) + _SHRINK * common) / (count + _SHRINK)
+        speed = optional(view, "compute", rows)
+        return mine if speed is None else mine / np.maximum(speed, 1e-6)
+
+    def _grow(self, clients: int) -> None:
+        more = clients - len(self._work)
+        if more > 0:
+            self._work = np.concatenate((self._work, np.zeros(more)))
+            self._count = np.concatenate((self._count, np.zeros(more)))
+
+
+def optional(view: RoundView, name: str, rows: Rows = EVERY) -> FloatArray | None:
+    """Return a feature of some pairs, float64[R], or None where nobody reports it.
+
+    A value that is missing becomes the median of the others, which moves nothing.
+    """
+    if name not in view.feature_names:
+        return None
+    index = view.feature_names.index(name)
+    column: FloatArray = view.pair_features[rows, index].astype(np.float64)
+    bad = ~np.isfinite(column)
+    if not bad.any():
+        return column
+    if bad.all():
+        return None
+    column[bad] = np.median(column[~bad])
+    return column
