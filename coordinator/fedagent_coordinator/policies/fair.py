@@ -1,0 +1,117 @@
+"""`fair`: a guaranteed share of rounds for every client, around any other policy.
+
+Each client has RBCS-F's queue Z of rounds it is owed (ALGORITHMS section 4). The
+inner policy decides first; then all pairs are ranked by
+
+    V [the inner policy chose the pair] + Z of its client
+
+and filled into the budgets, as many clients as the inner policy took, but at least
+the beta N that every round owes on average. So the inner choice stands while no
+queue outside exceeds one inside by V, and V is how many rounds of debt a choice of
+the inner policy is worth. This is the greedy drift-plus-penalty rule for a reward
+of 1 per inner choice.
+
+Guarantee: once a queue is more than V above the others it is served first. If the
+budgets pay for any ceil(beta N) clients and each client is available often enough,
+all queues stay bounded, of the order of V, and as Z grows by beta in each round and
+falls by 1 with each turn, every client's share of T rounds is at least
+beta - Z_T / T. Where the budgets do not suffice, the longest queues come first.
+"""
+
+import math
+
+import numpy as np
+
+from fedagent_coordinator.errors import ParameterError
+
+from . import create
+from .base import Feedback, RoundView, Selection, SelectionPolicy, State, checked_state
+from .exchange_time import affordable
+from .queues import LAYOUT, FairnessQueues
+from .selection import explained, fill
+
+_NAME = "fair"
+_INNER = "inner."
+
+
+class FairPolicy:
+    """The fairness queue around another policy.
+
+    Args:
+        policy: Name of the inner policy, built with its defaults, or a policy.
+        beta: Share of all rounds in which every client takes part at least.
+        V: Rounds of debt that a choice of the inner policy is worth.
+        clients_per_round: The most clients taken; None takes as many as the inner
+            policy did, but at least beta N.
+        freeze_after: Rounds without a session after which a queue stands still.
+
+    Raises:
+        ParameterError: A parameter is out of range; from `select`, `beta` asks for
+            more clients than `clients_per_round`.
+        UnknownNameError: No policy has the name.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: str | SelectionPolicy = "cheapest",
+        beta: float = 0.15,
+        V: float = 1.0,  # noqa: N803 - the paper's name, and the recipe's
+        clients_per_round: int | None = None,
+        freeze_after: int = 50,
+    ) -> None:
+        if not (math.isfinite(V) and V >= 0):
+            raise ParameterError(_NAME, "V", f"is {V!r}: must be >= 0")
+        if clients_per_round is not None and clients_per_round < 1:
+            problem = f"is {clients_per_round!r}: must be >= 1"
+            raise ParameterError(_NAME, "clients_per_round", problem)
+        self._inner = create(policy) if isinstance(policy, str) else policy
+        self._v, self._clients_per_round = V, clients_per_round
+        self._queues = FairnessQueues(_NAME, beta=beta, freeze_after=freeze_after)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the inner policy needs."""
+        return self._inner.needs
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Let the inner policy decide, then serve the queues; the score is V [chosen] + Z."""
+        if self._clients_per_round is not None:
+            self._queues.require_room(view, self._clients_per_round)
+        inner = self._inner.select(view, rng)
+        queue = self._queues.lengths(len(view.client_price))
+        scores = queue[view.pair_client]
+        scores[inner.pairs] += self._v
+        rows = affordable(view)
+        preferred = np.nan_to_num(-inner.scores[rows], nan=np.inf)
+        order = rows[np.lexsort((rng.random(len(rows)), preferred, -scores[rows]))]
+        most = self._clients_per_round or max(len(inner.pairs), self._queues.due(view))
+        pairs = fill(view, order)[:most]
+        notes = {
+            **inner.notes,
+            "fair_queue_max": float(queue.max(initial=0.0)),
+            "fair_replaced": float(len(np.setdiff1d(inner.pairs, pairs))),
+        }
+        return explained(view, pairs, scores, notes)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Let the inner policy learn from what was played, then move the queues."""
+        self._inner.learn(feedback)
+        self._queues.step(feedback)
+
+    def state(self) -> State:
+        """Return the queues, and the inner policy's state under ``inner.``."""
+        inner = {_INNER + key: value for key, value in self._inner.state().items()}
+        return {**self._queues.state(), **inner}
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: The state is not one of this policy around this inner one.
+        """
+        inner = {k.removeprefix(_INNER): v for k, v in state.items() if k.startswith(_INNER)}
+        own = {key: value for key, value in state.items() if not key.startswith(_INNER)}
+        arrays = checked_state(_NAME, own, LAYOUT)
+        self._inner.restore(inner)
+        self._queues.restore(arrays)

@@ -1,0 +1,88 @@
+"""`fastest`: the clients of least expected exchange time, fair or not.
+
+RBCS-F without its queues (ALGORITHMS section 4): the same regression and the same
+optimism, so a client never tried counts as fast until it is.
+"""
+
+import numpy as np
+
+from fedagent_coordinator.errors import ParameterError
+
+from .base import Feedback, RoundView, Selection, State, checked_state
+from .exchange_time import LAYOUT, ExchangeTimes, affordable, least_per_client
+from .selection import explained, fill
+
+_NAME = "fastest"
+
+
+class FastestPolicy:
+    """Take the m clients of least estimated time that the budgets pay for.
+
+    Args:
+        clients_per_round: m, the most clients taken.
+        lambda_: Ridge of the regression.
+        alpha: Width of its confidence bound.
+        compute: Feature with the available CPU ratio.
+        bandwidth: Feature with the bandwidth, hertz or bit/s.
+        model_bits: Size of the model in bits.
+        deadline_s: What an update that did not come in time took at least.
+
+    Raises:
+        ParameterError: A parameter is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        clients_per_round: int = 8,
+        lambda_: float = 1.0,
+        alpha: float = 0.1,
+        compute: str = "compute",
+        bandwidth: str = "upload_bps",
+        model_bits: float = 20e6,
+        deadline_s: float | None = None,
+    ) -> None:
+        if clients_per_round < 1:
+            problem = f"is {clients_per_round!r}: must be >= 1"
+            raise ParameterError(_NAME, "clients_per_round", problem)
+        self._clients_per_round = clients_per_round
+        self._times = ExchangeTimes(
+            _NAME,
+            lambda_=lambda_,
+            alpha=alpha,
+            model_bits=model_bits,
+            compute=compute,
+            bandwidth=bandwidth,
+            deadline_s=deadline_s,
+        )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The compute and the bandwidth feature."""
+        return self._times.needs
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Decide one round; the score of a pair is minus its estimated time."""
+        tau = self._times.lower_bound(view)
+        rows = affordable(view)
+        least = least_per_client(view, tau, rows)[view.pair_client[rows]]
+        order = np.lexsort((rng.random(len(rows)), tau[rows], least))
+        pairs = fill(view, rows[order])[: self._clients_per_round]
+        notes = {"tau_max_s": float(tau[pairs].max(initial=0.0))}
+        return explained(view, pairs, -tau, notes)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Learn the times."""
+        self._times.learn(feedback)
+
+    def state(self) -> State:
+        """Return the regressions."""
+        return self._times.state()
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: The state is not one of this policy.
+        """
+        self._times.restore(checked_state(_NAME, state, LAYOUT))

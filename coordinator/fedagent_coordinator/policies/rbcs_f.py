@@ -1,0 +1,139 @@
+"""`rbcs-f`: fast and fair by Lyapunov queues and a linear bandit (ALGORITHMS section 4).
+
+Every client has a queue of the rounds it is owed (`queues`) and a regression of its
+exchange time (`exchange_time`). Each round takes the set of least
+V max(tau) - sum(Z), solved exactly (`fair_set`). With V = 0 only the queues count;
+the larger V, the longer the queues get before they do.
+"""
+
+import math
+
+import numpy as np
+
+from fedagent_coordinator.errors import ParameterError
+
+from .base import Feedback, FloatArray, IntArray, RoundView, Selection, State, checked_state
+from .exchange_time import LAYOUT as TIMES_LAYOUT
+from .exchange_time import ExchangeTimes, affordable, least_per_client
+from .fair_set import fair_set
+from .queues import LAYOUT as QUEUES_LAYOUT
+from .queues import FairnessQueues
+from .selection import explained, fill
+
+_NAME = "rbcs-f"
+
+
+class RbcsFPolicy:
+    """RBCS-F.
+
+    A client that sees several edges counts with the least of their times; if that
+    edge's budget is used up, the next is tried. A set that does not fit the budgets
+    loses what does not fit, the shortest queues first; clients that no edge could pay
+    even alone are left out before.
+
+    Args:
+        V: Weight of the slowest chosen client's time against the queues.
+        beta: Share of all rounds in which every client takes part at least.
+        clients_per_round: m, the size of the set.
+        lambda_: Ridge of the regression.
+        alpha: Width of its confidence bound.
+        freeze_after: W, rounds without a session after which a queue stands still.
+        compute: Feature with the available CPU ratio.
+        bandwidth: Feature with the bandwidth, hertz or bit/s.
+        model_bits: Size of the model in bits.
+        deadline_s: What an update that did not come in time took at least.
+
+    Raises:
+        ParameterError: A parameter is out of range; from `select`, `beta` asks for
+            more clients than take part.
+    """
+
+    def __init__(
+        self,
+        *,
+        V: float = 20.0,  # noqa: N803 - the paper's name, and the recipe's
+        beta: float = 0.15,
+        clients_per_round: int = 8,
+        lambda_: float = 1.0,
+        alpha: float = 0.1,
+        freeze_after: int = 50,
+        compute: str = "compute",
+        bandwidth: str = "upload_bps",
+        model_bits: float = 20e6,
+        deadline_s: float | None = None,
+    ) -> None:
+        if not (math.isfinite(V) and V >= 0):
+            raise ParameterError(_NAME, "V", f"is {V!r}: must be >= 0")
+        if clients_per_round < 1:
+            problem = f"is {clients_per_round!r}: must be >= 1"
+            raise ParameterError(_NAME, "clients_per_round", problem)
+        self._v, self._clients_per_round = V, clients_per_round
+        self._queues = FairnessQueues(_NAME, beta=beta, freeze_after=freeze_after)
+        self._times = ExchangeTimes(
+            _NAME,
+            lambda_=lambda_,
+            alpha=alpha,
+            model_bits=model_bits,
+            compute=compute,
+            bandwidth=bandwidth,
+            deadline_s=deadline_s,
+        )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The compute and the bandwidth feature."""
+        return self._times.needs
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Solve P4; the score of a pair is Z - V tau."""
+        self._queues.require_room(view, self._clients_per_round)
+        tau = self._times.lower_bound(view)
+        queue = self._queues.lengths(len(view.client_price))
+        rows = affordable(view)
+        fastest = least_per_client(view, tau, rows)
+        there = np.flatnonzero(np.isfinite(fastest))
+        k = min(self._clients_per_round, len(there))
+        members = there[fair_set(fastest[there], queue[there], k, self._v, rng)]
+        members = members[np.lexsort((fastest[members], -queue[members]))]
+        pairs = fill(view, _pairs_of(view, members, tau, rows, rng))
+        notes = {
+            "queue_max": float(queue.max(initial=0.0)),
+            "queue_mean": float(queue.mean()) if len(queue) else 0.0,
+            "tau_max_s": float(tau[pairs].max(initial=0.0)),
+            "dropped": float(k - len(pairs)),
+        }
+        return explained(view, pairs, queue[view.pair_client] - self._v * tau, notes)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Learn the times, then move the queues."""
+        self._times.learn(feedback)
+        self._queues.step(feedback)
+
+    def state(self) -> State:
+        """Return queues and regressions."""
+        return {**self._queues.state(), **self._times.state()}
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: The state is not one of this policy.
+        """
+        arrays = checked_state(_NAME, state, {**QUEUES_LAYOUT, **TIMES_LAYOUT})
+        self._queues.restore(arrays)
+        self._times.restore(arrays)
+
+
+def _pairs_of(
+    view: RoundView,
+    members: IntArray,
+    tau: FloatArray,
+    rows: IntArray,
+    rng: np.random.Generator,
+) -> IntArray:
+    """Return the members' pairs among `rows`: by member, then by time, ties by chance."""
+    place = np.full(len(view.client_price), len(members), dtype=np.int64)
+    place[members] = np.arange(len(members))
+    mine = rows[place[view.pair_client[rows]] < len(members)]
+    order = np.lexsort((rng.random(len(mine)), tau[mine], place[view.pair_client[mine]]))
+    return mine[order]

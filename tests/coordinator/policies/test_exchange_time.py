@@ -1,0 +1,176 @@
+"""The regression of exchange times: Sherman-Morrison, contexts, censoring."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.policies.base import RoundView
+from fedagent_coordinator.policies.exchange_time import (
+    ExchangeTimes,
+    LinearModel,
+    affordable,
+    least_per_client,
+)
+
+from .worlds import column_view, ended
+
+
+def times(**given_: object) -> ExchangeTimes:
+    parameters: dict[str, object] = {
+        "lambda_": 1.0,
+        "alpha": 0.1,
+        "model_bits": 20e6,
+        "compute": "compute",
+        "bandwidth": "upload_bps",
+        "deadline_s": None,
+    }
+    return ExchangeTimes("test", **(parameters | given_))  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    clients=st.integers(1, 6),
+    rounds=st.integers(1, 25),
+    ridge=st.floats(0.01, 100),
+)
+def test_rank_one_updates_equal_direct_inversion(
+    seed: int, clients: int, rounds: int, ridge: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = LinearModel(ridge)
+    model.grow(clients)
+    h = np.tile(np.eye(3) * ridge, (clients, 1, 1))
+    b = np.zeros((clients, 3))
+    for _ in range(rounds):
+        who = np.flatnonzero(rng.random(clients) < 0.6).astype(np.int32)
+        context, tau = rng.uniform(0, 10, (len(who), 3)), rng.uniform(0, 30, len(who))
+        model.update(who, context, tau)
+        for row, client in enumerate(who):
+            h[client] += np.outer(context[row], context[row])
+            b[client] += tau[row] * context[row]
+    inverse = np.linalg.inv(h)
+    assert model.inverse == pytest.approx(inverse, rel=1e-6, abs=1e-9)
+    everybody, context = np.arange(clients, dtype=np.int32), rng.uniform(0, 10, (clients, 3))
+    mean, lower = model.estimate(everybody, context, 0.1)
+    for n in range(clients):
+        c = context[n]
+        expected = c @ inverse[n] @ b[n]
+        assert mean[n] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+        bound = max(expected - 0.1 * np.sqrt(c @ inverse[n] @ c), 0)
+        assert lower[n] == pytest.approx(bound, rel=1e-6, abs=1e-6)
+
+
+def test_clients_not_seen_before_have_the_prior_without_being_stored() -> None:
+    model = LinearModel(4.0)
+    mean, lower = model.estimate(np.array([7], dtype=np.int32), np.array([[2.0, 0, 0]]), 0.5)
+    assert (mean[0], lower[0], len(model.moment)) == (0.0, 0.0, 0)
+    model.grow(2)
+    model.update(
+        np.array([1], dtype=np.int32), np.array([[1.0, 0, 0]]), np.array([10.0], dtype=np.float64)
+    )
+    mean, lower = model.estimate(np.array([1, 9], dtype=np.int32), np.eye(3)[[0, 0]], 0.5)
+    assert mean.tolist() == [2.0, 0.0]
+    assert lower.tolist() == [pytest.approx(2 - 0.5 * np.sqrt(1 / 5)), 0.0]
+
+
+def test_it_finds_the_factors_of_a_noiseless_world() -> None:
+    rng = np.random.default_rng(1)
+    model, theta = LinearModel(1e-6), np.array([3.0, 1.0, 0.4])
+    model.grow(1)
+    one = np.zeros(1, dtype=np.int32)
+    for _ in range(50):
+        context = rng.uniform(0.5, 2, (1, 3))
+        model.update(one, context, context @ theta)
+    context = rng.uniform(0.5, 2, (1, 3))
+    assert model.estimate(one, context, 0.0)[0][0] == pytest.approx(float((context @ theta)[0]))
+
+
+def _view(compute: Sequence[float], rate: Sequence[float]) -> RoundView:
+    return column_view(compute=compute, upload_bps=rate)
+
+
+def test_a_context_is_work_coldness_and_time_on_air() -> None:
+    learner = times()
+    view = _view([0.5, 2.0], [1e6, 4e6])
+    assert learner.contexts(view).tolist() == [[2.0, 1.0, 20.0], [0.5, 1.0, 5.0]]
+    learner.learn(ended(view, [1], tau_s=[3.0]))
+    assert learner.contexts(view)[:, 1].tolist() == [1.0, 0.0]
+    learner.learn(ended(view, [], tau_s=[]))
+    assert learner.contexts(view)[:, 1].tolist() == [1.0, 1.0]
+
+
+def test_contexts_are_bounded_where_devices_report_nonsense() -> None:
+    context = times().contexts(_view([0.0, -1.0, 1e30], [0.0, 1e-30, 1e30]))
+    assert context[:2, [0, 2]].tolist() == [[1e4, 1e4], [1e4, 1e4]]
+    assert (context[2, [0, 2]] >= 0).all()
+    assert (context[2, [0, 2]] < 1e-20).all()
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "in_time", "waited", "learnt"),
+    [
+        (5.0, True, 2.0, 2.0),
+        (5.0, False, 2.0, 5.0),
+        (5.0, False, 8.0, 8.0),
+        (None, False, 2.0, 2.0),
+    ],
+)
+def test_what_did_not_come_in_time_took_the_deadline_at_least(
+    deadline_s: float | None, in_time: bool, waited: float, learnt: float
+) -> None:
+    learner, plain = times(deadline_s=deadline_s), times()
+    view = _view([1.0], [2e6])
+    learner.learn(ended(view, [0], tau_s=[waited], x=[in_time]))
+    plain.learn(ended(view, [0], tau_s=[learnt]))
+    assert learner.lower_bound(view)[0] == plain.lower_bound(view)[0] > 0
+
+
+def test_a_state_of_another_shape_is_refused() -> None:
+    learner = times()
+    learner.learn(ended(_view([1.0, 1.0], [1e6, 1e6]), [0], tau_s=[1.0]))
+    state = learner.state()
+    for key in state:
+        with pytest.raises(StateError):
+            times().restore(state | {key: state[key][:1]})
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("lambda_", 0.0),
+        ("alpha", -0.1),
+        ("model_bits", float("inf")),
+        ("deadline_s", 0.0),
+        ("bandwidth", "compute"),
+    ],
+)
+def test_parameters_out_of_range_are_named(parameter: str, value: object) -> None:
+    with pytest.raises(ParameterError) as caught:
+        times(**{parameter: value})
+    assert caught.value.parameter == parameter
+
+
+def test_pairs_that_no_budget_pays_are_no_candidates() -> None:
+    view = column_view(price=[1, 5, 1], budget=4, available=[True, True, False])
+    assert affordable(view).tolist() == [0]
+    least = least_per_client(view, np.array([3.0, 2.0, 1.0]), affordable(view))
+    assert least.tolist() == [3.0, np.inf, np.inf]
+
+
+def test_the_bound_is_optimistic_by_alpha_deviations() -> None:
+    view, bounds = _view([1.0], [2e6]), []
+    for alpha in (0.0, 1.0, 2.0, 1e6):
+        learner = times(alpha=alpha)
+        learner.learn(ended(view, [0], tau_s=[12.0]))
+        bounds.append(float(learner.lower_bound(view)[0]))
+    c = np.array([1.0, 1.0, 10.0])
+    warm = np.array([1.0, 0.0, 10.0])
+    inverse = np.linalg.inv(np.eye(3) + np.outer(c, c))
+    assert bounds[0] - bounds[1] == pytest.approx(np.sqrt(warm @ inverse @ warm))
+    assert bounds[0] - bounds[2] == pytest.approx(2 * np.sqrt(warm @ inverse @ warm))
+    assert bounds[3] == 0

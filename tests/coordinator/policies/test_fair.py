@@ -1,0 +1,125 @@
+"""The fairness queue around other policies: everybody gets beta, the inner choice the rest."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_coordinator.errors import ParameterError, StateError, UnknownNameError
+from fedagent_coordinator.policies import Purpose, create, round_rng
+from fedagent_coordinator.policies.base import RoundView
+from fedagent_coordinator.policies.fair import FairPolicy
+from fedagent_coordinator.policies.fastest import FastestPolicy
+from fedagent_coordinator.policies.selection import check_selection
+from fedagent_coordinator.records import pack_arrays, unpack_arrays
+from tests.checks.rounds import random_feedback, random_view
+
+from .worlds import column_view, ended
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    clients=st.integers(2, 14),
+    beta=st.sampled_from([0.05, 0.15, 0.3]),
+    v=st.sampled_from([0.0, 0.5, 2.0, 8.0]),
+    inner=st.sampled_from(["cheapest", "random"]),
+    chance=st.sampled_from([0.7, 1.0]),
+)
+def test_everybody_gets_beta_when_the_budget_pays_for_it(
+    seed: int, clients: int, beta: float, v: float, inner: str, chance: float
+) -> None:
+    """The budget pays for any ceil(beta N) + 1 clients, the dearest too."""
+    world = np.random.default_rng(seed)
+    price = world.integers(1, 100, clients)
+    owed = math.ceil(beta * clients) + 1
+    budget = int(np.sort(price)[-owed:].sum())
+    policy, rounds = FairPolicy(policy=inner, beta=beta, V=v), 400
+    plays = np.zeros(clients)
+    for t in range(1, rounds + 1):
+        view = column_view(
+            t,
+            price=price.tolist(),
+            budget=budget,
+            available=(world.random(clients) < chance).tolist(),
+        )
+        selection = policy.select(view, round_rng(seed, t, Purpose.SELECT))
+        check_selection(view, selection.pairs)
+        policy.learn(ended(view, selection.pairs.tolist()))
+        plays[view.pair_client[selection.pairs]] += 1
+    queue = policy.state()["queue"].astype(np.float64)
+    assert queue.max() <= v + 2 * beta * clients + 12
+    assert (plays >= beta * rounds - queue - 1e-6).all()
+    assert plays.min() / rounds >= beta - (v + 2 * beta * clients + 12) / rounds
+
+
+def test_without_it_the_dear_client_is_never_chosen() -> None:
+    view = column_view(price=[1, 1, 9], budget=10)
+    plain, fair = create("cheapest"), FairPolicy(policy="cheapest", beta=0.2)
+    for t in range(1, 50):
+        assert 2 not in plain.select(view, round_rng(0, t, Purpose.SELECT)).pairs
+        fair.learn(ended(view, fair.select(view, round_rng(0, t, 0)).pairs.tolist()))
+    assert fair.state()["queue"].max() < 3
+
+
+def test_the_inner_choice_stands_until_a_queue_exceeds_it_by_v() -> None:
+    fair = FairPolicy(policy=FastestPolicy(clients_per_round=1), beta=0.25, V=1.0)
+    view = column_view(clients=2)
+    fair.learn(ended(view, [0], tau_s=[1.0]))
+    fair.learn(ended(view, [1], tau_s=[50.0]))
+    chosen, replaced = [], []
+    for t in range(3, 13):
+        selection = fair.select(view, round_rng(0, t, Purpose.SELECT))
+        chosen.append(selection.pairs.tolist())
+        replaced.append(selection.notes["fair_replaced"])
+        fair.learn(ended(view, chosen[-1], tau_s=[[1.0, 50.0][p] for p in chosen[-1]]))
+    assert chosen == [[0]] * 5 + [[1]] + [[0]] * 3 + [[1]]
+    assert replaced == [float(c == [1]) for c in chosen]
+
+
+def test_the_size_of_a_round_is_the_inner_policys_or_what_is_owed() -> None:
+    view: RoundView = column_view(clients=10)
+    for size, beta, expected in ((3, 0.1, 3), (1, 0.5, 5)):
+        fair = FairPolicy(policy=FastestPolicy(clients_per_round=size), beta=beta)
+        assert len(fair.select(view, round_rng(0, 1, 0)).pairs) == expected
+    capped = FairPolicy(policy="cheapest", beta=0.1, clients_per_round=2)
+    assert len(capped.select(view, round_rng(0, 1, 0)).pairs) == 2
+    with pytest.raises(ParameterError):
+        FairPolicy(beta=0.5, clients_per_round=2).select(view, round_rng(0, 1, 0))
+
+
+def test_it_needs_what_the_inner_policy_needs_and_keeps_its_state() -> None:
+    def policy() -> FairPolicy:
+        return FairPolicy(policy=FastestPolicy(), beta=0.1, freeze_after=4)
+
+    first, second = policy(), policy()
+    assert first.needs == FastestPolicy().needs
+    for t in range(1, 15):
+        rng = np.random.default_rng(t)
+        view = random_view(rng, t, clients=6 + t)
+        selection = first.select(view, round_rng(9, t, Purpose.SELECT))
+        assert selection.pairs.tolist() == second.select(view, round_rng(9, t, 0)).pairs.tolist()
+        feedback = random_feedback(rng, view, selection)
+        first.learn(feedback)
+        second.learn(feedback)
+        restored = policy()
+        restored.restore(unpack_arrays(pack_arrays(second.state())))
+        second = restored
+    assert pack_arrays(first.state()) == pack_arrays(second.state())
+    with pytest.raises(StateError):
+        FairPolicy(policy="cheapest").restore(first.state())
+
+
+def create_fair(**parameters: Any) -> FairPolicy:
+    return FairPolicy(**parameters)
+
+
+def test_parameters_out_of_range_are_refused() -> None:
+    for wrong in ({"V": -1.0}, {"beta": 1.0}, {"clients_per_round": 0}, {"freeze_after": 0}):
+        with pytest.raises(ParameterError):
+            create_fair(**wrong)
+    with pytest.raises(UnknownNameError):
+        FairPolicy(policy="no-such-policy")
