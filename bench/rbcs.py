@@ -101,7 +101,7 @@ def _row(name: str, figure: str, values: FloatArray, reference: float | None) ->
         "seed_deviation": round(spread, 4),
         "reference": reference,
         "ratio": round(mean / reference, 4) if reference else None,
-        "within_3_percent": close,
+        "within_3_percent": None if reference is None else close,
         "two_standard_errors": round(noise, 4),
         "met": close or gap <= noise,
     }

@@ -18,6 +18,9 @@ import numpy as np
 
 from .base import BoolArray, FloatArray, IntArray
 
+_SORTED = 512
+"""Rows up to this length are sorted: faster than parting them, one call per row."""
+
 
 def fair_set(
     tau: FloatArray,
@@ -74,14 +77,14 @@ class _Blocks:
         """Return the halves that may hold less than `best`, and f in the middles, [R]."""
         half = self.z.shape[1] // 2
         merged = np.concatenate((self.least, self.z[:, :half]), axis=1)
-        merged.partition((half - 1, 2 * half - 1), axis=1)
+        _part(merged, half, 2 * half)
         middle = self.before + self.z[:, :half].sum(axis=1) - merged[:, :half].sum(axis=1)
         objective = self.delay[:, half - 1] - middle
         best = min(best, float(objective.min()))
         left: BoolArray = self.delay[:, 0] - middle < best
         right: BoolArray = self.delay[:, half] - self.after < best
         kept = self.least[left]
-        kept.partition(half - 1, axis=1)
+        _part(kept, half)
         halves = _Blocks(
             start=np.concatenate((self.start[left], self.start[right] + half)),
             delay=np.concatenate((self.delay[left, :half], self.delay[right, half:])),
@@ -91,6 +94,14 @@ class _Blocks:
             after=np.concatenate((middle[left], self.after[right])),
         )
         return halves, objective
+
+
+def _part(rows: FloatArray, *bounds: int) -> None:
+    """Order each row in place so far that its `bound` least come first, for each bound."""
+    if rows.shape[1] <= _SORTED:
+        rows.sort(axis=1)
+    else:
+        rows.partition([bound - 1 for bound in bounds], axis=1)
 
 
 def _best_prefix(delay: FloatArray, z: FloatArray, k: int) -> int:

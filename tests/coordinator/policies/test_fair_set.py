@@ -45,9 +45,10 @@ def test_larger_rounds_agree_with_a_walk_over_all_prefixes(seed: int, n: int, sh
     queue = rng.integers(0, n, n).astype(np.float64)
     v = float(rng.integers(0, 4) * k)
     if shape == "owed":
-        queue = (tau + rng.integers(0, 5, n)).astype(np.float64)
+        queue = tau + rng.integers(0, 5, n).astype(np.float64)
     if shape == "flat":
-        tau, queue, v = np.arange(n) * 1.0, np.arange(n) * 1.0, float(k)
+        tau = queue = np.arange(n, dtype=np.float64)
+        v = float(k)
     order = np.argsort(tau)
     walked = min(
         v * tau[order[p - 1]] - np.sort(queue[order[:p]])[p - k :].sum() for p in range(k, n + 1)
