@@ -1,0 +1,154 @@
+"""Seconds per round of the testbed's federated training, on one core.
+
+The COCS setting (MNIST, 50 clients, 3 edges, 15 per round, 2 epochs, batch 32) and
+the GDA setting (20 clients, 5 per round, 10 epochs, batch 100, 15 rounds per slot).
+The papers do not say how many samples a GDA client has: 600 lets N rise to 100.
+
+    FEDAGENT_DATA=... python -m bench.learning
+    FEDAGENT_DATA=... python -m bench.learning --case gda-600
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedagent_testbed.learning import (
+    FederatedTrainer,
+    LearningData,
+    Linear,
+    Loss,
+    Partition,
+    few_labels,
+    iid_for,
+    load,
+)
+
+ROUNDS = 15
+GDA_SLOTS, GDA_ROUNDS = 200, 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row: a setting and its bar in seconds per round, where there is one."""
+
+    partition: Callable[[LearningData], Partition]
+    edges: int
+    selected: int
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    loss: Loss
+    bar: float | None = None
+
+
+def _cocs(data: LearningData) -> Partition:
+    return few_labels(data.y, 50, seed=1)
+
+
+def _gda(samples: int) -> Callable[[LearningData], Partition]:
+    def made(data: LearningData) -> Partition:
+        return iid_for(data.y, 20, iid_clients=range(5), seed=1, samples_per_client=samples)
+
+    return made
+
+
+def _gda_case(samples: int, bar: float | None = None) -> Case:
+    return Case(
+        partition=_gda(samples),
+        edges=1,
+        selected=5,
+        epochs=10,
+        batch_size=100,
+        learning_rate=0.0065,
+        loss="crammer-singer",
+        bar=bar,
+    )
+
+
+CASES = {
+    "cocs": Case(
+        partition=_cocs,
+        edges=3,
+        selected=15,
+        epochs=2,
+        batch_size=32,
+        learning_rate=0.005,
+        loss="softmax",
+        bar=0.05,
+    ),
+    "gda-600": _gda_case(600, bar=120 / (GDA_SLOTS * GDA_ROUNDS)),
+    "gda-2000": _gda_case(2000),
+}
+
+
+def measure(name: str, data: LearningData) -> dict[str, object]:
+    """Run one case and return its figures."""
+    case = CASES[name]
+    model = Linear(data.features, data.classes, case.loss)
+    began = time.perf_counter()
+    trainer = FederatedTrainer(
+        data,
+        case.partition(data),
+        model,
+        learning_rate=case.learning_rate,
+        batch_size=case.batch_size,
+        epochs=case.epochs,
+        seed=1,
+    )
+    setup = time.perf_counter() - began
+    rng = np.random.default_rng(1)
+    models = trainer.initial(case.edges)
+    seconds, busy, scoring = [], [], []
+    for round_ in range(ROUNDS + 1):
+        clients = rng.permutation(trainer.clients)[: case.selected]
+        edges = np.arange(case.selected) % case.edges
+        began, cpu = time.perf_counter(), time.process_time()
+        models = trainer.aggregate(models, clients, edges, round_)
+        seconds.append(time.perf_counter() - began)
+        busy.append(time.process_time() - cpu)
+        began = time.perf_counter()
+        trainer.opinions(models[0])
+        trainer.accuracy(models[0])
+        scoring.append(time.perf_counter() - began)
+    median = statistics.median(seconds[1:])
+    row: dict[str, object] = {
+        "bench": "learning",
+        "case": name,
+        "samples_per_client": round(float(trainer.samples.mean()), 1),
+        "ms_per_round": round(1000 * median, 2),
+        "cpu_ms_per_round": round(1000 * statistics.median(busy[1:]), 2),
+        "ms_opinions_and_accuracy": round(1000 * statistics.median(scoring), 2),
+        "setup_s": round(setup, 2),
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "bar": case.bar,
+        "met": case.bar is None or median <= case.bar,
+    }
+    if name.startswith("gda"):
+        slot = GDA_ROUNDS * median + statistics.median(scoring)
+        row["estimated_s_200_slots"] = round(GDA_SLOTS * slot, 1)
+    return row
+
+
+def rows() -> Iterator[dict[str, object]]:
+    """Measure every case."""
+    data = load("mnist")
+    yield from (measure(name, data) for name in CASES)
+
+
+def main() -> None:
+    """Measure the chosen cases and print their figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", choices=list(CASES))
+    chosen = parser.parse_args().case
+    for row in [measure(chosen, load("mnist"))] if chosen else rows():
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Who holds which samples: seeded splits of labels among clients.
+
+Every split is disjoint. Without `samples_per_client` it also covers every sample.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import SettingError
+
+Rows = npt.NDArray[np.int64]
+
+_TRIES = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Rows of a dataset by client.
+
+    Attributes:
+        rows: int64[total], the rows of client 0, then those of client 1, ...
+        offsets: int64[N + 1]; client n holds ``rows[offsets[n]:offsets[n + 1]]``.
+    """
+
+    rows: Rows
+    offsets: Rows
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def counts(self) -> Rows:
+        """int64[N], samples of each client."""
+        return np.diff(self.offsets)
+
+    def of(self, client: int) -> Rows:
+        """Return the rows of one client."""
+        return self.rows[self.offsets[client] : self.offsets[client + 1]]
+
+
+def iid(
+    labels: Rows, clients: int, *, seed: int, samples_per_client: int | None = None
+) -> Partition:
+    """Deal all samples out at random, in parts that differ by at most one.
+
+    Args:
+        labels: int64[n], class of each sample.
+        clients: N.
+        seed: Of the shuffle.
+        samples_per_client: Give every client this many and leave the rest out.
+
+    Raises:
+        SettingError: There are not enough samples.
+    """
+    rng = _checked(labels, clients, seed, samples_per_client)
+    order = rng.permutation(len(labels))
+    if samples_per_client is not None:
+        order = order[: clients * samples_per_client]
+    return _joined(np.array_split(order, clients))
+
+
+def few_labels(
+    labels: Rows,
+    clients: int,
+    *,
+    seed: int,
+    labels_per_client: int = 2,
+    samples_per_client: int | None = None,
+) -> Partition:
+    """Give every client samples of exactly so many labels (COCS section VI: two).
+
+    A label's samples are shared equally by its clients; a label gets clients in
+    proportion to its samples, so that parts are of similar size. With
+    `samples_per_client` a client gets ``samples_per_client // labels_per_client``
+    of each of its labels.
+
+    Raises:
+        SettingError: Labels or samples do not suffice, or a label would have no client.
+    """
+    rng = _checked(labels, clients, seed, samples_per_client)
+    parts = _few_labels(labels, np.arange(len(labels)), clients, labels_per_client, rng)
+    if samples_per_client is None:
+        return _joined([np.concatenate(part) for part in parts])
+    share = samples_per_client // labels_per_client
+    least = min(len(rows) for part in parts for rows in part)
+    if not 1 <= share <= least:
+        raise SettingError(
+            "samples_per_client",
+            f"asks for {share} samples of each label, the scarcest share has {least}",
+            f"ask for {labels_per_client} to {least * labels_per_client}, or leave it out",
+        )
+    return _joined([np.concatenate([rows[:share] for rows in part]) for part in parts])
+
+
+def iid_for(
+    labels: Rows,
+    clients: int,
+    *,
+    iid_clients: Collection[int],
+    seed: int,
+    labels_per_client: int = 2,
+    samples_per_client: int | None = None,
+) -> Partition:
+    """Give named clients iid samples and all others few labels (GDA section VI).
+
+    Args:
+        labels: int64[n].
+        clients: N.
+        iid_clients: Indices from 0; the paper's clients 1 to 5 are 0 to 4.
+        seed: Of every choice.
+        labels_per_client: Labels of each of the others.
+        samples_per_client: As in `few_labels`.
+
+    Raises:
+        SettingError: As `few_labels`, or a named client does not exist.
+    """
+    rng = _checked(labels, clients, seed, samples_per_client)
+    named = sorted(set(iid_clients))
+    if named and not 0 <= named[0] <= named[-1] < clients:
+        raise SettingError("iid_clients", f"names {named}", f"take indices below {clients}")
+    each = len(labels) // clients if samples_per_client is None else samples_per_client
+    order = rng.permutation(len(labels))
+    dealt, rest = order[: each * len(named)], np.sort(order[each * len(named) :])
+    others = clients - len(named)
+    if not others:
+        return iid(labels, clients, seed=seed, samples_per_client=samples_per_client)
+    skewed = few_labels(
+        labels[rest],
+        others,
+        seed=int(rng.integers(2**62)),
+        labels_per_client=labels_per_client,
+        samples_per_client=samples_per_client,
+    )
+    parts: list[Rows] = [dealt[:0]] * clients
+    for i, client in enumerate(named):
+        parts[client] = dealt[i * each : (i + 1) * each]
+    for i, client in enumerate(sorted(set(range(clients)) - set(named))):
+        parts[client] = rest[skewed.of(i)]
+    return _joined(parts)
+
+
+def dirichlet(
+    labels: Rows,
+    clients: int,
+    *,
+    gamma: float,
+    seed: int,
+    samples_per_client: int | None = None,
+) -> Partition:
+    """Draw each client's mix of labels from Dir(gamma * 1) (RBCS-F section 6).
+
+    Parts are of equal size. Clients are served in a seeded order; one whose label
+    has run out takes more of its other labels, in its own proportions. ``inf`` is iid.
+
+    Raises:
+        SettingError: gamma is not positive, or there are not enough samples.
+    """
+    if not gamma > 0:
+        raise SettingError("gamma", f"is {gamma}", "take a positive number, or inf for iid")
+    if math.isinf(gamma):
+        return iid(labels, clients, seed=seed, samples_per_client=samples_per_client)
+    rng = _checked(labels, clients, seed, samples_per_client)
+    pools = [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+    left = np.array([len(pool) for pool in pools])
+    total = len(labels) if samples_per_client is None else clients * samples_per_client
+    sizes = np.diff(np.linspace(0, total, clients + 1).astype(np.int64))
+    mixes = rng.dirichlet(np.full(len(pools), gamma), size=clients)
+    parts: list[Rows] = [np.empty(0, np.int64)] * clients
+    for client in rng.permutation(clients):
+        take = _apportion(int(sizes[client]), mixes[client], left)
+        ends = left.copy()
+        left = left - take
+        parts[client] = np.concatenate([p[a:b] for p, a, b in zip(pools, left, ends, strict=True)])
+    return _joined(parts)
+
+
+def _few_labels(
+    labels: Rows, rows: Rows, clients: int, per_client: int, rng: np.random.Generator
+) -> list[list[Rows]]:
+    """Return, for every client, the rows of each of its labels."""
+    present, counts = np.unique(labels, return_counts=True)
+    if not 1 <= per_client <= len(present) <= per_client * clients:
+        raise SettingError(
+            "labels_per_client",
+            f"is {per_client}, for {clients} clients and {len(present)} labels",
+            "let every label have a client, and take no more labels than there are",
+        )
+    sharers = np.ones(len(present), np.int64)
+    spare = np.minimum(clients, counts) - sharers
+    sharers += _apportion(per_client * clients - len(present), counts / counts.sum(), spare)
+    shares = [
+        iter(np.array_split(rng.permutation(rows[labels == label]), of_label))
+        for label, of_label in zip(present, sharers, strict=True)
+    ]
+    cards = _cards(np.repeat(np.arange(len(present)), sharers), clients, per_client, rng)
+    return [[next(shares[card]) for card in row] for row in cards]
+
+
+def _cards(deck: Rows, clients: int, per_client: int, rng: np.random.Generator) -> Rows:
+    """Return int64[clients, per_client]: label cards dealt so that no hand has a pair.
+
+    A random deal is mended by reshuffling bad hands with as many good ones; where
+    that does not end, a circular deal of the sorted deck has no pair for certain,
+    because no label has more cards than there are clients.
+    """
+    hands = rng.permutation(deck).reshape(clients, per_client)
+    for _ in range(_TRIES):
+        ordered = np.sort(hands, axis=1)
+        bad = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+        if not bad.any():
+            return hands
+        good = rng.permutation(np.flatnonzero(~bad))[: bad.sum()]
+        mixed = np.concatenate((np.flatnonzero(bad), good))
+        hands[mixed] = rng.permutation(hands[mixed].ravel()).reshape(-1, per_client)
+    return deck.reshape(per_client, clients).T
+
+
+def _apportion(
+    total: int, share: npt.NDArray[np.float64], most: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Split `total` by shares into whole numbers of at most `most` each.
+
+    What a full place cannot take goes to the others by their shares; places of
+    share 0 come last. Raises `SettingError` if all together cannot take it.
+    """
+    if total > most.sum():
+        raise SettingError(
+            "samples", f"{total} are asked for, {most.sum()} are there", "ask for fewer"
+        )
+    taken = np.zeros(len(most), np.int64)
+    while (missing := total - int(taken.sum())) > 0:
+        open_ = taken < most
+        weight = np.where(open_, share, 0.0)
+        if weight.sum() <= 0:
+            weight = open_.astype(np.float64)
+        exact = weight * (missing / weight.sum())
+        step = np.minimum(np.floor(exact).astype(np.int64), most - taken)
+        if not step.any():
+            # Remainders, largest first: ties by index, so that a seed says it all.
+            places = np.argsort(-exact, kind="stable")[: min(missing, int((weight > 0).sum()))]
+            step[places] = 1
+        taken += step
+    return taken
+
+
+def _checked(
+    labels: Rows, clients: int, seed: int, samples_per_client: int | None
+) -> np.random.Generator:
+    """Refuse what no split can give, and return the generator of this one."""
+    if clients < 1:
+        raise SettingError("clients", f"is {clients}", "have at least one")
+    if samples_per_client is not None and not (
+        samples_per_client >= 1 and clients * samples_per_client <= len(labels)
+    ):
+        raise SettingError(
+            "samples_per_client",
+            f"is {samples_per_client}, for {clients} clients and {len(labels)} samples",
+            f"ask for 1 to {len(labels) // clients}",
+        )
+    return np.random.default_rng(seed)
+
+
+def _joined(parts: list[Rows]) -> Partition:
+    """Return the partition of these parts."""
+    offsets = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    return Partition(np.concatenate(parts).astype(np.int64), offsets)

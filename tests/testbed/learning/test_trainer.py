@@ -1,0 +1,290 @@
+"""The batched trainer is the plain loop, whatever is trained together, and it learns."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fedagent_testbed.learning import (
+    FederatedTrainer,
+    LearningData,
+    Linear,
+    Mlp,
+    Model,
+    Partition,
+    SettingError,
+    ShapeError,
+    Updates,
+    aggregate,
+    blas,
+    blas_threads,
+    dirichlet,
+    few_labels,
+    iid,
+    load,
+    merged,
+    one_blas_thread,
+)
+from fedagent_testbed.learning.losses import Array, Labels
+from fedagent_testbed.learning.shards import split
+
+Floats = npt.NDArray[np.float32]
+RATE, BATCH = 0.1, 16
+
+
+@pytest.fixture(scope="module")
+def digits() -> LearningData:
+    return load("digits")
+
+
+def uneven(data: LearningData) -> Partition:
+    """Return parts of 0, 1, 2, 16, 40 and all other samples."""
+    order = np.random.default_rng(3).permutation(len(data.y))
+    return Partition(order, np.array([0, 0, 1, 3, 19, 59, len(order)]))
+
+
+def plain_loop(
+    data: LearningData,
+    partition: Partition,
+    model: Linear,
+    *,
+    theta: Floats,
+    client: int,
+    epochs: int,
+    rng: np.random.Generator,
+) -> Floats:
+    """Train one client, sample by sample order, with 2-D products only."""
+    train, _ = split(data, partition, held_out=0.2, seed=7)
+    x, y = train.x[train.of(client)], train.y[train.of(client)]
+    bias = theta[: model.classes].copy()
+    weight = theta[model.classes :].reshape(model.classes, model.features).copy()
+    orders = rng.permuted(np.tile(np.arange(len(y)), (epochs, 1)), axis=1)
+    for order in orders:
+        for first in range(0, len(y), BATCH):
+            rows = order[first : first + BATCH]
+            z = x[rows] @ weight.T + bias
+            p = np.exp(z - z.max(axis=1, keepdims=True))
+            p /= p.sum(axis=1, keepdims=True)
+            p[np.arange(len(rows)), y[rows]] -= 1.0
+            p /= len(rows)
+            bias -= np.float32(RATE) * p.sum(axis=0)
+            weight -= np.float32(RATE) * (p.T @ x[rows] + np.float32(model.l2) * weight)
+    return np.concatenate((bias, weight.ravel()))
+
+
+def trainer_of(
+    data: LearningData,
+    partition: Partition,
+    *,
+    epochs: int | None = 2,
+    local_steps: int | None = None,
+    memory_bytes: int = 2**26,
+    model: Model | None = None,
+) -> FederatedTrainer:
+    return FederatedTrainer(
+        data,
+        partition,
+        model or Linear(data.features, data.classes, l2=0.01),
+        learning_rate=RATE,
+        batch_size=BATCH,
+        epochs=epochs,
+        local_steps=local_steps,
+        seed=7,
+        memory_bytes=memory_bytes,
+    )
+
+
+def all_of(trainer: FederatedTrainer, start: Floats, clients: list[int], round_: int) -> Floats:
+    """Return the deltas of clients that train from edge 0's model."""
+    parts = trainer.train(start, np.array(clients), np.zeros(len(clients), np.int64), round_)
+    return np.concatenate([part.deltas for part in parts])
+
+
+def test_batched_training_is_the_plain_loop(digits: LearningData) -> None:
+    partition = uneven(digits)
+    model = Linear(64, 10, l2=0.01)
+    trainer = trainer_of(digits, partition, model=model)
+    start = trainer.initial(2)
+    start[1] += np.random.default_rng(1).standard_normal(model.size, dtype=np.float32)
+    clients, edges = np.array([3, 5, 0, 2, 4, 1]), np.array([0, 1, 1, 0, 0, 1])
+    (updates,) = trainer.train(start, clients, edges, round_=4)
+    assert updates.clients.tolist() == clients.tolist()
+    for i, (client, edge) in enumerate(zip(clients, edges, strict=True)):
+        rng = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, 4, int(client))))
+        theta = start[edge]
+        after = plain_loop(digits, partition, model, theta=theta, client=client, epochs=2, rng=rng)
+        np.testing.assert_allclose(updates.deltas[i], after - theta, atol=1e-5)
+    assert np.abs(updates.deltas[1]).max() > 0.05
+    assert not updates.deltas[2].any()
+
+
+def test_local_steps_cut_an_epoch(digits: LearningData) -> None:
+    partition = iid(digits.y, 4, seed=1)
+    steps = -(-int(trainer_of(digits, partition).samples[0]) // BATCH)
+    start = trainer_of(digits, partition).initial(1)
+    epoch = all_of(trainer_of(digits, partition, epochs=1), start, [0], 0)
+    same = all_of(trainer_of(digits, partition, epochs=None, local_steps=steps), start, [0], 0)
+    fewer = all_of(trainer_of(digits, partition, epochs=None, local_steps=3), start, [0], 0)
+    assert np.array_equal(epoch, same)
+    assert 0 < np.abs(fewer).sum() < np.abs(epoch).sum()
+
+
+@pytest.mark.parametrize("hidden", [0, 8])
+def test_memory_and_company_change_no_bit(digits: LearningData, hidden: int) -> None:
+    model = Mlp(64, 10, hidden=hidden) if hidden else Linear(64, 10)
+    partition = dirichlet(digits.y, 9, gamma=0.5, seed=2)
+    wide = trainer_of(digits, partition, model=model)
+    narrow = trainer_of(digits, partition, model=model, memory_bytes=1)
+    start = wide.initial(3)
+    clients, edges = np.arange(9), np.arange(9) % 3
+    parts = list(narrow.train(start, clients, edges, 0))
+    assert [len(part.clients) for part in parts] == [1] * 9
+    whole = wide.aggregate(start, clients, edges, 0, "samples")
+    assert np.array_equal(whole, narrow.aggregate(start, clients, edges, 0, "samples"))
+    assert np.array_equal(all_of(wide, start, [8, 2, 4], 0)[1], all_of(wide, start, [2], 0)[0])
+
+
+def test_rounds_and_seeds_differ_and_repeat(digits: LearningData) -> None:
+    partition = iid(digits.y, 4, seed=1)
+    trainer = trainer_of(digits, partition)
+    start = trainer.initial(1)
+    assert np.array_equal(all_of(trainer, start, [1], 3), all_of(trainer, start, [1], 3))
+    assert not np.array_equal(all_of(trainer, start, [1], 3), all_of(trainer, start, [1], 4))
+
+
+class Probe(Linear):
+    """A model that notes how many BLAS threads it is trained with."""
+
+    seen: ClassVar[set[int]] = set()
+
+    def gradient(self, theta: Array, x: Array, y: Labels, weight: Array, out: Array) -> None:
+        self.seen.update(blas_threads())
+        super().gradient(theta, x, y, weight, out)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Let BLAS have two threads: one would be kept by doing nothing."""
+    if not blas_threads():
+        pytest.skip("numpy has another BLAS")
+    before = [(put, get()) for get, put in blas._controls()]
+    for put, _ in before:
+        put(2)
+    yield
+    for put, threads in before:
+        put(threads)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_one_thread_trains_and_the_others_are_given_back(digits: LearningData) -> None:
+    Probe.seen.clear()
+    trainer = trainer_of(digits, iid(digits.y, 4, seed=1), model=Probe(64, 10), memory_bytes=1)
+    stream = trainer.train(trainer.initial(1), np.arange(4), np.zeros(4, np.int64), 0)
+    next(stream)
+    assert set(blas_threads()) == {2}
+    assert Probe.seen == {1}
+    with pytest.raises(RuntimeError), one_blas_thread():
+        raise RuntimeError
+    assert set(blas_threads()) == {2}
+
+
+def test_aggregate_is_the_weighted_mean_by_edge() -> None:
+    rng = np.random.default_rng(1)
+    start = rng.standard_normal((3, 5), dtype=np.float32)
+    deltas = rng.standard_normal((4, 5), dtype=np.float32)
+    edges, samples = np.array([0, 2, 0, 2]), np.array([10, 30, 90, 0])
+    parts = [
+        Updates(np.arange(2), edges[:2], samples[:2], deltas[:2]),
+        Updates(np.arange(2, 4), edges[2:], samples[2:], deltas[2:]),
+    ]
+    uniform = aggregate(start, parts, "uniform")
+    np.testing.assert_allclose(uniform[0], start[0] + (deltas[0] + deltas[2]) / 2, atol=1e-6)
+    assert np.array_equal(uniform[1], start[1])
+    weighted = aggregate(start, parts, "samples")
+    np.testing.assert_allclose(weighted[0], start[0] + 0.1 * deltas[0] + 0.9 * deltas[2], atol=1e-6)
+    np.testing.assert_allclose(weighted[2], start[2] + deltas[1], atol=1e-6)
+    np.testing.assert_allclose(merged(start), np.tile(start.mean(axis=0), (3, 1)), atol=1e-6)
+
+
+def test_opinions_are_accuracies_on_what_was_held_out(digits: LearningData) -> None:
+    partition = uneven(digits)
+    trainer = trainer_of(digits, partition)
+    train, held = split(digits, partition, held_out=0.2, seed=7)
+    assert held.counts.tolist()[:5] == [0, 0, 1, 3, 8]
+    assert np.array_equal(train.counts + held.counts, partition.counts)
+    theta = all_of(trainer, trainer.initial(1), [5], 0)[0]
+    weight, bias = theta[10:].reshape(10, 64), theta[:10]
+    opinions = trainer.opinions(theta)
+    assert np.isnan(opinions[:2]).all()
+    for client in range(2, 6):
+        rows = held.of(client)
+        predicted = (held.x[rows] @ weight.T + bias).argmax(axis=1)
+        assert opinions[client] == pytest.approx((predicted == held.y[rows]).mean())
+    predicted = (digits.test_x @ weight.T + bias).argmax(axis=1)
+    assert trainer.accuracy(theta) == pytest.approx((predicted == digits.test_y).mean())
+
+
+def test_nobody_trains_on_what_is_held_out(digits: LearningData) -> None:
+    partition = few_labels(digits.y, 10, seed=1)
+    marked = replace(digits, x=np.arange(len(digits.y), dtype=np.float32)[:, None])
+    train, held = split(marked, partition, held_out=0.2, seed=1)
+    both = np.concatenate((train.x, held.x)).ravel()
+    assert len(np.unique(both)) == len(digits.y)
+    for n in range(10):
+        mine = np.concatenate((train.x[train.of(n)], held.x[held.of(n)])).ravel()
+        assert np.array_equal(np.sort(mine), np.sort(partition.of(n)))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Linear(64, 10, "softmax"),
+        Linear(64, 10, "crammer-singer"),
+        Linear(64, 10, "one-vs-rest"),
+        Mlp(64, 10),
+    ],
+)
+def test_digits_are_learnt(digits: LearningData, model: Model) -> None:
+    trainer = trainer_of(digits, iid(digits.y, 12, seed=1), epochs=5, model=model)
+    models = trainer.initial(3)
+    start = trainer.accuracy(models[0])
+    clients = np.arange(12)
+    for round_ in range(12):
+        models = trainer.aggregate(models, clients, clients % 3, round_)
+        if round_ % 3 == 2:
+            models = merged(models)
+    assert start < 0.4
+    assert trainer.accuracy(models[0]) > 0.85
+    assert np.nanmean(trainer.opinions(models[0])) > 0.85
+
+
+def test_what_does_not_fit_is_refused(digits: LearningData) -> None:
+    partition = iid(digits.y, 4, seed=1)
+    trainer = trainer_of(digits, partition)
+    start, one = trainer.initial(2), np.array([0])
+    with pytest.raises(ShapeError, match="start"):
+        trainer.train(start[:, :-1], one, one, 0)
+    with pytest.raises(ShapeError, match="clients"):
+        trainer.train(start, np.array([4]), one, 0)
+    with pytest.raises(ShapeError, match="edges"):
+        trainer.train(start, one, np.array([2]), 0)
+    with pytest.raises(ShapeError, match="edges"):
+        trainer.train(start, one, np.array([0, 1]), 0)
+    with pytest.raises(ShapeError, match="theta"):
+        trainer.opinions(start[0, :-1])
+    with pytest.raises(SettingError, match="local_steps, not both"):
+        trainer_of(digits, partition, epochs=1, local_steps=1)
+    with pytest.raises(SettingError, match="local_steps"):
+        trainer_of(digits, partition, epochs=None, local_steps=0)
+    with pytest.raises(SettingError, match="64 features"):
+        trainer_of(digits, partition, model=Linear(63, 10))
+
+
+def test_an_empty_round_changes_nothing(digits: LearningData) -> None:
+    trainer = trainer_of(digits, iid(digits.y, 4, seed=1))
+    start = trainer.initial(2)
+    none = np.empty(0, np.int32)
+    assert np.array_equal(trainer.aggregate(start, none, none, 0), start)
