@@ -27,9 +27,13 @@ registry: Registry[SelectionPolicy] = Registry(
         "cocs": f"{_PACKAGE}.cocs:CocsPolicy",
         "cocs-paper": f"{_PACKAGE}.cocs_paper:CocsPaperPolicy",
         "cucb": f"{_PACKAGE}.cucb:CucbPolicy",
+        "fair": f"{_PACKAGE}.fair:FairPolicy",
+        "fastest": f"{_PACKAGE}.fastest:FastestPolicy",
+        "fedcs": f"{_PACKAGE}.fedcs:FedCsPolicy",
         "linucb": f"{_PACKAGE}.linucb:LinUcbPolicy",
         "oracle": f"{_PACKAGE}.oracle:OraclePolicy",
         "oracle-p": f"{_PACKAGE}.oracle:OracleChancePolicy",
+        "rbcs-f": f"{_PACKAGE}.rbcs_f:RbcsFPolicy",
         "random": f"{_PACKAGE}.random_choice:RandomPolicy",
     },
 )
