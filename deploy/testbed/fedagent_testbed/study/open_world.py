@@ -1,0 +1,60 @@
+"""The open world of goal-directed analytics: everybody reaches the one edge, at any time."""
+
+import numpy as np
+
+from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, round_rng
+from fedagent_coordinator.policies.base import FloatArray, IntArray
+
+from .spec import TestbedRecipe
+from .world import Times, outcome
+
+PRICE = 1_000_000
+
+
+class OpenWorld:
+    """All clients are there; an update arrives with probability theta.
+
+    Args:
+        recipe: Its `clients`, `success` and `budget`: every client costs one credit.
+        seed: Of who arrives, and of where clients are.
+    """
+
+    def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
+        self._recipe, self._seed = recipe, seed
+        self._arrives = np.zeros(0, dtype=np.bool_)
+        n = recipe.clients
+        where = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1 << 20,)))
+        self._positions = where.random((n, 2)).astype(np.float32)
+        self._pairs = np.arange(n, dtype=np.int32)
+        self._edge = np.zeros(n, dtype=np.int32)
+        self._price = np.full(n, PRICE, dtype=np.int64)
+        self._available = np.ones(n, dtype=np.bool_)
+
+    def view(self, round_: int, opinions: FloatArray | None = None) -> RoundView:
+        """Draw who would arrive."""
+        rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
+        n = self._recipe.clients
+        self._arrives = rng.random(n) < self._recipe.success
+        return RoundView(
+            round=round_,
+            pair_client=self._pairs,
+            pair_edge=self._edge,
+            pair_features=self._positions,
+            feature_names=("x_km", "y_km"),
+            client_price=self._price,
+            client_available=self._available,
+            edge_budget=np.array([self._recipe.budget_micro], dtype=np.int64),
+            deadline_s=self._recipe.rounds.deadline_s,
+            opinions=opinions,
+            truth=Truth(
+                arrives=self._arrives,
+                chance=np.full(n, self._recipe.success),
+                tau_s=np.where(self._arrives, 1.0, np.inf),
+            ),
+        )
+
+    def play(self, view: RoundView, pairs: IntArray) -> Feedback:
+        """Say who arrived; exchange takes a second, or for ever."""
+        late = np.where(self._arrives, 0.0, 1e9)
+        times = Times(np.full(len(late), 0.5), np.full(len(late), 0.5), late)
+        return outcome(view, pairs, times, min_updates=1, max_wait_s=view.deadline_s)

@@ -1,0 +1,126 @@
+"""The radio world (ALGORITHMS section 6), drawn for all pairs at once.
+
+The download's fading is measured before the order, so it is in the features; the upload's
+is known to nobody, so `Truth.chance` is the exact probability over it.
+"""
+
+import math
+
+import numpy as np
+
+from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, round_rng
+from fedagent_coordinator.policies.base import FloatArray, IndexArray, IntArray
+from fedagent_task.spec import MICRO
+
+from .population import Population
+from .spec import TestbedRecipe
+from .world import Times, outcome
+
+FEATURES = ("bandwidth_hz", "compute", "distance_km", "download_bps")
+_HOPELESS = 400.0
+"""Bits per second and hertz that no link has; 2 to its power is still a number."""
+
+
+class RadioWorld:
+    """Clients at random distances of edges, with Rayleigh fading both ways.
+
+    Args:
+        recipe: Its `radio`, `work`, `rounds`, `churn`, `liars` and `change`.
+        seed: Of all draws; what is decided changes none of them.
+    """
+
+    def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
+        self._recipe, self._seed = recipe, seed
+        self._people = Population(recipe, seed)
+        self._budget = np.full(recipe.edges, recipe.budget_micro, dtype=np.int64)
+        self._times: Times | None = None
+
+    def view(self, round_: int, opinions: FloatArray | None = None) -> RoundView:
+        """Draw a round."""
+        recipe, people, work = self._recipe, self._people, self._recipe.work
+        people.begin(round_)
+        rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
+        n, place = len(people.alive), people.pair_place
+        compute = rng.uniform(*work.compute, n)
+        band = rng.uniform(*recipe.radio.bandwidth_mhz, n)[place] * 1e6
+        distance = rng.uniform(*recipe.radio.distance_km, len(place))
+        snr = self._snr(round_, band, distance, rng)
+        down = band * np.log2(1.0 + snr * rng.exponential(size=len(place)))
+        up = band * np.log2(1.0 + snr * rng.exponential(size=len(place)))
+        true_compute = np.where(people.liar, compute / recipe.liars.factor, compute)
+        times = self._times = Times(
+            dt_s=work.download_mbit * 1e6 / down,
+            lc_s=(work.work / true_compute)[place],
+            ut_s=work.upload_mbit * 1e6 / up,
+        )
+        features = np.stack((band, compute[place], distance, down), axis=1).astype(np.float32)
+        return self._made(round_, features, compute, self._truth(times, band, snr), opinions)
+
+    def play(self, view: RoundView, pairs: IntArray) -> Feedback:
+        """Say how these pairs ended."""
+        assert self._times is not None, "a round is seen before it is played"
+        rounds = self._recipe.rounds
+        return outcome(
+            view,
+            pairs,
+            self._times,
+            min_updates=rounds.min_updates,
+            max_wait_s=rounds.max_wait_s,
+        )
+
+    def _snr(
+        self, round_: int, band: FloatArray, distance: FloatArray, rng: np.random.Generator
+    ) -> FloatArray:
+        """Return the mean signal-to-noise ratio of every pair, float64[P]."""
+        radio, change = self._recipe.radio, self._recipe.change
+        noise = radio.noise_dbm_hz
+        changed = round_ > change.after * self._recipe.rounds.count
+        if change.noise_dbm_hz is not None and changed:
+            noise = change.noise_dbm_hz
+        loss = radio.path_loss_db + radio.path_loss_slope_db * np.log10(distance)
+        if radio.shadowing_db:
+            loss += rng.normal(0.0, radio.shadowing_db, len(distance))
+        decibel = radio.power_dbm - loss - noise - 10.0 * np.log10(band)
+        return np.asarray(10.0 ** (decibel / 10.0), dtype=np.float64)
+
+    def _truth(self, times: Times, band: FloatArray, snr: FloatArray) -> Truth:
+        """Return hindsight, and the exact chance over the upload's fading."""
+        deadline = self._recipe.rounds.deadline_s
+        left = deadline - times.dt_s - times.lc_s
+        bits = self._recipe.work.upload_mbit * 1e6
+        wanted = bits / np.maximum(left, 1e-12) / band
+        needed = np.expm1(np.minimum(wanted, _HOPELESS) * math.log(2.0)) / snr
+        return Truth(
+            arrives=times.tau_s <= deadline,
+            chance=np.where(left > 0, np.exp(-needed), 0.0),
+            tau_s=times.tau_s,
+        )
+
+    def _made(
+        self,
+        round_: int,
+        features: np.ndarray[tuple[int, int], np.dtype[np.float32]],
+        compute: FloatArray,
+        truth: Truth,
+        opinions: FloatArray | None,
+    ) -> RoundView:
+        people = self._people
+        price = np.zeros(people.total, dtype=np.int64)
+        price[people.alive] = np.round(people.unit_price * compute * MICRO)
+        available = np.zeros(people.total, dtype=np.bool_)
+        available[people.alive] = True
+        clients: IndexArray = people.alive[people.pair_place].astype(np.int32)
+        return RoundView(
+            round=round_,
+            pair_client=clients,
+            pair_edge=people.pair_edge,
+            pair_features=features,
+            feature_names=FEATURES,
+            client_price=price,
+            client_available=available,
+            edge_budget=self._budget,
+            deadline_s=self._recipe.rounds.deadline_s,
+            model_bytes=round(self._recipe.work.download_mbit * 1e6 / 8),
+            opinions=opinions,
+            truth=truth,
+        )

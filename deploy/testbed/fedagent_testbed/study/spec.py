@@ -1,0 +1,311 @@
+"""Testbed recipes: what world, what budget, what training, which policies.
+
+Explained key by key in `docs/testbed.md`. A recipe is TOML; every key but `name` has a
+default, and `--set key.path=value` overrides any.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fedagent_task.errors import RecipeError
+from fedagent_task.explain import explain
+from fedagent_task.recipe import MICRO, override, read_table
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[float, Meta(gt=0, lt=1e12)]
+Count = Annotated[int, Meta(ge=1, le=10_000_000)]
+Range = tuple[float, float]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of a recipe."""
+
+
+class Radio(_Section):
+    """The channel of ALGORITHMS section 6; powers in dBm, distances in km.
+
+    Attributes:
+        power_dbm: Transmission power, both ways.
+        noise_dbm_hz: Noise density N0.
+        path_loss_db: Path loss at 1 km.
+        path_loss_slope_db: Per decade of distance.
+        shadowing_db: Standard deviation of log-normal shadowing, per pair and round.
+        bandwidth_mhz: Range, drawn per client and round.
+        distance_km: Range, drawn per pair and round.
+    """
+
+    power_dbm: float = 23.0
+    noise_dbm_hz: float = -166.0
+    path_loss_db: float = 128.1
+    path_loss_slope_db: float = 37.6
+    shadowing_db: Annotated[float, Meta(ge=0, le=30)] = 0.0
+    bandwidth_mhz: Range = (0.3, 1.0)
+    distance_km: Range = (0.01, 2.0)
+
+
+class Work(_Section):
+    """What a client does in a round, and what it asks for it.
+
+    Attributes:
+        download_mbit, upload_mbit: Model exchange.
+        work: Computation q; it takes q / y seconds.
+        compute: Range of y, drawn per client and round.
+        price: Range of the price per unit of y, fixed per client.
+    """
+
+    download_mbit: Positive = 0.18
+    upload_mbit: Positive = 0.18
+    work: Positive = 2.41
+    compute: Range = (2.0, 4.0)
+    price: Range = (0.5, 2.0)
+
+
+class Exchange(_Section):
+    """The linear exchange time of ALGORITHMS section 4: classes of clients at one edge."""
+
+    work_s: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0)
+    cold_s: float = 1.0
+    snr: tuple[float, ...] = (1000.0, 100.0, 10.0, 1.0)
+    model_mbit: Positive = 20.0
+    availability: Share = 0.8
+
+
+class Traces(_Section):
+    """Links out of recorded traces.
+
+    Attributes:
+        links: Folder or archive below FEDAGENT_DATA, see `docs/testbed.md`.
+        rtt: RTT matrix below FEDAGENT_DATA; empty for none.
+        round_s: Seconds of trace between two rounds.
+    """
+
+    links: str = "net/hsdpa_norway_3g.tar.gz"
+    rtt: str = ""
+    round_s: Positive = 10.0
+
+
+class Links(_Section):
+    """Who sees whom: every client the same number of edges, fixed by the seed; 0 for all."""
+
+    visible: Annotated[int, Meta(ge=0)] = 0
+
+
+class Budget(_Section):
+    """Credits that each edge may spend in a round."""
+
+    per_edge: Positive = 3.5
+
+
+class Rounds(_Section):
+    """One round.
+
+    Attributes:
+        count: T.
+        deadline_s: Later updates do not count.
+        max_wait_s: How long an edge waits for its Z-th update at most.
+        min_updates: Z.
+        merge_every: T_ES.
+    """
+
+    count: Count = 1000
+    deadline_s: Positive = 3.0
+    max_wait_s: Positive = 6.0
+    min_updates: Count = 1
+    merge_every: Count = 5
+
+
+class Churn(_Section):
+    """Clients that leave for good and are replaced by strangers."""
+
+    share: Share = 0.0
+    every: Count = 50
+
+
+class Liars(_Section):
+    """Clients that claim `factor` times the compute they have."""
+
+    share: Share = 0.0
+    factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
+
+
+class Change(_Section):
+    """A radio that changes for good after a share of the rounds; null for none."""
+
+    after: Share = 0.5
+    noise_dbm_hz: float | None = None
+
+
+class Training(_Section):
+    """What is learnt; without a dataset only decisions are studied.
+
+    Attributes:
+        dataset: ``digits``, ``mnist`` or ``fashion-mnist``.
+        partition: ``two-labels``, ``iid``, ``dirichlet`` or ``iid-for``.
+        iid_clients: With ``iid-for``: how many of the first clients hold all labels.
+        gamma: With ``dirichlet``: its concentration.
+        samples_per_client: None deals all samples.
+        model: ``softmax``, ``svm`` or ``mlp``.
+        rate: Step of SGD.
+        batch: Batch size.
+        epochs: Passes per round, or
+        local_steps: steps per round.
+        weighting: ``uniform`` or ``samples``.
+        reset: Start every round from the same model (ALGORITHMS section 5, `reset`).
+        opinions: Clients score the global model after every round.
+        evaluate_every: Rounds between two tests of accuracy.
+        targets: Accuracies whose first round and second are reported.
+    """
+
+    dataset: str = ""
+    partition: Literal["two-labels", "iid", "dirichlet", "iid-for"] = "two-labels"
+    iid_clients: Annotated[int, Meta(ge=0)] = 5
+    gamma: Positive = 1.0
+    samples_per_client: Annotated[int, Meta(ge=1)] | None = None
+    model: Literal["softmax", "svm", "mlp"] = "softmax"
+    rate: Positive = 0.005
+    batch: Count = 32
+    epochs: Annotated[int, Meta(ge=1)] | None = None
+    local_steps: Annotated[int, Meta(ge=1)] | None = None
+    weighting: Literal["uniform", "samples"] = "uniform"
+    reset: bool = False
+    opinions: bool = False
+    evaluate_every: Count = 1
+    targets: tuple[Share, ...] = (0.7,)
+
+
+class TestbedRecipe(_Section):
+    """A study.
+
+    Attributes:
+        world: ``radio``, ``exchange``, ``traces`` or ``open`` (all reach the edge at once).
+        success: With ``open``: the chance that an update arrives.
+        policy: Who decides when nobody is named.
+        compare: Policies that `compare` takes when none are named.
+        policies: Parameters by policy name.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    about: str = ""
+    world: Literal["radio", "exchange", "traces", "open"] = "radio"
+    clients: Count = 50
+    edges: Annotated[int, Meta(ge=1, le=65_536)] = 3
+    utility: Literal["linear", "sqrt-total"] = "linear"
+    success: Share = 1.0
+    policy: str = "adaptive"
+    compare: tuple[str, ...] = ()
+    rounds: Rounds = Rounds()
+    budget: Budget = Budget()
+    links: Links = Links()
+    radio: Radio = Radio()
+    work: Work = Work()
+    exchange: Exchange = Exchange()
+    traces: Traces = Traces()
+    churn: Churn = Churn()
+    liars: Liars = Liars()
+    change: Change = Change()
+    training: Training = Training()
+    policies: dict[str, dict[str, object]] = {}
+
+    @property
+    def budget_micro(self) -> int:
+        """What an edge may spend in a round, micro-credits."""
+        return round(self.budget.per_edge * MICRO)
+
+
+def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
+    """Read a recipe by the name of one of ours, or from a file, with overrides.
+
+    Raises:
+        RecipeError: There is none, or a key is unknown, missing or out of range.
+    """
+    table = read_table(_text(recipe))
+    for assignment in sets:
+        table = override(table, assignment)
+    try:
+        made = msgspec.convert(_plain(table), TestbedRecipe)
+    except msgspec.ValidationError as error:
+        raise _explained(error, table) from error
+    _cross_check(made)
+    return made
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Return the names of the recipes that come with the testbed."""
+    return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
+
+
+def _folder() -> Path:
+    return Path(__file__).parent.parent / "recipes"
+
+
+def _text(recipe: str | Path) -> str:
+    path = Path(recipe)
+    if path.suffix != ".toml":
+        path = _folder() / f"{recipe}.toml"
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        known = ", ".join(recipe_names())
+        raise RecipeError(
+            str(recipe)[:80], "cannot be read", f"name a .toml file, or one of {known}"
+        ) from error
+
+
+def _plain(value: object) -> object:
+    """Turn exact decimals into floats, which is what a study computes with."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    return float(str(value))
+
+
+def _explained(error: msgspec.ValidationError, table: Mapping[str, object]) -> RecipeError:
+    """Name the key and the mend; unknown keys get the nearest of ours."""
+    why = explain(error, table)
+    mend = "see docs/testbed.md"
+    if why.reason == "unknown key":
+        close = difflib.get_close_matches(why.key, list(_keys(TestbedRecipe, "")), n=1)
+        mend = f"did you mean {close[0]}?" if close else mend
+    return RecipeError(why.key, why.reason, mend)
+
+
+def _keys(struct: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    for item in msgspec.structs.fields(struct):
+        name = prefix + item.encode_name
+        if isinstance(item.type, type) and issubclass(item.type, msgspec.Struct):
+            yield from _keys(item.type, name + ".")
+        else:
+            yield name
+
+
+def _cross_check(recipe: TestbedRecipe) -> None:
+    """Check what no single key can tell."""
+    if recipe.links.visible > recipe.edges:
+        raise RecipeError("links.visible", f"is {recipe.links.visible}", "is at most `edges`")
+    for key, (low, high) in {
+        "radio.bandwidth_mhz": recipe.radio.bandwidth_mhz,
+        "radio.distance_km": recipe.radio.distance_km,
+        "work.compute": recipe.work.compute,
+        "work.price": recipe.work.price,
+    }.items():
+        if not 0 < low <= high:
+            raise RecipeError(key, f"is [{low}, {high}]", "write [low, high] with 0 < low <= high")
+    classes = len(recipe.exchange.work_s)
+    if recipe.world == "exchange":
+        if len(recipe.exchange.snr) != classes:
+            raise RecipeError("exchange.snr", f"has not {classes} classes", "name one per class")
+        if recipe.clients % classes:
+            raise RecipeError("clients", f"is {recipe.clients}", f"write a multiple of {classes}")
+    if recipe.world in {"exchange", "open"} and recipe.edges != 1:
+        raise RecipeError("edges", f"is {recipe.edges}", f"the {recipe.world} world has one edge")
+    training = recipe.training
+    if training.dataset and (training.epochs is None) == (training.local_steps is None):
+        raise RecipeError("training.epochs", "or local_steps is wanted", "give one of the two")
