@@ -1,0 +1,236 @@
+"""`bp-ucb`: single clients by opinion, neighbours' belief and exploration.
+
+GDA, Algorithm 2 (ALGORITHMS section 5). The index of client n is its mean opinion over
+the slots in which it trained + b_n / N + mu sqrt(ln t / Pi_n); the K largest that fit
+train, ties to the lower client. b_n is the belief after the last slot (`beliefs.py`).
+Here one place computes it, for testbeds and for runs where opinions come up anyway;
+agents that keep opinions to themselves compute the same among neighbours.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedagent_coordinator.errors import ParameterError, StateError
+
+from . import slots
+from .base import (
+    OPINIONS,
+    Feedback,
+    FloatArray,
+    IntArray,
+    RoundView,
+    Selection,
+    State,
+    checked_state,
+)
+from .beliefs import Wiring, propagate, wire
+from .neighbours import Graph, declared, k_nearest, within_radius
+from .selection import explained
+from .slots import Slot, candidates, check_set, take
+
+_NAME = "bp-ucb"
+_FEATURES = ("x_km", "y_km")
+_GRAPHS = ("k-nearest", "radius", "declared")
+_LAYOUT: dict[str, type[np.generic]] = {
+    **slots.LAYOUT,
+    "mean": np.float64,
+    "count": np.int64,
+    "last": np.float64,
+    "belief": np.float64,
+    "places": np.float64,
+    "diagnostics": np.float64,
+}
+_NOTES = ("bp_sweeps", "bp_residual", "bp_contraction")
+
+
+class BpUcbPolicy:
+    """BP-UCB. A client counts as pulled once when its first opinion is known.
+
+    A client without any opinion has the mean of the others' means; while nobody has
+    one, K random clients train. Its belief is that of a neighbour who says nothing.
+
+    Args:
+        clients_per_round: K.
+        mu: Weight of exploration.
+        slot_rounds: L, rounds with one set of clients.
+        graph: ``k-nearest`` or ``radius``, from the features x_km and y_km (last known
+            ones of clients out of sight), or ``declared``.
+        neighbours: k of ``k-nearest``.
+        radius_km: Of ``radius``.
+        edges: Of ``declared``: (i, j) or (i, j, distance) each.
+        max_sweeps: Bound on belief propagation per slot.
+    """
+
+    def __init__(
+        self,
+        *,
+        clients_per_round: int = 5,
+        mu: float = 0.01,
+        slot_rounds: int = 1,
+        graph: str = "k-nearest",
+        neighbours: int = 4,
+        radius_km: float = 0.3,
+        edges: Sequence[Sequence[float]] = (),
+        max_sweeps: int = 200,
+    ) -> None:
+        check_set(_NAME, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
+        if graph not in _GRAPHS:
+            raise ParameterError(_NAME, "graph", f"is {graph!r}: one of {', '.join(_GRAPHS)}")
+        for parameter, count in (("neighbours", neighbours), ("max_sweeps", max_sweeps)):
+            if count < 1:
+                raise ParameterError(_NAME, parameter, f"is {count}: must be >= 1")
+        if not (math.isfinite(radius_km) and radius_km > 0):
+            raise ParameterError(_NAME, "radius_km", f"is {radius_km}: must be finite and > 0")
+        declared(_NAME, edges, 0)
+        self._size, self._mu, self._slot = clients_per_round, mu, Slot(slot_rounds)
+        self._graph, self._neighbours, self._radius = graph, neighbours, radius_km
+        self._edges, self._max_sweeps = edges, max_sweeps
+        self._mean, self._last, self._belief = np.empty((3, 0))
+        self._count: IntArray = np.empty(0, dtype=np.int64)
+        self._places = np.empty((0, 2))
+        self._diagnostics = np.zeros(len(_NOTES))
+        self._wired: tuple[FloatArray, Wiring] | None = None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Opinions, and positions unless the neighbours are declared."""
+        return frozenset({OPINIONS, *(() if self._graph == "declared" else _FEATURES)})
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Continue the slot, or take the K largest indices that fit."""
+        self._seen(view)
+        notes = {"slot": float(self._slot.t)}
+        notes |= zip(_NOTES, self._diagnostics.tolist(), strict=True)
+        if len(self._slot.running):
+            return explained(view, take(view, self._slot.running, self._size), notes=notes)
+        clients = np.flatnonzero(candidates(view)).astype(np.int64)
+        index = self._index(view)
+        if index is None:
+            drawn = rng.permutation(clients)
+            return explained(view, take(view, drawn, self._size), notes=notes)
+        clients = clients[np.argsort(-index[clients], kind="stable")]
+        pairs = take(view, clients, self._size)
+        return explained(view, pairs, index[view.pair_client], notes)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Note positions and first opinions; at the end of a slot, pulls and beliefs."""
+        view = feedback.view
+        self._grow(len(view.client_price))
+        clients, places = self._seen(view)
+        self._places[clients] = places
+        self._mean, self._count = self._with_first(view.opinions)
+        trained = self._slot.advance(feedback)
+        if not len(trained) or feedback.opinions is None:
+            return
+        fresh = feedback.opinions
+        pulled = trained[np.isfinite(fresh[trained]) & (self._count[trained] > 0)]
+        total = self._mean[pulled] * self._count[pulled] + fresh[pulled]
+        self._count[pulled] += 1
+        self._mean[pulled] = total / self._count[pulled]
+        self._mean, self._count = self._with_first(fresh)
+        self._last = np.where(np.isfinite(fresh), fresh, self._last)
+        result = propagate(self._wiring(), self._last, max_sweeps=self._max_sweeps)
+        self._belief = result.belief
+        self._diagnostics = np.array([result.sweeps, result.residual, result.contraction])
+
+    def state(self) -> State:
+        """Return the slot and what is known of each client."""
+        return {
+            **self._slot.state(),
+            "mean": self._mean.copy(),
+            "count": self._count.copy(),
+            "last": self._last.copy(),
+            "belief": self._belief.copy(),
+            "places": self._places.copy(),
+            "diagnostics": self._diagnostics.copy(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: The state is of another policy or another L.
+        """
+        arrays = checked_state(_NAME, state, _LAYOUT)
+        shape = arrays["mean"].shape
+        lengths = {arrays[key].shape for key in ("mean", "count", "last", "belief")}
+        if len(lengths) != 1 or len(shape) != 1 or arrays["places"].shape != (*shape, 2):
+            raise StateError(_NAME, "has columns of different lengths")
+        if arrays["diagnostics"].shape != (len(_NOTES),):
+            raise StateError(_NAME, "has diagnostics of another length")
+        self._slot.restore(_NAME, arrays)
+        self._mean = arrays["mean"].astype(np.float64)
+        self._count = arrays["count"].astype(np.int64)
+        self._last = arrays["last"].astype(np.float64)
+        self._belief = arrays["belief"].astype(np.float64)
+        self._places = arrays["places"].astype(np.float64)
+        self._diagnostics = arrays["diagnostics"].astype(np.float64)
+        self._wired = None
+
+    def _index(self, view: RoundView) -> FloatArray | None:
+        """Return the index of every client, float64[N]; None while nobody has an opinion."""
+        total = len(view.client_price)
+        mean, count = self._with_first(view.opinions, total)
+        known = count > 0
+        if not known.any():
+            return None
+        mean[~known] = mean[known].mean()
+        belief = _grown(self._belief, total, 0.5)
+        bonus = np.sqrt(math.log(self._slot.t) / np.maximum(count, 1))
+        return np.asarray(mean + belief / total + self._mu * bonus)
+
+    def _with_first(
+        self, opinions: FloatArray | None, total: int | None = None
+    ) -> tuple[FloatArray, IntArray]:
+        """Return means and counts after taking in opinions of clients without one."""
+        total = len(self._mean) if total is None else total
+        mean = _grown(self._mean, total, 0.0)
+        count: IntArray = np.zeros(total, dtype=np.int64)
+        count[: len(self._count)] = self._count
+        if opinions is not None:
+            first = (count == 0) & np.isfinite(opinions)
+            mean[first], count[first] = opinions[first], 1
+        return mean, count
+
+    def _seen(self, view: RoundView) -> tuple[IntArray, FloatArray]:
+        """Return the visible clients and where they are, from each one's first pair."""
+        if self._graph == "declared":
+            return np.empty(0, dtype=np.int64), np.empty((0, 2))
+        columns = np.column_stack([view.feature(name) for name in _FEATURES])
+        clients, first = np.unique(view.pair_client, return_index=True)
+        return clients.astype(np.int64), columns[first]
+
+    def _grow(self, total: int) -> None:
+        """Make room for `total` clients."""
+        self._mean, self._count = self._with_first(None, total)
+        self._last = _grown(self._last, total, np.nan)
+        self._belief = _grown(self._belief, total, 0.5)
+        places = np.full((total, 2), np.nan)
+        places[: len(self._places)] = self._places
+        self._places = places
+
+    def _wiring(self) -> Wiring:
+        """Return the neighbours as they are now; made anew only when somebody moved."""
+        if self._wired is not None:
+            before, wiring = self._wired
+            if np.array_equal(before, self._places, equal_nan=True):
+                return wiring
+        self._wired = (self._places.copy(), wire(self._neighbourhood()))
+        return self._wired[1]
+
+    def _neighbourhood(self) -> Graph:
+        """Return the graph of the parameter's kind."""
+        if self._graph == "declared":
+            return declared(_NAME, self._edges, len(self._places))
+        if self._graph == "radius":
+            return within_radius(_NAME, self._places, self._radius)
+        return k_nearest(_NAME, self._places, self._neighbours)
+
+
+def _grown(column: FloatArray, total: int, fill: float) -> FloatArray:
+    """Return a copy with room for `total` clients."""
+    grown = np.full(total, fill)
+    grown[: len(column)] = column
+    return grown

@@ -1,0 +1,223 @@
+"""Quick-Init's cold start: groups played once, and the exact scores they give clients.
+
+A client's score is the mean reward of its groups. Clients without one (their group
+never had an opinion, or they came after the cold start) form a class of their own,
+whose score is the mean of all others' scores.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_coordinator.errors import StateError
+
+from .base import BoolArray, FloatArray, IntArray, State
+from .subset_enumeration import ExactArray, Line
+
+LAYOUT: dict[str, type[np.generic]] = {
+    "group_members": np.int64,
+    "group_sizes": np.int64,
+    "group_rewards": np.float64,
+    "covered": np.bool_,
+    "retry": np.int64,
+    "warm": np.bool_,
+}
+"""Arrays that a cold start adds to its policy's state."""
+
+_NONE: IntArray = np.empty(0, dtype=np.int64)
+
+
+class ColdStart:
+    """Groups so far, and who has been in one.
+
+    Attributes:
+        warm: Whether the cold start is over, for good.
+        version: Grows when scores may have changed.
+    """
+
+    def __init__(self) -> None:
+        self._members: list[IntArray] = []
+        self._rewards: list[float] = []
+        self._covered: BoolArray = np.empty(0, dtype=np.bool_)
+        self._retry: IntArray = _NONE
+        self.warm = False
+        self.version = 0
+
+    def draw(self, there: BoolArray, size: int, rng: np.random.Generator) -> IntArray | None:
+        """Return candidates of this slot's group, best first; None if nobody is left.
+
+        Clients that were in no group come first, in random order, then the others to
+        top up if fewer than K are new; a group that is to be retried is all there is.
+
+        Args:
+            there: bool[N], clients that can be chosen.
+            size: K.
+            rng: The round's.
+        """
+        if self.warm:
+            return None
+        again = self._retry[there[self._retry]]
+        if len(again):
+            return again
+        covered = self._known(len(there))
+        fresh = np.flatnonzero(there & ~covered).astype(np.int64)
+        if not len(fresh):
+            return None
+        if len(fresh) >= size:
+            return rng.permutation(fresh)
+        earlier = np.flatnonzero(there & covered).astype(np.int64)
+        return np.concatenate((rng.permutation(fresh), rng.permutation(earlier)))
+
+    def learn(self, clients: IntArray, reward: float, there: BoolArray) -> bool:
+        """Take in the slot that these ascending clients played.
+
+        Args:
+            clients: int64[S], S >= 1.
+            reward: NaN if nobody had an opinion.
+            there: bool[N], clients that could have been chosen.
+
+        Returns:
+            Whether it was a group of the cold start.
+        """
+        if self.warm:
+            return False
+        covered = self._known(len(there))
+        retried = len(self._retry) > 0 and bool(np.isin(clients, self._retry).all())
+        if not retried and covered[clients].all():
+            # Nobody new could be had: waiting on would keep the run from selecting.
+            self.warm, self._retry = True, _NONE
+            return False
+        if math.isnan(reward) and not retried:
+            self._retry = clients
+            return True
+        if not math.isnan(reward):
+            self._members.append(clients)
+            self._rewards.append(reward)
+            self.version += 1
+        if retried:
+            self._retry = _NONE
+        covered[clients] = True
+        self._covered = covered
+        self.warm = not len(self._retry) and not (there & ~covered).any()
+        return True
+
+    def scores(self, total: int) -> "Scores":
+        """Return the exact scores of all `total` clients."""
+        return _scores(self._members, self._rewards, total)
+
+    def state(self) -> dict[str, IntArray | FloatArray | BoolArray]:
+        """Return the arrays of `LAYOUT`."""
+        return {
+            "group_members": np.concatenate((_NONE, *self._members)),
+            "group_sizes": np.array([len(group) for group in self._members], dtype=np.int64),
+            "group_rewards": np.array(self._rewards, dtype=np.float64),
+            "covered": self._covered.copy(),
+            "retry": self._retry.copy(),
+            "warm": np.array([self.warm]),
+        }
+
+    def restore(self, name: str, state: State) -> None:
+        """Continue from the arrays of `LAYOUT`.
+
+        Raises:
+            StateError: They contradict each other.
+        """
+        sizes = state["group_sizes"].astype(np.int64)
+        rewards = state["group_rewards"].astype(np.float64)
+        members = state["group_members"].astype(np.int64)
+        if sizes.shape != rewards.shape or int(sizes.sum()) != len(members) or (sizes < 1).any():
+            raise StateError(name, "has groups that contradict their members")
+        if state["warm"].shape != (1,):
+            raise StateError(name, "does not say whether it is warm")
+        self._members = np.split(members, np.cumsum(sizes)[:-1]) if len(sizes) else []
+        self._rewards = rewards.tolist()
+        self._covered = state["covered"].astype(np.bool_)
+        self._retry = state["retry"].astype(np.int64)
+        self.warm = bool(state["warm"][0])
+        self.version += 1
+
+    def _known(self, total: int) -> BoolArray:
+        """Return a copy of who was in a group, for `total` clients."""
+        grown = np.zeros(total, dtype=np.bool_)
+        grown[: len(self._covered)] = self._covered
+        return grown
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Exact scores of N clients: whole numbers on a common scale.
+
+    Attributes:
+        level: int64[N], each client's place among the distinct scores, 0 the highest.
+        values: object[V], the distinct scores times `scale`, decreasing.
+        scale: Common denominator.
+    """
+
+    level: IntArray
+    values: ExactArray
+    scale: int
+
+    @cached_property
+    def order(self) -> IntArray:
+        """int64[N], clients by (-score, index)."""
+        return np.argsort(self.level, kind="stable").astype(np.int64)
+
+    @cached_property
+    def rank(self) -> IntArray:
+        """int64[N], each client's place in `order`."""
+        rank = np.empty(len(self.order), dtype=np.int64)
+        rank[self.order] = np.arange(len(rank))
+        return rank
+
+    def line(self, there: BoolArray) -> Line:
+        """Return who is there (bool[N]), best first."""
+        return Line.of(
+            there, order=self.order, rank=self.rank, level=self.level, values=self.values
+        )
+
+    @cached_property
+    def means(self) -> FloatArray:
+        """float64[N], the nearest float of each client's score."""
+        return np.array([value / self.scale for value in self.values.tolist()])[self.level]
+
+    def mean(self, total: int, size: int) -> float:
+        """Return the nearest float of an exact sum over `size` clients, per client."""
+        return total / (self.scale * size)
+
+    def totals(self, rows: npt.NDArray[np.integer]) -> ExactArray:
+        """Return the exact sum of each row of clients, object[A]."""
+        return np.asarray(self.values[self.level[rows]].sum(axis=1), dtype=np.object_)
+
+
+def _scores(groups: list[IntArray], rewards: list[float], total: int) -> Scores:
+    """Return the scores that these groups and rewards give `total` clients."""
+    worth = [Fraction(value) for value in rewards]
+    members = np.concatenate((_NONE, *groups))
+    group_of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    times = np.bincount(members, minlength=total)
+    kind = np.full(total, len(worth), dtype=np.int64)
+    kind[members] = group_of
+    value = [*worth, Fraction(0)]
+    several: dict[int, list[int]] = {int(client): [] for client in np.flatnonzero(times > 1)}
+    for at in np.flatnonzero(times[members] > 1):
+        several[int(members[at])].append(int(group_of[at]))
+    seen: dict[tuple[int, ...], int] = {}
+    for client, its in several.items():
+        kind[client] = seen.setdefault(tuple(its), len(value))
+        if kind[client] == len(value):
+            value.append(sum((worth[group] for group in its), Fraction(0)) / len(its))
+    scored = np.bincount(kind, minlength=len(value)).tolist()
+    scored[len(worth)] = 0
+    if sum(scored):
+        whole = sum((v * k for v, k in zip(value, scored, strict=True)), Fraction(0))
+        value[len(worth)] = whole / sum(scored)
+    scale = math.lcm(*(fraction.denominator for fraction in value))
+    exact = [int(fraction * scale) for fraction in value]
+    distinct = sorted(set(exact), reverse=True)
+    place = {number: at for at, number in enumerate(distinct)}
+    levels = np.array([place[number] for number in exact], dtype=np.int64)
+    return Scores(levels[kind], np.array(distinct, dtype=np.object_), scale)

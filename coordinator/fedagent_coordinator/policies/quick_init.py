@@ -1,0 +1,184 @@
+"""`quick-init-ucb`: Quick-Init UCB over K-subsets (GDA, Algorithm 1; ALGORITHMS section 5).
+
+A cold start plays every client once, in random groups of K. Then an arm's index is
+its mean reward + mu sqrt(ln t / count); an arm that was never played has the mean of
+its members' scores as its mean, and count 1. The best index is played for a slot. The
+choices are exactly those of the algorithm that enumerates C(N, K) arms; ties go to the
+larger exact sum of members' scores, then to the smaller ascending client tuple.
+
+Who is not available, not visible or priced above an edge's budget is in no arm this
+round. Members that the budgets cannot pay together are dropped; credited is who really
+played, and only sets of K clients are arms: choose K such that K clients can be paid.
+
+With the paper's mu = 1 (`quick-init-ucb-paper`) no arm is ever played twice in 500
+slots; it walks down the enumeration. Small mu returns to what was good.
+"""
+
+import math
+from bisect import bisect_right
+
+import numpy as np
+
+from . import arms, cold_start, slots
+from .arms import ArmTable, keys_of
+from .base import (
+    OPINIONS,
+    BoolArray,
+    Feedback,
+    IntArray,
+    RoundView,
+    Selection,
+    State,
+    checked_state,
+)
+from .cold_start import ColdStart, Scores
+from .selection import explained
+from .slots import Slot, candidates, check_set, take
+from .subset_enumeration import ExactArray, Played, best_unplayed
+
+_NAME = "quick-init-ucb"
+_Exact = tuple[Scores, Played, IntArray]
+_LAYOUT: dict[str, type[np.generic]] = {**slots.LAYOUT, **arms.LAYOUT, **cold_start.LAYOUT}
+
+
+class QuickInitUcbPolicy:
+    """Quick-Init UCB with a small mu.
+
+    Cold start: lazily drawn random groups of clients that were in none, the last
+    topped up from earlier ones; it ends for good when no such client can be chosen.
+    A group without an opinion is retried once. Clients of a group that failed twice,
+    and those who join later, are one class of their own that scores the mean of all
+    other clients' scores; being played later does not change a score.
+
+    Args:
+        clients_per_round: K.
+        mu: Weight of exploration.
+        slot_rounds: L, rounds with one set of clients.
+    """
+
+    needs: frozenset[str] = frozenset({OPINIONS})
+
+    def __init__(
+        self, *, clients_per_round: int = 5, mu: float = 0.01, slot_rounds: int = 1
+    ) -> None:
+        check_set(_NAME, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
+        self._size = clients_per_round
+        self._mu = mu
+        self._slot = Slot(slot_rounds)
+        self._arms = ArmTable(clients_per_round)
+        self._cold = ColdStart()
+        self._cache: tuple[int, _Exact] | None = None
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Continue the slot, or start the cold start's next group, or the best arm."""
+        there = candidates(view)
+        notes = {"slot": float(self._slot.t), "cold": 0.0}
+        if len(self._slot.running):
+            return explained(view, take(view, self._slot.running, self._size), notes=notes)
+        group = self._cold.draw(there, self._size, rng)
+        if group is not None:
+            notes["cold"] = 1.0
+            return explained(view, take(view, group, self._size), notes=notes)
+        exact = self._exact(len(there))
+        best = self._best(there, exact, notes)
+        scores = exact[0]
+        pairs = take(view, best, self._size)
+        return explained(view, pairs, scores.means[view.pair_client], notes)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Count the round; at the end of a slot, credit the arm that was played."""
+        clients = self._slot.advance(feedback)
+        if not len(clients):
+            return
+        reward = slots.reward(feedback.opinions)
+        if not self._cold.warm:
+            there = candidates(feedback.view)
+            if self._cold.learn(clients, reward, there):
+                self._arms.credit(clients, reward)
+                return
+        if math.isnan(reward) or len(clients) != self._size:
+            return
+        scores, played, ranked = self._exact(len(feedback.view.client_price))
+        total = scores.totals(clients[np.newaxis])
+        if self._arms.credit(clients, reward, scores.mean(int(total[0]), self._size)):
+            totals = np.concatenate((played.totals, total))
+            at = bisect_right(ranked, -total[0], key=lambda row: -totals[row])
+            ranked = np.insert(ranked, at, len(played.totals))
+            self._remember(scores, totals, ranked)
+
+    def state(self) -> State:
+        """Return the slot, the arms and the cold start."""
+        return {**self._slot.state(), **self._arms.state(), **self._cold.state()}
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: The state is of another policy, or of another K or L.
+        """
+        arrays = checked_state(_NAME, state, _LAYOUT)
+        self._slot.restore(_NAME, arrays)
+        self._arms.restore(_NAME, arrays)
+        self._cold.restore(_NAME, arrays)
+        self._cache = None
+
+    def _exact(self, total: int) -> _Exact:
+        """Return the scores of `total` clients, the arms' exact sums, and their ranking."""
+        if self._cache is not None:
+            version, exact = self._cache
+            now = (self._cold.version, total, len(self._arms))
+            if (version, len(exact[0].level), len(exact[2])) == now:
+                return exact
+        scores = self._cold.scores(total)
+        totals = scores.totals(self._arms.members)
+        ranked = sorted(range(len(totals)), key=totals.tolist().__getitem__, reverse=True)
+        return self._remember(scores, totals, np.array(ranked, dtype=np.int64))
+
+    def _remember(self, scores: Scores, totals: ExactArray, ranked: IntArray) -> _Exact:
+        """Keep what follows from the state until the state moves on."""
+        exact = scores, Played(self._arms.members, totals, self._arms.keys), ranked
+        self._cache = self._cold.version, exact
+        return exact
+
+    def _best(self, there: BoolArray, exact: _Exact, notes: dict[str, float]) -> IntArray:
+        """Return the arm of the highest index, its clients by (-score, index)."""
+        scores, played, ranked = exact
+        line = scores.line(there)
+        size, t = self._size, self._slot.t
+        if len(line.clients) <= size:
+            return line.clients
+        inside = self._arms.inside(there)
+        rows = ranked[inside[ranked]]
+        new = best_unplayed(line, size, played, rows)
+        options: list[tuple[float, int, bytes]] = []
+        if new is not None:
+            key = keys_of(new.clients[np.newaxis].astype(np.int32))[0]
+            index = scores.mean(new.total, size) + self._mu * math.sqrt(math.log(t))
+            options.append((-index, -new.total, key))
+        if len(rows):
+            known = self._arms.index(rows, self._mu, t)
+            top = rows[known == known.max()]
+            keys = keys_of(played.members[top])
+            options += [
+                (-float(known.max()), -int(total), key)
+                for total, key in zip(played.totals[top], keys, strict=True)
+            ]
+        chosen = min(options)
+        notes["index"], notes["explore"] = -chosen[0], float(chosen[2] not in played.keys)
+        clients = np.frombuffer(chosen[2], dtype=">i4").astype(np.int64)
+        return clients[np.argsort(scores.level[clients], kind="stable")]
+
+
+class QuickInitUcbPaperPolicy(QuickInitUcbPolicy):
+    """Quick-Init UCB with the paper's mu; see `QuickInitUcbPolicy`.
+
+    Args:
+        clients_per_round: K.
+        mu: Weight of exploration.
+        slot_rounds: L, rounds with one set of clients.
+    """
+
+    def __init__(
+        self, *, clients_per_round: int = 5, mu: float = 1.0, slot_rounds: int = 1
+    ) -> None:
+        super().__init__(clients_per_round=clients_per_round, mu=mu, slot_rounds=slot_rounds)

@@ -1,0 +1,110 @@
+"""`ucb`: classic UCB over K-subsets, the baseline of GDA (ALGORITHMS section 5).
+
+One pull per arm first, in a seeded random order that is drawn as it goes; with
+C(20, 5) = 15504 arms that lasts longer than most runs, which is why Quick-Init exists.
+Then the arm of the largest mean + mu sqrt(ln t / count), ties to the smaller ascending
+client tuple. Only arms of clients that can be chosen this round count.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+from . import arms, slots
+from .arms import ArmTable
+from .base import (
+    OPINIONS,
+    BoolArray,
+    Feedback,
+    IntArray,
+    RoundView,
+    Selection,
+    State,
+    checked_state,
+)
+from .selection import explained
+from .slots import Slot, candidates, check_set, take
+
+_NAME = "ucb"
+_LAYOUT: dict[str, type[np.generic]] = {**slots.LAYOUT, **arms.LAYOUT}
+
+
+class UcbPolicy:
+    """UCB over K-subsets, every arm once first.
+
+    Args:
+        clients_per_round: K.
+        mu: Weight of exploration.
+        slot_rounds: L, rounds with one set of clients.
+    """
+
+    needs: frozenset[str] = frozenset({OPINIONS})
+
+    def __init__(
+        self, *, clients_per_round: int = 5, mu: float = 1.0, slot_rounds: int = 1
+    ) -> None:
+        check_set(_NAME, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
+        self._size = clients_per_round
+        self._mu = mu
+        self._slot = Slot(slot_rounds)
+        self._arms = ArmTable(clients_per_round)
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Continue the slot, or start a new arm, or the best of all."""
+        there = candidates(view)
+        notes = {"slot": float(self._slot.t)}
+        clients = self._slot.running
+        if not len(clients):
+            clients = self._next(there, rng, notes)
+        return explained(view, take(view, clients, self._size), notes=notes)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Count the round; at the end of a slot, credit the arm that was played."""
+        clients = self._slot.advance(feedback)
+        self._arms.credit(clients, slots.reward(feedback.opinions))
+
+    def state(self) -> State:
+        """Return the slot and the arms."""
+        return {**self._slot.state(), **self._arms.state()}
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: The state is of another policy, or of another K or L.
+        """
+        arrays = checked_state(_NAME, state, _LAYOUT)
+        self._slot.restore(_NAME, arrays)
+        self._arms.restore(_NAME, arrays)
+
+    def _next(
+        self, there: BoolArray, rng: np.random.Generator, notes: dict[str, float]
+    ) -> IntArray:
+        """Return the clients of the next slot's arm."""
+        clients = np.flatnonzero(there).astype(np.int64)
+        if len(clients) <= self._size:
+            return clients
+        rows = np.flatnonzero(self._arms.inside(there)).astype(np.int64)
+        total = math.comb(len(clients), self._size)
+        notes["explore"] = float(len(rows) < total)
+        if len(rows) < total:
+            return self._unplayed(clients, len(rows), total, rng)
+        index = self._arms.index(rows, self._mu, self._slot.t)
+        notes["index"] = float(index.max())
+        top = self._arms.members[rows[index == index.max()]].tolist()
+        return np.array(min(top), dtype=np.int64)
+
+    def _unplayed(
+        self, clients: IntArray, played: int, total: int, rng: np.random.Generator
+    ) -> IntArray:
+        """Draw uniformly among the arms of these clients that were never played."""
+        if total > 2 * played:
+            while True:  # at least every second draw is new
+                arm = np.sort(rng.choice(clients, self._size, replace=False))
+                if self._arms.row(arm) is None:
+                    return arm
+        skip = int(rng.integers(total - played))
+        every = itertools.combinations(clients.tolist(), self._size)
+        new = (arm for arm in every if self._arms.row(np.array(arm)) is None)
+        return np.array(next(itertools.islice(new, skip, None)), dtype=np.int64)

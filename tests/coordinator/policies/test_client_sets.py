@@ -1,0 +1,105 @@
+"""The baselines of GDA: ucb over subsets, round-robin, fixed."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.policies.fixed import FixedPolicy
+from fedagent_coordinator.policies.quick_init import QuickInitUcbPolicy
+from fedagent_coordinator.policies.round_robin import RoundRobinPolicy
+from fedagent_coordinator.policies.ucb import UcbPolicy
+from fedagent_coordinator.records import pack_arrays, unpack_arrays
+
+from .town import SEED, chosen, play, same, town
+
+
+def test_ucb_pulls_every_arm_once_first_in_a_seeded_order() -> None:
+    def order(seed: int) -> list[tuple[int, ...]]:
+        policy = UcbPolicy(clients_per_round=3)
+        return [tuple(play(policy, town(t, 6), 0.5, seed=seed)) for t in range(1, 21)]
+
+    assert sorted(order(SEED)) == sorted(combinations(range(6), 3))
+    assert order(SEED) == order(SEED) != order(SEED + 1)
+
+
+def test_ucb_starts_where_arms_cannot_be_counted() -> None:
+    assert len(play(UcbPolicy(clients_per_round=50), town(1, 100_000), 0.5)) == 50
+
+
+def test_ucb_then_takes_the_largest_index() -> None:
+    policy = UcbPolicy(clients_per_round=2, mu=0.4)
+    rng = np.random.default_rng(2)
+    pulls: dict[tuple[int, ...], list[float]] = {arm: [] for arm in combinations(range(4), 2)}
+    for t in range(1, 60):
+        arm = tuple(chosen(policy, town(t, 4)))
+        if t > len(pulls):
+
+            def key(arm: tuple[int, ...], t: int = t) -> tuple[float, tuple[int, ...]]:
+                got = pulls[arm]
+                return -(sum(got) / len(got) + 0.4 * math.sqrt(math.log(t) / len(got))), arm
+
+            assert arm == min(pulls, key=key)
+        reward = round(float(rng.random()), 3)
+        pulls[arm].append(reward)
+        assert tuple(play(policy, town(t, 4), reward)) == arm
+    assert min(map(len, pulls.values())) < max(map(len, pulls.values()))
+
+
+def test_ucb_pulls_only_arms_of_who_is_there() -> None:
+    policy = UcbPolicy(clients_per_round=2)
+    away = [True, True, False, True]
+    arms = [tuple(play(policy, town(t, 4, there=away), 0.5)) for t in (1, 2, 3)]
+    assert sorted(arms) == [(0, 1), (0, 3), (1, 3)]
+    assert play(policy, town(4, 4, there=[False, True, False, False]), 0.5) == [1]
+
+
+@pytest.mark.parametrize("stop", range(1, 16))
+def test_ucb_continues_bit_equal(stop: int) -> None:
+    original = UcbPolicy(clients_per_round=2, slot_rounds=3, mu=0.1)
+    restored = UcbPolicy(clients_per_round=2, slot_rounds=3, mu=0.1)
+    for t in range(1, stop):
+        play(original, town(t, 4), t % 7 / 7)
+    restored.restore(unpack_arrays(pack_arrays(original.state())))
+    for t in range(stop, stop + 30):
+        assert play(original, town(t, 4), t % 5 / 5) == play(restored, town(t, 4), t % 5 / 5)
+        assert same(original.state(), restored.state())
+
+
+def test_ucb_refuses_a_state_of_quick_init() -> None:
+    with pytest.raises(StateError):
+        UcbPolicy().restore(QuickInitUcbPolicy().state())
+
+
+def test_round_robin_takes_blocks_in_turn_for_a_slot_each() -> None:
+    policy = RoundRobinPolicy(clients_per_round=3, slot_rounds=2)
+    blocks = [chosen(policy, town(t, 7)) for t in range(1, 8)]
+    assert blocks == [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5], [6], [6], [0, 1, 2]]
+
+
+def test_round_robin_takes_predefined_sets_and_nobody_instead_of_who_is_away() -> None:
+    policy = RoundRobinPolicy(sets=[[0, 1, 10, 15, 19], [2, 3]])
+    assert chosen(policy, town(1, 20)) == [0, 1, 10, 15, 19]
+    assert chosen(policy, town(2, 20)) == [2, 3]
+    assert chosen(policy, town(3, 12)) == [0, 1, 10]
+    away = [c != 2 for c in range(20)]
+    assert chosen(policy, town(4, 20, there=away)) == [3]
+
+
+def test_fixed_takes_its_set_while_it_fits() -> None:
+    assert chosen(FixedPolicy(), town(1, 20)) == [0, 1, 2, 3, 4]
+    policy = FixedPolicy(clients=[7, 2, 5])
+    assert chosen(policy, town(1, 8)) == [2, 5, 7]
+    assert chosen(policy, town(1, 8, price=4, budget=9)) == [2, 7]
+
+
+@pytest.mark.parametrize("clients", [[], [-1], [3, 3]])
+def test_a_set_that_is_none_is_refused(clients: list[int]) -> None:
+    with pytest.raises(ParameterError):
+        FixedPolicy(clients=clients)
+    with pytest.raises(ParameterError):
+        RoundRobinPolicy(sets=[clients])
+    with pytest.raises(ParameterError):
+        RoundRobinPolicy(sets=[])

@@ -1,0 +1,279 @@
+"""Quick-Init UCB makes the enumerated algorithm's choices, and survives a real fleet."""
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.policies.quick_init import QuickInitUcbPaperPolicy, QuickInitUcbPolicy
+from fedagent_coordinator.records import pack_arrays, unpack_arrays
+
+from .town import SEED, chosen, play, result, same, town
+
+NAN = math.nan
+REWARDS = st.one_of(
+    st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, NAN]), st.floats(0, 1, allow_subnormal=True)
+)
+Arm = tuple[int, ...]
+
+
+@dataclass
+class Enumerated:
+    """The algorithm as written: every arm is listed, every round."""
+
+    size: int
+    mu: float
+    t: int = 1
+    groups: list[tuple[Arm, float]] = field(default_factory=list)
+    covered: set[int] = field(default_factory=set)
+    retry: set[int] = field(default_factory=set)
+    warm: bool = False
+    mean: dict[Arm, float] = field(default_factory=dict)
+    count: dict[Arm, int] = field(default_factory=dict)
+
+    def cold(self, there: set[int]) -> bool:
+        return not self.warm and bool(there & self.retry or there - self.covered)
+
+    def scores(self, clients: int) -> list[Fraction]:
+        its = [[Fraction(r) for group, r in self.groups if c in group] for c in range(clients)]
+        known = [sum(rewards) / Fraction(len(rewards)) for rewards in its if rewards]
+        other = sum(known) / Fraction(len(known)) if known else Fraction(0)
+        return [sum(rewards) / Fraction(len(rewards)) if rewards else other for rewards in its]
+
+    def best(self, there: set[int], clients: int) -> Arm:
+        if len(there) <= self.size:
+            return tuple(sorted(there))
+        score = self.scores(clients)
+
+        scale = math.lcm(*(s.denominator for s in score))
+        whole = [int(s * scale) for s in score]
+
+        def key(arm: Arm) -> tuple[float, int, Arm]:
+            total = sum(map(whole.__getitem__, arm))
+            mean = self.mean.get(arm, total / (self.size * scale))
+            index = mean + self.mu * math.sqrt(math.log(self.t) / self.count.get(arm, 1))
+            return -index, -total, arm
+
+        return min(map(key, combinations(sorted(there), self.size)))[2]
+
+    def learn(self, arm: Arm, reward: float, there: set[int], clients: int) -> None:
+        prior = None
+        retried = not self.warm and bool(self.retry) and set(arm) <= self.retry
+        if self.warm or (set(arm) <= self.covered and not retried):
+            self.warm, self.retry = True, set()
+            total = sum((self.scores(clients)[c] for c in arm), Fraction(0))
+            prior = float(total / self.size)
+        elif math.isnan(reward) and not retried:
+            self.retry = set(arm)
+        else:
+            if not math.isnan(reward):
+                self.groups.append((arm, reward))
+            self.retry -= self.retry if retried else set()
+            self.covered |= set(arm)
+            self.warm = not self.retry and there <= self.covered
+        self.t += 1
+        if math.isnan(reward) or len(arm) != self.size:
+            return
+        if arm in self.mean:
+            count = self.count[arm]
+            self.mean[arm] = (self.mean[arm] * count + reward) / (count + 1)
+            self.count[arm] += 1
+        elif prior is None:
+            self.mean[arm], self.count[arm] = reward, 1
+        else:
+            self.mean[arm], self.count[arm] = (prior + reward) / 2, 2
+
+
+def follow(
+    policy: QuickInitUcbPolicy,
+    model: Enumerated,
+    rounds: list[tuple[list[bool], float]],
+    seed: int = SEED,
+) -> list[Arm]:
+    """Play both; every choice after the cold start must be the same."""
+    arms = []
+    for t, (there, reward) in enumerate(rounds, start=1):
+        view = town(t, len(there), there=there)
+        here = {c for c, is_there in enumerate(there) if is_there}
+        got = tuple(chosen(policy, view, seed))
+        if not model.cold(here):
+            assert got == model.best(here, len(there))
+        elif model.retry & here:
+            assert set(got) == model.retry & here
+        else:
+            fresh = here - model.covered
+            assert len(got) == min(model.size, len(here))
+            assert set(got) <= fresh if len(fresh) >= model.size else fresh <= set(got)
+        policy.learn(result(view, got, reward))
+        if got:
+            model.learn(got, reward, here, len(there))
+        arms.append(got)
+    return arms
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), clients=st.integers(1, 9), seed=st.integers(0, 99))
+def test_choices_are_those_of_the_enumerated_algorithm(
+    data: st.DataObject, clients: int, seed: int
+) -> None:
+    size = data.draw(st.integers(1, clients + 1))
+    mu = data.draw(st.sampled_from([0.0, 0.01, 0.3, 1.0]))
+    rewards = data.draw(st.lists(REWARDS, min_size=1, max_size=40))
+    policy = QuickInitUcbPolicy(clients_per_round=size, mu=mu)
+    follow(policy, Enumerated(size, mu), [([True] * clients, r) for r in rewards], seed)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), size=st.integers(1, 4), mu=st.sampled_from([0.0, 0.01, 1.0]))
+def test_choices_are_the_same_while_clients_come_and_go(
+    data: st.DataObject, size: int, mu: float
+) -> None:
+    rounds, known = [], 0
+    for _ in range(data.draw(st.integers(1, 30))):
+        known += data.draw(st.sampled_from([0, 0, 0, 1])) if known else 5
+        there = data.draw(st.lists(st.booleans(), min_size=known, max_size=known))
+        rounds.append((there, data.draw(REWARDS)))
+    follow(QuickInitUcbPolicy(clients_per_round=size, mu=mu), Enumerated(size, mu), rounds)
+
+
+@pytest.mark.parametrize("digits", [1, 17])
+@pytest.mark.parametrize("mu", [0.01, 1.0])
+@pytest.mark.parametrize(("clients", "size"), [(20, 5), (14, 7), (190, 2)])
+def test_thousands_of_arms(clients: int, size: int, mu: float, digits: int) -> None:
+    rng = np.random.default_rng(3)
+    rewards = np.round(rng.random(clients // size + 25), digits).tolist()
+    policy = QuickInitUcbPolicy(clients_per_round=size, mu=mu)
+    follow(policy, Enumerated(size, mu), [([True] * clients, r) for r in rewards])
+
+
+def test_with_the_papers_mu_no_arm_is_played_twice_and_with_ours_some_are() -> None:
+    # The best group of the cold start has count 1 and the best mean: it comes again, once.
+    def distinct(policy: QuickInitUcbPolicy) -> int:
+        rng = np.random.default_rng(1)
+        value = np.r_[np.full(5, 0.9), np.full(15, 0.6)]
+        arms = set()
+        for t in range(1, 501):
+            view = town(t, 20)
+            arm = chosen(policy, view)
+            noisy = float(np.clip(value[arm].mean() + rng.normal(0, 0.01), 0, 1))
+            policy.learn(result(view, arm, noisy))
+            if t > 4:
+                arms.add(tuple(arm))
+        return len(arms)
+
+    assert distinct(QuickInitUcbPaperPolicy()) == 496
+    assert distinct(QuickInitUcbPolicy()) < 450
+
+
+def test_the_cold_start_plays_everybody_once_and_tops_the_last_group_up() -> None:
+    policy = QuickInitUcbPolicy(clients_per_round=5)
+    groups = [play(policy, town(t, 12), 0.5) for t in (1, 2, 3)]
+    assert [len(group) for group in groups] == [5, 5, 5]
+    assert not set(groups[0]) & set(groups[1])
+    assert sorted({*groups[0], *groups[1], *groups[2]}) == list(range(12))
+    assert bool(policy.state()["warm"][0])
+    other = QuickInitUcbPolicy(clients_per_round=5)
+    assert groups != [play(other, town(t, 12), 0.5, seed=SEED + 1) for t in (1, 2, 3)]
+
+
+def test_a_group_without_opinion_is_retried_once_then_scores_the_mean() -> None:
+    policy = QuickInitUcbPolicy(clients_per_round=2, mu=0.0)
+    first = play(policy, town(1, 6), 0.8)
+    failing = play(policy, town(2, 6), NAN)
+    assert play(policy, town(3, 6), NAN) == failing
+    last = play(policy, town(4, 6), 0.2)
+    assert sorted([*first, *failing, *last]) == list(range(6))
+    scores = policy.select(town(5, 6), np.random.default_rng(0)).scores
+    assert np.unique(scores[failing]) == pytest.approx([0.5])
+    assert np.unique(scores[first]) == pytest.approx([0.8])
+
+
+def test_who_joins_later_scores_the_mean_of_the_others() -> None:
+    policy = QuickInitUcbPolicy(clients_per_round=2, mu=0.0)
+    groups = {reward: play(policy, town(t, 4), reward) for t, reward in ((1, 1.0), (2, 0.0))}
+    view = town(3, 7)
+    scores = policy.select(view, np.random.default_rng(0)).scores
+    assert scores[4:].tolist() == [0.5, 0.5, 0.5]
+    assert chosen(policy, view) == groups[1.0]
+
+
+def test_a_slot_keeps_its_set_and_credits_who_played_last() -> None:
+    policy = QuickInitUcbPolicy(clients_per_round=2, slot_rounds=3, mu=0.0)
+    rounds = [play(policy, town(t, 4), 0.1 * t) for t in range(1, 7)]
+    assert rounds[0] == rounds[1] == rounds[2] != rounds[3] == rounds[4] == rounds[5]
+    assert policy.state()["group_rewards"].tolist() == [0.1 * 3, 0.1 * 6]
+    best = play(policy, town(7, 4), NAN)
+    away = [c != best[0] for c in range(4)]
+    assert play(policy, town(8, 4, there=away), NAN) == best[1:]
+    assert chosen(policy, town(9, 4)) == best
+    before = policy.state()
+    policy.learn(result(town(9, 4, there=away), best[1:], 0.9))
+    after = policy.state()
+    assert np.array_equal(before["arm_mean"], after["arm_mean"])  # another set: no arm of K
+    assert after["slot"].tolist() == [3, 0]
+
+
+def test_another_set_than_was_wanted_is_the_arm_that_is_credited() -> None:
+    policy = QuickInitUcbPolicy(clients_per_round=2, mu=0.0)
+    for t in (1, 2):
+        play(policy, town(t, 4), 0.5)
+    wanted = chosen(policy, town(3, 4))
+    played = [c for c in range(4) if c not in wanted]
+    policy.learn(result(town(3, 4), played, 1.0))
+    assert chosen(policy, town(4, 4)) == played
+
+
+def test_budgets_drop_who_does_not_fit() -> None:
+    policy = QuickInitUcbPolicy(clients_per_round=4)
+    for t in range(1, 20):
+        assert len(play(policy, town(t, 9, price=3, budget=10), 0.5)) == 3
+    assert play(policy, town(20, 9, price=11, budget=10), 0.5) == []
+
+
+@pytest.mark.parametrize("stop", range(1, 26))
+def test_a_state_continues_bit_equal_from_any_moment(stop: int) -> None:
+    def round_(policy: QuickInitUcbPolicy, t: int) -> list[int]:
+        rng = np.random.default_rng(t)
+        there = (rng.random(8 + t // 10) < 0.9).tolist()
+        opinion = NAN if rng.random() < 0.2 else float(rng.random())
+        return play(policy, town(t, len(there), there=there), opinion)
+
+    def make() -> QuickInitUcbPolicy:
+        return QuickInitUcbPolicy(clients_per_round=3, slot_rounds=2, mu=0.1)
+
+    original, restored = make(), make()
+    for t in range(1, stop):
+        round_(original, t)
+    restored.restore(unpack_arrays(pack_arrays(original.state())))
+    for t in range(stop, stop + 40):
+        assert round_(original, t) == round_(restored, t)
+        assert same(original.state(), restored.state())
+
+
+def test_a_state_of_other_parameters_is_refused() -> None:
+    policy = QuickInitUcbPolicy(clients_per_round=2, slot_rounds=3)
+    play(policy, town(1, 6), 0.5)
+    play(policy, town(2, 6), 0.5)
+    with pytest.raises(StateError):
+        QuickInitUcbPolicy(clients_per_round=3, slot_rounds=3).restore(policy.state())
+    with pytest.raises(StateError):
+        QuickInitUcbPolicy(clients_per_round=2, slot_rounds=2).restore(policy.state())
+    broken = {**policy.state(), "group_sizes": np.array([7], dtype=np.int64)}
+    with pytest.raises(StateError):
+        QuickInitUcbPolicy(clients_per_round=2, slot_rounds=3).restore(broken)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [("clients_per_round", 0), ("slot_rounds", 0), ("mu", -0.1), ("mu", NAN)],
+)
+def test_parameters_out_of_range_are_named(parameter: str, value: float) -> None:
+    with pytest.raises(ParameterError) as caught:
+        QuickInitUcbPolicy(**{parameter: value})  # type: ignore[arg-type]
+    assert caught.value.parameter == parameter
