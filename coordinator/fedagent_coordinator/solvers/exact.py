@@ -1,0 +1,227 @@
+"""`exact`: the assignment problem as a 0/1 program on HiGHS (ALGORITHMS section 2).
+
+For oracles and tests: a few hundred pairs are proved in well under a second,
+thousands are not. The optimum of the linear value is also the optimum of its
+`sqrt-total` (the root rises with the sum), not of `sqrt-per-edge`.
+
+HiGHS computes with tolerances and money is exact. What it returns is checked in
+integers; a set that overspends an edge is excluded by a cover inequality, which no
+feasible set violates, and the search is repeated.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedagent_coordinator.errors import ParameterError, PolicyError
+from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_coordinator.quiet import quiet_c_stdout
+
+from .base import Assignment, Solution
+from .density import DensitySolver
+
+_NAME = "exact"
+_BITS = 10
+"""Largest cost of an edge and largest value as HiGHS sees them: 2^10.
+
+HiGHS stops within 1e-6 of the optimum and ignores what is below 1e-9: values down to
+1e-9 of the largest one count, costs down to 1e-12 of the largest.
+"""
+_MAX_CUTS = 20
+"""Searches after the first one; one instance in some dozens that provoke it needs one."""
+_OPTIMAL = 0
+
+
+class MissingPackageError(PolicyError):
+    """Raised when an optional package is needed that is not installed."""
+
+    def __init__(self, name: str, package: str) -> None:
+        super().__init__(name, package)
+        self.name = name
+        self.package = package
+
+    def __str__(self) -> str:
+        return f"{self.name} needs {self.package}: python -m pip install '{self.package}'"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one search found: rows (or None), whether proved, an upper bound."""
+
+    rows: IntArray | None
+    proved: bool
+    bound: float
+
+
+class ExactSolver:
+    """Optimal solutions within a time limit; after it the best known.
+
+    Deterministic unless the time limit hits.
+
+    Args:
+        time_limit_s: Seconds for the first search; all repeated ones together get as
+            much again.
+        mip_gap: Relative gap at which a solution is good enough; 0 for the optimum.
+
+    Raises:
+        ParameterError: A parameter is out of range.
+        MissingPackageError: scipy is not installed.
+    """
+
+    def __init__(self, *, time_limit_s: float = 10.0, mip_gap: float = 0.0) -> None:
+        if not 0 < time_limit_s < math.inf:
+            raise ParameterError(_NAME, "time_limit_s", f"is {time_limit_s}, must be > 0")
+        if not 0 <= mip_gap < math.inf:
+            raise ParameterError(_NAME, "mip_gap", f"is {mip_gap}, must be >= 0")
+        try:
+            from scipy import optimize, sparse  # noqa: PLC0415  # optional, and slow to import
+        except ImportError as error:
+            raise MissingPackageError(_NAME, "scipy>=1.11") from error
+        self._time_limit_s = float(time_limit_s)
+        self._mip_gap = float(mip_gap)
+        self._optimize: Any = optimize  # scipy has no types
+        self._sparse: Any = sparse
+
+    def solve(self, problem: Assignment) -> Solution:
+        """Return the optimum, or the best solution known when the time is over.
+
+        `bound` is at least the optimum up to 1e-9 of the largest value; it is `value`,
+        up to rounding, when the solution is proved.
+        """
+        fits = (problem.value > 0) & (problem.cost <= problem.budget[problem.edge])
+        rows = np.flatnonzero(fits).astype(np.int64)
+        if not len(rows):
+            return Solution(pairs=rows, value=0.0, bound=0.0)
+        covers: list[tuple[IntArray, int]] = []
+        bound = _loose_bound(problem, rows)
+        limit = self._time_limit_s
+        for _ in range(_MAX_CUTS + 1):
+            answer = self._search(problem, rows, covers, limit)
+            bound = min(bound, answer.bound)
+            broken = _covers(problem, rows, answer.rows)
+            if not broken or not answer.proved:
+                break
+            covers += broken
+            limit = self._time_limit_s / _MAX_CUTS
+        best = None if answer.rows is None else repaired(problem, answer.rows)
+        if best is None or broken or not answer.proved or self._mip_gap > 0:
+            other = DensitySolver().solve(problem).pairs
+            best = other if best is None else max(best, other, key=lambda p: _total(problem, p))
+        value = _total(problem, best)
+        return Solution(pairs=best, value=value, bound=max(value, bound))
+
+    def _search(
+        self,
+        problem: Assignment,
+        rows: IntArray,
+        covers: list[tuple[IntArray, int]],
+        limit_s: float,
+    ) -> _Answer:
+        """Let HiGHS search once."""
+        value, exponent = _scaled(problem.value[rows])
+        matrix, upper = self._constraints(problem, rows, covers)
+        with quiet_c_stdout():
+            result = self._optimize.milp(
+                -value,
+                integrality=np.ones(len(rows)),
+                bounds=self._optimize.Bounds(0, 1),
+                constraints=self._optimize.LinearConstraint(matrix, -np.inf, upper),
+                options={"disp": False, "time_limit": limit_s, "mip_rel_gap": self._mip_gap},
+            )
+        dual = result.mip_dual_bound
+        return _Answer(
+            rows=None if result.x is None else rows[np.asarray(result.x) > 0.5],
+            proved=result.status == _OPTIMAL,
+            bound=math.inf if dual is None else math.ldexp(-float(dual), -exponent),
+        )
+
+    def _constraints(
+        self, problem: Assignment, rows: IntArray, covers: list[tuple[IntArray, int]]
+    ) -> tuple[Any, FloatArray]:
+        """Return the sparse matrix over `rows` and its upper limits.
+
+        One row per edge, per client and per cover. Powers of two scale without
+        rounding; only whole multiples of an edge's greatest common divisor can be spent.
+        """
+        _, edge = np.unique(problem.edge[rows], return_inverse=True)
+        _, client = np.unique(problem.client[rows], return_inverse=True)
+        column = np.arange(len(rows))
+        budget = np.zeros(int(edge.max()) + 1, dtype=np.int64)
+        budget[edge] = problem.budget[problem.edge[rows]]
+        unit, largest = np.zeros((2, len(budget)), dtype=np.int64)
+        np.gcd.at(unit, edge, problem.cost[rows])
+        np.maximum.at(largest, edge, problem.cost[rows])
+        unit = np.maximum(unit, 1)
+        shift = _BITS - np.frexp((largest // unit).astype(np.float64))[1]
+        cost = np.ldexp((problem.cost[rows] // unit[edge]).astype(np.float64), shift[edge])
+        spent = self._sparse.csr_matrix((cost, (edge, column)))
+        once = self._sparse.csr_matrix((np.ones(len(rows)), (client, column)))
+        blocks, limits = [spent, once], [np.ldexp((budget // unit).astype(np.float64), shift)]
+        limits.append(np.ones(once.shape[0]))
+        for members, most in covers:
+            ones, zeros = np.ones(len(members)), np.zeros(len(members), dtype=np.int64)
+            shape = (1, len(rows))
+            blocks.append(self._sparse.csr_matrix((ones, (zeros, members)), shape=shape))
+            limits.append(np.array([float(most)]))
+        return self._sparse.vstack(blocks, format="csr"), np.concatenate(limits)
+
+
+def repaired(problem: Assignment, pairs: IntArray) -> IntArray:
+    """Drop the least dense pairs of overspent edges until all budgets hold; int64[S] ascending."""
+    density = problem.value[pairs] / np.maximum(problem.cost[pairs], 1)
+    left = problem.budget.tolist()
+    busy: set[int] = set()
+    kept = []
+    for pair in pairs[np.argsort(-density, kind="stable")].tolist():
+        edge, client, cost = (
+            int(column[pair]) for column in (problem.edge, problem.client, problem.cost)
+        )
+        if cost <= left[edge] and client not in busy:
+            left[edge] -= cost
+            busy.add(client)
+            kept.append(pair)
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def _covers(
+    problem: Assignment, rows: IntArray, pairs: IntArray | None
+) -> list[tuple[IntArray, int]]:
+    """Return an extended cover of each overspent edge: positions in `rows`, how many may be in.
+
+    The dearest chosen pairs that overspend together (the cover), and every pair at the
+    edge that costs no less than the dearest: fewer of them all than the cover has fit.
+    """
+    found: list[tuple[IntArray, int]] = []
+    if pairs is None:
+        return found
+    for edge in np.unique(problem.edge[pairs]).tolist():
+        chosen = pairs[problem.edge[pairs] == edge]
+        chosen = chosen[np.argsort(-problem.cost[chosen], kind="stable")]
+        over = np.cumsum(problem.cost[chosen]) > problem.budget[edge]
+        if over.any():
+            most = int(np.argmax(over))
+            dear = problem.cost[rows] >= problem.cost[chosen[0]]
+            in_cover = np.isin(rows, chosen[: most + 1])
+            members = np.flatnonzero(in_cover | (dear & (problem.edge[rows] == edge)))
+            found.append((members.astype(np.int64), most))
+    return found
+
+
+def _loose_bound(problem: Assignment, rows: IntArray) -> float:
+    """Return an upper bound for when HiGHS has none: every client's best pair, all paid for."""
+    best = np.zeros(int(problem.client[rows].max()) + 1)
+    np.maximum.at(best, problem.client[rows], problem.value[rows])
+    return float(best.sum())
+
+
+def _scaled(value: FloatArray) -> tuple[FloatArray, int]:
+    """Return positive values times 2^e, the largest just below 2^10, and e."""
+    exponent = _BITS - int(np.frexp(value.max())[1])
+    return np.ldexp(value, exponent), exponent
+
+
+def _total(problem: Assignment, pairs: IntArray) -> float:
+    """Return the value of these pairs."""
+    return float(problem.value[pairs].sum())

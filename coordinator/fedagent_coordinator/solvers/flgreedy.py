@@ -1,0 +1,162 @@
+"""`flgreedy`: threshold greedy of Badanidiyuru & Vondrak (ALGORITHMS section 2).
+
+For one matroid (a client trains once) and M knapsacks (the edges' budgets), and any
+monotone submodular utility. A density is guessed on a geometric grid; under a guess,
+value thresholds fall by 1 + epsilon and every pair is taken whose gain reaches both.
+The first pair that overflows its knapsack ends the guess: either it alone or what was
+taken before it is the candidate. (Thresholds start at the best single gain, so what
+was taken never loses to that one; the candidate is kept because the proof names it.)
+The best candidate is worth at least 1 / ((1 + epsilon)(2 + 2M)) of the optimum.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedagent_coordinator.errors import ParameterError
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
+
+from .base import Assignment, Solution
+from .utility import Utility, named_utility
+
+_NAME = "flgreedy"
+_BLOCK = 32
+"""How many items are looked at first in the search for the next one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Items:
+    """Pairs worth considering, by falling density; columns of length R.
+
+    `weight` is c / B of the pair's edge, its part of that knapsack.
+    """
+
+    row: IntArray
+    value: FloatArray
+    cost: IntArray
+    client: IndexArray
+    edge: IndexArray
+    weight: FloatArray
+
+
+class FlgreedySolver:
+    """Threshold greedy with a guarantee.
+
+    Args:
+        epsilon: Ratio of neighbouring thresholds and of neighbouring guesses, minus 1.
+        utility: Name of the utility, `linear`, `sqrt-total` or `sqrt-per-edge`, or one.
+
+    Raises:
+        ParameterError: `epsilon` is out of range.
+        UnknownNameError: No utility has the name.
+    """
+
+    def __init__(self, *, epsilon: float = 0.3, utility: str | Utility = "linear") -> None:
+        if not 0.001 <= epsilon <= 1:
+            raise ParameterError(_NAME, "epsilon", f"is {epsilon}, must be in [0.001, 1]")
+        self._epsilon = epsilon
+        self._utility = named_utility(utility) if isinstance(utility, str) else utility
+
+    def solve(self, problem: Assignment) -> Solution:
+        """Return the best set over all guesses; its value is that of the utility."""
+        items = _items(problem)
+        best, value = np.empty(0, dtype=np.int64), 0.0
+        if len(items.row):
+            alone = self._utility.gains(np.zeros(len(problem.budget)), items.edge, items.value)
+            for rho in self._guesses(items, float(alone.max())):
+                for pairs in self._candidates(problem, items, alone, rho):
+                    reached = self._utility.value(problem, pairs)
+                    if reached > value:
+                        best, value = pairs, reached
+        return Solution(pairs=np.sort(best), value=value)
+
+    def _guesses(self, items: _Items, top: float) -> list[float]:
+        """Return the densities to try.
+
+        The optimum lies between `top`, the best single gain, and `top` times the number
+        of clients: so does 2 OPT / (2 + 2M), the density that the proof wants.
+        """
+        edges, clients = len(np.unique(items.edge)), len(np.unique(items.client))
+        count = math.ceil(math.log(clients) / math.log1p(self._epsilon)) + 1
+        lowest = 2 * top / (2 + 2 * edges)
+        return [lowest * (1 + self._epsilon) ** k for k in range(count)]
+
+    def _candidates(
+        self, problem: Assignment, items: _Items, alone: FloatArray, rho: float
+    ) -> list[IntArray]:
+        """Return what one guess leads to: the set, and the pair that overflowed if one did."""
+        sums = np.zeros(len(problem.budget))
+        left = problem.budget.copy()
+        free = np.ones(int(items.client.max()) + 1, dtype=np.bool_)
+        taken: list[int] = []
+        least = rho * items.weight
+        alive = np.flatnonzero(alone >= least)
+        threshold = float(alone[alive].max(initial=0.0))
+        floor = self._epsilon / len(items.row) * float(alone.max())
+        while len(alive) and threshold >= floor:
+            gains = self._gains(sums, items, alive, free)
+            waiting = alive[gains >= threshold]
+            wanted = np.maximum(least[waiting], threshold)
+            at = self._next(sums, items, waiting, wanted, free)
+            while at < len(waiting):
+                i = int(waiting[at])
+                edge, cost = int(items.edge[i]), int(items.cost[i])
+                if cost > left[edge]:
+                    return [items.row[taken], items.row[[i]]]
+                left[edge] -= cost
+                sums[edge] += items.value[i]
+                free[items.client[i]] = False
+                taken.append(i)
+                waiting, wanted = waiting[at + 1 :], wanted[at + 1 :]
+                at = self._next(sums, items, waiting, wanted, free)
+            # Gains only fall: what is too thin now is so for good.
+            alive = alive[self._gains(sums, items, alive, free) >= least[alive]]
+            threshold /= 1 + self._epsilon
+        return [items.row[taken]]
+
+    def _gains(
+        self, sums: FloatArray, items: _Items, which: IntArray, free: BoolArray
+    ) -> FloatArray:
+        """Return the gains of items now, float64[R]; -1 where the client is taken."""
+        gains = self._utility.gains(sums, items.edge[which], items.value[which])
+        return np.where(free[items.client[which]], gains, -1.0)
+
+    def _next(
+        self,
+        sums: FloatArray,
+        items: _Items,
+        waiting: IntArray,
+        wanted: FloatArray,
+        free: BoolArray,
+    ) -> int:
+        """Return the position of the first item that gains what is wanted, or their number.
+
+        It is near as a rule: blocks start small and double.
+        """
+        start, size = 0, _BLOCK
+        while start < len(waiting):
+            block = slice(start, start + size)
+            good = self._gains(sums, items, waiting[block], free) >= wanted[block]
+            if good.any():
+                return start + int(np.argmax(good))
+            start, size = start + size, 2 * size
+        return len(waiting)
+
+
+def _items(problem: Assignment) -> _Items:
+    """Return the pairs that have a value and fit alone."""
+    budget = problem.budget[problem.edge]
+    row = np.flatnonzero((problem.value > 0) & (problem.cost <= budget)).astype(np.int64)
+    weight = problem.cost[row] / np.maximum(budget[row], 1)
+    with np.errstate(divide="ignore", over="ignore"):
+        order = np.argsort(-(problem.value[row] / weight), kind="stable")
+    row = row[order]
+    return _Items(
+        row=row,
+        value=problem.value[row],
+        cost=problem.cost[row],
+        client=problem.client[row],
+        edge=problem.edge[row],
+        weight=weight[order],
+    )

@@ -1,0 +1,208 @@
+"""The exact solver: the optimum, in whole micro-credits, without a word on stdout."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_coordinator.errors import ParameterError, PolicyError
+from fedagent_coordinator.solvers import Assignment
+from fedagent_coordinator.solvers.density import DensitySolver
+from fedagent_coordinator.solvers.exact import ExactSolver, MissingPackageError, repaired
+from fedagent_coordinator.solvers.flgreedy import FlgreedySolver
+
+from .instances import assignments, brute_force_of, is_feasible, near_misses, paper_instance
+
+pytest.importorskip("scipy")
+
+
+def linear_optimum(problem: Assignment) -> float:
+    return brute_force_of(problem, lambda rows: float(problem.value[rows].sum()))
+
+
+@settings(max_examples=150, deadline=None)
+@given(assignments())
+def test_it_is_the_optimum_and_feasible(problem: Assignment) -> None:
+    solution = ExactSolver().solve(problem)
+    pairs = solution.pairs.tolist()
+    assert is_feasible(problem, pairs)
+    assert pairs == sorted(pairs)
+    assert solution.pairs.dtype == np.int64
+    assert (problem.value[pairs] > 0).all()
+    assert solution.value == pytest.approx(problem.value[pairs].sum())
+    assert solution.value == pytest.approx(linear_optimum(problem))
+    assert solution.bound == pytest.approx(solution.value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 2), st.sampled_from([1, 10**6, 10**11, 10**14]))
+def test_one_micro_credit_decides(seed: int, edges: int, scale: int) -> None:
+    rng = np.random.default_rng(seed)
+    for short in (0, 1):
+        problem = near_misses(rng, clients=5, edges=edges, scale=scale, short=short)
+        solution = ExactSolver().solve(problem)
+        assert is_feasible(problem, solution.pairs.tolist())
+        assert solution.value == pytest.approx(linear_optimum(problem))
+
+
+def test_values_of_any_size_are_told_apart() -> None:
+    rng = np.random.default_rng(11)
+    for factor in (1e-250, 1e-9, 1e12, 1e250):
+        problem = paper_instance(rng, clients=6, edges=2)
+        problem.value[:] *= factor
+        found = ExactSolver().solve(problem).value
+        assert found / factor == pytest.approx(linear_optimum(problem) / factor)
+
+
+def test_what_highs_overspends_is_excluded_and_searched_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search that ignores budgets, as a tolerance would, is led back by covers."""
+    rng = np.random.default_rng(12)
+    solver = ExactSolver()
+    optimize = solver._optimize
+    true_milp, searches = optimize.milp, []
+    monkeypatch.setattr(DensitySolver, "solve", None)  # the covers must do it alone
+
+    def tolerant(value: Any, *, constraints: Any, **rest: Any) -> Any:
+        searches.append(1)
+        upper = constraints.ub * np.where(constraints.ub > 1, 1 + 1e-3, 1.0)
+        looser = optimize.LinearConstraint(constraints.A, -np.inf, upper)
+        return true_milp(value, constraints=looser, **rest)
+
+    monkeypatch.setattr(optimize, "milp", tolerant)
+    for _ in range(20):
+        problem = near_misses(rng, clients=6, edges=2)
+        solution = solver.solve(problem)
+        assert is_feasible(problem, solution.pairs.tolist())
+        assert solution.value == pytest.approx(linear_optimum(problem))
+        assert solution.bound == pytest.approx(solution.value)
+    assert len(searches) > 20
+
+
+def test_no_other_solver_is_better_and_density_is_near() -> None:
+    rng = np.random.default_rng(13)
+    ratios = []
+    for _ in range(40):
+        problem = paper_instance(rng)
+        best = ExactSolver().solve(problem)
+        assert is_feasible(problem, best.pairs.tolist())
+        assert best.bound == pytest.approx(best.value)
+        density = DensitySolver().solve(problem).value
+        assert best.value >= density - 1e-9
+        assert best.value >= FlgreedySolver().solve(problem).value - 1e-9
+        ratios.append(density / best.value)
+    assert np.mean(ratios) >= 0.97
+
+
+def test_the_time_limit_leaves_density_and_a_bound() -> None:
+    problem = paper_instance(np.random.default_rng(14), clients=400, edges=5)
+    solution = ExactSolver(time_limit_s=1e-9).solve(problem)
+    assert is_feasible(problem, solution.pairs.tolist())
+    assert solution.value >= DensitySolver().solve(problem).value
+    assert solution.bound is not None
+    assert solution.bound > solution.value
+
+
+def test_a_gap_is_kept_to_and_the_bound_says_so() -> None:
+    rng = np.random.default_rng(15)
+    for _ in range(10):
+        problem = paper_instance(rng)
+        best = ExactSolver().solve(problem).value
+        loose = ExactSolver(mip_gap=0.3).solve(problem)
+        assert is_feasible(problem, loose.pairs.tolist())
+        assert loose.bound is not None
+        assert loose.value <= best + 1e-9 <= loose.bound + 2e-9
+        assert loose.value >= DensitySolver().solve(problem).value
+        assert (loose.bound - loose.value) / loose.value <= 0.3 + 1e-6
+
+
+def test_it_is_deterministic() -> None:
+    problem = paper_instance(np.random.default_rng(16))
+    problem.value[:] = (problem.value < 0.4).astype(np.float64)  # ties everywhere
+    first = ExactSolver().solve(problem).pairs.tolist()
+    assert all(ExactSolver().solve(problem).pairs.tolist() == first for _ in range(3))
+
+
+def test_repair_drops_the_least_dense_until_it_fits() -> None:
+    problem = Assignment(
+        value=np.array([3.0, 2.0, 1.0, 1.0]),
+        cost=np.array([2, 2, 2, 1], dtype=np.int64),
+        client=np.array([0, 1, 2, 3], dtype=np.int32),
+        edge=np.array([0, 0, 0, 1], dtype=np.int32),
+        budget=np.array([4, 1], dtype=np.int64),
+    )
+    assert repaired(problem, np.array([0, 1, 2, 3])).tolist() == [0, 1, 3]
+
+
+def test_large_prices_do_not_overflow() -> None:
+    n = 2_000
+    problem = Assignment(
+        value=np.ones(n),
+        cost=np.full(n, 10**15, dtype=np.int64),
+        client=np.arange(n, dtype=np.int32),
+        edge=np.zeros(n, dtype=np.int32),
+        budget=np.array([10**15], dtype=np.int64),
+    )
+    assert ExactSolver().solve(problem).value == 1.0
+
+
+def test_empty_and_worthless_instances() -> None:
+    none = np.empty(0, dtype=np.int32)
+    empty = Assignment(
+        value=np.empty(0),
+        cost=np.empty(0, dtype=np.int64),
+        client=none,
+        edge=none,
+        budget=np.array([5], dtype=np.int64),
+    )
+    solution = ExactSolver().solve(empty)
+    assert (solution.pairs.tolist(), solution.value, solution.bound) == ([], 0.0, 0.0)
+    worthless = paper_instance(np.random.default_rng(17))
+    worthless.value[:] = 0.0
+    assert ExactSolver().solve(worthless).pairs.tolist() == []
+
+
+SCRIPT = """
+import numpy as np
+from tests.coordinator.solvers.instances import paper_instance
+from fedagent_coordinator.solvers.exact import ExactSolver
+for seed, clients, edges, budget in ((355, 25, 4, 14), (381, 45, 4, 14), (278, 40, 3, 5)):
+    rng = np.random.default_rng(seed)
+    ExactSolver().solve(paper_instance(rng, clients=clients, edges=edges, budget=budget))
+print("only this")
+"""
+
+
+def test_highs_prints_nothing_on_stdout() -> None:
+    """On these instances HiGHS 1.12 prints although `disp` is off."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=150, check=True
+    )
+    assert done.stdout == "only this\n"
+
+
+def test_missing_scipy_says_how_to_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'scipy>=1\.11'") as caught:
+        ExactSolver()
+    assert isinstance(caught.value, PolicyError)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"time_limit_s": 0.0},
+        {"time_limit_s": float("nan")},
+        {"time_limit_s": float("inf")},
+        {"mip_gap": -0.1},
+        {"mip_gap": float("nan")},
+    ],
+)
+def test_bad_parameters_are_refused(parameters: dict[str, float]) -> None:
+    with pytest.raises(ParameterError):
+        ExactSolver(**parameters)

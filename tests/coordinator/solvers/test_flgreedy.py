@@ -1,0 +1,100 @@
+"""The threshold greedy: feasible, and never below its guarantee."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_coordinator.errors import ParameterError, UnknownNameError
+from fedagent_coordinator.solvers import Assignment
+from fedagent_coordinator.solvers.flgreedy import FlgreedySolver
+from fedagent_coordinator.solvers.utility import UTILITIES, SqrtPerEdgeUtility, named_utility
+
+from .instances import assignments, brute_force_of, is_feasible, near_misses, paper_instance
+
+
+def check_guarantee(problem: Assignment, name: str, epsilon: float) -> None:
+    utility = named_utility(name)
+    solution = FlgreedySolver(epsilon=epsilon, utility=name).solve(problem)
+    pairs = solution.pairs.tolist()
+    assert is_feasible(problem, pairs)
+    assert pairs == sorted(pairs)
+    assert solution.pairs.dtype == np.int64
+    assert (problem.value[pairs] > 0).all()
+    assert solution.value == pytest.approx(utility.value(problem, solution.pairs))
+    best = brute_force_of(problem, lambda rows: utility.value(problem, np.array(rows, dtype=int)))
+    assert solution.value <= best + 1e-9
+    assert solution.value >= best / ((1 + epsilon) * (2 + 2 * len(problem.budget))) - 1e-12
+
+
+@pytest.mark.parametrize("name", sorted(UTILITIES))
+@settings(max_examples=150, deadline=None)
+@given(problem=assignments(), epsilon=st.sampled_from([0.05, 0.3, 1.0]))
+def test_the_guarantee_holds_on_tiny_instances(
+    name: str, problem: Assignment, epsilon: float
+) -> None:
+    check_guarantee(problem, name, epsilon)
+
+
+@pytest.mark.parametrize("name", sorted(UTILITIES))
+@pytest.mark.parametrize("seed", range(20))
+def test_the_guarantee_holds_where_knapsacks_overflow(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    check_guarantee(near_misses(rng, clients=5, edges=2), name, 0.3)
+    check_guarantee(paper_instance(rng, clients=6, edges=2), name, 0.3)
+
+
+def test_a_dense_trifle_does_not_keep_the_valuable_pair_out() -> None:
+    """Thresholds fall from the best single gain: density alone would take the trifle."""
+    problem = Assignment(
+        value=np.array([1.0, 50.0]),
+        cost=np.array([1, 100], dtype=np.int64),
+        client=np.array([0, 1], dtype=np.int32),
+        edge=np.zeros(2, dtype=np.int32),
+        budget=np.array([100], dtype=np.int64),
+    )
+    assert FlgreedySolver().solve(problem).pairs.tolist() == [1]
+
+
+def test_sqrt_per_edge_spreads_where_linear_does_not() -> None:
+    """Everybody is worth a little more at edge 0; the root wants both edges used."""
+    n = 8
+    problem = Assignment(
+        value=np.tile([1.0, 0.9], n),
+        cost=np.ones(2 * n, dtype=np.int64),
+        client=np.repeat(np.arange(n, dtype=np.int32), 2),
+        edge=np.tile(np.array([0, 1], dtype=np.int32), n),
+        budget=np.array([n, n], dtype=np.int64),
+    )
+    linear = FlgreedySolver().solve(problem)
+    spread = FlgreedySolver(utility=SqrtPerEdgeUtility()).solve(problem)
+    assert problem.edge[linear.pairs].tolist() == [0] * n
+    at = np.bincount(problem.edge[spread.pairs], minlength=2)
+    assert at.min() >= 3
+
+
+def test_free_pairs_and_zero_budgets() -> None:
+    problem = Assignment(
+        value=np.array([1.0, 2.0, 3.0]),
+        cost=np.array([0, 0, 1], dtype=np.int64),
+        client=np.array([0, 1, 2], dtype=np.int32),
+        edge=np.zeros(3, dtype=np.int32),
+        budget=np.array([0], dtype=np.int64),
+    )
+    assert FlgreedySolver().solve(problem).pairs.tolist() == [0, 1]
+
+
+def test_the_same_instance_gives_the_same_answer() -> None:
+    problem = paper_instance(np.random.default_rng(21))
+    problem.value[:] = (problem.value < 0.4).astype(np.float64)
+    first = FlgreedySolver().solve(problem).pairs.tolist()
+    assert first
+    assert FlgreedySolver().solve(problem).pairs.tolist() == first
+
+
+def test_bad_parameters_are_refused() -> None:
+    for epsilon in (0.0, -1.0, 1.1, float("nan")):
+        with pytest.raises(ParameterError):
+            FlgreedySolver(epsilon=epsilon)
+    with pytest.raises(UnknownNameError):
+        FlgreedySolver(utility="cubic")
