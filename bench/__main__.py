@@ -1,15 +1,17 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
-Names: rounds, memory, first-round, fresh, seeds, survival. All of them without a name;
+Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, learning, seeds.
+All of them without a name;
 figures are medians, and what is compared is measured in one run.
 """
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
 
-from . import demo, memory, rounds, survival
+from . import demo, gda, learning, memory, rbcs, rounds, solvers, survival
 
 Rows = Iterator[dict[str, object]]
 
@@ -19,6 +21,10 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "first-round": lambda: iter([demo.first_round()]),
     "fresh": lambda: iter([demo.fresh()]),
     "survival": lambda: iter([survival.run()]),
+    "solvers": solvers.rows,
+    "rbcs": rbcs.rows,
+    "gda": lambda: itertools.chain(gda.quick_init(), gda.beliefs()),
+    "learning": learning.rows,
     "seeds": lambda: iter([demo.seeds(10)]),
 }
 

@@ -189,7 +189,7 @@ def test_best_two_equals_brute_force(items: list[tuple[int, float]], room: int) 
 
 
 def test_bad_numbers_and_parameters_are_refused() -> None:
-    assert names() == ("density",)
+    assert names() == ("density", "exact", "flgreedy")
     with pytest.raises(ParameterError):
         create("density", max_visits=-1)
     one = np.zeros(1, dtype=np.int32)

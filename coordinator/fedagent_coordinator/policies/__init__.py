@@ -23,6 +23,7 @@ registry: Registry[SelectionPolicy] = Registry(
     builtin={
         "adaptive": f"{_PACKAGE}.adaptive:AdaptivePolicy",
         "all": f"{_PACKAGE}.all_willing:AllPolicy",
+        "bp-ucb": f"{_PACKAGE}.bp_ucb:BpUcbPolicy",
         "cheapest": f"{_PACKAGE}.cheapest:CheapestPolicy",
         "cocs": f"{_PACKAGE}.cocs:CocsPolicy",
         "cocs-paper": f"{_PACKAGE}.cocs_paper:CocsPaperPolicy",
@@ -30,11 +31,16 @@ registry: Registry[SelectionPolicy] = Registry(
         "fair": f"{_PACKAGE}.fair:FairPolicy",
         "fastest": f"{_PACKAGE}.fastest:FastestPolicy",
         "fedcs": f"{_PACKAGE}.fedcs:FedCsPolicy",
+        "fixed": f"{_PACKAGE}.fixed:FixedPolicy",
         "linucb": f"{_PACKAGE}.linucb:LinUcbPolicy",
         "oracle": f"{_PACKAGE}.oracle:OraclePolicy",
         "oracle-p": f"{_PACKAGE}.oracle:OracleChancePolicy",
-        "rbcs-f": f"{_PACKAGE}.rbcs_f:RbcsFPolicy",
+        "quick-init-ucb": f"{_PACKAGE}.quick_init:QuickInitUcbPolicy",
+        "quick-init-ucb-paper": f"{_PACKAGE}.quick_init:QuickInitUcbPaperPolicy",
         "random": f"{_PACKAGE}.random_choice:RandomPolicy",
+        "rbcs-f": f"{_PACKAGE}.rbcs_f:RbcsFPolicy",
+        "round-robin": f"{_PACKAGE}.round_robin:RoundRobinPolicy",
+        "ucb": f"{_PACKAGE}.ucb:UcbPolicy",
     },
 )
 create = registry.create

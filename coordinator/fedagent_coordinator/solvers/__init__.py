@@ -7,7 +7,11 @@ from .base import Assignment, Solution, Solver
 registry: Registry[Solver] = Registry(
     kind="solver",
     group="fedagent.solvers",
-    builtin={"density": "fedagent_coordinator.solvers.density:DensitySolver"},
+    builtin={
+        "density": "fedagent_coordinator.solvers.density:DensitySolver",
+        "exact": "fedagent_coordinator.solvers.exact:ExactSolver",
+        "flgreedy": "fedagent_coordinator.solvers.flgreedy:FlgreedySolver",
+    },
 )
 create = registry.create
 names = registry.names

@@ -26,7 +26,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A table of a recipe."""
 
 
-class Radio(_Section):
+class Radio(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The channel of ALGORITHMS section 6; powers in dBm, distances in km.
 
     Attributes:
@@ -48,7 +48,7 @@ class Radio(_Section):
     distance_km: Range = (0.01, 2.0)
 
 
-class Work(_Section):
+class Work(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client does in a round, and what it asks for it.
 
     Attributes:
@@ -65,7 +65,7 @@ class Work(_Section):
     price: Range = (0.5, 2.0)
 
 
-class Exchange(_Section):
+class Exchange(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The linear exchange time of ALGORITHMS section 4: classes of clients at one edge."""
 
     work_s: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0)
@@ -75,7 +75,7 @@ class Exchange(_Section):
     availability: Share = 0.8
 
 
-class Traces(_Section):
+class Traces(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Links out of recorded traces.
 
     Attributes:
@@ -89,19 +89,19 @@ class Traces(_Section):
     round_s: Positive = 10.0
 
 
-class Links(_Section):
+class Links(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who sees whom: every client the same number of edges, fixed by the seed; 0 for all."""
 
     visible: Annotated[int, Meta(ge=0)] = 0
 
 
-class Budget(_Section):
+class Budget(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Credits that each edge may spend in a round."""
 
     per_edge: Positive = 3.5
 
 
-class Rounds(_Section):
+class Rounds(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One round.
 
     Attributes:
@@ -119,28 +119,28 @@ class Rounds(_Section):
     merge_every: Count = 5
 
 
-class Churn(_Section):
+class Churn(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Clients that leave for good and are replaced by strangers."""
 
     share: Share = 0.0
     every: Count = 50
 
 
-class Liars(_Section):
+class Liars(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Clients that claim `factor` times the compute they have."""
 
     share: Share = 0.0
     factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
 
 
-class Change(_Section):
+class Change(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A radio that changes for good after a share of the rounds; null for none."""
 
     after: Share = 0.5
     noise_dbm_hz: float | None = None
 
 
-class Training(_Section):
+class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is learnt; without a dataset only decisions are studied.
 
     Attributes:
@@ -178,7 +178,7 @@ class Training(_Section):
     targets: tuple[Share, ...] = (0.7,)
 
 
-class TestbedRecipe(_Section):
+class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A study.
 
     Attributes:
