@@ -1,4 +1,12 @@
-"""Where the edge models are averaged into the global one (ALGORITHMS section 7)."""
+"""Where the edge models are averaged into the global one (ALGORITHMS section 7).
+
+Each edge asks a rent for one aggregation. A placement policy looks at the live edges
+whose rent fits what is left of the run's budget, so it can never overspend:
+
+- one of them is chosen: `rented`;
+- edges are live, but none fits: `Placement(exhausted=True)`, training stops cleanly;
+- no edge is live: `Placement()`, the coordinator averages this once, for no rent.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -6,32 +14,86 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.policies.base import State
+from fedagent_coordinator.errors import InvalidViewError, MissingFeatureError, StateError
+from fedagent_coordinator.policies.base import MAX_MICRO, BoolArray, FloatArray, IntArray, State
+
+TRANSFER = "edge_transfer_s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacementView:
-    """One round as a placement policy sees it.
+    """One round as a placement policy sees it. Edge indices are run-wide and only grow.
 
     Attributes:
         round: From 1.
         edge_live: bool[M], the edge answers.
         edge_rent: int64[M], micro-credits for aggregating this round.
         budget_micro: What is left for rent in the whole run.
+        edge_transfer_s: float64[M], expected seconds to move the models to and from each
+            edge, NaN where unknown; None where nobody estimates it.
+
+    Raises:
+        InvalidViewError: Shapes, dtypes or ranges contradict each other.
     """
 
     round: int
     edge_live: npt.NDArray[np.bool_]
     edge_rent: npt.NDArray[np.int64]
     budget_micro: int
+    edge_transfer_s: npt.NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse columns that contradict each other."""
+        shape = (len(self.edge_live),)
+        _column("edge_live", self.edge_live, np.bool_, shape)
+        _column("edge_rent", self.edge_rent, np.int64, shape)
+        if self.edge_transfer_s is not None:
+            _column(TRANSFER, self.edge_transfer_s, np.float64, shape)
+        if self.round < 1:
+            raise InvalidViewError("round", f"is {self.round}, rounds count from 1")
+        if ((self.edge_rent < 0) | (self.edge_rent > MAX_MICRO)).any():
+            raise InvalidViewError("edge_rent", f"has a value outside 0..{MAX_MICRO}")
+
+    @property
+    def fits(self) -> BoolArray:
+        """bool[M], the live edges whose rent what is left still pays."""
+        left = min(max(self.budget_micro, -1), MAX_MICRO)
+        return np.asarray(self.edge_live & (self.edge_rent <= left), dtype=np.bool_)
+
+    def known_transfer(self) -> FloatArray:
+        """Return `edge_transfer_s`.
+
+        Raises:
+            MissingFeatureError: Nobody estimates it in this run.
+        """
+        if self.edge_transfer_s is None:
+            raise MissingFeatureError(TRANSFER, ())
+        return self.edge_transfer_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where to aggregate: an edge's index, or None for the coordinator itself."""
+    """Where to aggregate: an edge's index, or None for the coordinator itself.
+
+    Attributes:
+        edge: Index of the edge, or None.
+        rent_micro: What it is paid for this round.
+        exhausted: No live edge's rent fits what is left: the run ends (stopping time).
+
+    Raises:
+        InvalidViewError: Rent is negative or paid to nobody, or the run ends at an edge.
+    """
 
     edge: int | None = None
     rent_micro: int = 0
+    exhausted: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a contradiction."""
+        if self.rent_micro < 0 or (self.edge is None and self.rent_micro):
+            raise InvalidViewError("rent_micro", f"is {self.rent_micro} at edge {self.edge}")
+        if self.exhausted and self.edge is not None:
+            raise InvalidViewError("exhausted", f"is set, but edge {self.edge} is rented")
 
 
 @runtime_checkable
@@ -42,7 +104,11 @@ class PlacementPolicy(Protocol):
         """Decide one round. Changes no state."""
 
     def learn(self, placement: Placement, psi: float | None) -> None:
-        """Take in the cost `psi` observed at the chosen edge, if any."""
+        """Take in the cost `psi` observed at the chosen edge, if any.
+
+        To be called once for every placement whose rent was charged, so that what was
+        paid and what is left add up to the budget. None: the edge showed no result.
+        """
 
     def state(self) -> State:
         """Return a copy of everything learnt."""
@@ -53,3 +119,50 @@ class PlacementPolicy(Protocol):
         Raises:
             StateError: The state is not one of this policy.
         """
+
+
+class StatelessPlacement:
+    """Base of placements that learn nothing."""
+
+    def learn(self, placement: Placement, psi: float | None) -> None:
+        """Learn nothing."""
+
+    def state(self) -> State:
+        """Return the empty state."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Accept the empty state only.
+
+        Raises:
+            StateError: The state is another policy's.
+        """
+        if state:
+            raise StateError(type(self).__name__, f"has nothing to keep, got {sorted(state)}")
+
+
+def rented(view: PlacementView, edge: int) -> Placement:
+    """Return the placement at `edge` for the rent it asks."""
+    return Placement(edge=edge, rent_micro=int(view.edge_rent[edge]))
+
+
+def unplaced(view: PlacementView) -> Placement:
+    """Return what to do when no edge can be rented: stop, or wait for a live edge."""
+    return Placement(exhausted=bool(view.edge_live.any()))
+
+
+def first_by(view: PlacementView, *keys: FloatArray | IntArray) -> Placement:
+    """Rent the edge that fits and comes first by `keys` (major key first), then by index."""
+    edges = np.flatnonzero(view.fits)
+    if not len(edges):
+        return unplaced(view)
+    order = np.lexsort([key[edges] for key in reversed(keys)])
+    return rented(view, int(edges[order[0]]))
+
+
+def _column(
+    name: str, value: npt.NDArray[np.generic], dtype: type[np.generic], shape: tuple[int, ...]
+) -> None:
+    """Refuse a column of another dtype or shape than it must have."""
+    if value.dtype != dtype or value.shape != shape:
+        raise InvalidViewError(name, f"is {value.dtype}{value.shape}, not {dtype.__name__}{shape}")

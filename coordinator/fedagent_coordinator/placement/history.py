@@ -1,0 +1,181 @@
+"""What bandit placements remember of the edges: plays, costs and rents.
+
+Raw sums of psi are kept, because the bounds that scale psi to 0..1 move: the index
+scales means by the bounds of the moment (ALGORITHMS section 7).
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_coordinator.errors import InvalidViewError, ParameterError, StateError
+from fedagent_coordinator.policies.base import (
+    MAX_MICRO,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    State,
+    checked_state,
+)
+
+from .base import Placement, PlacementView, rented, unplaced
+
+MAX_PSI = 1e15
+"""Largest psi that is believed; sums of it stay finite."""
+
+T = TypeVar("T", bound=np.generic)
+
+LAYOUT: Mapping[str, type[np.generic]] = {
+    "plays": np.int64,
+    "observed": np.int64,
+    "psi_sum": np.float64,
+    "psi_bounds": np.float64,
+    "paid": np.int64,
+}
+
+
+class EdgeHistory:
+    """Plays and costs of every edge chosen so far.
+
+    Attributes:
+        plays: int64[E], how often each edge was rented; edges from E on never were.
+        observed: int64[E], how many of these plays showed their psi.
+        psi_sum: float64[E], sum of the psi shown.
+        psi_bounds: float64[2], least and greatest psi ever shown.
+        paid: int64[2], micro-credits paid so far: in all, and for edges' first plays.
+    """
+
+    def __init__(self) -> None:
+        self.plays: IntArray = np.zeros(0, dtype=np.int64)
+        self.observed: IntArray = np.zeros(0, dtype=np.int64)
+        self.psi_sum: FloatArray = np.zeros(0)
+        self.psi_bounds: FloatArray = np.array([np.inf, -np.inf])
+        self.paid: IntArray = np.zeros(2, dtype=np.int64)
+
+    def add(self, placement: Placement, psi: float | None) -> None:
+        """Count one play; a placement without an edge counts nothing.
+
+        Raises:
+            InvalidViewError: `psi` is not a number from 0 to `MAX_PSI`; nothing changed.
+        """
+        if placement.edge is None:
+            return
+        if psi is not None and not 0 <= psi <= MAX_PSI:
+            raise InvalidViewError("psi", f"is {psi}, not a number in 0..{MAX_PSI:g}")
+        edge, rent = placement.edge, placement.rent_micro
+        size = max(len(self.plays), edge + 1)
+        self.plays, self.observed = _grown(self.plays, size), _grown(self.observed, size)
+        self.psi_sum = _grown(self.psi_sum, size)
+        self.paid = self.paid + np.array([rent, 0 if self.plays[edge] else rent])
+        self.plays[edge] += 1
+        if psi is not None:
+            self.observed[edge] += 1
+            self.psi_sum[edge] += psi
+            low, high = self.psi_bounds
+            self.psi_bounds = np.array([min(low, psi), max(high, psi)])
+
+    def plays_of(self, edges: int) -> IntArray:
+        """Return int64[M], the plays of the first M edges.
+
+        Raises:
+            InvalidViewError: Edges were forgotten; their indices only grow.
+        """
+        if edges < len(self.plays):
+            raise InvalidViewError("edge_live", f"has {edges} edges, {len(self.plays)} were known")
+        return _grown(self.plays, edges)
+
+    def scaled_mean(self, edges: int) -> FloatArray:
+        """Return psi-tilde, float64[M] in 0..1: each edge's mean psi by the bounds of now.
+
+        A play that showed no psi counts as the worst, 1, so that an edge which takes the
+        rent and fails is not tried for ever. An edge never played has 0.
+        """
+        plays = self.plays_of(edges)
+        observed, total = _grown(self.observed, edges), _grown(self.psi_sum, edges)
+        low, high = self.psi_bounds
+        cost = (plays - observed).astype(np.float64)
+        if high > low:
+            cost += (total - observed * low) / (high - low)
+        return np.clip(cost / np.maximum(plays, 1), 0.0, 1.0)
+
+    def first_play(self, view: PlacementView, rng: np.random.Generator) -> int | None:
+        """Return an edge to play for the first time, or None.
+
+        First plays together stay within a quarter of B (what was paid plus what is left):
+        their order is drawn at random, so where they do not all fit a random subset
+        starts. Beyond the quarter an unplayed edge is played, the cheapest, only if no
+        played one can be rented: the alternative is to stop.
+        """
+        fits, plays = view.fits, self.plays_of(len(view.edge_live))
+        new = fits & (plays == 0)
+        quarter = (max(view.budget_micro, 0) + int(self.paid[0])) // 4 - int(self.paid[1])
+        early = np.flatnonzero(new & (view.edge_rent <= min(quarter, MAX_MICRO)))
+        if len(early):
+            return int(rng.choice(early))
+        if new.any() and not (fits & (plays > 0)).any():
+            return int(np.argmin(np.where(new, view.edge_rent, MAX_MICRO + 1)))
+        return None
+
+    def played(self, view: PlacementView) -> BoolArray:
+        """Return bool[M]: edges played before that can be rented now."""
+        return np.asarray(view.fits & (self.plays_of(len(view.edge_live)) > 0), dtype=np.bool_)
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return copies of all arrays."""
+        return {name: np.array(getattr(self, name)) for name in LAYOUT}
+
+    def restore(self, name: str, state: State) -> None:
+        """Continue from `state`, which may hold nothing else; `name` is the policy's.
+
+        Raises:
+            StateError: Arrays are missing, unknown, or do not fit each other.
+        """
+        arrays = checked_state(name, state, LAYOUT)
+        shapes = {key: array.shape for key, array in arrays.items()}
+        if len({shapes[key] for key in ("plays", "observed", "psi_sum")}) != 1:
+            raise StateError(name, "has counters of different lengths")
+        if len(shapes["plays"]) != 1 or shapes["psi_bounds"] != (2,) or shapes["paid"] != (2,):
+            raise StateError(name, f"has arrays of shapes {shapes}")
+        plays, observed = (arrays[key].astype(np.int64) for key in ("plays", "observed"))
+        if (observed > plays).any() or (observed < 0).any():
+            raise StateError(name, "has seen more costs than plays")
+        for key, array in arrays.items():
+            setattr(self, key, array)
+
+
+def choose_by_index(
+    history: EdgeHistory, view: PlacementView, rank: FloatArray, rng: np.random.Generator
+) -> Placement:
+    """Play an unplayed edge if one is due, else the played edge of greatest `rank`.
+
+    Args:
+        history: What is known of the edges.
+        view: The round.
+        rank: float64[M], the index of each edge; ties go to the lowest edge.
+        rng: The round's chance.
+    """
+    first = history.first_play(view, rng)
+    if first is not None:
+        return rented(view, first)
+    played = np.flatnonzero(history.played(view))
+    if not len(played):
+        return unplaced(view)
+    return rented(view, int(played[np.argmax(rank[played])]))
+
+
+def checked_number(name: str, parameter: str, value: float, top: float = np.inf) -> float:
+    """Return `value` if it is a finite number in (0, `top`].
+
+    Raises:
+        ParameterError: It is not.
+    """
+    if isinstance(value, bool) or not np.isfinite(value) or not 0 < value <= top:
+        raise ParameterError(name, parameter, f"is {value!r}: must be a number in (0, {top:g}]")
+    return float(value)
+
+
+def _grown(column: npt.NDArray[T], size: int) -> npt.NDArray[T]:
+    """Return a copy of `column` with zeros up to `size`."""
+    return np.concatenate((column, np.zeros(size - len(column), dtype=column.dtype)))
