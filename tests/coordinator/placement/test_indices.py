@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import InvalidViewError, ParameterError
@@ -48,6 +48,7 @@ def _expect_best(placement: Placement, seen: PlacementView, index: dict[int, flo
     assert chosen == best or chosen >= best - 1e-9 * max(1.0, abs(best))
 
 
+@settings(deadline=None)
 @given(histories(), R_MIN, st.floats(0.01, 3), st.data())
 def test_the_tuned_index(
     history: tuple[int, Plays], r_min: float, kappa: float, data: st.DataObject
@@ -64,6 +65,7 @@ def test_the_tuned_index(
     _expect_best(policy.choose(seen, np.random.default_rng(0)), seen, expected)
 
 
+@settings(deadline=None)
 @given(histories(), R_MIN, st.data())
 def test_the_papers_index(history: tuple[int, Plays], r_min: float, data: st.DataObject) -> None:
     edges, plays = history
@@ -83,6 +85,7 @@ def test_the_papers_index(history: tuple[int, Plays], r_min: float, data: st.Dat
         _expect_best(placement, seen, expected)
 
 
+@settings(deadline=None)
 @given(histories(), R_MIN, st.data())
 def test_the_literal_index(history: tuple[int, Plays], r_min: float, data: st.DataObject) -> None:
     edges, plays = history

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import InvalidViewError, MissingFeatureError, StateError
@@ -63,6 +63,7 @@ def long_run(name: str, seed: int) -> Run:
 
 
 @pytest.mark.parametrize("name", ALL)
+@settings(deadline=None)
 @given(seed=SEEDS)
 def test_never_over_budget_only_live_edges_and_the_stop_is_exact(name: str, seed: int) -> None:
     def check(seen: PlacementView, placement: Placement) -> None:
@@ -103,6 +104,7 @@ def test_another_seed_decides_otherwise() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+@settings(deadline=None)
 @given(seed=SEEDS, cut=st.integers(1, 40))
 def test_a_restored_policy_continues_bit_equal(name: str, seed: int, cut: int) -> None:
     views, psi = churn(seed, 6), noisy(seed)
@@ -176,6 +178,7 @@ def test_training_stops_when_the_cheapest_rent_is_one_credit_too_much(name: str)
 
 
 @pytest.mark.parametrize("name", BANDITS)
+@settings(deadline=None)
 @given(seed=SEEDS, rent=st.lists(st.integers(1, 100), min_size=1, max_size=8))
 def test_every_edge_is_tried_once_if_a_quarter_pays_for_it(
     name: str, seed: int, rent: list[int]
@@ -193,6 +196,7 @@ def test_every_edge_is_tried_once_if_a_quarter_pays_for_it(
 
 
 @pytest.mark.parametrize("name", BANDITS)
+@settings(deadline=None)
 @given(seed=SEEDS, rent=st.lists(st.integers(50, 100), min_size=4, max_size=8))
 def test_otherwise_a_random_subset_starts_within_a_quarter(
     name: str, seed: int, rent: list[int]

@@ -1,0 +1,156 @@
+"""Open trace files as bounded streams: plain, gzip and tar, never unpacked to disk."""
+
+import gzip
+import io
+import math
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from .errors import TraceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that a reader takes from one file.
+
+    Attributes:
+        unpacked_bytes: After gzip and tar.
+        members: Files in an archive.
+        rows: Rows or entries of the whole file, and numbers of an array.
+        line_bytes: One line.
+    """
+
+    unpacked_bytes: int = 256 * 1024**2
+    members: int = 10_000
+    rows: int = 20_000_000
+    line_bytes: int = 8192
+
+
+DEFAULT = Limits()
+
+_STEP = 1 << 16
+_BLOCK = 512
+
+
+class _Bounded(io.RawIOBase):
+    """Bytes of another stream, up to a limit."""
+
+    def __init__(self, inner: IO[bytes] | gzip.GzipFile, file: str, limit: int) -> None:
+        super().__init__()
+        self._inner, self._file, self._left = inner, file, limit
+        self._limit = limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override] # typeshed's Buffer has no len
+        data = self._inner.read(min(len(buffer), _STEP))
+        self._left -= len(data)
+        if self._left < 0:
+            raise TraceError(self._file, None, f"unpacks to more than {self._limit} bytes")
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@contextmanager
+def opened(path: Path, limits: Limits = DEFAULT) -> Iterator[IO[bytes]]:
+    """Give the file's bytes, unpacked if it is gzip, as a stream.
+
+    Raises:
+        TraceError: It cannot be read, its gzip data are damaged or cut off, or it is
+            larger than the limit.
+    """
+    file = str(path)
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            with (
+                gzip.GzipFile(fileobj=raw) if packed else raw as inner,
+                io.BufferedReader(_Bounded(inner, file, limits.unpacked_bytes)) as stream,
+            ):
+                yield stream
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(file, None, "the gzip data are damaged or cut off") from error
+    except OSError as error:
+        raise TraceError(file, None, error.strerror or "cannot be read") from error
+
+
+def read_all(path: Path, limits: Limits = DEFAULT) -> bytes:
+    """Return the file's bytes, unpacked.
+
+    Raises:
+        TraceError: As `opened`.
+    """
+    with opened(path, limits) as stream:
+        return stream.read()
+
+
+def lines(stream: IO[bytes], file: str, limits: Limits = DEFAULT) -> Iterator[tuple[int, bytes]]:
+    """Give number (from 1) and text of each line that is not blank.
+
+    Raises:
+        TraceError: A line is too long, or there are too many.
+    """
+    number = 0
+    while line := stream.readline(limits.line_bytes + 1):
+        number += 1
+        if len(line) > limits.line_bytes:
+            raise TraceError(file, number, f"is longer than {limits.line_bytes} bytes")
+        if number > limits.rows:
+            raise TraceError(file, number, f"is one more than the limit of {limits.rows} lines")
+        if text := line.strip():
+            yield number, text
+
+
+def members(path: Path, limits: Limits = DEFAULT) -> Iterator[tuple[str, bytes]]:
+    """Give name and content of each file of a tar or tar.gz, one at a time.
+
+    Raises:
+        TraceError: The archive is damaged, cut off, too large, or holds anything but
+            files and folders.
+    """
+    file, count, last = str(path), 0, "its start"
+    # Blocks of the archive's own size: nothing is read beyond the mark of its end.
+    with opened(path, limits) as stream:
+        try:
+            with closing(tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK)) as archive:
+                for member in archive:
+                    count += 1
+                    if count > limits.members:
+                        raise TraceError(file, None, f"has more than {limits.members} members")
+                    last = repr(member.name)
+                    if not member.isdir():
+                        yield member.name, _content(archive, member, file)
+        except (tarfile.TarError, ValueError, OverflowError, IndexError) as error:
+            raise TraceError(file, None, f"the tar data are damaged after {last}") from error
+        rest = iter(lambda: stream.read(_STEP), b"")
+        if stream.read(_BLOCK) != bytes(_BLOCK) or any(map(any, rest)):
+            raise TraceError(file, None, f"the tar data are damaged or cut off after {last}")
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, file: str) -> bytes:
+    """Return a plain file's bytes; a sparse one would unpack past every limit."""
+    plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
+    body = archive.extractfile(member) if plain else None
+    if body is None:
+        raise TraceError(f"{file}:{member.name}", None, "is no plain file")
+    with body:
+        return body.read()
+
+
+def number(text: bytes | str, top: float = math.inf) -> float:
+    """Return the finite number from 0 to `top` that the text is.
+
+    Raises:
+        ValueError: It is none.
+    """
+    value = float(text)
+    if not (0 <= value <= top and math.isfinite(value)) or "_" in str(text):
+        raise ValueError(text)
+    return value

@@ -1,0 +1,220 @@
+"""What trace readers return: frozen columns in SI units (seconds, bits per second)."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import TraceError
+
+FloatArray = npt.NDArray[np.float64]
+
+MAX_RATE_BPS = 1e15
+MAX_TIME_S = 1e12
+
+_ROUNDING = 4 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RateTrace:
+    """A link's rate over time, constant within each interval, repeated for ever.
+
+    Attributes:
+        name: Where it is from, for errors and reports.
+        times_s: float64[K+1], ends of the intervals: from 0, strictly increasing.
+        bps: float64[K], bits per second within each interval, not all 0.
+        bits: float64[K+1], bits carried from 0 to each of `times_s`.
+
+    Raises:
+        TraceError: Columns are empty, contradict each other, or never carry a bit.
+    """
+
+    name: str = ""
+    times_s: FloatArray
+    bps: FloatArray
+    bits: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check the columns and integrate the rate."""
+        if len(self.bps) < 1 or self.times_s.shape != (len(self.bps) + 1,):
+            shapes = f"{self.times_s.shape} times and {self.bps.shape} rates"
+            raise TraceError(self.name, None, f"has {shapes}, expected K+1 and K >= 1")
+        width = np.diff(self.times_s)
+        if self.times_s[0] != 0 or not (width > 0).all() or not self.times_s[-1] <= MAX_TIME_S:
+            raise TraceError(self.name, None, "times do not rise from 0 within range")
+        if not ((self.bps >= 0) & (self.bps <= MAX_RATE_BPS)).all():
+            raise TraceError(self.name, None, f"a rate is outside 0..{MAX_RATE_BPS:g} bit/s")
+        bits = np.concatenate(([0.0], np.cumsum(width * self.bps)))
+        if not bits[-1] > 0:
+            raise TraceError(self.name, None, "never carries a bit")
+        object.__setattr__(self, "bits", bits)
+
+    @property
+    def period_s(self) -> float:
+        """Seconds after which the trace starts over."""
+        return float(self.times_s[-1])
+
+    @property
+    def mean_bps(self) -> float:
+        """Bits of one period over its seconds."""
+        return float(self.bits[-1] / self.times_s[-1])
+
+    def rate_at(self, t_s: npt.ArrayLike) -> FloatArray:
+        """Return the rate at these instants, float64 of their shape."""
+        phase = np.mod(np.asarray(t_s, dtype=np.float64), self.period_s)
+        return np.asarray(self.bps[self._interval(phase)], dtype=np.float64)
+
+    def carried(self, start_s: npt.ArrayLike, seconds: npt.ArrayLike) -> FloatArray:
+        """Return the bits carried in `seconds` from `start_s`: the integral of `rate_at`."""
+        start = np.asarray(start_s, dtype=np.float64)
+        phase = np.mod(start, self.period_s)
+        end = phase + np.asarray(seconds, dtype=np.float64)
+        whole, rest = np.divmod(end, self.period_s)
+        return np.asarray(
+            whole * self.bits[-1] + self._from_zero(rest) - self._from_zero(phase),
+            dtype=np.float64,
+        )
+
+    def seconds_for(self, bits: npt.ArrayLike, start_s: npt.ArrayLike) -> FloatArray:
+        """Return how long `bits` take from `start_s`: until the last one is across.
+
+        Both may be arrays and are broadcast; no bits take 0 s.
+
+        Raises:
+            ValueError: `bits` is negative, or something is not finite.
+        """
+        load = np.asarray(bits, dtype=np.float64)
+        start = np.asarray(start_s, dtype=np.float64)
+        if not (np.isfinite(load).all() and np.isfinite(start).all() and (load >= 0).all()):
+            raise ValueError("bits must be finite and >= 0, starts finite")
+        phase = np.mod(start, self.period_s)
+        goal = self._from_zero(phase) + load
+        slack = _ROUNDING * goal
+        # Whole periods before the one in which the last bit crosses. What is within rounding
+        # of the bits before a silence has crossed before it, also at a period's end.
+        whole = np.maximum(np.ceil((goal - slack) / self.bits[-1]) - 1, 0)
+        rest = np.clip(goal - whole * self.bits[-1], 0, self.bits[-1])
+        k = np.searchsorted(self.bits, rest - slack, side="left") - 1
+        k = np.clip(k, 0, len(self.bps) - 1)
+        within = np.zeros(np.shape(rest))
+        last = np.minimum(rest, self.bits[k + 1]) - self.bits[k]
+        np.divide(last, self.bps[k], out=within, where=self.bps[k] > 0)
+        seconds = whole * self.period_s + self.times_s[k] + within - phase
+        return np.asarray(np.where(load > 0, np.maximum(seconds, 0), 0), dtype=np.float64)
+
+    def _interval(self, phase: FloatArray) -> npt.NDArray[np.intp]:
+        """Return the interval that each phase is in."""
+        index = np.searchsorted(self.times_s, phase, side="right") - 1
+        return np.asarray(np.minimum(index, len(self.bps) - 1), dtype=np.intp)
+
+    def _from_zero(self, phase: FloatArray) -> FloatArray:
+        """Return the bits carried from 0 to each phase."""
+        k = self._interval(phase)
+        return np.asarray(self.bits[k] + (phase - self.times_s[k]) * self.bps[k], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RttMatrix:
+    """Round-trip times between nodes, in slices of time, repeated for ever.
+
+    Attributes:
+        name: Where it is from.
+        seconds: float32[T, n, n], measured from the first node to the second, which is
+            not symmetric; NaN where missing or below resolution, 0 on the diagonal.
+    """
+
+    name: str = ""
+    seconds: npt.NDArray[np.float32]
+
+    def between(
+        self, slice_: npt.ArrayLike, source: npt.ArrayLike, target: npt.ArrayLike
+    ) -> FloatArray:
+        """Return the times of these pairs (broadcast), float64; slices wrap around."""
+        at = np.mod(np.asarray(slice_, dtype=np.int64), len(self.seconds))
+        here, there = np.asarray(source, dtype=np.intp), np.asarray(target, dtype=np.intp)
+        return np.asarray(self.seconds[at, here, there], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AccessSpeeds:
+    """Speed tests of access links, one row a test.
+
+    Attributes:
+        name: Where they are from.
+        down_bps, up_bps: float64[n], >= 0; a failed test has 0.
+        latency_s: float64[n], NaN where not measured.
+        kind: The radio of each test, e.g. ``5G-NSA-mmWave``; empty where not known.
+    """
+
+    name: str = ""
+    down_bps: FloatArray
+    up_bps: FloatArray
+    latency_s: FloatArray
+    kind: tuple[str, ...]
+
+    def of_kind(self, kind: str) -> "AccessSpeeds":
+        """Return the tests over one radio."""
+        rows = np.array([k == kind for k in self.kind], dtype=np.bool_)
+        return AccessSpeeds(
+            name=self.name,
+            down_bps=self.down_bps[rows],
+            up_bps=self.up_bps[rows],
+            latency_s=self.latency_s[rows],
+            kind=(kind,) * int(rows.sum()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PriceTrace:
+    """The price of one rented machine over time; each price holds until the next.
+
+    Attributes:
+        zone, machine: Which market.
+        times_s: float64[K], seconds since the earliest row of the whole file, rising.
+        price: float64[K], currency units an hour, > 0.
+        normal_price: What the machine costs on demand, in the same unit.
+    """
+
+    zone: str
+    machine: str
+    times_s: FloatArray
+    price: FloatArray
+    normal_price: float
+
+    def price_at(self, t_s: npt.ArrayLike) -> FloatArray:
+        """Return the prices at these instants; the first and last hold beyond the ends."""
+        index = np.searchsorted(self.times_s, np.asarray(t_s, dtype=np.float64), side="right")
+        return np.asarray(self.price[np.maximum(index - 1, 0)], dtype=np.float64)
+
+    def relative_at(self, t_s: npt.ArrayLike) -> FloatArray:
+        """Return the prices over the normal price (BAS: 0.1045 to 13.2)."""
+        return self.price_at(t_s) / self.normal_price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UserLinks:
+    """Mean and deviation of phone users' network speeds.
+
+    Attributes:
+        users: Who, anonymous.
+        down_bps, down_deviation_bps, up_bps, up_deviation_bps: float64[n], >= 0.
+    """
+
+    users: tuple[str, ...]
+    down_bps: FloatArray
+    down_deviation_bps: FloatArray
+    up_bps: FloatArray
+    up_deviation_bps: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CpuScores:
+    """Relative compute speed of phones.
+
+    Attributes:
+        models: Names, each once.
+        score: float64[n], > 0; higher is faster.
+    """
+
+    models: tuple[str, ...]
+    score: FloatArray

@@ -1,0 +1,93 @@
+"""Round-trip times: the PlanetLab and Seattle matrices, numpy archives.
+
+Nothing in the archive is ever executed: the header of an array is matched against what
+numpy writes for plain numbers, before anything is allocated for it.
+"""
+
+import math
+import re
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import TraceError
+from .files import DEFAULT, Limits
+from .records import RttMatrix
+
+_HEADER = re.compile(
+    rb"\{'descr': '[<|]([fu][0-9]{1,2})', 'fortran_order': False, "
+    rb"'shape': \(([0-9]{1,9}(?:, [0-9]{1,9}){2})\), \} *\n"
+)
+_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError)
+
+
+def read_planetlab(path: Path, limits: Limits = DEFAULT) -> RttMatrix:
+    """Return ``rtt_ms``, float32 [time, from, to] in milliseconds, as seconds.
+
+    Raises:
+        TraceError: The archive cannot be used.
+    """
+    return _matrix(path, _array(path, "rtt_ms", np.float32, limits), 1e-3)
+
+
+def read_seattle(path: Path, limits: Limits = DEFAULT) -> RttMatrix:
+    """Return ``rtt_cs``, uint16 [time, from, to] in hundredths of a second, as seconds.
+
+    Raises:
+        TraceError: The archive cannot be used.
+    """
+    return _matrix(path, _array(path, "rtt_cs", np.uint16, limits), 1e-2)
+
+
+def _matrix(path: Path, raw: npt.NDArray[np.generic], scale: float) -> RttMatrix:
+    """Return the matrix in seconds; off the diagonal 0 means missing."""
+    seconds = raw.astype(np.float32) * np.float32(scale)
+    _, rows, columns = seconds.shape
+    if rows != columns or not seconds.size:
+        raise TraceError(str(path), None, f"has shape {seconds.shape}, not (time, n, n)")
+    if not (np.isfinite(seconds) & (seconds >= 0)).all():
+        raise TraceError(str(path), None, "has a time that is negative or not finite")
+    missing = (seconds == 0) & ~np.eye(rows, dtype=np.bool_)
+    seconds[missing] = np.nan
+    return RttMatrix(name=path.name, seconds=seconds)
+
+
+def _array(
+    path: Path, name: str, dtype: type[np.generic], limits: Limits
+) -> npt.NDArray[np.generic]:
+    """Return the named array of three dimensions."""
+    member = f"{path}:{name}"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = archive.getinfo(f"{name}.npy").file_size
+            if size > limits.unpacked_bytes:
+                raise TraceError(member, None, f"unpacks to more than {limits.unpacked_bytes}")
+            with archive.open(f"{name}.npy") as stream:
+                data = stream.read()
+    except KeyError as error:
+        raise TraceError(str(path), None, f"holds no array {name}") from error
+    except OSError as error:
+        raise TraceError(str(path), None, error.strerror or "cannot be read") from error
+    except _DAMAGED as error:
+        raise TraceError(str(path), None, "is damaged or no npz archive") from error
+    start = _header_end(data)
+    header = _HEADER.fullmatch(data[10:start])
+    if data[:8] != b"\x93NUMPY\x01\x00" or header is None:
+        raise TraceError(member, None, "is no plain array of three dimensions")
+    shape = tuple(map(int, header[2].split(b", ")))
+    if np.dtype(header[1].decode()) != dtype:
+        raise TraceError(member, None, f"is {header[1].decode()}, not {np.dtype(dtype).name}")
+    count = math.prod(shape)
+    if count > limits.rows or len(data) - start != count * np.dtype(dtype).itemsize:
+        raise TraceError(member, None, f"has {len(data) - start} bytes for shape {shape}")
+    little = np.dtype(dtype).newbyteorder("<")
+    return np.frombuffer(data, dtype=little, offset=start).reshape(shape)
+
+
+def _header_end(data: bytes) -> int:
+    """Return where the numbers of a version 1.0 npy file begin."""
+    return 10 + int.from_bytes(data[8:10], "little")

@@ -1,0 +1,386 @@
+"""Readers: small files that the tests make, and one typed error for any others."""
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedagent_testbed.traces import (
+    Limits,
+    TraceError,
+    read_cpu_scores,
+    read_mahimahi,
+    read_ndt,
+    read_planetlab,
+    read_rate_archive,
+    read_rate_file,
+    read_seattle,
+    read_speedtest,
+    read_spot_prices,
+    read_user_links,
+)
+from fedagent_testbed.traces.mahimahi import PACKET_BITS
+
+Read = Callable[..., object]
+
+SPEEDTEST = (
+    b"Date,downlink_Mbps,uplink_Mbps,latency_ms,radio_type\n"
+    b'"01/13/2021, 10:22 AM",2641.5,107.25,7,5G-NSA-mmWave\n'
+    b'"01/13/2021, 10:23 AM",50.0,0.0,40,4G-LTE\n'
+)
+NDT = b'[{"date": "2022-06-27", "dl_mbps": "10.5", "ul_mbps": "4.25"}]'
+SPOT = (
+    b"zone,instance_type,os,timestamp,price_usd_per_hour,on_demand_usd_per_hour\n"
+    b"a,c3,Linux,2015-03-11 16:54:38+00:00,0.03,0.21\n"
+    b"b,c3,Linux,2015-03-11 16:54:28+00:00,0.05,0.21\n"
+    b"a,c3,Linux,2015-03-11 16:55:38+00:00,0.42,0.21\n"
+)
+PHONES = b'[{"Model": " A ", "CPU_F_AI_Score": "3744"}, {"Model": "A", "CPU_F_AI_Score": 9}]'
+LINKS = b'{"u1": {"down_u": 1000, "down_sigma": 10, "up_u": 500.5, "up_sigma": 0}}'
+
+
+def packed(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload] # any mode
+        for name, body in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(body)
+            archive.addfile(info, io.BytesIO(body))
+    return out.getvalue()
+
+
+def npz(**arrays: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> bytes:
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays)  # type: ignore[arg-type] # numpy's stub has a bool keyword
+    return out.getvalue()
+
+
+RATES = packed({"bus_1": b"0.0\t2.5\n1.0\t4.0\n1.5\t0\n", "odd name": b"0.5 1\n\n2.5 3\n"})
+STAMPS = b"0\n0\n99\n100\n101\n101\n250\n"
+RTT = npz(rtt_ms=np.array([[[0, 100], [0, 0]]], dtype=np.float32))
+RTT_CS = npz(rtt_cs=np.array([[[0, 25], [100, 0]]], dtype=np.uint16))
+
+GOOD: dict[str, tuple[Read, bytes]] = {
+    "mahimahi": (read_mahimahi, gzip.compress(STAMPS)),
+    "archive": (read_rate_archive, RATES),
+    "file": (read_rate_file, b"0 1\n1 2\n"),
+    "speedtest": (read_speedtest, gzip.compress(SPEEDTEST)),
+    "ndt": (read_ndt, gzip.compress(NDT)),
+    "planetlab": (read_planetlab, RTT),
+    "seattle": (read_seattle, RTT_CS),
+    "spot": (read_spot_prices, gzip.compress(SPOT)),
+    "phones": (read_cpu_scores, gzip.compress(PHONES)),
+    "links": (read_user_links, LINKS),
+}
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[[bytes], Path]:
+    path = tmp_path / "trace"
+
+    def write(data: bytes) -> Path:
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+Put = Callable[[bytes], Path]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_mahimahi_counts_packets_exactly(put: Put, pack: Callable[[bytes], bytes]) -> None:
+    link = read_mahimahi(put(pack(STAMPS)))
+    np.testing.assert_allclose(link.times_s, [0, 0.1, 0.2, 0.25])
+    np.testing.assert_allclose(link.bits, np.array([0, 4, 6, 7]) * PACKET_BITS)
+    fine = read_mahimahi(put(STAMPS), bin_ms=1)
+    assert len(fine.bps) == 250
+    assert fine.bits[-1] == pytest.approx(7 * PACKET_BITS)
+    assert float(fine.rate_at(0.0995)) == pytest.approx(PACKET_BITS * 1000)
+    with pytest.raises(ValueError, match="bin_ms"):
+        read_mahimahi(put(STAMPS), bin_ms=0)
+
+
+def test_a_rate_holds_from_the_line_before(put: Put) -> None:
+    bus, odd = read_rate_archive(put(RATES))
+    assert (bus.name, odd.name) == ("bus_1", "odd name")
+    np.testing.assert_array_equal(bus.times_s, [0, 1, 1.5])
+    np.testing.assert_array_equal(bus.bps, [4e6, 0])
+    np.testing.assert_array_equal(odd.times_s, [0, 0.5, 2.5])
+    np.testing.assert_array_equal(odd.bps, [1e6, 3e6])
+    plain = read_rate_archive(put(packed({"x": b"0 1\n2 3\n"}, "w")))
+    assert plain[0].mean_bps == 3e6
+    single = read_rate_file(put(gzip.compress(b"2 3\n")))
+    assert (single.period_s, single.mean_bps) == (2.0, 3e6)
+
+
+def test_speed_tests(put: Put) -> None:
+    tests = read_speedtest(put(SPEEDTEST))
+    np.testing.assert_allclose(tests.down_bps, [2641.5e6, 50e6])
+    np.testing.assert_allclose(tests.up_bps, [107.25e6, 0])
+    np.testing.assert_allclose(tests.latency_s, [0.007, 0.04])
+    assert tests.of_kind("4G-LTE").down_bps.tolist() == [50e6]
+    ndt = read_ndt(put(NDT))
+    assert (ndt.down_bps[0], ndt.up_bps[0]) == (10.5e6, 4.25e6)
+    assert np.isnan(ndt.latency_s).all()
+
+
+def test_round_trip_times_are_seconds_and_missing_ones_nan(put: Put) -> None:
+    planetlab, seattle = read_planetlab(put(RTT)), read_seattle(put(RTT_CS))
+    assert planetlab.seconds.dtype == seattle.seconds.dtype == np.float32
+    there, back = planetlab.between(0, [0, 1], [1, 0]).tolist()
+    assert there == pytest.approx(0.1)
+    assert np.isnan(back)
+    assert planetlab.between(0, 1, 1) == 0
+    np.testing.assert_allclose(seattle.between(0, [0, 1], [1, 0]), [0.25, 1.0], rtol=1e-6)
+
+
+def test_prices_share_one_clock(put: Put) -> None:
+    a, b = read_spot_prices(put(SPOT))
+    assert (a.zone, a.machine, b.zone) == ("a", "c3", "b")
+    assert a.times_s.tolist() == [10, 70]
+    assert b.times_s.tolist() == [0]
+    np.testing.assert_allclose(a.relative_at([10, 70]), [0.03 / 0.21, 2.0])
+
+
+def test_phones(put: Put) -> None:
+    scores = read_cpu_scores(put(PHONES))
+    assert (scores.models, scores.score.tolist()) == (("A",), [3744.0])
+    links = read_user_links(put(LINKS))
+    assert links.users == ("u1",)
+    assert (links.down_bps[0], links.up_bps[0]) == (8e6, 4.004e6)
+    assert (links.down_deviation_bps[0], links.up_deviation_bps[0]) == (8e4, 0)
+
+
+@pytest.mark.parametrize(
+    ("read", "data", "line", "problem"),
+    [
+        (read_mahimahi, b"1\n2\nx\n", 3, "no time"),
+        (read_mahimahi, b"1\n\n-2\n", 3, "no time"),
+        (read_mahimahi, b"1\n5\n4\n", 3, "goes back"),
+        (read_mahimahi, b"1\n1_0\n", 2, "no time"),
+        (read_mahimahi, b"1\n99999999999\n", 2, "no time"),
+        (read_mahimahi, b"0\n0\n", None, "no stamp"),
+        (read_mahimahi, b"", None, "no stamp"),
+        (read_rate_file, b"0 1\n1 2 3\n", 2, "Mbit/s"),
+        (read_rate_file, b"0 1\n1 nan\n", 2, "Mbit/s"),
+        (read_rate_file, b"0 1\n1 -1\n", 2, "Mbit/s"),
+        (read_rate_file, b"0 1\n1 1e300\n", 2, "Mbit/s"),
+        (read_rate_file, b"0 1\n1 1_0\n", 2, "Mbit/s"),
+        (read_rate_file, b"0 1\n2 1\n2 1\n", 3, "not after"),
+        (read_rate_file, b"2 1\n0 1\n", 2, "not after"),
+        (read_rate_file, b"0 1\n", None, "no line after 0 s"),
+        (read_rate_file, b"0 1\n1 0\n2 0\n", None, "never carries"),
+        (read_rate_file, b"0 " + b"1" * 9000, 1, "longer than"),
+        (read_speedtest, b"a,b\n", 1, "no column downlink_Mbps"),
+        (read_speedtest, b"", 1, "no column"),
+        (read_speedtest, SPEEDTEST + b"x,1,1,1\n", 4, "4 columns, not 5"),
+        (read_speedtest, SPEEDTEST + b"x,,1,1,r\n", 4, "no speed"),
+        (read_speedtest, SPEEDTEST + b"x,1,1,1,\xff\n", 4, "UTF-8"),
+        (read_speedtest, SPEEDTEST + b'"x"y,1,1,1,r\n', 4, "no CSV"),
+        (read_speedtest, SPEEDTEST.split(b"\n")[0], None, "no test"),
+        (read_ndt, b"[{}]", 1, "dl_mbps"),
+        (read_ndt, NDT[:-1] + b', {"dl_mbps": NaN, "ul_mbps": 1}]', 2, "dl_mbps"),
+        (read_ndt, NDT[:-1] + b", 7]", 2, "dl_mbps"),
+        (read_ndt, b'[\n{"a": \n', 3, "no JSON"),
+        (read_ndt, b"{}", None, "no list"),
+        (read_ndt, b"[]", None, "no test"),
+        (read_ndt, b"[" * 100_000, None, "no JSON"),
+        (read_spot_prices, SPOT + b"a,c3,L,yesterday,1,1\n", 5, "no time or price"),
+        (read_spot_prices, SPOT + b"a,c3,L,2015-09-01 00:00:00,1,1\n", 5, "without zone"),
+        (read_spot_prices, SPOT + b"a,c3,L,2015-09-01 00:00:00+00:00,0,1\n", 5, "price of 0"),
+        (read_spot_prices, SPOT + SPOT.splitlines()[-1], 5, "not after the last row"),
+        (read_cpu_scores, PHONES[:-1] + b', {"Model": 3}]', 3, "no Model"),
+        (read_cpu_scores, b'[{"Model": "A", "CPU_F_AI_Score": "0"}]', 1, "score of 0"),
+        (read_user_links, b"[]", None, "no object"),
+        (read_user_links, LINKS.replace(b"500.5", b'"fast"'), 1, "down_u"),
+    ],
+)
+def test_the_error_names_the_line(
+    put: Put, read: Read, data: bytes, line: int | None, problem: str
+) -> None:
+    path = put(data)
+    with pytest.raises(TraceError, match=problem) as caught:
+        read(path)
+    assert (caught.value.file, caught.value.line) == (str(path), line)
+    assert str(path) in str(caught.value)
+
+
+def test_the_error_names_the_member_of_an_archive(put: Put) -> None:
+    path = put(packed({"good": b"1 1\n", "bad": b"1 1\nx y\n"}))
+    with pytest.raises(TraceError, match="Mbit/s") as caught:
+        read_rate_archive(path)
+    assert (caught.value.file, caught.value.line) == (f"{path}:bad", 2)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="No such file"):
+        GOOD[name][0](tmp_path / "none")
+    with pytest.raises(TraceError, match="directory"):
+        GOOD[name][0](tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mahimahi", "archive", "speedtest", "ndt", "spot", "phones"])
+def test_a_file_cut_off_anywhere_is_an_error(put: Put, name: str) -> None:
+    read, data = GOOD[name]
+    for end in range(len(data)):
+        with pytest.raises(TraceError):
+            read(put(data[:end]))
+
+
+def test_a_plain_tar_cut_off_anywhere_is_an_error(put: Put) -> None:
+    data = packed({"a": b"1 1\n" * 1, "b": b"1 2\n", "c": b"1 3\n"}, "w")
+    assert len(read_rate_archive(put(data[: 6 * 512 + 1024]))) == 3
+    for end in range(0, 6 * 512 + 1024, 128):
+        with pytest.raises(TraceError):
+            read_rate_archive(put(data[:end]))
+
+
+def test_a_header_that_is_damaged_in_the_middle_is_no_end(put: Put) -> None:
+    data = bytearray(packed({"a": b"1 1\n", "b": b"1 2\n", "c": b"1 3\n"}, "w"))
+    data[2 * 512 + 3] ^= 0xFF
+    with pytest.raises(TraceError, match="after 'a'"):
+        read_rate_archive(put(bytes(data)))
+
+
+@pytest.mark.parametrize("name", GOOD)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+)
+@given(data=st.data())
+def test_damaged_bytes_give_a_record_or_a_typed_error(
+    put: Put, name: str, data: st.DataObject
+) -> None:
+    read, good = GOOD[name]
+    bad = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 4))):
+        bad[data.draw(st.integers(0, len(bad) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        read(put(bytes(bad)))
+    except TraceError as error:
+        assert error.problem
+
+
+@pytest.mark.parametrize("name", ["speedtest", "archive", "mahimahi", "ndt", "spot"])
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+)
+@given(data=st.data())
+def test_damaged_text_gives_a_record_or_a_typed_error(
+    put: Put, name: str, data: st.DataObject
+) -> None:
+    read, good = GOOD[name]
+    bad = bytearray(gzip.decompress(good))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(bad) - 1))
+        bad[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
+    try:
+        read(put(bytes(bad)))
+    except TraceError as error:
+        assert error.problem
+
+
+def test_limits_hold(put: Put) -> None:
+    bomb = gzip.compress(b"1\n" * 10**6)
+    with pytest.raises(TraceError, match="more than 1000 bytes"):
+        read_mahimahi(put(bomb), limits=Limits(unpacked_bytes=1000))
+    with pytest.raises(TraceError, match="limit of 10 lines") as caught:
+        read_mahimahi(put(bomb), limits=Limits(rows=10))
+    assert caught.value.line == 11
+    big = packed({"zeros": bytes(10**6)})
+    with pytest.raises(TraceError, match="more than 5000 bytes"):
+        read_rate_archive(put(big), Limits(unpacked_bytes=5000))
+    with pytest.raises(TraceError, match="more than 1 members"):
+        read_rate_archive(put(RATES), Limits(members=1))
+    with pytest.raises(TraceError, match="limit of 3 rows"):
+        read_rate_archive(put(RATES), Limits(rows=3))
+    with pytest.raises(TraceError, match="1000 bytes"):
+        read_ndt(put(gzip.compress(b"[" + b" " * 10**5 + b"]")), Limits(unpacked_bytes=1000))
+    with pytest.raises(TraceError, match="at most 0 entries"):
+        read_ndt(put(NDT), Limits(rows=0))
+    with pytest.raises(TraceError, match="unpacks to more than 100"):
+        read_planetlab(put(RTT), Limits(unpacked_bytes=100))
+    with pytest.raises(TraceError, match="for shape"):
+        read_planetlab(put(RTT), Limits(rows=3))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_only_plain_files_are_read_from_an_archive(put: Put, kind: bytes) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        info = tarfile.TarInfo("passwords")
+        info.type, info.linkname = kind, "/etc/passwd"
+        archive.addfile(info)
+    with pytest.raises(TraceError, match="no plain file"):
+        read_rate_archive(put(out.getvalue()))
+
+
+def test_a_sparse_file_does_not_unpack_past_the_limit(put: Put) -> None:
+    """A header that says: a terabyte, of which nothing is stored."""
+    info = tarfile.TarInfo("hole")
+    info.pax_headers = {
+        "GNU.sparse.major": "0",
+        "GNU.sparse.minor": "1",
+        "GNU.sparse.map": "0,0",
+        "GNU.sparse.size": str(2**40),
+    }
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info)
+    with pytest.raises(TraceError, match="no plain file"):
+        read_rate_archive(put(out.getvalue()))
+
+
+def test_folders_in_an_archive_are_passed_over(put: Put) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        folder = tarfile.TarInfo("sub")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+    with pytest.raises(TraceError, match="holds no trace"):
+        read_rate_archive(put(out.getvalue()))
+
+
+def _npy(header: str, body: bytes = b"") -> bytes:
+    text = header.encode().ljust(117) + b"\n"
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        head = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little")
+        archive.writestr("rtt_ms.npy", head + text + body)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (npz(other=np.zeros((1, 2, 2))), "no array rtt_ms"),
+        (npz(rtt_ms=np.zeros((2, 2), dtype=np.float32)), "no plain array"),
+        (npz(rtt_ms=np.zeros((1, 2, 3), dtype=np.float32)), "not \\(time, n, n\\)"),
+        (npz(rtt_ms=np.zeros((0, 2, 2), dtype=np.float32)), "not \\(time, n, n\\)"),
+        (npz(rtt_ms=np.zeros((1, 2, 2), dtype=np.float64)), "is f8, not float32"),
+        (npz(rtt_ms=np.full((1, 2, 2), -1, dtype=np.float32)), "negative"),
+        (npz(rtt_ms=np.full((1, 2, 2), np.nan, dtype=np.float32)), "not finite"),
+        (b"PK not a zip", "no npz"),
+        (
+            _npy("{'descr': '<f4', 'fortran_order': False, 'shape': (999999999, 999, 999), }"),
+            "for shape",
+        ),
+        (
+            _npy("{'descr': '|O', 'fortran_order': False, 'shape': (1, 1, 1), }", b"cos\nsystem"),
+            "no plain array",
+        ),
+        (json.dumps([1]).encode(), "no npz"),
+    ],
+)
+def test_only_plain_matrices_are_read(put: Put, data: bytes, problem: str) -> None:
+    with pytest.raises(TraceError, match=problem):
+        read_planetlab(put(data))

@@ -1,0 +1,145 @@
+"""Rates integrate, transfers invert the integral, matrices and prices are looked up."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fedagent_testbed.traces import PriceTrace, RateTrace, RttMatrix, TraceError
+
+
+def trace(times: list[float], bps: list[float]) -> RateTrace:
+    return RateTrace(name="t", times_s=np.array(times), bps=np.array(bps))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> RateTrace:
+    width = draw(st.lists(st.floats(0.01, 100), min_size=1, max_size=8))
+    rate = st.one_of(st.just(0.0), st.floats(1e5, 1e7))
+    bps = draw(st.lists(rate, min_size=len(width), max_size=len(width)))
+    assume(any(bps))
+    return trace([0.0, *np.cumsum(width).tolist()], bps)
+
+
+def integral(link: RateTrace, start: float, seconds: float) -> float:
+    """Walk interval by interval from `start`, asking only `rate_at` in their middles."""
+    total, at, end = 0.0, start, start + seconds
+    periods = range(math.floor(start / link.period_s), math.floor(end / link.period_s) + 1)
+    cuts = [k * link.period_s + t for k in periods for t in link.times_s.tolist()]
+    for cut in [*sorted(c for c in cuts if start < c < end), end]:
+        total += float(link.rate_at((at + cut) / 2)) * (cut - at)
+        at = cut
+    return total
+
+
+@settings(deadline=None)
+@given(traces(), st.floats(0, 5), st.floats(0, 5))
+def test_what_is_carried_is_the_integral_of_the_rate(
+    link: RateTrace, starts: float, lasts: float
+) -> None:
+    start, seconds = starts * link.period_s, lasts * link.period_s
+    expected = integral(link, start, seconds)
+    near = 1e-6 * float(link.bits[-1])
+    assert float(link.carried(start, seconds)) == pytest.approx(expected, rel=1e-6, abs=near)
+
+
+@settings(deadline=None)
+@given(traces(), st.floats(0, 5), st.floats(0.001, 5))
+def test_a_transfer_inverts_the_integral(link: RateTrace, starts: float, share: float) -> None:
+    start = starts * link.period_s
+    bits = share * float(link.bits[-1])
+    seconds = float(link.seconds_for(bits, start))
+    near = 1e-6 * float(link.bits[-1])
+    assert integral(link, start, seconds) == pytest.approx(bits, rel=1e-6, abs=near)
+
+
+@settings(deadline=None)
+@given(traces(), st.floats(0, 1000), st.floats(0.001, 5))
+def test_a_transfer_ends_with_its_last_bit(link: RateTrace, start: float, share: float) -> None:
+    """A moment earlier it is not across: silence after the last bit does not count."""
+    bits = share * float(link.bits[-1])
+    seconds = float(link.seconds_for(bits, start))
+    early = seconds * (1 - 1e-6) - 1e-6
+    if early > 0:
+        assert float(link.carried(start, early)) < bits
+
+
+@settings(deadline=None)
+@given(traces(), st.lists(st.floats(-50, 1000), min_size=1, max_size=20), st.floats(0, 1e8))
+def test_many_starts_are_as_one_each(link: RateTrace, starts: list[float], bits: float) -> None:
+    many = link.seconds_for(bits, np.array(starts))
+    assert many.shape == (len(starts),)
+    assert (many >= 0).all()
+    np.testing.assert_array_equal(many, [float(link.seconds_for(bits, s)) for s in starts])
+    rates = link.rate_at(np.array(starts))
+    np.testing.assert_array_equal(rates, [float(link.rate_at(s)) for s in starts])
+
+
+def test_rates_and_transfers_by_hand() -> None:
+    link = trace([0, 1, 3, 4], [100, 0, 50])
+    assert (link.period_s, link.mean_bps) == (4.0, 37.5)
+    np.testing.assert_array_equal(link.rate_at([0, 0.5, 1, 2.9, 3, 4, 5.5, -1]), [
+        100, 100, 0, 0, 50, 100, 0, 50,
+    ])  # fmt: skip
+    assert float(link.seconds_for(100, 0)) == 1.0
+    assert float(link.seconds_for(101, 0)) == pytest.approx(3.02)
+    assert float(link.seconds_for(150, 0)) == 4.0
+    assert float(link.seconds_for(150 * 10**6, 0)) == 4e6
+    assert float(link.seconds_for(10, 1.5)) == pytest.approx(1.7)
+    assert float(link.seconds_for(75, 3.5)) == 1.0
+    assert float(link.seconds_for(0, 1.5)) == 0.0
+    np.testing.assert_allclose(link.seconds_for([[50], [100]], [0, 4, 8]), [[0.5] * 3, [1.0] * 3])
+    gap = trace([0, 1, 2, 3.15847157, 7.15847157, 8.16847157], [0, 14, 1, 0, 1])
+    assert float(gap.seconds_for(2 * gap.bits[-1], 4)) == pytest.approx(
+        2 * gap.period_s - 4 + 3.15847157
+    )
+    tail = trace([0, 1, 5], [8, 0])
+    assert float(tail.seconds_for(8, 0)) == 1.0
+    assert float(tail.seconds_for(16, 0)) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("times", "bps"),
+    [
+        ([0.0], []),
+        ([0.0, 1.0], [1.0, 2.0]),
+        ([0.5, 1.0], [1.0]),
+        ([0.0, 1.0, 1.0], [1.0, 1.0]),
+        ([0.0, math.nan], [1.0]),
+        ([0.0, math.inf], [1.0]),
+        ([0.0, 1.0], [-1.0]),
+        ([0.0, 1.0], [math.inf]),
+        ([0.0, 1.0], [0.0]),
+    ],
+)
+def test_impossible_traces_are_refused(times: list[float], bps: list[float]) -> None:
+    with pytest.raises(TraceError):
+        trace(times, bps)
+
+
+@pytest.mark.parametrize(("bits", "start"), [(-1, 0), (math.nan, 0), (1, math.inf)])
+def test_impossible_transfers_are_refused(bits: float, start: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        trace([0, 1], [1]).seconds_for(bits, start)
+
+
+def test_pairs_of_a_matrix_over_slices_that_wrap() -> None:
+    seconds = np.arange(18, dtype=np.float32).reshape(2, 3, 3)
+    matrix = RttMatrix(seconds=seconds)
+    assert float(matrix.between(0, 1, 2)) == 5.0
+    assert float(matrix.between(3, 1, 2)) == 14.0
+    np.testing.assert_array_equal(matrix.between([0, 1, 2], [0, 0, 2], 1), [1, 10, 7])
+
+
+def test_a_price_holds_until_the_next_and_beyond_the_ends() -> None:
+    market = PriceTrace(
+        zone="a",
+        machine="m",
+        times_s=np.array([10.0, 20.0]),
+        price=np.array([0.1, 0.4]),
+        normal_price=0.2,
+    )
+    np.testing.assert_array_equal(market.price_at([0, 10, 19.9, 20, 99]), [0.1, 0.1, 0.1, 0.4, 0.4])
+    np.testing.assert_allclose(market.relative_at([0, 50]), [0.5, 2.0])
