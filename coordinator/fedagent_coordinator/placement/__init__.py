@@ -4,10 +4,20 @@ from fedagent_coordinator.registry import Registry
 
 from .base import Placement, PlacementPolicy, PlacementView
 
+_PACKAGE = "fedagent_coordinator.placement"
+
 registry: Registry[PlacementPolicy] = Registry(
     kind="placement",
     group="fedagent.placements",
-    builtin={"coordinator": "fedagent_coordinator.placement.coordinator:CoordinatorPlacement"},
+    builtin={
+        "budgeted-ucb": f"{_PACKAGE}.budgeted_ucb:BudgetedUcbPlacement",
+        "budgeted-ucb-paper": f"{_PACKAGE}.budgeted_ucb_paper:BudgetedUcbPaperPlacement",
+        "coordinator": f"{_PACKAGE}.coordinator:CoordinatorPlacement",
+        "fixed": f"{_PACKAGE}.fixed:FixedPlacement",
+        "min-cost": f"{_PACKAGE}.min_cost:MinCostPlacement",
+        "min-trans": f"{_PACKAGE}.min_trans:MinTransPlacement",
+        "random": f"{_PACKAGE}.random_choice:RandomPlacement",
+    },
 )
 create = registry.create
 names = registry.names

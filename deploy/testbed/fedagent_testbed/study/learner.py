@@ -54,7 +54,7 @@ class Learner:
         view, recipe = feedback.view, self._recipe
         start = self._first if recipe.training.reset else self._models
         pairs = feedback.pairs[feedback.used]
-        # A stranger takes over the data of the place that it came to.
+        # Strangers bring data of their own; there are no more than these to deal.
         clients = view.pair_client[pairs] % recipe.clients
         self._models = self._trainer.aggregate(
             start, clients, view.pair_edge[pairs], view.round, recipe.training.weighting

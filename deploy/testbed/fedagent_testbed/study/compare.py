@@ -1,0 +1,257 @@
+"""Policies side by side on the same seeds: `compare`, and what it returns."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from fedagent_coordinator import policies
+from fedagent_task.errors import RecipeError
+
+from .history import History, jain
+from .play import play, unmet
+from .spec import TestbedRecipe
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ORACLES = ("oracle", "oracle-p")
+# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
+_T: tuple[float, ...] = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+Done = Callable[[str, int], None]
+
+
+class Pool(Protocol):
+    """What runs the jobs: `Executor.submit` is enough."""
+
+    def submit(
+        self, job: Callable[[TestbedRecipe, str, int], History], *args: object
+    ) -> "Future[History]":
+        """Start a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean over seeds with its 95 % interval, half width; None of fewer than two seeds."""
+
+    mean: float | None
+    ci95: float | None
+    per_seed: tuple[float | None, ...]
+
+    def record(self) -> dict[str, object]:
+        """Return it as JSON data."""
+        return {"mean": self.mean, "ci95": self.ci95, "per_seed": list(self.per_seed)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """The result of `compare`.
+
+    Attributes:
+        recipe: What was studied.
+        seeds: Of every policy's runs.
+        histories: Policy to its runs, one per seed.
+        reference: Runs of the oracles, for the regret.
+        skipped: Policy to the reason why it did not run.
+    """
+
+    recipe: TestbedRecipe
+    seeds: tuple[int, ...]
+    histories: dict[str, tuple[History, ...]]
+    reference: dict[str, tuple[History, ...]]
+    skipped: dict[str, str]
+
+    def record(self) -> dict[str, object]:
+        """Return everything as JSON data, by the reference in `docs/testbed.md`."""
+        return {
+            "recipe": self.recipe.name,
+            "rounds": self.recipe.rounds.count,
+            "seeds": list(self.seeds),
+            "policies": {name: self._policy(name) for name in self.histories},
+            "skipped": self.skipped,
+        }
+
+    def utility(self, name: str) -> Figure:
+        """Return the cumulative utility of a policy."""
+        return figure(
+            [float(run.utility(self.recipe.utility).sum()) for run in self.histories[name]]
+        )
+
+    def regret(self, name: str, oracle: str) -> Figure:
+        """Return how much more an oracle had on the same seeds."""
+        if oracle not in self.reference:
+            return figure([None for _ in self.seeds])
+        kind = self.recipe.utility
+        return figure(
+            [
+                float(best.utility(kind).sum() - run.utility(kind).sum())
+                for best, run in zip(self.reference[oracle], self.histories[name], strict=True)
+            ]
+        )
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return one row per policy, seed and round.
+
+        Raises:
+            ModuleNotFoundError: pandas is not there: pip install pandas.
+        """
+        import pandas as pd  # noqa: PLC0415 - optional package
+
+        frames = [
+            pd.DataFrame(
+                {
+                    "policy": run.policy,
+                    "seed": run.seed,
+                    "round": np.arange(1, len(run.wins) + 1),
+                    "wins": run.wins,
+                    "selected": run.selected,
+                    "spent": run.spent,
+                    "seconds": run.seconds,
+                    "decide_ms": run.decide_ms,
+                    "accuracy": run.accuracy,
+                    "opinion": run.opinion,
+                }
+            )
+            for runs in self.histories.values()
+            for run in runs
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+    def _policy(self, name: str) -> dict[str, object]:
+        runs, targets = self.histories[name], self.recipe.training.targets
+        at = {target: [run.first_at(target) for run in runs] for target in targets}
+        return {
+            "utility": self.utility(name).record(),
+            "regret_oracle": self.regret(name, "oracle").record(),
+            "regret_oracle_p": self.regret(name, "oracle-p").record(),
+            "accuracy": figure([_last(run) for run in runs]).record(),
+            "rounds_to_target": {str(target): figure(at[target]).record() for target in targets},
+            "seconds_to_target": {
+                str(target): figure(
+                    [_seconds_to(run, t) for run, t in zip(runs, at[target], strict=True)]
+                ).record()
+                for target in targets
+            },
+            "seconds_per_round": figure([float(run.seconds.mean()) for run in runs]).record(),
+            "spent": figure([float(run.spent.sum()) for run in runs]).record(),
+            "selected_per_round": figure([float(run.selected.mean()) for run in runs]).record(),
+            "min_rate": figure([float(run.rates().min(initial=0.0)) for run in runs]).record(),
+            "jain": figure([jain(run.rates()) for run in runs]).record(),
+            "decision_ms": figure([float(np.median(run.decide_ms)) for run in runs]).record(),
+            "explored_rounds": figure([float(run.explored) for run in runs]).record(),
+        }
+
+
+def figure(values: Sequence[float | None]) -> Figure:
+    """Return mean and 95 % interval of what is known; a seed without a value is left out."""
+    per_seed = tuple(None if v is None or not math.isfinite(v) else float(v) for v in values)
+    known = [v for v in per_seed if v is not None]
+    if not known:
+        return Figure(None, None, per_seed)
+    mean = float(np.mean(known))
+    if len(known) < 2:
+        return Figure(mean, None, per_seed)
+    quantile = _T[len(known) - 2] if len(known) - 1 <= len(_T) else 1.96
+    return Figure(mean, quantile * float(np.std(known, ddof=1)) / math.sqrt(len(known)), per_seed)
+
+
+def compare(
+    recipe: TestbedRecipe,
+    names: Iterable[str] = (),
+    *,
+    seeds: int = 5,
+    first_seed: int = 0,
+    jobs: int = 1,
+    pool: Pool | None = None,
+    done: Done = lambda _name, _seed: None,
+) -> Comparison:
+    """Run policies on the same seeds, and the oracles beside them for the regret.
+
+    Args:
+        recipe: The study.
+        names: Policies; ``all`` stands for every one there is, and those that cannot run
+            are skipped with the reason. Without any, those the recipe names.
+        seeds: How many.
+        first_seed: The first of them.
+        jobs: Processes.
+        pool: Runs the jobs instead, e.g. on a cluster.
+        done: Told policy and seed of every run that is over.
+
+    Raises:
+        PolicyError: A name or a parameter is wrong, or a policy fails.
+        RecipeError: A policy that was named cannot run on this recipe.
+        DatasetError: The recipe's data are not there.
+    """
+    wanted = list(dict.fromkeys(names)) or list(recipe.compare) or [recipe.policy]
+    everything = "all" in wanted and "all" not in recipe.policies and len(wanted) == 1
+    if everything:
+        wanted = list(policies.names())
+    skipped = {}
+    for name in list(wanted):
+        if why := unmet(recipe, name):
+            if not everything:
+                raise RecipeError("policy", f"{name} {why}", "take another policy")
+            skipped[name] = why
+            wanted.remove(name)
+    oracles = [name for name in ORACLES if not unmet(recipe, name)]
+    numbers = tuple(range(first_seed, first_seed + seeds))
+    runs = _run(recipe, list(dict.fromkeys([*wanted, *oracles])), numbers, jobs, pool, done)
+    return Comparison(
+        recipe=recipe,
+        seeds=numbers,
+        histories={name: runs[name] for name in wanted},
+        reference={name: runs[name] for name in oracles},
+        skipped=skipped,
+    )
+
+
+def _run(
+    recipe: TestbedRecipe,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    jobs: int,
+    pool: Pool | None,
+    done: Done,
+) -> dict[str, tuple[History, ...]]:
+    """Run every policy on every seed; a run depends on nothing but its arguments."""
+    tasks = [(name, seed) for seed in seeds for name in names]
+    results: dict[tuple[str, int], History] = {}
+    if pool is None and jobs <= 1:
+        for name, seed in tasks:
+            results[name, seed] = play(recipe, name, seed)
+            done(name, seed)
+    else:
+        with _executor(pool, jobs) as workers:
+            futures = {
+                workers.submit(play, recipe, name, seed): (name, seed) for name, seed in tasks
+            }
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                done(*futures[future])
+    return {name: tuple(results[name, seed] for seed in seeds) for name in names}
+
+
+def _executor(pool: Pool | None, jobs: int) -> "AbstractContextManager[Pool | Executor]":
+    if pool is not None:
+        return nullcontext(pool)
+    # Not forked: threads of the parent's libraries would be copied half way.
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+
+
+def _last(run: History) -> float | None:
+    tested = run.accuracy[np.isfinite(run.accuracy)]
+    return float(tested[-1]) if len(tested) else None
+
+
+def _seconds_to(run: History, round_: int | None) -> float | None:
+    return None if round_ is None else float(run.seconds[:round_].sum())
