@@ -11,6 +11,7 @@ from .errors import CliError
 from .options import examples
 from .output import fail, say
 from .report import command as report_command
+from .testbed import command as testbed_command
 
 app = typer.Typer(
     name="fedagent",
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 AGENT = "Run a role"
 READ = "Read a run"
+STUDY = "Study policies"
 CARE = "Look after the machine"
 
 app.command(
@@ -45,6 +47,7 @@ demo_command.mount(app, panel=AGENT)
 reading.mount(app, panel=READ)
 models.mount(app, panel=READ)
 report_command.mount(app, panel=READ)
+testbed_command.mount(app, panel=STUDY)
 doctor.mount(app, panel=CARE)
 
 

@@ -28,7 +28,8 @@ _T: tuple[float, ...] = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 
-Done = Callable[[str, int], None]
+Done = Callable[[str, int, int], None]
+"""Told policy, seed and the number of runs in all, when a run is over."""
 
 
 class Pool(Protocol):
@@ -173,7 +174,7 @@ def compare(
     first_seed: int = 0,
     jobs: int = 1,
     pool: Pool | None = None,
-    done: Done = lambda _name, _seed: None,
+    done: Done = lambda _name, _seed, _total: None,
 ) -> Comparison:
     """Run policies on the same seeds, and the oracles beside them for the regret.
 
@@ -185,7 +186,7 @@ def compare(
         first_seed: The first of them.
         jobs: Processes.
         pool: Runs the jobs instead, e.g. on a cluster.
-        done: Told policy and seed of every run that is over.
+        done: Told of every run that is over.
 
     Raises:
         PolicyError: A name or a parameter is wrong, or a policy fails.
@@ -229,7 +230,7 @@ def _run(
     if pool is None and jobs <= 1:
         for name, seed in tasks:
             results[name, seed] = play(recipe, name, seed)
-            done(name, seed)
+            done(name, seed, len(tasks))
     else:
         with _executor(pool, jobs) as workers:
             futures = {
@@ -237,7 +238,7 @@ def _run(
             }
             for future in as_completed(futures):
                 results[futures[future]] = future.result()
-                done(*futures[future])
+                done(*futures[future], len(tasks))
     return {name: tuple(results[name, seed] for seed in seeds) for name in names}
 
 

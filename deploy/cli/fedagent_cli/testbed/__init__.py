@@ -1,0 +1,1 @@
+"""`fedagent testbed`: policies in virtual time, side by side."""

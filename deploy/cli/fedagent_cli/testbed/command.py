@@ -1,0 +1,212 @@
+"""`fedagent testbed run|compare|recipes`: studies of policies in virtual time."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedagent_cli import options
+from fedagent_cli.errors import MissingError, UsageError
+from fedagent_cli.output import emit, say, table
+
+if TYPE_CHECKING:
+    from fedagent_testbed.study import Comparison, TestbedRecipe
+    from fedagent_testbed.study.compare import Done, Pool
+
+testbed_app = typer.Typer(
+    name="testbed", help="Compare policies in virtual time.", no_args_is_help=True
+)
+RecipeName = Annotated[
+    str, typer.Argument(help="A recipe of the testbed (see `fedagent testbed recipes`) or a file.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: radio.noise_dbm_hz=-160."),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(help="Write the curves as SVG: utility, regret, accuracy, selections."),
+]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, max=512, help="Processes.", show_default="one per core")
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Run on this Ray cluster; `local` starts one here."),
+]
+
+
+def mount(app: typer.Typer, *, panel: str) -> None:
+    """Add the commands to the app."""
+    for command, lines in (
+        (
+            run,
+            ("fedagent testbed run cocs-decisions", "fedagent testbed run gda-mnist --policy ucb"),
+        ),
+        (
+            compare,
+            (
+                "fedagent testbed compare cocs-decisions --policies adaptive,linucb,random",
+                "fedagent testbed compare cocs-decisions --policies all --seeds 5 --plot all.svg",
+                "fedagent testbed compare cocs-mnist --set radio.noise_dbm_hz=-160 --json",
+            ),
+        ),
+        (recipes, ("fedagent testbed recipes",)),
+    ):
+        testbed_app.command(epilog=options.examples(*lines))(command)
+    app.add_typer(testbed_app, rich_help_panel=panel)
+
+
+def run(
+    recipe: RecipeName,
+    *,
+    policy: Annotated[
+        str | None, typer.Option(help="Who decides.", show_default="the recipe's")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the world and of the policy.")] = 0,
+    sets: Sets = None,
+    plot: Plot = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run one policy on one seed, and the oracles beside it where there are any."""
+    made = _recipe(recipe, sets)
+    name = policy or made.policy
+    result = _compared(made, [name], seeds=1, first_seed=seed, jobs=1, ray=None, quiet=as_json)
+    _show(result, plot, as_json=as_json)
+
+
+def compare(
+    recipe: RecipeName,
+    *,
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Names with commas between, or `all`.",
+            show_default="the recipe's",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Paired runs per policy.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    sets: Sets = None,
+    plot: Plot = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run policies on the same seeds: means with 95 % intervals, regret, fairness, costs.
+
+    `all` takes every policy that this world can feed, and says which it cannot.
+    """
+    made = _recipe(recipe, sets)
+    names = [name.strip() for name in (policies or "").split(",") if name.strip()]
+    result = _compared(
+        made, names, seeds=seeds, first_seed=first_seed, jobs=jobs, ray=ray, quiet=as_json
+    )
+    _show(result, plot, as_json=as_json)
+
+
+def recipes(*, as_json: options.AsJson = False) -> None:
+    """List the recipes that come with the testbed."""
+    from fedagent_testbed.study import load_recipe, recipe_names  # noqa: PLC0415 - heavy imports
+
+    made = [load_recipe(name) for name in recipe_names()]
+    if as_json:
+        emit({"recipes": [{"name": one.name, "about": one.about} for one in made]})
+        return
+    table(("recipe", "rounds", "about"), [(one.name, one.rounds.count, one.about) for one in made])
+
+
+def _recipe(name: str, sets: list[str] | None) -> "TestbedRecipe":
+    from fedagent_task.errors import RecipeError  # noqa: PLC0415 - heavy imports
+    from fedagent_testbed.study import load_recipe  # noqa: PLC0415
+
+    try:
+        return load_recipe(name, sets or ())
+    except RecipeError as error:
+        raise UsageError(f"recipe: {error}") from error
+
+
+def _compared(
+    recipe: "TestbedRecipe",
+    names: list[str],
+    *,
+    seeds: int,
+    first_seed: int,
+    jobs: int | None,
+    ray: str | None,
+    quiet: bool,
+) -> "Comparison":
+    """Run the studies; whatever the user can mend is one line."""
+    from psutil import cpu_count  # noqa: PLC0415 - heavy imports belong to the command
+
+    from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415
+    from fedagent_task.errors import DatasetError, RecipeError  # noqa: PLC0415
+    from fedagent_testbed.study import compare as run_all  # noqa: PLC0415
+
+    workers = jobs or cpu_count() or 1
+    try:
+        with _pool(ray) as pool, _progress(quiet=quiet) as done:
+            return run_all(
+                recipe,
+                names,
+                seeds=seeds,
+                first_seed=first_seed,
+                jobs=workers,
+                pool=pool,
+                done=done,
+            )
+    except DatasetError as error:
+        raise MissingError(str(error)) from error
+    except (PolicyError, RecipeError) as error:
+        raise UsageError(str(error)) from error
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> "Iterator[Done]":
+    """Tell on standard error how far the runs are, if somebody looks."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _name, _seed, _total: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - rich costs a tenth of a second
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("runs", total=None)
+
+        def done(name: str, seed: int, total: int) -> None:
+            bar.update(task, total=total, advance=1, description=f"{name}, seed {seed}")
+
+        yield done
+
+
+@contextmanager
+def _pool(address: str | None) -> "Iterator[Pool | None]":
+    if address is None:
+        yield None
+        return
+    from .cluster import ray_pool  # noqa: PLC0415 - optional package
+
+    with ray_pool(address) as pool:
+        yield pool
+
+
+def _show(result: "Comparison", plot: Path | None, *, as_json: bool) -> None:
+    """Print the table or the record, and write the picture."""
+    from .table import write_table  # noqa: PLC0415 - heavy imports
+
+    record = result.record()
+    if plot is not None:
+        from .plots import write_plots  # noqa: PLC0415 - optional package
+
+        write_plots(result, plot)
+        record["plot"] = str(plot.expanduser().resolve())
+    if as_json:
+        emit(record)
+        return
+    write_table(result)
+    if plot is not None:
+        say(f"{plot}: written")

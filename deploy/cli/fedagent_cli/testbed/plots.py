@@ -1,0 +1,125 @@
+"""The curves of a comparison as one SVG file, by matplotlib (extra `report`)."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedagent_cli.errors import MissingError, UsageError
+from fedagent_testbed.study import Comparison
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedagent-testbed",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.2,
+    "legend.frameon": False,
+}
+_COLOURS = 20
+
+
+def write_plots(result: Comparison, path: Path) -> None:
+    """Write utility, regret, accuracy if there is any, and selections per client.
+
+    Raises:
+        MissingError: matplotlib is not installed.
+        UsageError: The file cannot be written.
+    """
+    if find_spec("matplotlib") is None:
+        raise MissingError("plots need matplotlib", "pip install 'fedagent[report]'")
+    from matplotlib import rc_context  # noqa: PLC0415 - optional package, half a second
+    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    draws = [_utility, _regret, _selections]
+    if result.recipe.training.dataset:
+        draws.insert(2, _accuracy)
+    with rc_context(_STYLE):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
+        figure = Figure(figsize=(10, 3.2 * ((len(draws) + 1) // 2)), layout="constrained")
+        FigureCanvasSVG(figure)
+        panels = figure.subplots((len(draws) + 1) // 2, 2, squeeze=False).ravel()
+        for draw, axes in zip(draws, panels, strict=False):
+            draw(result, axes)
+        for axes in panels[len(draws) :]:
+            axes.set_axis_off()
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right upper")
+        figure.suptitle(f"{result.recipe.name}, {len(result.seeds)} seeds: mean and 95 %")
+        try:
+            figure.savefig(path.expanduser(), format="svg", metadata={"Date": None})
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _utility(result: Comparison, axes: "Axes") -> None:
+    axes.set_title("cumulative utility")
+    kind = result.recipe.utility
+    for index, (name, runs) in enumerate(result.histories.items()):
+        _band(axes, index, name, np.array([np.cumsum(run.utility(kind)) for run in runs]))
+    axes.set_xlabel("round")
+
+
+def _regret(result: Comparison, axes: "Axes") -> None:
+    known = "oracle-p" if "oracle-p" in result.reference else "oracle"
+    axes.set_title(f"regret against {known}")
+    axes.set_xlabel("round")
+    if known not in result.reference:
+        axes.text(0.5, 0.5, "no oracle in this world", ha="center", transform=axes.transAxes)
+        return
+    kind = result.recipe.utility
+    best = np.array([np.cumsum(run.utility(kind)) for run in result.reference[known]])
+    for index, (name, runs) in enumerate(result.histories.items()):
+        mine = np.array([np.cumsum(run.utility(kind)) for run in runs])
+        _band(axes, index, name, best - mine)
+
+
+def _accuracy(result: Comparison, axes: "Axes") -> None:
+    axes.set_title("accuracy of the mean model")
+    axes.set_xlabel("round")
+    for index, (name, runs) in enumerate(result.histories.items()):
+        curves = np.array([run.accuracy for run in runs])
+        tested = np.isfinite(curves).all(axis=0)
+        _band(axes, index, name, curves[:, tested], np.flatnonzero(tested) + 1)
+
+
+def _selections(result: Comparison, axes: "Axes") -> None:
+    axes.set_title("selection rate, clients by rank")
+    axes.set_xlabel("client, most selected first")
+    for index, (name, runs) in enumerate(result.histories.items()):
+        size = min(len(run.counts) for run in runs)
+        ranked = np.array([np.sort(run.rates())[::-1][:size] for run in runs])
+        axes.plot(np.arange(1, size + 1), ranked.mean(axis=0), color=_colour(index), label=name)
+
+
+def _band(
+    axes: "Axes",
+    index: int,
+    name: str,
+    curves: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]",
+    x: "np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None" = None,
+) -> None:
+    """Draw the mean over seeds and its 95 % interval; at most 200 points a curve."""
+    where = np.arange(1, curves.shape[1] + 1) if x is None else x
+    if not len(where):
+        return
+    keep = np.unique(np.linspace(0, len(where) - 1, 200).astype(np.int64))
+    mean = curves.mean(axis=0)[keep]
+    axes.plot(where[keep], mean, color=_colour(index), label=name, lw=1.3)
+    if len(curves) > 1:
+        half = 1.96 * curves.std(axis=0, ddof=1)[keep] / np.sqrt(len(curves))
+        axes.fill_between(
+            where[keep], mean - half, mean + half, color=_colour(index), alpha=0.15, lw=0
+        )
+
+
+def _colour(index: int) -> tuple[float, ...]:
+    from matplotlib import colormaps  # noqa: PLC0415 - optional package
+
+    return tuple(colormaps["tab20"](index % _COLOURS))
