@@ -39,7 +39,7 @@ def measure(scene: str, seeds: int) -> dict[str, object]:
         for name in names
     }
     lead = figure(list(totals["adaptive"] - totals["linucb"]))
-    late = figure(_since(result, "adaptive", 50) - _since(result, "linucb", 50))
+    late = figure(list(_since(result, "adaptive", 50) - _since(result, "linucb", 50)))
     assert lead.mean is not None
     assert late.mean is not None
     ratio = {name: figure(list(total / best)).record()["mean"] for name, total in totals.items()}

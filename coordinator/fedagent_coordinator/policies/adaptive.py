@@ -26,20 +26,20 @@ from .base import (
     BoolArray,
     Feedback,
     FloatArray,
-    IntArray,
     RoundView,
     Selection,
     State,
     checked_state,
 )
 from .habits import Habits
-from .selection import explained
-from .slack import EVERY, Rows, Slack, optional
+from .selection import by_chance, explained
+from .slack import Rows, Slack, optional
 from .success_glm import Belief, Prior, chance, start, updated
 
 _NAME = "adaptive"
 _LOW = 1e-3
 """No forecast is surer than this: one surprise must not silence an expert."""
+_BLOCK = 1 << 15
 _LOGS = ("distance_km", "upload_bps", "download_bps")
 _PHYSICS = Prior(
     mean=np.array([0.0, 1.0, 1.9, -1.0, 0.0]),
@@ -106,17 +106,17 @@ class AdaptivePolicy:
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Solve P2 with the averaged forecasts; ties by waiting time, then by chance."""
-        scores = self._weights @ self._forecasts(view)
-        rows = np.flatnonzero(view.eligible)
-        rows = rows[rng.permutation(len(rows))]
+        scores = self._scores(view)
+        value = by_chance(scores * self._waiting(view), rng)
         problem = Assignment(
-            value=scores[rows] * self._waiting(view, rows),
-            cost=view.pair_price[rows],
-            client=view.pair_client[rows],
-            edge=view.pair_edge[rows],
+            # Without value nothing is ever chosen.
+            value=np.where(view.eligible, value, 0.0),
+            cost=view.pair_price,
+            client=view.pair_client,
+            edge=view.pair_edge,
             budget=view.edge_budget,
         )
-        pairs = rows[self._solver.solve(problem).pairs].astype(np.int64)
+        pairs = self._solver.solve(problem).pairs
         names = ("w_long", "w_short", "w_plain", "w_habit")
         notes = dict(zip(names, self._weights.tolist(), strict=True))
         return explained(view, pairs, scores, notes)
@@ -179,7 +179,18 @@ class AdaptivePolicy:
         self._slack.restore(arrays)
         self._habits.restore(arrays)
 
-    def _forecasts(self, view: RoundView, rows: Rows = EVERY) -> FloatArray:
+    def _scores(self, view: RoundView) -> FloatArray:
+        """Return the averaged forecast of every pair, float64[P].
+
+        Block by block, so that the temporaries of a million pairs stay in the cache.
+        """
+        scores = np.empty(len(view.pair_client))
+        for begin in range(0, len(scores), _BLOCK):
+            rows = slice(begin, begin + _BLOCK)
+            scores[rows] = self._weights @ self._forecasts(view, rows)
+        return scores
+
+    def _forecasts(self, view: RoundView, rows: Rows) -> FloatArray:
         """Return every expert's forecast of every row, float64[4, R]."""
         physics, plain, left = self._design(view, rows)
         hopeless = self._slack.hopeless(left, view.deadline_s)
@@ -219,8 +230,8 @@ class AdaptivePolicy:
         if not np.isfinite(self._centre[0]) and np.isfinite(view.deadline_s):
             self._centre[0] = float(np.median(self._slack.required(view)[1]))
         for k, name in enumerate(_LOGS, start=1):
-            column = optional(view, name)
-            if column is not None and not np.isfinite(self._centre[k]):
+            column = None if np.isfinite(self._centre[k]) else optional(view, name)
+            if column is not None:
                 self._centre[k] = float(np.median(np.log(np.maximum(column, 1e-9))))
 
     def _weigh(self, forecasts: FloatArray, success: BoolArray) -> None:
@@ -230,15 +241,12 @@ class AdaptivePolicy:
         weights /= weights.sum()
         self._weights = (1 - self._share) * weights + self._share / len(weights)
 
-    def _waiting(self, view: RoundView, rows: IntArray) -> FloatArray:
-        """Return float64[R], 1 and up to `patience` more for clients that have waited."""
-        clients = view.pair_client[rows]
-        known = clients < len(self._played)
-        since = np.zeros(len(rows))
-        if len(self._played):
-            since = np.where(known, self._played[np.where(known, clients, 0)], 0)
-        idle = np.minimum(view.round - since, self._idle_rounds) / self._idle_rounds
-        return np.asarray(1.0 + self._patience * idle, dtype=np.float64)
+    def _waiting(self, view: RoundView) -> FloatArray:
+        """Return float64[P], 1 and up to `patience` more for clients that have waited."""
+        last = np.zeros(len(view.client_price))
+        last[: len(self._played)] = self._played
+        idle = np.minimum(view.round - last, self._idle_rounds) / self._idle_rounds
+        return np.asarray((1.0 + self._patience * idle)[view.pair_client], dtype=np.float64)
 
 
 def _require(holds: bool, parameter: str, value: object, rule: str) -> None:

@@ -30,7 +30,7 @@ from .base import (
     State,
     checked_state,
 )
-from .selection import explained, spent_per_edge
+from .selection import by_chance, explained, spent_per_edge
 
 _NAME = "cocs"
 _SCOPES = ("pair", "edge", "global")
@@ -220,17 +220,16 @@ class CocsPolicy:
         """Solve P2 over the wanted pairs with what `chosen` leaves; ties by chance."""
         busy = np.zeros(len(view.client_price), dtype=np.bool_)
         busy[view.pair_client[chosen]] = True
-        rows = np.flatnonzero(wanted & ~busy[view.pair_client])
-        rows = rows[rng.permutation(len(rows))]
         spent = np.asarray(spent_per_edge(view, chosen), dtype=np.int64)
         problem = Assignment(
-            value=value[rows],
-            cost=view.pair_price[rows],
-            client=view.pair_client[rows],
-            edge=view.pair_edge[rows],
+            # Without value nothing is ever chosen.
+            value=np.where(wanted & ~busy[view.pair_client], by_chance(value, rng), 0.0),
+            cost=view.pair_price,
+            client=view.pair_client,
+            edge=view.pair_edge,
             budget=view.edge_budget - spent,
         )
-        return rows[self._solver.solve(problem).pairs].astype(np.int64)
+        return self._solver.solve(problem).pairs
 
 
 def _require(holds: bool, parameter: str, value: object, rule: str) -> None:

@@ -12,11 +12,12 @@ from fedagent_coordinator.solvers import create as create_solver
 
 from .base import Feedback, FloatArray, IntArray, RoundView, Selection, State, checked_state
 from .linear_arms import LinearArms
-from .selection import explained
+from .selection import by_chance, explained
 
 _NAME = "linucb"
 _LAYOUT = {"inverse": np.float64, "moment": np.float64, "low": np.float64, "high": np.float64}
 _SIZE = 5
+_LEAST = 1e-9
 _START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
 """Bounds of log10(bit/s) and compute before anything is seen (ALGORITHMS section 3)."""
 
@@ -51,16 +52,16 @@ class LinUcbPolicy:
         scores = arms.upper(
             view.pair_edge.astype(np.int64), self._features(view, everything), self._alpha
         )
-        rows = np.flatnonzero(view.eligible)
-        rows = rows[rng.permutation(len(rows))]
+        value = by_chance(np.maximum(scores, _LEAST), rng)
         problem = Assignment(
-            value=np.maximum(scores[rows], 1e-9),
-            cost=view.pair_price[rows],
-            client=view.pair_client[rows],
-            edge=view.pair_edge[rows],
+            # Without value nothing is ever chosen.
+            value=np.where(view.eligible, value, 0.0),
+            cost=view.pair_price,
+            client=view.pair_client,
+            edge=view.pair_edge,
             budget=view.edge_budget,
         )
-        return explained(view, rows[self._solver.solve(problem).pairs].astype(np.int64), scores)
+        return explained(view, self._solver.solve(problem).pairs, scores)
 
     def learn(self, feedback: Feedback) -> None:
         """Regress X of what was played, then move the bounds."""

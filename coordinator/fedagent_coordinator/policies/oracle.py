@@ -6,7 +6,7 @@ from fedagent_coordinator.solvers import Assignment, Solver
 from fedagent_coordinator.solvers import create as create_solver
 
 from .base import TRUTH, FloatArray, RoundView, Selection, StatelessPolicy
-from .selection import explained
+from .selection import by_chance, explained
 
 
 class OraclePolicy(StatelessPolicy):
@@ -24,16 +24,15 @@ class OraclePolicy(StatelessPolicy):
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Decide one round; the score of a pair is its value."""
         value = self._value(view)
-        rows = np.flatnonzero(view.eligible)
-        rows = rows[rng.permutation(len(rows))]
         problem = Assignment(
-            value=value[rows],
-            cost=view.pair_price[rows],
-            client=view.pair_client[rows],
-            edge=view.pair_edge[rows],
+            # Without value nothing is ever chosen.
+            value=np.where(view.eligible, by_chance(value, rng), 0.0),
+            cost=view.pair_price,
+            client=view.pair_client,
+            edge=view.pair_edge,
             budget=view.edge_budget,
         )
-        return explained(view, rows[self._solver.solve(problem).pairs].astype(np.int64), value)
+        return explained(view, self._solver.solve(problem).pairs, value)
 
     def _value(self, view: RoundView) -> FloatArray:
         return view.known_truth().arrives.astype(np.float64)

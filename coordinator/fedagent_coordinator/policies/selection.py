@@ -12,6 +12,8 @@ from fedagent_coordinator.errors import InvalidSelectionError, InvalidViewError
 
 from .base import Bound, FloatArray, IntArray, RoundView, Selection
 
+_TIE = 1e-10
+
 
 def fill(view: RoundView, order: IntArray, chosen: IntArray | None = None) -> IntArray:
     """Walk pairs in `order` and take each that still fits; return all taken, int64[S].
@@ -36,6 +38,11 @@ def fill(view: RoundView, order: IntArray, chosen: IntArray | None = None) -> In
             budget[edge] -= price
             taken.append(pair)
     return np.asarray(taken, dtype=np.int64)
+
+
+def by_chance(value: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return the values with ties broken by chance, moved by less than anything that counts."""
+    return np.asarray(value * (1.0 + _TIE * rng.random(len(value))), dtype=np.float64)
 
 
 def spent_per_edge(view: RoundView, pairs: IntArray) -> list[int]:

@@ -15,7 +15,6 @@ from .base import BoolArray, FloatArray
 
 _CLIP = (-12.0, 5.0)
 _STEPS = 3
-_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,17 +48,10 @@ def start(prior: Prior) -> Belief:
 
 
 def chance(prior: Prior, theta: FloatArray, x: FloatArray) -> FloatArray:
-    """Return the probability of success of every row, float64[P].
-
-    Block by block, so that the temporaries of a million pairs stay in the cache.
-    """
-    out = np.empty(len(x))
-    for begin in range(0, len(x), _BLOCK):
-        rows = slice(begin, begin + _BLOCK)
-        eta = np.clip(x[rows] @ theta, *_CLIP)
-        np.exp(eta, out=eta)
-        out[rows] = 1.0 / (1.0 + eta) if prior.logit else np.exp(-eta)
-    return out
+    """Return the probability of success of every row, float64[P]."""
+    eta = np.clip(x @ theta, *_CLIP)
+    np.exp(eta, out=eta)
+    return 1.0 / (1.0 + eta) if prior.logit else np.exp(-eta, out=eta)
 
 
 def updated(prior: Prior, belief: Belief, x: FloatArray, success: BoolArray) -> Belief:

@@ -14,15 +14,17 @@ from itertools import combinations
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
 
 from .base import Assignment
 
 _GAIN = 1e-9
 """Smallest rise worth a move: rounding errors must not make the search go in circles."""
 _CANDIDATES = 64
+_POOL = 256
 _LEAVERS = 8
-"""Per edge and visit: how many pairs may come in or go out, the most promising."""
+"""Per edge and visit: how many pairs may come in, are looked at, or may go out; the most
+promising."""
 _BLOCK = 16_384
 
 
@@ -58,24 +60,22 @@ class LocalSearch:
 
     Args:
         problem: The instance.
-        rows: int64[R], rows with positive value that fit their edge's budget, in
-            the order of preference for candidates.
     """
 
-    def __init__(self, problem: Assignment, rows: IntArray) -> None:
+    def __init__(self, problem: Assignment) -> None:
         clients = int(problem.client.max(initial=-1)) + 1
         self._value = problem.value
         self._cost = problem.cost
         self._client = problem.client
         self._edge = problem.edge
-        self._rows = rows
         self._left = problem.budget.copy()
         self._at = np.full(clients, -1, dtype=np.int64)
         self._worth = np.zeros(clients)
         self._members: dict[int, list[int]] = {}
         self._pools: dict[int, IntArray] = {}
-        self._by_client = rows
-        self._clients = np.empty(0, dtype=np.int64)
+        self._found: dict[int, _Entrants] = {}
+        self._by_client = np.empty(0, dtype=np.int64)
+        self._start = np.empty(0, dtype=np.int64)
 
     def total(self) -> float:
         """Return the value of the solution."""
@@ -92,25 +92,34 @@ class LocalSearch:
         """
         for start in range(0, len(order), _BLOCK):
             block = order[start : start + _BLOCK]
-            room = self._cost[block] <= self._left[self._edge[block]]
-            block = block[room & (self._at[self._client[block]] < 0)]
+            block = block[self.fits(block)]
             for row in block.tolist():
                 if self._cost[row] <= self._left[self._edge[row]] and (
                     self._at[self._client[row]] < 0
                 ):
                     self._add(row)
 
-    def improve(self, visits: int) -> None:
-        """Make the best move at one edge after the other until none gains."""
-        if not visits:
-            return
-        edge_of = self._edge[self._rows]
-        ordered = self._rows[np.argsort(edge_of, kind="stable")]
+    def fits(self, rows: IntArray) -> BoolArray:
+        """Return bool[R]: the client is idle, and its edge can still pay for it."""
+        room = self._cost[rows] <= self._left[self._edge[rows]]
+        return np.asarray(room & (self._at[self._client[rows]] < 0), dtype=np.bool_)
+
+    def improve(self, rows: IntArray, visits: int) -> None:
+        """Make the best move at one edge after the other until none gains.
+
+        Args:
+            rows: int64[R], rows with positive value that fit their edge's budget, in
+                the order of preference for candidates.
+            visits: At most so many.
+        """
+        edge_of = self._edge[rows]
+        ordered = rows[np.argsort(edge_of, kind="stable")]
         edges, counts = np.unique(edge_of, return_counts=True)
         pools = np.split(ordered, np.cumsum(counts)[:-1]) if len(edges) else []
-        self._pools = dict(zip(edges.tolist(), pools, strict=True))
-        self._by_client = self._rows[np.argsort(self._client[self._rows], kind="stable")]
-        self._clients = self._client[self._by_client].astype(np.int64)  # one type to search in
+        self._pools = {edge: pool[:_POOL] for edge, pool in zip(edges.tolist(), pools, strict=True)}
+        self._by_client = rows[np.argsort(self._client[rows], kind="stable")]
+        last = np.arange(len(self._at) + 1)
+        self._start = np.searchsorted(self._client[self._by_client].astype(np.int64), last)
         waiting = dict.fromkeys(self._pools)
         for _ in range(visits):
             if not waiting:
@@ -123,7 +132,14 @@ class LocalSearch:
                 waiting.update(dict.fromkeys(self._apply(move)))
 
     def _entrants(self, edge: int) -> _Entrants:
-        """Return the most promising rows that are not chosen at `edge`."""
+        """Return the most promising rows that are not chosen at `edge`, until a move is made."""
+        found = self._found.get(edge)
+        if found is None:
+            found = self._found[edge] = self._look(edge)
+        return found
+
+    def _look(self, edge: int) -> _Entrants:
+        """Find them."""
         pool = self._pools[edge]
         clients = self._client[pool]
         at = self._at[clients]
@@ -131,10 +147,11 @@ class LocalSearch:
         keep = np.flatnonzero((at != pool) & (net > _GAIN))[:_CANDIDATES]
         keep = keep[np.argsort(self._cost[pool[keep]], kind="stable")]
         idle = keep[at[keep] < 0]
-        best_idle = [-1]
-        for row in pool[idle].tolist():
-            rises = best_idle[-1] < 0 or self._value[row] > self._value[best_idle[-1]]
-            best_idle.append(row if rises else best_idle[-1])
+        worth = self._value[pool[idle]]
+        rises = np.ones(len(idle), dtype=np.bool_)
+        rises[1:] = worth[1:] > np.maximum.accumulate(worth)[:-1]
+        top = np.maximum.accumulate(np.where(rises, np.arange(len(idle)), 0))
+        best_idle = [-1, *pool[idle[top]].tolist()]
         return _Entrants(
             rows=pool[keep],
             cost=self._cost[pool[keep]],
@@ -217,8 +234,8 @@ class LocalSearch:
 
     def _rows_of(self, client: int) -> list[int]:
         """Return all rows of a client."""
-        lo, hi = np.searchsorted(self._clients, [client, client + 1])
-        rows: list[int] = self._by_client[lo:hi].tolist()
+        span = slice(self._start[client], self._start[client + 1])
+        rows: list[int] = self._by_client[span].tolist()
         return rows
 
     def _row_at(self, client: int, edge: int) -> int:
@@ -228,6 +245,7 @@ class LocalSearch:
     def _apply(self, move: _Move) -> list[int]:
         """Make the move; return the edges that may gain from it."""
         touched: list[int] = []
+        self._found.clear()
         for row in move.leave:
             self._remove(row)
         for row in move.enter:
