@@ -143,7 +143,7 @@ class BudgetSpec(_Section, frozen=True, kw_only=True):
 class PolicySpec(_Section, frozen=True, kw_only=True):
     """Who trains where; the policy itself checks its parameters."""
 
-    name: Annotated[Word, _text("a policy's name", '"random"')] = "random"
+    name: Annotated[Word, _text("a policy's name", '"adaptive"')] = "adaptive"
     params: Params = {}
 
 

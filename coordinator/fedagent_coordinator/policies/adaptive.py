@@ -5,15 +5,17 @@ Four experts forecast the chance that a pair's update arrives in time:
 - two regressions on what the deadline asks of the uplink (`slack.py`), one with a long
   and one with a short memory, exact under Rayleigh fading;
 - a logistic regression on download rate and compute, as LinUCB sees them;
-- each client's own habit.
+- the regression with the long memory, corrected by what each client made of its
+  forecasts lately (`reliability.py`): a device that died or broke is soon left alone.
 
 Their forecasts are averaged with weights that fall by the log-loss of what was played
 and never reach zero, so that after a change of the radio the one with the short memory
-leads, and where no physics holds, habit does. Then P2 is solved with the average; of
-equals, whoever has waited longest goes first. There is no exploration bonus: contexts
-vary by themselves, and no expert can starve a client for good, because all fade.
+leads, and where no physics holds, what clients did before does. Then P2 is solved with
+the average; of equals, whoever has waited longest goes first. There is no exploration
+bonus: contexts vary by themselves, and no expert can starve a client for good, because
+all fade.
 
-Every feature is optional: a device that reports nothing is judged by its habit.
+Every feature is optional: a device that reports nothing is judged by its deeds.
 """
 
 import numpy as np
@@ -31,7 +33,7 @@ from .base import (
     State,
     checked_state,
 )
-from .habits import Habits
+from .reliability import Reliability
 from .selection import by_chance, explained
 from .slack import Rows, Slack, optional
 from .success_glm import Belief, Prior, chance, start, updated
@@ -59,8 +61,8 @@ _LAYOUT = {
     "slack_bits": np.float64,
     "slack_work": np.float64,
     "slack_count": np.float64,
-    "habit_plays": np.float64,
-    "habit_wins": np.float64,
+    "wins": np.float64,
+    "forecast": np.float64,
     **{f"{part}_{i}": np.float64 for i in range(3) for part in ("theta", "precision")},
 }
 
@@ -95,7 +97,7 @@ class AdaptivePolicy:
         self._weights = np.full(len(self._priors) + 1, 1.0 / (len(self._priors) + 1))
         self._centre = np.full(1 + len(_LOGS), np.nan)
         self._played = np.zeros(0, dtype=np.int64)
-        self._slack, self._habits = Slack(), Habits()
+        self._slack, self._reliability = Slack(), Reliability()
         self._patience, self._idle_rounds, self._share = patience, idle_rounds, share
         self._solver = create_solver(solver) if isinstance(solver, str) else solver
 
@@ -117,7 +119,7 @@ class AdaptivePolicy:
             budget=view.edge_budget,
         )
         pairs = self._solver.solve(problem).pairs
-        names = ("w_long", "w_short", "w_plain", "w_habit")
+        names = ("w_long", "w_short", "w_plain", "w_deeds")
         notes = dict(zip(names, self._weights.tolist(), strict=True))
         return explained(view, pairs, scores, notes)
 
@@ -127,7 +129,9 @@ class AdaptivePolicy:
         clients = view.pair_client[pairs]
         self._settle_centre(view)
         if len(pairs):
-            self._weigh(self._forecasts(view, pairs), feedback.X)
+            forecasts = self._forecasts(view, pairs)
+            self._weigh(forecasts, feedback.X)
+            self._reliability.learn(clients, forecasts[0], feedback.X, len(view.client_price))
             physics, plain, left = self._design(view, pairs)
             possible = ~self._slack.hopeless(left, view.deadline_s)
             self._beliefs = tuple(
@@ -137,7 +141,6 @@ class AdaptivePolicy:
                 for prior, belief in zip(self._priors, self._beliefs, strict=True)
             )
         self._slack.learn(feedback)
-        self._habits.learn(clients, feedback.X, len(view.client_price))
         more = len(view.client_price) - len(self._played)
         if more > 0:
             self._played = np.concatenate((self._played, np.zeros(more, dtype=np.int64)))
@@ -154,7 +157,7 @@ class AdaptivePolicy:
             "centre": self._centre.copy(),
             "played": self._played.copy(),
             **self._slack.state(),
-            **self._habits.state(),
+            **self._reliability.state(),
             **beliefs,
         }
 
@@ -177,7 +180,7 @@ class AdaptivePolicy:
         self._centre = arrays["centre"].astype(np.float64)
         self._played = arrays["played"].astype(np.int64)
         self._slack.restore(arrays)
-        self._habits.restore(arrays)
+        self._reliability.restore(arrays)
 
     def _scores(self, view: RoundView) -> FloatArray:
         """Return the averaged forecast of every pair, float64[P].
@@ -199,7 +202,7 @@ class AdaptivePolicy:
             forecasts[i] = chance(prior, belief.theta, plain if prior.logit else physics)
             if not prior.logit:
                 forecasts[i][hopeless] = _LOW
-        forecasts[-1] = self._habits.chance(view.pair_client[rows])
+        forecasts[-1] = forecasts[0] * self._reliability.factor(view.pair_client[rows])
         return np.clip(forecasts, _LOW, 1 - _LOW, out=forecasts)
 
     def _design(self, view: RoundView, rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -66,11 +66,12 @@ def make_plan(*, agents: int, edges: int, deadline_s: float) -> Plan:
         )
         for i in range(agents)
     )
-    share = sum(prices) * 0.75 / edges
+    # Three quarters of them, whoever they are: prices must not decide for good who trains.
+    share = math.ceil(agents * 0.75 / edges) * max(prices)
     return Plan(
         agents=made,
         edges=tuple(f"edge-{i + 1}" for i in range(edges)),
-        budget=round(max(share, *prices), 3),
+        budget=round(share, 3),
         victim="" if victim is None else made[victim].name,
         slow="" if slow is None else made[slow].name,
     )
