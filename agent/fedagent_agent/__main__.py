@@ -5,11 +5,16 @@ import asyncio
 import logging
 import sys
 
-from fedagent_protocol.transport.errors import DataDirBusyError, IdentityError, LinkError
+from fedagent_protocol.transport.errors import (
+    DataDirBusyError,
+    IdentityError,
+    LinkError,
+    PlainTextError,
+)
 
 from .config import load
 from .daemon import AgentDaemon
-from .errors import AgentError, OutboxError, PlainTextError
+from .errors import AgentError, OutboxError
 
 EXIT_CONFIG = 2
 EXIT_FAILED = 10

@@ -79,11 +79,11 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Agent
     """
     config = load_settings(AgentConfig, text, prefix=PREFIX, environment=environment)
     check_site(config.site)
-    tls = config.tls is not None
+    tls, insecure = config.tls is not None, config.insecure
     for edge in config.edges:
-        broker_address("edges", edge, tls=tls)
+        broker_address("edges", edge, tls=tls, insecure=insecure)
     if config.broker is not None:
-        broker_address("broker", config.broker, tls=tls)
+        broker_address("broker", config.broker, tls=tls, insecure=insecure)
     try:
         parse_stream(config.stream)
     except StreamError as error:

@@ -3,8 +3,7 @@
 ::
 
     AgentError
-    ├── OutboxError      the outbox cannot be opened or written
-    └── PlainTextError   an address beyond this machine, without certificates
+    └── OutboxError      the outbox cannot be opened or written
 """
 
 from pathlib import Path
@@ -24,17 +23,3 @@ class OutboxError(AgentError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}; free space, or move the file away to start empty"
-
-
-class PlainTextError(AgentError):
-    """Raised before an agent would speak beyond this machine in the clear."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self.address = address
-
-    def __str__(self) -> str:
-        return (
-            f"{self.address} is beyond this machine and has no certificates; give certificate "
-            "files (ca, cert, key), or pass --insecure on a network you trust"
-        )

@@ -7,12 +7,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 
 from fedagent_protocol import topics
-from fedagent_protocol.transport.address import BrokerAddress, TlsFiles, is_loopback
+from fedagent_protocol.transport.address import BrokerAddress, TlsFiles
 from fedagent_protocol.transport.discovery import Advert
 from fedagent_protocol.transport.errors import LinkError
 from fedagent_protocol.transport.mqtt import Arrival, Link
-
-from .errors import PlainTextError
 
 MAX_LINKS = 32
 
@@ -87,8 +85,6 @@ class Links:
         if entry is not None:
             entry.typed, entry.advertised = entry.typed or typed, entry.advertised or not typed
             return
-        if address.scheme == "mqtt" and not (self._insecure or is_loopback(address.host)):
-            raise PlainTextError(name)
         link = self._make(name, address)
         self._entries[name] = _Entry(link, typed, not typed)
         await link.start()
@@ -142,7 +138,7 @@ class Links:
     async def _dial(self, address: BrokerAddress) -> None:
         try:
             await self.add(address, typed=False)
-        except (PlainTextError, LinkError) as error:
+        except LinkError as error:
             if str(address) not in self._refused:
                 self._refused.add(str(address))
                 _log.warning("%s: an edge was found and is not used: %s", self._agent, error)
@@ -168,6 +164,7 @@ class Links:
             address,
             client_id=f"{self._agent}-{mark}",
             tls=self._tls,
+            insecure=self._insecure,
             on_arrivals=lambda arrivals: self._on_arrivals(name, arrivals),
             on_state=lambda up: self._state(name, up),
         )

@@ -6,9 +6,10 @@ import logging
 import sys
 
 from fedagent_protocol.transport.errors import DataDirBusyError, LinkError
+from fedagent_protocol.transport.settings import SettingError
 from fedagent_task.errors import DatasetError, RecipeError, TaskError
 
-from .config import ConfigError, CoordinatorConfig, load
+from .config import CoordinatorConfig, load
 from .daemon import Daemon
 from .errors import (
     CoordinatorError,
@@ -22,7 +23,7 @@ from .errors import (
 from .runs import RunFinishedError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
-    (ConfigError, 2),
+    (SettingError, 2),
     (RecipeError, 2),
     (DataDirBusyError, 75),
     (StoreBusyError, 75),
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         config = load(given.config)
-    except ConfigError as error:
+    except SettingError as error:
         sys.stderr.write(f"fedagent coordinator: {error}\n")
         return 2
     logging.basicConfig(

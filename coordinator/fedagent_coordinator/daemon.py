@@ -26,6 +26,7 @@ from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Discovery
 from fedagent_protocol.transport.identity import Identity, load_or_create
 from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
+from fedagent_protocol.transport.settings import shared_broker
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
@@ -145,6 +146,7 @@ class Daemon:
                 on_arrivals=self._on_arrivals,
                 on_state=self._on_state,
                 tls=self._config.tls.files() if self._config.tls else None,
+                insecure=self._config.insecure,
             )
             subscribed = self._link.subscribe(*topics.coordinator_filters(self._config.site))
             await self._link.start()
@@ -203,16 +205,17 @@ class Daemon:
 
     async def _start_broker(self) -> tuple[BrokerAddress, str]:
         config = self._config
-        shared = config.broker_address
+        tls = config.tls.files() if config.tls else None
+        shared = shared_broker(config.broker, tls=tls is not None, insecure=config.insecure)
         if shared is not None:
             return shared, "external"
         self._broker = Broker(
             BrokerSpec(
                 data_dir=Path(config.data_dir),
-                kind=config.broker,  # type: ignore[arg-type] # checked by broker_address
+                kind=config.broker,  # type: ignore[arg-type]  # `shared_broker` left only the kinds
                 listen=config.listen,
                 port=config.port,
-                tls=config.tls.files() if config.tls else None,
+                tls=tls,
                 insecure=config.insecure,
             )
         )

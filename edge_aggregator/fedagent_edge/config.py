@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
 from fedagent_protocol.transport.settings import (
@@ -13,6 +13,7 @@ from fedagent_protocol.transport.settings import (
     TlsSettings,
     broker_address,
     check_site,
+    listen_host,
     load_settings,
     shared_broker,
 )
@@ -31,7 +32,7 @@ class EdgeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         listen, port: Of a private broker; port 0 takes the last one, or a free one.
         coordinator: Address of the coordinator's broker where zeroconf finds none.
         discovery: Where to advertise and look.
-        insecure: Allow a listener beyond loopback without certificates.
+        insecure: Allow listening and speaking beyond this machine without certificates.
         chunk_bytes: Size of the pieces of models; smaller for slow links.
         credit_bytes: Cap on what all agents may have under way to this edge.
         need_wait_ms: How long the model waits for agents that have not answered.
@@ -65,7 +66,8 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> EdgeC
     """
     config = load_settings(EdgeConfig, text, prefix=PREFIX, environment=environment)
     check_site(config.site)
-    shared_broker(config.broker, tls=config.tls is not None)
+    tls, insecure = config.tls is not None, config.insecure
+    shared_broker(config.broker, tls=tls, insecure=insecure)
     if config.coordinator is not None:
-        broker_address("coordinator", config.coordinator, tls=config.tls is not None)
-    return config
+        broker_address("coordinator", config.coordinator, tls=tls, insecure=insecure)
+    return structs.replace(config, listen=listen_host(config.listen))

@@ -62,6 +62,7 @@ class EdgeDaemon:
         self._noted_at = 0.0
         self._lan: Link | None = None
         self._wan: Link | None = None
+        self._refused: set[BrokerAddress] = set()
 
     async def run(self) -> None:
         """Run until told to stop.
@@ -134,7 +135,7 @@ class EdgeDaemon:
 
     async def _start_broker(self) -> tuple[Broker | None, BrokerAddress]:
         config = self._config
-        shared = shared_broker(config.broker, tls=self._tls is not None)
+        shared = shared_broker(config.broker, tls=self._tls is not None, insecure=config.insecure)
         if shared is not None:
             return None, shared
         spec = BrokerSpec(
@@ -169,11 +170,13 @@ class EdgeDaemon:
         old, self._wan = self._wan, None
         if old is not None:
             await old.stop()
-        link = self._link(address, "wan", self._from_coordinator, self._wan_state)
         try:
+            link = self._link(address, "wan", self._from_coordinator, self._wan_state)
             await link.start()
         except LinkError as error:
-            _log.error("%s: coordinator at %s: %s", self._id, address, error)
+            if address not in self._refused:
+                self._refused.add(address)
+                _log.error("%s: coordinator at %s is not used: %s", self._id, address, error)
             return
         self._wan = link
         link.subscribe(*topics.edge_wan_filters(self._config.site, self._id))
@@ -189,6 +192,7 @@ class EdgeDaemon:
             address,
             client_id=f"{self._id}-{side}",
             tls=self._tls,
+            insecure=self._config.insecure,
             on_arrivals=on_arrivals,
             on_state=on_state,
         )

@@ -35,7 +35,10 @@ class CoordinatorSearch:
     ) -> None:
         self._fixed: list[BrokerAddress] = []
         if config.coordinator is not None:
-            self._fixed = [broker_address("coordinator", config.coordinator, tls=tls)]
+            typed = broker_address(
+                "coordinator", config.coordinator, tls=tls, insecure=config.insecure
+            )
+            self._fixed = [typed]
         self._shared = [shared] if shared is not None and not self._fixed else []
         self._seen: list[BrokerAddress] = []
         self._served = served

@@ -16,6 +16,8 @@ from fedagent_protocol.transport.settings import SettingError
         ({"site": "../x"}, "site"),
         ({"edges": ["nowhere"]}, "edges"),
         ({"broker": "mqtts://host:8883"}, "broker"),
+        ({"edges": ["192.168.1.20:1883"]}, "edges"),
+        ({"broker": "mqtt://192.168.1.20"}, "broker"),
         ({"strem": "digits"}, "strem"),
         ({"slow_s": -1}, "slow_s"),
     ],

@@ -113,7 +113,7 @@ def agent_start(
     epilog=options.examples(
         "fedagent edge start --name hall",
         "fedagent edge start --name hall --insecure --listen 0.0.0.0",
-        "fedagent edge start --broker mqtt://192.168.1.10:1883",
+        "fedagent edge start --broker mqtt://192.168.1.10:1883 --insecure",
     ),
 )
 def edge_start(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .errors import AddressError, TlsFilesError
+from .errors import AddressError, PlainTextError, TlsFilesError
 
 DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 _URL = re.compile(
-    r"(?:(?P<scheme>mqtts?)://)?(?P<host>\[[^\]\s]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?/?"
+    r"(?:(?P<scheme>mqtts?)://)?(?P<host>\[[^\[\]\s]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?/?"
 )
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 
@@ -45,6 +45,16 @@ class BrokerAddress:
         if not 0 < port < 65536 or not _is_host(host, bracketed=match["host"] != host):
             raise AddressError(text)
         return cls(host, port, "mqtts" if scheme == "mqtts" else "mqtt")
+
+    @property
+    def exposed(self) -> bool:
+        """Whether what is said there crosses a network unencrypted."""
+        return self.scheme == "mqtt" and not is_loopback(self.host)
+
+    def check_cover(self, *, insecure: bool) -> None:
+        """Raise `PlainTextError` if it is exposed and nobody allowed that."""
+        if self.exposed and not insecure:
+            raise PlainTextError(str(self))
 
     def __str__(self) -> str:
         """Return the form that `parse` reads; plain ``host:port`` without TLS."""

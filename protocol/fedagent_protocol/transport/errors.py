@@ -6,7 +6,8 @@
     ├── AddressError          a broker address cannot be read
     ├── TlsFilesError         a certificate file is missing or not usable
     ├── SubscribeRefusedError the broker refused a subscription
-    ├── InsecureListenError   beyond loopback without certificates
+    ├── InsecureListenError   listening beyond loopback without certificates
+    ├── PlainTextError        speaking beyond loopback without certificates
     ├── BrokerMissingError    the chosen kind of broker is not installed
     ├── BrokerStartError      the private broker did not come up
     ├── IdentityError         the identity file cannot be read
@@ -71,6 +72,24 @@ class InsecureListenError(LinkError):
             f"listening on {self.listen} without certificates would let anyone on the network in; "
             "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
         )
+
+
+class PlainTextError(LinkError):
+    """Raised before a role would speak beyond this machine in the clear."""
+
+    mend = "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, without the mend."""
+        return f"{self.address} is beyond this machine and has no certificates"
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.mend}"
 
 
 class BrokerMissingError(LinkError):

@@ -51,6 +51,7 @@ class Link:
         address: The broker.
         client_id: Unique at the broker; the start of log lines.
         tls: Certificate files; needed exactly when the address says ``mqtts``.
+        insecure: Allow an address beyond this machine without certificates.
         keepalive_s: MQTT keep-alive. A half-open connection is noticed after
             about twice as long: have an application heartbeat as well.
         inbox_limit: Most received messages that wait for the event loop.
@@ -71,6 +72,9 @@ class Link:
         bytes_in: Payload bytes received.
         bytes_out: Payload bytes handed to the connection.
         last_error: Why there is no connection; empty when there is one.
+
+    Raises:
+        PlainTextError: The address is beyond this machine, and nothing covers it.
     """
 
     def __init__(
@@ -81,12 +85,14 @@ class Link:
         on_arrivals: Callable[[list[Arrival]], None],
         on_state: Callable[[bool], None],
         tls: TlsFiles | None = None,
+        insecure: bool = False,
         keepalive_s: int = 15,
         inbox_limit: int = 4096,
         inbox_bytes: int = 64 << 20,
         outbox_bytes: int = 64 << 20,
         max_packet_bytes: int = 1 << 20,
     ) -> None:
+        address.check_cover(insecure=insecure)
         self.address = address
         self.client_id = client_id
         self.counters: Counter[str] = Counter()
@@ -128,6 +134,13 @@ class Link:
         if (self._tls is not None) != (self.address.scheme == "mqtts"):
             need = "needs" if self._tls is None else "takes no"
             raise LinkError(f"{self.address}: a {self.address.scheme} address {need} certificates")
+        if self.address.exposed:
+            _log.warning(
+                "%s: speaks with %s unencrypted (--insecure): anyone on this network can read "
+                "and forge messages",
+                self.client_id,
+                self.address,
+            )
         if self._tls is not None:
             self._client.use_tls(self._tls.client_context())
         limit, limit_bytes = self._inbox_limits

@@ -3,6 +3,7 @@
 Every error is one line that names the key and the mend.
 """
 
+import math
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -16,7 +17,7 @@ from fedagent_protocol.errors import TopicError
 from fedagent_protocol.topics import check_id
 
 from .address import BrokerAddress, TlsFiles
-from .errors import AddressError, LinkError
+from .errors import AddressError, LinkError, PlainTextError
 
 PRIVATE_BROKERS = ("auto", "embedded", "mosquitto")
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -77,12 +78,14 @@ def load_settings(
             mend = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(known))}"
             raise SettingError(str(key)[:64], "is not a setting", mend)
     try:
-        return msgspec.convert(given, kind, strict=False)
+        made = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
         key = path.rstrip("`") or problem.partition("`")[2].partition("`")[0] or "config"
         problem = problem[:1].lower() + problem[1:]
-        raise SettingError(key, problem, "mend it in the configuration") from error
+        raise SettingError(key, problem, "give a value that fits") from error
+    _check_finite(made)
+    return made
 
 
 def check_site(site: str) -> None:
@@ -93,7 +96,22 @@ def check_site(site: str) -> None:
         raise SettingError("site", error.detail, "choose another name") from error
 
 
-def shared_broker(broker: str, *, tls: bool) -> BrokerAddress | None:
+def listen_host(listen: str) -> str:
+    """Return the address to listen on; IPv6 may come in brackets, as in a URL.
+
+    Raises:
+        SettingError: It is neither an IP address nor a host name.
+    """
+    host = listen[1:-1] if listen.startswith("[") and listen.endswith("]") else listen
+    try:
+        BrokerAddress.parse(f"[{host}]:1" if ":" in host else f"{host}:1")
+    except AddressError as error:
+        mend = "write an address without a port, e.g. 127.0.0.1, ::1 or 0.0.0.0"
+        raise SettingError("listen", f"not an address: {listen[:80]!r}", mend) from error
+    return host
+
+
+def shared_broker(broker: str, *, tls: bool, insecure: bool) -> BrokerAddress | None:
     """Return the address of a shared broker, or None for a private one.
 
     Raises:
@@ -101,14 +119,15 @@ def shared_broker(broker: str, *, tls: bool) -> BrokerAddress | None:
     """
     if broker in PRIVATE_BROKERS:
         return None
-    return broker_address("broker", broker, tls=tls)
+    return broker_address("broker", broker, tls=tls, insecure=insecure)
 
 
-def broker_address(key: str, text: str, *, tls: bool) -> BrokerAddress:
+def broker_address(key: str, text: str, *, tls: bool, insecure: bool) -> BrokerAddress:
     """Return the broker address that a setting names.
 
     Raises:
-        SettingError: It cannot be read, or does not fit the certificates.
+        SettingError: It cannot be read, does not fit the certificates, or would be
+            spoken to in the clear beyond this machine without `insecure`.
     """
     try:
         address = BrokerAddress.parse(text)
@@ -117,7 +136,20 @@ def broker_address(key: str, text: str, *, tls: bool) -> BrokerAddress:
     if (address.scheme == "mqtts") != tls:
         mend = "mqtts:// needs tls = {ca, cert, key}, mqtt:// takes none"
         raise SettingError(key, f"{address} does not fit the certificates", mend)
+    try:
+        address.check_cover(insecure=insecure)
+    except PlainTextError as error:
+        raise SettingError(key, error.problem, error.mend) from error
     return address
+
+
+def _check_finite(value: object, key: str = "") -> None:
+    """Refuse nan and inf, which pass every comparison with a limit or none."""
+    if isinstance(value, Struct):
+        for field in value.__struct_fields__:
+            _check_finite(getattr(value, field), f"{key}.{field}".lstrip("."))
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise SettingError(key, f"{value} is no number to reckon with", "give a finite number")
 
 
 _FORMS = "host:port, mqtt://host:port or mqtts://host:port (or auto, embedded, mosquitto)"

@@ -50,6 +50,7 @@ async def main():
     hosts = [a.address.host for a in adverts]
     up = asyncio.Event()
     link = Link(BrokerAddress(hosts[0] if hosts else sys.argv[1], 1883), client_id="agent",
+                insecure=True,
                 on_arrivals=lambda _: None, on_state=lambda _: up.set())
     await link.start()
     await asyncio.wait_for(up.wait(), 15)

@@ -1,0 +1,80 @@
+"""No role speaks beyond this machine in the clear unless it was allowed to."""
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedagent_edge.config import EdgeConfig
+from fedagent_edge.daemon import EdgeDaemon
+from fedagent_protocol.transport.address import BrokerAddress
+from fedagent_protocol.transport.errors import PlainTextError
+from fedagent_protocol.transport.mqtt import Link
+
+FAR = "192.0.2.1:1883"
+RECIPE = Path(__file__).parents[3] / "deploy" / "recipes" / "demo.toml"
+
+
+def link(address: str, *, insecure: bool = False) -> Link:
+    return Link(
+        BrokerAddress.parse(address),
+        client_id="one",
+        on_arrivals=lambda _: None,
+        on_state=lambda _: None,
+        insecure=insecure,
+    )
+
+
+def test_a_link_refuses_before_it_connects() -> None:
+    for address in (FAR, "mqtt://broker.lan", "[2001:db8::1]:1883"):
+        with pytest.raises(PlainTextError, match="--insecure"):
+            link(address)
+        link(address, insecure=True)
+    for address in ("127.0.0.1:1", "localhost:1", "[::1]:1", "mqtts://broker.lan"):
+        link(address)
+
+
+@pytest.mark.parametrize(
+    ("role", "setting"),
+    [
+        ("coordinator", {"recipe": str(RECIPE), "broker": f"mqtt://{FAR}"}),
+        ("edge", {"broker": f"mqtt://{FAR}"}),
+        ("edge", {"coordinator": FAR}),
+        ("agent", {"stream": "digits", "broker": f"mqtt://{FAR}"}),
+        ("agent", {"stream": "digits", "edges": [FAR]}),
+    ],
+)
+def test_every_role_refuses_to_start(tmp_path: Path, role: str, setting: dict[str, object]) -> None:
+    config = {"data_dir": str(tmp_path / "d"), "discovery": "off", **setting}
+    ended = subprocess.run(
+        [sys.executable, "-m", f"fedagent_{role}", "--config", json.dumps(config)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert FAR in ended.stderr
+    assert "--insecure" in ended.stderr
+    assert not (tmp_path / "d").exists()
+
+
+def test_an_edge_does_not_follow_an_advert_into_the_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        daemon = EdgeDaemon(EdgeConfig(data_dir=str(tmp_path)))
+        daemon._id = "e"
+        for _ in range(3):
+            await daemon._dial(BrokerAddress.parse(FAR))
+        assert daemon._wan is None
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(scenario())
+    (said,) = caplog.messages
+    assert FAR in said
+    assert "--insecure" in said
