@@ -51,6 +51,12 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
     file.write_text('name = "hall"\nport = 1\n[tls]\nca = "a"\n')
     merged = launch.merge(launch.read_config(file), {"port": 2, "site": None, "edges": []})
     assert merged == {"name": "hall", "port": 2, "tls": {"ca": "a"}}
+    table = {"price": {"base": 1.0, "per_compute": 2.0}}
+    asked = {"price": {"base": 3.0, "per_compute": None}}
+    assert launch.merge({}, asked) == {"price": {"base": 3.0}}
+    assert launch.merge(table, asked) == {"price": {"base": 3.0, "per_compute": 2.0}}
+    assert launch.merge(table, {"price": {"base": None}}) == table
+    assert launch.merge({}, {"price": {"base": None}}) == {}
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.toml", "= 3"), ("a.json", "{"), ("b.json", "[]")])

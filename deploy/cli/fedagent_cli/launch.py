@@ -63,9 +63,13 @@ def tls(ca: Path | None, cert: Path | None, key: Path | None) -> Config | None:
 
 
 def merge(file: Config, options: Mapping[str, object]) -> Config:
-    """Return the file's keys, overridden by the options that were given."""
+    """Return the file's keys, overridden by the options that were given; tables key by key."""
     merged = dict(file)
-    for key, value in options.items():
+    for key, given in options.items():
+        value = given
+        if isinstance(given, Mapping):
+            table = merged.get(key)
+            value = merge(table if isinstance(table, dict) else {}, given) or None
         if value is None or value in ((), []):
             continue
         merged[key] = str(value) if isinstance(value, Path) else value

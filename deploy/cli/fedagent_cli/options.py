@@ -1,5 +1,7 @@
-"""Options that several commands share, once."""
+"""The options of the commands, each defined once."""
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -103,6 +105,133 @@ TlsKey = Annotated[
     Path | None,
     typer.Option(help="Own private key, PEM.", rich_help_panel=LINK),
 ]
+
+Name = Annotated[
+    str | None,
+    typer.Option(help="A name for people; it also names the data directory."),
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+
+# ------------------------------------------------------------------- the agent's
+
+Edges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--edge",
+        metavar="HOST:PORT",
+        help="Address of an edge, where zeroconf does not reach. Repeatable.",
+        rich_help_panel=LINK,
+    ),
+]
+SharedBroker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="One shared broker that carries the edges.",
+        rich_help_panel=LINK,
+    ),
+]
+Stream = Annotated[
+    str | None,
+    typer.Option(help="What to learn from: `digits`, a CSV file that grows, an MQTT topic."),
+]
+PriceBase = Annotated[
+    float | None,
+    typer.Option(help="Credits this device asks for one round.", show_default="0.1"),
+]
+PricePerCompute = Annotated[
+    float | None,
+    typer.Option(help="Credits on top for each core that is free.", show_default="0.2"),
+]
+SlowS = Annotated[
+    float | None,
+    typer.Option(help="Extra seconds of training, to rehearse a slow device.", show_default="0"),
+]
+
+# -------------------------------------------------------------------- the edge's
+
+CoordinatorAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Address of the coordinator, where zeroconf does not reach.",
+        rich_help_panel=LINK,
+    ),
+]
+ChunkBytes = Annotated[
+    int | None, typer.Option(help="Size of a model chunk.", show_default="262144")
+]
+CreditBytes = Annotated[
+    int | None,
+    typer.Option(help="Upload bytes on the way at once, all agents.", show_default="4194304"),
+]
+NeedWaitMs = Annotated[
+    int | None,
+    typer.Option(help="Wait of a model for agents that have not answered.", show_default="50"),
+]
+
+# ------------------------------------------------------------- the coordinator's
+
+RecipeFile = Annotated[
+    str | None, typer.Option(help="Recipe: a TOML file, or the name of a bundled one.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key. Repeatable."),
+]
+Policy = Annotated[str | None, typer.Option(help="Who trains: override the recipe's policy.")]
+NewRun = Annotated[
+    bool | None,
+    typer.Option("--new-run", help="Start over, although this directory holds a run."),
+]
+AcceptLostHistory = Annotated[
+    bool | None,
+    typer.Option("--accept-lost-history", help="Go on with a database older than it was."),
+]
+WaitEdges = Annotated[
+    int | None, typer.Option(help="Edges wanted before round 1.", show_default="1")
+]
+WaitAgents = Annotated[
+    int | None, typer.Option(help="Agents wanted before round 1.", show_default="1")
+]
+GraceS = Annotated[
+    float | None,
+    typer.Option(help="Seconds beyond max_wait for an edge's report.", show_default="2"),
+]
+LingerS = Annotated[
+    float | None,
+    typer.Option(help="Seconds to tell the edges that the run has ended.", show_default="1"),
+]
+
+ROLE: dict[str, tuple[object, object]] = {
+    "discovery": (Discovery, None),
+    "insecure": (Insecure, None),
+    "tls_ca": (TlsCa, None),
+    "tls_cert": (TlsCert, None),
+    "tls_key": (TlsKey, None),
+    "site": (Site, None),
+    "data_dir": (DataDir, None),
+    "config": (ConfigFile, None),
+    "log_level": (LogLevel, None),
+    "print_config": (PrintConfig, False),
+    "as_json": (AsJson, False),
+}
+"""What every role's start takes: name of the parameter, kind, default."""
+
+
+def of_a_role(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `ROLE`, in place of its ``**shared``."""
+    own = inspect.signature(command)
+    kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in ROLE.items()
+    ]
+    # typer reads the signature; `inspect` lets a function state one of its own.
+    command.__signature__ = own.replace(  # type: ignore[attr-defined] # functions take attributes
+        parameters=[*kept, *more]
+    )
+    return command
 
 
 def examples(*lines: str) -> str:

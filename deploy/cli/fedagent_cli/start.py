@@ -1,7 +1,10 @@
-"""`fedagent start`, `fedagent edge start`, `fedagent coordinator start`."""
+"""`fedagent start`, `fedagent edge start`, `fedagent coordinator start`.
 
+Each command lists its own options; those that all roles have are in `options.of_a_role`.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -13,99 +16,35 @@ coordinator_app = typer.Typer(
     name="coordinator", help="Run the coordinator of a federation.", no_args_is_help=True
 )
 
-Name = Annotated[
-    str | None,
-    typer.Option(help="A name for people; it also names the data directory."),
-]
-Edges = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--edge",
-        metavar="HOST:PORT",
-        help="Address of an edge, where zeroconf does not reach. Repeatable.",
-        rich_help_panel=options.LINK,
-    ),
-]
-SharedBroker = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="One shared broker that carries the edges.",
-        rich_help_panel=options.LINK,
-    ),
-]
-Stream = Annotated[
-    str | None,
-    typer.Option(help="What to learn from: `digits`, a CSV file that grows, an MQTT topic."),
-]
-PriceBase = Annotated[
-    float | None,
-    typer.Option(help="Credits this device asks for one round.", show_default="0.1"),
-]
-PricePerCompute = Annotated[
-    float | None,
-    typer.Option(help="Credits on top for each core that is free.", show_default="0.2"),
-]
-SlowS = Annotated[
-    float | None,
-    typer.Option(help="Extra seconds of training, to rehearse a slow device.", show_default="0"),
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 
-
+@options.of_a_role
 def agent_start(
     *,
-    stream: Stream = None,
-    name: Name = None,
-    price_base: PriceBase = None,
-    price_per_compute: PricePerCompute = None,
-    seed: Seed = None,
-    slow_s: SlowS = None,
-    edges: Edges = None,
-    broker: SharedBroker = None,
-    discovery: options.Discovery = None,
-    insecure: options.Insecure = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    site: options.Site = None,
-    data_dir: options.DataDir = None,
-    config: options.ConfigFile = None,
-    log_level: options.LogLevel = None,
-    print_config: options.PrintConfig = False,
-    as_json: options.AsJson = False,
+    stream: options.Stream = None,
+    name: options.Name = None,
+    price_base: options.PriceBase = None,
+    price_per_compute: options.PricePerCompute = None,
+    seed: options.Seed = None,
+    slow_s: options.SlowS = None,
+    edges: options.Edges = None,
+    broker: options.SharedBroker = None,
+    **shared: object,
 ) -> None:
     """Run this device as an agent: find the edges, learn on the own stream.
 
     It trains when an edge orders it to, and sends updates, never samples. One agent
     per data directory; a second one on the same directory ends with exit code 75.
     """
-    file = launch.read_config(config)
-    price: launch.Config = {}
-    if isinstance(file.get("price"), dict):
-        price.update(file["price"])  # type: ignore[call-overload]  # checked above
-    price = launch.merge(price, {"base": price_base, "per_compute": price_per_compute})
-    made = launch.merge(
-        file,
-        {
-            "data_dir": _data_dir("agent", name, data_dir, file),
-            "stream": stream,
-            "name": name,
-            "price": price or None,
-            "seed": seed,
-            "slow_s": slow_s,
-            "edges": edges,
-            "broker": broker,
-            "discovery": discovery,
-            "insecure": insecure,
-            "tls": launch.tls(tls_ca, tls_cert, tls_key),
-            "site": site,
-            "log_level": log_level,
-        },
-    )
-    if "stream" not in made:
-        raise UsageError("no stream to learn from", "add one, e.g. --stream digits")
-    launch.become("agent", made, print_config=print_config, as_json=as_json)
+    given = {
+        "stream": stream,
+        "name": name,
+        "price": {"base": price_base, "per_compute": price_per_compute},
+        "seed": seed,
+        "slow_s": slow_s,
+        "edges": edges,
+        "broker": broker,
+    }
+    _start("agent", given, shared)
 
 
 @edge_app.command(
@@ -116,69 +55,35 @@ def agent_start(
         "fedagent edge start --broker mqtt://192.168.1.10:1883 --insecure",
     ),
 )
+@options.of_a_role
 def edge_start(
     *,
-    name: Name = None,
+    name: options.Name = None,
     broker: options.RunBroker = None,
     listen: options.Listen = None,
     port: options.Port = None,
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Address of the coordinator, where zeroconf does not reach.",
-            rich_help_panel=options.LINK,
-        ),
-    ] = None,
-    discovery: options.Discovery = None,
-    insecure: options.Insecure = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    chunk_bytes: Annotated[
-        int | None, typer.Option(help="Size of a model chunk.", show_default="262144")
-    ] = None,
-    credit_bytes: Annotated[
-        int | None,
-        typer.Option(help="Upload bytes on the way at once, all agents.", show_default="8388608"),
-    ] = None,
-    need_wait_ms: Annotated[
-        int | None,
-        typer.Option(help="Wait of a model for agents that have not answered.", show_default="50"),
-    ] = None,
-    site: options.Site = None,
-    data_dir: options.DataDir = None,
-    config: options.ConfigFile = None,
-    log_level: options.LogLevel = None,
-    print_config: options.PrintConfig = False,
-    as_json: options.AsJson = False,
+    coordinator: options.CoordinatorAddress = None,
+    chunk_bytes: options.ChunkBytes = None,
+    credit_bytes: options.CreditBytes = None,
+    need_wait_ms: options.NeedWaitMs = None,
+    **shared: object,
 ) -> None:
     """Run an edge aggregator: a broker for the devices near it, and their average.
 
     It advertises itself, collects updates until the deadline, averages them and
     reports to the coordinator, which it finds by zeroconf.
     """
-    file = launch.read_config(config)
-    made = launch.merge(
-        file,
-        {
-            "data_dir": _data_dir("edge", name, data_dir, file),
-            "name": name,
-            "broker": broker,
-            "listen": listen,
-            "port": port,
-            "coordinator": coordinator,
-            "discovery": discovery,
-            "insecure": insecure,
-            "tls": launch.tls(tls_ca, tls_cert, tls_key),
-            "chunk_bytes": chunk_bytes,
-            "credit_bytes": credit_bytes,
-            "need_wait_ms": need_wait_ms,
-            "site": site,
-            "log_level": log_level,
-        },
-    )
-    launch.become("edge", made, print_config=print_config, as_json=as_json)
+    given = {
+        "name": name,
+        "broker": broker,
+        "listen": listen,
+        "port": port,
+        "coordinator": coordinator,
+        "chunk_bytes": chunk_bytes,
+        "credit_bytes": credit_bytes,
+        "need_wait_ms": need_wait_ms,
+    }
+    _start("edge", given, shared)
 
 
 @coordinator_app.command(
@@ -189,97 +94,80 @@ def edge_start(
         "fedagent coordinator start --recipe digits --set rounds.count=10 --new-run",
     ),
 )
+@options.of_a_role
 def coordinator_start(
     *,
-    recipe: Annotated[
-        str | None, typer.Option(help="Recipe: a TOML file, or the name of a bundled one.")
-    ] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key. Repeatable."),
-    ] = None,
-    policy: Annotated[
-        str | None, typer.Option(help="Who trains: override the recipe's policy.")
-    ] = None,
-    seed: Seed = None,
-    new_run: Annotated[
-        bool | None,
-        typer.Option("--new-run", help="Start over, although this directory holds a run."),
-    ] = None,
-    accept_lost_history: Annotated[
-        bool | None,
-        typer.Option("--accept-lost-history", help="Go on with a database older than it was."),
-    ] = None,
-    wait_edges: Annotated[
-        int | None, typer.Option(help="Edges wanted before round 1.", show_default="1")
-    ] = None,
-    wait_agents: Annotated[
-        int | None, typer.Option(help="Agents wanted before round 1.", show_default="1")
-    ] = None,
-    grace_s: Annotated[
-        float | None,
-        typer.Option(help="Seconds beyond max_wait for an edge's report.", show_default="2"),
-    ] = None,
-    linger_s: Annotated[
-        float | None, typer.Option(help="Seconds to tell the edges that the run has ended.")
-    ] = None,
+    recipe: options.RecipeFile = None,
+    sets: options.Sets = None,
+    policy: options.Policy = None,
+    seed: options.Seed = None,
+    new_run: options.NewRun = None,
+    accept_lost_history: options.AcceptLostHistory = None,
+    wait_edges: options.WaitEdges = None,
+    wait_agents: options.WaitAgents = None,
+    grace_s: options.GraceS = None,
+    linger_s: options.LingerS = None,
     broker: options.RunBroker = None,
     listen: options.Listen = None,
     port: options.Port = None,
-    discovery: options.Discovery = None,
-    insecure: options.Insecure = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    site: options.Site = None,
-    data_dir: options.DataDir = None,
-    config: options.ConfigFile = None,
-    log_level: options.LogLevel = None,
-    print_config: options.PrintConfig = False,
-    as_json: options.AsJson = False,
+    **shared: object,
 ) -> None:
     """Run the coordinator: each round it decides who trains where, and pays for it.
 
     The same recipe continues the run of this data directory; another one needs
     --new-run. It ends with exit code 0 after the last round.
     """
-    file = launch.read_config(config)
-    wanted = recipe if recipe is not None else file.get("recipe")
-    if wanted is None:
+    given = {
+        "recipe": recipe,
+        "sets": sets,
+        "policy": policy,
+        "seed": seed,
+        "new_run": new_run,
+        "accept_lost_history": accept_lost_history,
+        "wait_edges": wait_edges,
+        "wait_agents": wait_agents,
+        "grace_s": grace_s,
+        "linger_s": linger_s,
+        "broker": broker,
+        "listen": listen,
+        "port": port,
+    }
+    _start("coordinator", given, shared)
+
+
+def _start(role: str, given: Mapping[str, object], shared: Mapping[str, object]) -> None:
+    """Make a role's configuration of its options and its file, and become the role."""
+    rest = dict(shared)
+    print_config, as_json = bool(rest.pop("print_config")), bool(rest.pop("as_json"))
+    file = launch.read_config(_path(rest.pop("config")))
+    data_dir = _path(rest.pop("data_dir"))
+    tls = launch.tls(*(_path(rest.pop(f"tls_{part}")) for part in ("ca", "cert", "key")))
+    made = launch.merge(file, {**given, **rest, "tls": tls})
+    if role == "agent":
+        _finish_agent(made)
+    elif role == "coordinator":
+        _finish_coordinator(made)
+    if data_dir is not None:
+        made["data_dir"] = str(data_dir.expanduser().resolve())
+    elif "data_dir" not in made:
+        name = made.get("name")
+        made["data_dir"] = str(places.data_dir(role, None if name is None else str(name)))
+    launch.become(role, made, print_config=print_config, as_json=as_json)
+
+
+def _finish_agent(made: launch.Config) -> None:
+    """Ask for a stream."""
+    if "stream" not in made:
+        raise UsageError("no stream to learn from", "add one, e.g. --stream digits")
+
+
+def _finish_coordinator(made: launch.Config) -> None:
+    """Find the recipe's file."""
+    if "recipe" not in made:
         known = ", ".join(places.recipe_names())
         raise UsageError("no recipe", f"add --recipe with a file, or one of: {known}")
-    made = launch.merge(
-        file,
-        {
-            "data_dir": _data_dir("coordinator", None, data_dir, file),
-            "recipe": places.find_recipe(str(wanted)),
-            "sets": sets,
-            "policy": policy,
-            "seed": seed,
-            "new_run": new_run,
-            "accept_lost_history": accept_lost_history,
-            "grace_s": grace_s,
-            "wait_edges": wait_edges,
-            "wait_agents": wait_agents,
-            "linger_s": linger_s,
-            "broker": broker,
-            "listen": listen,
-            "port": port,
-            "discovery": discovery,
-            "insecure": insecure,
-            "tls": launch.tls(tls_ca, tls_cert, tls_key),
-            "site": site,
-            "log_level": log_level,
-        },
-    )
-    launch.become("coordinator", made, print_config=print_config, as_json=as_json)
+    made["recipe"] = str(places.find_recipe(str(made["recipe"])))
 
 
-def _data_dir(role: str, name: str | None, given: Path | None, file: launch.Config) -> Path | None:
-    """Return the data directory: the option, else the file's own (None), else by name."""
-    if given is not None:
-        return given.expanduser().resolve()
-    if "data_dir" in file:
-        return None
-    own = name if name is not None else file.get("name")
-    return places.data_dir(role, None if own is None else str(own))
+def _path(value: object) -> Path | None:
+    return value if isinstance(value, Path) else None
