@@ -27,8 +27,8 @@ Credits = Annotated[float, Meta(ge=0, le=1e6)]
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The own price function, in credits: ``base + per_compute * free cores``."""
 
-    base: Credits = 0.0
-    per_compute: Credits = 0.0
+    base: Credits = 0.1
+    per_compute: Credits = 0.2
 
     def price(self) -> Price:
         """Return the function in micro-credits."""

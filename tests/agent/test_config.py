@@ -5,6 +5,7 @@ import json
 import pytest
 
 from fedagent_agent.config import load
+from fedagent_agent.core.reporting import Price
 from fedagent_protocol.transport.settings import SettingError
 
 
@@ -30,3 +31,10 @@ def test_a_setting_that_cannot_work_is_refused_by_its_key(
         load(json.dumps(given), environment={})
     assert caught.value.key == key
     assert caught.value.mend
+
+
+def test_work_has_the_documented_price() -> None:
+    config = load('{"data_dir": "d", "stream": "digits"}', environment={})
+    assert config.price.price() == Price(base_micro=100_000, per_compute_micro=200_000)
+    config = load('{"data_dir": "d", "stream": "digits", "price": {"base": 0}}', environment={})
+    assert config.price.price() == Price(base_micro=0, per_compute_micro=200_000)

@@ -4,12 +4,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.main import get_command
 
 import fedagent_agent.__main__
+import fedagent_agent.config
 import fedagent_coordinator.__main__
+import fedagent_coordinator.config
 import fedagent_edge.__main__
+import fedagent_edge.config
 from fedagent_cli import errors
 from fedagent_cli.main import app
 
@@ -84,3 +88,27 @@ def test_every_exit_code_is_documented() -> None:
             elif name.startswith("EXIT_"):
                 own.add(value)
     assert own | {errors.OK, errors.WARNED, errors.FAILED, errors.INTERRUPTED} <= listed
+
+
+ROLES: dict[str, type[msgspec.Struct]] = {
+    "fedagent start": fedagent_agent.config.AgentConfig,
+    "fedagent edge start": fedagent_edge.config.EdgeConfig,
+    "fedagent coordinator start": fedagent_coordinator.config.CoordinatorConfig,
+}
+
+
+@pytest.mark.parametrize("path", ROLES)
+def test_the_help_shows_the_defaults_of_the_code(path: str) -> None:
+    command = get_command(app)
+    for name in path.split()[1:]:
+        command = command.commands[name]  # type: ignore[attr-defined]  # groups have them
+    fields = {field.name: field.default for field in msgspec.structs.fields(ROLES[path])}
+    price = fields.get("price")
+    if price is not None:
+        fields |= {f"price_{key}": value for key, value in msgspec.structs.asdict(price).items()}
+    shown = {p.name: str(getattr(p, "show_default", "")) for p in command.params}
+    numbers = {name: text for name, text in shown.items() if re.fullmatch(r"\d+(\.\d+)?", text)}
+    assert numbers
+    assert {name: float(text) for name, text in numbers.items()} == {
+        name: fields[name] for name in numbers
+    }

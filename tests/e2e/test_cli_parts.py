@@ -51,7 +51,7 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
     file.write_text('name = "hall"\nport = 1\n[tls]\nca = "a"\n')
     merged = launch.merge(launch.read_config(file), {"port": 2, "site": None, "edges": []})
     assert merged == {"name": "hall", "port": 2, "tls": {"ca": "a"}}
-    table = {"price": {"base": 1.0, "per_compute": 2.0}}
+    table: launch.Config = {"price": {"base": 1.0, "per_compute": 2.0}}
     asked = {"price": {"base": 3.0, "per_compute": None}}
     assert launch.merge({}, asked) == {"price": {"base": 3.0}}
     assert launch.merge(table, asked) == {"price": {"base": 3.0, "per_compute": 2.0}}

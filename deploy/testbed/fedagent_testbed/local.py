@@ -261,8 +261,12 @@ class LocalField:
         return self.start("edge", name, config)
 
     def agent(self, name: str, stream: str, **config: object) -> RoleProcess:
-        """Start an agent on a stream."""
-        return self.start("agent", name, {"stream": stream, **config})
+        """Start an agent on a stream; it asks for nothing unless it is given a price.
+
+        The default price follows the free cores, so that a run would depend on the machine.
+        """
+        free = {"base": 0.0, "per_compute": 0.0}
+        return self.start("agent", name, {"stream": stream, "price": free, **config})
 
     def close(self) -> None:
         """Stop everything: agents first, the coordinator last."""
