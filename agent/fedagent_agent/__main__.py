@@ -5,22 +5,32 @@ import asyncio
 import logging
 import sys
 
+from fedagent_protocol.transport.ending import end
 from fedagent_protocol.transport.errors import (
     DataDirBusyError,
+    DataDirError,
     IdentityError,
     LinkError,
     PlainTextError,
 )
+from fedagent_protocol.transport.settings import SettingError
 
 from .config import load
 from .daemon import AgentDaemon
 from .errors import AgentError, OutboxError
 
-EXIT_CONFIG = 2
-EXIT_FAILED = 10
-EXIT_IDENTITY = 11
-EXIT_OUTBOX = 12
-EXIT_BUSY = 75
+EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (SettingError, 2),
+    (PlainTextError, 2),
+    (DataDirError, 2),
+    (DataDirBusyError, 75),
+    (IdentityError, 11),
+    (OutboxError, 12),
+    (LinkError, 10),
+    (AgentError, 10),
+    (OSError, 10),
+)
+"""Exit code of each error; the first class that fits decides (docs/exit-codes.md)."""
 
 
 def main() -> int:
@@ -29,29 +39,16 @@ def main() -> int:
     parser.add_argument("--config", help="a JSON object, or a TOML or JSON file")
     try:
         config = load(parser.parse_args().config)
-    except LinkError as error:
-        return _say(error, EXIT_CONFIG)
+    except SettingError as error:
+        return end("agent", error, EXIT_CODES, as_json=False)
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
     )
     try:
         asyncio.run(AgentDaemon(config).run())
-    except DataDirBusyError as error:
-        return _say(error, EXIT_BUSY)
-    except PlainTextError as error:
-        return _say(error, EXIT_CONFIG)
-    except IdentityError as error:
-        return _say(error, EXIT_IDENTITY)
-    except OutboxError as error:
-        return _say(error, EXIT_OUTBOX)
-    except (LinkError, AgentError, OSError) as error:
-        return _say(error, EXIT_FAILED)
+    except (AgentError, LinkError, OSError) as error:
+        return end("agent", error, EXIT_CODES, as_json=config.json_events)
     return 0
-
-
-def _say(error: Exception, code: int) -> int:
-    print(f"fedagent agent: {error}", file=sys.stderr)  # noqa: T201 - for the person who starts it
-    return code
 
 
 if __name__ == "__main__":

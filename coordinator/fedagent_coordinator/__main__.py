@@ -3,41 +3,20 @@
 import argparse
 import asyncio
 import logging
+import sqlite3
 import sys
 
-from fedagent_protocol.transport.errors import DataDirBusyError, LinkError
+from fedagent_protocol.transport.data_dir import is_disk_error
+from fedagent_protocol.transport.ending import end
+from fedagent_protocol.transport.errors import LinkError
 from fedagent_protocol.transport.settings import SettingError
-from fedagent_task.errors import DatasetError, RecipeError, TaskError
+from fedagent_task.errors import TaskError
 
 from .config import CoordinatorConfig, load
 from .daemon import Daemon
-from .errors import (
-    CoordinatorError,
-    HistoryLostError,
-    LedgerError,
-    PolicyError,
-    RunConflictError,
-    StoreBusyError,
-    StoreError,
-)
+from .errors import CoordinatorError, StoreFailedError
+from .exits import EXIT_CODES
 from .runs import RunFinishedError
-
-EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
-    (SettingError, 2),
-    (RecipeError, 2),
-    (DataDirBusyError, 75),
-    (StoreBusyError, 75),
-    (RunConflictError, 31),
-    (HistoryLostError, 32),
-    (StoreError, 33),
-    (LedgerError, 33),
-    (PolicyError, 34),
-    (LinkError, 35),
-    (DatasetError, 36),
-    (TaskError, 36),
-    (CoordinatorError, 30),
-)
-"""Exit code of each error; the first class that fits decides (docs/exit-codes.md)."""
 
 _log = logging.getLogger("fedagent_coordinator")
 
@@ -50,8 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         config = load(given.config)
     except SettingError as error:
-        sys.stderr.write(f"fedagent coordinator: {error}\n")
-        return 2
+        return end("coordinator", error, EXIT_CODES, as_json=False)
     logging.basicConfig(
         stream=sys.stderr,
         level=config.log_level.upper(),
@@ -61,16 +39,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(config: CoordinatorConfig) -> int:
-    """Run until the end; log what kept it from that, in one line."""
+    """Run until the end; say what kept it from that."""
+    error: Exception
     try:
         asyncio.run(_daemon(config))
     except RunFinishedError as finished:
         _log.info("%s", finished)
         return 0
-    except (CoordinatorError, LinkError, TaskError) as error:
-        _log.error("%s", error)
-        return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
-    return 0
+    except (CoordinatorError, LinkError, TaskError) as failure:
+        error = failure
+    except sqlite3.Error as failure:
+        error = StoreFailedError(str(failure))
+    except OSError as failure:
+        disk = is_disk_error(failure)
+        error = StoreFailedError(failure.strerror or str(failure)) if disk else failure
+    else:
+        return 0
+    return end("coordinator", error, EXIT_CODES, as_json=config.json_events)
 
 
 async def _daemon(config: CoordinatorConfig) -> None:

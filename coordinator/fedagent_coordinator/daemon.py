@@ -27,13 +27,12 @@ from fedagent_protocol.transport.discovery import Discovery
 from fedagent_protocol.transport.identity import Identity, load_or_create
 from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
 from fedagent_protocol.transport.settings import shared_broker
-from fedagent_task.errors import RecipeError
-from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
 from .core.effects import Event, Mark
 from .jobs import CheckPart, EvaluateModel, Job, JobResult, MergeModels
+from .rehearsal import read_recipe
 from .runs import RunFinishedError
 from .runtime import (
     BEACON_MS,
@@ -55,19 +54,6 @@ POINTS = "coordinator."
 def checkpoint(name: str) -> None:
     """Die here if the environment asks for it."""
     failpoints.hit(POINTS + name)
-
-
-def read_recipe(config: CoordinatorConfig) -> Recipe:
-    """Return the recipe with the overrides of the configuration.
-
-    Raises:
-        RecipeError: It cannot be read, or a key is wrong.
-    """
-    try:
-        text = Path(config.recipe).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError("recipe", f"{config.recipe} cannot be read", "name a file") from error
-    return parse_recipe(text, config.recipe_sets)
 
 
 class Daemon:

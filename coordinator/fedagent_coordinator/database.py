@@ -20,6 +20,7 @@ from sqlite_utils import Database as SchemaDatabase
 
 from fedagent_protocol.failpoints import Checkpoint, hit
 
+from .damage import DAMAGE, refused_by_disk
 from .errors import (
     HistoryLostError,
     RefusedEntryError,
@@ -53,6 +54,7 @@ class Database:
     Raises:
         StoreBusyError: Another process holds the data directory.
         HistoryLostError: The database is older or other than was promised.
+        StoreFailedError: The disk is full, broken or not to be written.
         SchemaVersionError: A newer release wrote it.
     """
 
@@ -90,7 +92,9 @@ class Database:
             self.ledger = LedgerWriter(self.connection)
             self._commits = self._meta()
             lost = self._lost_history(lost)
-        except sqlite3.DatabaseError as error:
+        except DAMAGE as error:
+            if refused_by_disk(error):
+                raise StoreFailedError(str(error)) from error
             raise HistoryLostError(str(path), f"the database is damaged ({error})") from error
         if lost and not accept_lost_history:
             raise HistoryLostError(str(path), lost)

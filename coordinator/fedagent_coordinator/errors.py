@@ -228,7 +228,10 @@ class StoreFailedError(StoreError):
         self.cause = cause
 
     def __str__(self) -> str:
-        return f"storage failed ({self.cause}); no more money moves until the coordinator restarts"
+        return (
+            f"storage failed ({self.cause}), no more money moves; make room or mend the disk, then "
+            "start the coordinator again"
+        )
 
 
 class SchemaVersionError(StoreError):
@@ -255,7 +258,7 @@ class HistoryLostError(StoreError):
     def __str__(self) -> str:
         return (
             f"{self.path}: {self.problem}. Committed history is lost or changed (an old copy, a "
-            "deleted or damaged -wal file). Restore the newest copy of the data directory, or "
+            "deleted or damaged -wal file); restore the newest copy of the data directory, or "
             "accept the loss for good with --accept-lost-history"
         )
 

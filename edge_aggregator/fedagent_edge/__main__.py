@@ -4,18 +4,28 @@ import argparse
 import asyncio
 import logging
 import sys
+from pathlib import Path
 
-from fedagent_protocol.transport.errors import DataDirBusyError, LinkError
+from fedagent_protocol.transport.data_dir import is_disk_error
+from fedagent_protocol.transport.ending import end
+from fedagent_protocol.transport.errors import DataDirBusyError, DataDirError, LinkError
 from fedagent_protocol.transport.memory import return_freed_memory
+from fedagent_protocol.transport.settings import SettingError
 
-from .config import load
+from .config import EdgeConfig, load
 from .daemon import EdgeDaemon
-from .errors import EdgeError, StateError
+from .errors import EdgeError, StateError, disk_refused
 
-EXIT_CONFIG = 2
-EXIT_FAILED = 20
-EXIT_DISK = 21
-EXIT_BUSY = 75
+EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (SettingError, 2),
+    (DataDirError, 2),
+    (DataDirBusyError, 75),
+    (StateError, 21),
+    (LinkError, 20),
+    (EdgeError, 20),
+    (OSError, 20),
+)
+"""Exit code of each error; the first class that fits decides (docs/exit-codes.md)."""
 
 
 def main() -> int:
@@ -24,25 +34,29 @@ def main() -> int:
     parser.add_argument("--config", help="a JSON object, or a TOML or JSON file")
     try:
         config = load(parser.parse_args().config)
-    except LinkError as error:
-        print(f"fedagent edge: {error}", file=sys.stderr)  # noqa: T201 - no logging yet
-        return EXIT_CONFIG
+    except SettingError as error:
+        return end("edge", error, EXIT_CODES, as_json=False)
     return_freed_memory()
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
     )
+    return run(config)
+
+
+def run(config: EdgeConfig) -> int:
+    """Run until the end; say what kept it from that."""
+    error: Exception
     try:
         asyncio.run(EdgeDaemon(config).run())
-    except DataDirBusyError as error:
-        print(f"fedagent edge: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_BUSY
-    except StateError as error:
-        print(f"fedagent edge: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_DISK
-    except (LinkError, EdgeError, OSError) as error:
-        print(f"fedagent edge: {error}", file=sys.stderr)  # noqa: T201
-        return EXIT_FAILED
-    return 0
+    except (LinkError, EdgeError) as failure:
+        error = failure
+    except OSError as failure:
+        error = failure
+        if is_disk_error(failure):
+            error = disk_refused(Path(failure.filename or config.data_dir), failure)
+    else:
+        return 0
+    return end("edge", error, EXIT_CODES, as_json=config.json_events)
 
 
 if __name__ == "__main__":

@@ -360,7 +360,7 @@ def test_a_stream_that_does_not_fit_is_declined_by_the_key(tmp_path: Path) -> No
 def test_a_price_that_rose_is_stale(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with played(tmp_path) as edge:
-            edge.device(price={"base": 2.0})
+            edge.device(price={"base": 2.0, "per_compute": 0.0})
             report = await edge.hear(ContextReport)
             assert report.price == 2_000_000
             edge.order(1, model_of(1000), price=1_000_000, context_seq=report.seq)

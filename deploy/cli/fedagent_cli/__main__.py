@@ -1,6 +1,33 @@
-"""Run the command: ``python -m fedagent_cli``."""
+"""The `fedagent` script: every foreseen end is one line and a documented exit code.
 
-from .main import main
+Little is imported here, so that Ctrl-C has an orderly end from the first moment on.
+"""
+
+import signal
+import sys
+from types import FrameType
+
+from .errors import CliError, InterruptedEnd
+from .output import fail
+
+
+def main() -> None:
+    """Run the command line."""
+    as_json = "--json" in sys.argv[1:]
+    # Where SIGINT is ignored (a job in the background), it stays so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        from .main import run  # noqa: PLC0415 - see above
+
+        run(as_json=as_json)
+    except CliError as error:
+        fail(error, as_json=as_json)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise InterruptedEnd("interrupted")
+
 
 if __name__ == "__main__":
     main()

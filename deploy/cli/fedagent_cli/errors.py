@@ -4,10 +4,12 @@
 
     CliError
     ├── UsageError        the arguments or a configuration do not fit          2
+    ├── RoleError         a role would not start; its own code of           2-36
     ├── NoRunError        there is no coordinator's data where one was sought 40
     ├── UnbalancedError   the ledger does not balance, or its chain is broken 41
     ├── DemoError         the demo could not do its rounds                    42
-    └── MissingError      an optional package or an object is not there       43
+    ├── MissingError      an optional package or an object is not there       43
+    └── InterruptedEnd    Ctrl-C                                             130
 
 `docs/exit-codes.md` lists them for scripts.
 """
@@ -45,6 +47,18 @@ class UsageError(CliError):
     exit_code = 2
 
 
+class RoleError(CliError):
+    """Raised when a role would not start with what it is given.
+
+    Attributes:
+        exit_code: The one that the role itself would end with.
+    """
+
+    def __init__(self, problem: str, mend: str = "", *, exit_code: int) -> None:
+        super().__init__(problem, mend)
+        self.exit_code = exit_code  # type: ignore[misc]  # one class stands for every role's
+
+
 class NoRunError(CliError):
     """Raised when there is no run to read."""
 
@@ -67,3 +81,9 @@ class MissingError(CliError):
     """Raised when an optional package, a model or a round is not there."""
 
     exit_code = 43
+
+
+class InterruptedEnd(CliError):  # noqa: N818 - an end that was asked for
+    """Raised when Ctrl-C ends a command."""
+
+    exit_code = INTERRUPTED

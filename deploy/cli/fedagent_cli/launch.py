@@ -6,6 +6,7 @@ memory.
 
 import importlib
 import json
+import math
 import os
 import sys
 import tomllib
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from .errors import UsageError
+from .errors import RoleError, UsageError
 from .output import emit, say
 
 MODULES = {
@@ -77,20 +78,50 @@ def merge(file: Config, options: Mapping[str, object]) -> Config:
 
 
 def check(role: str, config: Config) -> None:
-    """Check a configuration by the role's own module.
+    """Check a configuration by the role's own module, as far as it goes without the disk.
 
     Raises:
         UsageError: The role refuses it; the line names the key and the mend.
     """
-    from fedagent_protocol.transport.errors import LinkError  # noqa: PLC0415 - not for --help
+    from fedagent_protocol.transport.ending import in_two  # noqa: PLC0415 - not for --help
+    from fedagent_protocol.transport.errors import LinkError  # noqa: PLC0415
 
+    _check_finite(config)
     module = importlib.import_module(f"{MODULES[role]}.config")
     try:
         module.load(json.dumps(config))
-    except (LinkError, getattr(module, "ConfigError", LinkError)) as error:
-        mend = getattr(error, "mend", "")
-        problem = str(error).removesuffix(f"; {mend}") if mend else str(error)
-        raise UsageError(problem, mend) from error
+    except LinkError as error:
+        raise UsageError(*in_two(error)) from error
+
+
+def _check_finite(config: Mapping[str, object], option: str = "-") -> None:
+    """Refuse nan and inf, which JSON cannot carry to the role."""
+    for key, value in config.items():
+        name = f"{option}-{key.replace('_', '-')}"
+        if isinstance(value, Mapping):
+            _check_finite(value, name)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{name}: {value} is no number to reckon with", "give a finite one")
+
+
+def rehearse(config: Config) -> None:
+    """Check what a coordinator would make of its recipe.
+
+    Raises:
+        RoleError: It would not start; the exit code is the one it would end with.
+    """
+    from fedagent_coordinator.config import load  # noqa: PLC0415 - numpy, for this check only
+    from fedagent_coordinator.exits import exit_code  # noqa: PLC0415
+    from fedagent_coordinator.rehearsal import rehearse as rehearsed  # noqa: PLC0415
+    from fedagent_protocol.transport.ending import in_two  # noqa: PLC0415
+
+    try:
+        rehearsed(load(json.dumps(config)))
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        raise RoleError(*in_two(error), exit_code=code) from error
 
 
 def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> NoReturn:
@@ -102,12 +133,13 @@ def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> N
         config["json_events"] = True
     check(role, config)
     if print_config:
+        if role == "coordinator":
+            rehearse(config)
         if as_json:
             emit(config)
         else:
             say(json.dumps(config, indent=2))
         raise SystemExit(0)
-    Path(str(config["data_dir"])).mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     command = [sys.executable, "-m", MODULES[role], "--config", json.dumps(config)]
     os.execv(sys.executable, command)  # noqa: S606 - a fixed program, no shell

@@ -1,15 +1,14 @@
-"""The `fedagent` script: mounts the commands, turns errors into one line."""
+"""The commands of `fedagent`, mounted."""
 
-import sys
 from typing import Annotated
 
 import typer
 
 from . import doctor, models, reading, start
 from .demo import command as demo_command
-from .errors import CliError
+from .errors import UsageError
 from .options import examples
-from .output import fail, say
+from .output import say
 from .report import command as report_command
 from .testbed import command as testbed_command
 
@@ -69,13 +68,28 @@ def root(
     """Federated learning on real edge hardware."""
 
 
-def main() -> None:
-    """Run the command line; every foreseen error is one line and a documented code."""
-    try:
+def run(*, as_json: bool) -> None:
+    """Run the command that the arguments name.
+
+    Raises:
+        CliError: It failed in a foreseen way.
+    """
+    if not as_json:
         app()
-    except CliError as error:
-        fail(error, as_json="--json" in sys.argv[1:])
+        return
+    try:
+        code = app(standalone_mode=False)
+    except Exception as error:
+        # What the parser refuses; typer and click disagree on whose class it is.
+        text = getattr(error, "format_message", None)
+        if text is None:
+            raise
+        problem = " ".join(str(text()).split()).removesuffix(".")
+        raise UsageError(problem, "see --help") from error
+    raise SystemExit(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":
+    from .__main__ import main
+
     main()

@@ -1,5 +1,6 @@
 """The data directory of a process: created private, locked, and its small files."""
 
+import errno
 import fcntl
 import json
 import os
@@ -7,9 +8,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from .errors import DataDirBusyError
+from .errors import DataDirBusyError, DataDirError
 
 PORTS_FILE = "ports.json"
+_DISK = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EROFS,
+}
+
+
+def is_disk_error(error: OSError) -> bool:
+    """Return whether a disk that is full or broken said this, not a file or a network."""
+    return error.errno in _DISK
 
 
 class DataDirLock:
@@ -27,18 +40,33 @@ class DataDirLock:
 
         Raises:
             DataDirBusyError: Another process holds it.
+            DataDirError: It cannot be made, or this user may not write there.
+            OSError: The disk is full or broken.
         """
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            if is_disk_error(exc):
+                raise
+            reason = "a file is there" if isinstance(exc, FileExistsError) else exc.strerror
+            raise DataDirError(self.path, reason or str(exc)) from exc
+        try:
+            self._hold(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+
+    def _hold(self, fd: int) -> None:
+        """Lock an open file, and note in it who we are."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             text = os.pread(fd, 20, 0).strip()
-            os.close(fd)
             raise DataDirBusyError(self.path, int(text) if text.isdigit() else None) from exc
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        self._fd = fd
 
     def release(self) -> None:
         """Let others use the directory. Idempotent."""

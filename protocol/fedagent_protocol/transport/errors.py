@@ -11,6 +11,7 @@
     ├── BrokerMissingError    the chosen kind of broker is not installed
     ├── BrokerStartError      the private broker did not come up
     ├── IdentityError         the identity file cannot be read
+    ├── DataDirError          the data directory cannot be used
     └── DataDirBusyError      another process uses the data directory
 """
 
@@ -130,6 +131,20 @@ class IdentityError(LinkError):
             f"{self.path} cannot be used ({self.reason}); restore it from a copy, "
             "or delete it to join as a new device"
         )
+
+
+class DataDirError(LinkError):
+    """Raised when a data directory cannot be made or written; no restart mends that."""
+
+    mend = "choose another --data-dir, or mend its owner and rights"
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be a data directory ({self.reason}); {self.mend}"
 
 
 class DataDirBusyError(LinkError):

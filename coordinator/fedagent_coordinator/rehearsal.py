@@ -1,0 +1,38 @@
+"""What a coordinator can be told before it starts: whether its recipe would do."""
+
+from pathlib import Path
+
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe import parse_recipe
+from fedagent_task.spec import Recipe
+
+from . import placement, policies
+from .config import CoordinatorConfig
+from .evaluation import held_out
+
+
+def read_recipe(config: CoordinatorConfig) -> Recipe:
+    """Return the recipe with the overrides of the configuration.
+
+    Raises:
+        RecipeError: It cannot be read, or a key is wrong.
+    """
+    try:
+        text = Path(config.recipe).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError("recipe", f"{config.recipe} cannot be read", "name a file") from error
+    return parse_recipe(text, config.recipe_sets)
+
+
+def rehearse(config: CoordinatorConfig) -> None:
+    """Make what a start makes of the recipe, and leave nothing behind.
+
+    Raises:
+        RecipeError: It cannot be read, or a key is wrong.
+        PolicyError: A name is unknown, or a parameter of the policy.
+        DatasetError: The held-out set cannot be read.
+    """
+    recipe = read_recipe(config)
+    policies.create(recipe.policy.name, **recipe.policy.params)
+    placement.create(recipe.placement.name)
+    held_out(recipe)

@@ -1,0 +1,148 @@
+"""However a start fails: one line on stderr, with --json one object last, a documented code."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEMO = ("coordinator", "start", "--recipe", "demo", "--broker", "embedded", "--discovery", "off")
+EDGE = ("edge", "start", "--broker", "embedded", "--discovery", "off")
+AGENT = ("start", "--stream", "digits", "--discovery", "off")
+
+
+def run(
+    *arguments: str, home: Path, file_bytes: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command; `file_bytes` stands for a disk on which no file can grow beyond it."""
+
+    def limit() -> None:
+        if file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+    return subprocess.run(
+        [sys.executable, "-m", "fedagent_cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "FEDAGENT_HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
+        preexec_fn=limit,
+    )
+
+
+def said(done: subprocess.CompletedProcess[str], code: int) -> dict[str, object]:
+    """Return the last line of standard output, after what holds for every failure."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    last: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    assert set(last) == {"error", "mend", "exit_code"}
+    assert last["exit_code"] == code
+    assert last["error"]
+    line = done.stderr.splitlines()[-1]
+    assert str(last["error"]) in line
+    assert str(last["mend"]) in line
+    return last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ((*DEMO, "--set", "rounds.count=x"), 2, "rounds.count"),
+        ((*DEMO, "--set", "evaluation.dataset=/no/such"), 36, "/no/such"),
+        ((*DEMO, "--policy", "bogus"), 34, "bogus"),
+        ((*DEMO, "--set", "policy.params.colour=1"), 34, "colour"),
+    ],
+)
+@pytest.mark.parametrize("dry", [True, False], ids=["print-config", "start"])
+def test_a_recipe_that_cannot_be_run(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, text: str, dry: bool
+) -> None:
+    more = ("--print-config",) if dry else ()
+    last = said(run(*arguments, "--json", *more, home=tmp_path), code)
+    assert text in str(last["error"])
+    assert last["mend"]
+    if dry:
+        assert not list(tmp_path.iterdir())
+
+
+def test_what_the_check_lets_through_is_printed(tmp_path: Path) -> None:
+    done = run(*DEMO, "--print-config", "--json", home=tmp_path)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["recipe"].endswith("demo.toml")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("rounds", "--last", "many"),
+        ("nonsense",),
+        ("start", "--nonsense"),
+        ("demo", "--agents", "0"),
+    ],
+)
+def test_what_the_parser_refuses(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    last = said(run(*arguments, "--json", home=tmp_path), 2)
+    assert last["mend"] == "see --help"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ((*DEMO, "--grace-s", "nan"), "--grace-s"),
+        ((*DEMO, "--linger-s", "inf"), "--linger-s"),
+        ((*AGENT, "--price-base", "nan"), "--price-base"),
+        ((*AGENT, "--slow-s", "-inf"), "--slow-s"),
+    ],
+)
+def test_no_number(tmp_path: Path, arguments: tuple[str, ...], option: str) -> None:
+    last = said(run(*arguments, "--json", home=tmp_path), 2)
+    assert str(last["error"]).startswith(f"{option}: ")
+
+
+@pytest.mark.parametrize("start", [DEMO, EDGE, AGENT], ids=["coordinator", "edge", "agent"])
+def test_a_folder_that_cannot_be_a_data_directory(tmp_path: Path, start: tuple[str, ...]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for folder in (file, file / "below"):
+        done = run(*start, "--data-dir", str(folder), "--json", home=tmp_path)
+        last = said(done, 2)
+        assert str(folder) in str(last["error"])
+        assert "--data-dir" in str(last["mend"])
+
+
+@pytest.mark.parametrize(
+    ("start", "file_bytes", "code"),
+    [
+        (DEMO, 0, 33),
+        (DEMO, 4096, 33),
+        (DEMO, 16384, 33),
+        (EDGE, 0, 21),
+        (AGENT, 0, 10),
+        (AGENT, 4096, 12),
+    ],
+)
+def test_a_full_disk(tmp_path: Path, start: tuple[str, ...], file_bytes: int, code: int) -> None:
+    said(run(*start, "--json", home=tmp_path, file_bytes=file_bytes), code)
+
+
+@pytest.mark.parametrize(
+    ("start", "code", "spoilt"),
+    [
+        (EDGE, 20, "identity.json"),
+        (AGENT, 11, "identity.json"),
+        (AGENT, 12, "outbox/outbox.sqlite"),
+        (DEMO, 35, "identity.json"),
+        (DEMO, 32, "coordinator.db"),
+    ],
+)
+def test_a_damaged_file(tmp_path: Path, start: tuple[str, ...], code: int, spoilt: str) -> None:
+    path = tmp_path / "here" / spoilt
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no such thing" * 1000)
+    last = said(run(*start, "--data-dir", str(tmp_path / "here"), "--json", home=tmp_path), code)
+    assert path.name in str(last["error"])
+    assert last["mend"]
