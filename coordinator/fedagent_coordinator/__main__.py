@@ -3,8 +3,8 @@
 import argparse
 import asyncio
 import logging
-import sqlite3
 import sys
+from pathlib import Path
 
 from fedagent_protocol.transport.data_dir import is_disk_error
 from fedagent_protocol.transport.ending import end
@@ -14,8 +14,10 @@ from fedagent_task.errors import TaskError
 
 from .config import CoordinatorConfig, load
 from .daemon import Daemon
-from .errors import CoordinatorError, StoreFailedError
+from .damage import DAMAGE, refused_by_disk
+from .errors import CoordinatorError, StoreDamagedError, StoreFailedError
 from .exits import EXIT_CODES
+from .reader import DATABASE
 from .runs import RunFinishedError
 
 _log = logging.getLogger("fedagent_coordinator")
@@ -48,8 +50,10 @@ def run(config: CoordinatorConfig) -> int:
         return 0
     except (CoordinatorError, LinkError, TaskError) as failure:
         error = failure
-    except sqlite3.Error as failure:
-        error = StoreFailedError(str(failure))
+    except DAMAGE as failure:
+        path = str(Path(config.data_dir) / DATABASE)
+        disk = refused_by_disk(failure)
+        error = StoreFailedError(str(failure)) if disk else StoreDamagedError(path, str(failure))
     except OSError as failure:
         disk = is_disk_error(failure)
         error = StoreFailedError(failure.strerror or str(failure)) if disk else failure

@@ -2,12 +2,10 @@
 
 import sqlite3
 
-import msgspec
-
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
-"""Raised by any query on damaged pages; the second by sqlite3's own words about them."""
-MISREAD = (*DAMAGE, msgspec.DecodeError, ValueError, TypeError, KeyError, OverflowError)
-"""Raised by whoever makes a record of a damaged row."""
+"""Raised by queries on damaged pages; the second where sqlite quotes them in its words."""
+_MISREAD = (ValueError, TypeError, LookupError, OverflowError)
+"""Raised by whoever makes something of a row that is not what was written."""
 _DISK = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -20,6 +18,25 @@ _DISK = {
 }
 
 
-def refused_by_disk(error: Exception) -> bool:
+def refused_by_disk(error: BaseException) -> bool:
     """Return whether the disk did not do its part; the database may be whole."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK
+
+
+def damage_behind(error: Exception, connection: sqlite3.Connection) -> str:
+    """Return what is damaged if that is why a reader failed; empty if it is not.
+
+    An error that a mistake of ours may have made as well is put down to damage only
+    where the database itself says so.
+    """
+    if isinstance(error, DAMAGE):
+        return "" if refused_by_disk(error) else " ".join(str(error).split())
+    return _complaint(connection) if isinstance(error, _MISREAD) else ""
+
+
+def _complaint(connection: sqlite3.Connection) -> str:
+    try:
+        (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except DAMAGE as error:
+        said = str(error)
+    return "" if said == "ok" else " ".join(str(said).split())

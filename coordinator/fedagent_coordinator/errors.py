@@ -21,6 +21,7 @@
         ├── StoreBusyError          another coordinator holds the data directory
         ├── StoreFailedError        the disk failed; nothing may be trusted until reopened
         ├── SchemaVersionError      the database is of a newer release
+        ├── StoreDamagedError       the database's pages are not what was written
         ├── HistoryLostError        the database is older than what was promised
         ├── RunConflictError        another run is still open
         ├── RunEndedError           the run is over
@@ -245,6 +246,20 @@ class SchemaVersionError(StoreError):
     def __str__(self) -> str:
         names = ", ".join(self.migrations)
         return f"{self.path} was written by a newer fedagent ({names}); install that release"
+
+
+class StoreDamagedError(StoreError):
+    """Raised when the database cannot be read although its disk can."""
+
+    mend = "stop the coordinator and restore the newest whole copy of its data directory"
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path = path
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.path} is damaged ({self.problem}); {self.mend}"
 
 
 class HistoryLostError(StoreError):

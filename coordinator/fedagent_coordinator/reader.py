@@ -9,7 +9,8 @@ from pathlib import Path
 
 from .audit import Balance, Ledger
 from .core.settings import Progress
-from .errors import UnknownRoundError, UnknownRunError
+from .damage import damage_behind
+from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
 from .ledger import TREASURY
 from .policies.base import RoundView, Selection
 from .records import unpack_selection, unpack_view
@@ -411,6 +412,7 @@ def open_reader(folder: Path) -> Iterator[Reader]:
 
     Raises:
         UnknownRunError: There is no database yet.
+        StoreDamagedError: What was asked of it in this context cannot be read.
     """
     path = folder / DATABASE
     if not path.exists():
@@ -418,5 +420,10 @@ def open_reader(folder: Path) -> Iterator[Reader]:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
     try:
         yield Reader(connection, folder)
+    except Exception as error:
+        problem = damage_behind(error, connection)
+        if not problem:
+            raise
+        raise StoreDamagedError(str(path), problem) from error
     finally:
         connection.close()

@@ -5,6 +5,7 @@
     CliError
     ├── UsageError        the arguments or a configuration do not fit          2
     ├── RoleError         a role would not start; its own code of           2-36
+    ├── DamagedError      a coordinator's database cannot be read             33
     ├── NoRunError        there is no coordinator's data where one was sought 40
     ├── UnbalancedError   the ledger does not balance, or its chain is broken 41
     ├── DemoError         the demo could not do its rounds                    42
@@ -57,6 +58,12 @@ class RoleError(CliError):
     def __init__(self, problem: str, mend: str = "", *, exit_code: int) -> None:
         super().__init__(problem, mend)
         self.exit_code = exit_code  # type: ignore[misc]  # one class stands for every role's
+
+
+class DamagedError(CliError):
+    """Raised when the database to read is damaged."""
+
+    exit_code = 33
 
 
 class NoRunError(CliError):

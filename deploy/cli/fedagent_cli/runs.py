@@ -6,16 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import psutil
 
-from fedagent_coordinator.errors import StoreError, UnknownRunError
+from fedagent_coordinator.errors import StoreDamagedError, StoreError, UnknownRunError
 from fedagent_coordinator.reader import Reader, Run, open_reader
+from fedagent_protocol.transport.data_dir import holder_of as holder
 from fedagent_task.recipe import Recipe
 
 from . import places
-from .errors import NoRunError
+from .errors import DamagedError, NoRunError
 
-LOCK = "lock"
+__all__ = ["holder", "open_run", "recipe_of"]
 
 
 @contextmanager
@@ -23,7 +23,8 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
     """Open a data directory, the default one if None, and choose a run.
 
     Raises:
-        NoRunError: There is no database, no such run, or it cannot be read.
+        NoRunError: There is no database, no such run, or it may not be read.
+        DamagedError: The database is not what was written.
     """
     folder = data_dir if data_dir is not None else places.data_dir("coordinator")
     try:
@@ -37,6 +38,8 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         raise NoRunError(
             f"no run in {folder}", "start one (`fedagent coordinator start`), or give --data-dir"
         ) from error
+    except StoreDamagedError as error:
+        raise DamagedError(f"{error.path} is damaged ({error.problem})", error.mend) from error
     except (StoreError, sqlite3.Error) as error:
         raise NoRunError(f"{folder} cannot be read: {error}", "is it a coordinator's?") from error
 
@@ -47,12 +50,3 @@ def recipe_of(run: Run) -> Recipe | None:
         return msgspec.json.decode(run.recipe, type=Recipe)
     except msgspec.DecodeError:
         return None
-
-
-def holder(folder: Path) -> int | None:
-    """Return the process that has a data directory, None if nobody has."""
-    try:
-        pid = int((folder / LOCK).read_text().strip() or 0)
-    except (OSError, ValueError):
-        return None
-    return pid if pid and psutil.pid_exists(pid) else None

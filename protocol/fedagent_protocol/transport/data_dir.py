@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,6 +12,9 @@ from typing import Self
 from .errors import DataDirBusyError, DataDirError
 
 PORTS_FILE = "ports.json"
+LOCK_FILE = "lock"
+GLANCE_S = 0.05
+"""How long a second try waits for somebody who only looked whether the lock is held."""
 _DISK = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -45,7 +49,7 @@ class DataDirLock:
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             if is_disk_error(exc):
                 raise
@@ -60,11 +64,10 @@ class DataDirLock:
 
     def _hold(self, fd: int) -> None:
         """Lock an open file, and note in it who we are."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            text = os.pread(fd, 20, 0).strip()
-            raise DataDirBusyError(self.path, int(text) if text.isdigit() else None) from exc
+        if not _locks(fd, fcntl.LOCK_EX):
+            time.sleep(GLANCE_S)
+            if not _locks(fd, fcntl.LOCK_EX):
+                raise DataDirBusyError(self.path, _noted_pid(fd))
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
@@ -87,6 +90,36 @@ class DataDirLock:
     ) -> None:
         """Release."""
         self.release()
+
+
+def holder_of(path: Path) -> int | None:
+    """Return the process that holds a data directory, None if nobody does.
+
+    The lock decides, not what is written in its file: that outlives a killed process,
+    and its number may be another's by now.
+    """
+    try:
+        fd = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return None if _locks(fd, fcntl.LOCK_SH) else _noted_pid(fd)
+    finally:
+        os.close(fd)
+
+
+def _locks(fd: int, kind: int) -> bool:
+    """Take a lock if nobody is in the way; say whether that is so."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _noted_pid(fd: int) -> int | None:
+    text = os.pread(fd, 20, 0).strip()
+    return int(text) if text.isdigit() else None
 
 
 def write_private(path: Path, data: bytes) -> None:

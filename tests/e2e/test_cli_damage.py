@@ -1,0 +1,107 @@
+"""A damaged database is one line with its mend, never a traceback and never "no run"."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedagent_cli import runs
+from fedagent_cli.errors import DamagedError
+from fedagent_coordinator.errors import StoreError
+from fedagent_coordinator.reader import DATABASE, open_reader
+
+from .stored_run import RECIPE, write_run
+
+
+def flipped(data: bytes, seed: int, count: int = 300) -> bytes:
+    chance, changed = random.Random(seed), bytearray(data)
+    for _ in range(count):
+        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "flipped": lambda data: flipped(data, 1),
+    "truncated": lambda data: data[: len(data) // 3],
+    "foreign": lambda data: b"garbage " * (len(data) // 8),
+    "empty": lambda _: b"",
+}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedagent_cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ},
+    )
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_command_says_so_in_one_line(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "coordinator"
+    write_run(folder)
+    path = folder / DATABASE
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    out = str(tmp_path / "out")
+    for command in (
+        ("status", "--data-dir", str(folder)),
+        ("rounds", "--data-dir", str(folder)),
+        ("ledger", "verify", "--data-dir", str(folder)),
+        ("ledger", "export", "--out", out, "--data-dir", str(folder)),
+        ("report", str(folder), "--out", out),
+    ):
+        done = run(*command, "--json")
+        assert done.returncode == 33, (command, done.stderr)
+        assert done.stderr.count("\n") == 1
+        last = json.loads(done.stdout)
+        assert DATABASE in last["error"]
+        assert "restore" in last["mend"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_coordinator_does_not_start_on_it(tmp_path: Path, damage: str) -> None:
+    folder, recipe = tmp_path / "coordinator", tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    write_run(folder, end=False)
+    path = folder / DATABASE
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    start = ("coordinator", "start", "--recipe", str(recipe), "--discovery", "off")
+    done = run(*start, "--data-dir", str(folder), "--json")
+    assert done.returncode == 32, done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["exit_code"] == 32
+
+
+def test_whatever_is_flipped_is_an_error_of_the_store(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    data = (tmp_path / "a" / DATABASE).read_bytes()
+    damaged = 0
+    for seed in range(150):
+        (tmp_path / "a" / DATABASE).write_bytes(flipped(data, seed, 3 if seed % 2 else 300))
+        try:
+            with open_reader(tmp_path / "a") as reader:
+                run_id = reader.run().run_id
+                reader.rounds(run_id)
+                reader.devices(run_id)
+                reader.ledger.verify()
+                reader.models(run_id)
+        except StoreError:
+            damaged += 1
+    assert damaged > 50
+
+
+def test_a_mistake_of_ours_is_not_put_down_to_damage(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    with pytest.raises(KeyError), runs.open_run(tmp_path / "a"):
+        raise KeyError("ours")
+    (tmp_path / "a" / DATABASE).write_bytes(b"garbage" * 1000)
+    with pytest.raises(DamagedError), runs.open_run(tmp_path / "a"):
+        pass
