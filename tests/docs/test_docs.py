@@ -55,6 +55,19 @@ def test_every_documented_option_exists() -> None:
     assert named <= known
 
 
+def test_the_reading_commands_take_what_the_page_says() -> None:
+    part = CLI.partition("## Read a run")[2].partition("## ")[0]
+    intro, _, table = part.partition("| command |")
+    whole = {f"fedagent {name}" for name in re.findall(r"`(ledger \w+)`", intro)}
+    listed = re.findall(r"^\| `(fedagent [a-z ]+?)(?: \[[A-Z_]+\])?` \|", table, re.MULTILINE)
+    taken = dict(commands())
+    assert whole < set(listed)
+    for path in listed:
+        assert "--json" in taken[path]
+        assert ("--run" in taken[path]) == (path not in whole), path
+        assert "--data-dir" in taken[path] or path == "fedagent report", path
+
+
 def test_every_command_shows_an_example() -> None:
     command = get_command(app)
     pending = [("fedagent", command)]

@@ -146,3 +146,18 @@ def test_a_damaged_file(tmp_path: Path, start: tuple[str, ...], code: int, spoil
     last = said(run(*start, "--data-dir", str(tmp_path / "here"), "--json", home=tmp_path), code)
     assert path.name in str(last["error"])
     assert last["mend"]
+
+
+def test_ctrl_c_is_an_end_of_any_command(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+import fedagent_cli.main
+from fedagent_cli.__main__ import main
+fedagent_cli.main.run = lambda as_json: os.kill(os.getpid(), signal.SIGINT)
+sys.argv = ["fedagent", "status", "--json"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert said(done, 130)["error"] == "interrupted"

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -178,6 +179,8 @@ def test_two_demos_at_once_do_not_mix(tmp_path: Path, demos: list[Running]) -> N
     [
         (("--policy", "clairvoyant"), "random"),
         (("--broker", "carrier-pigeon"), "embedded"),
+        (("--broker", "mqtt://192.0.2.1:1883"), "192.0.2.1"),
+        (("--broker", "mqtts://127.0.0.1:8883"), "certificates"),
         (("--recipe", "no-such"), "demo"),
     ],
 )
@@ -194,4 +197,54 @@ def test_a_wrong_wish_names_what_there_is(
     )
     assert done.returncode == 2
     assert named in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_ctrl_c_before_the_run_exists(tmp_path: Path, demos: list[Running]) -> None:
+    demo = Running(tmp_path / "d", *SMALL)
+    demos.append(demo)
+    while not demo.directory.exists():
+        assert demo.popen.poll() is None
+        time.sleep(0.005)
+    demo.popen.send_signal(signal.SIGINT)
+    lines, errors = demo.rest()
+    assert demo.popen.returncode == 130, errors
+    result = lines[-1]
+    assert (result["interrupted"], result["rounds_done"]) == (True, 0)
+    # Nothing is wrong with books that were never begun.
+    assert result["ledger_balanced"] is (True if result["report"] else None)
+    assert all_gone(demo, 3) == []
+
+
+@pytest.mark.parametrize("after_s", [0.5, 0.8])
+def test_an_early_ctrl_c_still_ends_in_one_object(
+    tmp_path: Path, demos: list[Running], after_s: float
+) -> None:
+    demo = Running(tmp_path / "d", *SMALL)
+    demos.append(demo)
+    time.sleep(after_s)
+    demo.popen.send_signal(signal.SIGINT)
+    lines, errors = demo.rest()
+    assert demo.popen.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert lines[-1].get("interrupted") is True or lines[-1]["exit_code"] == 130
+
+
+def test_a_broker_that_is_not_there_is_known_at_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = server.getsockname()[1]
+    url = f"mqtt://127.0.0.1:{closed}"
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "fedagent_cli", "demo", "--json", "--broker", url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert time.monotonic() - begun < 15
+    assert done.returncode == 42
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert f"127.0.0.1:{closed}: Connection refused" in last["error"]
     assert not list(tmp_path.iterdir())

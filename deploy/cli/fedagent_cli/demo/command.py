@@ -1,11 +1,18 @@
 """`fedagent demo`: ask, run, and tell what came of it."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedagent_cli import options
+
+from .signals import remembered
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .run import Settings
 
 Agents = Annotated[int, typer.Option(min=1, max=64, help="Devices.")]
 Edges = Annotated[int, typer.Option(min=1, max=16, help="Edge aggregators.")]
@@ -61,23 +68,35 @@ def demo(
     budget for about six of eight. One device is too slow, one is killed half way.
     Ctrl-C ends everything cleanly and still writes the report.
     """
-    from .prepare import prepare  # noqa: PLC0415 - heavy imports belong to the command
-    from .result import conclude  # noqa: PLC0415
+    # Before the heavy imports: a signal has its clean end and its result from here on.
+    with remembered() as caught:
+        from .prepare import prepare  # noqa: PLC0415 - heavy imports belong to the command
+
+        settings, plan = prepare(
+            agents=agents,
+            edges=edges,
+            rounds=rounds,
+            policy=policy,
+            seed=seed,
+            recipe=recipe,
+            broker=broker,
+            folder=folder,
+        )
+        code = _run(settings, plan, keep=keep, as_json=as_json, caught=caught)
+    raise typer.Exit(code)
+
+
+def _run(
+    settings: "Settings", plan: "Plan", *, keep: bool, as_json: bool, caught: Callable[[], int]
+) -> int:
+    """Run a demo, tell its result, and return the exit code."""
+    from .result import conclude  # noqa: PLC0415 - heavy imports belong to the command
     from .run import Demo, tidy  # noqa: PLC0415
     from .view import choose_view  # noqa: PLC0415
 
-    settings, plan = prepare(
-        agents=agents,
-        edges=edges,
-        rounds=rounds,
-        policy=policy,
-        seed=seed,
-        recipe=recipe,
-        broker=broker,
-        folder=folder,
-    )
-    finish = Demo(settings=settings, plan=plan, view=choose_view(as_json=as_json)).run()
+    view = choose_view(as_json=as_json)
+    finish = Demo(settings=settings, plan=plan, view=view, caught=caught).run()
     code = conclude(finish, settings=settings, plan=plan, as_json=as_json)
     if not keep:
         tidy(settings.directory, plan)
-    raise typer.Exit(code)
+    return code

@@ -1,14 +1,19 @@
 """Check what the demo was asked for before anything is started."""
 
+import asyncio
 import secrets
+import socket
 import time
 from pathlib import Path
 
 from fedagent_cli import places
-from fedagent_cli.errors import UsageError
+from fedagent_cli.errors import DemoError, UsageError
 from fedagent_coordinator import policies
+from fedagent_protocol.transport.address import BrokerAddress
 from fedagent_protocol.transport.broker import choose_kind
-from fedagent_protocol.transport.errors import LinkError
+from fedagent_protocol.transport.ending import in_two
+from fedagent_protocol.transport.errors import LinkError, connect_reason
+from fedagent_protocol.transport.probe import ANSWER_S, answers
 from fedagent_task.errors import TaskError
 from fedagent_task.recipe import parse_recipe
 
@@ -35,6 +40,7 @@ def prepare(
 
     Raises:
         UsageError: Something does not fit; the line names what does.
+        DemoError: The broker that was named is not there.
     """
     _check_broker(broker)
     if policy is not None and policy not in policies.names():
@@ -67,8 +73,9 @@ def prepare(
 
 
 def _check_broker(broker: str) -> None:
-    """Refuse a word that is no broker, and a broker that is not installed."""
+    """Refuse a word that is no broker, and a broker that is not installed or not there."""
     if "://" in broker:
+        _check_running(broker)
         return
     if broker not in KINDS:
         raise UsageError(f"no broker {broker!r}", f"use {', '.join(KINDS)} or mqtt://HOST:PORT")
@@ -76,6 +83,24 @@ def _check_broker(broker: str) -> None:
         choose_kind(broker)
     except LinkError as error:
         raise UsageError(str(error)) from error
+
+
+def _check_running(url: str) -> None:
+    """Refuse a broker that takes nobody in now: a demo would wait for it in vain."""
+    try:
+        address = BrokerAddress.parse(url)
+        address.check_cover(insecure=False)
+    except LinkError as error:
+        raise UsageError(*in_two(error)) from error
+    if address.scheme == "mqtts":
+        raise UsageError("the demo has no certificates", "use mqtt://HOST:PORT on this machine")
+    mend = "start it, or leave out --broker: the demo has brokers of its own"
+    try:
+        socket.create_connection((address.host, address.port), ANSWER_S).close()
+    except OSError as error:
+        raise DemoError(f"no broker at {address}: {connect_reason(error)}", mend) from error
+    if not asyncio.run(answers(address)):
+        raise DemoError(f"what listens at {address} takes no MQTT client without a password", mend)
 
 
 def _make_folder(wanted: Path | None) -> Path:

@@ -2,11 +2,12 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
 
-from fedagent_cli.errors import INTERRUPTED, CliError, DemoError, UnbalancedError
+from fedagent_cli.errors import INTERRUPTED, DemoError, NoRunError, UnbalancedError
 from fedagent_cli.output import credits_text, emit, say
 from fedagent_cli.report.story import AgentRow, Story
 from fedagent_cli.report.write import write_report
@@ -16,6 +17,7 @@ from .run import Finish, Settings
 from .state import DemoState
 
 SIGNAL_BASE = 128
+LEDGER: Mapping[object, str] = {True: "balanced", False: "NOT BALANCED", None: "no run yet"}
 
 
 def conclude(finish: Finish, *, settings: Settings, plan: Plan, as_json: bool) -> int:
@@ -59,7 +61,7 @@ def summary(
     return {
         "rounds_done": len(story.rounds) if story else 0,
         "accuracy": story.accuracy if story else None,
-        "ledger_balanced": story.ledger_balanced if story else False,
+        "ledger_balanced": story.ledger_balanced if story else None,
         "report": str(report) if report else None,
         "seconds_to_first_round": None if first is None else round(first, 3),
         "seconds": round(finish.seconds, 3),
@@ -94,7 +96,7 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
         "accuracy": f"{accuracy:.3f}" if isinstance(accuracy, float) else "not measured",
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
         "spent": f"{credits_text(story.spent_micro if story else 0)} credits",
-        "ledger": "balanced" if result["ledger_balanced"] else "NOT BALANCED",
+        "ledger": LEDGER[result["ledger_balanced"]],
         "policy": str(result["policy"]),
         "broker": str(result["broker"]),
         "time": f"{result['seconds']} s, first round after {result['seconds_to_first_round']} s",
@@ -124,7 +126,7 @@ def _read(data_dir: Path) -> Story | None:
 
     try:
         return read_story(data_dir)
-    except CliError:
+    except NoRunError:
         return None
 
 

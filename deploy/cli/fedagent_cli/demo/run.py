@@ -4,13 +4,10 @@ import os
 import queue
 import secrets
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import psutil
 
@@ -65,12 +62,22 @@ class Finish:
 
 
 class Demo:
-    """One federation on this machine."""
+    """One federation on this machine.
 
-    def __init__(self, *, settings: Settings, plan: Plan, view: View) -> None:
+    Args:
+        settings: What it was asked for.
+        plan: The fleet.
+        view: Shows it.
+        caught: Returns the signal that is to end it, 0 as long as there is none.
+    """
+
+    def __init__(
+        self, *, settings: Settings, plan: Plan, view: View, caught: Callable[[], int]
+    ) -> None:
         self.settings = settings
         self.plan = plan
         self.view = view
+        self._caught = caught
         self.site = f"demo-{secrets.token_hex(6)}"
         self.state = _first_state(plan, settings.rounds)
         self._events: queue.Queue[tuple[str, Event]] = queue.Queue(QUEUE)
@@ -85,28 +92,30 @@ class Demo:
         Raises:
             DemoError: The coordinator failed, or nothing happened for too long.
         """
-        with _signals() as caught, self._field:
+        with self._field:
             try:
-                self._start()
-                coordinator = self._field.processes["coordinator"]
-                while coordinator.popen.poll() is None and not caught():
-                    self._step()
-                if not caught():
-                    self._finish(coordinator)
+                if not self._caught():
+                    self._watch_over(self._start())
             finally:
                 self.view.close()
         first = self.state.first_round_at
         return Finish(
             state=self.state,
-            signal=caught(),
+            signal=self._caught(),
             seconds=time.monotonic() - self._typed_at,
             seconds_to_first_round=None if first is None else first - self._typed_at,
         )
 
-    def _start(self) -> None:
+    def _watch_over(self, coordinator: RoleProcess) -> None:
+        while coordinator.popen.poll() is None and not self._caught():
+            self._step()
+        if not self._caught():
+            self._finish(coordinator)
+
+    def _start(self) -> RoleProcess:
         own = self.settings
         self._field.defaults = {"log_level": "info"}
-        self._field.coordinator(
+        coordinator = self._field.coordinator(
             own.recipe,
             broker=own.broker,
             sets=own.sets,
@@ -128,6 +137,7 @@ class Demo:
                 seed=own.seed * 1000 + index,
                 **shared,
             )
+        return coordinator
 
     def _put(self, process: RoleProcess, event: Event) -> None:
         self._events.put((process.name, event))
@@ -233,20 +243,3 @@ def _age_s() -> float:
     except (OSError, ValueError, AttributeError):  # not on Linux: to the second only
         age = time.time() - psutil.Process().create_time()
     return age if 0 < age < START_S else 0.0
-
-
-@contextmanager
-def _signals() -> Iterator[Callable[[], int]]:
-    """Remember the first of SIGINT, SIGTERM and SIGHUP; clean-up is never interrupted."""
-    seen: list[int] = []
-
-    def remember(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, remember) for number in numbers}
-    try:
-        yield lambda: seen[0] if seen else 0
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
