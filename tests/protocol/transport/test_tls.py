@@ -85,7 +85,7 @@ def test_certificates_and_scheme_must_agree(tmp_path: Path, pki: Pki) -> None:
     with pytest.raises(LinkError, match="needs certificates"):
         asyncio.run(go(BrokerAddress("h", 1, "mqtts"), None))
     with pytest.raises(LinkError, match="takes no certificates"):
-        asyncio.run(go(BrokerAddress("h", 1), pki.client))
+        asyncio.run(go(BrokerAddress("localhost", 1), pki.client))
     with pytest.raises(TlsFilesError, match=r"none\.pem"):
         asyncio.run(
             go(BrokerAddress("h", 1, "mqtts"), replace(pki.client, ca=tmp_path / "none.pem"))
