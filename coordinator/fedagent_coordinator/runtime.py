@@ -31,7 +31,7 @@ from fedagent_protocol.transport.data_dir import write_private
 from fedagent_task import models
 from fedagent_task.spec import Recipe
 
-from . import policies
+from . import placement, policies
 from .core import effects as fx
 from .core.outcomes import SILENT
 from .core.rounds import RoundEngine
@@ -108,7 +108,7 @@ class CoordinatorRuntime:
         store, blobs: What is on disk.
 
     Raises:
-        CoordinatorError: Policy, recipe, store or run do not allow a start.
+        CoordinatorError: Policy, placement, recipe, store or run do not allow a start.
         DatasetError: The held-out set cannot be read.
         RunFinishedError: The run of this recipe has ended.
     """
@@ -127,6 +127,8 @@ class CoordinatorRuntime:
         self.counters: Counter[str] = Counter()
         self._clock = clock
         self._policy = policies.create(recipe.policy.name, **recipe.policy.params)
+        # Merging is done here whatever is named: a name we do not know must not pass for it.
+        placement.create(recipe.placement.name, **recipe.placement.params)
         self._held_out: HeldOut | None = held_out(recipe)
         self._manifest: Manifest = models.create(recipe.model).manifest()
         self.store = Store(
