@@ -23,6 +23,7 @@
         ├── SchemaVersionError      the database is of a newer release
         ├── StoreDamagedError       the database's pages are not what was written
         ├── HistoryLostError        the database is older than what was promised
+        ├── ModelLostError          the global model is not on disk as it was written
         ├── RunConflictError        another run is still open
         ├── RunEndedError           the run is over
         ├── UnknownRunError         no such run
@@ -275,6 +276,22 @@ class HistoryLostError(StoreError):
             f"{self.path}: {self.problem}. Committed history is lost or changed (an old copy, a "
             "deleted or damaged -wal file); restore the newest copy of the data directory, or "
             "accept the loss for good with --accept-lost-history"
+        )
+
+
+class ModelLostError(StoreError):
+    """Raised when the global model of a run is not on disk, or not as it was written."""
+
+    def __init__(self, run_id: str, digest: str, problem: str) -> None:
+        super().__init__(run_id, digest, problem)
+        self.run_id = run_id
+        self.digest = digest
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return (
+            f"the global model of run {self.run_id[:8]}, models/{self.digest}, is {self.problem}; "
+            "restore that file from a copy of the data directory, or begin again with --new-run"
         )
 
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from fedagent_protocol.tensors import encode_tensors
-from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
+from fedagent_protocol.tensors import digest_of, encode_tensors
+from fedagent_protocol.transport.blobs import BlobStore
 from fedagent_task import models
 from fedagent_task.recipe import recipe_digest, task_bytes, task_digest
 from fedagent_task.spec import Recipe
 
 from .core.settings import Progress, Settings, Window
-from .errors import CoordinatorError, RunConflictError
+from .errors import CoordinatorError, ModelLostError, RunConflictError
 from .reader import Run
 from .store import Store
 
@@ -60,7 +60,7 @@ def open_run(store: Store, blobs: BlobStore, recipe: Recipe, *, new_run: bool) -
     Raises:
         RunConflictError: A run of another recipe is open and `new_run` is not set.
         RunFinishedError: The newest run of this recipe has ended.
-        BlobMissingError: The global model of the run is not on disk any more.
+        ModelLostError: The global model of the run is not on disk as it was written.
     """
     digest = recipe_digest(recipe)
     former = None if new_run else store.read.open_run()
@@ -94,13 +94,17 @@ def _begin(store: Store, recipe: Recipe, digest: str) -> Run:
 def _with_model(store: Store, blobs: BlobStore, recipe: Recipe, run_id: str) -> Progress:
     """Return the progress with a global model; the first one comes from the seed."""
     progress = store.read.progress(run_id)
+    if progress.model and blobs.is_whole(progress.model):
+        return progress
+    data = encode_tensors(models.create(recipe.model).init(recipe.seed))
     if not progress.model:
-        data = encode_tensors(models.create(recipe.model).init(recipe.seed))
-        digest = blobs.put(data)
-        store.save_model(run_id, 0, digest, len(data))
+        store.save_model(run_id, 0, blobs.put(data), len(data))
         return store.read.progress(run_id)
-    if not blobs.has(progress.model):
-        raise BlobMissingError(progress.model)
+    # An edge checks what it gets: a damaged model would be sent for ever, and no round begin.
+    if digest_of(data) != progress.model:
+        problem = "damaged" if blobs.has(progress.model) else "missing"
+        raise ModelLostError(run_id, progress.model, problem)
+    blobs.put(data)
     return progress
 
 

@@ -26,7 +26,7 @@ from fedagent_protocol.messages import (
     kind,
 )
 from fedagent_protocol.tensors import Manifest
-from fedagent_protocol.transport.blobs import BlobStore
+from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
 from fedagent_protocol.transport.data_dir import write_private
 from fedagent_task import models
 from fedagent_task.spec import Recipe
@@ -36,6 +36,7 @@ from .core import effects as fx
 from .core.outcomes import SILENT
 from .core.rounds import RoundEngine
 from .database import wall_clock_ms
+from .errors import ModelLostError
 from .evaluation import HeldOut, held_out
 from .jobs import (
     CheckPart,
@@ -341,26 +342,30 @@ class CoordinatorRuntime:
 
     def _offer(self, effect: fx.SendGlobal) -> Publish:
         layout = self.engine.models.serving.layout
-        start, stop = layout.span(0)
         message = GlobalModel(
             run=self.run.run_id,
             round=effect.round,
             digest=effect.digest,
             size=layout.size,
             chunk_bytes=layout.chunk_bytes,
-            first=self.blobs.read(effect.digest, start, stop - start),
+            first=self._piece(effect.digest, 0),
         )
         return self._to_edge(effect.edge, message)
 
     def _chunks(self, effect: fx.SendChunks) -> list[Outward]:
-        layout = self.engine.models.serving.layout
         out: list[Outward] = []
         for index in effect.indices:
-            start, stop = layout.span(index)
-            data = self.blobs.read(effect.digest, start, stop - start)
+            data = self._piece(effect.digest, index)
             chunk = Chunk(run=self.run.run_id, digest=effect.digest, index=index, data=data)
             out.append(self._to_edge(effect.edge, chunk))
         return out
+
+    def _piece(self, digest: str, index: int) -> bytes:
+        start, stop = self.engine.models.serving.layout.span(index)
+        try:
+            return self.blobs.read(digest, start, stop - start)
+        except BlobMissingError as error:
+            raise ModelLostError(self.run.run_id, digest, "missing") from error
 
     def _label(self, event: fx.Event) -> None:
         """Keep the name that people gave an edge."""

@@ -167,6 +167,10 @@ class BlobStore:
         """Return whether there is such a blob."""
         return _DIGEST.fullmatch(digest) is not None and self.path(digest).is_file()
 
+    def is_whole(self, digest: str) -> bool:
+        """Return whether there is such a blob and it hashes to its name; reads all of it."""
+        return _DIGEST.fullmatch(digest) is not None and self._is_whole(self.path(digest), digest)
+
     def size(self, digest: str) -> int:
         """Return a blob's size in bytes.
 
