@@ -31,6 +31,7 @@ from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
 from .core.effects import Event, Mark
+from .core.gate import DECLINED
 from .jobs import CheckPart, EvaluateModel, Job, JobResult, MergeModels
 from .rehearsal import read_recipe
 from .runs import RunFinishedError
@@ -47,6 +48,12 @@ _log = logging.getLogger(__name__)
 
 FAREWELL_S = 0.3
 STOP_S = 1.5
+OFTEN_S = 1.0
+"""A client that is left alone for so long has declined several times in a row."""
+NOTHING_LEARNT = (
+    "NOTHING WAS LEARNT: none of the %d rounds used any update, the model is the one the run "
+    "began with; `fedagent rounds` says why"
+)
 POINTS = "coordinator."
 """Prefix of the crash points that `FEDAGENT_FAILPOINT` names."""
 
@@ -76,6 +83,7 @@ class Daemon:
         self._broker: Broker | None = None
         self._discovery: Discovery | None = None
         self._started = False
+        self._nothing_learnt = False
 
     async def run(self) -> None:
         """Work until the run is over, or until told to stop.
@@ -94,6 +102,9 @@ class Daemon:
                 self._runtime.close()
         if self._error is not None:
             raise self._error
+        if self._nothing_learnt:
+            # Exit code 0 alone would look like a success.
+            _log.warning(NOTHING_LEARNT, self._runtime.engine.rounds_done)
 
     def _open(self, identity: Identity, recipe: Recipe) -> CoordinatorRuntime:
         config = self._config
@@ -302,7 +313,8 @@ class Daemon:
                     checkpoint(mark.name)
                 case Event() as event:
                     self._tell(event.name, dict(event.fields))
-                case Finished():
+                case Finished() as finished:
+                    self._nothing_learnt = finished.nothing_learnt
                     self._over.set()
                 case (CheckPart() | MergeModels() | EvaluateModel()) as job:
                     if job.small:
@@ -343,7 +355,7 @@ class Daemon:
         )
 
     def _tell(self, name: str, fields: dict[str, object]) -> None:
-        _log.log(_LEVELS.get(name, logging.INFO), "%s: %s", name, _in_words(fields))
+        _log.log(_level(name, fields), "%s: %s", name, _in_words(fields))
         if self._config.json_events:
             self._emit(msgspec.json.encode({"event": name, **fields}) + b"\n")
 
@@ -356,7 +368,15 @@ class Daemon:
             self.stop()
 
 
-_LEVELS = {"edge_lost": logging.WARNING}
+def _level(name: str, fields: dict[str, object]) -> int:
+    """Return how loud an event is: what costs the run its rounds is a warning."""
+    loud = (
+        name == "edge_lost"
+        or (name == "round" and not fields["used"])
+        or (name == "waiting" and fields["why"] == DECLINED)
+        or (name == "declined" and float(str(fields["seconds"])) >= OFTEN_S)
+    )
+    return logging.WARNING if loud else logging.INFO
 
 
 def _in_words(fields: dict[str, object]) -> str:

@@ -306,6 +306,13 @@ class Reader:
             for row in rows
         ]
 
+    def updates_used(self, run_id: str) -> int:
+        """Return how many updates went into the models of a run."""
+        row = self._db.execute(
+            "SELECT COALESCE(SUM(used), 0) FROM edge_results WHERE run_id = ?", (run_id,)
+        ).fetchone()
+        return int(row[0])
+
     def devices(self, run_id: str) -> list[DeviceRow]:
         """Return what each client of a run did, by index."""
         rows = self._db.execute(

@@ -132,11 +132,12 @@ class RoundBook:
         feedback = pack_feedback(result.feedback)
         sql.execute(
             "UPDATE rounds SET state = 'done', feedback = ?, feedback_sha256 = ?, timing = ?, "
-            "closed_ms = ? WHERE run_id = ? AND round = ?",
+            "reason = ?, closed_ms = ? WHERE run_id = ? AND round = ?",
             (
                 feedback,
                 hashlib.sha256(feedback).digest(),
                 json.dumps(dict(result.timing_ms)),
+                result.why,
                 self._db.clock_ms(),
                 run_id,
                 result.round,

@@ -57,6 +57,7 @@ _log = logging.getLogger(__name__)
 BEACON_MS = 5000
 COLLECT_EVERY = 10
 RESULT_FILE = "result.json"
+_END = ("rounds_done", "accuracy", "spent_micro", "updates_used", "reason", "ledger_balanced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,14 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is over; say so to edges for a while, then leave."""
+    """The run is over; say so to edges for a while, then leave.
+
+    Attributes:
+        nothing_learnt: No round used any update: the model is the one it began with.
+    """
 
     reason: str
+    nothing_learnt: bool = False
 
 
 Outward = Publish | fx.Mark | fx.Event | Job | Finished
@@ -422,8 +428,8 @@ class CoordinatorRuntime:
         write_private(path, msgspec.json.format(msgspec.json.encode(result), indent=2))
         self.checkpoint("reported-result")
         self.store.end_run(self.run.run_id, self._end_reason)
-        names = ("rounds_done", "accuracy", "spent_micro", "reason", "ledger_balanced")
-        return [fx.Event("end", {name: result[name] for name in names}), Finished(self._end_reason)]
+        end = fx.Event("end", {name: result[name] for name in _END})
+        return [end, Finished(self._end_reason, nothing_learnt=not result["updates_used"])]
 
     def result(self) -> dict[str, fx.Value]:
         """Return what the run came to so far, as `result.json` has it."""
@@ -436,6 +442,7 @@ class CoordinatorRuntime:
             "seed": recipe.seed,
             "reason": self._end_reason,
             "rounds_done": self.engine.rounds_done,
+            "updates_used": read.updates_used(self.run.run_id),
             "accuracy": None if found is None else found.accuracy,
             "loss": None if found is None else found.loss,
             "best_accuracy": None if best is None else best.metrics["accuracy"],

@@ -114,13 +114,18 @@ class Details:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settle:
-    """Commit how the round ended: outcomes, payments, feedback. Once per round."""
+    """Commit how the round ended: outcomes, payments, feedback. Once per round.
+
+    Attributes:
+        why: What became of orders whose update was not used; empty if all were.
+    """
 
     round: int
     feedback: Feedback
     details: Details
     edges: tuple[EdgeResult, ...]
     timing_ms: Mapping[str, float] = field(default_factory=dict)
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

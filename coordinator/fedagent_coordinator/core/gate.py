@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fedagent_coordinator.policies.base import IntArray
 
-from .effects import Effect, Event
+from .effects import Effect, Event, Value
 from .errors import NeedsUnmetError
 from .observe import Observed
 from .settings import Settings
@@ -12,6 +12,7 @@ from .settings import Settings
 PAUSE_FIRST_S = 0.1
 PAUSE_LONGEST_S = 1.0
 REMIND_S = 30.0
+DECLINED = "declined"
 BUDGET = "budget"
 """The one reason that ends the run instead of waiting."""
 
@@ -38,7 +39,8 @@ class Gate:
     ) -> str:
         """Return what is missing in one word, or an empty one when the round may go on.
 
-        ``edges``, ``agents``: too few; ``features``: the policy's are not measured
+        ``edges``, ``agents``: too few; ``declined``: those there are have declined a
+        moment ago and are left alone for a while; ``features``: the policy's are not measured
         yet; ``prices``: nobody is within an edge's budget; ``budget``: nobody is
         within what is left of the run's.
 
@@ -49,7 +51,7 @@ class Gate:
             return "features"
         few = self._too_few(edges, agents, now)
         if few:
-            return few
+            return DECLINED if self.gathered and observed.left_out[DECLINED] else few
         self.gathered = True
         return _unpayable(observed, free_micro)
 
@@ -96,7 +98,9 @@ class Patience:
     _pause_s: float = PAUSE_FIRST_S
     _said_at: float = 0.0
 
-    def wait(self, reason: str, now: float, *, edges: int, agents: int) -> list[Effect]:
+    def wait(
+        self, reason: str, now: float, *, edges: int, agents: int, detail: str = ""
+    ) -> list[Effect]:
         """Pause, longer each time; say why when it is new, and again after a while."""
         new = reason != self.reason
         self._pause_s = PAUSE_FIRST_S if new else min(self._pause_s * 1.5, PAUSE_LONGEST_S)
@@ -105,11 +109,12 @@ class Patience:
         if not new and now - self._said_at < REMIND_S:
             return []
         self._said_at = now
-        return [Event("waiting", {"why": reason, "edges": edges, "agents": agents})]
+        said: dict[str, Value] = {"why": reason, "edges": edges, "agents": agents}
+        return [Event("waiting", {**said, "detail": detail} if detail else said)]
 
-    def pause(self, now: float, seconds: float) -> None:
-        """Pause once, for no reason worth telling."""
-        self.open_at = now + seconds
+    def until(self, when: float) -> None:
+        """Pause once; the round before has said why."""
+        self.open_at = when
 
     def hurry(self, now: float) -> None:
         """Ask at once: somebody came."""

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,12 +40,27 @@ class Observed:
 
     Attributes:
         client_seq: int64[N], the context report each client was judged by.
-        left_out: Rows that are no pairs, by reason: ``stale``, ``no_feature``.
+        left_out: Rows that are no pairs, by reason: ``stale``, ``no_feature``; and
+            clients that are not asked although they would train: ``declined``.
     """
 
     view: RoundView
     client_seq: npt.NDArray[np.int64]
     left_out: Counter[str]
+
+    def without(self, clients: npt.NDArray[np.int64]) -> "Observed":
+        """Return the same with these clients unavailable, because they have just declined."""
+        if not len(clients):
+            return self
+        available = self.view.client_available.copy()
+        available[clients] = False
+        seen = self.view.client_available[np.unique(self.view.pair_client)].sum()
+        left = available[np.unique(self.view.pair_client)].sum()
+        return Observed(
+            replace(self.view, client_available=available),
+            self.client_seq,
+            self.left_out + Counter({"declined": int(seen - left)}),
+        )
 
 
 def merge_observations(

@@ -1,6 +1,6 @@
 """Orders of one round: who was chosen where, what each edge is told, what came back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,15 +59,28 @@ class OrderedRound:
     parts: dict[str, EdgePart]
 
     @property
+    def clients(self) -> npt.NDArray[np.int32]:
+        """int32[S], the chosen clients."""
+        return self.observed.view.pair_client[self.selection.pairs]
+
+    @property
     def context_seq(self) -> npt.NDArray[np.int64]:
         """int64[S], the report each chosen client was judged by."""
-        view = self.observed.view
-        return self.observed.client_seq[view.pair_client[self.selection.pairs]]
+        return self.observed.client_seq[self.clients]
 
     @property
     def complete(self) -> bool:
         """Whether every edge has reported."""
         return all(part.report is not None for part in self.parts.values())
+
+    def agents(self, rows: Sequence[int]) -> list[str]:
+        """Return the ids of the agents ordered in these rows of the selection."""
+        names = {
+            row: agent
+            for part in self.parts.values()
+            for row, agent in zip(part.rows, part.agents, strict=True)
+        }
+        return [names[row] for row in rows]
 
     def order(self, part: EdgePart, settings: Settings, now: float, seq: int) -> RoundOrder:
         """Return what an edge is told; said again, with the time that is left."""

@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import Feedback, RoundView
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
+from fedagent_protocol.transport.errors import safe_text
 
-from .effects import Details, EdgeResult, Event
+from .effects import Details, EdgeResult, Event, Settle
 
 SILENT = "silent"
 """Why a round failed at an edge that did not report in time."""
+NOBODY = "nobody was chosen"
 
 
 @dataclass(slots=True)
@@ -46,6 +48,16 @@ class Settled:
     details: Details
     edges: tuple[EdgeResult, ...]
     odd: Counter[str]
+    why: str
+
+    @property
+    def declined(self) -> int:
+        """How many clients would not train."""
+        return self.details.status.count(OutcomeStatus.DECLINED.value)
+
+    def booked(self, round_: int, timing_ms: Mapping[str, float]) -> Settle:
+        """Return what the books keep of it."""
+        return Settle(round_, self.feedback, self.details, self.edges, timing_ms, self.why)
 
 
 @dataclass(slots=True)
@@ -139,7 +151,22 @@ def settle_outcomes(
         loss=rows.numbers["loss"],
     )
     edges = tuple(_edge_result(view, feedback, part) for part in parts)
-    return Settled(feedback, details, edges, odd)
+    return Settled(feedback, details, edges, odd, _shortfall(feedback, details))
+
+
+def _shortfall(feedback: Feedback, details: Details) -> str:
+    """Return how the orders ended whose update was not used, the most frequent first."""
+    if not len(feedback.pairs):
+        return NOBODY
+    missing = np.flatnonzero(~feedback.used).tolist()
+    groups: dict[str, Counter[str]] = {}
+    for row in missing:
+        groups.setdefault(details.status[row], Counter())[details.reason[row]] += 1
+    words = []
+    for status, reasons in sorted(groups.items(), key=lambda item: -item[1].total()):
+        reason = safe_text(reasons.most_common(1)[0][0], limit=120)
+        words.append(f"{reasons.total()} {status}" + (f" ({reason})" if reason else ""))
+    return ", ".join(words)
 
 
 def _put_report(rows: _Rows, part: EdgePart, report: RoundReport, odd: Counter[str]) -> None:
@@ -178,9 +205,13 @@ def _edge_result(view: RoundView, feedback: Feedback, part: EdgePart) -> EdgeRes
 
 
 def round_event(
-    round_: int, edges: Sequence[EdgeResult], total_micro: int, timing_ms: dict[str, float]
+    round_: int,
+    settled: Settled,
+    total_micro: int,
+    timing_ms: dict[str, float],
 ) -> Event:
     """Return what is told of a round; it shares `timing_ms`, which is still filled in."""
+    edges = settled.edges
     return Event(
         "round",
         {
@@ -188,6 +219,7 @@ def round_event(
             "ordered": sum(edge.ordered for edge in edges),
             "in_time": sum(edge.in_time for edge in edges),
             "used": sum(edge.used for edge in edges),
+            "why": settled.why,
             "failed_edges": [edge.edge for edge in edges if edge.failed],
             "spent_micro": sum(edge.spent_micro for edge in edges),
             "total_spent_micro": total_micro,

@@ -45,22 +45,21 @@ from .effects import (
     Mark,
     Reserve,
     Send,
-    Settle,
 )
 from .errors import NeedsUnmetError
 from .fates import Books, Fates
-from .gate import BUDGET, Gate, Patience
+from .gate import BUDGET, DECLINED, Gate, Patience
 from .letters import Letters
 from .merge import Serving
 from .models import Models
 from .observe import Observation, Observed, merge_observations
 from .orders import OrderedRound, affordable, plan_round
 from .outcomes import round_event, settle_outcomes
+from .respite import Respite
 from .settings import Progress, Settings
 from .survey import REOPEN_S, Survey
 
 PROTOCOL = 1
-EMPTY_PAUSE_S = 1.0
 
 
 class Phase(Enum):
@@ -139,6 +138,7 @@ class RoundEngine:
         self._finishing = ""
         self._gate = Gate(settings, policy.needs, resumed=progress.rounds_done > 0)
         self._patience = Patience()
+        self._respite = Respite()
 
     # ------------------------------------------------------------------ inputs
 
@@ -456,7 +456,7 @@ class RoundEngine:
         budget = self.settings.per_edge_micro
         if self._free_micro is not None:
             budget = min(budget, self._free_micro)
-        return merge_observations(
+        observed = merge_observations(
             [self._survey.answers[edge.id] for edge in ready],
             round_=self.round,
             now=now,
@@ -466,6 +466,7 @@ class RoundEngine:
             deadline_s=self.settings.deadline_ms / 1000,
             model_bytes=self.models.size,
         )
+        return observed.without(self._respite.away(observed.client_seq, now))
 
     @property
     def _free_micro(self) -> int | None:
@@ -519,21 +520,22 @@ class RoundEngine:
         view, pairs = ordered.observed.view, ordered.selection.pairs
         waited_s = now - ordered.ordered_at
         result = settle_outcomes(view, pairs, parts, waited_s=waited_s)
-        self.counters.update(result.odd)
+        self.counters.update({**result.odd, "client_declined": result.declined})
         self.timing_ms["train"] = _ms(waited_s)
         self.rounds_done += 1
         self.spent_micro += sum(edge.spent_micro for edge in result.edges)
         reporters = [part for part in parts if part.report is not None]
         self._fates.remember(ordered.round, frozenset(part.edge for part in reporters))
         effects: list[Effect] = [
-            Settle(ordered.round, result.feedback, result.details, result.edges, self.timing_ms),
+            result.booked(ordered.round, self.timing_ms),
             *(self._say.receipt(part.edge, ordered.round, expired=False) for part in reporters),
             Learn(ordered.round, result.feedback),
+            *self._respite.settle(ordered, result, began=self._opened_at, now=now),
         ]
         for edge in result.edges:
             self._trained(edge)
         self._over = ordered.round
-        self._summary = round_event(ordered.round, result.edges, self.spent_micro, self.timing_ms)
+        self._summary = round_event(ordered.round, result, self.spent_micro, self.timing_ms)
         if ordered.want_model:
             firsts = {p.edge: p.report.first for p in reporters if p.report is not None}
             return effects + self._begin_merge(ordered.round, firsts, now)
@@ -573,9 +575,9 @@ class RoundEngine:
         self.round = self._over + 1
         if self.rounds_done >= self.settings.count:
             return effects + self._end("rounds")
-        if summary is not None and summary.fields["ordered"] == 0:
+        if summary is not None and now < self._respite.open_at:
             self.phase = Phase.IDLE
-            self._patience.pause(now, EMPTY_PAUSE_S)
+            self._patience.until(self._respite.open_at)
             return effects
         return effects + self._open(now)
 
@@ -602,7 +604,8 @@ class RoundEngine:
 
     def _wait(self, reason: str, now: float, *, edges: int = 0, agents: int = 0) -> list[Effect]:
         self.phase = Phase.IDLE
-        effects = self._patience.wait(reason, now, edges=edges, agents=agents)
+        detail = self._respite.why(now) if reason == DECLINED else ""
+        effects = self._patience.wait(reason, now, edges=edges, agents=agents, detail=detail)
         if not self.edges.live():
             self._patience.sleep()
         return effects

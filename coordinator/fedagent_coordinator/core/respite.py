@@ -1,0 +1,146 @@
+"""Clients that declined are left alone for a while, and rounds that bring nothing slow down.
+
+A client that cannot train answers within milliseconds. Without a pause it would be
+chosen again at once, and use up the rounds of the run in seconds.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_protocol.messages import OutcomeStatus
+from fedagent_protocol.transport.errors import safe_text
+
+from .effects import Effect, Event, Value
+from .orders import OrderedRound
+from .outcomes import Settled
+
+LEAVE_FIRST_S = 0.25
+LEAVE_LONGEST_S = 30.0
+PAUSE_FIRST_S = 0.25
+PAUSE_LONGEST_S = 5.0
+EMPTY_PAUSE_S = 1.0
+MOST_NAMED = 10
+"""Agents that one event names."""
+_BOOT = 32
+"""A context's number is boots * 2^32 + n (docs/protocol.md, Sessions)."""
+
+
+@dataclass(slots=True)
+class _Leave:
+    """Until when a client is left out; the entry stays until its next valid update."""
+
+    until: float
+    seconds: float
+    boot: int
+    why: str
+
+
+@dataclass(slots=True)
+class Leaves:
+    """Who has declined since its last valid update, and how often in a row."""
+
+    _by_client: dict[int, _Leave] = field(default_factory=dict)
+
+    def settle(self, ordered: OrderedRound, settled: Settled, now: float) -> list[int]:
+        """Take in how a round ended; return the rows of those that are left out from now on."""
+        valid, details = ~settled.feedback.void, settled.details
+        if valid.all() and not self._by_client:
+            return []
+        fresh: list[int] = []
+        for row, client in enumerate(ordered.clients.tolist()):
+            if valid[row]:
+                self._by_client.pop(client, None)
+            elif details.status[row] == OutcomeStatus.DECLINED:
+                boot = int(ordered.context_seq[row]) >> _BOOT
+                self._lengthen(client, boot, details.reason[row], now)
+                fresh.append(row)
+        return fresh
+
+    def seconds(self, client: int) -> float:
+        """Return how long a client's last leave is."""
+        leave = self._by_client.get(client)
+        return 0.0 if leave is None else leave.seconds
+
+    def away(self, context_seq: npt.NDArray[np.int64], now: float) -> npt.NDArray[np.int64]:
+        """Return the clients that are left out now; one that was started again is not.
+
+        Args:
+            context_seq: int64[N], the newest report of every client.
+            now: The time.
+        """
+        known = [client for client in self._by_client if client < len(context_seq)]
+        for client in known:
+            if int(context_seq[client]) >> _BOOT > self._by_client[client].boot:
+                del self._by_client[client]
+        away = [client for client, leave in self._by_client.items() if now < leave.until]
+        return np.array(away, dtype=np.int64)
+
+    def why(self, now: float) -> str:
+        """Return the reason of the one that will be asked again first."""
+        left = [leave for leave in self._by_client.values() if now < leave.until]
+        return min(left, key=lambda leave: leave.until).why if left else ""
+
+    def _lengthen(self, client: int, boot: int, why: str, now: float) -> None:
+        former = self._by_client.get(client)
+        seconds = LEAVE_FIRST_S
+        if former is not None:
+            seconds = min(2 * former.seconds, LEAVE_LONGEST_S)
+        self._by_client[client] = _Leave(now + seconds, seconds, boot, why)
+
+
+@dataclass(slots=True)
+class Lull:
+    """How much time a round takes at least while rounds bring no valid update."""
+
+    _seconds: float = 0.0
+
+    def after(self, *, fruitful: bool) -> float:
+        """Take in a round; return how long after its begin the next one may open."""
+        longer = min(max(2 * self._seconds, PAUSE_FIRST_S), PAUSE_LONGEST_S)
+        self._seconds = 0.0 if fruitful else longer
+        return self._seconds
+
+
+@dataclass(slots=True)
+class Respite:
+    """What a round that brought little costs those after it: nothing where all is well.
+
+    Attributes:
+        open_at: When the next round may open.
+    """
+
+    open_at: float = 0.0
+    _leaves: Leaves = field(default_factory=Leaves)
+    _lull: Lull = field(default_factory=Lull)
+
+    def settle(
+        self, ordered: OrderedRound, settled: Settled, *, began: float, now: float
+    ) -> list[Effect]:
+        """Take in a round that began and has just ended; tell of those that declined."""
+        void = settled.feedback.void
+        self.open_at = now + EMPTY_PAUSE_S
+        if len(void):
+            self.open_at = began + self._lull.after(fruitful=not void.all())
+        rows = self._leaves.settle(ordered, settled, now)
+        if not rows:
+            return []
+        lengths = [self._leaves.seconds(int(ordered.clients[row])) for row in rows]
+        worst = rows[int(np.argmax(lengths))]
+        said: dict[str, Value] = {
+            "round": ordered.round,
+            "agents": ordered.agents(rows[:MOST_NAMED]),
+            "count": len(rows),
+            "why": safe_text(settled.details.reason[worst]),
+            "seconds": max(lengths),
+        }
+        return [Event("declined", said)]
+
+    def away(self, context_seq: npt.NDArray[np.int64], now: float) -> npt.NDArray[np.int64]:
+        """Return the clients that are left out now; see `Leaves.away`."""
+        return self._leaves.away(context_seq, now)
+
+    def why(self, now: float) -> str:
+        """Return why somebody is left out, in its own words."""
+        return safe_text(self._leaves.why(now))
