@@ -18,6 +18,8 @@ from fedagent_protocol.transport.settings import SettingError
 from .config import load
 from .daemon import AgentDaemon
 from .errors import AgentError, OutboxError
+from .stream_check import check_stream
+from .streams.spec import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
@@ -26,6 +28,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (DataDirBusyError, 75),
     (IdentityError, 11),
     (OutboxError, 12),
+    (StreamError, 13),
     (LinkError, 10),
     (AgentError, 10),
     (OSError, 10),
@@ -45,8 +48,9 @@ def main() -> int:
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
     )
     try:
+        check_stream(config.stream)
         asyncio.run(AgentDaemon(config).run())
-    except (AgentError, LinkError, OSError) as error:
+    except (AgentError, LinkError, StreamError, OSError) as error:
         return end("agent", error, EXIT_CODES, as_json=config.json_events)
     return 0
 

@@ -15,7 +15,7 @@ import msgspec
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode_edge_to_agent, encode
 from fedagent_protocol.errors import OversizeError, ProtocolError
-from fedagent_protocol.messages import Message
+from fedagent_protocol.messages import DeclineReason, Message
 from fedagent_protocol.transport.address import BrokerAddress
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Discovery
@@ -43,6 +43,8 @@ from .trainer_jobs import TrainerJobs
 from .trainer_wire import Failed, Opened, Refused, Trained
 
 MEASURE_S = 5.0
+_PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
+"""Reasons that are gone by the next order."""
 
 _log = logging.getLogger(__name__)
 _to_json = msgspec.json.Encoder()
@@ -60,6 +62,7 @@ class AgentDaemon:
         self._timer: asyncio.TimerHandle | None = None
         self._measuring: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._declined = ""
 
     async def run(self) -> None:
         """Run until told to stop.
@@ -248,6 +251,10 @@ class AgentDaemon:
     # ------------------------------------------------------------- life cycle
 
     def _emit(self, event: Event) -> None:
+        if event.name == "declined":
+            self._say_declined(event)
+        elif event.name == "update":
+            self._declined = ""
         _log.debug("%s: %s %s", self._id, event.name, event.data)
         if not self._config.json_events:
             return
@@ -257,6 +264,14 @@ class AgentDaemon:
         except OSError:
             # Whoever listened is gone.
             self._stop.set()
+
+    def _say_declined(self, event: Event) -> None:
+        """Say once why this device does not train; again when the reason is another one."""
+        why = f"{event.data['why']}: {event.data['detail']}"
+        level = logging.INFO
+        if event.data["why"] not in _PASSING and why != self._declined:
+            level, self._declined = logging.WARNING, why
+        _log.log(level, "%s: declined round %s: %s", self._id, event.data["round"], why)
 
     def _watch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):

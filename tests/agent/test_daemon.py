@@ -350,6 +350,8 @@ def test_a_stream_that_does_not_fit_is_declined_by_the_key(tmp_path: Path) -> No
             edge.order(1, encode_tensors(create(edge.task.model).init(1)))
             decline = await edge.hear(Decline)
             assert decline.why is DeclineReason.SCHEMA
+            await asyncio.to_thread(wait_for, lambda: "WARNING" in device.log.read_text())
+            assert f"declined round 1: schema: {decline.detail}" in device.log.read_text()
             assert "model.features" in decline.detail
             told = await said(device, "declined", round=1)
             assert told["why"] == "schema"

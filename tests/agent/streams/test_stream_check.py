@@ -1,0 +1,51 @@
+"""A stream that cannot be opened ends the start, and not every round after it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedagent_agent.stream_check import check_stream
+from fedagent_agent.streams.spec import StreamError
+
+
+def start(folder: Path, stream: str) -> subprocess.CompletedProcess[str]:
+    config = {"data_dir": str(folder / "data"), "stream": stream, "discovery": "off"}
+    return subprocess.run(
+        [sys.executable, "-m", "fedagent_agent", "--config", json.dumps(config)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [
+        ("csv:{0}/nope.csv", "there is no such file; check the path"),
+        ("replay:{0}/nope.npz", "no such file"),
+        ("digits:labels=77", "has no such sample; choose other labels"),
+        ("csv:{0}/there.csv,label=mood", "no column 'mood'"),
+    ],
+)
+def test_what_is_not_there_ends_the_start(tmp_path: Path, stream: str, words: str) -> None:
+    (tmp_path / "there.csv").write_text("x,y\n1,2\n")
+    done = start(tmp_path, stream.format(tmp_path))
+    assert done.returncode == 13
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_is_there_passes(tmp_path: Path) -> None:
+    (tmp_path / "there.csv").write_text("x,y\n1,2\n")
+    streams = ("digits:labels=3+7,part=2/4", "mqtt://h/t?features=a&label=b")
+    for stream in (*streams, f"csv:{tmp_path}/there.csv"):
+        check_stream(stream)
+
+
+def test_a_part_of_nothing_is_refused() -> None:
+    with pytest.raises(StreamError, match="no such sample"):
+        check_stream("digits:part=5000/5000")
