@@ -8,6 +8,7 @@ goes on where a killed process left it.
 import hashlib
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +51,9 @@ class ModelsCache:
         """Begin or go on to receive a model; return its chunks that are here.
 
         None means that the whole model is here.
+
+        Raises:
+            OSError: The disk refused; see `discard`.
         """
         if self._whole(digest, size):
             return None
@@ -64,8 +68,14 @@ class ModelsCache:
         return frozenset(part.have)
 
     def write(self, digest: str, index: int, data: bytes) -> None:
-        """Take a chunk whose length was checked."""
-        part = self._parts[digest]
+        """Take a chunk whose length was checked; one of a discarded model changes nothing.
+
+        Raises:
+            OSError: The disk refused; see `discard`.
+        """
+        part = self._parts.get(digest)
+        if part is None:
+            return
         start, stop = part.layout.span(index)
         part.have.add(index)
         if part.memory is not None:
@@ -80,8 +90,10 @@ class ModelsCache:
         self._hash_on(digest, part, index, data)
 
     def finish(self, digest: str) -> bool:
-        """Make a complete model usable; False if it does not hash to its name."""
-        part = self._parts.pop(digest)
+        """Make a complete model usable; False if it does not hash to its name, or is gone."""
+        part = self._parts.pop(digest, None)
+        if part is None:
+            return False
         if part.memory is not None:
             if hashlib.sha256(part.memory).hexdigest() != digest:
                 return False
@@ -99,6 +111,13 @@ class ModelsCache:
         self._trim_files()
         return True
 
+    def discard(self, digest: str) -> None:
+        """Forget a model that the disk has no room for; it can be asked for again."""
+        self._parts.pop(digest, None)
+        for path in (self._part_path(digest), self._list_path(digest)):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
     def read(self, digest: str) -> bytes | None:
         """Return a whole model's bytes; None if it is gone."""
         if (data := self._memory.get(digest)) is not None:
@@ -109,12 +128,20 @@ class ModelsCache:
             return None
 
     def path(self, digest: str) -> Path:
-        """Return a file with a whole model, for another process to read."""
+        """Return a file with a whole model, for another process to read.
+
+        Raises:
+            OSError: The disk refused; nothing is left behind.
+        """
         path = self._path(digest)
         if digest in self._memory and digest not in self._files:
             fresh = path.with_suffix(".new")
-            fresh.write_bytes(self._memory[digest])
-            fresh.rename(path)
+            try:
+                fresh.write_bytes(self._memory[digest])
+                fresh.rename(path)
+            except OSError:
+                fresh.unlink(missing_ok=True)
+                raise
             self._files[digest] = None
             self._trim_files()
         return path

@@ -9,6 +9,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -188,8 +189,9 @@ class Outbox:
         return int(found[0]) if found else 0
 
     def close(self) -> None:
-        """Commit and close."""
-        self.flush()
+        """Commit and close; what a full disk does not let us delete is offered once more."""
+        with suppress(OutboxError):
+            self.flush()
         self._db.close()
 
     def abandon(self) -> None:

@@ -62,6 +62,7 @@ __all__ = [
 
 FLUSH_S = 2.0
 """How long a deletion may wait for a commit to ride in."""
+FLUSH_AGAIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +189,17 @@ class AgentRuntime:
             if idle.result is not None and now >= idle.ready_at:
                 outward += self.trained(job, idle.result, now)
         if self._flush_at is not None and now >= self._flush_at:
-            self._flush_at = None
-            self._outbox.flush()
+            self._flush_at = self._flush(now)
         return outward
+
+    def _flush(self, now: float) -> float | None:
+        """Commit deletions; return when to try again, as nothing is lost without them."""
+        try:
+            self._outbox.flush()
+        except OutboxError:
+            self.core.counters["outbox_flush_failed"] += 1
+            return now + FLUSH_AGAIN_S
+        return None
 
     def next_due(self) -> float | None:
         """Return when `tick` is wanted; None while nothing is going on."""
@@ -244,14 +253,8 @@ class AgentRuntime:
 
     def _disk(self, effect: Effect, outward: list[Outward], now: float) -> list[Effect]:
         match effect:
-            case OpenModel():
-                have = self._models.open(effect.digest, effect.size, effect.chunk_bytes)
-                return self.core.model_opened(effect.digest, have, now)
-            case WriteModel():
-                self._models.write(effect.digest, effect.index, effect.data)
-            case FinishModel():
-                ok = self._models.finish(effect.digest)
-                return self.core.model_finished(effect.digest, now, ok=ok)
+            case OpenModel() | WriteModel() | FinishModel():
+                return self._take_model(effect, now)
             case OpenTask():
                 return self._open_task(effect, outward, now)
             case Train():
@@ -263,6 +266,23 @@ class AgentRuntime:
                 if self._outbox.unflushed and self._flush_at is None:
                     self._flush_at = now + FLUSH_S
         return []
+
+    def _take_model(self, effect: OpenModel | WriteModel | FinishModel, now: float) -> list[Effect]:
+        """Do a step of a model that comes in; a disk that refuses ends its order."""
+        try:
+            match effect:
+                case OpenModel():
+                    have = self._models.open(effect.digest, effect.size, effect.chunk_bytes)
+                    return self.core.model_opened(effect.digest, have, now)
+                case WriteModel():
+                    self._models.write(effect.digest, effect.index, effect.data)
+                    return []
+                case FinishModel():
+                    ok = self._models.finish(effect.digest)
+                    return self.core.model_finished(effect.digest, now, ok=ok)
+        except OSError as error:
+            self._models.discard(effect.digest)
+            return self.core.model_unwritable(effect.digest, _in_words(error))
 
     # --------------------------------------------------------------- network
 
@@ -344,7 +364,12 @@ class AgentRuntime:
         job = self._jobs[effect.job] = _Job(effect.key, self._outbox.file_for(effect.key))
         if effect.task == self._idle:
             return self._train_idly(effect, job, now)
-        model = self._models.path(effect.model)
+        try:
+            model = self._models.path(effect.model)
+        except OSError as error:
+            del self._jobs[effect.job]
+            failed = Failed(job=effect.job, reason="disk", detail=_in_words(error))
+            return self.core.trained(effect.job, failed, now)
         outward.append(
             StartTraining(effect.job, model, job.out, effect.iterations, effect.timeout_s)
         )
@@ -405,3 +430,7 @@ class AgentRuntime:
         old = self._jobs.pop(job, None)
         if old is not None and old.body is None:
             old.out.unlink(missing_ok=True)
+
+
+def _in_words(error: OSError) -> str:
+    return error.strerror or "the disk failed"

@@ -256,4 +256,5 @@ def _write(path: Path, body: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise _FailedTraining("disk", error.strerror or "cannot be written") from error

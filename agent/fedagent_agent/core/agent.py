@@ -259,6 +259,10 @@ class AgentCore:
         """Take in which chunks are on disk; None: the whole model is here."""
         return self.work.model_opened(digest, have, now)
 
+    def model_unwritable(self, digest: str, detail: str) -> list[Effect]:
+        """Take in that the disk has no room for a model."""
+        return self.work.model_unwritable(digest, detail)
+
     def model_finished(self, digest: str, now: float, *, ok: bool) -> list[Effect]:
         """Take in whether the model hashes to its name."""
         current = self.work.current

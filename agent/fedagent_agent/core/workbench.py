@@ -292,6 +292,12 @@ class Workbench:
         work.download, work.model_at = None, now
         return self._train(now)
 
+    def model_unwritable(self, digest: str, detail: str) -> list[Effect]:
+        """The disk refused the model that is coming in."""
+        if self._download(digest) is None:
+            return []
+        return self._give_back(DeclineReason.ERROR, f"disk: {detail}")
+
     # --------------------------------------------------------------- training
 
     def _train(self, now: float) -> list[Effect]:

@@ -170,3 +170,12 @@ def test_the_learner_none_takes_any_stream_and_needs_no_model(tmp_path: Path) ->
     replies = [_train(trainer, tmp_path, tmp_path / "none") for _ in range(2)]
     assert all(isinstance(reply, Trained) for reply in replies)
     assert len({reply.digest for reply in replies if isinstance(reply, Trained)}) == 2
+
+
+def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    trainer, _ = _opened()
+    model = _model_file(tmp_path)
+    (tmp_path / ".update.part").symlink_to("/dev/full")
+    failed = _failed(_train(trainer, tmp_path, model), "disk")
+    assert failed.detail == "No space left on device"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

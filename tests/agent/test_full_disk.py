@@ -1,0 +1,77 @@
+"""A disk without room: every order gets its answer, nothing stays behind, and space heals.
+
+``/dev/full`` behind a link refuses as a full disk does.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_agent.outward import OpenStream, StartTraining
+from fedagent_protocol.messages import Decline, DeclineReason, UpdateOffer
+
+from .support import REAL, HandEdge, digest_of, model_of
+
+SMALL = model_of(22_000)
+BIG = model_of(3 << 20)
+FULL = Path("/dev/full")
+
+pytestmark = pytest.mark.skipif(not FULL.exists(), reason="the system has no /dev/full")
+
+
+def without_room(edge: HandEdge, model: bytes, suffix: str) -> None:
+    """Let the file that the model would go through be on a full disk."""
+    (edge.directory / "models" / f"{digest_of(model)}{suffix}").symlink_to(FULL)
+
+
+def left(edge: HandEdge) -> list[str]:
+    return sorted(path.name for path in (edge.directory / "models").iterdir())
+
+
+def test_a_small_model_that_finds_no_room_is_declined_until_there_is_some(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, task=REAL)
+    edge.join()
+    for number in (1, 2, 3):
+        without_room(edge, SMALL, ".new")
+        edge.serve(edge.order(number, SMALL), SMALL)
+        decline = edge.said(Decline)[-1]
+        assert (decline.round, decline.why) == (number, DeclineReason.ERROR)
+        assert decline.detail == "disk: No space left on device"
+        assert left(edge) == []
+    edge.serve(edge.order(4, SMALL), SMALL)
+    (start,) = edge.jobs(StartTraining)
+    assert start.model.read_bytes() == SMALL
+    edge.train(start, model_of(22_000, 7))
+    assert edge.said(UpdateOffer)[-1].round == 4
+
+
+@pytest.mark.parametrize("suffix", [".have", ".part"])
+def test_a_big_model_that_finds_no_room_is_declined_until_there_is_some(
+    tmp_path: Path, suffix: str
+) -> None:
+    edge = HandEdge(tmp_path, task=REAL)
+    edge.join()
+    without_room(edge, BIG, suffix)
+    edge.serve(edge.order(1, BIG), BIG)
+    decline = edge.said(Decline)[-1]
+    assert (decline.round, decline.why) == (1, DeclineReason.ERROR)
+    assert decline.detail.startswith("disk: ")
+    assert left(edge) == []
+    edge.serve(edge.order(2, BIG), BIG)
+    (start,) = edge.jobs(StartTraining)
+    assert start.model.read_bytes() == BIG
+    assert len(edge.jobs(OpenStream)) == 1
+
+
+def test_a_deletion_that_finds_no_room_waits_and_the_clock_goes_on(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path)
+    edge.join()
+    offer = edge.round(1, SMALL)
+    edge.runtime._outbox._db.execute("PRAGMA query_only = ON")
+    edge.receipt(offer)
+    edge.later(5.0)
+    assert edge.runtime.core.counters["outbox_flush_failed"] == 1
+    assert edge.runtime.next_due() is not None
+    edge.runtime._outbox._db.execute("PRAGMA query_only = OFF")
+    edge.later(40.0)
+    assert not edge.runtime._outbox.unflushed
