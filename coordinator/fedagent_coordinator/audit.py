@@ -6,7 +6,6 @@ and the high-water mark with what it found.
 """
 
 import csv
-import hashlib
 import io
 import json
 import sqlite3
@@ -16,12 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from .audit_rounds import Place, check_rounds
 from .ledger import COLUMNS, GRANTOR, TREASURY, Entry, paid_to, reserved_at
 from .mark import GENESIS, Mark, read_mark
 
 _MAX_PROBLEMS = 100
-_Place = tuple[str | None, int | None, int | None]
-"""Run, round and client: what one reservation is known by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +62,8 @@ class _Audit:
     problems: list[str] = field(default_factory=list)
     balances: dict[str, Counter[str]] = field(default_factory=dict)
     totals: dict[str, Counter[str]] = field(default_factory=dict)
-    reserved: dict[_Place, Entry] = field(default_factory=dict)
-    ended: dict[_Place, str] = field(default_factory=dict)
+    reserved: dict[Place, Entry] = field(default_factory=dict)
+    ended: dict[Place, str] = field(default_factory=dict)
     seq: int = 0
     hash: bytes = GENESIS
     mark_seen: bool = False
@@ -115,7 +113,7 @@ class _Audit:
         if entry.source != GRANTOR and accounts[entry.source] < 0:
             self.problem(f"entry {entry.seq} spends more than {entry.source} has")
 
-    def _end(self, entry: Entry, place: _Place) -> None:
+    def _end(self, entry: Entry, place: Place) -> None:
         before = self.reserved.get(place)
         if place in self.ended:
             self.problem(f"entry {entry.seq} ends a reservation that had ended")
@@ -188,7 +186,7 @@ class Ledger:
                     audit.mark_seen = entry.hash.hex() == mark.hash
             self._check_mark(audit, mark)
             self._check_accounts(audit)
-            self._check_rounds(audit)
+            check_rounds(self._db, audit.reserved, audit.ended, audit.problem)
             self._check_database(audit)
             runs = [row[0] for row in self._db.execute("SELECT run_id FROM runs ORDER BY run_id")]
         finally:
@@ -236,64 +234,6 @@ class Ledger:
             if +replayed != +stored.get(run_id, Counter()):
                 audit.problem(f"run {run_id[:8]}: stored balances are not the sum of the entries")
 
-    def _check_rounds(self, audit: _Audit) -> None:
-        """Compare reservations, budgets, outcomes and the ends of rounds with the entries."""
-        spent: Counter[tuple[str | None, int | None, int | None]] = Counter()
-        for (run_id, round_, _), entry in audit.reserved.items():
-            spent[run_id, round_, entry.edge] += entry.amount_micro
-        planned = Counter(
-            {
-                tuple(row[:3]): row[3]
-                for row in self._db.execute(
-                    "SELECT run_id, round, edge, reserved_micro FROM edge_budgets"
-                )
-            }
-        )
-        if +spent != +planned:
-            odd = sorted({*spent, *planned}, key=str)
-            where = next(key for key in odd if spent[key] != planned[key])
-            audit.problem(f"round {where[1]}, edge {where[2]}: reserved is not what was planned")
-        for run_id, round_, client, edge, price in self._db.execute(
-            "SELECT run_id, round, client, edge, price_micro FROM reservations"
-        ):
-            found = audit.reserved.get((run_id, round_, client))
-            if found is None or (found.edge, found.amount_micro) != (edge, price):
-                audit.problem(f"round {round_}, client {client}: reservation without its entry")
-        self._check_round_ends(audit)
-
-    def _check_round_ends(self, audit: _Audit) -> None:
-        """Every reservation of an ended round has ended, of an open round has not."""
-        states: dict[tuple[str, int], str] = {}
-        counts = Counter(place[:2] for place in audit.reserved)
-        for (
-            run_id,
-            round_,
-            state,
-            ordered,
-            view,
-            selection,
-            plan,
-            feedback,
-            seal,
-        ) in self._db.execute(
-            "SELECT run_id, round, state, ordered, view, selection, plan_sha256, "
-            "feedback, feedback_sha256 FROM rounds"
-        ):
-            states[run_id, round_] = state
-            if plan_digest(view, selection) != plan:
-                audit.problem(f"round {round_}: what was decided has changed")
-            if feedback is not None and hashlib.sha256(feedback).digest() != seal:
-                audit.problem(f"round {round_}: its feedback has changed")
-            if counts[run_id, round_] != ordered:
-                audit.problem(f"round {round_}: the number of reservations has changed")
-        for place in audit.reserved:
-            run_id, round_, client = place
-            state = states.get((str(run_id), int(round_ or 0)))
-            if state is None:
-                audit.problem(f"client {client} is reserved in round {round_}, which is missing")
-            elif (state == "open") == (place in audit.ended):
-                audit.problem(f"client {client} in round {round_}: the round is {state}")
-
     def _check_database(self, audit: _Audit) -> None:
         """Ask SQLite itself."""
         for row in self._db.execute("PRAGMA integrity_check"):
@@ -313,11 +253,6 @@ def _route(entry: Entry) -> tuple[str, str] | None:
         "settle": (reserved, paid),
         "void": (reserved, TREASURY),
     }.get(entry.kind)
-
-
-def plan_digest(view: bytes, selection: bytes) -> bytes:
-    """Return the digest that seals what a round decided."""
-    return hashlib.sha256(hashlib.sha256(view).digest() + selection).digest()
 
 
 def _report(audit: _Audit, runs: dict[str, Balance]) -> LedgerReport:

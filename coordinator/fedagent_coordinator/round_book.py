@@ -5,7 +5,7 @@ import json
 import sqlite3
 from dataclasses import dataclass
 
-from .audit import plan_digest
+from .audit_rounds import plan_digest
 from .core.effects import Reserve, Settle
 from .database import Database
 from .errors import BudgetExceededError, InvalidSelectionError, OutcomeMismatchError
