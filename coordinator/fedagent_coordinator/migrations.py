@@ -174,14 +174,34 @@ _ONCE = (
 )
 
 
+_FORGOTTEN = """CREATE TABLE forgotten (
+        run_id TEXT NOT NULL, edge INTEGER NOT NULL,
+        round INTEGER NOT NULL CHECK (round >= 0),
+        PRIMARY KEY (run_id, edge, round),
+        FOREIGN KEY (run_id, edge) REFERENCES edges
+    ) STRICT, WITHOUT ROWID"""
+
+
 @migrations()
 def m001_schema(db: Database) -> None:
     """Create every table, and the triggers that protect history."""
     for statement in (*_RUNS, *_ROUNDS, *_MONEY, *_MODELS, *_ONCE):
         db.execute(statement)
     for table in _APPEND_ONLY:
-        for verb in ("UPDATE", "DELETE"):
-            db.execute(
-                f"""CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table}
-                BEGIN SELECT RAISE(ABORT, '{table} can only be appended to'); END"""
-            )
+        _protect(db, table)
+
+
+@migrations()
+def m002_forgotten(db: Database) -> None:
+    """Remember up to which round what an edge has learnt counts in no merge."""
+    db.execute(_FORGOTTEN)
+    _protect(db, "forgotten")
+
+
+def _protect(db: Database, table: str) -> None:
+    """Let nobody change or delete a row."""
+    for verb in ("UPDATE", "DELETE"):
+        db.execute(
+            f"""CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table}
+            BEGIN SELECT RAISE(ABORT, '{table} can only be appended to'); END"""
+        )

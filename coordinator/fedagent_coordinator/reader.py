@@ -92,6 +92,7 @@ class EdgeRow:
     spent_micro: int
     failed: str
     model: str
+    weight: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +286,7 @@ class Reader:
         """Return how one round, or every round, ended at each edge."""
         rows = self._db.execute(
             "SELECT s.round, s.edge, e.edge_id, e.label, s.ordered, s.in_time, s.used, "
-            "s.spent_micro, s.failed, s.model FROM edge_results s "
+            "s.spent_micro, s.failed, s.model, s.weight FROM edge_results s "
             "JOIN edges e ON e.run_id = s.run_id AND e.idx = s.edge "
             "WHERE s.run_id = ? AND (? IS NULL OR s.round = ?) ORDER BY s.round, s.edge",
             (run_id, round_, round_),
@@ -302,9 +303,20 @@ class Reader:
                 spent_micro=row[7],
                 failed=row[8],
                 model=row[9],
+                weight=row[10],
             )
             for row in rows
         ]
+
+    def forgotten(self, run_id: str) -> dict[str, int]:
+        """Return the round up to which what an edge learnt counts in no merge, by edge."""
+        rows = self._db.execute(
+            "SELECT e.edge_id, MAX(f.round) FROM forgotten f "
+            "JOIN edges e ON e.run_id = f.run_id AND e.idx = f.edge "
+            "WHERE f.run_id = ? GROUP BY e.edge_id",
+            (run_id,),
+        )
+        return dict(rows.fetchall())
 
     def updates_used(self, run_id: str) -> int:
         """Return how many updates went into the models of a run."""

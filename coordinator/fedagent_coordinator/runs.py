@@ -11,7 +11,7 @@ from fedagent_task import models
 from fedagent_task.recipe import recipe_digest, task_bytes, task_digest
 from fedagent_task.spec import Recipe
 
-from .core.settings import Progress, Settings, Window
+from .core.settings import Progress, Settings, Window, learnt_weight
 from .errors import CoordinatorError, ModelLostError, RunConflictError
 from .reader import Run
 from .store import Store
@@ -77,7 +77,7 @@ def open_run(store: Store, blobs: BlobStore, recipe: Recipe, *, new_run: bool) -
     if voided:
         _log.warning("voided what was in flight: round %s", ", ".join(map(str, voided)))
     progress = _with_model(store, blobs, recipe, run.run_id)
-    progress = replace(progress, windows=_windows(store, run.run_id))
+    progress = replace(progress, windows=_windows(store, run.run_id, recipe.limits.max_samples))
     return OpenedRun(run.run_id, resumed, voided, progress)
 
 
@@ -108,19 +108,19 @@ def _with_model(store: Store, blobs: BlobStore, recipe: Recipe, run_id: str) -> 
     return progress
 
 
-def _windows(store: Store, run_id: str) -> tuple[Window, ...]:
+def _windows(store: Store, run_id: str, max_samples: int) -> tuple[Window, ...]:
     """Return what edges have learnt, by the books, since the last merge."""
     last = store.read.last_global(run_id)
     since = last.round if last is not None else 0
+    forgotten = store.read.forgotten(run_id)
     model: dict[str, str] = {}
     weight: dict[str, float] = {}
     for row in store.read.edge_results(run_id):
-        if row.round > since and row.model and not row.failed:
+        if row.round > max(since, forgotten.get(row.edge_id, 0)) and row.model and not row.failed:
             model[row.edge_id] = row.model
-    for outcome in store.read.outcomes(run_id) if model else ():
-        if outcome.round > since and outcome.used and outcome.weight is not None:
-            weight[outcome.edge_id] = weight.get(outcome.edge_id, 0.0) + outcome.weight
-    return tuple(Window(edge, model[edge], weight.get(edge, 0.0)) for edge in model)
+            more = learnt_weight(row.weight, row.ordered, max_samples)
+            weight[row.edge_id] = weight.get(row.edge_id, 0.0) + more
+    return tuple(Window(edge, model[edge], weight[edge]) for edge in model)
 
 
 def settings_of(

@@ -302,7 +302,7 @@ class CoordinatorRuntime:
                 self._book(effect)
                 return []
 
-    def _book(self, effect: fx.Reserve | fx.Settle | fx.Learn | fx.CommitModel) -> None:
+    def _book(self, effect: fx.Reserve | fx.Settle | fx.Learn | fx.CommitModel | fx.Forget) -> None:
         """Write one step of a round, with crash points around it."""
         run_id, began = self.run.run_id, self._clock()
         match effect:
@@ -330,6 +330,8 @@ class CoordinatorRuntime:
                 )
                 self.checkpoint("committed")
                 self._collect()
+            case fx.Forget():
+                self.store.forget(run_id, effect.round, effect.edges)
 
     def _collect(self) -> None:
         """Remove old models now and then; the newest and the best stay."""

@@ -8,7 +8,7 @@ what was in flight.
 
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -276,6 +276,15 @@ class Store:
             return rounds
 
     # --- models -------------------------------------------------------------
+
+    def forget(self, run_id: str, round_: int, edges: Collection[str]) -> None:
+        """Note that what edges learnt up to a round counts in no merge any more. Idempotent."""
+        with self._db.transaction("forget") as sql:
+            sql.executemany(
+                "INSERT OR IGNORE INTO forgotten SELECT run_id, idx, ? FROM edges "
+                "WHERE run_id = ? AND edge_id = ?",
+                [(round_, run_id, edge) for edge in edges],
+            )
 
     def save_model(
         self,

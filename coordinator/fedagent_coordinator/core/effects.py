@@ -1,7 +1,7 @@
 """What the round engine asks for: frozen records, performed in order.
 
-Disk effects (`Reserve`, `Settle`, `StorePart`, `FinishPart`, `CommitModel`, `End`)
-are done by the runtime before anything that follows them; the others leave it.
+Disk effects (`Reserve`, `Settle`, `StorePart`, `FinishPart`, `CommitModel`, `Forget`,
+`End`) are done by the runtime before anything that follows them; the others leave it.
 """
 
 from collections.abc import Mapping
@@ -174,6 +174,14 @@ class CommitModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """Commit that what these edges learnt up to a round counts in no merge any more."""
+
+    round: int
+    edges: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluate:
     """Judge the global model on the held-out set."""
 
@@ -201,6 +209,7 @@ Effect = (
     | FinishPart
     | Merge
     | CommitModel
+    | Forget
     | Evaluate
     | End
 )

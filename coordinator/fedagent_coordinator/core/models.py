@@ -7,7 +7,7 @@ from fedagent_protocol.messages import Chunk, Need, Weighting
 from fedagent_protocol.transfer import Layout
 
 from .edges import EdgeSession, EdgeTable
-from .effects import Effect, Merge, SendGlobal
+from .effects import Effect, Forget, Merge, SendGlobal
 from .merge import MergeWork, Serving
 from .settings import Settings
 
@@ -36,13 +36,17 @@ class Models:
     def catch_up(self, edge: EdgeSession, round_: int, now: float) -> list[Effect]:
         """Offer the global model to an edge that holds another than it should.
 
-        What it had learnt beyond the books since the last merge is given up.
+        What it had learnt since the last merge is given up, in the books too: a
+        coordinator that comes back must not count it again.
         """
         if edge.offered_at is not None and now - edge.offered_at < REOFFER_S:
             return []
+        effects: list[Effect] = []
+        if self._has_learnt(edge):
+            effects.append(Forget(round_ - 1, (edge.id,)))
         edge.expected = self.digest
         edge.window_weight = 0.0
-        return [] if edge.model == self.digest else self._offer(edge, round_, now)
+        return effects if edge.model == self.digest else effects + self._offer(edge, round_, now)
 
     def on_need(
         self, edge: EdgeSession, need: Need, now: float, *, link_idle: bool
@@ -54,6 +58,9 @@ class Models:
         """
         edge.offered_at = now
         return self.serving.on_need(edge.id, need, link_idle=link_idle)
+
+    def _has_learnt(self, edge: EdgeSession) -> bool:
+        return edge.window_weight > 0 or edge.expected != self.digest
 
     def _offer(self, edge: EdgeSession, round_: int, now: float) -> list[Effect]:
         edge.offered_at = now
@@ -115,12 +122,14 @@ class Models:
         assert self.work is not None
         round_ = self.work.round
         self.work = None
-        # Edges that did not come in time for this merge start from it when they come.
-        self.edges.windows.clear()
+        effects: list[Effect] = []
         if digest != self.digest:
             self.digest = digest
             self.serving.replace(digest, self.size)
-        effects: list[Effect] = []
+        else:
+            effects += self._forget_all(round_)
+        # Edges that did not come in time for this merge start from it when they come.
+        self.edges.windows.clear()
         for edge in self.edges.by_id.values():
             edge.expected = digest
             edge.window_weight = 0.0
@@ -128,3 +137,9 @@ class Models:
             if edge.live and edge.model != digest:
                 effects += self._offer(edge, round_, now)
         return effects
+
+    def _forget_all(self, round_: int) -> list[Effect]:
+        """Give up what a merge did not take, where no new model says so in the books."""
+        learnt = [edge.id for edge in self.edges.by_id.values() if self._has_learnt(edge)]
+        lost = (*learnt, *self.edges.windows)
+        return [Forget(round_, lost)] if lost else []

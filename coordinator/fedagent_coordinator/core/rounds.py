@@ -56,7 +56,7 @@ from .observe import Observation, Observed, merge_observations
 from .orders import OrderedRound, affordable, plan_round
 from .outcomes import round_event, settle_outcomes
 from .respite import Respite
-from .settings import Progress, Settings
+from .settings import Progress, Settings, learnt_weight
 from .survey import REOPEN_S, Survey
 
 PROTOCOL = 1
@@ -546,8 +546,8 @@ class RoundEngine:
         session = self.edges.by_id[result.edge]
         if result.model and not result.failed:
             session.model = session.expected = result.model
-            most = float(self.settings.max_samples * max(result.ordered, 1))
-            session.window_weight += min(result.weight, most)
+            most = self.settings.max_samples
+            session.window_weight += learnt_weight(result.weight, result.ordered, most)
 
     # --------------------------------------------------------- merge, and what follows
 

@@ -53,6 +53,11 @@ class Settings:
     needs_wait_s: float = 10.0
 
 
+def learnt_weight(reported: float, ordered: int, max_samples: int) -> float:
+    """Return what one round adds to the weight of an edge's model; an edge may claim more."""
+    return min(reported, float(max_samples * max(ordered, 1)))
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """What one edge has learnt, by the books, since the last merge.
