@@ -308,6 +308,13 @@ class Reader:
             for row in rows
         ]
 
+    def edges(self, run_id: str) -> dict[str, str]:
+        """Return the name of every edge that was heard in a run, by id."""
+        rows = self._db.execute(
+            "SELECT edge_id, label FROM edges WHERE run_id = ? ORDER BY idx", (run_id,)
+        )
+        return dict(rows.fetchall())
+
     def forgotten(self, run_id: str) -> dict[str, int]:
         """Return the round up to which what an edge learnt counts in no merge, by edge."""
         rows = self._db.execute(

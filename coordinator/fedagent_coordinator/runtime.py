@@ -33,6 +33,7 @@ from fedagent_task.spec import Recipe
 
 from . import placement, policies
 from .core import effects as fx
+from .core.gate import DECLINED
 from .core.outcomes import SILENT
 from .core.rounds import RoundEngine
 from .database import wall_clock_ms
@@ -50,6 +51,7 @@ from .jobs import (
 )
 from .journal import SNAPSHOT_EVERY
 from .runs import OpenedRun, open_run, settings_of
+from .situation import Situation, write_situation
 from .store import Store
 
 _log = logging.getLogger(__name__)
@@ -157,6 +159,7 @@ class CoordinatorRuntime:
         self._commits = 0
         self._labels: dict[str, str] = {}
         self._finished = False
+        self._waiting = ("", "")
 
     def close(self) -> None:
         """Close the store. Idempotent."""
@@ -281,6 +284,7 @@ class CoordinatorRuntime:
                 return [effect]
             case fx.Event():
                 self._label(effect)
+                self._note(effect)
                 return [effect]
             case fx.StorePart():
                 self.blobs.write_part(effect.digest, effect.offset, effect.data)
@@ -310,6 +314,9 @@ class CoordinatorRuntime:
                 self.checkpoint("decided")
                 self.store.reserve(run_id, effect, policy=self.options.recipe.policy.name)
                 self._took("reserve", began)
+                if self._waiting[0]:
+                    self._waiting = ("", "")
+                    self._write_situation()
                 self.checkpoint("reserved")
             case fx.Settle():
                 self.checkpoint("settling")
@@ -381,6 +388,24 @@ class CoordinatorRuntime:
         if event.name == "edge_joined" and name != edge and self._labels.get(edge) != name:
             self._labels[edge] = name
             self.store.indices(self.run.run_id).label_edge(edge, name)
+
+    def _note(self, event: fx.Event) -> None:
+        """Keep for people who is there, and what is waited for."""
+        if event.name == "waiting":
+            fields = event.fields
+            self._waiting = (str(fields["why"]), str(fields.get("detail", "")))
+        elif event.name == DECLINED:
+            # Until a round begins with others.
+            self._waiting = (DECLINED, str(event.fields["why"]))
+        elif event.name not in {"edge_joined", "edge_lost"}:
+            return
+        self._write_situation()
+
+    def _write_situation(self) -> None:
+        waiting, detail = self._waiting
+        live = len(self.engine.edges.live())
+        situation = Situation(run=self.run.run_id, edges_live=live, waiting=waiting, detail=detail)
+        write_situation(self.options.data_dir, situation)
 
     # ------------------------------------------------------- judging, and the end
 

@@ -13,6 +13,14 @@ from .errors import UnbalancedError
 from .output import credits_text, emit, say, table
 
 ledger_app = typer.Typer(name="ledger", help="Read and check the ledger.", no_args_is_help=True)
+WAITING = {
+    "edges": "for edges",
+    "agents": "for agents that want to train",
+    "declined": "the agents have just declined",
+    "features": "for agents to measure what the policy needs",
+    "prices": "every agent asks more than an edge may spend",
+}
+"""Words for the reasons of docs/coordinator.md, A round."""
 Last = Annotated[int, typer.Option(min=0, help="How many of the newest; 0 for all.")]
 
 
@@ -41,17 +49,19 @@ def status(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a run in a few lines, while the coordinator runs or afterwards."""
-    from .runs import holder, open_run, recipe_of  # noqa: PLC0415 - heavy imports
+    from .runs import holder, open_run, recipe_of, situation_of  # noqa: PLC0415 - heavy imports
 
     folder = data_dir if data_dir is not None else places.data_dir("coordinator")
     with open_run(folder, run) as (reader, chosen):
         recipe = recipe_of(chosen)
         settled = [row for row in reader.rounds(chosen.run_id) if row.state == "done"]
         balance = reader.balance(chosen.run_id)
-        edges = {row.edge_id: row.label for row in reader.edge_results(chosen.run_id)}
+        edges = reader.edges(chosen.run_id)
+        used = reader.updates_used(chosen.run_id)
         agents = reader.devices(chosen.run_id)
     judged = [row.metrics["accuracy"] for row in settled if "accuracy" in row.metrics]
     pid = holder(folder)
+    now = situation_of(folder, chosen) if pid is not None else None
     record = {
         "run": chosen.run_id,
         "recipe": recipe.name if recipe else chosen.recipe_digest,
@@ -66,6 +76,9 @@ def status(
         "reserved": balance.reserved_micro,
         "agents": len(agents),
         "edges": len(edges),
+        "edges_live": now.edges_live if now else None,
+        "waiting": now.waiting if now else None,
+        "updates_used": used,
     }
     if as_json:
         emit(record)
@@ -74,13 +87,16 @@ def status(
     accuracy = f"{judged[-1]:.3f}" if judged else "not measured yet"
     say(f"run       {chosen.run_id[:12]}  {record['recipe']}, policy {record['policy']}")
     say(f"state     {'ended: ' + str(chosen.end_reason) if chosen.ended_ms else process}")
-    say(f"rounds    {record['rounds_done']} of {record['rounds'] or '?'}")
+    if now is not None and now.waiting:
+        say(f"waiting   {WAITING.get(now.waiting, now.waiting)}{now.detail and ': ' + now.detail}")
+    say(f"rounds    {record['rounds_done']} of {record['rounds'] or '?'}, {used} updates used")
     say(f"accuracy  {accuracy}")
     say(
         f"spent     {credits_text(balance.settled_micro)} credits, "
         f"{credits_text(balance.reserved_micro)} reserved"
     )
-    say(f"seen      {len(agents)} agents, {len(edges)} edges")
+    live = f", {now.edges_live} of them live" if now is not None else ""
+    say(f"seen      {len(agents)} agents, {len(edges)} edges{live}")
 
 
 def rounds(

@@ -9,6 +9,7 @@ import msgspec
 
 from fedagent_coordinator.errors import StoreDamagedError, StoreError, UnknownRunError
 from fedagent_coordinator.reader import Reader, Run, open_reader
+from fedagent_coordinator.situation import Situation, read_situation
 from fedagent_protocol.transport.data_dir import holder_of as holder
 from fedagent_task.recipe import Recipe
 
@@ -50,3 +51,9 @@ def recipe_of(run: Run) -> Recipe | None:
         return msgspec.json.decode(run.recipe, type=Recipe)
     except msgspec.DecodeError:
         return None
+
+
+def situation_of(folder: Path, run: Run) -> Situation | None:
+    """Return what the coordinator that runs there sees of this run."""
+    found = read_situation(folder)
+    return found if found is not None and found.run == run.run_id else None

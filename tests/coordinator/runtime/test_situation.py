@@ -1,0 +1,52 @@
+"""What `fedagent status` is told of a running coordinator: who is there, what is waited for."""
+
+from pathlib import Path
+
+from fedagent_coordinator.situation import Situation, read_situation
+from fedagent_protocol import messages as m
+
+from .harness import Site, recipe, toy_edges
+
+
+def test_edges_are_known_before_the_first_round_and_counted_while_they_live(tmp_path: Path) -> None:
+    given = recipe()
+    site = Site(tmp_path, given, toy_edges(given, 2))
+    for edge in site.edges:
+        for agent in edge.agents:
+            agent.willing = False
+    site.run(until=3.0)
+    assert site.runtime is not None
+    run = site.runtime.run.run_id
+    assert read_situation(tmp_path) == Situation(run=run, edges_live=2, waiting="agents")
+    assert set(site.runtime.store.read.edges(run)) == {"edge-0", "edge-1"}
+    site.edges[1].mute = True
+    site.kernel.run(until=site.kernel.now + 20.0)
+    found = read_situation(tmp_path)
+    assert found is not None
+    assert found.edges_live == 1
+    site.close()
+
+
+def test_those_that_decline_are_named_until_a_round_begins(tmp_path: Path) -> None:
+    given = recipe("rounds.count=30")
+    site = Site(tmp_path, given, toy_edges(given, agents=1))
+    agent = site.edges[0].agents[0]
+    agent.outcome = m.Outcome(
+        agent=agent.id, status=m.OutcomeStatus.DECLINED, tau_ms=1, reason="no_data"
+    )
+    site.run(until=1.0)
+    found = read_situation(tmp_path)
+    assert found is not None
+    assert (found.waiting, found.detail) == ("declined", "no_data")
+    agent.outcome = None
+    site.kernel.run(until=site.kernel.now + 6.0)
+    found = read_situation(tmp_path)
+    assert found is not None
+    assert found.waiting == ""
+    site.close()
+
+
+def test_what_is_no_such_file_is_nothing(tmp_path: Path) -> None:
+    assert read_situation(tmp_path) is None
+    (tmp_path / "situation.json").write_text("{")
+    assert read_situation(tmp_path) is None
