@@ -48,7 +48,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         insecure: Allow brokers beyond this machine without certificates.
         price: What a round costs; never falls with more compute.
         seed: Of stream and learner; by default it follows from the identity.
-        name: For people; stays in the own log.
+        name: For people; edges and the coordinator see it.
         slow_s: Extra seconds of every training, for demos and tests.
         json_events: One JSON object per line on stdout.
         watch_parent: End when stdin ends.

@@ -114,6 +114,7 @@ class AgentDaemon:
             seed=config.seed if config.seed is not None else int(identity.id[:8], 16),
             price=config.price.price(),
             slow_s=config.slow_s,
+            name=config.name,
         )
         return AgentRuntime(
             self._directory,

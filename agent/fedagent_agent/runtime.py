@@ -76,6 +76,7 @@ class RuntimeSettings:
     price: Price = FREE
     slow_s: float = 0.0
     software: str = ""
+    name: str = ""
     outbox_bytes: int = MAX_BYTES
 
 
@@ -127,7 +128,13 @@ class AgentRuntime:
         self._idle: str = ""
         self._flush_at: float | None = None
         self.core = AgentCore(
-            AgentSettings(settings.agent, self._outbox.boots, settings.price, settings.software),
+            AgentSettings(
+                settings.agent,
+                self._outbox.boots,
+                settings.price,
+                settings.software,
+                settings.name,
+            ),
             kept=self._outbox.load(),
             answered=self._outbox.answered(),
             pending=self._pending,

@@ -1,6 +1,6 @@
 """Run-wide indices of agents and edges: given once, kept, never used twice."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,11 @@ class RunIndices:
         self._db = database
         self._run_id = run_id
         sql = database.connection
-        self._clients: dict[str, int] = dict(
-            sql.execute("SELECT agent_id, idx FROM clients WHERE run_id = ?", (run_id,)).fetchall()
-        )
+        rows = sql.execute(
+            "SELECT agent_id, idx, label FROM clients WHERE run_id = ?", (run_id,)
+        ).fetchall()
+        self._clients: dict[str, int] = {row[0]: row[1] for row in rows}
+        self._labels: dict[str, str] = {row[0]: row[2] for row in rows}
         self._edges: dict[str, int] = dict(
             sql.execute("SELECT edge_id, idx FROM edges WHERE run_id = ?", (run_id,)).fetchall()
         )
@@ -60,11 +62,15 @@ class RunIndices:
                 (label, self._run_id, edge),
             )
 
-    def label_client(self, agent: str, label: str) -> None:
-        """Remember what people call a client."""
-        self.clients([agent])
+    def label_clients(self, labels: Mapping[str, str]) -> None:
+        """Remember what people call clients; what is known costs nothing."""
+        news = {id_: label for id_, label in labels.items() if self._labels.get(id_) != label}
+        if not news:
+            return
+        self.clients(list(news))
         with self._db.transaction("label") as sql:
-            sql.execute(
+            sql.executemany(
                 "UPDATE clients SET label = ? WHERE run_id = ? AND agent_id = ?",
-                (label, self._run_id, agent),
+                [(label, self._run_id, id_) for id_, label in news.items()],
             )
+        self._labels.update(news)

@@ -24,6 +24,7 @@ RunId = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 OptionalDigest = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")]
 Text = Annotated[str, Meta(max_length=500)]
+Name = Annotated[str, Meta(max_length=100)]
 Round = Annotated[int, Meta(ge=0, lt=2**53)]
 Seq = Annotated[int, Meta(ge=0, le=2**62)]
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
@@ -142,11 +143,12 @@ class ProbeReply(Message, frozen=True, kw_only=True, tag="probe-reply"):
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """Open a session; sent again after every reconnect."""
+    """Open a session; sent again after every reconnect. `name` is for people."""
 
     agent: Id
     protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
     software: Text = ""
+    name: Name = ""
 
 
 class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
@@ -301,12 +303,16 @@ class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
 
 
 class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
-    """The edge's heartbeat. `model` is what it holds for the run, if anything."""
+    """The edge's heartbeat. `model` is what it holds for the run, if anything.
+
+    `names` is what people call agents: those that were not said since the welcome.
+    """
 
     epoch: RunId
     agents: Count = 0
     model: OptionalDigest = ""
     counters: Annotated[dict[str, int], Meta(max_length=256)] = {}
+    names: Annotated[dict[Id, Name], Meta(max_length=500)] = {}
 
 
 class RoundColumns(Message, frozen=True, kw_only=True, tag="columns"):

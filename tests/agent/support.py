@@ -77,6 +77,7 @@ class HandEdge:
     price: Price = FREE
     stream: str = "digits"
     slow_s: float = 0.0
+    name: str = ""
     chunk_bytes: int = CHUNK
     task: TaskSpec = IDLE
     checkpoint: Checkpoint = hit
@@ -96,6 +97,7 @@ class HandEdge:
             seed=1,
             price=self.price,
             slow_s=self.slow_s,
+            name=self.name,
         )
         self.runtime = AgentRuntime(
             self.directory,

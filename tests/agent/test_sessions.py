@@ -221,3 +221,9 @@ def test_goodbye_is_said_to_open_sessions_only(edge: HandEdge) -> None:
     edge.say(EdgeBeacon(edge=OTHER), edge=OTHER)
     out = edge.runtime.bye("stopping", edge.now)
     assert len(edge.said(Bye, out)) == 1
+
+
+def test_the_name_for_people_goes_with_the_hello(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, name="kitchen")
+    edge.join()
+    assert edge.said(Hello)[0].name == "kitchen"

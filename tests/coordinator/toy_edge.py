@@ -21,6 +21,7 @@ class ToyAgent:
     age_ms: int = 100
     features: dict[str, float] = field(default_factory=lambda: {"compute": 1.0})
     outcome: m.Outcome | None = None
+    name: str = ""
 
 
 @dataclass
@@ -80,7 +81,11 @@ class ToyEdge:
 
     def status(self) -> m.EdgeStatus:
         return m.EdgeStatus(
-            run=self.run, epoch=self.epoch, agents=len(self.agents), model=self.digest
+            run=self.run,
+            epoch=self.epoch,
+            agents=len(self.agents),
+            model=self.digest,
+            names={agent.id: agent.name for agent in self.agents if agent.name},
         )
 
     def receive(self, message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:

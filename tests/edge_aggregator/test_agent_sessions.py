@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_edge.core.sessions import FRESH_S, MAX_AGENTS, MAX_FEATURES, Sessions
+from fedagent_edge.core.sessions import (
+    FRESH_S,
+    MAX_AGENTS,
+    MAX_FEATURES,
+    MAX_NAMES,
+    Sessions,
+)
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, encode
 from fedagent_protocol.columns import unpack
@@ -109,3 +115,28 @@ def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
         assert len(unpack(message).session) > 0
         known += len(message.new_ids)
     assert known == MAX_AGENTS
+
+
+def test_names_are_said_once_after_each_welcome() -> None:
+    sessions = _sessions(2)
+    sessions.name("agent-1", "kitchen")
+    sessions.name("agent-0", "")
+    assert sessions.unsaid_names() == {"agent-1": "kitchen"}
+    assert sessions.unsaid_names() == {}
+    sessions.name("agent-1", "kitchen")
+    assert sessions.unsaid_names() == {}
+    sessions.name("agent-1", "hall")
+    assert sessions.unsaid_names() == {"agent-1": "hall"}
+    sessions.welcomed()
+    assert sessions.unsaid_names() == {"agent-1": "hall"}
+
+
+def test_long_names_of_many_agents_fit_into_several_messages() -> None:
+    sessions = Sessions(EPOCH)
+    for index in range(MAX_NAMES + 1):
+        sessions.name(f"{index:032d}", "\N{GREEK SMALL LETTER ALPHA}" * 100)
+    sizes = []
+    while names := sessions.unsaid_names():
+        assert len(encode(m.EdgeStatus(epoch=EPOCH, names=names))) <= MAX_PAYLOAD_BYTES
+        sizes.append(len(names))
+    assert sizes == [MAX_NAMES, 1]

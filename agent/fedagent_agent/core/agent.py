@@ -17,6 +17,7 @@ from fedagent_protocol.messages import (
     ContextReport,
     EdgeBeacon,
     EdgeToAgent,
+    Hello,
     Need,
     Probe,
     ProbeReply,
@@ -47,6 +48,12 @@ class AgentSettings:
     boots: int
     price: Price = FREE
     software: str = ""
+    name: str = ""
+
+    @property
+    def greeting(self) -> Hello:
+        """How the agent introduces itself."""
+        return Hello(agent=self.agent, software=self.software, name=self.name)
 
 
 class AgentCore:
@@ -68,6 +75,7 @@ class AgentCore:
         pending: Callable[[str], int],
     ) -> None:
         self.settings = settings
+        self._greeting = settings.greeting
         self.counters: Counter[str] = Counter()
         self.own = Own(settings.price)
         self.sessions: dict[str, Session] = {}
@@ -91,7 +99,7 @@ class AgentCore:
         effects: list[Effect] = []
         for session in self._on(link):
             session.reconnect()
-            effects += session.hello(self.settings.agent, self.settings.software, now)
+            effects += session.hello(self._greeting, now)
         return effects
 
     def link_down(self, link: str) -> list[Effect]:
@@ -127,7 +135,7 @@ class AgentCore:
                 self.counters["too_many_edges"] += 1
                 return None, []
             session = self.sessions[edge] = Session(edge, link, now)
-            greeting = session.hello(self.settings.agent, self.settings.software, now)
+            greeting = session.hello(self._greeting, now)
             return session, [Route(edge, link), *greeting]
         if session.link == link:
             session.heard_at = now
@@ -138,7 +146,7 @@ class AgentCore:
             return None, []
         session.link, session.heard_at = link, now
         session.reconnect()
-        greeting = session.hello(self.settings.agent, self.settings.software, now)
+        greeting = session.hello(self._greeting, now)
         return session, [Route(edge, link), *greeting]
 
     def _dispatch(self, session: Session, message: EdgeToAgent, now: float) -> list[Effect]:
@@ -173,7 +181,7 @@ class AgentCore:
         session.beacon(beacon.period_ms, beacon.epoch)
         if session.state is State.OPEN:
             return []
-        return session.hello(self.settings.agent, self.settings.software, now)
+        return session.hello(self._greeting, now)
 
     def _on_welcome(self, session: Session, welcome: Welcome, now: float) -> list[Effect]:
         if welcome.edge != session.edge or not session.welcomed(welcome.context_ms):

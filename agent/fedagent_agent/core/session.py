@@ -87,12 +87,12 @@ class Session:
             self.reconnect()
         self.epoch = epoch
 
-    def hello(self, agent: str, software: str, now: float) -> list[Effect]:
+    def hello(self, greeting: Hello, now: float) -> list[Effect]:
         """Say hello, unless that was just done."""
         if now - self._hello_at < HELLO_AGAIN_S:
             return []
         self._hello_at = now
-        return [Send(self.edge, Hello(agent=agent, software=software))]
+        return [Send(self.edge, greeting)]
 
     def reconnect(self) -> None:
         """The link is new: the edge must be greeted again."""

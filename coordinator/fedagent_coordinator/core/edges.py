@@ -1,6 +1,6 @@
 """The edges the coordinator hears: sessions, epochs, and the agents each one knows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +22,9 @@ class Indices(Protocol):
 
     def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
         """Return int32[len(ids)], the index of each agent."""
+
+    def label_clients(self, labels: Mapping[str, str]) -> None:
+        """Remember what people call agents."""
 
     def edge(self, edge: str) -> int:
         """Return the index of an edge."""

@@ -32,6 +32,7 @@ from fedagent_protocol.messages import (
     RoundColumns,
     RoundReport,
 )
+from fedagent_protocol.transport.errors import safe_text
 
 from .edges import EdgeSession, EdgeTable, Indices
 from .effects import (
@@ -274,6 +275,9 @@ class RoundEngine:
     def _on_status(self, edge: str, status: EdgeStatus, now: float) -> list[Effect]:
         session, changed = self._hear(edge, status.epoch, now)
         foreign = status.run != self.settings.run
+        if not foreign and status.names:
+            names = {agent: safe_text(name, limit=100) for agent, name in status.names.items()}
+            self._indices.label_clients(names)
         session.model = "" if foreign else status.model
         grown, session.agents = status.agents > session.agents, status.agents
         if foreign or changed:

@@ -65,6 +65,8 @@ BEACON_S = 2.0
 SETTLING_S = 10.0
 SETTLING_BEACON_S = 0.5
 """Agents that start together with the edge hear of it sooner."""
+NAMES_WAIT_S = 0.5
+"""How long the name of a new agent waits for those of others."""
 REPORT_AGAIN_S = 1.0
 """How long a report waits for its receipt before it goes again."""
 SEARCH_S = 5.0
@@ -140,6 +142,11 @@ class EdgeCore:
                     if message.context is not None:
                         self.sessions.context(session, message.context, now)
                     effects += self._on_offer(agent, message, now, at)
+                case Hello():
+                    if message.agent == agent and self.sessions.name(agent, message.name):
+                        soon = now + NAMES_WAIT_S
+                        self.upstream.status_at = min(self.upstream.status_at, soon)
+                    effects += self._on_hello(agent, message, now)
                 case _:
                     effects += self._handle(agent, message, now, at, link_idle=link_idle)
         except ProtocolError as error:
@@ -151,8 +158,6 @@ class EdgeCore:
         self, agent: str, message: AgentToEdge, now: float, at: float, *, link_idle: bool
     ) -> list[Effect]:
         match message:
-            case Hello():
-                return self._on_hello(agent, message, now)
             case Chunk() if live := self._current(message.run, message.round):
                 return live.chunk(agent, message, now, at)
             case Need() if self.live is not None:
@@ -338,6 +343,7 @@ class EdgeCore:
             self.memory = Memory(run=welcome.run, task=welcome.task, body=welcome.body)
             self._pull, self._waiting_order, self._last = None, None, None
             effects.append(AdoptRun())
+        self.sessions.welcomed()
         effects.append(self._status(now))
         if self.memory.report is not None:
             self._report_at = now + REPORT_AGAIN_S
@@ -566,5 +572,6 @@ class EdgeCore:
             agents=self.sessions.present,
             model=self.memory.model,
             counters=dict(self.counters),
+            names=self.sessions.unsaid_names(),
         )
         return ToCoordinator(status)

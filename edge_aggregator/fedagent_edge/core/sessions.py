@@ -11,6 +11,7 @@ from fedagent_protocol.messages import ContextReport, RoundColumns, RoundOpen
 FRESH_S = 45.0
 MAX_AGENTS = 20_000
 MAX_FEATURES = 32
+MAX_NAMES = 500
 MAX_IDS_BYTES = 350_000
 MAX_ROWS_BYTES = 550_000
 """One message names all agents: together below the limit of a payload."""
@@ -38,6 +39,8 @@ class Sessions:
     epoch: str
     _by_id: dict[str, Session] = field(default_factory=dict)
     _ids: list[str] = field(default_factory=list)
+    _names: dict[str, str] = field(default_factory=dict)
+    _unsaid: dict[str, None] = field(default_factory=dict)
 
     def hear(self, agent: str, now: float) -> tuple[Session | None, bool]:
         """Note a sign of life; return the session and whether the agent is new or back.
@@ -53,6 +56,25 @@ class Sessions:
             return session, True
         joined, session.present, session.heard_at = not session.present, True, now
         return session, joined
+
+    def name(self, agent: str, name: str) -> bool:
+        """Keep what people call an agent; True if that is new."""
+        if name == self._names.get(agent, ""):
+            return False
+        self._names[agent] = name
+        self._unsaid[agent] = None
+        return True
+
+    def welcomed(self) -> None:
+        """All names must be said to a coordinator that has just welcomed us."""
+        self._unsaid = dict.fromkeys(self._names)
+
+    def unsaid_names(self) -> dict[str, str]:
+        """Return names that were not said since the welcome, once; the rest comes next time."""
+        some = list(self._unsaid)[:MAX_NAMES]
+        for agent in some:
+            del self._unsaid[agent]
+        return {agent: self._names[agent] for agent in some}
 
     def context(self, session: Session, report: ContextReport, now: float) -> None:
         """Keep the newest report."""

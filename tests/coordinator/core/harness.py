@@ -1,6 +1,6 @@
 """The engine with the smallest possible disk, and a network that a test may spoil."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,11 +32,15 @@ class MemoryIndices:
 
     client_of: dict[str, int] = field(default_factory=dict)
     edge_of: dict[str, int] = field(default_factory=dict)
+    label_of: dict[str, str] = field(default_factory=dict)
 
     def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
         return np.array(
             [self.client_of.setdefault(i, len(self.client_of)) for i in ids], dtype=np.int32
         )
+
+    def label_clients(self, labels: Mapping[str, str]) -> None:
+        self.label_of.update(labels)
 
     def edge(self, edge: str) -> int:
         return self.edge_of.setdefault(edge, len(self.edge_of))
