@@ -381,7 +381,9 @@ def _level(name: str, fields: dict[str, object]) -> int:
 
 def _in_words(fields: dict[str, object]) -> str:
     """Return the short fields of an event for a person."""
-    return " ".join(f"{key}={value}" for key, value in fields.items() if not _long(value))
+    return " ".join(
+        f"{key}={value}" for key, value in fields.items() if value != "" and not _long(value)
+    )
 
 
 def _long(value: object) -> bool:
