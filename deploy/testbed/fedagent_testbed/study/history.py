@@ -57,14 +57,14 @@ class History:
             opinion=nan.copy(),
         )
 
-    def put(self, t: int, feedback: Feedback, max_wait_s: float) -> None:
+    def put(self, t: int, feedback: Feedback) -> None:
         """Take in round `t`, from 1."""
         view, row = feedback.view, t - 1
         self.wins[row] = int(feedback.X.sum())
         self.selected[row] = len(feedback.pairs)
         paid = view.pair_price[feedback.pairs][~feedback.void]
         self.spent[row] = int(paid.sum()) / MICRO
-        self.seconds[row] = round_seconds(feedback, max_wait_s)
+        self.seconds[row] = round_seconds(feedback)
         more = len(view.client_price) - len(self.counts)
         if more > 0:
             self.counts = np.concatenate((self.counts, np.zeros(more, dtype=np.int64)))

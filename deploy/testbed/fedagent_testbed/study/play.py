@@ -109,7 +109,7 @@ def play(
         # Oracles keep no state: what only a testbed knows is never learnt from.
         policy.learn(replace(feedback, view=replace(view, truth=None)))
         history.decide_ms[t - 1] = 1000 * (decided + time.perf_counter() - began)
-        history.put(t, feedback, recipe.rounds.max_wait_s)
+        history.put(t, feedback)
         history.explored += selection.notes.get("explore", 0.0) > 0
         progress(t)
     return history

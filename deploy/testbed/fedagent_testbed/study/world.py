@@ -39,12 +39,14 @@ def outcome(
     """Return how a round ends by the rule of the edges (ALGORITHMS section 1, eq. 6).
 
     An edge averages what came before the deadline if that is Z at least; otherwise it waits
-    for its Z-th update, `max_wait_s` at most. What comes later than the edge waited is not
-    known to anybody: its tau is the wait.
+    for its Z-th update, `max_wait_s` at most, and fails without it. What comes after an edge
+    has stopped waiting is neither known nor paid: its tau is the wait, as in
+    `fedagent_edge.core.round`.
     """
     tau = times.tau_s[pairs]
     edge = view.pair_edge[pairs]
     in_time = tau <= view.deadline_s
+    give_up = max(view.deadline_s, max_wait_s)
     wait = np.full(len(pairs), view.deadline_s)
     used = in_time.copy()
     for m in np.unique(edge).tolist():
@@ -53,16 +55,11 @@ def outcome(
         if int(in_time[mine].sum()) >= wanted:
             continue
         fastest = mine[np.argsort(tau[mine], kind="stable")[:wanted]]
-        arrives = tau[fastest] <= max_wait_s
+        enough = bool(tau[fastest[-1]] <= give_up)
         used[mine] = False
-        if arrives.all():
-            used[fastest] = True
-            wait[mine] = tau[fastest[-1]]
-        else:
-            wait[mine] = max_wait_s
-    # A late update that comes in while the edge still waits is seen, and so is one that
-    # comes before the next order: agents finish what they have begun.
-    seen = tau <= np.maximum(wait, max_wait_s)
+        used[fastest] = enough
+        wait[mine] = tau[fastest[-1]] if enough else give_up
+    seen = tau <= wait
     unknown = np.where(seen, 0.0, np.nan)
     nothing = np.zeros(len(pairs), dtype=np.int64)
     return Feedback(
@@ -70,7 +67,7 @@ def outcome(
         pairs=pairs,
         X=in_time,
         used=used,
-        tau_s=np.where(seen, tau, np.maximum(wait, max_wait_s)),
+        tau_s=np.where(seen, tau, wait),
         dt_s=times.dt_s[pairs] + unknown,
         lc_s=times.lc_s[pairs] + unknown,
         ut_s=times.ut_s[pairs] + unknown,
@@ -82,22 +79,9 @@ def outcome(
     )
 
 
-def round_seconds(feedback: Feedback, max_wait_s: float) -> float:
-    """Return how long the slowest edge took: until all it ordered came, or it stopped waiting."""
-    if not len(feedback.pairs):
-        return 0.0
-    deadline = feedback.view.deadline_s
-    edge = feedback.view.pair_edge[feedback.pairs]
-    longest = 0.0
-    for m in np.unique(edge).tolist():
-        mine = edge == m
-        last = float(feedback.tau_s[mine].max())
-        late_used = feedback.used[mine] & ~feedback.X[mine]
-        if late_used.any():
-            end = float(feedback.tau_s[mine][late_used].max())
-        elif feedback.used[mine].any():
-            end = min(last, deadline)
-        else:
-            end = max_wait_s
-        longest = max(longest, end)
-    return longest
+def round_seconds(feedback: Feedback) -> float:
+    """Return how long the slowest edge took: until all it ordered came, or it stopped waiting.
+
+    The tau of who did not come is the wait, so that the largest is the end either way.
+    """
+    return float(feedback.tau_s.max(initial=0.0))
