@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedagent_coordinator.policies import Feedback, RoundView
-from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_coordinator.policies.base import IntArray
 from fedagent_testbed.exchange import Draw, LinearExchange
 
 from .spec import TestbedRecipe
@@ -33,10 +33,10 @@ class ExchangeWorld:
         )
         self._draw: Draw | None = None
 
-    def view(self, round_: int, opinions: FloatArray | None = None) -> RoundView:
+    def view(self, round_: int) -> RoundView:
         """Draw a round."""
         self._draw = self._inner.draw(round_)
-        return replace(self._inner.view(self._draw, room=self._room), opinions=opinions)
+        return self._inner.view(self._draw, room=self._room)
 
     def play(self, view: RoundView, pairs: IntArray) -> Feedback:
         """Say how these pairs ended: all arrive, sooner or later."""

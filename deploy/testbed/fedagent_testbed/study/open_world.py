@@ -3,12 +3,14 @@
 import numpy as np
 
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, round_rng
-from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_coordinator.policies.base import IntArray
 
 from .spec import TestbedRecipe
 from .world import Times, outcome
 
 PRICE = 1_000_000
+_NEVER = 1e15
+"""Seconds beyond every deadline that a recipe can set."""
 
 
 class OpenWorld:
@@ -30,10 +32,10 @@ class OpenWorld:
         self._price = np.full(n, PRICE, dtype=np.int64)
         self._available = np.ones(n, dtype=np.bool_)
 
-    def view(self, round_: int, opinions: FloatArray | None = None) -> RoundView:
+    def view(self, round_: int) -> RoundView:
         """Draw who would arrive."""
         rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
-        n = self._recipe.clients
+        n, swift = self._recipe.clients, min(1.0, self._recipe.rounds.deadline_s)
         self._arrives = rng.random(n) < self._recipe.success
         return RoundView(
             round=round_,
@@ -45,16 +47,15 @@ class OpenWorld:
             client_available=self._available,
             edge_budget=np.array([self._recipe.budget_micro], dtype=np.int64),
             deadline_s=self._recipe.rounds.deadline_s,
-            opinions=opinions,
             truth=Truth(
                 arrives=self._arrives,
                 chance=np.full(n, self._recipe.success),
-                tau_s=np.where(self._arrives, 1.0, np.inf),
+                tau_s=np.full(n, swift),
             ),
         )
 
     def play(self, view: RoundView, pairs: IntArray) -> Feedback:
-        """Say who arrived; exchange takes a second, or for ever."""
-        late = np.where(self._arrives, 0.0, 1e9)
-        times = Times(np.full(len(late), 0.5), np.full(len(late), 0.5), late)
+        """Say who arrived; exchange takes a second at most, or for ever."""
+        half = np.full(len(self._arrives), 0.5 * min(1.0, view.deadline_s))
+        times = Times(half, half, np.where(self._arrives, 0.0, _NEVER))
         return outcome(view, pairs, times, min_updates=1, max_wait_s=view.deadline_s)

@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from fedagent_coordinator import policies
 from fedagent_coordinator.errors import MissingFeatureError
-from fedagent_coordinator.policies import Purpose, SelectionPolicy, round_rng
+from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import OPINIONS, FloatArray
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_task.errors import RecipeError
@@ -53,7 +55,8 @@ def unmet(recipe: TestbedRecipe, name: str) -> str:
         PolicyError: There is no such policy, or a parameter is wrong.
     """
     policy = make_policy(recipe, name)
-    if OPINIONS in policy.needs and not recipe.training.opinions:
+    collected = recipe.training.opinions and recipe.training.dataset
+    if OPINIONS in policy.needs and not collected:
         return "needs opinions, which this recipe does not collect (training.opinions)"
     try:
         make_world(recipe, 0).view(1).reported(policy.needs)
@@ -91,7 +94,7 @@ def play(
     if learner is not None and recipe.training.opinions:
         opinions = learner.opinions()
     for t in range(1, rounds + 1):
-        view = world.view(t, opinions)
+        view = _with(world.view(t), opinions)
         began = time.perf_counter()
         selection = policy.select(view, round_rng(seed, t, Purpose.SELECT))
         decided = time.perf_counter() - began
@@ -101,7 +104,7 @@ def play(
             learner.advance(feedback)
             if recipe.training.opinions:
                 opinions = learner.opinions()
-                feedback = replace(feedback, opinions=opinions)
+                feedback = replace(feedback, opinions=_with(view, opinions).opinions)
                 history.opinion[t - 1] = float(opinions.mean())
             if t % recipe.training.evaluate_every == 0 or t == rounds:
                 history.accuracy[t - 1] = learner.accuracy()
@@ -113,3 +116,13 @@ def play(
         history.explored += selection.notes.get("explore", 0.0) > 0
         progress(t)
     return history
+
+
+def _with(view: RoundView, opinions: FloatArray | None) -> RoundView:
+    """Return the view with the opinions of whoever holds data; strangers hold somebody's."""
+    if opinions is None:
+        return view
+    everybody = opinions[np.arange(len(view.client_price)) % len(opinions)]
+    reached = np.zeros(len(everybody), dtype=np.bool_)
+    reached[view.pair_client] = True
+    return replace(view, opinions=np.where(reached, everybody, np.nan))

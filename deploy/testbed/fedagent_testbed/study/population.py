@@ -19,6 +19,7 @@ class Population:
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         self._recipe, self._seed = recipe, seed
+        self._begun = 0
         self.alive = np.arange(recipe.clients, dtype=np.int64)
         self._unit_price: FloatArray = np.zeros(0)
         self._liar: BoolArray = np.zeros(0, dtype=np.bool_)
@@ -41,10 +42,11 @@ class Population:
         return self._liar[self.alive]
 
     def begin(self, round_: int) -> None:
-        """Let strangers replace some clients, when it is time."""
+        """Let strangers replace some clients, when it is time; once per round."""
         churn = self._recipe.churn
         leaving = round(churn.share * len(self.alive))
-        if not leaving or round_ == 1 or (round_ - 1) % churn.every:
+        again, self._begun = round_ == self._begun, round_
+        if again or not leaving or round_ == 1 or (round_ - 1) % churn.every:
             return
         rng = np.random.default_rng(
             np.random.SeedSequence(self._seed, spawn_key=(_BIRTH + 1, round_))

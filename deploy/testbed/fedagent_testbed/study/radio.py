@@ -35,7 +35,7 @@ class RadioWorld:
         self._budget = np.full(recipe.edges, recipe.budget_micro, dtype=np.int64)
         self._times: Times | None = None
 
-    def view(self, round_: int, opinions: FloatArray | None = None) -> RoundView:
+    def view(self, round_: int) -> RoundView:
         """Draw a round."""
         recipe, people, work = self._recipe, self._people, self._recipe.work
         people.begin(round_)
@@ -54,7 +54,7 @@ class RadioWorld:
             ut_s=work.upload_mbit * 1e6 / up,
         )
         features = np.stack((band, compute[place], distance, down), axis=1).astype(np.float32)
-        return self._made(round_, features, compute, self._truth(times, band, snr), opinions)
+        return self._made(round_, features, compute, self._truth(times, band, snr))
 
     def play(self, view: RoundView, pairs: IntArray) -> Feedback:
         """Say how these pairs ended."""
@@ -84,16 +84,21 @@ class RadioWorld:
         return np.asarray(10.0 ** (decibel / 10.0), dtype=np.float64)
 
     def _truth(self, times: Times, band: FloatArray, snr: FloatArray) -> Truth:
-        """Return hindsight, and the exact chance over the upload's fading."""
+        """Return hindsight, and chance and time over the upload's fading.
+
+        The chance is exact. Under Rayleigh fading the mean time is infinite: the median is
+        what is expected.
+        """
         deadline = self._recipe.rounds.deadline_s
         left = deadline - times.dt_s - times.lc_s
         bits = self._recipe.work.upload_mbit * 1e6
         wanted = bits / np.maximum(left, 1e-12) / band
         needed = np.expm1(np.minimum(wanted, _HOPELESS) * math.log(2.0)) / snr
+        usual = bits / (band * np.log2(1.0 + snr * math.log(2.0)))
         return Truth(
             arrives=times.tau_s <= deadline,
             chance=np.where(left > 0, np.exp(-needed), 0.0),
-            tau_s=times.tau_s,
+            tau_s=times.dt_s + times.lc_s + usual,
         )
 
     def _made(
@@ -102,7 +107,6 @@ class RadioWorld:
         features: np.ndarray[tuple[int, int], np.dtype[np.float32]],
         compute: FloatArray,
         truth: Truth,
-        opinions: FloatArray | None,
     ) -> RoundView:
         people = self._people
         price = np.zeros(people.total, dtype=np.int64)
@@ -121,6 +125,5 @@ class RadioWorld:
             edge_budget=self._budget,
             deadline_s=self._recipe.rounds.deadline_s,
             model_bytes=round(self._recipe.work.download_mbit * 1e6 / 8),
-            opinions=opinions,
             truth=truth,
         )

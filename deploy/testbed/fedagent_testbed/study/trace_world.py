@@ -56,7 +56,7 @@ class TraceWorld:
         self._budget = np.full(recipe.edges, recipe.budget_micro, dtype=np.int64)
         self._times: Times | None = None
 
-    def view(self, round_: int, opinions: FloatArray | None = None) -> RoundView:
+    def view(self, round_: int) -> RoundView:
         """Draw a round."""
         recipe, people, work = self._recipe, self._people, self._recipe.work
         people.begin(round_)
@@ -97,7 +97,6 @@ class TraceWorld:
             edge_budget=self._budget,
             deadline_s=recipe.rounds.deadline_s,
             model_bytes=round(down / 8),
-            opinions=opinions,
             truth=Truth(arrives=arrives, chance=arrives.astype(np.float64), tau_s=times.tau_s),
         )
 

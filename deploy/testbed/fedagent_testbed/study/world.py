@@ -12,7 +12,7 @@ from fedagent_coordinator.policies.base import FloatArray, IntArray
 class World(Protocol):
     """One seeded world; what it draws never depends on what was decided, unless it says so."""
 
-    def view(self, round_: int, opinions: FloatArray | None = None) -> RoundView:
+    def view(self, round_: int) -> RoundView:
         """Return a round as policies see it, with the truth for oracles."""
 
     def play(self, view: RoundView, pairs: IntArray) -> Feedback:
