@@ -162,8 +162,17 @@ def figure(values: Sequence[float | None]) -> Figure:
     mean = float(np.mean(known))
     if len(known) < 2:
         return Figure(mean, None, per_seed)
-    quantile = _T[len(known) - 2] if len(known) - 1 <= len(_T) else 1.96
-    return Figure(mean, quantile * float(np.std(known, ddof=1)) / math.sqrt(len(known)), per_seed)
+    half = _quantile(len(known) - 1) * float(np.std(known, ddof=1)) / math.sqrt(len(known))
+    return Figure(mean, half, per_seed)
+
+
+def _quantile(freedom: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t, right in four digits."""
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    # Cornish-Fisher: the normal quantile and two corrections.
+    z = 1.959964
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def compare(
@@ -236,9 +245,14 @@ def _run(
             futures = {
                 workers.submit(play, recipe, name, seed): (name, seed) for name, seed in tasks
             }
-            for future in as_completed(futures):
-                results[futures[future]] = future.result()
-                done(*futures[future], len(tasks))
+            try:
+                for future in as_completed(futures):
+                    results[futures[future]] = future.result()
+                    done(*futures[future], len(tasks))
+            finally:
+                # After a failure nobody waits for the others.
+                for future in futures:
+                    future.cancel()
     return {name: tuple(results[name, seed] for seed in seeds) for name in names}
 
 

@@ -5,6 +5,7 @@ default, and `--set key.path=value` overrides any.
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -68,9 +69,9 @@ class Work(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Exchange(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The linear exchange time of ALGORITHMS section 4: classes of clients at one edge."""
 
-    work_s: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0)
-    cold_s: float = 1.0
-    snr: tuple[float, ...] = (1000.0, 100.0, 10.0, 1.0)
+    work_s: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (1.0, 2.0, 3.0, 4.0)
+    cold_s: Annotated[float, Meta(ge=0)] = 1.0
+    snr: tuple[Positive, ...] = (1000.0, 100.0, 10.0, 1.0)
     model_mbit: Positive = 20.0
     availability: Share = 0.8
 
@@ -227,7 +228,7 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
     for assignment in sets:
         table = override(table, assignment)
     try:
-        made = msgspec.convert(_plain(table), TestbedRecipe)
+        made = msgspec.convert(_plain(table, ""), TestbedRecipe)
     except msgspec.ValidationError as error:
         raise _explained(error, table) from error
     _cross_check(made)
@@ -256,15 +257,19 @@ def _text(recipe: str | Path) -> str:
         ) from error
 
 
-def _plain(value: object) -> object:
+def _plain(value: object, key: str) -> object:
     """Turn exact decimals into floats, which is what a study computes with."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        inner = f"{key}." if key else ""
+        return {str(name): _plain(item, f"{inner}{name}") for name, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_plain(item, key) for item in value]
     if isinstance(value, str | bool | int) or value is None:
         return value
-    return float(str(value))
+    number = float(str(value))
+    if not math.isfinite(number):
+        raise RecipeError(key, f"is {number}", "write a finite number")
+    return number
 
 
 def _explained(error: msgspec.ValidationError, table: Mapping[str, object]) -> RecipeError:
@@ -272,18 +277,27 @@ def _explained(error: msgspec.ValidationError, table: Mapping[str, object]) -> R
     why = explain(error, table)
     mend = "see docs/testbed.md"
     if why.reason == "unknown key":
-        close = difflib.get_close_matches(why.key, list(_keys(TestbedRecipe, "")), n=1)
-        mend = f"did you mean {close[0]}?" if close else mend
+        near = _nearest(why.key)
+        mend = f"did you mean {near}?" if near else mend
     return RecipeError(why.key, why.reason, mend)
+
+
+def _nearest(key: str) -> str:
+    """Return the known key most like this one, by its whole name or its last word."""
+    known = list(_keys(TestbedRecipe, ""))
+    if close := difflib.get_close_matches(key, known, n=1):
+        return close[0]
+    leaves = {name.rpartition(".")[2]: name for name in known}
+    close = difflib.get_close_matches(key.rpartition(".")[2], list(leaves), n=1)
+    return leaves[close[0]] if close else ""
 
 
 def _keys(struct: type[msgspec.Struct], prefix: str) -> Iterator[str]:
     for item in msgspec.structs.fields(struct):
         name = prefix + item.encode_name
+        yield name
         if isinstance(item.type, type) and issubclass(item.type, msgspec.Struct):
             yield from _keys(item.type, name + ".")
-        else:
-            yield name
 
 
 def _cross_check(recipe: TestbedRecipe) -> None:
