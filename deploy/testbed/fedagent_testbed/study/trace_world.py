@@ -47,7 +47,7 @@ class TraceWorld:
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         self._recipe, self._seed = recipe, seed
         self._people = Population(recipe, seed)
-        self._traces = _rate_traces(recipe.traces.links)
+        self._traces = _rate_traces(_path(recipe.traces.links))
         pairs = len(self._people.pair_place)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1 << 21,)))
         self._down, self._up = rng.integers(0, len(self._traces), (2, pairs))
@@ -132,15 +132,18 @@ def _path(name: str) -> Path:
 
 
 @functools.lru_cache(maxsize=2)
-def _rate_traces(name: str) -> tuple[RateTrace, ...]:
+def _rate_traces(path: Path) -> tuple[RateTrace, ...]:
     """Read an archive of rates, or a folder of mahimahi links."""
-    path = _path(name)
     try:
         if path.is_dir():
-            return tuple(read_mahimahi(file) for file in sorted(path.glob("*.gz")))
-        return tuple(read_rate_archive(path))
+            traces = tuple(read_mahimahi(file) for file in sorted(path.glob("*.gz")))
+        else:
+            traces = tuple(read_rate_archive(path))
     except TraceError as error:
-        raise DatasetError(name, str(error), "fetch the file again") from error
+        raise DatasetError(path.name, str(error), "fetch the file again") from error
+    if not traces:
+        raise DatasetError(path.name, "holds no trace", "see docs/testbed.md, Data")
+    return traces
 
 
 def _rtt_of(name: str, pairs: int, rng: np.random.Generator) -> FloatArray:

@@ -1,0 +1,139 @@
+"""Policies side by side: the same whoever runs them, and honest about what did not run."""
+
+import copy
+import math
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_coordinator import policies
+from fedagent_coordinator.errors import ParameterError, UnknownNameError
+from fedagent_task.errors import RecipeError
+from fedagent_testbed.study import Comparison, History, compare, load_recipe
+from fedagent_testbed.study import TestbedRecipe as Study
+from fedagent_testbed.study.compare import figure
+
+SMALL = ("clients=10", "edges=2", "rounds.count=5")
+
+
+def small(*sets: str) -> Study:
+    return load_recipe("cocs-decisions", (*SMALL, *sets))
+
+
+def timeless(comparison: Comparison) -> dict[str, object]:
+    record = copy.deepcopy(comparison.record())
+    for one in record["policies"].values():  # type: ignore[attr-defined] # JSON data
+        del one["decision_ms"]
+    return record
+
+
+def test_two_processes_find_what_one_finds() -> None:
+    names, seen = ("cheapest", "adaptive"), []
+    one = compare(small(), names, seeds=2, first_seed=3)
+    two = compare(small(), names, seeds=2, first_seed=3, jobs=2, done=lambda *run: seen.append(run))
+    assert timeless(one) == timeless(two)
+    assert one.seeds == (3, 4)
+    assert list(one.histories) == ["cheapest", "adaptive"]
+    everybody = ("adaptive", "cheapest", "oracle", "oracle-p")
+    assert sorted(seen) == [(name, seed) for name in everybody for seed in (3, 4)]
+
+
+class Here:
+    """A pool that works at once."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    def submit(self, job: object, *args: object) -> "Future[History]":
+        self.ran += 1
+        future: Future[History] = Future()
+        try:
+            future.set_result(job(*args))  # type: ignore[operator] # a job
+        except Exception as error:  # noqa: BLE001 - it goes to whoever waits
+            future.set_exception(error)
+        return future
+
+
+def test_a_pool_of_ones_own_runs_everything() -> None:
+    pool = Here()
+    theirs = compare(small(), ["random"], seeds=2, pool=pool)
+    assert pool.ran == 2 * 3
+    assert timeless(theirs) == timeless(compare(small(), ["random"], seeds=2))
+
+
+def test_all_takes_what_can_run_and_says_why_not_the_others() -> None:
+    found = compare(small(), ["all"], seeds=1)
+    assert set(found.histories) | set(found.skipped) == set(policies.names())
+    assert not set(found.histories) & set(found.skipped)
+    assert "opinions" in found.skipped["bp-ucb"]
+    assert found.record()["skipped"] == found.skipped
+
+
+def test_a_policy_that_is_named_and_cannot_run_is_an_error() -> None:
+    with pytest.raises(RecipeError, match="bp-ucb needs opinions"):
+        compare(small(), ["random", "bp-ucb"], seeds=1)
+    with pytest.raises(UnknownNameError):
+        compare(small(), ["nobody"], seeds=1)
+
+
+def test_a_parameter_that_is_wrong_is_the_same_error_in_any_process() -> None:
+    recipe = small("policies.rbcs-f.beta=0.9", "policies.rbcs-f.clients_per_round=2")
+    with pytest.raises(ParameterError) as here:
+        compare(recipe, ["rbcs-f"], seeds=1)
+    with pytest.raises(ParameterError) as there:
+        compare(recipe, ["rbcs-f"], seeds=1, jobs=2)
+    assert str(here.value) == str(there.value)
+
+
+def test_without_names_those_of_the_recipe_run() -> None:
+    assert list(compare(small('compare=["random"]'), seeds=1).histories) == ["random"]
+    alone = compare(small("compare=[]", "policy=cheapest"), seeds=1)
+    assert list(alone.histories) == ["cheapest"]
+
+
+def test_regret_is_against_the_same_seeds() -> None:
+    found = compare(small("rounds.count=30"), ["random", "oracle"], seeds=3)
+    assert found.regret("oracle", "oracle").per_seed == (0.0, 0.0, 0.0)
+    behind = found.regret("random", "oracle").per_seed
+    best, mine = found.utility("oracle").per_seed, found.utility("random").per_seed
+    assert [b - m for b, m in zip(best, mine, strict=True)] == list(behind)  # type: ignore[operator] # known
+    assert all(v is not None and v > 0 for v in behind)
+
+
+def test_the_record_is_plain_and_complete() -> None:
+    record = compare(small(), ["random"], seeds=2).record()
+    assert record["recipe"] == "cocs-decisions"
+    assert record["rounds"] == 5
+    own = record["policies"]["random"]  # type: ignore[index] # JSON data
+    assert len(own["utility"]["per_seed"]) == 2
+    assert own["accuracy"] == {"mean": None, "ci95": None, "per_seed": [None, None]}
+    assert own["rounds_to_target"]["0.7"]["mean"] is None
+
+
+def test_pandas_has_a_row_per_round() -> None:
+    pytest.importorskip("pandas")
+    table = compare(small(), ["random", "cheapest"], seeds=2).to_pandas()
+    assert len(table) == 2 * 2 * 5
+    assert sorted(table["round"].unique().tolist()) == [1, 2, 3, 4, 5]
+
+
+@given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=80))
+def test_the_interval_is_students(values: list[float]) -> None:
+    found = figure(values)
+    assert found.mean == pytest.approx(np.mean(values), abs=1e-6)
+    error = np.std(values, ddof=1) / math.sqrt(len(values))
+    wanted = scipy.stats.t.ppf(0.975, len(values) - 1) * error
+    assert found.ci95 == pytest.approx(wanted, rel=3e-4, abs=1e-9)
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    found = figure([1.0, None, 3.0, math.nan])
+    assert found.mean == 2.0
+    assert found.per_seed == (1.0, None, 3.0, None)
+    assert found.ci95 == pytest.approx(12.706, rel=1e-4)
+    assert figure([5.0]).ci95 is None
+    assert figure([]).mean is None

@@ -1,0 +1,180 @@
+"""One policy through one world: repeatable, checked, and learning from feedback only."""
+
+import importlib
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator import policies
+from fedagent_coordinator.errors import InvalidSelectionError, ParameterError, UnknownNameError
+from fedagent_coordinator.policies import Feedback, RoundView, Selection
+from fedagent_coordinator.policies.base import StatelessPolicy
+from fedagent_coordinator.policies.selection import explained
+from fedagent_task.errors import RecipeError
+from fedagent_testbed.study import History, load_recipe, make_world, unmet
+from fedagent_testbed.study import TestbedRecipe as Study
+from fedagent_testbed.study import play as played
+from fedagent_testbed.study.history import jain
+
+SMALL = ("clients=12", "edges=2", "rounds.count=6")
+DIGITS = (
+    *("training.dataset=digits", "training.local_steps=2", "training.rate=0.1"),
+    "training.samples_per_client=40",
+)
+GDA = (
+    *("training.dataset=digits", "training.samples_per_client=30", "training.epochs=1"),
+    *("rounds.count=5", "training.rate=0.05", "training.evaluate_every=2"),
+)
+
+
+def small(*sets: str) -> Study:
+    return load_recipe("cocs-decisions", (*SMALL, *sets))
+
+
+def same(one: History, two: History) -> None:
+    for item in fields(History):
+        if item.name != "decide_ms":
+            left, right = getattr(one, item.name), getattr(two, item.name)
+            np.testing.assert_array_equal(left, right, err_msg=item.name)
+
+
+@pytest.mark.parametrize("policy", policies.names())
+def test_every_policy_plays_the_same_again(policy: str) -> None:
+    sets = () if policy == "fixed" else ("churn.share=0.2", "churn.every=2")
+    recipe = small(*sets)
+    if why := unmet(recipe, policy):
+        recipe = load_recipe("gda-mnist", GDA)
+        assert "opinions" in why
+    one = played(recipe, policy, 3)
+    same(one, played(recipe, policy, 3))
+    per_edge = recipe.budget.per_edge * recipe.edges
+    assert (one.wins <= one.selected).all()
+    assert (one.spent <= per_edge + 1e-9).all()
+    assert one.counts.sum() == one.selected.sum() > 0
+    assert np.isfinite(one.decide_ms).all()
+
+
+def test_seeds_differ() -> None:
+    one, two = (played(small(), "random", seed) for seed in (1, 2))
+    assert one.seconds.tolist() != two.seconds.tolist()
+
+
+def test_training_on_digits_is_the_same_again_and_learns() -> None:
+    recipe = small(*DIGITS, "rounds.count=30", "clients=20", "training.evaluate_every=10")
+    one = played(recipe, "cheapest", 1)
+    same(one, played(recipe, "cheapest", 1))
+    tested = np.flatnonzero(np.isfinite(one.accuracy)) + 1
+    assert tested.tolist() == [10, 20, 30]
+    assert one.accuracy[29] > 0.3
+    assert one.first_at(0.0) == 10
+    assert one.first_at(1.1) is None
+
+
+def test_opinions_survive_strangers() -> None:
+    recipe = load_recipe(
+        "gda-mnist", (*GDA, "world=radio", "clients=10", "churn.share=0.3", "churn.every=1")
+    )
+    history = played(recipe, "ucb", 1)
+    assert len(history.counts) == 10 + 4 * 3
+    assert np.isfinite(history.opinion).all()
+
+
+class Spy(StatelessPolicy):
+    """Take everybody; remember what was seen and learnt."""
+
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.views: list[RoundView] = []
+        self.feedbacks: list[Feedback] = []
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        self.views.append(view)
+        return explained(view, np.zeros(0, dtype=np.int64))
+
+    def learn(self, feedback: Feedback) -> None:
+        self.feedbacks.append(feedback)
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
+    made = Spy()
+    # By its path the module is hidden behind its function.
+    module = importlib.import_module("fedagent_testbed.study.play")
+    monkeypatch.setattr(module, "make_policy", lambda _recipe, _name: made)
+    return made
+
+
+def test_nobody_learns_the_truth(spy: Spy) -> None:
+    history = played(small(), "spy", 1)
+    assert [feedback.view.truth for feedback in spy.feedbacks] == [None] * 6
+    assert [view.round for view in spy.views] == [1, 2, 3, 4, 5, 6]
+    assert history.selected.sum() == history.wins.sum() == 0
+    assert history.seconds.tolist() == [0.0] * 6
+
+
+def test_opinions_are_of_whoever_is_there(spy: Spy) -> None:
+    recipe = load_recipe(
+        "gda-mnist", (*GDA, "world=radio", "clients=10", "churn.share=0.3", "churn.every=1")
+    )
+    played(recipe, "spy", 1)
+    for view in spy.views:
+        assert view.opinions is not None
+        assert np.isfinite(view.opinions).tolist() == view.client_available.tolist()
+    assert len(np.unique(spy.views[-1].client_available)) == 2
+
+
+def test_a_selection_that_breaks_a_rule_ends_the_run(
+    spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        spy, "select", lambda view, _rng: explained(view, np.arange(len(view.pair_client)))
+    )
+    with pytest.raises(InvalidSelectionError):
+        played(small(), "spy", 1)
+
+
+@pytest.mark.parametrize(
+    ("sets", "policy", "words"),
+    [
+        (SMALL, "bp-ucb", "opinions"),
+        ((*SMALL, "training.opinions=true"), "bp-ucb", "opinions"),
+        (SMALL, "fastest", ""),
+        (("world=open", "edges=1"), "linucb", "feature"),
+    ],
+)
+def test_unmet_says_what_is_missing(sets: tuple[str, ...], policy: str, words: str) -> None:
+    recipe = load_recipe("cocs-decisions", sets)
+    why = unmet(recipe, policy)
+    assert words in why
+    assert bool(why) == bool(words)
+    if why:
+        with pytest.raises(RecipeError, match=words):
+            played(recipe, policy, 1)
+
+
+def test_a_wrong_name_or_parameter_is_said() -> None:
+    with pytest.raises(UnknownNameError):
+        played(small(), "nobody", 1)
+    with pytest.raises(ParameterError):
+        played(small("policies.random.x=1"), "random", 1)
+
+
+def test_the_exchange_world_admits_as_many_as_the_budget_says() -> None:
+    recipe = load_recipe("rbcs-f-numeric", ["rounds.count=5"])
+    history = played(recipe, "random", 1)
+    assert history.selected.tolist() == [8] * 5
+    assert make_world(recipe, 1).view(1).edge_budget.tolist() == [8]
+
+
+def test_a_history_counts_what_it_says() -> None:
+    history = History.empty("x", 1, 4)
+    history.wins[:] = [0, 1, 4, 9]
+    assert history.utility("linear").tolist() == [0, 1, 4, 9]
+    assert history.utility("sqrt-total").tolist() == [0, 1, 2, 3]
+    history.counts = np.array([4, 2, 0])
+    assert history.rates().tolist() == [1.0, 0.5, 0.0]
+    assert jain(np.array([1.0, 1.0])) == 1.0
+    assert jain(np.array([1.0, 0.0])) == 0.5
+    assert jain(np.zeros(3)) == 1.0

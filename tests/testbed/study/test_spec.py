@@ -1,0 +1,100 @@
+"""Recipes of studies: ours load, errors name the key and the mend, overrides win."""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_coordinator import policies
+from fedagent_task.errors import RecipeError
+from fedagent_testbed.study import load_recipe, make_policy, recipe_names
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_of_ours_loads(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert recipe.about
+    assert recipe.policy in policies.names()
+    assert set(recipe.compare) <= set(policies.names())
+    for policy in recipe.policies:
+        make_policy(recipe, policy)
+
+
+def test_there_are_recipes() -> None:
+    assert "cocs-decisions" in recipe_names()
+
+
+def test_overrides_win_and_are_exact() -> None:
+    recipe = load_recipe(
+        "cocs-decisions",
+        ["budget.per_edge=0.1", "rounds.count=7", "policies.cocs.h=3", "clients = 8", "clients=9"],
+    )
+    assert recipe.budget_micro == 100_000
+    assert recipe.rounds.count == 7
+    assert recipe.rounds.deadline_s == 3.0
+    assert recipe.policies["cocs"] == {"h": 3}
+    assert recipe.policies["cocs-paper"] == {"h": 5}
+    assert recipe.clients == 9
+
+
+def test_a_file_is_read_like_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\n[rounds]\ncount = 3\n')
+    assert load_recipe(path).rounds.count == 3
+    assert load_recipe(str(path), ["rounds.count=4"]).rounds.count == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "mend"),
+    [
+        ("round.count=5", "round", "did you mean rounds?"),
+        ("rounds.cuont=5", "rounds.cuont", "did you mean rounds.count?"),
+        ("deadline_s=3", "deadline_s", "did you mean rounds.deadline_s?"),
+        ("training.modle=svm", "training.modle", "did you mean training.model?"),
+        ("radio.bandwith_mhz=[1, 2]", "radio.bandwith_mhz", "did you mean radio.bandwidth_mhz?"),
+        ("qqq=1", "qqq", "docs/testbed.md"),
+        ("clients=0", "clients", "docs/testbed.md"),
+        ("clients=2.5", "clients", "docs/testbed.md"),
+        ("world=moon", "world", "docs/testbed.md"),
+        ("rounds=3", "rounds", "docs/testbed.md"),
+        ("rounds.deadline_s=inf", "rounds.deadline_s", "finite"),
+        ("radio.noise_dbm_hz=nan", "radio.noise_dbm_hz", "finite"),
+        ("radio.bandwidth_mhz=[1, inf]", "radio.bandwidth_mhz", "finite"),
+        ("work.price=[2, 1]", "work.price", "low <= high"),
+        ("work.compute=[0, 1]", "work.compute", "low <= high"),
+        ("links.visible=4", "links.visible", "`edges`"),
+        ("training.dataset=digits", "training.epochs", "one of the two"),
+        ("world=open", "edges", "one edge"),
+    ],
+)
+def test_an_error_names_the_key_and_the_mend(change: str, key: str, mend: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("cocs-decisions", [change])
+    assert caught.value.key == key
+    assert mend in caught.value.mend
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("exchange.work_s=[]", "exchange.work_s"),
+        ("exchange.work_s=[1, -1, 2, 3]", "exchange.work_s"),
+        ("exchange.snr=[1, 2]", "exchange.snr"),
+        ("exchange.snr=[1, 2, 3, -1]", "exchange.snr"),
+        ("exchange.cold_s=-1", "exchange.cold_s"),
+        ("clients=41", "clients"),
+        ("edges=2", "edges"),
+    ],
+)
+def test_the_exchange_world_is_checked(change: str, key: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("rbcs-f-numeric", [change])
+    assert caught.value.key == key
+
+
+def test_a_recipe_that_is_not_there_names_those_that_are() -> None:
+    with pytest.raises(RecipeError, match="cocs-decisions"):
+        load_recipe("cocs-decision")
+    with pytest.raises(RecipeError, match="cannot be read"):
+        load_recipe("/nowhere/x.toml")
