@@ -59,6 +59,10 @@ class Network:
     A port that is not open loses what is sent to it, as a broker with clean
     sessions does. With `jitter_s` above the spacing of messages they overtake
     each other.
+
+    Attributes:
+        down: Brokers that carry nothing.
+        heard: Told port and topic of everything that arrives.
     """
 
     kernel: Kernel
@@ -66,6 +70,7 @@ class Network:
     faults: Faults = Faults()
     carried: Counter[str] = field(default_factory=Counter)
     down: set[str] = field(default_factory=set)
+    heard: Callable[[str, str], None] | None = None
     _ports: dict[str, Callable[[str, bytes], None]] = field(default_factory=dict)
 
     def open(self, port: str, receive: Callable[[str, bytes], None]) -> None:
@@ -76,15 +81,20 @@ class Network:
         """Stop delivering to a port; what is under way to it is lost."""
         self._ports.pop(port, None)
 
-    def send(self, via: str, port: str, topic: str, payload: bytes) -> None:
-        """Carry one payload through the broker `via` to a port, or lose it."""
+    def send(
+        self, via: str, port: str, topic: str, payload: bytes, *, seconds: float = 0.0
+    ) -> None:
+        """Carry one payload through the broker `via` to a port, or lose it.
+
+        It takes `seconds` more than the delays of the network.
+        """
         copies = 1 + (self.rng.random() < self.faults.duplicate)
         for _ in range(copies):
             if via in self.down or self.rng.random() < self.faults.loss:
                 self.carried["lost"] += 1
                 continue
             delay = self.faults.delay_s + self.faults.jitter_s * self.rng.random()
-            self.kernel.after(delay, lambda: self._deliver(via, port, topic, payload))
+            self.kernel.after(delay + seconds, lambda: self._deliver(via, port, topic, payload))
 
     def _deliver(self, via: str, port: str, topic: str, payload: bytes) -> None:
         receive = self._ports.get(port)
@@ -93,4 +103,6 @@ class Network:
             return
         self.carried["delivered"] += 1
         self.carried["bytes"] += len(payload)
+        if self.heard is not None:
+            self.heard(port, topic)
         receive(topic, payload)

@@ -2,8 +2,10 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import structs
 
 from fedagent_agent.core.effects import Relink
 from fedagent_agent.core.reporting import Price, Readings
@@ -27,9 +29,18 @@ from fedagent_protocol.codec import (
     encode,
 )
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.messages import kind
+from fedagent_protocol.messages import (
+    AgentToEdge,
+    Chunk,
+    ContextReport,
+    EdgeToAgent,
+    TrainOrder,
+    UpdateOffer,
+    kind,
+)
 from fedagent_task.spec import Recipe
 
+from .air import Pipes
 from .kernel import Kernel
 from .wires import WAN, Wires, lan
 
@@ -46,6 +57,8 @@ class AgentRole:
     Attributes:
         edges: Ids of the edges it can see.
         slow_s: How long a training takes.
+        pipes: Its surroundings; without any, links take no time, and price and
+            training are always the same.
     """
 
     kernel: Kernel
@@ -55,6 +68,7 @@ class AgentRole:
     edges: tuple[str, ...]
     price_micro: int
     slow_s: float
+    pipes: Pipes | None = None
     runtime: AgentRuntime | None = None
 
     def start(self, checkpoint: Checkpoint) -> None:
@@ -71,10 +85,11 @@ class AgentRole:
             self.directory,
             settings,
             now=self.kernel.now,
-            pending_bytes=lambda _link: 0,
+            pending_bytes=self._pending_bytes,
             checkpoint=checkpoint,
         )
         self._perform(self.runtime.measured(Readings(compute=1.0), self.kernel.now))
+        self.sense()
         for edge in self.edges:
             self.wires.join(lan(edge), self.id)
             self._perform(self.runtime.link_up(lan(edge), self.kernel.now))
@@ -114,13 +129,72 @@ class AgentRole:
             self.wires.join(link, self.id)
             self._perform(self.runtime.link_up(link, self.kernel.now))
 
+    def sense(self) -> None:
+        """Read the instruments anew, and report to every edge, however little has changed."""
+        if self.runtime is None or self.pipes is None:
+            return
+        device, runtime = self.pipes.air.device(self.id), self.runtime
+        runtime.core.own.price = Price(base_micro=device.price_micro)
+        runtime.settings = replace(runtime.settings, slow_s=device.training_s)
+        sessions = list(runtime.core.sessions.values())
+        usual = [session.context_s for session in sessions]
+        for session in sessions:
+            session.context_s = 0.0  # a report is due
+        readings = Readings(compute=device.compute, willing=device.willing)
+        self._perform(runtime.measured(readings, self.kernel.now))
+        for session, seconds in zip(sessions, usual, strict=True):
+            session.context_s = seconds
+
+    def _pending_bytes(self, link: str) -> int:
+        if self.pipes is None:
+            return 0
+        now = self.kernel.now
+        return sum(self.pipes.busy(self.id, e, now, up=True) for e in self.edges if lan(e) == link)
+
+    def _as_shown(self, edge: str, message: AgentToEdge) -> AgentToEdge:
+        """Put what the instruments show into a report; what was measured in passing is less."""
+        if self.pipes is None:
+            return message
+        match message:
+            case ContextReport():
+                shown = dict(self.pipes.air.features(self.id, edge))
+                return structs.replace(message, features=shown)
+            case UpdateOffer() if message.context is not None:
+                shown = dict(self.pipes.air.features(self.id, edge))
+                return structs.replace(
+                    message, context=structs.replace(message.context, features=shown)
+                )
+            case _:
+                return message
+
+    def _seconds(self, edge: str, message: AgentToEdge) -> float:
+        """Return how long an update, or a part of it, takes beyond a message's delay."""
+        if self.pipes is None:
+            return 0.0
+        match message:
+            case UpdateOffer():
+                self.pipes.note(message.digest, message.size)
+                nbytes = len(message.first)
+            case Chunk():
+                nbytes = len(message.data)
+            case _:
+                return 0.0
+        now = self.kernel.now
+        return self.pipes.carry(self.id, edge, message.digest, nbytes, now, up=True)
+
     def _perform(self, outward: list[AgentOutward]) -> None:
         for effect in outward:
             match effect:
                 case AgentPublish():
-                    payload = encode(effect.message)
                     edge = topics.parse(effect.topic).edge
-                    self.wires.send(effect.link, edge, effect.topic, payload)
+                    message = self._as_shown(edge, effect.message)
+                    self.wires.send(
+                        effect.link,
+                        edge,
+                        effect.topic,
+                        encode(message),
+                        seconds=self._seconds(edge, message),
+                    )
                 case Subscribe():
                     self.wires.subscribe(effect.link, self.id, effect.topic)
                     self.wires.soon(self.id, self._subscribed(effect))
@@ -149,6 +223,7 @@ class EdgeRole:
     id: str
     directory: Path
     chunk_bytes: int
+    pipes: Pipes | None = None
     starts: int = 0
     reported: list[tuple[int, int, float]] = field(default_factory=list)
     runtime: EdgeRuntime | None = None
@@ -207,6 +282,17 @@ class EdgeRole:
             return
         self._perform(effects)
 
+    def _seconds(self, agent: str, message: EdgeToAgent) -> float:
+        """Return how long a model, or a part of it, takes beyond a message's delay."""
+        if self.pipes is None:
+            return 0.0
+        if isinstance(message, TrainOrder):
+            self.pipes.note(message.model, message.size)
+        if not isinstance(message, Chunk):
+            return 0.0
+        nbytes, now = len(message.data), self.kernel.now
+        return self.pipes.carry(agent, self.id, message.digest, nbytes, now, up=False)
+
     def _perform(self, outward: list[EdgeOutward]) -> None:
         for effect in outward:
             if self.runtime is None:
@@ -216,7 +302,8 @@ class EdgeRole:
                     payload = encode(effect.message)
                     if effect.agent:
                         topic = topics.agent_down(SITE, effect.agent, self.id, kind(effect.message))
-                        self.wires.send(lan(self.id), effect.agent, topic, payload)
+                        seconds = self._seconds(effect.agent, effect.message)
+                        self.wires.send(lan(self.id), effect.agent, topic, payload, seconds=seconds)
                     else:
                         self.wires.cast(lan(self.id), topics.edge_beacon(SITE, self.id), payload)
                 case SendCoordinator():
@@ -224,7 +311,10 @@ class EdgeRole:
                     self.wires.send(WAN, "coordinator", topic, encode(effect.message))
                 case PublishModel():
                     topic = topics.model(SITE, self.id, effect.digest)
-                    self.wires.publish(lan(self.id), topic, encode(effect.chunk))
+                    seconds_to = functools.partial(self._seconds, message=effect.chunk)
+                    self.wires.publish(
+                        lan(self.id), topic, encode(effect.chunk), seconds=seconds_to
+                    )
                 case Job():
                     result = effect.work()
                     self._perform(effect.done(result, self.kernel.now))
@@ -239,6 +329,8 @@ class CoordinatorRole:
     Attributes:
         events: Everything it said, over all its lives.
         done: Why the run ended, once it has.
+        opening: Told the number of a round that opens; returns how many seconds the edges
+            hear of it later.
     """
 
     kernel: Kernel
@@ -247,6 +339,7 @@ class CoordinatorRole:
     recipe: Recipe
     wait_edges: int
     wait_agents: int
+    opening: Callable[[int], float] = lambda _round: 0.0
     events: list[CoordinatorEvent] = field(default_factory=list)
     done: str = ""
     runtime: CoordinatorRuntime | None = None
@@ -306,9 +399,13 @@ class CoordinatorRole:
             assert self.runtime is not None
             match effect:
                 case CoordinatorPublish():
-                    edge = topics.parse(effect.topic).edge
-                    if edge:
-                        self.wires.send(WAN, edge, effect.topic, effect.payload)
+                    where = topics.parse(effect.topic)
+                    if where.edge:
+                        later = where.kind == "open"
+                        seconds = self.opening(self.runtime.engine.round) if later else 0.0
+                        self.wires.send(
+                            WAN, where.edge, effect.topic, effect.payload, seconds=seconds
+                        )
                     else:
                         self.wires.cast(WAN, effect.topic, effect.payload)
                 case Mark():

@@ -54,19 +54,28 @@ class Wires:
         """Hear it no more."""
         self._topics.get((broker, topic), {}).pop(member, None)
 
-    def send(self, broker: str, member: str, topic: str, payload: bytes) -> None:
-        """Send to one member."""
-        self.network.send(broker, f"{member}@{broker}", topic, payload)
+    def send(
+        self, broker: str, member: str, topic: str, payload: bytes, *, seconds: float = 0.0
+    ) -> None:
+        """Send to one member; it takes `seconds` longer than a message."""
+        self.network.send(broker, f"{member}@{broker}", topic, payload, seconds=seconds)
 
     def cast(self, broker: str, topic: str, payload: bytes) -> None:
         """Send to everybody on a broker."""
         for member in list(self._members.get(broker, {})):
             self.send(broker, member, topic, payload)
 
-    def publish(self, broker: str, topic: str, payload: bytes) -> None:
-        """Send to those who subscribed."""
+    def publish(
+        self,
+        broker: str,
+        topic: str,
+        payload: bytes,
+        *,
+        seconds: Callable[[str], float] = lambda _member: 0.0,
+    ) -> None:
+        """Send to those who subscribed; `seconds` says how much longer it takes to each."""
         for member in list(self._topics.get((broker, topic), {})):
-            self.send(broker, member, topic, payload)
+            self.send(broker, member, topic, payload, seconds=seconds(member))
 
     def soon(self, member: str, action: Callable[[], None]) -> None:
         """Let a member do something one network delay later."""

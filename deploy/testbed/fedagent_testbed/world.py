@@ -9,12 +9,14 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from fedagent_coordinator.reader import open_reader
 from fedagent_task.spec import Recipe
 
+from .air import Air, Pipes
 from .kernel import Faults, Kernel, Network
 from .node import Node
 from .roles import AgentRole, CoordinatorRole, EdgeRole
@@ -46,7 +48,7 @@ class Ending:
 
 
 class World:
-    """One coordinator, some edges, and agents that see all of them.
+    """One coordinator, some edges, and agents that see all of them, or some.
 
     Args:
         directory: Data directories are made below it.
@@ -54,6 +56,10 @@ class World:
         seed: Of delays, losses and their order.
         train_s: How long a training takes.
         chunk_bytes: Small, so that small models travel in several chunks.
+        air: Links with a rate, prices and devices, which change when a round opens; without
+            it all transfers take as long as a message, and `train_s` is how long a training
+            takes on average.
+        sees: The edges that an agent sees; all of them where it is not named.
     """
 
     def __init__(
@@ -67,6 +73,8 @@ class World:
         faults: Faults = CALM,
         train_s: float = 0.2,
         chunk_bytes: int = 1024,
+        air: Air | None = None,
+        sees: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
         self.kernel = Kernel()
         self.rng = np.random.default_rng(seed)
@@ -75,12 +83,19 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.directory = directory
         edge_ids = tuple(f"edge-{i}" for i in range(edges))
+        self._pipes = pipes = Pipes(air) if air is not None else None
         self.coordinator = CoordinatorRole(
-            self.kernel, self.wires, directory / "coordinator", recipe, edges, agents
+            self.kernel,
+            self.wires,
+            directory / "coordinator",
+            recipe,
+            edges,
+            agents,
+            opening=self._opening,
         )
         self._add("coordinator", self.coordinator)
         self.edges = {
-            name: EdgeRole(self.kernel, self.wires, name, directory / name, chunk_bytes)
+            name: EdgeRole(self.kernel, self.wires, name, directory / name, chunk_bytes, pipes)
             for name in edge_ids
         }
         self.agents = {
@@ -89,9 +104,10 @@ class World:
                 self.wires,
                 name,
                 directory / name,
-                edge_ids,
+                sees.get(name, edge_ids),
                 AGENT_PRICE_MICRO,
                 train_s * float(self.rng.uniform(0.5, 1.5)),
+                pipes,
             )
             for name in (f"agent-{i}" for i in range(agents))
         }
@@ -142,6 +158,17 @@ class World:
             paid=paid,
             spent_micro=report.settled_micro,
         )
+
+    def _opening(self, round_: int) -> float:
+        """Let the surroundings change, and hold the news back until all agents have said so."""
+        if self._pipes is None:
+            return 0.0
+        if self._pipes.air.begin(round_):
+            self._pipes.clear()
+            for name, agent in self.agents.items():
+                self.nodes[name].run(agent.sense)
+        faults = self.network.faults
+        return 2 * (faults.delay_s + faults.jitter_s)
 
     def _add(self, name: str, role: AgentRole | EdgeRole | CoordinatorRole) -> None:
         node = self.nodes[name] = Node(self.kernel, role)

@@ -33,7 +33,7 @@ class RadioWorld:
         self._recipe, self._seed = recipe, seed
         self._people = Population(recipe, seed)
         self._budget = np.full(recipe.edges, recipe.budget_micro, dtype=np.int64)
-        self._times: Times | None = None
+        self.times: Times | None = None
 
     def view(self, round_: int) -> RoundView:
         """Draw a round."""
@@ -48,7 +48,7 @@ class RadioWorld:
         down = band * np.log2(1.0 + snr * rng.exponential(size=len(place)))
         up = band * np.log2(1.0 + snr * rng.exponential(size=len(place)))
         true_compute = np.where(people.liar, compute / recipe.liars.factor, compute)
-        times = self._times = Times(
+        times = self.times = Times(
             dt_s=work.download_mbit * 1e6 / down,
             lc_s=(work.work / true_compute)[place],
             ut_s=work.upload_mbit * 1e6 / up,
@@ -58,12 +58,12 @@ class RadioWorld:
 
     def play(self, view: RoundView, pairs: IntArray) -> Feedback:
         """Say how these pairs ended."""
-        assert self._times is not None, "a round is seen before it is played"
+        assert self.times is not None, "a round is seen before it is played"
         rounds = self._recipe.rounds
         return outcome(
             view,
             pairs,
-            self._times,
+            self.times,
             min_updates=rounds.min_updates,
             max_wait_s=rounds.max_wait_s,
         )

@@ -54,7 +54,7 @@ class TraceWorld:
         self._start = rng.uniform(0.0, 1e5, pairs)
         self._rtt = _rtt_of(recipe.traces.rtt, pairs, rng)
         self._budget = np.full(recipe.edges, recipe.budget_micro, dtype=np.int64)
-        self._times: Times | None = None
+        self.times: Times | None = None
 
     def view(self, round_: int) -> RoundView:
         """Draw a round."""
@@ -71,7 +71,7 @@ class TraceWorld:
         lc = (work.work / true_compute)[place]
         dt = self._seconds(self._down, down, now) + rtt
         ut = self._seconds(self._up, up, now + dt + lc) + rtt
-        times = self._times = Times(dt, lc, ut)
+        times = self.times = Times(dt, lc, ut)
         features = np.stack(
             (
                 compute[place],
@@ -102,12 +102,12 @@ class TraceWorld:
 
     def play(self, view: RoundView, pairs: IntArray) -> Feedback:
         """Say how these pairs ended."""
-        assert self._times is not None, "a round is seen before it is played"
+        assert self.times is not None, "a round is seen before it is played"
         rounds = self._recipe.rounds
         return outcome(
             view,
             pairs,
-            self._times,
+            self.times,
             min_updates=rounds.min_updates,
             max_wait_s=rounds.max_wait_s,
         )

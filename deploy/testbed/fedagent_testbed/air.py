@@ -1,0 +1,77 @@
+"""What is around the nodes of a virtual world: links with a rate, and instruments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What an agent finds out about itself in a round.
+
+    Attributes:
+        training_s: How long a training takes.
+        compute: Cores' worth of processor that others leave free, as it says.
+        price_micro: What it asks for a round.
+        willing: Whether it may train.
+    """
+
+    training_s: float
+    compute: float = 1.0
+    price_micro: int = 0
+    willing: bool = True
+
+
+class Air(Protocol):
+    """The surroundings of all agents; they change when a round opens, and only then."""
+
+    def begin(self, round_: int) -> bool:
+        """Let a round open; False if nothing changes by that."""
+
+    def device(self, agent: str) -> Device:
+        """Return the state of an agent's device."""
+
+    def features(self, agent: str, edge: str) -> Mapping[str, float]:
+        """Return what the agent's instruments show of itself and of the path to an edge."""
+
+    def transfer_s(self, agent: str, edge: str, *, up: bool) -> float:
+        """Return how long a whole model, or a whole update, is on its way."""
+
+
+@dataclass(slots=True)
+class Pipes:
+    """Links that carry one transfer after the other, in each direction of each pair.
+
+    Only models and updates take time by their size, a whole one `Air.transfer_s`; other
+    messages pass beside them. What an earlier round has left in a pipe is not waited for:
+    nobody wants it any more.
+    """
+
+    air: Air
+    _until: dict[tuple[str, str, bool], float] = field(default_factory=dict)
+    _whole: dict[str, int] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Let a round begin with empty links."""
+        self._until.clear()
+        self._whole.clear()
+
+    def note(self, digest: str, size: int) -> None:
+        """Remember the size of a whole model or update."""
+        self._whole[digest] = size
+
+    def carry(
+        self, agent: str, edge: str, digest: str, nbytes: int, now: float, *, up: bool
+    ) -> float:
+        """Put bytes of a model or an update into a pipe; return seconds until the last is out."""
+        if not nbytes:
+            return 0.0
+        share = nbytes / self._whole.get(digest, nbytes)
+        key = (agent, edge, up)
+        begins = max(now, self._until.get(key, now))
+        self._until[key] = begins + share * self.air.transfer_s(agent, edge, up=up)
+        return self._until[key] - now
+
+    def busy(self, agent: str, edge: str, now: float, *, up: bool) -> bool:
+        """Tell whether something is under way."""
+        return self._until.get((agent, edge, up), now) > now

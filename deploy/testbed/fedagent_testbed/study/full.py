@@ -1,0 +1,274 @@
+"""A study with everything real but clocks, brokers and training: `play_full`.
+
+The round engine, the edges' rounds, the agents' sessions, the ledger and the policy run as
+they do in a live federation, in virtual time, under the links, prices and devices of a
+study's world. What differs from `play`, which computes a round at once:
+
+- every message takes some milliseconds, so that an update within that time of the deadline
+  may be late here and not there; and rounds last longer by that;
+- an agent that has the edge's model already does not fetch it again: after a round in which
+  the edge kept its model, or at another edge after a merge;
+- clients and edges have the indices in which they came, so that a policy breaks ties, and
+  uses its random numbers, otherwise;
+- agents train one order at a time and drop what nobody waits for any more.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+
+from fedagent_coordinator.policies import RoundView
+from fedagent_coordinator.policies.base import OPINIONS, TRUTH
+from fedagent_coordinator.reader import OutcomeRow, open_reader
+from fedagent_protocol.messages import Weighting
+from fedagent_task.errors import RecipeError
+from fedagent_task.spec import (
+    MICRO,
+    BudgetSpec,
+    LearnerSpec,
+    ModelSpec,
+    Params,
+    PolicySpec,
+    Recipe,
+    RoundsSpec,
+)
+from fedagent_testbed.air import Device
+from fedagent_testbed.kernel import Faults
+from fedagent_testbed.world import Ending
+from fedagent_testbed.world import World as Federation
+
+from .history import History
+from .play import make_policy, make_world, unmet
+from .spec import TestbedRecipe
+from .world import Times, World
+
+LAN = Faults(delay_s=0.001, jitter_s=0.0005)
+"""What a message takes beside the transfers; nothing is lost."""
+_MODEL = ModelSpec(kind="softmax", features=16, classes=2)
+_CHUNK_BYTES = 16 * 1024
+
+
+@runtime_checkable
+class Linked(World, Protocol):
+    """A world whose pairs have a download, a computation and an upload."""
+
+    @property
+    def times(self) -> Times | None:
+        """Stages of every pair of the last view."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FullRun:
+    """What a run of the whole federation left behind.
+
+    Attributes:
+        history: Round by round, as of `play`; without accuracies.
+        ending: How the run ended, and whether the ledger balances.
+        outcomes: How every ordered agent ended, by the books.
+        failed: (round, edge) of edges that kept their model.
+        fetched: (round, agent, edge) of models that were sent for, in whole or in part.
+        digest: Of all messages that arrived, with time, place and topic, in their order.
+    """
+
+    history: History
+    ending: Ending
+    outcomes: tuple[OutcomeRow, ...]
+    failed: frozenset[tuple[int, str]]
+    fetched: frozenset[tuple[int, str, str]]
+    digest: str
+
+
+class StudyAir:
+    """Surroundings as a study's world draws them, round by round.
+
+    Agent and edge `i` are ``agent-i`` and ``edge-i``.
+
+    Attributes:
+        view, times: The round that is open.
+        fetched: (round, agent, edge) of downloads.
+    """
+
+    def __init__(self, world: Linked) -> None:
+        self._world = world
+        self._round = 0
+        self._rows: dict[tuple[int, int], int] = {}
+        self.fetched: set[tuple[int, str, str]] = set()
+        self.view: RoundView
+        self.times: Times
+        self.begin(1)
+
+    def begin(self, round_: int) -> bool:
+        """Draw a round; False if it is drawn already."""
+        if round_ <= self._round:
+            return False
+        # A world is seen round by round, also those that the engine leaves out.
+        for t in range(self._round + 1, round_ + 1):
+            self.view = self._world.view(t)
+        times = self._world.times
+        assert times is not None, "the world was seen"
+        self._round, self.times = round_, times
+        pairs = zip(self.view.pair_client.tolist(), self.view.pair_edge.tolist(), strict=True)
+        self._rows = {pair: row for row, pair in enumerate(pairs)}
+        return True
+
+    def sees(self) -> dict[str, tuple[str, ...]]:
+        """Return the edges that each agent sees."""
+        seen: dict[str, tuple[str, ...]] = {}
+        for client, edge in self._rows:
+            agent = f"agent-{client}"
+            seen[agent] = (*seen.get(agent, ()), f"edge-{edge}")
+        return seen
+
+    def row(self, agent: str, edge: str) -> int:
+        """Return the pair of the view."""
+        return self._rows[index(agent), index(edge)]
+
+    def device(self, agent: str) -> Device:
+        """Return what an agent is able to, and asks for."""
+        client = index(agent)
+        first = int(np.argmax(self.view.pair_client == client))
+        return Device(
+            training_s=float(self.times.lc_s[first]),
+            price_micro=int(self.view.client_price[client]),
+            willing=bool(self.view.client_available[client]),
+        )
+
+    def features(self, agent: str, edge: str) -> Mapping[str, float]:
+        """Return the features of a pair."""
+        values = self.view.pair_features[self.row(agent, edge)].tolist()
+        return dict(zip(self.view.feature_names, values, strict=True))
+
+    def transfer_s(self, agent: str, edge: str, *, up: bool) -> float:
+        """Return how long the link of a pair takes for a whole model."""
+        if not up:
+            self.fetched.add((self._round, agent, edge))
+        stage = self.times.ut_s if up else self.times.dt_s
+        return float(stage[self.row(agent, edge)])
+
+
+def index(name: str) -> int:
+    """Return i of ``agent-i`` or ``edge-i``."""
+    return int(name.rpartition("-")[2])
+
+
+def unmet_full(recipe: TestbedRecipe, name: str) -> str:
+    """Return why a policy cannot run on a recipe with the whole federation, or "".
+
+    Raises:
+        PolicyError: There is no such policy, or a parameter is wrong.
+    """
+    if recipe.world not in {"radio", "traces"}:
+        return f"needs links, which the {recipe.world} world does not have"
+    if recipe.churn.share:
+        return "cannot replace agents in mid run (churn.share)"
+    if make_policy(recipe, name).needs & {TRUTH, OPINIONS}:
+        return "needs what no live coordinator knows"
+    return unmet(recipe, name)
+
+
+def play_full(
+    recipe: TestbedRecipe, policy: str, seed: int, rounds: int, directory: Path
+) -> FullRun:
+    """Run a policy for some rounds in a whole federation in virtual time.
+
+    Deterministic by seed, the order of all messages included; only the run's id is new.
+
+    Args:
+        recipe: The study; its training is left out.
+        policy: The policy.
+        seed: Of the world, the delays and the policy.
+        rounds: How many, instead of the recipe's.
+        directory: Empty; the data directories of all nodes are made in it.
+
+    Raises:
+        PolicyError: The policy fails, or a parameter is wrong.
+        RecipeError: The policy cannot run on this recipe, or not in a federation.
+    """
+    if why := unmet_full(recipe, policy):
+        raise RecipeError("policy", f"{policy} {why}", "take another policy, or change the recipe")
+    world = make_world(recipe, seed)
+    assert isinstance(world, Linked)
+    air = StudyAir(world)
+    federation = Federation(
+        directory,
+        live_recipe(recipe, policy, seed, rounds),
+        seed=seed,
+        edges=recipe.edges,
+        agents=recipe.clients,
+        faults=LAN,
+        chunk_bytes=_CHUNK_BYTES,
+        air=air,
+        sees=air.sees(),
+    )
+    messages = hashlib.sha256()
+
+    def hear(port: str, topic: str) -> None:
+        messages.update(f"{federation.kernel.now:.9f} {port} {topic}\n".encode())
+
+    federation.network.heard = hear
+    longest = max(recipe.rounds.deadline_s, recipe.rounds.max_wait_s) + 10.0
+    ending = federation.run(seconds=60.0 + rounds * longest)
+    history, outcomes, failed = _read(directory / "coordinator", policy, seed, rounds)
+    fetched = frozenset(air.fetched)
+    return FullRun(history, ending, outcomes, failed, fetched, messages.hexdigest())
+
+
+def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> Recipe:
+    """Return a study as the recipe of a live run, without training.
+
+    Raises:
+        RecipeError: The policy's parameters are no text, numbers or lists of them.
+    """
+    limits = recipe.rounds
+    try:
+        params = msgspec.convert(recipe.policies.get(policy, {}), Params)
+    except msgspec.ValidationError as error:
+        raise RecipeError(f"policies.{policy}", str(error), "see docs/recipe.md") from error
+    return Recipe(
+        name="study",
+        seed=seed,
+        model=_MODEL,
+        learner=LearnerSpec(name="none"),
+        rounds=RoundsSpec(
+            count=rounds,
+            deadline_s=limits.deadline_s,
+            max_wait_s=max(limits.deadline_s, limits.max_wait_s),
+            min_updates=limits.min_updates,
+            merge_every=limits.merge_every,
+            weighting=Weighting.UNIFORM,
+        ),
+        budget=BudgetSpec(per_edge_micro=recipe.budget_micro),
+        policy=PolicySpec(name=policy, params=params),
+    )
+
+
+def _read(
+    directory: Path, policy: str, seed: int, rounds: int
+) -> tuple[History, tuple[OutcomeRow, ...], frozenset[tuple[int, str]]]:
+    """Read a run out of the coordinator's books."""
+    with open_reader(directory) as read:
+        run = read.run()
+        outcomes = tuple(read.outcomes(run.run_id))
+        failed = frozenset(
+            (row.round, row.edge_id) for row in read.edge_results(run.run_id) if row.failed
+        )
+        trained_ms = {row.round: row.timing_ms.get("train", 0.0) for row in read.rounds(run.run_id)}
+    history = History.empty(policy, seed, rounds)
+    history.decide_ms[:] = math.nan  # virtual time stands still while a policy thinks
+    clients = 1 + max((index(row.agent) for row in outcomes), default=-1)
+    history.counts = np.zeros(clients, dtype=np.int64)
+    for number, ms in trained_ms.items():
+        history.seconds[number - 1] = ms / 1000
+    for row in outcomes:
+        at = row.round - 1
+        history.selected[at] += 1
+        history.wins[at] += row.in_time
+        history.spent[at] += row.paid_micro / MICRO
+        history.counts[index(row.agent)] += 1
+    return history, outcomes, failed

@@ -1,0 +1,306 @@
+"""The whole federation under a study's links: what it decides, how rounds end, what it pays.
+
+Rounds are compared with the rule of `outcome` on the same drawn times. An edge may wait a
+twentieth of a second for agents that need no model, and every message takes a moment.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator import policies
+from fedagent_coordinator.policies import (
+    Feedback,
+    Purpose,
+    RoundView,
+    Selection,
+    SelectionPolicy,
+    round_rng,
+)
+from fedagent_coordinator.policies.base import State
+from fedagent_task.errors import RecipeError
+from fedagent_testbed.air import Device, Pipes
+from fedagent_testbed.study import History, load_recipe, make_world, play
+from fedagent_testbed.study import TestbedRecipe as Study
+from fedagent_testbed.study.full import FullRun, StudyAir, index, play_full
+from fedagent_testbed.study.radio import RadioWorld
+from fedagent_testbed.study.world import Times, outcome
+
+SLACK_S = 0.08
+SMALL = ("clients=6", "edges=2", "budget.per_edge=6", "rounds.count=12")
+ROUNDS = 12
+
+
+def small(*sets: str) -> Study:
+    return load_recipe("cocs-decisions", (*SMALL, *sets))
+
+
+def expected(recipe: Study, run: FullRun, seed: int) -> dict[int, tuple[Feedback, list[str]]]:
+    """Return how the rule ends the rounds that were ordered, and who stands in which row."""
+    world, found = make_world(recipe, seed), {}
+    assert isinstance(world, RadioWorld)
+    for t in range(1, ROUNDS + 1):
+        view, rows = world.view(t), [row for row in run.outcomes if row.round == t]
+        times = world.times
+        assert times is not None
+        at = {pair: k for k, pair in enumerate(zip(view.pair_client, view.pair_edge, strict=True))}
+        pairs = np.array([at[index(r.agent), index(r.edge_id)] for r in rows], dtype=np.int64)
+        dt_s = times.dt_s.copy()
+        for row, pair in zip(rows, pairs.tolist(), strict=True):
+            if (t, row.agent, row.edge_id) not in run.fetched:
+                dt_s[pair] = 0.0
+        limits = recipe.rounds
+        feedback = outcome(
+            view,
+            pairs,
+            Times(dt_s, times.lc_s, times.ut_s),
+            min_updates=limits.min_updates,
+            max_wait_s=limits.max_wait_s,
+        )
+        found[t] = feedback, [row.agent for row in rows]
+    return found
+
+
+def unsure(recipe: Study, feedback: Feedback) -> np.ndarray:
+    """Return bool[S]: pairs at edges where some update came close to a limit."""
+    limits = recipe.rounds
+    close = np.zeros(len(feedback.pairs), dtype=np.bool_)
+    for limit in (limits.deadline_s, limits.max_wait_s):
+        close |= (feedback.tau_s <= limit) & (feedback.tau_s > limit - SLACK_S) & feedback.X
+        close |= (feedback.tau_s < limit) & (feedback.tau_s > limit - SLACK_S) & ~feedback.censored
+    edge = feedback.view.pair_edge[feedback.pairs]
+    return np.isin(edge, edge[close])
+
+
+@pytest.mark.parametrize(
+    ("policy", "sets"),
+    [
+        ("cheapest", ()),
+        ("random", ("rounds.min_updates=2",)),
+        ("linucb", ("radio.noise_dbm_hz=-160", "rounds.merge_every=3")),
+        ("adaptive", ("links.visible=1", "liars.share=0.3")),
+    ],
+)
+def test_a_live_round_ends_by_the_rule(tmp_path: Path, policy: str, sets: tuple[str, ...]) -> None:
+    recipe = small(*sets)
+    run = play_full(recipe, policy, 4, ROUNDS, tmp_path)
+    assert run.ending.reason == "rounds"
+    rows, sure = {(row.round, row.agent): row for row in run.outcomes}, 0
+    for t, (feedback, agents) in expected(recipe, run, 4).items():
+        for k, agent in enumerate(agents):
+            if unsure(recipe, feedback)[k]:
+                continue
+            row, sure = rows[t, agent], sure + 1
+            assert row.in_time == feedback.X[k], row
+            assert row.censored == feedback.censored[k], row
+            assert bool(row.paid_micro) == (not feedback.void[k]), row
+            if (t, row.edge_id) not in run.failed:
+                assert row.used == feedback.used[k], row
+            assert 0 <= row.tau_s - feedback.tau_s[k] < SLACK_S, row
+            if not row.censored:
+                assert row.lc_s == pytest.approx(feedback.lc_s[k], abs=0.002)
+    assert sure > 0.8 * len(run.outcomes) > 0
+    assert {row.in_time for row in run.outcomes} == {True, False}
+
+
+class Spy:
+    """A policy that lets another decide, and remembers."""
+
+    def __init__(self, inner: SelectionPolicy) -> None:
+        self._inner = inner
+        self.needs = inner.needs
+        self.seen: list[tuple[RoundView, Selection]] = []
+        self.learnt: list[Feedback] = []
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        selection = self._inner.select(view, rng)
+        self.seen.append((view, selection))
+        return selection
+
+    def learn(self, feedback: Feedback) -> None:
+        self.learnt.append(feedback)
+        self._inner.learn(feedback)
+
+    def state(self) -> State:
+        return self._inner.state()
+
+    def restore(self, state: State) -> None:
+        self._inner.restore(state)
+
+
+@pytest.fixture
+def spies(monkeypatch: pytest.MonkeyPatch) -> list[Spy]:
+    made: list[Spy] = []
+    create = policies.create
+
+    def spied(name: str, **parameters: object) -> Spy:
+        made.append(Spy(create(name, **parameters)))
+        return made[-1]
+
+    monkeypatch.setattr("fedagent_coordinator.policies.create", spied)
+    return made
+
+
+@pytest.mark.parametrize("policy", ["random", "linucb", "adaptive"])
+def test_the_live_engine_decides_what_the_policy_would(
+    tmp_path: Path, spies: list[Spy], policy: str
+) -> None:
+    recipe = small("links.visible=1", "edges=3")
+    run = play_full(recipe, policy, 2, ROUNDS, tmp_path)
+    spy = spies[-1]
+    assert len(spy.seen) == len(spy.learnt) == ROUNDS
+    world = make_world(recipe, 2)
+    again = policies.create(policy)
+    for t, ((view, selection), feedback) in enumerate(
+        zip(spy.seen, spy.learnt, strict=True), start=1
+    ):
+        assert described(view) == described(world.view(t))
+        same = again.select(view, round_rng(2, t, Purpose.SELECT))
+        assert same.pairs.tolist() == selection.pairs.tolist()
+        assert feedback.pairs.tolist() == selection.pairs.tolist()
+        again.learn(feedback)
+    assert run.history.selected.tolist() == [len(s.pairs) for _, s in spy.seen]
+
+
+def described(view: RoundView) -> list[tuple[object, ...]]:
+    """Return features and price of every pair, whatever the indices."""
+    prices = view.client_price[view.pair_client]
+    assert view.feature_names == ("bandwidth_hz", "compute", "distance_km", "download_bps")
+    return sorted(
+        (*features, price)
+        for features, price in zip(view.pair_features.tolist(), prices.tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("policy", ["cheapest", "linucb"])
+def test_where_nothing_is_tied_the_study_is_the_live_run(tmp_path: Path, policy: str) -> None:
+    recipe = small("links.visible=1", "edges=2", "radio.noise_dbm_hz=-170")
+    live = play_full(recipe, policy, 3, ROUNDS, tmp_path).history
+    fast = play(recipe, policy, 3)
+    assert live.selected.tolist() == fast.selected.tolist()
+    assert live.wins.tolist() == fast.wins.tolist()
+    assert live.spent == pytest.approx(fast.spent)
+    assert live.counts.tolist() == fast.counts[: len(live.counts)].tolist()
+    assert (live.seconds - fast.seconds >= 0).all()
+    assert (live.seconds - fast.seconds < SLACK_S).all()
+    assert 0 < live.wins.sum() < live.selected.sum()
+
+
+def test_the_ledger_balances_and_never_overspends(tmp_path: Path) -> None:
+    recipe = small("budget.per_edge=4", "radio.noise_dbm_hz=-160")
+    run = play_full(recipe, "random", 5, ROUNDS, tmp_path)
+    assert run.ending.balanced, run.ending.problems
+    reserved: dict[tuple[int, str], int] = defaultdict(int)
+    for row in run.outcomes:
+        reserved[row.round, row.edge_id] += row.price_micro
+        assert row.paid_micro in {0, row.price_micro}
+        assert bool(row.paid_micro) == (row.status in {"arrived", "late"})
+    assert max(reserved.values()) <= recipe.budget_micro
+    assert run.ending.spent_micro == sum(row.paid_micro for row in run.outcomes)
+    assert run.history.spent.sum() * 1e6 == pytest.approx(run.ending.spent_micro)
+    clients = [(row.round, row.agent) for row in run.outcomes]
+    assert len(set(clients)) == len(clients), "somebody trained twice in a round"
+    prices = make_world(recipe, 5).view(1).client_price
+    for row in run.outcomes:
+        assert row.round > 1 or row.price_micro == prices[index(row.agent)]
+
+
+def test_a_seed_is_a_run_in_every_message(tmp_path: Path) -> None:
+    recipe = small()
+    runs = [
+        play_full(recipe, "random", seed, 5, tmp_path / str(k)) for k, seed in enumerate((1, 1, 2))
+    ]
+    assert runs[0].digest == runs[1].digest != runs[2].digest
+    assert runs[0].outcomes == runs[1].outcomes != runs[2].outcomes
+    assert runs[0].ending == runs[1].ending
+    same(runs[0].history, runs[1].history)
+
+
+def same(one: History, two: History) -> None:
+    for name in ("wins", "selected", "spent", "seconds", "counts"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+
+
+def test_models_in_chunks_take_as_long_as_whole_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = small("rounds.min_updates=6", "rounds.max_wait_s=30", "clients=3", "edges=1")
+    whole = play_full(recipe, "cheapest", 1, 3, tmp_path / "whole")
+    monkeypatch.setattr("fedagent_testbed.study.full._CHUNK_BYTES", 128)
+    parts = play_full(recipe, "cheapest", 1, 3, tmp_path / "parts")
+    assert [row.agent for row in whole.outcomes] == [row.agent for row in parts.outcomes]
+    for one, two in zip(whole.outcomes, parts.outcomes, strict=True):
+        if not one.censored:
+            assert two.tau_s == pytest.approx(one.tau_s, abs=2 * SLACK_S)
+
+
+@pytest.mark.parametrize(
+    ("sets", "policy", "words"),
+    [
+        (("churn.share=0.1",), "random", "churn.share"),
+        (("world=open", "edges=1"), "random", "links"),
+        ((), "oracle", "no live coordinator"),
+        ((), "bp-ucb", "no live coordinator"),
+    ],
+)
+def test_what_cannot_be_live_is_said(
+    tmp_path: Path, sets: tuple[str, ...], policy: str, words: str
+) -> None:
+    with pytest.raises(RecipeError, match=words):
+        play_full(small(*sets), policy, 1, 2, tmp_path)
+
+
+class Slow:
+    """Surroundings in which a whole model takes ten seconds, and an update four."""
+
+    def begin(self, round_: int) -> bool:
+        return round_ > 1
+
+    def device(self, agent: str) -> Device:
+        return Device(training_s=len(agent))
+
+    def features(self, agent: str, edge: str) -> dict[str, float]:
+        return {agent: 1.0, edge: 2.0}
+
+    def transfer_s(self, agent: str, edge: str, *, up: bool) -> float:
+        return 4.0 if up else 10.0
+
+
+def test_a_pipe_carries_one_thing_after_the_other() -> None:
+    pipes = Pipes(Slow())
+    pipes.note("model", 1000)
+
+    def down(nbytes: int, now: float) -> float:
+        return pipes.carry("a", "e", "model", nbytes, now, up=False)
+
+    assert down(500, 100.0) == 5.0
+    assert down(250, 101.0) == 6.5
+    assert down(250, 200.0) == 2.5
+    assert pipes.carry("a", "e", "update", 7, 200.0, up=True) == 4.0
+    assert pipes.carry("b", "e", "model", 1000, 200.0, up=False) == 10.0
+    assert pipes.carry("a", "e", "update", 0, 200.0, up=True) == 0.0
+    assert pipes.busy("a", "e", 203.9, up=True)
+    assert not pipes.busy("a", "e", 204.0, up=True)
+    pipes.clear()
+    assert not pipes.busy("b", "e", 201.0, up=False)
+
+
+def test_the_air_is_the_worlds_and_changes_with_the_round() -> None:
+    recipe = small("links.visible=1")
+    air, world = StudyAir(RadioWorld(recipe, 1)), RadioWorld(recipe, 1)
+    view = world.view(1)
+    assert not air.begin(1)
+    for k, (client, edge) in enumerate(zip(view.pair_client, view.pair_edge, strict=True)):
+        agent, at = f"agent-{client}", f"edge-{edge}"
+        assert air.sees()[agent] == (at,)
+        assert air.features(agent, at)["compute"] == view.feature("compute")[k]
+        assert air.device(agent).price_micro == view.client_price[client]
+        assert world.times is not None
+        assert air.transfer_s(agent, at, up=True) == world.times.ut_s[k]
+    before = air.device("agent-0")
+    assert air.begin(3)
+    world.view(2)
+    assert air.view.client_price.tolist() == world.view(3).client_price.tolist()
+    assert air.device("agent-0") != before
