@@ -10,7 +10,9 @@ study's world. What differs from `play`, which computes a round at once:
   the edge kept its model, or at another edge after a merge;
 - clients and edges have the indices in which they came, so that a policy breaks ties, and
   uses its random numbers, otherwise;
-- agents train one order at a time and drop what nobody waits for any more.
+- agents train one order at a time and drop what nobody waits for any more;
+- an edge begins to send its model when all it ordered have asked for it, or a twentieth of
+  a second after the order.
 """
 
 import hashlib
