@@ -39,7 +39,7 @@ def test_two_processes_find_what_one_finds() -> None:
     assert one.seeds == (3, 4)
     assert list(one.histories) == ["cheapest", "adaptive"]
     everybody = ("adaptive", "cheapest", "oracle", "oracle-p")
-    assert sorted(seen) == [(name, seed) for name in everybody for seed in (3, 4)]
+    assert sorted(seen) == [(name, seed, 8) for name in everybody for seed in (3, 4)]
 
 
 class Here:
