@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.__main__ import EXIT_CODES
+from fedagent_coordinator.exits import EXIT_CODES
 from fedagent_coordinator.errors import ModelLostError, ParameterError, UnknownNameError
 
 from .harness import Site, recipe, toy_edges
