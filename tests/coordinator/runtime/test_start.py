@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.exits import EXIT_CODES
 from fedagent_coordinator.errors import ModelLostError, ParameterError, UnknownNameError
+from fedagent_coordinator.exits import EXIT_CODES
 
 from .harness import Site, recipe, toy_edges
 

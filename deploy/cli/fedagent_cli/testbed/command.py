@@ -44,7 +44,10 @@ def mount(app: typer.Typer, *, panel: str) -> None:
     for command, lines in (
         (
             run,
-            ("fedagent testbed run cocs-decisions", "fedagent testbed run gda-mnist --policy ucb"),
+            (
+                "fedagent testbed run cocs-decisions",
+                "fedagent testbed run cocs-decisions --full --set clients=8 --set rounds.count=30",
+            ),
         ),
         (
             compare,
@@ -67,6 +70,14 @@ def run(
         str | None, typer.Option(help="Who decides.", show_default="the recipe's")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the world and of the policy.")] = 0,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Whole federation: engine, edges, agents, ledger and every message, in "
+            "virtual time. Slower; without training.",
+        ),
+    ] = False,
     sets: Sets = None,
     plot: Plot = None,
     as_json: options.AsJson = False,
@@ -74,6 +85,11 @@ def run(
     """Run one policy on one seed, and the oracles beside it where there are any."""
     made = _recipe(recipe, sets)
     name = policy or made.policy
+    if full:
+        from .full import show_full  # noqa: PLC0415 - heavy imports
+
+        show_full(made, name, seed, as_json=as_json)
+        return
     result = _compared(made, [name], seeds=1, first_seed=seed, jobs=1, ray=None, quiet=as_json)
     _show(result, plot, as_json=as_json)
 

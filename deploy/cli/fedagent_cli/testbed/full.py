@@ -1,0 +1,56 @@
+"""`fedagent testbed run --full`: one policy through a whole federation in virtual time."""
+
+import tempfile
+from pathlib import Path
+
+from fedagent_cli.errors import MissingError, UnbalancedError, UsageError
+from fedagent_cli.output import credits_text, emit, say
+from fedagent_coordinator.errors import PolicyError
+from fedagent_task.errors import DatasetError, RecipeError
+from fedagent_testbed.study import TestbedRecipe
+from fedagent_testbed.study.full import play_full
+from fedagent_testbed.study.history import jain
+
+
+def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -> None:
+    """Run, and tell what the books of the run say.
+
+    Raises:
+        UsageError: The policy or the recipe cannot be played by a whole federation.
+        MissingError: The recipe's data are not there.
+        UnbalancedError: The ledger does not add up.
+    """
+    rounds = recipe.rounds.count
+    try:
+        with tempfile.TemporaryDirectory(prefix="fedagent-full-") as folder:
+            run = play_full(recipe, policy, seed, rounds, Path(folder))
+    except DatasetError as error:
+        raise MissingError(str(error)) from error
+    except (PolicyError, RecipeError) as error:
+        raise UsageError(str(error)) from error
+    history, ending = run.history, run.ending
+    record = {
+        "recipe": recipe.name,
+        "policy": policy,
+        "seed": seed,
+        "rounds_done": ending.rounds_done,
+        "end_reason": ending.reason,
+        "utility": float(history.utility(recipe.utility).sum()),
+        "selected": int(history.selected.sum()),
+        "seconds_per_round": float(history.seconds.mean()),
+        "jain": jain(history.rates()),
+        "spent": ending.spent_micro,
+        "ledger_balanced": ending.balanced,
+        "messages": run.digest,
+    }
+    if as_json:
+        emit(record)
+    else:
+        say(f"{recipe.name}: {policy}, seed {seed}, {ending.rounds_done} of {rounds} rounds")
+        say(f"utility   {record['utility']:g} of {record['selected']} orders")
+        say(f"round     {record['seconds_per_round']:.2f} virtual seconds")
+        balanced = "balanced" if ending.balanced else "NOT BALANCED"
+        say(f"spent     {credits_text(ending.spent_micro)} credits, ledger {balanced}")
+        say(f"messages  {run.digest[:16]} (the same for the same seed)")
+    if not ending.balanced:
+        raise UnbalancedError("; ".join(ending.problems) or "the ledger does not balance")
