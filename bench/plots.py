@@ -1,0 +1,244 @@
+"""Draw where the papers' constants fail: the SVG files of `docs/policies/img`.
+
+Needs matplotlib (extra `report`). The same seeds give the same bytes; the whole takes
+about four minutes on two cores. The numbers go to `figures.json` beside the pictures.
+
+python -m bench.plots                   # all
+python -m bench.plots --only rbcs-f     # one of cocs, quick-init, placement, rbcs-f
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedagent_testbed.study import History
+
+from . import failures
+from .failures import Rents, Slots
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FOLDER = Path(__file__).parents[1] / "docs" / "policies" / "img"
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedagent-policies",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+}
+GREY, BLUE, RED, GREEN, ORANGE, PURPLE = (
+    *("#777777", "#1f77b4", "#d62728", "#2ca02c"),
+    *("#ff7f0e", "#9467bd"),
+)
+STYLES = {
+    "oracle-p": (GREY, "--"),
+    "adaptive": (BLUE, "-"),
+    "linucb": (PURPLE, "-"),
+    "cocs": (GREEN, "-"),
+    "cocs-paper": (RED, "-"),
+    "cheapest": (ORANGE, "--"),
+    "quick-init-ucb-paper": (RED, "-"),
+    "quick-init-ucb": (BLUE, "-"),
+    "random": (ORANGE, "--"),
+    "budgeted-ucb-paper": (RED, "-"),
+    "budgeted-ucb": (BLUE, "-"),
+}
+EVERY = 20
+"""Points of a curve that are drawn: every twentieth, which nobody sees and keeps files small."""
+WINDOW = 20
+BUDGET = 300.0
+PLACED = ("budgeted-ucb-paper", "budgeted-ucb", "random", "min-trans", "min-cost")
+Numbers = dict[str, object]
+
+
+def cocs(runs: dict[int, dict[str, list[History]]]) -> tuple["Figure", Numbers]:
+    """Cumulative successes of the policies of COCS, a panel per noise density."""
+    figure, panels = _figure(len(runs))
+    numbers: Numbers = {}
+    for axes, (noise, by_name) in zip(panels, runs.items(), strict=True):
+        curves = {
+            name: np.mean([run.wins.cumsum() for run in histories], axis=0)
+            for name, histories in by_name.items()
+        }
+        for name, curve in sorted(curves.items(), key=lambda item: -item[1][-1]):
+            colour, line = STYLES[name]
+            at = np.append(np.arange(0, len(curve) - 1, EVERY), len(curve) - 1)
+            axes.plot(at + 1, curve[at], line, color=colour, label=f"{name} {curve[-1]:.0f}")
+        axes.set_title(f"noise {noise} dBm/Hz")
+        axes.set_xlabel("round")
+        axes.set_ylabel("updates in time, cumulative")
+        axes.legend(loc="upper left")
+        numbers[str(noise)] = {
+            name: {
+                "successes": round(float(curve[-1]), 1),
+                "explored_rounds": float(np.mean([run.explored for run in by_name[name]])),
+            }
+            for name, curve in curves.items()
+        }
+    return figure, numbers
+
+
+def quick_init(runs: dict[str, list[Slots]]) -> tuple["Figure", Numbers]:
+    """Slots that replay a set, and what the sets are worth."""
+    figure, (left, right) = _figure(2)
+    numbers: Numbers = {}
+    for name, several in runs.items():
+        colour, line = STYLES[name]
+        replays = np.mean([run.replays for run in several], axis=0)
+        reward = np.mean([run.reward for run in several], axis=0)
+        smooth = np.convolve(reward, np.ones(WINDOW) / WINDOW, mode="valid")
+        slot = np.arange(1, len(replays) + 1)
+        left.plot(slot[::EVERY], replays[::EVERY], line, color=colour, label=name)
+        right.plot(slot[WINDOW - 1 :: EVERY], smooth[::EVERY], line, color=colour, label=name)
+        numbers[name] = {
+            "replays": round(float(replays[-1]), 1),
+            "worth_last_50": round(float(reward[-50:].mean()), 3),
+        }
+    best = float(np.mean([run.best for run in runs["random"]]))
+    right.axhline(best, color=GREY, linestyle=":")
+    right.annotate("best set", (1, best), (0, -10), textcoords="offset points", color=GREY)
+    left.set_ylabel("slots that replayed a set, cumulative")
+    right.set_ylabel(f"worth of the set, mean of {WINDOW} slots")
+    for axes in (left, right):
+        axes.set_xlabel("slot")
+    left.legend(loc="upper left")
+    right.set_ylim(top=best + 0.02)
+    numbers["best"] = round(best, 3)
+    return figure, numbers
+
+
+def placed(free: dict[str, list[Rents]], bound: dict[str, list[Rents]]) -> tuple["Figure", Numbers]:
+    """Rounds at each edge, and what a budget pays for."""
+    figure, (left, right) = _figure(2)
+    numbers: Numbers = {}
+    wide = 0.8 / 2
+    for place, name in enumerate(PLACED[:2]):
+        plays = np.mean([run.plays[run.order] for run in free[name]], axis=0)
+        at = np.arange(1, len(plays) + 1) + (place - 0.5) * wide
+        left.bar(at, plays, wide, color=STYLES[name][0], label=name)
+        spread = [int(np.ptp(run.plays)) for run in free[name]]
+        numbers[name] = {"plays": plays.round(1).tolist(), "widest_gap": max(spread)}
+    left.set_xlabel("edge, by mean cost, best first")
+    left.set_ylabel(f"rounds of {failures.RENTED_ROUNDS}")
+    left.legend()
+    paid: dict[str, object] = {}
+    for name, several in bound.items():
+        rounds = float(np.mean([len(run.psi) for run in several]))
+        psi = float(np.mean([run.psi.mean() for run in several]))
+        right.plot([rounds], [psi], "o", color=STYLES.get(name, (GREEN, ""))[0])
+        below = -4 if name == "random" else 5
+        right.annotate(name, (rounds, psi), (6, below), textcoords="offset points")
+        paid[name] = {"rounds": round(rounds), "psi_s": round(psi, 2)}
+    right.set_xlabel(f"rounds paid by {BUDGET:.0f} greatest rents")
+    right.set_ylabel("mean cost of a round, s")
+    right.set_xlim(left=0, right=2600)
+    right.set_ylim(bottom=0, top=6)
+    return figure, numbers | {"paid": paid}
+
+
+def rbcs(
+    curve: dict[int, tuple[float, float]], others: dict[str, tuple[float, float]], beta: float
+) -> tuple["Figure", Numbers]:
+    """Seconds per round against the smallest selection rate, for growing V."""
+    figure, (axes,) = _figure(1)
+    seconds, rate = np.array(list(curve.values())).T
+    axes.plot(seconds, rate, "o-", color=BLUE, label="rbcs-f, V as written")
+    for v, point in curve.items():
+        axes.annotate(str(v), point, (4, -11), textcoords="offset points", color=BLUE)
+    for name, point in others.items():
+        axes.plot(*point, "o", color=ORANGE)
+        axes.annotate(
+            name, point, (-2, 7), textcoords="offset points", rotation=45 * (name != "random")
+        )
+    axes.axhline(beta, color=GREY, linestyle=":", label=f"beta {beta:g}, the guaranteed rate")
+    axes.set_xlabel("seconds per round")
+    axes.set_ylabel("smallest selection rate")
+    axes.set_xlim(left=0)
+    axes.set_xlim(right=17)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.3))
+    numbers: Numbers = {f"V={v}": _point(*point) for v, point in curve.items()}
+    return figure, numbers | {name: _point(*point) for name, point in others.items()}
+
+
+def write(name: str, draw: Callable[[], tuple["Figure", Numbers]], folder: Path) -> None:
+    """Draw and save a picture, and its numbers in `figures.json`."""
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
+        figure, numbers = draw()
+        figure.savefig(folder / f"{name}.svg", format="svg", metadata={"Date": None})
+    path = folder / "figures.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known[name] = numbers
+    path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _figure(panels: int) -> tuple["Figure", Sequence["Axes"]]:
+    """Return an empty figure with panels side by side."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6 * max(panels, 1.4), 3.6), layout="constrained")
+    FigureCanvasSVG(figure)
+    return figure, list(figure.subplots(1, panels, squeeze=False).ravel())
+
+
+def _point(seconds: float, rate: float) -> dict[str, float]:
+    return {"seconds_per_round": round(seconds, 2), "smallest_rate": round(rate, 3)}
+
+
+def _cocs(folder: Path) -> None:
+    runs = {noise: failures.exploration(noise, jobs=2) for noise in failures.NOISES}
+    write("cocs", lambda: cocs(runs), folder)
+
+
+def _quick_init(folder: Path) -> None:
+    runs = dict(failures.quick_inits(range(failures.SEEDS)))
+    write("quick-init", lambda: quick_init(runs), folder)
+
+
+def _placement(folder: Path) -> None:
+    seeds = range(failures.SEEDS)
+    free = dict(failures.placements(PLACED[:2], seeds))
+    bound = dict(failures.placements(PLACED, seeds, BUDGET))
+    write("placement", lambda: placed(free, bound), folder)
+
+
+def _rbcs(folder: Path) -> None:
+    curve = {v: failures.fairness("rbcs-f", weight=v) for v in failures.WEIGHTS}
+    others = {name: failures.fairness(name) for name in ("fastest", "fedcs", "random")}
+    write("rbcs-f", lambda: rbcs(curve, others, 0.15), folder)
+
+
+PLOTS: dict[str, Callable[[Path], None]] = {
+    "cocs": _cocs,
+    "quick-init": _quick_init,
+    "placement": _placement,
+    "rbcs-f": _rbcs,
+}
+
+
+def main() -> None:
+    """Draw what is asked for."""
+    parser = argparse.ArgumentParser(prog="bench.plots", description=__doc__)
+    parser.add_argument("--only", choices=list(PLOTS))
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    for name in [args.only] if args.only else PLOTS:
+        PLOTS[name](args.folder)
+        print(args.folder / f"{name}.svg")
+
+
+if __name__ == "__main__":
+    main()

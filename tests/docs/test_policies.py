@@ -1,0 +1,180 @@
+"""The pages of the policies keep up: every name, parameter, default and need, no other."""
+
+import ast
+import json
+import math
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedagent_coordinator import placement, policies, solvers
+from fedagent_coordinator.policies.base import OPINIONS, TRUTH
+
+PAGES = Path(__file__).parents[2] / "docs" / "policies"
+SHARED = {"oracle-p": "oracle"}
+GUIDES = {"README", "placement", "write-your-own"}
+ROWS = ("optimises", "use it when", "needs", "cost", "paper")
+PLACEMENTS = placement.names()
+MAX_IMAGE_BYTES = 60_000
+
+
+def text_of(page: str) -> str:
+    return (PAGES / f"{page}.md").read_text(encoding="utf-8")
+
+
+def policy_page(name: str) -> str:
+    return text_of(SHARED.get(name, name))
+
+
+def placement_section(name: str) -> str:
+    """Return what stands below a placement's heading."""
+    parts = re.split(r"^## `([a-z-]+)`$", text_of("placement"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))[name]
+
+
+def parameters_of(text: str) -> dict[str, object]:
+    """Return names and defaults of the table of parameters."""
+    table = re.search(r"^\| name \| default \| meaning \|\n.*\n((?:\|.*\n)*)", text, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| `?(.+?)`? \| .+ \|$", table[1] if table else "", re.MULTILINE
+    )
+    assert not table or len(rows) == table[1].count("\n"), "a row cannot be read"
+    assert len(dict(rows)) == len(rows), "a parameter has two rows"
+    return {name: value(default) for name, default in rows}
+
+
+def value(text: str) -> object:
+    """Return what a default's text stands for: a recipe's value, or None for ``unset``."""
+    known: dict[str, object] = {"unset": None, "true": True, "false": False}
+    return known[text] if text in known else ast.literal_eval(text)
+
+
+def same(documented: object, real: object) -> bool:
+    """Whether a page names this default, to the digits it prints; a list stands for a tuple."""
+    if isinstance(real, tuple):
+        real = list(real)
+    if isinstance(documented, float) and isinstance(real, float):
+        return math.isclose(documented, real, rel_tol=1e-4)
+    return type(documented) is type(real) and documented == real
+
+
+def expect_parameters(text: str, real: dict[str, object]) -> None:
+    documented = parameters_of(text)
+    assert set(documented) == set(real)
+    wrong = {name: real[name] for name in real if not same(documented[name], real[name])}
+    assert not wrong, f"the page has other defaults than {wrong}"
+    if not real:
+        assert re.search(r"^(None|No parameters)\.", text, re.MULTILINE)
+
+
+def rows_of(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", policies.registry.builtin)
+def test_a_policys_page_has_its_parameters_and_no_other(name: str) -> None:
+    expect_parameters(policy_page(name), dict(policies.parameters(name)))
+
+
+@pytest.mark.parametrize("name", policies.registry.builtin)
+def test_a_policys_page_says_what_it_needs(name: str) -> None:
+    page = policy_page(name)
+    assert f"`{name}`" in page.partition("\n")[0]
+    rows = rows_of(page)
+    assert set(ROWS) <= set(rows)
+    needs = policies.create(name).needs
+    first = re.split(r"[;:]", rows["needs"])[0]
+    assert set(re.findall(r"`(\w+)`", first)) == needs or (not needs and "nothing" in rows["needs"])
+    assert ("live run refuses it" in page) == bool(needs & {OPINIONS, TRUTH})
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_a_placements_section_has_its_parameters_and_no_other(name: str) -> None:
+    section = placement_section(name)
+    expect_parameters(section, dict(placement.registry.parameters(name)))
+    assert set(ROWS) <= set(rows_of(section))
+
+
+def test_every_page_is_of_something_that_is_registered() -> None:
+    pages = {path.stem for path in PAGES.glob("*.md")}
+    assert pages - GUIDES == {SHARED.get(name, name) for name in policies.registry.builtin}
+    headings = re.findall(r"^## `([a-z-]+)`$", text_of("placement"), re.MULTILINE)
+    assert sorted(headings) == sorted(PLACEMENTS)
+
+
+def test_the_readme_lists_every_policy_placement_and_solver_once() -> None:
+    readme = text_of("README")
+    listed = re.findall(
+        r"^\| \[`([a-z-]+)`\]\(([a-z-]+)\.md\) \|.* \| (yes|no) \|$", readme, re.MULTILINE
+    )
+    assert sorted(name for name, _, _ in listed) == sorted(policies.registry.builtin)
+    for name, page, live in listed:
+        assert page == SHARED.get(name, name)
+        needs = policies.create(name).needs
+        assert (live == "no") == bool(needs & {OPINIONS, TRUTH}), name
+    line = re.search(r"\[placements\]\(placement\.md\)[^.]*", readme)
+    assert line
+    assert sorted(re.findall(r"`([a-z-]+)`", line[0])) == sorted(PLACEMENTS)
+    section = readme.partition("## Solvers")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \| .* \| (.+) \|$", section, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(solvers.names())
+    for name, told in rows:
+        named = {key: value(v) for key, v in re.findall(r"`(\w+)` `?([\d.]+|\"\w+\")`?", told)}
+        assert named == solvers.registry.parameters(name), name
+
+
+@pytest.mark.parametrize("page", ["README", "fair"])
+def test_recipes_on_the_pages_build_their_policy(page: str) -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", text_of(page), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        chosen = tomllib.loads(block)["policy"]
+        assert policies.create(chosen["name"], **chosen["params"])
+
+
+def test_figures_are_small_shown_and_have_no_date() -> None:
+    shown = {
+        name
+        for page in PAGES.glob("*.md")
+        for name in re.findall(r"\]\(img/([\w-]+)\.svg\)", page.read_text(encoding="utf-8"))
+    }
+    drawn = {path.stem: path for path in (PAGES / "img").glob("*.svg")}
+    assert shown == set(drawn)
+    assert shown == set(json.loads((PAGES / "img" / "figures.json").read_text(encoding="utf-8")))
+    for path in drawn.values():
+        svg = path.read_text(encoding="utf-8")
+        assert len(svg) < MAX_IMAGE_BYTES, path.name
+        assert "<text" in svg
+        assert "dc:date" not in svg
+
+
+@pytest.mark.parametrize(
+    ("page", "figure", "pattern"),
+    [
+        ("rbcs-f", "rbcs-f", r"^\| (V = \d+) \| ([\d.]+) \| ([\d.]+) \|$"),
+        ("rbcs-f", "rbcs-f", r"^\| `(\w+)`.* \| ([\d.]+) \| ([\d.]+) \|$"),
+        ("placement", "paid", r"^\| `([a-z-]+)`.* \| (\d+) \| ([\d.]+) s \|$"),
+    ],
+)
+def test_tables_have_the_numbers_of_the_figures(page: str, figure: str, pattern: str) -> None:
+    known = json.loads((PAGES / "img" / "figures.json").read_text(encoding="utf-8"))
+    numbers = known["placement"]["paid"] if figure == "paid" else known[figure]
+    keys = ("rounds", "psi_s") if figure == "paid" else ("seconds_per_round", "smallest_rate")
+    rows = re.findall(pattern, text_of(page), re.MULTILINE)
+    assert rows
+    for name, *told in rows:
+        real = [numbers[name.replace(" ", "")][key] for key in keys]
+        assert [float(number) for number in told] == real, name
+
+
+def test_the_table_of_cocs_has_the_numbers_of_its_figure() -> None:
+    known = json.loads((PAGES / "img" / "figures.json").read_text(encoding="utf-8"))["cocs"]
+    rows = re.findall(r"^\| `([a-z-]+)` \| (\d+) \| (\d+) \|$", text_of("cocs-paper"), re.MULTILINE)
+    told = {name: [int(left), int(right)] for name, left, right in rows}
+    for name in known["-166"]:
+        real = [known[noise][name]["successes"] for noise in ("-166", "-160")]
+        assert all(abs(a - b) <= 0.5 for a, b in zip(told[name], real, strict=True)), name
+    for noise in known:
+        assert known[noise]["cocs-paper"]["explored_rounds"] == 1000

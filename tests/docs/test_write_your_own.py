@@ -1,0 +1,96 @@
+"""The package of `write-your-own.md`, installed as a distribution and run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "policies" / "write-your-own.md").read_text(encoding="utf-8")
+LINES = 30
+
+
+def blocks(fence: str) -> list[str]:
+    return re.findall(rf"^```{re.escape(fence)}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def files() -> dict[str, str]:
+    found = re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    assert len(found) == 2
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what pip would unpack: the module, and a dist-info."""
+    folder = tmp_path_factory.mktemp("site")
+    for name, text in files().items():
+        (folder / name).write_text(text, encoding="utf-8")
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    stem = f"{project['name'].replace('-', '_')}-{project['version']}"
+    info = folder / f"{stem}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n",
+        encoding="utf-8",
+    )
+    lines = []
+    for group, names in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in names.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def run(installed: Path, *arguments: str) -> str:
+    """Run Python where the package is installed; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(installed), "COLUMNS": "200"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_it_is_as_short_as_it_says() -> None:
+    code = files()["thrifty.py"]
+    written = [line for line in code.splitlines() if line.strip()]
+    assert len(written) <= LINES
+
+
+def test_the_registry_finds_it_by_its_entry_point(installed: Path) -> None:
+    code = "from fedagent_coordinator import policies as p; print(p.parameters('thrifty'))"
+    assert run(installed, "-c", code) == "{'prior': 1.0}\n"
+
+
+def test_the_comparison_in_python_runs_and_it_learns(installed: Path) -> None:
+    (block,) = blocks("python run")
+    printed = run(installed, "-c", block)
+    utility = {name: float(mean) for name, mean in map(str.split, printed.splitlines())}
+    assert set(utility) == {"thrifty", "cheapest", "random"}
+    assert utility["thrifty"] > utility["random"]
+
+
+def test_the_command_runs(installed: Path) -> None:
+    command = shlex.split(blocks("sh")[0])
+    assert command[0] == "fedagent"
+    small = ["--seeds", "1", "--jobs", "1", "--set", "rounds.count=30"]
+    printed = run(installed, "-m", "fedagent_cli", *command[1:], *small)
+    assert "thrifty" in printed
+
+
+def test_it_passes_the_rules_of_every_policy(installed: Path) -> None:
+    assert "`pytest tests/checks -k thrifty`" in PAGE
+    printed = run(
+        installed, "-m", "pytest", "-q", "tests/checks", "-k", "thrifty", "-p", "no:xdist"
+    )
+    assert re.search(r"\b\d\d passed", printed), printed
