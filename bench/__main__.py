@@ -1,7 +1,7 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
-Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, learning, seeds.
-All of them without a name;
+Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, learning,
+decisions, adaptive, scale, seeds. All of them without a name;
 figures are medians, and what is compared is measured in one run.
 """
 
@@ -11,7 +11,19 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 
-from . import demo, gda, learning, memory, rbcs, rounds, solvers, survival
+from . import (
+    adaptive,
+    decisions,
+    demo,
+    gda,
+    learning,
+    memory,
+    rbcs,
+    rounds,
+    scale,
+    solvers,
+    survival,
+)
 
 Rows = Iterator[dict[str, object]]
 
@@ -25,6 +37,9 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "rbcs": rbcs.rows,
     "gda": lambda: itertools.chain(gda.quick_init(), gda.beliefs()),
     "learning": learning.rows,
+    "decisions": decisions.rows,
+    "adaptive": adaptive.rows,
+    "scale": scale.rows,
     "seeds": lambda: iter([demo.seeds(10)]),
 }
 

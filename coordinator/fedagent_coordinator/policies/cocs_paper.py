@@ -2,7 +2,7 @@
 
 One counter per (client, edge, cell) and K(t) = t^z ln t: at t = 1000 a cell wants about
 110 plays, and there are 25 cells in each of 150 pairs. So it never leaves exploration and
-takes what is cheapest. Kept as the reference; `docs/policies.md` says what to use instead.
+takes what is cheapest. Kept as the reference; `docs/policies/` says what to use instead.
 """
 
 from collections.abc import Sequence

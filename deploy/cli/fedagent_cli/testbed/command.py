@@ -161,6 +161,7 @@ def _compared(
 
     from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415
     from fedagent_task.errors import DatasetError, RecipeError  # noqa: PLC0415
+    from fedagent_testbed.learning.errors import SettingError  # noqa: PLC0415
     from fedagent_testbed.study import compare as run_all  # noqa: PLC0415
 
     workers = jobs or cpu_count() or 1
@@ -177,7 +178,7 @@ def _compared(
             )
     except DatasetError as error:
         raise MissingError(str(error)) from error
-    except (PolicyError, RecipeError) as error:
+    except (PolicyError, RecipeError, SettingError) as error:
         raise UsageError(str(error)) from error
 
 
