@@ -1,6 +1,11 @@
 """Options of the whole suite."""
 
 import pytest
+from hypothesis import settings
+
+# Tests measure no time: the first example of some compiles a kernel.
+settings.register_profile("fedagent", deadline=None)
+settings.load_profile("fedagent")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

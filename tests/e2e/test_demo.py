@@ -99,7 +99,7 @@ def test_a_whole_demo(tmp_path: Path, demos: list[Running]) -> None:
     assert (result["agents"], result["edges"], result["seed"]) == (8, 2, 3)
     assert isinstance(result["accuracy"], float)
     assert result["accuracy"] > 0.4
-    assert result["policy"] == "random"
+    assert result["policy"] == "adaptive"
     assert isinstance(result["spent"], int)
     assert result["spent"] > 0
     assert result["broker"] in ("mosquitto", "embedded")

@@ -23,6 +23,7 @@ from fedagent_protocol.transfer import Layout, Receiver, Sender
 RUN = "0" * 31 + "1"
 BODY = b"task"
 TASK = digest_of(BODY)
+CONTEXT_S = 15.0
 DELAY_S = 0.01
 
 
@@ -68,11 +69,22 @@ class ToyAgent:
     _parts: dict[int, bytes] = field(default_factory=dict)
     _models: dict[str, bytes] = field(default_factory=dict)
     _sender: Sender | None = None
+    _hellos: int = 0
 
     def hello(self, field_: "Field") -> None:
         field_.to_edge(self.id, m.Hello(agent=self.id))
         report = m.ContextReport(seq=1, willing=True, price=5, features={"compute": 1.0})
         field_.to_edge(self.id, report)
+        self._hellos += 1
+        field_.later(CONTEXT_S, lambda: self._still_here(field_, 2, self._hellos))
+
+    def _still_here(self, f: "Field", seq: int, hellos: int) -> None:
+        """Report a context now and then, as agents do."""
+        if self.silent or hellos != self._hellos:
+            return
+        report = m.ContextReport(seq=seq, willing=True, price=5, features={"compute": 1.0})
+        f.to_edge(self.id, report)
+        f.later(CONTEXT_S, lambda: self._still_here(f, seq + 1, hellos))
 
     def receive(self, message: m.EdgeToAgent, f: "Field") -> None:
         if self.silent:

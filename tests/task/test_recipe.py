@@ -52,7 +52,7 @@ def test_a_small_recipe_gets_documented_defaults() -> None:
     assert recipe.budget.total_micro == 1_000_000_000
     assert recipe.rounds.max_wait_s == 5.0
     assert recipe.rounds.weighting is Weighting.SAMPLES
-    assert (recipe.policy.name, recipe.placement.name) == ("random", "coordinator")
+    assert (recipe.policy.name, recipe.placement.name) == ("adaptive", "coordinator")
     assert recipe.evaluation.dataset == "none"
 
 

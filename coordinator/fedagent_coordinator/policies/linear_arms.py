@@ -7,6 +7,7 @@ All arms keep the inverse of their own matrix, moved by rank-one updates
 import numpy as np
 
 from .base import FloatArray, IntArray
+from .linear_loops import compiled
 
 
 class LinearArms:
@@ -15,13 +16,14 @@ class LinearArms:
     Attributes:
         inverse: float64[K, D, D], inverse of lambda I + sum x x^T.
         moment: float64[K, D], sum of x y.
+        theta: float64[K, D], inverse times moment.
     """
 
     def __init__(self, dimensions: int, ridge: float) -> None:
         self._ridge = ridge
         self.inverse = np.empty((0, dimensions, dimensions))
         self.moment = np.empty((0, dimensions))
-        self._theta = np.empty((0, dimensions))
+        self.theta = np.empty((0, dimensions))
 
     def grown(self, arms: int) -> "LinearArms":
         """Return these arms and new ones that know nothing, at least so many in all."""
@@ -34,13 +36,13 @@ class LinearArms:
         larger.set(
             np.concatenate((self.inverse, fresh)),
             np.concatenate((self.moment, np.zeros((more, d)))),
+            np.concatenate((self.theta, np.zeros((more, d)))),
         )
         return larger
 
-    def set(self, inverse: FloatArray, moment: FloatArray) -> None:
+    def set(self, inverse: FloatArray, moment: FloatArray, theta: FloatArray) -> None:
         """Continue from kept arrays."""
-        self.inverse, self.moment = inverse, moment
-        self._theta = np.einsum("kij,kj->ki", inverse, moment)  # the same sum as in `learn`
+        self.inverse, self.moment, self.theta = inverse, moment, theta
 
     def upper(
         self, arm: IntArray, x: FloatArray, alpha: float, *, block: int = 1 << 16
@@ -54,14 +56,20 @@ class LinearArms:
             block: Rows at a time, which bounds the memory.
         """
         out = np.empty(len(x))
+        loops = compiled()
+        if loops is not None:
+            loops.upper(arm, x, self.theta, self.inverse, alpha, out)
+            return out
+        flat = self.inverse.reshape(len(self.inverse), -1)
         for begin in range(0, len(x), block):
             rows = slice(begin, begin + block)
             k, part = arm[rows], x[rows]
-            mean = np.einsum("pi,pi->p", part, self._theta[k])
+            mean = np.einsum("pi,pi->p", part, self.theta[k])
             if alpha:
-                reach = np.matmul(self.inverse[k], part[:, :, None])[:, :, 0]
-                width = np.einsum("pi,pi->p", part, reach)
-                mean += alpha * np.sqrt(np.maximum(width, 0.0))
+                # One long sum of products a row: faster than many small matrices.
+                square = (part[:, :, None] * part[:, None, :]).reshape(len(part), -1)
+                width = np.einsum("pk,pk->p", flat[k], square)
+                mean += alpha * np.sqrt(np.maximum(width, 0.0, out=width), out=width)
             out[rows] = mean
         return out
 
@@ -70,6 +78,10 @@ class LinearArms:
 
         Rows of the same arm go in waves, because each needs the inverse the last one left.
         """
+        loops = compiled()
+        if loops is not None:
+            loops.learn(arm, x, y, self.inverse, self.moment, self.theta)
+            return
         for wave in _waves(arm):
             k, part, seen = arm[wave], x[wave], y[wave]
             inverse = self.inverse[k]
@@ -78,7 +90,7 @@ class LinearArms:
             inverse -= reach[:, :, None] * (reach / scale[:, None])[:, None, :]
             self.inverse[k] = inverse
             self.moment[k] += part * seen[:, None]
-            self._theta[k] = np.einsum("kij,kj->ki", inverse, self.moment[k])
+            self.theta[k] = np.einsum("kij,kj->ki", inverse, self.moment[k])
 
 
 def _waves(arm: IntArray) -> list[IntArray]:

@@ -15,7 +15,13 @@ from .linear_arms import LinearArms
 from .selection import by_chance, explained
 
 _NAME = "linucb"
-_LAYOUT = {"inverse": np.float64, "moment": np.float64, "low": np.float64, "high": np.float64}
+_LAYOUT = {
+    "inverse": np.float64,
+    "moment": np.float64,
+    "theta": np.float64,
+    "low": np.float64,
+    "high": np.float64,
+}
 _SIZE = 5
 _LEAST = 1e-9
 _START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
@@ -80,6 +86,7 @@ class LinUcbPolicy:
         return {
             "inverse": self._arms.inverse.copy(),
             "moment": self._arms.moment.copy(),
+            "theta": self._arms.theta.copy(),
             "low": self._low.copy(),
             "high": self._high.copy(),
         }
@@ -91,10 +98,13 @@ class LinUcbPolicy:
             StateError: The state is of another policy.
         """
         arrays = checked_state(_NAME, state, _LAYOUT)
-        inverse, moment = arrays["inverse"], arrays["moment"]
-        if inverse.shape != (len(moment), _SIZE, _SIZE) or moment.shape[1:] != (_SIZE,):
+        inverse, moment, theta = arrays["inverse"], arrays["moment"], arrays["theta"]
+        flat = (len(moment), _SIZE)
+        if inverse.shape != (*flat, _SIZE) or moment.shape != flat or theta.shape != flat:
             raise StateError(_NAME, "has regressions of another size")
-        self._arms.set(inverse.astype(np.float64), moment.astype(np.float64))
+        self._arms.set(
+            inverse.astype(np.float64), moment.astype(np.float64), theta.astype(np.float64)
+        )
         self._low = arrays["low"].astype(np.float64)
         self._high = arrays["high"].astype(np.float64)
 

@@ -51,7 +51,7 @@ class RbcsFPolicy:
     def __init__(
         self,
         *,
-        V: float = 20.0,  # noqa: N803 - the paper's name, and the recipe's
+        V: float = 5.0,  # noqa: N803 - the paper's name, and the recipe's
         beta: float = 0.15,
         clients_per_round: int = 8,
         lambda_: float = 1.0,

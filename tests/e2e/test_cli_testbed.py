@@ -1,0 +1,98 @@
+"""`fedagent testbed` as a person and as a program use it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHORT = ("--set", "rounds.count=40")
+
+
+def fedagent(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedagent_cli", "testbed", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+
+
+def test_compare_all_prints_and_plots(tmp_path: Path) -> None:
+    plot = tmp_path / "all.svg"
+    arguments = ("cocs-decisions", "--policies", "all", "--seeds", "2", "--plot", str(plot))
+    done = fedagent("compare", *arguments, *SHORT, "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1
+    record = json.loads(done.stdout)
+    assert (record["recipe"], record["rounds"], record["seeds"]) == ("cocs-decisions", 40, [0, 1])
+    assert {"adaptive", "linucb", "oracle", "rbcs-f"} <= set(record["policies"])
+    assert "opinions" in record["skipped"]["quick-init-ucb"]
+    for figures in record["policies"].values():
+        utility = figures["utility"]
+        assert len(utility["per_seed"]) == 2
+        assert utility["mean"] == pytest.approx(sum(utility["per_seed"]) / 2)
+        assert {
+            "regret_oracle",
+            "regret_oracle_p",
+            "accuracy",
+            "rounds_to_target",
+            "seconds_per_round",
+            "spent",
+            "min_rate",
+            "jain",
+            "decision_ms",
+        } <= set(figures)
+    means = {name: one["utility"]["mean"] for name, one in record["policies"].items()}
+    assert max(means, key=lambda name: means[name]) == "oracle"
+    assert record["policies"]["oracle"]["regret_oracle"]["mean"] == 0
+    drawn = plot.read_text("utf-8")
+    assert drawn.startswith("<?xml")
+    assert "cumulative utility" in drawn
+
+
+def test_a_table_for_people_learns_digits() -> None:
+    done = fedagent(
+        "compare",
+        "rbcs-f-fashion",
+        "--policies",
+        "rbcs-f,random",
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+        *("--set", "training.dataset=digits", "--set", "training.samples_per_client=30"),
+        *("--set", "rounds.count=10"),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:3] == ["policy", "utility", "regret"]
+    assert "accuracy" in lines[0]
+    assert lines[1].startswith(("rbcs-f", "random"))
+    assert "±" in lines[1]
+
+
+def test_run_full_balances_and_repeats() -> None:
+    arguments = ("run", "cocs-decisions", "--full", "--seed", "3", "--json")
+    sets = ("--set", "clients=5", "--set", "edges=2", "--set", "rounds.count=6")
+    first, again = (json.loads(fedagent(*arguments, *sets).stdout) for _ in range(2))
+    assert first["ledger_balanced"] is True
+    assert first["rounds_done"] == 6
+    assert first == again
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "code"),
+    [
+        (("run", "no-such-recipe"), "cocs-decisions", 2),
+        (("run", "cocs-decisions", "--set", "radio.nose=1"), "radio.noise_dbm_hz", 2),
+        (("run", "cocs-decisions", "--policy", "nobody"), "adaptive", 2),
+        (("run", "cocs-decisions", "--policy", "ucb"), "opinions", 2),
+        (("run", "cocs-decisions", "--set", "training.dataset=nope"), "epochs", 2),
+        (("compare", "cocs-decisions", "--ray", "10.0.0.1:1"), "ray", 43),
+    ],
+)
+def test_what_can_be_mended_is_one_line(arguments: tuple[str, ...], says: str, code: int) -> None:
+    done = fedagent(*arguments, *SHORT, "--json")
+    assert done.returncode == code, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    error = json.loads(done.stdout.splitlines()[-1])
+    assert says in f"{error['error']} {error['mend']}"
+    assert error["exit_code"] == code
