@@ -5,7 +5,11 @@ the digits are looked for as raw bytes, float32, float64, hex and base64; a clie
 that leaks one is the positive control.
 """
 
+import asyncio
 import base64
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +18,7 @@ import pytest
 from fedagent_protocol import topics
 from fedagent_protocol.codec import decode
 from fedagent_protocol.messages import Chunk, TrainOrder, kind
+from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.mqtt import Arrival
 from fedagent_task.readers import load
 
@@ -80,15 +85,50 @@ def test_a_sniffer_finds_documented_messages_and_no_sample(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_a_whole_demo_leaks_no_sample(tmp_path: Path) -> None:
+    """All sixty rounds of the demo, every payload on the one broker that all of it uses."""
+    needles = _needles()
+
+    async def run() -> None:
+        async with asyncio.timeout(170):
+            broker = Broker(BrokerSpec(data_dir=tmp_path / "broker", kind="auto"))
+            await broker.start()
+            try:
+                await asyncio.to_thread(through, str(broker.address))
+            finally:
+                await broker.stop()
+
+    def through(address: str) -> None:
+        command = [sys.executable, "-m", "fedagent_cli", "demo", "--json", "--seed", "2"]
+        where = ["--dir", str(tmp_path / "demo"), "--broker", f"mqtt://{address}"]
+        with Listener(address) as sniffer:
+            done = subprocess.run(
+                [*command, *where], capture_output=True, text=True, timeout=150, check=True
+            )
+            heard = list(sniffer.heard)
+        result = json.loads(done.stdout.splitlines()[-1])
+        assert result["rounds_done"] == 60
+        assert result["ledger_balanced"] is True
+        for arrival in heard:
+            topic = topics.parse(arrival.topic)
+            assert kind(decode(topic.direction, arrival.payload)) == topic.kind
+        assert len(heard) > 60 * 6
+        assert _leaks(heard, needles) == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
 def test_an_agent_that_is_not_selected_receives_no_model_byte(tmp_path: Path) -> None:
     with new_field(tmp_path) as field:
         start = ("budget.per_edge=0.6", "policy.name=cheapest")
-        coordinator = start_small(field, rounds=4, edges=1, agents=1, sets=start)
-        dear = field.agent("dear", "digits:rate=10", price={"base": 50.0, "per_compute": 0.0})
-        me = str(dear.wait("ready")["id"])
-        dear.wait("edge_joined")
+        coordinator = start_small(field, rounds=4, edges=1, agents=1, sets=start, wait_agents=2)
         lan = str(field.processes["edge-0"].wait("ready")["broker"])
         with Listener(lan) as sniffer:
+            # The run begins with the second agent, so that all of it is heard.
+            dear = field.agent("dear", "digits:rate=10", price={"base": 50.0, "per_compute": 0.0})
+            me = str(dear.wait("ready")["id"])
+            dear.wait("edge_joined")
             coordinator.wait("end", timeout_s=90)
             mine = [a for a in sniffer.heard if topics.parse(a.topic).agent == me]
             messages = [decode(topics.parse(a.topic).direction, a.payload) for a in mine]
