@@ -15,6 +15,11 @@ class NeedsUnmetError(PolicyError):
         self.reported = tuple(sorted(reported))
 
     def __str__(self) -> str:
+        if "truth" in self.missing:
+            return (
+                f"policy {self.policy!r} needs the truth of a round before it is played, which "
+                "only the testbed knows; choose another policy"
+            )
         return (
             f"policy {self.policy!r} needs {', '.join(self.missing)}, which no agent reports "
             f"(they report: {', '.join(self.reported) or 'nothing yet'}); choose another policy"

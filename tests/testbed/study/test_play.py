@@ -23,6 +23,7 @@ DIGITS = (
     "training.samples_per_client=40",
 )
 GDA = (
+    "training.slot_rounds=1",
     *("training.dataset=digits", "training.samples_per_client=30", "training.epochs=1"),
     *("rounds.count=5", "training.rate=0.05", "training.evaluate_every=2"),
 )

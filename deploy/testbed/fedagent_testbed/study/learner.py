@@ -52,7 +52,9 @@ class Learner:
     def advance(self, feedback: Feedback) -> None:
         """Train the clients whose updates are used, and merge when it is time."""
         view, recipe = feedback.view, self._recipe
-        start = self._first if recipe.training.reset else self._models
+        training = recipe.training
+        begins = (view.round - 1) % training.slot_rounds == 0
+        start = self._first if training.reset and begins else self._models
         pairs = feedback.pairs[feedback.used]
         # Strangers bring data of their own; there are no more than these to deal.
         clients = view.pair_client[pairs] % recipe.clients

@@ -102,7 +102,7 @@ def play(
         feedback = world.play(view, selection.pairs)
         if learner is not None:
             learner.advance(feedback)
-            if recipe.training.opinions:
+            if recipe.training.opinions and t % recipe.training.slot_rounds == 0:
                 opinions = learner.opinions()
                 feedback = replace(feedback, opinions=_with(view, opinions).opinions)
                 history.opinion[t - 1] = float(opinions.mean())

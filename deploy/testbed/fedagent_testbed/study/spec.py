@@ -156,7 +156,8 @@ class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         epochs: Passes per round, or
         local_steps: steps per round.
         weighting: ``uniform`` or ``samples``.
-        reset: Start every round from the same model (ALGORITHMS section 5, `reset`).
+        slot_rounds: Rounds of a slot; opinions are asked for at its end (section 5).
+        reset: Start every slot from the same model.
         opinions: Clients score the global model after every round.
         evaluate_every: Rounds between two tests of accuracy.
         targets: Accuracies whose first round and second are reported.
@@ -173,6 +174,7 @@ class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epochs: Annotated[int, Meta(ge=1)] | None = None
     local_steps: Annotated[int, Meta(ge=1)] | None = None
     weighting: Literal["uniform", "samples"] = "uniform"
+    slot_rounds: Count = 1
     reset: bool = False
     opinions: bool = False
     evaluate_every: Count = 1
