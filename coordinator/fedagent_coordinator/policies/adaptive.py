@@ -21,9 +21,10 @@ Every feature is optional: a device that reports nothing is judged by its deeds.
 import numpy as np
 
 from fedagent_coordinator.errors import ParameterError, StateError
-from fedagent_coordinator.solvers import Assignment, Solver
+from fedagent_coordinator.solvers import Solver
 from fedagent_coordinator.solvers import create as create_solver
 
+from .assigning import assign
 from .base import (
     BoolArray,
     Feedback,
@@ -34,7 +35,7 @@ from .base import (
     checked_state,
 )
 from .reliability import Reliability
-from .selection import by_chance, explained
+from .selection import explained
 from .slack import Rows, Slack, optional
 from .success_glm import Belief, Prior, chance, start, updated
 
@@ -109,16 +110,7 @@ class AdaptivePolicy:
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Solve P2 with the averaged forecasts; ties by waiting time, then by chance."""
         scores = self._scores(view)
-        value = by_chance(scores * self._waiting(view), rng)
-        problem = Assignment(
-            # Without value nothing is ever chosen.
-            value=np.where(view.eligible, value, 0.0),
-            cost=view.pair_price,
-            client=view.pair_client,
-            edge=view.pair_edge,
-            budget=view.edge_budget,
-        )
-        pairs = self._solver.solve(problem).pairs
+        pairs = assign(view, scores * self._waiting(view), self._solver, rng)
         names = ("w_long", "w_short", "w_plain", "w_deeds")
         notes = dict(zip(names, self._weights.tolist(), strict=True))
         return explained(view, pairs, scores, notes)

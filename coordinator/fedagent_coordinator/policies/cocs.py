@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedagent_coordinator.errors import ParameterError, StateError
-from fedagent_coordinator.solvers import Assignment, Solver
+from fedagent_coordinator.solvers import Solver
 from fedagent_coordinator.solvers import create as create_solver
 
+from .assigning import assign
 from .base import (
     BoolArray,
     Feedback,
@@ -30,7 +31,7 @@ from .base import (
     State,
     checked_state,
 )
-from .selection import by_chance, explained, spent_per_edge
+from .selection import explained, spent_per_edge
 
 _NAME = "cocs"
 _SCOPES = ("pair", "edge", "global")
@@ -221,15 +222,14 @@ class CocsPolicy:
         busy = np.zeros(len(view.client_price), dtype=np.bool_)
         busy[view.pair_client[chosen]] = True
         spent = np.asarray(spent_per_edge(view, chosen), dtype=np.int64)
-        problem = Assignment(
-            # Without value nothing is ever chosen.
-            value=np.where(wanted & ~busy[view.pair_client], by_chance(value, rng), 0.0),
-            cost=view.pair_price,
-            client=view.pair_client,
-            edge=view.pair_edge,
+        return assign(
+            view,
+            value,
+            self._solver,
+            rng,
+            wanted=wanted & ~busy[view.pair_client],
             budget=view.edge_budget - spent,
         )
-        return self._solver.solve(problem).pairs
 
 
 def _require(holds: bool, parameter: str, value: object, rule: str) -> None:

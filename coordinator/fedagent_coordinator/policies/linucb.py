@@ -7,12 +7,13 @@ f2 the compute, both scaled to [0, 1] by running bounds (ALGORITHMS section 3, r
 import numpy as np
 
 from fedagent_coordinator.errors import ParameterError, StateError
-from fedagent_coordinator.solvers import Assignment, Solver
+from fedagent_coordinator.solvers import Solver
 from fedagent_coordinator.solvers import create as create_solver
 
+from .assigning import assign
 from .base import Feedback, FloatArray, IntArray, RoundView, Selection, State, checked_state
 from .linear_arms import LinearArms
-from .selection import by_chance, explained
+from .selection import explained
 
 _NAME = "linucb"
 _LAYOUT = {
@@ -58,16 +59,8 @@ class LinUcbPolicy:
         scores = arms.upper(
             view.pair_edge.astype(np.int64), self._features(view, everything), self._alpha
         )
-        value = by_chance(np.maximum(scores, _LEAST), rng)
-        problem = Assignment(
-            # Without value nothing is ever chosen.
-            value=np.where(view.eligible, value, 0.0),
-            cost=view.pair_price,
-            client=view.pair_client,
-            edge=view.pair_edge,
-            budget=view.edge_budget,
-        )
-        return explained(view, self._solver.solve(problem).pairs, scores)
+        pairs = assign(view, np.maximum(scores, _LEAST), self._solver, rng)
+        return explained(view, pairs, scores)
 
     def learn(self, feedback: Feedback) -> None:
         """Regress X of what was played, then move the bounds."""

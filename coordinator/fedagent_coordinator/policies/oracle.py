@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from fedagent_coordinator.solvers import Assignment, Solver
+from fedagent_coordinator.solvers import Solver
 from fedagent_coordinator.solvers import create as create_solver
 
+from .assigning import assign
 from .base import TRUTH, FloatArray, RoundView, Selection, StatelessPolicy
-from .selection import by_chance, explained
+from .selection import explained
 
 
 class OraclePolicy(StatelessPolicy):
@@ -24,15 +25,7 @@ class OraclePolicy(StatelessPolicy):
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Decide one round; the score of a pair is its value."""
         value = self._value(view)
-        problem = Assignment(
-            # Without value nothing is ever chosen.
-            value=np.where(view.eligible, by_chance(value, rng), 0.0),
-            cost=view.pair_price,
-            client=view.pair_client,
-            edge=view.pair_edge,
-            budget=view.edge_budget,
-        )
-        return explained(view, self._solver.solve(problem).pairs, value)
+        return explained(view, assign(view, value, self._solver, rng), value)
 
     def _value(self, view: RoundView) -> FloatArray:
         return view.known_truth().arrives.astype(np.float64)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
+from fedagent_task.spec import MICRO
 
 from .spec import TestbedRecipe
 
@@ -40,6 +41,18 @@ class Population:
     def liar(self) -> BoolArray:
         """bool[n], who claims more compute than there is."""
         return self._liar[self.alive]
+
+    def prices(self, compute: FloatArray) -> IntArray:
+        """Return int64[N] micro-credits for these units of compute, 0 for who is gone."""
+        price = np.zeros(self.total, dtype=np.int64)
+        price[self.alive] = np.round(self.unit_price * compute * MICRO)
+        return price
+
+    def available(self) -> BoolArray:
+        """Return bool[N], who is alive."""
+        there = np.zeros(self.total, dtype=np.bool_)
+        there[self.alive] = True
+        return there
 
     def begin(self, round_: int) -> None:
         """Let strangers replace some clients, when it is time; once per round."""

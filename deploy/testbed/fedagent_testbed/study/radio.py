@@ -10,7 +10,6 @@ import numpy as np
 
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, round_rng
 from fedagent_coordinator.policies.base import FloatArray, IndexArray, IntArray
-from fedagent_task.spec import MICRO
 
 from .population import Population
 from .spec import TestbedRecipe
@@ -109,10 +108,6 @@ class RadioWorld:
         truth: Truth,
     ) -> RoundView:
         people = self._people
-        price = np.zeros(people.total, dtype=np.int64)
-        price[people.alive] = np.round(people.unit_price * compute * MICRO)
-        available = np.zeros(people.total, dtype=np.bool_)
-        available[people.alive] = True
         clients: IndexArray = people.alive[people.pair_place].astype(np.int32)
         return RoundView(
             round=round_,
@@ -120,8 +115,8 @@ class RadioWorld:
             pair_edge=people.pair_edge,
             pair_features=features,
             feature_names=FEATURES,
-            client_price=price,
-            client_available=available,
+            client_price=people.prices(compute),
+            client_available=people.available(),
             edge_budget=self._budget,
             deadline_s=self._recipe.rounds.deadline_s,
             model_bytes=round(self._recipe.work.download_mbit * 1e6 / 8),

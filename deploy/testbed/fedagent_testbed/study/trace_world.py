@@ -15,7 +15,6 @@ from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, r
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import DatasetError
 from fedagent_task.readers import DATA_VARIABLE
-from fedagent_task.spec import MICRO
 from fedagent_testbed.traces import (
     RateTrace,
     RttMatrix,
@@ -82,18 +81,14 @@ class TraceWorld:
             axis=1,
         ).astype(np.float32)
         arrives = times.tau_s <= recipe.rounds.deadline_s
-        price = np.zeros(people.total, dtype=np.int64)
-        price[people.alive] = np.round(people.unit_price * compute * MICRO)
-        available = np.zeros(people.total, dtype=np.bool_)
-        available[people.alive] = True
         return RoundView(
             round=round_,
             pair_client=people.alive[place].astype(np.int32),
             pair_edge=people.pair_edge,
             pair_features=features,
             feature_names=FEATURES,
-            client_price=price,
-            client_available=available,
+            client_price=people.prices(compute),
+            client_available=people.available(),
             edge_budget=self._budget,
             deadline_s=recipe.rounds.deadline_s,
             model_bytes=round(down / 8),
