@@ -88,15 +88,19 @@ class _Rows:
         self.status = [OutcomeStatus.MISSED.value] * n
         self.reason = [SILENT] * n
 
-    def put(self, row: int, outcome: Outcome) -> None:
-        """Take in what an edge said of one agent; only a valid update is X, used or paid."""
+    def put(self, row: int, outcome: Outcome, *, failed: bool) -> None:
+        """Take in what an edge said of one agent; only a valid update is X, used or paid.
+
+        What is in the sum of an edge that failed is part of no aggregate.
+        """
         valid = outcome.valid
+        used = valid and outcome.used and not failed
         self.flags["X"][row] = valid and outcome.in_time
-        self.flags["used"][row] = valid and outcome.used
+        self.flags["used"][row] = used
         self.flags["void"][row] = not valid
         self.flags["censored"][row] = outcome.censored
         self.numbers["tau_s"][row] = outcome.tau_ms / 1000.0
-        self.numbers["weight"][row] = outcome.weight if valid and outcome.used else 0.0
+        self.numbers["weight"][row] = outcome.weight if used else 0.0
         if valid:
             for name, ms in (("dt", outcome.dt_ms), ("lc", outcome.lc_ms), ("ut", outcome.ut_ms)):
                 self.numbers[f"{name}_s"][row] = ms / 1000.0
@@ -178,7 +182,7 @@ def _put_report(rows: _Rows, part: EdgePart, report: RoundReport, odd: Counter[s
             odd["outcome_unknown" if row is None else "outcome_twice"] += 1
             continue
         seen.add(outcome.agent)
-        rows.put(row, outcome)
+        rows.put(row, outcome, failed=bool(report.failed))
     for agent, row in waiting.items():
         if agent not in seen:
             odd["outcome_missing"] += 1
