@@ -29,12 +29,13 @@ def _kill_when(process: RoleProcess, kind: str, *, nth: int = 1) -> None:
 @pytest.mark.parametrize("moment", ["ready", "ordered", "update", "receipt"])
 def test_an_agent_is_killed_and_comes_back(tmp_path: Path, moment: str) -> None:
     with new_field(tmp_path) as field:
-        coordinator = start_small(field, rounds=8, agents=3, sets=SLOW)
+        # Many short rounds: the kill must not come after the last.
+        coordinator = start_small(field, rounds=40, agents=3, sets=SLOW)
         victim = field.processes["agent-1"]
         _kill_when(victim, moment)
         field.agent("agent-1", "digits:labels=1+2,rate=40")
         end = coordinator.wait("end", timeout_s=120)
-        assert end["rounds_done"] == 8
+        assert end["rounds_done"] == 40
         back = field.processes["agent-1"]
         assert back.all("receipt"), "the agent came back to work"
     check_books(coordinator)
