@@ -71,9 +71,10 @@ def wire_field(case: Case, *, rounds: int) -> Iterator[tuple[LocalField, RolePro
             coordinator = field.coordinator(
                 RECIPE, broker=case.broker, sets=sets, wait_edges=1, wait_agents=case.agents
             )
-            field.edge("edge-1", broker=case.broker)
+            # As services run: only the coordinator, which is listened to, tells events.
+            field.edge("edge-1", broker=case.broker, json_events=False)
             for i in range(case.agents):
-                field.agent(f"agent-{i}", "digits:rate=1")
+                field.agent(f"agent-{i}", "digits:rate=1", json_events=False)
             yield field, coordinator
 
 
