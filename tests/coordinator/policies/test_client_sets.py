@@ -9,6 +9,7 @@ import pytest
 from fedagent_coordinator.errors import ParameterError, StateError
 from fedagent_coordinator.policies.fixed import FixedPolicy
 from fedagent_coordinator.policies.quick_init import QuickInitUcbPolicy
+from fedagent_coordinator.policies.random_choice import RandomPolicy
 from fedagent_coordinator.policies.round_robin import RoundRobinPolicy
 from fedagent_coordinator.policies.ucb import UcbPolicy
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
@@ -71,6 +72,31 @@ def test_ucb_continues_bit_equal(stop: int) -> None:
 def test_ucb_refuses_a_state_of_quick_init() -> None:
     with pytest.raises(StateError):
         UcbPolicy().restore(QuickInitUcbPolicy().state())
+
+
+def test_random_draws_a_set_for_each_slot() -> None:
+    policy = RandomPolicy(slot_rounds=3)
+    drawn = [frozenset(play(policy, town(t, 20, price=1, budget=5), 0.5)) for t in range(1, 61)]
+    slots = [drawn[start : start + 3] for start in range(0, 60, 3)]
+    assert all(len(set(slot)) == 1 for slot in slots)
+    assert len({slot[0] for slot in slots}) > 10
+
+
+def test_random_draws_anew_every_round_by_default() -> None:
+    policy = RandomPolicy()
+    assert (
+        len({frozenset(play(policy, town(t, 20, price=1, budget=5), 0.5)) for t in range(1, 21)})
+        > 10
+    )
+
+
+def test_random_continues_in_the_middle_of_a_slot() -> None:
+    original, restored = RandomPolicy(slot_rounds=4), RandomPolicy(slot_rounds=4)
+    first = play(original, town(1, 20, price=1, budget=5), 0.5)
+    restored.restore(unpack_arrays(pack_arrays(original.state())))
+    assert sorted(play(restored, town(2, 20, price=1, budget=5), 0.5)) == sorted(first)
+    with pytest.raises(StateError):
+        RandomPolicy(slot_rounds=1).restore(original.state())
 
 
 def test_round_robin_takes_blocks_in_turn_for_a_slot_each() -> None:
