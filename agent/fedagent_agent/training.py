@@ -207,8 +207,8 @@ def misfit_of(schema: StreamSchema, task: TaskSpec) -> tuple[str, str] | None:
 
 
 def _labels_misfit(labels: tuple[int, ...] | None, model: ModelSpec) -> tuple[str, str] | None:
-    classes = 2 if model.kind == "logistic" else model.classes
-    if not labels or model.kind == "linear" or (labels[0] >= 0 and labels[-1] < classes):
+    classes = model.num_classes
+    if not labels or model.regression or (labels[0] >= 0 and labels[-1] < classes):
         return None
     wrong = labels[0] if labels[0] < 0 else labels[-1]
     key = "model.kind" if model.kind == "logistic" else "model.classes"

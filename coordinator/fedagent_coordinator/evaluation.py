@@ -46,5 +46,6 @@ def held_out(recipe: Recipe) -> HeldOut | None:
     if name == NONE:
         return None
     dataset: Dataset = load(name, features=recipe.model.features)
-    expect_fit(name, dataset.x, dataset.y, recipe.model)
-    return HeldOut(models.create(recipe.model), scaled(dataset.x, recipe.data), dataset.y)
+    x = scaled(dataset.x, recipe.data)
+    expect_fit(name, x, dataset.y, recipe.model)
+    return HeldOut(models.create(recipe.model), x, dataset.y)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .models import Doubles, Floats, Labels, Model, Weights
+from .models import Doubles, Inputs, Labels, Model, Svm, Weights
 
 _BATCH = 4096
 _LEAST_PROBABILITY = 1e-15
@@ -15,7 +15,8 @@ class Evaluation:
     """A model on held-out data.
 
     Attributes:
-        loss: Mean log-loss of a classifier, mean squared error of a regression.
+        loss: Mean log-loss of a classifier, (squared) hinge loss of an svm, mean squared
+            error of a regression.
         accuracy: Share of right classes; None for a regression.
         count: Samples that were looked at.
     """
@@ -43,16 +44,16 @@ def mse(predicted: Labels, y: Labels) -> float:
     return float(np.square(predicted.astype(np.float64) - y).mean()) if len(y) else 0.0
 
 
-def evaluate(model: Model, weights: Weights, x: Floats, y: Labels) -> Evaluation:
+def evaluate(model: Model, weights: Weights, x: Inputs, y: Labels) -> Evaluation:
     """Judge a model, in batches so that memory stays small.
 
     Args:
         model: What to judge.
         weights: Its tensors.
-        x: Scaled samples, float [n, features]; see `features.scaled`.
+        x: Scaled samples, float [n, features] or sparse; see `features.scaled`.
         y: Labels [n].
     """
-    regression = model.spec.kind == "linear"
+    regression = model.spec.regression
     loss = right = 0.0
     for start in range(0, len(y), _BATCH):
         part, truth = x[start : start + _BATCH], y[start : start + _BATCH]
@@ -60,7 +61,8 @@ def evaluate(model: Model, weights: Weights, x: Floats, y: Labels) -> Evaluation
         if regression:
             loss += mse(output[:, 0], truth) * len(truth)
         else:
-            loss += log_loss(output, truth) * len(truth)
+            judged = model.score_loss if isinstance(model, Svm) else log_loss
+            loss += judged(output, truth) * len(truth)
             right += accuracy(output.argmax(axis=1), truth) * len(truth)
     count = max(len(y), 1)
     return Evaluation(loss / count, None if regression else right / count, len(y))

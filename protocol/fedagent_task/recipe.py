@@ -269,28 +269,49 @@ def _check_task(task: TaskSpec) -> None:
     model, data, learner = task.model, task.data, task.learner
     if not (math.isfinite(data.scale) and math.isfinite(data.offset)) or data.scale == 0:
         raise RecipeError("data.scale", "must be a finite number other than 0", "leave it out")
-    allowed = {"softmax": (2, 1_000_000), "logistic": (0, 2), "linear": (0, 1)}
-    least, most = allowed[model.kind]
+    _check_model(model)
+    if data.labels and model.regression:
+        raise RecipeError(
+            "data.labels", f"names classes, but {model.kind} models have none", "drop it"
+        )
+    classes = model.num_classes
+    if data.labels and (len(data.labels) != classes or len(set(data.labels)) != classes):
+        raise RecipeError("data.labels", f"must be {classes} different names", "name each class")
+    if learner.name == "strsaga" and learner.rate * model.l2 >= 1:
+        raise RecipeError(
+            "learner.rate",
+            f"times model.l2 must be < 1 for strsaga (got {learner.rate * model.l2:g})",
+            "lower learner.rate",
+        )
+    if learner.name != "none" and learner.buffer * model.features * 4 > MAX_BUFFER_BYTES:
+        raise RecipeError(
+            "learner.buffer",
+            f"needs {learner.buffer * model.features * 4} bytes on a device",
+            f"keep buffer times features under {MAX_BUFFER_BYTES // 4}",
+        )
+
+
+def _check_model(model: ModelSpec) -> None:
+    allowed = {"softmax": (2, 1_000_000), "logistic": (0, 2), "svm": (0, 1_000_000)}
+    least, most = allowed.get(model.kind, (0, 1))
     if not least <= model.classes <= most:
         raise RecipeError(
             "model.classes",
             f"must be from {least} to {most} for {model.kind} (got {model.classes})",
             "write classes = 10" if model.kind == "softmax" else "leave it out",
         )
+    factors = {"users": model.users, "items": model.items, "rank": model.rank}
+    for name, number in factors.items():
+        if (number > 0) != (model.kind == "mf"):
+            wrong = f"is {number}, but the kind is {model.kind}"
+            raise RecipeError(f"model.{name}", wrong, "set users, items and rank for mf only")
+    if model.kind == "mf" and model.features != 2:
+        raise RecipeError(
+            "model.features", f"must be 2 for mf (got {model.features})", "samples are (user, item)"
+        )
     if model.parameters > MAX_PARAMETERS:
         raise RecipeError(
             "model.features",
             f"make {model.parameters} parameters, the limit is {MAX_PARAMETERS}",
             "take fewer features or classes",
-        )
-    if data.labels and model.kind == "linear":
-        raise RecipeError("data.labels", "names classes, but a linear model has none", "drop it")
-    classes = 2 if model.kind == "logistic" else model.classes
-    if data.labels and (len(data.labels) != classes or len(set(data.labels)) != classes):
-        raise RecipeError("data.labels", f"must be {classes} different names", "name each class")
-    if learner.name != "none" and learner.buffer * model.features * 4 > MAX_BUFFER_BYTES:
-        raise RecipeError(
-            "learner.buffer",
-            f"needs {learner.buffer * model.features * 4} bytes on a device",
-            f"keep buffer times features under {MAX_BUFFER_BYTES // 4}",
         )

@@ -39,26 +39,48 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
     """What is learnt.
 
     Attributes:
-        classes: Outputs; 0 where the kind implies it (logistic, linear).
-        l2: Weight of 0.5·|weights|² in the loss; biases are left out.
+        classes: Outputs; 0 where the kind implies it (logistic, linear, mf, svm of two).
+        l2: Weight of 0.5·|weights|² in the loss; biases are left out. Of mf, only
+            the rows of the sample's user and item count, so that a step touches no others.
+        loss: Of an svm.
+        users: Of mf, as are items and rank: its samples are (user, item) from 0.
     """
 
     kind: Annotated[
-        Literal["softmax", "logistic", "linear"],
-        _text("one of softmax, logistic, linear", '"softmax"'),
+        Literal["softmax", "logistic", "linear", "svm", "mf"],
+        _text("one of softmax, logistic, linear, svm, mf", '"softmax"'),
     ]
     features: Annotated[int, Meta(ge=1, le=MAX_PARAMETERS), _text("features of a sample", 64)]
     classes: Annotated[int, Meta(ge=0, le=1_000_000), _text("classes of a softmax", 10)] = 0
     l2: Annotated[float, Meta(ge=0, le=1e6), _text("the L2 penalty", 0.0001)] = 0.0
+    loss: Annotated[
+        Literal["squared-hinge", "hinge"], _text("squared-hinge or hinge", '"squared-hinge"')
+    ] = "squared-hinge"
+    users: Annotated[int, Meta(ge=0, le=MAX_PARAMETERS), _text("users of an mf", 943)] = 0
+    items: Annotated[int, Meta(ge=0, le=MAX_PARAMETERS), _text("items of an mf", 1682)] = 0
+    rank: Annotated[int, Meta(ge=0, le=4096), _text("factors of an mf", 10)] = 0
 
     @property
     def outputs(self) -> int:
-        """Columns of the model's output: classes of a softmax, else 1."""
-        return self.classes if self.kind == "softmax" else 1
+        """Columns of the affine map: classes of a softmax or a wider svm, else 1."""
+        wide = self.kind == "softmax" or (self.kind == "svm" and self.classes > 2)
+        return self.classes if wide else 1
+
+    @property
+    def regression(self) -> bool:
+        """Whether labels are numbers, not classes."""
+        return self.kind in ("linear", "mf")
+
+    @property
+    def num_classes(self) -> int:
+        """Classes that a label may name; 0 for a regression."""
+        return 0 if self.regression else max(2, self.classes)
 
     @property
     def parameters(self) -> int:
         """Number of weights and biases."""
+        if self.kind == "mf":
+            return (self.users + self.items) * (self.rank + 1) + 1
         return (self.features + 1) * self.outputs
 
 
@@ -89,17 +111,25 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
     """How a device learns from its stream.
 
     Attributes:
-        name: ``minibatch``, ``sgd``, or ``none`` (no training; for benches of the wire).
+        name: ``minibatch``, ``sgd``, ``bgd``, ``strsaga``, or ``none`` (no training; for
+            benches of the wire).
         buffer: Samples that a device keeps: newest first to stay.
+        cap: Samples that strsaga keeps gradients of; beyond, a uniform choice stays.
+        steps: Arrival steps of a round: how often what arrived is taken and learnt from.
+        step_s: Seconds between them; 0 splits what had gathered.
     """
 
     name: Annotated[
-        Literal["minibatch", "sgd", "none"], _text("one of minibatch, sgd, none", '"minibatch"')
+        Literal["minibatch", "sgd", "none", "strsaga", "bgd"],
+        _text("one of minibatch, sgd, bgd, strsaga, none", '"minibatch"'),
     ] = "minibatch"
     rate: Annotated[float, Meta(gt=0, le=1000), _text("the step size", 0.1)] = 0.1
     batch: Annotated[int, Meta(ge=1, le=100_000), _text("samples of one step", 50)] = 50
     passes: Annotated[int, Meta(ge=1, le=1000), _text("passes over the buffer", 20)] = 20
     buffer: Annotated[int, Meta(ge=1, le=1_000_000), _text("samples to keep", 1000)] = 1000
+    cap: Annotated[int, Meta(ge=1, le=10_000_000), _text("samples with gradients", 10_000)] = 10_000
+    steps: Annotated[int, Meta(ge=1, le=100_000), _text("arrival steps of a round", 50)] = 1
+    step_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS), _text("seconds, or 0", 0.1)] = 0.0
 
 
 class RoundsSpec(_Section, frozen=True, kw_only=True):

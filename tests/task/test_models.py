@@ -2,49 +2,69 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
-from fedagent_task.errors import DatasetError
+from fedagent_task.errors import DatasetError, TaskFormatError
 from fedagent_task.features import expect_fit, fitting, scaled
 from fedagent_task.metrics import accuracy, evaluate, log_loss, mse
-from fedagent_task.models import Floats, Labels, Model, create, model_kinds
+from fedagent_task.models import Factors, Floats, Inputs, Labels, Model, create, model_kinds
 from fedagent_task.readers import load
+from fedagent_task.samples import Csr
 from fedagent_task.spec import DataSpec, ModelSpec
+
+KINDS = (*model_kinds(), "svm-hinge", "svm-4", "svm-4-hinge")
+SPARSE = [kind for kind in KINDS if kind != "mf"]
 
 
 def _model(kind: str, features: int = 3, l2: float = 0.0) -> Model:
-    classes = 4 if kind == "softmax" else 0
-    return create(
-        ModelSpec(kind=kind, features=features, classes=classes, l2=l2)  # type: ignore[arg-type] # by test
-    )
+    name, *more = kind.split("-")
+    keys: dict[str, object] = {"features": features, "l2": l2}
+    if name == "softmax" or "4" in more:
+        keys["classes"] = 4
+    if "hinge" in more:
+        keys["loss"] = "hinge"
+    if name == "mf":
+        keys |= {"features": 2, "users": 4, "items": 3, "rank": 2}
+    return create(ModelSpec(kind=name, **keys))  # type: ignore[arg-type] # by test
 
 
 def _samples(model: Model, rng: np.random.Generator, count: int) -> tuple[Floats, Labels]:
+    if model.spec.kind == "mf":
+        ids = rng.integers(0, (model.spec.users, model.spec.items), (count, 2))
+        return ids.astype(np.float64), rng.normal(size=count)
     x = rng.normal(size=(count, model.spec.features))
-    if model.spec.kind == "linear":
+    if model.spec.regression:
         return x, rng.normal(size=count)
-    return x, rng.integers(0, max(2, model.spec.classes), count)
+    return x, rng.integers(0, model.spec.num_classes, count)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
-    kind=st.sampled_from(model_kinds()),
+    kind=st.sampled_from(KINDS),
     seed=st.integers(0, 2**32),
     count=st.integers(1, 8),
     l2=st.sampled_from([0.0, 0.3]),
     spread=st.sampled_from([0.1, 1.0, 5.0]),
+    sparse=st.booleans(),
 )
 def test_the_gradient_is_the_slope_of_the_loss(
-    kind: str, seed: int, count: int, l2: float, spread: float
+    kind: str, seed: int, count: int, l2: float, spread: float, sparse: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     model = _model(kind, l2=l2)
     weights = {
         spec.name: rng.normal(scale=spread, size=spec.shape) for spec in model.manifest().specs
     }
+    x: Inputs
     x, y = _samples(model, rng, count)
+    if model.spec.kind == "svm":
+        # At its kink a hinge has no slope.
+        scores = model.forward(weights, x)
+        assume(np.abs(np.abs(scores) - 1.0).min() > 1e-3)
+    if sparse and kind in SPARSE:
+        x = Csr.from_dense(np.where(rng.random(x.shape) < 0.3, 0.0, x))
     loss, gradient = model.loss_and_gradient(weights, x, y)
     assert loss == pytest.approx(model.loss(weights, x, y))
     step = 1e-5
@@ -59,7 +79,7 @@ def test_the_gradient_is_the_slope_of_the_loss(
             assert gradient[name][index] == pytest.approx(slope, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", model_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 def test_float32_weights_give_float32_gradients_near_the_exact_ones(kind: str) -> None:
     model = _model(kind, features=50, l2=0.01)
     rng = np.random.default_rng(0)
@@ -71,7 +91,47 @@ def test_float32_weights_give_float32_gradients_near_the_exact_ones(kind: str) -
         np.testing.assert_allclose(slope, exact[name], rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", model_kinds())
+@pytest.mark.parametrize("kind", SPARSE)
+def test_sparse_samples_are_the_same_samples(kind: str) -> None:
+    model, rng = _model(kind, features=9, l2=0.1), np.random.default_rng(3)
+    x, y = _samples(model, rng, 20)
+    dense = np.where(rng.random(x.shape) < 0.6, 0.0, x).astype(np.float32)
+    weights = {n: rng.normal(size=t.shape) for n, t in model.init(0).items()}
+    sparse = Csr.from_dense(dense)
+    np.testing.assert_allclose(model.forward(weights, sparse), model.forward(weights, dense))
+    np.testing.assert_allclose(model.predict(weights, sparse), model.predict(weights, dense))
+    assert evaluate(model, weights, sparse, y) == pytest.approx(evaluate(model, weights, dense, y))
+    exact = model.gradient(weights, dense, y)
+    for name, slope in model.gradient(weights, sparse, y).items():
+        np.testing.assert_allclose(slope, exact[name], rtol=1e-9, atol=1e-12)
+
+
+def test_factors_descend_as_their_gradient_says() -> None:
+    model, rng = _model("mf", l2=0.2), np.random.default_rng(4)
+    assert isinstance(model, Factors)
+    x, y = _samples(model, rng, 30)
+    weights = model.init(0)
+    gradient = model.gradient(weights, x, y)
+    expected = {n: t - np.float32(0.5) * gradient[n] for n, t in weights.items()}
+    before = model.loss(weights, x, y)
+    assert model.descend(weights, x, y, 0.5) == before
+    for name, tensor in weights.items():
+        assert tensor.dtype == np.float32
+        np.testing.assert_allclose(tensor, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_an_svm_of_two_classes_maps_them_to_both_sides() -> None:
+    model = _model("svm", features=1)
+    weights = {"weight": np.array([[2.0]]), "bias": np.array([0.5])}
+    x, y = np.array([[1.0], [0.0]]), np.array([0, 1])
+    assert model.loss(weights, x, y) == pytest.approx((3.5**2 + 0.5**2) / 2)
+    assert _model("svm-hinge", 1).loss(weights, x, y) == pytest.approx((3.5 + 0.5) / 2)
+    assert model.predict(weights, x).tolist() == [1, 1]
+    assert evaluate(model, weights, x, y).loss == pytest.approx(model.loss(weights, x, y))
+    assert evaluate(model, weights, x, y).accuracy == 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_init_fits_the_manifest_and_depends_on_the_seed_alone(kind: str) -> None:
     model = _model(kind)
     first, again, other = model.init(3), model.init(3), model.init(4)
@@ -81,20 +141,24 @@ def test_init_fits_the_manifest_and_depends_on_the_seed_alone(kind: str) -> None
     assert sum(t.size for t in first.values()) == model.spec.parameters
 
 
-@pytest.mark.parametrize("kind", model_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 def test_huge_margins_stay_finite(kind: str) -> None:
     model = _model(kind)
     weights = {n: t + np.float32(1e4) for n, t in model.init(0).items()}
     x = np.array([[1e3, -1e3, 1e3], [-1e3, 0, 0]], np.float32)
+    if kind == "mf":
+        x = np.array([[0, 0], [3, 2]], np.float32)
     loss, gradient = model.loss_and_gradient(weights, x, np.array([0, 1]))
     assert np.isfinite(loss)
     assert all(np.isfinite(slope).all() for slope in gradient.values())
 
 
-@pytest.mark.parametrize("kind", model_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_sample_is_no_loss_and_no_slope(kind: str) -> None:
     model = _model(kind)
-    loss, gradient = model.loss_and_gradient(model.init(0), np.empty((0, 3)), np.empty(0))
+    loss, gradient = model.loss_and_gradient(
+        model.init(0), np.empty((0, model.spec.features)), np.empty(0)
+    )
     assert loss == 0
     assert all((slope == 0).all() for slope in gradient.values())
 
@@ -157,3 +221,23 @@ def test_features_are_scaled_and_misfits_are_found() -> None:
     with pytest.raises(DatasetError, match=r"model\.classes"):
         expect_fit("set", x, y, spec)
     expect_fit("set", x, np.array([0, 1, 2, 0]), spec)
+
+
+def test_sparse_samples_are_scaled_and_judged_as_dense_ones() -> None:
+    spec = ModelSpec(kind="logistic", features=2)
+    x = np.array([[0, 16], [np.nan, 4], [1, 1]], np.float32)
+    sparse = scaled(Csr.from_dense(x), DataSpec(scale=0.5))
+    np.testing.assert_array_equal(sparse.dense(), x * np.float32(0.5))
+    assert fitting(sparse, np.array([1.0, 0.0, 2.0]), spec).tolist() == [True, False, False]
+    with pytest.raises(TaskFormatError, match=r"data\.offset"):
+        scaled(sparse, DataSpec(offset=1.0))
+    with pytest.raises(DatasetError, match=r"model\.features"):
+        expect_fit("set", Csr.empty(3), np.zeros(0), spec)
+
+
+def test_ratings_of_strangers_do_not_fit() -> None:
+    spec = ModelSpec(kind="mf", features=2, users=3, items=2, rank=1)
+    x = scaled(np.array([[1, 1], [3, 2], [4, 1], [1, 3], [0, 1]]), DataSpec(offset=-1.0))
+    y = np.array([5.0, 0.5, 1.0, 1.0, 1.0])
+    assert fitting(x, y, spec).tolist() == [True, True, False, False, False]
+    assert fitting(x + np.float32(0.5), y, spec).tolist() == [False] * 5

@@ -84,6 +84,11 @@ def test_the_whole_line_says_key_reason_and_mend() -> None:
         ("model.kind=tree", "model.kind", "softmax, logistic, linear"),
         ("model.classes=1", "model.classes", "from 2"),
         ("model.features=60000000", "model.features", "parameters"),
+        ("model.users=5", "model.users", "the kind is softmax"),
+        ("model.loss=log", "model.loss", "squared-hinge or hinge"),
+        ("model={kind='mf',features=2,users=5,items=5}", "model.rank", "is 0"),
+        ("model={kind='mf',features=3,users=5,items=5,rank=1}", "model.features", "must be 2"),
+        ("learner.step_s=-1", "learner.step_s", "must be >= 0"),
         ("data.dtype=int9", "data.dtype", "one of float32"),
         ("data.scale=0", "data.scale", "other than 0"),
         ("data.labels=['a','b']", "data.labels", "10 different names"),
@@ -108,6 +113,14 @@ def test_every_error_names_its_key_and_teaches(assignment: str, key: str, says: 
     assert error.key == key
     assert says in str(error)
     assert error.mend
+
+
+def test_strsaga_wants_a_rate_that_its_penalty_can_bear() -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(GOOD, ["learner.name=strsaga", "learner.rate=2", "model.l2=0.5"])
+    assert str(caught.value) == (
+        "learner.rate: times model.l2 must be < 1 for strsaga (got 1); lower learner.rate"
+    )
 
 
 def test_text_that_is_not_toml_is_one_error() -> None:
@@ -197,7 +210,7 @@ def test_a_task_of_newer_software_is_refused_by_key() -> None:
     table = msgspec.msgpack.decode(task_bytes(parse_recipe(GOOD)))
     for key, change in (
         ("learner.momentum", {"learner": {"momentum": 0.9}}),
-        ("learner.name", {"learner": {"name": "strsaga"}}),
+        ("learner.name", {"learner": {"name": "magic"}}),
         ("version", {"version": 2}),
         ("model.classes", {"model": {**table["model"], "classes": 1}}),
     ):

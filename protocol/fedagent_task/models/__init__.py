@@ -1,23 +1,28 @@
-"""Convex models as plain functions on arrays."""
+"""Models as plain functions on arrays: generalised linear ones and matrix factors."""
 
 from collections.abc import Callable
 
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.spec import ModelSpec
 
-from .base import Doubles, Floats, Labels, Model, Weights
+from .base import Doubles, Floats, Inputs, Labels, Model, Weights
+from .factors import Factors
 from .linear import Linear
 from .logistic import Logistic
 from .softmax import Softmax
+from .svm import Svm
 
 __all__ = [
     "Doubles",
+    "Factors",
     "Floats",
+    "Inputs",
     "Labels",
     "Linear",
     "Logistic",
     "Model",
     "Softmax",
+    "Svm",
     "Weights",
     "create",
     "model_kinds",
@@ -27,6 +32,8 @@ _KINDS: dict[str, Callable[[ModelSpec], Model]] = {
     "softmax": Softmax,
     "logistic": Logistic,
     "linear": Linear,
+    "svm": Svm,
+    "mf": Factors,
 }
 
 

@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.tensors import Manifest, TensorSpec
+from fedagent_task.samples import Csr
 from fedagent_task.spec import ModelSpec
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 Weights = Mapping[str, Floats]
 Doubles = npt.NDArray[np.float64]
+Inputs = Floats | Csr
+"""Samples [n, features]; sparse ones for linear, logistic, softmax and svm."""
 
 _INIT_DEVIATION = 0.01
 
@@ -24,8 +27,8 @@ _INIT_DEVIATION = 0.01
 class Model(Protocol):
     """A model as functions of its weights; it has no state of its own.
 
-    ``x`` is float [n, features], already scaled; ``y`` is [n]: class indices for
-    classifiers, numbers for regressions.
+    ``x`` is float [n, features] or sparse, already scaled; of an mf it holds user and
+    item. ``y`` is [n]: class indices for classifiers, numbers for regressions.
     """
 
     @property
@@ -41,24 +44,24 @@ class Model(Protocol):
         """Return starting weights, the same for the same seed."""
         ...
 
-    def forward(self, weights: Weights, x: Floats) -> Doubles:
-        """Return probabilities [n, classes], or values [n, 1] of a regression."""
+    def forward(self, weights: Weights, x: Inputs) -> Doubles:
+        """Return probabilities [n, classes], scores of an svm, or values [n, 1]."""
         ...
 
-    def predict(self, weights: Weights, x: Floats) -> Labels:
+    def predict(self, weights: Weights, x: Inputs) -> Labels:
         """Return class indices int64 [n], or values float64 [n] of a regression."""
         ...
 
-    def loss(self, weights: Weights, x: Floats, y: Labels) -> float:
+    def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
         """Return the mean loss over the samples, with the L2 penalty."""
         ...
 
-    def gradient(self, weights: Weights, x: Floats, y: Labels) -> dict[str, Floats]:
+    def gradient(self, weights: Weights, x: Inputs, y: Labels) -> dict[str, Floats]:
         """Return the gradient of `loss`, in the weights' dtype."""
         ...
 
     def loss_and_gradient(
-        self, weights: Weights, x: Floats, y: Labels
+        self, weights: Weights, x: Inputs, y: Labels
     ) -> tuple[float, dict[str, Floats]]:
         """Return both from one forward pass."""
         ...
@@ -81,9 +84,11 @@ def linear_init(spec: ModelSpec, seed: int) -> dict[str, npt.NDArray[np.float32]
     }
 
 
-def affine(weights: Weights, x: Floats) -> Doubles:
+def affine(weights: Weights, x: Inputs) -> Doubles:
     """Return ``x · weightᵀ + bias`` [n, outputs] as float64."""
-    return np.add(x @ weights["weight"].T, weights["bias"], dtype=np.float64)
+    weight = weights["weight"]
+    product = x.dot(weight) if isinstance(x, Csr) else x @ weight.T
+    return np.add(product, weights["bias"], dtype=np.float64)
 
 
 def penalty(spec: ModelSpec, weights: Weights) -> float:
@@ -94,12 +99,17 @@ def penalty(spec: ModelSpec, weights: Weights) -> float:
     return 0.5 * spec.l2 * float(flat @ flat)
 
 
-def pull_back(spec: ModelSpec, weights: Weights, x: Floats, residual: Doubles) -> dict[str, Floats]:
+def pull_back(spec: ModelSpec, weights: Weights, x: Inputs, residual: Doubles) -> dict[str, Floats]:
     """Return the mean gradient from d loss / d output [n, outputs]."""
     weight = weights["weight"]
     dtype = weight.dtype
-    mean = (residual / max(len(x), 1)).astype(dtype)
-    slope = mean.T @ x.astype(dtype, copy=False)
+    exact = residual / max(len(x), 1)
+    mean = exact.astype(dtype)
+    slope = np.empty_like(weight)
+    if isinstance(x, Csr):
+        slope[...] = x.spread(exact)
+    else:
+        np.matmul(mean.T, x.astype(dtype, copy=False), out=slope)
     if spec.l2:
         slope += dtype.type(spec.l2) * weight
     return {"bias": mean.sum(axis=0, dtype=np.float64).astype(dtype), "weight": slope}

@@ -11,6 +11,7 @@ from fedagent_task.spec import ModelSpec
 from .base import (
     Doubles,
     Floats,
+    Inputs,
     Labels,
     Weights,
     affine,
@@ -35,24 +36,24 @@ class Linear:
         """Return starting weights, the same for the same seed."""
         return linear_init(self.spec, seed)
 
-    def forward(self, weights: Weights, x: Floats) -> Doubles:
+    def forward(self, weights: Weights, x: Inputs) -> Doubles:
         """Return the predicted values, float64 [n, 1]."""
         return affine(weights, x)
 
-    def predict(self, weights: Weights, x: Floats) -> Labels:
+    def predict(self, weights: Weights, x: Inputs) -> Labels:
         """Return the predicted values, float64 [n]."""
         return affine(weights, x)[:, 0]
 
-    def loss(self, weights: Weights, x: Floats, y: Labels) -> float:
+    def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
         """Return half the mean squared error, with the L2 penalty."""
         return _half_mse(affine(weights, x)[:, 0] - y) + penalty(self.spec, weights)
 
-    def gradient(self, weights: Weights, x: Floats, y: Labels) -> dict[str, Floats]:
+    def gradient(self, weights: Weights, x: Inputs, y: Labels) -> dict[str, Floats]:
         """Return the gradient of `loss`."""
         return self.loss_and_gradient(weights, x, y)[1]
 
     def loss_and_gradient(
-        self, weights: Weights, x: Floats, y: Labels
+        self, weights: Weights, x: Inputs, y: Labels
     ) -> tuple[float, dict[str, Floats]]:
         """Return both from one forward pass."""
         residual = affine(weights, x)[:, 0] - y

@@ -11,6 +11,7 @@ from fedagent_task.spec import ModelSpec
 from .base import (
     Doubles,
     Floats,
+    Inputs,
     Labels,
     Weights,
     affine,
@@ -35,25 +36,25 @@ class Logistic:
         """Return starting weights, the same for the same seed."""
         return linear_init(self.spec, seed)
 
-    def forward(self, weights: Weights, x: Floats) -> Doubles:
+    def forward(self, weights: Weights, x: Inputs) -> Doubles:
         """Return the probabilities of class 0 and 1, float64 [n, 2]."""
         one = sigmoid(affine(weights, x))
         return np.hstack([1.0 - one, one])
 
-    def predict(self, weights: Weights, x: Floats) -> Labels:
+    def predict(self, weights: Weights, x: Inputs) -> Labels:
         """Return the more likely class, int64 [n]."""
         return (affine(weights, x)[:, 0] > 0).astype(np.int64)
 
-    def loss(self, weights: Weights, x: Floats, y: Labels) -> float:
+    def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
         """Return the mean cross-entropy in nats, with the L2 penalty."""
         return _cross_entropy(affine(weights, x)[:, 0], y) + penalty(self.spec, weights)
 
-    def gradient(self, weights: Weights, x: Floats, y: Labels) -> dict[str, Floats]:
+    def gradient(self, weights: Weights, x: Inputs, y: Labels) -> dict[str, Floats]:
         """Return the gradient of `loss`."""
         return self.loss_and_gradient(weights, x, y)[1]
 
     def loss_and_gradient(
-        self, weights: Weights, x: Floats, y: Labels
+        self, weights: Weights, x: Inputs, y: Labels
     ) -> tuple[float, dict[str, Floats]]:
         """Return both from one forward pass."""
         z = affine(weights, x)

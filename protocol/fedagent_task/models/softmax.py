@@ -11,6 +11,7 @@ from fedagent_task.spec import ModelSpec
 from .base import (
     Doubles,
     Floats,
+    Inputs,
     Labels,
     Weights,
     affine,
@@ -35,25 +36,25 @@ class Softmax:
         """Return starting weights, the same for the same seed."""
         return linear_init(self.spec, seed)
 
-    def forward(self, weights: Weights, x: Floats) -> Doubles:
+    def forward(self, weights: Weights, x: Inputs) -> Doubles:
         """Return the probability of each class, float64 [n, classes]."""
         return np.exp(log_softmax(affine(weights, x)))
 
-    def predict(self, weights: Weights, x: Floats) -> Labels:
+    def predict(self, weights: Weights, x: Inputs) -> Labels:
         """Return the most likely class, int64 [n]."""
         return np.asarray(affine(weights, x).argmax(axis=1), np.int64)
 
-    def loss(self, weights: Weights, x: Floats, y: Labels) -> float:
+    def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
         """Return the mean cross-entropy in nats, with the L2 penalty."""
         log_p = log_softmax(affine(weights, x))
         return _cross_entropy(log_p, y) + penalty(self.spec, weights)
 
-    def gradient(self, weights: Weights, x: Floats, y: Labels) -> dict[str, Floats]:
+    def gradient(self, weights: Weights, x: Inputs, y: Labels) -> dict[str, Floats]:
         """Return the gradient of `loss`."""
         return self.loss_and_gradient(weights, x, y)[1]
 
     def loss_and_gradient(
-        self, weights: Weights, x: Floats, y: Labels
+        self, weights: Weights, x: Inputs, y: Labels
     ) -> tuple[float, dict[str, Floats]]:
         """Return both from one forward pass."""
         log_p = log_softmax(affine(weights, x))
