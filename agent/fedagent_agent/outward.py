@@ -68,6 +68,7 @@ class StartTraining:
     out: Path
     iterations: int
     timeout_s: float
+    load_limit_s: float = 0.0
 
 
 Outward = (

@@ -78,6 +78,7 @@ class RuntimeSettings:
     software: str = ""
     name: str = ""
     outbox_bytes: int = MAX_BYTES
+    load_limit_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -134,6 +135,7 @@ class AgentRuntime:
                 settings.price,
                 settings.software,
                 settings.name,
+                settings.load_limit_s,
             ),
             kept=self._outbox.load(),
             answered=self._outbox.answered(),
@@ -378,7 +380,14 @@ class AgentRuntime:
             failed = Failed(job=effect.job, reason="disk", detail=_in_words(error))
             return self.core.trained(effect.job, failed, now)
         outward.append(
-            StartTraining(effect.job, model, job.out, effect.iterations, effect.timeout_s)
+            StartTraining(
+                effect.job,
+                model,
+                job.out,
+                effect.iterations,
+                effect.timeout_s,
+                effect.load_limit_s,
+            )
         )
         return []
 

@@ -136,7 +136,13 @@ class TrainerClient:
             return await self._open()
 
     async def train(
-        self, model: Path, out: Path, *, iterations: int = 0, timeout_s: float | None = None
+        self,
+        model: Path,
+        out: Path,
+        *,
+        iterations: int = 0,
+        timeout_s: float | None = None,
+        load_limit_s: float = 0.0,
     ) -> Trained | Failed:
         """Train from a model file and write the update to `out`.
 
@@ -147,6 +153,7 @@ class TrainerClient:
             out: Where the update goes; complete and durable, or not there.
             iterations: Local iterations rho; 0 for the learner's default.
             timeout_s: Instead of the watchdog's time.
+            load_limit_s: Seconds of computation that it may take; 0 for no limit.
         """
         async with self._turn:
             # Opening anew may take one number before.
@@ -158,7 +165,13 @@ class TrainerClient:
                 if self._give_up:
                     return Failed(job=self._training, reason="cancelled")
                 self._job = self._training - 1
-                request = Train(job=0, model=str(model), out=str(out), iterations=iterations)
+                request = Train(
+                    job=0,
+                    model=str(model),
+                    out=str(out),
+                    iterations=iterations,
+                    load_limit_s=load_limit_s,
+                )
                 reply = await self._ask(request, timeout_s or self._watchdog_s)
             except TrainerDiedError as error:
                 out.with_name(f".{out.name}.part").unlink(missing_ok=True)

@@ -80,7 +80,11 @@ class TrainerJobs:
                 return await self._open(job)
             self._running = job.job
             return await self._client.train(
-                job.model, job.out, iterations=job.iterations, timeout_s=job.timeout_s
+                job.model,
+                job.out,
+                iterations=job.iterations,
+                timeout_s=job.timeout_s,
+                load_limit_s=job.load_limit_s,
             )
         except Exception as error:  # noqa: BLE001 - the answer carries it on; the queue must go on
             _log.exception("the trainer could not be used")

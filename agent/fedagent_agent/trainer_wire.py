@@ -47,11 +47,17 @@ class Open(_Frame, frozen=True, kw_only=True, tag="open"):
 
 
 class Train(_Frame, frozen=True, kw_only=True, tag="train"):
-    """Train from the model file, and write the update to `out`."""
+    """Train from the model file, and write the update to `out`.
+
+    Attributes:
+        iterations: rho of each arrival step; 0 leaves it to the learner.
+        load_limit_s: pi, seconds of computation that this training may take; 0 for no limit.
+    """
 
     model: PathText
     out: PathText
     iterations: int = 0
+    load_limit_s: float = 0.0
 
 
 class Cancel(_Frame, frozen=True, kw_only=True, tag="cancel"):
@@ -87,6 +93,7 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
     Attributes:
         digest: SHA-256 of the file, of `size` bytes.
         num_samples: Samples that the update rests on.
+        iterations: rho as it was done: the mean of the arrival steps, rounded.
         seconds: From the request to the file on disk.
         seconds_per_iteration: Of the learning alone.
         arrivals: Samples that came since the last training.
@@ -94,6 +101,9 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
         norm: L2 norm of the update over all tensors.
         offset: Position of the stream, to resume at.
         counters: Samples dropped or refused since `open`, by reason.
+        steps: Arrival steps that were done.
+        train_s: Seconds of computation in all of them; waits are left out.
+        limited: The load limit ended the iterations early.
     """
 
     digest: str
@@ -107,6 +117,14 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
     norm: float
     offset: int = 0
     counters: dict[str, int] = {}
+    steps: int = 1
+    train_s: float = 0.0
+    limited: bool = False
+
+    @property
+    def arrivals_per_step(self) -> float:
+        """Samples that an arrival step brought, on average."""
+        return self.arrivals / max(1, self.steps)
 
 
 class Failed(_Frame, frozen=True, kw_only=True, tag="failed"):

@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from fedagent_task.models import create as create_model
 from fedagent_task.recipe import parse_task
 from fedagent_task.spec import ModelSpec, TaskSpec
 
+from .arrival_steps import LoadMeter, parts
 from .learners import NO_TRAINING, Learner, Tensors
 from .learners import create as create_learner
-from .streams.base import Stream, StreamSchema
+from .streams.base import Samples, Stream, StreamSchema
 from .streams.open import create as create_stream
 from .streams.spec import StreamError, parse_stream
 from .trainer_wire import Failed, Open, Opened, Refused, Reply, Train, Trained
@@ -55,6 +56,23 @@ class _Work:
     def idle(self) -> bool:
         """Whether nothing is learnt, so that any stream will do."""
         return self.task.learner.name == NO_TRAINING
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the arrival steps of one training did."""
+
+    arrivals: int = 0
+    steps: int = 0
+    seen: int = 0
+    loss: float = 0.0
+    limited: bool = False
+
+    @property
+    def mean_loss(self) -> float:
+        """Loss per sample looked at; 0 where it is not finite."""
+        mean = self.loss / max(self.seen, 1)
+        return mean if math.isfinite(mean) else 0.0
 
 
 class Trainer:
@@ -114,10 +132,10 @@ class Trainer:
         learner = work.learner
         if not work.idle:
             learner.begin(_read_model(Path(request.model), work.model.manifest()))
+        meter = LoadMeter(request.load_limit_s, wall=time.monotonic, processor=time.process_time)
         # Overflow is found by the checks of samples and update; a warning says no more.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            arrivals = self._absorb(work)
-            done, loss, seconds = self._learn(request, learner)
+            tally = self._learn(request, work, meter, began)
             if self._cancelled(request.job, work.slow_s):
                 raise _FailedTraining("cancelled")
             update = learner.update()
@@ -129,22 +147,50 @@ class Trainer:
             digest=digest_of(body),
             size=len(body),
             num_samples=min(learner.num_samples, work.task.limits.max_samples),
-            iterations=done,
+            iterations=max(1, round(meter.iterations / tally.steps)),
             seconds=time.monotonic() - began,
-            seconds_per_iteration=seconds / done,
-            arrivals=arrivals,
-            loss=loss,
+            seconds_per_iteration=meter.iterating_s / meter.iterations,
+            arrivals=tally.arrivals,
+            loss=tally.mean_loss,
             norm=norm,
             offset=work.stream.offset,
             counters=self._counters(work),
+            steps=tally.steps,
+            train_s=meter.spent_s,
+            limited=tally.limited,
         )
 
-    def _absorb(self, work: _Work) -> int:
-        """Give the learner what arrived and fits; return how many arrived."""
-        try:
-            samples = work.stream.take(time.monotonic())
-        except StreamError as error:
-            raise _FailedTraining("stream", str(error)[:1000]) from error
+    def _learn(self, request: Train, work: _Work, meter: LoadMeter, began: float) -> _Tally:
+        """Do the arrival steps of a round; the load limit may end them early."""
+        tally = _Tally()
+        for samples in self._arrivals(request.job, work, began):
+            tally.arrivals += len(samples)
+            with meter:
+                self._absorb(work, samples)
+            if not tally.limited:
+                tally.steps += 1
+                self._iterate(request, work.learner, meter, tally)
+            if tally.limited and work.task.learner.step_s > 0:
+                break  # what is still to come waits in the stream for the next round
+        if meter.iterations == 0:
+            raise _FailedTraining("no_data", "nothing has arrived on the stream yet")
+        return tally
+
+    def _arrivals(self, job: int, work: _Work, began: float) -> Iterator[Samples]:
+        """Yield what each arrival step brings; a cancel ends the waits between them."""
+        steps, step_s = work.task.learner.steps, work.task.learner.step_s
+        if step_s == 0:
+            gathered = _take(work.stream)
+            yield from (gathered.rows(part) for part in parts(len(gathered), steps))
+            return
+        for step in range(steps):
+            wait = max(0.0, began + step * step_s - time.monotonic())
+            if self._cancelled(job, wait):
+                raise _FailedTraining("cancelled")
+            yield _take(work.stream)
+
+    def _absorb(self, work: _Work, samples: Samples) -> None:
+        """Give the learner those samples that fit."""
         if work.idle:
             work.learner.absorb(np.empty((len(samples), 0), np.float32), samples.y)
         elif len(samples):
@@ -152,33 +198,40 @@ class Trainer:
             good = fitting(x, samples.y, work.task.model)
             self._unfit += len(samples) - int(good.sum())
             work.learner.absorb(x[good], samples.y[good])
-        return len(samples)
 
     def _counters(self, work: _Work) -> dict[str, int]:
         own = {"unfit": self._unfit, "not_learnt": work.learner.dropped}
         return {name: n for name, n in {**work.stream.counters, **own}.items() if n}
 
-    def _learn(self, request: Train, learner: Learner) -> tuple[int, float, float]:
-        """Return iterations, mean loss, and seconds of the learning alone."""
-        wanted = request.iterations or learner.default_iterations
-        done = seen = 0
-        total = 0.0
-        began = polled = time.monotonic()
-        while done < wanted:
-            result = learner.step(1)
+    def _iterate(self, request: Train, learner: Learner, meter: LoadMeter, tally: _Tally) -> None:
+        """Do the iterations of one arrival step, in blocks that the load limit allows."""
+        left = request.iterations or learner.default_iterations
+        polled = time.monotonic()
+        while left > 0:
+            block = meter.block(left)
+            if block == 0:
+                tally.limited = True
+                return
+            with meter:
+                result = learner.step(block)
             if result.iterations == 0:
-                break
-            done, seen = done + 1, seen + result.samples
-            total += result.loss * result.samples
+                return
+            meter.did(result.iterations)
+            left -= result.iterations
+            tally.seen += result.samples
+            tally.loss += result.loss * result.samples
             now = time.monotonic()
             if now - polled >= POLL_S:
                 polled = now
                 if self._cancelled(request.job, 0.0):
                     raise _FailedTraining("cancelled")
-        if done == 0:
-            raise _FailedTraining("no_data", "nothing has arrived on the stream yet")
-        loss = total / max(seen, 1)
-        return done, loss if math.isfinite(loss) else 0.0, time.monotonic() - began
+
+
+def _take(stream: Stream) -> Samples:
+    try:
+        return stream.take(time.monotonic())
+    except StreamError as error:
+        raise _FailedTraining("stream", str(error)[:1000]) from error
 
 
 def _prepare(request: Open) -> _Work:

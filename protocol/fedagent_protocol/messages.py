@@ -192,6 +192,9 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
         dt_ms: Download time, from the order to having the model.
         lc_ms: Local computation time.
         context: The report after the round, saving a message.
+        train_ms: Computation alone; `lc_ms` has the waits for arrivals in it.
+        steps: Arrival steps that were done, of `iterations` each.
+        limited: The load limit ended the iterations early.
     """
 
     digest: Digest
@@ -208,6 +211,9 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     loss: float = 0.0
     first: Data = b""
     context: ContextReport | None = None
+    train_ms: Millis = 0
+    steps: Count = 0
+    limited: bool = False
 
     def __post_init__(self) -> None:
         """Refuse NaN and infinities, which MessagePack lets through."""
@@ -255,6 +261,7 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
         credit: Chunks of the update that may be sent without a `Need`.
         price: The price the agent was chosen by.
         context_seq: The report it was chosen by.
+        load_limit_ms: pi of the task, computation that the training may take; 0 for no limit.
     """
 
     task: Digest
@@ -267,6 +274,7 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
     credit: Annotated[int, Meta(ge=0, le=64)] = 1
     price: Micro = 0
     context_seq: Seq = 0
+    load_limit_ms: Millis = 0
 
 
 class TaskBody(Message, frozen=True, kw_only=True, tag="task"):

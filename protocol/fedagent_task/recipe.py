@@ -255,6 +255,15 @@ def _cross_check(recipe: Recipe) -> None:
             f"must be >= rounds.deadline_s = {rounds.deadline_s:g} (got {rounds.max_wait_s:g})",
             mend_of("rounds.max_wait_s"),
         )
+    learner = recipe.learner
+    waits_s = (learner.steps - 1) * learner.step_s
+    if waits_s >= rounds.deadline_s:
+        raise RecipeError(
+            "learner.step_s",
+            f"make {learner.steps} arrival steps last {waits_s:g} s, "
+            f"rounds.deadline_s is {rounds.deadline_s:g}",
+            "take fewer or shorter steps, or a later deadline",
+        )
     if budget.total_micro is not None and budget.total_micro < budget.per_edge_micro:
         raise RecipeError("budget.total", "is less than budget.per_edge", "raise it, or leave out")
     _check_task(task_of(recipe))

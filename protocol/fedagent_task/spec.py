@@ -115,8 +115,8 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
             benches of the wire).
         buffer: Samples that a device keeps: newest first to stay.
         cap: Samples that strsaga keeps gradients of; beyond, a uniform choice stays.
-        steps: Arrival steps of a round: how often what arrived is taken and learnt from.
-        step_s: Seconds between them; 0 splits what had gathered.
+        steps: |M_t|, arrival steps of a round, with iterations after each.
+        step_s: Seconds from one arrival step to the next; 0: what has gathered, in parts.
     """
 
     name: Annotated[
@@ -128,8 +128,10 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
     passes: Annotated[int, Meta(ge=1, le=1000), _text("passes over the buffer", 20)] = 20
     buffer: Annotated[int, Meta(ge=1, le=1_000_000), _text("samples to keep", 1000)] = 1000
     cap: Annotated[int, Meta(ge=1, le=10_000_000), _text("samples with gradients", 10_000)] = 10_000
-    steps: Annotated[int, Meta(ge=1, le=100_000), _text("arrival steps of a round", 50)] = 1
-    step_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS), _text("seconds, or 0", 0.1)] = 0.0
+    steps: Annotated[int, Meta(ge=1, le=10_000), _text("arrival steps of a round", 50)] = 1
+    step_s: Annotated[
+        float, Meta(ge=0, le=86_400), _text("seconds between arrival steps, or 0", 3.0)
+    ] = 0.0
 
 
 class RoundsSpec(_Section, frozen=True, kw_only=True):

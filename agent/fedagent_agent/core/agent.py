@@ -49,6 +49,7 @@ class AgentSettings:
     price: Price = FREE
     software: str = ""
     name: str = ""
+    load_limit_s: float = 0.0
 
     @property
     def greeting(self) -> Hello:
@@ -77,7 +78,7 @@ class AgentCore:
         self.settings = settings
         self._greeting = settings.greeting
         self.counters: Counter[str] = Counter()
-        self.own = Own(settings.price)
+        self.own = Own(settings.price, load_limit_s=settings.load_limit_s)
         self.sessions: dict[str, Session] = {}
         self.uploads = Uploads()
         self._pending = pending

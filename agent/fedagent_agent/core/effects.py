@@ -138,7 +138,11 @@ class OpenTask:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Train; answer with `AgentCore.trained`, and on success keep the update first."""
+    """Train; answer with `AgentCore.trained`, and on success keep the update first.
+
+    Attributes:
+        load_limit_s: Seconds of computation that it may take; 0 for no limit.
+    """
 
     job: int
     key: Key
@@ -146,6 +150,7 @@ class Train:
     model: str
     iterations: int
     timeout_s: float
+    load_limit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,15 @@ MIN_GAP_S = 1.0
 """Reports of changes are at least so far apart."""
 SMOOTHING = 0.3
 """Weight of a new measurement of a rate."""
-_QUIET = {"rtt_s": 0.005, "arrivals_per_s": 0.2, "seconds_per_iteration": 1e-4, "compute": 0.05}
+_QUIET = {
+    "rtt_s": 0.005,
+    "arrivals_per_s": 0.2,
+    "arrivals_per_step": 1.0,
+    "seconds_per_iteration": 1e-4,
+    "compute": 0.05,
+    "battery": 0.05,
+    "temperature_c": 5.0,
+}
 _MAX_BPS = 1e11
 
 
@@ -42,11 +50,15 @@ class Readings:
     Attributes:
         compute: Cores' worth of processor that others leave free.
         willing: Whether the device may train now; else `why` says what forbids it.
+        battery: Charge, 0 to 1; None without a battery.
+        temperature_c: Of the hottest part; None where it cannot be known.
     """
 
     compute: float = 1.0
     willing: bool = True
     why: str = ""
+    battery: float | None = None
+    temperature_c: float | None = None
 
 
 @dataclass(slots=True)
@@ -72,12 +84,19 @@ class Link:
 
 @dataclass(slots=True)
 class Own:
-    """What the agent knows of itself, whichever edge asks."""
+    """What the agent knows of itself, whichever edge asks.
+
+    Attributes:
+        load_limit_s: pi of the device, seconds of computation per round; 0 for no limit.
+        cold: The next training starts a process, or a learner, that remembers nothing.
+    """
 
     price: Price
     readings: Readings = field(default_factory=Readings)
     seconds_per_iteration: float | None = None
     arrivals_per_s: float | None = None
+    arrivals_per_step: float | None = None
+    load_limit_s: float = 0.0
     cold: bool = True
 
     @property
@@ -85,12 +104,20 @@ class Own:
         """What a round costs now."""
         return self.price.at(self.readings.compute)
 
-    def note_training(self, *, per_iteration: float, arrivals_per_s: float | None) -> None:
+    def load_limit(self, task_s: float) -> float:
+        """Return the smaller of the device's limit and the task's; 0 where there is none."""
+        return min((limit for limit in (self.load_limit_s, task_s) if limit > 0), default=0.0)
+
+    def note_training(
+        self, *, per_iteration: float, arrivals_per_s: float | None, arrivals_per_step: float
+    ) -> None:
         """Take in what a training measured."""
         if per_iteration > 0:
             self.seconds_per_iteration = _smoothed(self.seconds_per_iteration, per_iteration)
         if arrivals_per_s is not None:
+            # Where no rate is, what gathered before is in the number per step as well.
             self.arrivals_per_s = _smoothed(self.arrivals_per_s, arrivals_per_s)
+            self.arrivals_per_step = _smoothed(self.arrivals_per_step, arrivals_per_step)
         self.cold = False
 
     def report(self, link: Link, *, run: str, seq: int) -> ContextReport:
@@ -100,6 +127,10 @@ class Own:
             "cold": float(self.cold),
             "seconds_per_iteration": self.seconds_per_iteration,
             "arrivals_per_s": self.arrivals_per_s,
+            "arrivals_per_step": self.arrivals_per_step,
+            "load_limit_s": self.load_limit_s or None,
+            "battery": self.readings.battery,
+            "temperature_c": self.readings.temperature_c,
             "download_bps": link.download_bps,
             "upload_bps": link.upload_bps,
             "rtt_s": link.rtt_s,

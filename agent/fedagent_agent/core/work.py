@@ -81,6 +81,9 @@ class Work:
             arrivals=result.arrivals,
             seconds_per_iteration=result.seconds_per_iteration,
             loss=result.loss,
+            train_ms=_ms(result.train_s),
+            steps=result.steps,
+            limited=result.limited,
         )
         return Kept(self.key, offer, self.order.credit)
 

@@ -311,7 +311,8 @@ class Workbench:
         work.job, work.train_at = self._job, now
         order = work.order
         left = max(0.1, work.give_up_at - now)
-        return [Train(work.job, work.key, order.task, order.model, order.iterations, left)]
+        limit_s = self._own.load_limit(order.load_limit_ms / 1000)
+        return [Train(work.job, work.key, order.task, order.model, order.iterations, left, limit_s)]
 
     def trained(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
         """Take in how a training ended."""
@@ -329,7 +330,12 @@ class Workbench:
         if self._trained_at is not None and work.train_at > self._trained_at:
             rate = result.arrivals / (work.train_at - self._trained_at)
         self._trained_at = work.train_at
-        self._own.note_training(per_iteration=result.seconds_per_iteration, arrivals_per_s=rate)
+        self._counters["load_limited"] += result.limited
+        self._own.note_training(
+            per_iteration=result.seconds_per_iteration,
+            arrivals_per_s=rate,
+            arrivals_per_step=result.arrivals_per_step,
+        )
         return [KeepUpdate(job, work.kept(result, now))]
 
     def finished(self, key: Key) -> list[Effect]:

@@ -36,6 +36,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def rows(self, part: slice) -> "Samples":
+        """Return some of the samples, in the same order."""
+        return Samples(self.x[part], self.y[part])
+
 
 class Stream(Protocol):
     """A source of samples; time is monotonic seconds, given by the caller."""

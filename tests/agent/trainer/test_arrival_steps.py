@@ -1,0 +1,284 @@
+"""Arrival steps and the load limit: parts, blocks, waits, and what an update says of them."""
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_agent.arrival_steps import BLOCK_S, LoadMeter, parts
+from fedagent_agent.learners import create as create_learner
+from fedagent_agent.learners import learner_names
+from fedagent_agent.trainer_wire import Failed, Open, Opened, Reply, Train, Trained
+from fedagent_agent.training import Trainer
+from fedagent_protocol.tensors import encode_tensors
+from fedagent_task.errors import RecipeError
+from fedagent_task.models import create
+from fedagent_task.recipe import parse_recipe, task_bytes
+from fedagent_task.spec import LearnerSpec, ModelSpec
+
+ROOT = Path(__file__).parents[3]
+DEMO = (ROOT / "deploy" / "recipes" / "demo.toml").read_text()
+MEMORY = "digits:start=1000,rate=0.000001"
+"""A thousand samples at once, and then none."""
+
+
+class Clock:
+    """Two clocks that the test moves."""
+
+    def __init__(self) -> None:
+        self.wall = self.processor = 0.0
+
+    def meter(self, limit_s: float) -> LoadMeter:
+        return LoadMeter(limit_s, wall=lambda: self.wall, processor=lambda: self.processor)
+
+    def work(self, meter: LoadMeter, wall: float, processor: float = 0.0) -> None:
+        with meter:
+            self.wall += wall
+            self.processor += processor
+
+
+@given(st.integers(0, 5000), st.integers(1, 200))
+def test_parts_are_nearly_equal_and_lose_nothing(count: int, steps: int) -> None:
+    cut = parts(count, steps)
+    assert [i for part in cut for i in range(part.start, part.stop)] == list(range(count))
+    sizes = {part.stop - part.start for part in cut}
+    assert len(cut) == steps
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(
+    st.floats(1e-7, 5e-3),
+    st.integers(1, 100_000),
+    st.floats(0.01, 0.2),
+    st.floats(0.5, 2.0),
+)
+def test_blocks_keep_the_limit_for_any_speed(
+    each_s: float, wanted: int, limit_s: float, processor: float
+) -> None:
+    clock = Clock()
+    meter = clock.meter(limit_s)
+    done = blocks = 0
+    while done < wanted and (block := meter.block(wanted - done)):
+        assert block == 1 or block * each_s * max(1.0, processor) <= BLOCK_S * 1.001
+        clock.work(meter, block * each_s, block * each_s * processor)
+        meter.did(block)
+        done += block
+        blocks += 1
+        clock.wall += 1.0  # what is not inside `with` does not count
+    one = each_s * max(1.0, processor)
+    assert meter.iterations == done >= 1
+    assert meter.spent_s == pytest.approx(done * one)
+    assert meter.spent_s <= max(limit_s, one) + 1e-9
+    assert done == wanted or limit_s - meter.spent_s <= max(one, BLOCK_S) + 1e-9
+
+
+def test_the_slower_of_both_clocks_counts() -> None:
+    clock = Clock()
+    meter = clock.meter(1.0)
+    clock.work(meter, 0.2, 0.6)
+    assert meter.spent_s == 0.6
+    clock.work(meter, 0.5, 0.0)
+    assert meter.spent_s == 0.7
+
+
+def test_the_first_iteration_is_always_granted_and_no_second_over_the_limit() -> None:
+    clock = Clock()
+    meter = clock.meter(0.001)
+    assert meter.block(20) == 1
+    clock.work(meter, 5.0)
+    meter.did(1)
+    assert meter.block(19) == 0
+
+
+# ------------------------------------------------------------------ in a training
+
+
+def _never(_job: int, wait_s: float) -> bool:
+    time.sleep(wait_s)
+    return False
+
+
+def _opened(*sets: str, stream: str = MEMORY) -> Trainer:
+    trainer = Trainer(_never)
+    reply = trainer.open(
+        Open(job=1, task=task_bytes(parse_recipe(DEMO, sets)), stream=stream, seed=1)
+    )
+    assert isinstance(reply, Opened), reply
+    return trainer
+
+
+def _train(trainer: Trainer, folder: Path, iterations: int = 0, load_limit_s: float = 0.0) -> Reply:
+    model = folder / "model"
+    model.write_bytes(encode_tensors(create(parse_recipe(DEMO).model).init(0)))
+    return trainer.train(
+        Train(
+            job=2,
+            model=str(model),
+            out=str(folder / "update"),
+            iterations=iterations,
+            load_limit_s=load_limit_s,
+        )
+    )
+
+
+def _trained(reply: Reply) -> Trained:
+    assert isinstance(reply, Trained), reply
+    return reply
+
+
+def test_what_has_gathered_is_learnt_in_parts(tmp_path: Path) -> None:
+    trainer = _opened("learner.steps=5", "learner.name=sgd", "learner.batch=50")
+    reply = _trained(_train(trainer, tmp_path, iterations=2))
+    assert (reply.steps, reply.iterations, reply.arrivals) == (5, 2, 1000)
+    # Two of the four batches of each part; the others wait for their turn.
+    assert reply.num_samples == 5 * 2 * 50
+    assert reply.arrivals_per_step == 200
+    assert 0 < reply.train_s < reply.seconds
+    assert reply.seconds_per_iteration * reply.iterations * reply.steps <= reply.train_s
+    assert not reply.limited
+
+
+def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(tmp_path: Path) -> None:
+    stream = "digits:start=10,rate=500,buffer=100000"
+    trainer = _opened("learner.steps=5", "learner.step_s=0.1", stream=stream)
+    reply = _trained(_train(trainer, tmp_path, iterations=1))
+    assert reply.steps == 5
+    assert reply.seconds >= 0.4
+    assert reply.train_s < 0.3
+    assert 60 < reply.arrivals < 1000
+    assert reply.arrivals == reply.offset == reply.num_samples
+
+
+def test_the_first_step_does_not_wait(tmp_path: Path) -> None:
+    trainer = _opened("learner.step_s=3600")
+    assert _trained(_train(trainer, tmp_path)).seconds < 60
+
+
+def test_a_cancel_ends_the_wait_for_an_arrival_step(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def cancelled(_job: int, wait_s: float) -> bool:
+        asked.append(wait_s)
+        return wait_s > 0
+
+    sets = (
+        "learner.steps=3",
+        "learner.step_s=30",
+        "rounds.deadline_s=100",
+        "rounds.max_wait_s=200",
+    )
+    trainer = Trainer(cancelled)
+    trainer.open(Open(job=1, task=task_bytes(parse_recipe(DEMO, sets)), stream=MEMORY, seed=1))
+    reply = _train(trainer, tmp_path, iterations=1)
+    assert isinstance(reply, Failed)
+    assert reply.reason == "cancelled"
+    assert asked[-1] == pytest.approx(30, abs=1)
+    assert not (tmp_path / "update").exists()
+
+
+def test_steps_without_arrivals_are_no_lack_of_data(tmp_path: Path) -> None:
+    sets = ("learner.steps=3", "learner.step_s=0.01")
+    reply = _trained(_train(_opened(*sets), tmp_path, iterations=2))
+    assert (reply.steps, reply.iterations, reply.arrivals) == (3, 2, 1000)
+    empty = _opened(*sets, stream="digits:start=0,rate=0.000001")
+    failed = _train(empty, tmp_path)
+    assert isinstance(failed, Failed)
+    assert failed.reason == "no_data"
+
+
+def test_steps_that_outlast_the_deadline_are_refused_in_the_recipe() -> None:
+    with pytest.raises(RecipeError, match=r"learner\.step_s: make 4 arrival steps last 3 s"):
+        parse_recipe(DEMO, ["learner.steps=4", "learner.step_s=1", "rounds.deadline_s=3"])
+
+
+def test_one_step_at_once_is_what_a_task_of_before_means() -> None:
+    plain = task_bytes(parse_recipe(DEMO))
+    assert task_bytes(parse_recipe(DEMO, ["learner.steps=1", "learner.step_s=0"])) == plain
+
+
+# ------------------------------------------------------------------ the load limit
+
+
+@contextmanager
+def _busy(processes: int) -> Iterator[None]:
+    """Keep the processors busy, beside this process."""
+    context = multiprocessing.get_context("spawn")
+    others = [context.Process(target=_spin, daemon=True) for _ in range(processes)]
+    for other in others:
+        other.start()
+    time.sleep(0.3)
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.join()
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("beside", [0, 2])
+def test_the_load_limit_holds_also_beside_others(tmp_path: Path, beside: int) -> None:
+    trainer = _opened("learner.steps=4")
+    with _busy(beside):
+        for limit_s in (0.1, 0.3):
+            began = time.process_time()
+            reply = _trained(_train(trainer, tmp_path, 1_000_000, limit_s))
+            used = time.process_time() - began
+            assert reply.limited
+            # Beyond it: one look at the clocks too late, and what others take meanwhile.
+            assert 0.5 * limit_s < reply.train_s < limit_s + (0.15 if beside else 0.05)
+            assert used < limit_s + 0.1
+            # An iteration takes milliseconds: nothing but the limit has ended it so soon.
+            assert 1 <= reply.iterations * reply.steps < 100_000
+
+
+def test_an_update_under_the_limit_is_sent_and_moves_the_model(tmp_path: Path) -> None:
+    reply = _trained(_train(_opened(), tmp_path, 1_000_000, 0.05))
+    assert reply.limited
+    assert reply.norm > 0
+    assert reply.num_samples == 1000
+
+
+def test_what_the_limit_left_unlearnt_is_kept_for_the_next_round(tmp_path: Path) -> None:
+    trainer = _opened("learner.name=sgd", "learner.batch=1", "learner.steps=2")
+    first = _trained(_train(trainer, tmp_path, 1_000_000, 1e-6))
+    assert (first.limited, first.iterations, first.arrivals) == (True, 1, 1000)
+    second = _trained(_train(trainer, tmp_path, 1_000_000))
+    assert not second.limited
+    assert second.num_samples == 1000 - first.num_samples
+
+
+def test_a_limit_that_is_wide_enough_changes_nothing(tmp_path: Path) -> None:
+    free = _trained(_train(_opened(), tmp_path))
+    wide = _trained(_train(_opened(), tmp_path, load_limit_s=60))
+    assert not wide.limited
+    assert wide.digest == free.digest
+
+
+@pytest.mark.parametrize("name", learner_names())
+@given(cuts=st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_iterations_in_blocks_are_the_same_iterations(name: str, cuts: list[int]) -> None:
+    """A block's size depends on the clock: what is learnt must not."""
+    model = create(ModelSpec(kind="logistic", features=6))
+    spec = LearnerSpec(name=name, batch=3, buffer=40, rate=0.05)  # type: ignore[arg-type]  # a name of the registry
+    x = np.random.default_rng(0).standard_normal((30, 6)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    updates = []
+    for blocks in ([sum(cuts)], cuts):
+        learner = create_learner(model, spec, np.random.default_rng(5))
+        learner.begin(model.init(1))
+        learner.absorb(x, y)
+        for block in blocks:
+            learner.step(block)
+        updates.append(learner.update())
+    assert all(np.array_equal(updates[0][key], updates[1][key]) for key in updates[0])

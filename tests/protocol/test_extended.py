@@ -1,0 +1,44 @@
+"""Golden bytes of fields that came after the first release: they stay as they are, too."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedagent_protocol import messages as m
+from fedagent_protocol.codec import Direction, decode, encode
+
+from .samples import FLAT
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def _first(kind: type[m.AnyMessage]) -> m.AnyMessage:
+    return next(message for _, message in FLAT if isinstance(message, kind))
+
+
+EXTENDED = {
+    "agent-to-edge.update.steps": (
+        Direction.AGENT_TO_EDGE,
+        msgspec.structs.replace(_first(m.UpdateOffer), train_ms=290, steps=50, limited=True),
+    ),
+    "edge-to-agent.order.load-limit": (
+        Direction.EDGE_TO_AGENT,
+        msgspec.structs.replace(_first(m.TrainOrder), load_limit_ms=1300),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXTENDED)
+def test_the_bytes_of_added_fields_never_change(name: str) -> None:
+    direction, message = EXTENDED[name]
+    golden = (GOLDEN / f"{name}.msgpack").read_bytes()
+    assert encode(message) == golden
+    assert decode(direction, golden) == message
+
+
+@pytest.mark.parametrize("name", EXTENDED)
+def test_a_peer_that_does_not_know_the_fields_leaves_them_out(name: str) -> None:
+    direction, message = EXTENDED[name]
+    old = GOLDEN / f"{direction.value}.{m.kind(message)}.msgpack"
+    assert decode(direction, old.read_bytes()) == _first(type(message))
