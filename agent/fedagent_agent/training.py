@@ -19,7 +19,7 @@ from fedagent_task.recipe import parse_task
 from fedagent_task.spec import ModelSpec, TaskSpec
 
 from .arrival_steps import LoadMeter, parts
-from .learners import NO_TRAINING, Learner, Tensors
+from .learners import NO_TRAINING, Learner, Tensors, instead_of
 from .learners import create as create_learner
 from .streams.base import Samples, Stream, StreamSchema
 from .streams.open import create as create_stream
@@ -201,6 +201,7 @@ class Trainer:
 
     def _counters(self, work: _Work) -> dict[str, int]:
         own = {"unfit": self._unfit, "not_learnt": work.learner.dropped}
+        own["strsaga_replaced"] = int(instead_of(work.task.model, work.task.learner) is not None)
         return {name: n for name, n in {**work.stream.counters, **own}.items() if n}
 
     def _iterate(self, request: Train, learner: Learner, meter: LoadMeter, tally: _Tally) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from .errors import RecipeError, TaskFormatError
 from .explain import Key, explain, mend_of, recipe_keys, show
+from .shapes import pooled
 from .spec import (
     MAX_PARAMETERS,
     MAX_SECONDS,
@@ -134,7 +135,11 @@ def recipe_digest(recipe: Recipe) -> str:
 def task_of(recipe: Recipe) -> TaskSpec:
     """Return what devices need to know of the recipe."""
     return TaskSpec(
-        model=recipe.model, data=recipe.data, learner=recipe.learner, limits=recipe.limits
+        model=recipe.model,
+        data=recipe.data,
+        learner=recipe.learner,
+        limits=recipe.limits,
+        on_device=recipe.evaluation.on_device,
     )
 
 
@@ -278,6 +283,7 @@ def _check_task(task: TaskSpec) -> None:
     model, data, learner = task.model, task.data, task.learner
     if not (math.isfinite(data.scale) and math.isfinite(data.offset)) or data.scale == 0:
         raise RecipeError("data.scale", "must be a finite number other than 0", "leave it out")
+    _check_network(model, learner)
     _check_model(model)
     if data.labels and model.regression:
         raise RecipeError(
@@ -301,13 +307,14 @@ def _check_task(task: TaskSpec) -> None:
 
 
 def _check_model(model: ModelSpec) -> None:
-    allowed = {"softmax": (2, 1_000_000), "logistic": (0, 2), "svm": (0, 1_000_000)}
-    least, most = allowed.get(model.kind, (0, 1))
+    many = (2, 1_000_000)
+    allowed = {"logistic": (0, 2), "linear": (0, 1), "mf": (0, 1), "svm": (0, 1_000_000)}
+    least, most = allowed.get(model.kind, many)
     if not least <= model.classes <= most:
         raise RecipeError(
             "model.classes",
             f"must be from {least} to {most} for {model.kind} (got {model.classes})",
-            "write classes = 10" if model.kind == "softmax" else "leave it out",
+            "write classes = 10" if (least, most) == many else "leave it out",
         )
     factors = {"users": model.users, "items": model.items, "rank": model.rank}
     for name, number in factors.items():
@@ -323,4 +330,40 @@ def _check_model(model: ModelSpec) -> None:
             "model.features",
             f"make {model.parameters} parameters, the limit is {MAX_PARAMETERS}",
             "take fewer features or classes",
+        )
+
+
+def _check_network(model: ModelSpec, learner: LearnerSpec) -> None:
+    """Check the keys that only neural networks have."""
+    for key, kind, given in (
+        ("hidden", "mlp", model.hidden),
+        ("layout", "cnn", model.layout),
+        ("image", "cnn", model.image),
+    ):
+        if given and model.kind != kind:
+            raise RecipeError(f"model.{key}", f"is for kind = {kind} only", "leave it out")
+    if learner.backend == "torch" and not model.is_network:
+        raise RecipeError(
+            "learner.backend", f"torch does not train a {model.kind} model", "leave it out"
+        )
+    if model.kind == "mlp" and not model.hidden:
+        raise RecipeError("model.hidden", "is missing", mend_of("model.hidden"))
+    if model.kind != "cnn":
+        return
+    if not model.layout:
+        raise RecipeError("model.layout", "is missing", mend_of("model.layout"))
+    if model.image and len(model.image) != 3:
+        raise RecipeError("model.image", f"has {len(model.image)} numbers", mend_of("model.image"))
+    rows, columns, channels = model.picture
+    if min(pooled(model.plan, model.picture)) < 1:
+        raise RecipeError(
+            "model.image",
+            f"is too small for two convolutions (got {rows} x {columns})",
+            "take at least 16 rows and columns",
+        )
+    if model.features != rows * columns * channels:
+        raise RecipeError(
+            "model.features",
+            f"must be rows times columns times channels (got {model.features})",
+            f"write features = {rows * columns * channels}",
         )

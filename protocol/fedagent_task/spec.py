@@ -4,11 +4,14 @@
 changes: digests leave defaults out, so that a new key does not rename old recipes.
 """
 
+import math
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
 from fedagent_protocol.messages import Weighting
+
+from .shapes import LAYOUTS, Image, Layout, Shape, cnn_shapes, dense_shapes
 
 MICRO = 1_000_000
 """Micro-credits in one credit."""
@@ -17,6 +20,9 @@ MAX_PARAMETERS = 64_000_000
 """Largest model: 256 MB of float32."""
 
 MAX_SECONDS = 7 * 86_400.0
+
+MAX_GRAPH_BYTES = 32 * 1024
+"""Largest ONNX graph of a task: it has no weights in it."""
 
 ParamValue = bool | int | float | str | list[float | str]
 Params = Annotated[
@@ -44,11 +50,14 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
             the rows of the sample's user and item count, so that a step touches no others.
         loss: Of an svm.
         users: Of mf, as are items and rank: its samples are (user, item) from 0.
+        hidden: Units of each hidden layer of an mlp.
+        layout: Which of the papers' networks a cnn is.
+        image: Rows, columns and channels of a cnn's samples; empty for the layout's own.
     """
 
     kind: Annotated[
-        Literal["softmax", "logistic", "linear", "svm", "mf"],
-        _text("one of softmax, logistic, linear, svm, mf", '"softmax"'),
+        Literal["softmax", "logistic", "linear", "svm", "mf", "mlp", "cnn"],
+        _text("one of softmax, logistic, linear, svm, mf, mlp, cnn", '"softmax"'),
     ]
     features: Annotated[int, Meta(ge=1, le=MAX_PARAMETERS), _text("features of a sample", 64)]
     classes: Annotated[int, Meta(ge=0, le=1_000_000), _text("classes of a softmax", 10)] = 0
@@ -59,12 +68,25 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
     users: Annotated[int, Meta(ge=0, le=MAX_PARAMETERS), _text("users of an mf", 943)] = 0
     items: Annotated[int, Meta(ge=0, le=MAX_PARAMETERS), _text("items of an mf", 1682)] = 0
     rank: Annotated[int, Meta(ge=0, le=4096), _text("factors of an mf", 10)] = 0
+    hidden: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=MAX_PARAMETERS)], ...],
+        Meta(max_length=8),
+        _text("the units of each hidden layer of an mlp", "[100]"),
+    ] = ()
+    layout: Annotated[
+        Literal["", "fashion", "cifar"], _text("one of fashion, cifar", '"fashion"')
+    ] = ""
+    image: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=4096)], ...],
+        Meta(max_length=3),
+        _text("rows, columns and channels of a cnn's samples", "[28, 28, 1]"),
+    ] = ()
 
     @property
     def outputs(self) -> int:
-        """Columns of the affine map: classes of a softmax or a wider svm, else 1."""
+        """Columns of the model's output: classes of a softmax, network or wider svm, else 1."""
         wide = self.kind == "softmax" or (self.kind == "svm" and self.classes > 2)
-        return self.classes if wide else 1
+        return self.classes if wide or self.is_network else 1
 
     @property
     def regression(self) -> bool:
@@ -81,7 +103,37 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         """Number of weights and biases."""
         if self.kind == "mf":
             return (self.users + self.items) * (self.rank + 1) + 1
+        if self.is_network:
+            return sum(map(math.prod, self.shapes.values()))
         return (self.features + 1) * self.outputs
+
+    @property
+    def is_network(self) -> bool:
+        """Whether this is a neural network: its loss is not convex."""
+        return self.kind in {"mlp", "cnn"}
+
+    @property
+    def plan(self) -> Layout:
+        """The layout that a cnn names."""
+        return LAYOUTS[self.layout]
+
+    @property
+    def picture(self) -> Image:
+        """Rows, columns and channels of a cnn's samples."""
+        rows, columns, channels = self.image or self.plan.image
+        return rows, columns, channels
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Units of a network's hidden dense layers."""
+        return self.plan.hidden if self.kind == "cnn" else self.hidden
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """The tensors of a network by name."""
+        if self.kind == "cnn":
+            return cnn_shapes(self.plan, self.picture, self.classes)
+        return dense_shapes([self.features, *self.hidden, self.classes])
 
 
 DType = Literal["float32", "float64", "uint8", "int16", "int32", "int64"]
@@ -117,6 +169,8 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
         cap: Samples that strsaga keeps gradients of; beyond, a uniform choice stays.
         steps: |M_t|, arrival steps of a round, with iterations after each.
         step_s: Seconds from one arrival step to the next; 0: what has gathered, in parts.
+        backend: What computes the gradients of a network; ``auto`` is torch for a cnn
+            where it is installed, else numpy.
     """
 
     name: Annotated[
@@ -132,6 +186,9 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
     step_s: Annotated[
         float, Meta(ge=0, le=86_400), _text("seconds between arrival steps, or 0", 3.0)
     ] = 0.0
+    backend: Annotated[
+        Literal["auto", "numpy", "torch"], _text("one of auto, numpy, torch", '"auto"')
+    ] = "auto"
 
 
 class RoundsSpec(_Section, frozen=True, kw_only=True):
@@ -199,17 +256,19 @@ class LimitsSpec(_Section, frozen=True, kw_only=True):
 
 
 class EvaluationSpec(_Section, frozen=True, kw_only=True):
-    """How the coordinator judges a global model.
+    """How a global model is judged.
 
     Attributes:
         dataset: Held-out data: a bundled name, a path, or ``none``.
         target: Accuracy worth naming in the report; 0 for none.
+        on_device: Devices score each order's model on their new samples and tell.
     """
 
     dataset: Annotated[
         str, Meta(min_length=1, max_length=1000), _text("a dataset or none", '"digits-test"')
     ] = "none"
     target: Annotated[float, Meta(ge=0, le=1), _text("an accuracy", 0.85)] = 0.0
+    on_device: Annotated[bool, _text("true or false", "true")] = False
 
 
 class Recipe(_Section, frozen=True, kw_only=True):
@@ -229,10 +288,18 @@ class Recipe(_Section, frozen=True, kw_only=True):
 
 
 class TaskSpec(_Section, frozen=True, kw_only=True):
-    """The part of a recipe that travels to devices."""
+    """The part of a recipe that travels to devices.
+
+    Attributes:
+        on_device: Score each order's model on the new samples, and tell the edge.
+        onnx: The model as an ONNX graph whose weights are inputs; empty where numpy
+            scores as well (ADR 7).
+    """
 
     version: Annotated[int, Meta(ge=1, le=1)] = 1
     model: ModelSpec
     data: DataSpec = DataSpec()
     learner: LearnerSpec = LearnerSpec()
     limits: LimitsSpec = LimitsSpec()
+    on_device: bool = False
+    onnx: Annotated[bytes, Meta(max_length=MAX_GRAPH_BYTES)] = b""

@@ -81,7 +81,15 @@ def test_the_whole_line_says_key_reason_and_mend() -> None:
         ("budget.total=1", "budget.total", "less than budget.per_edge"),
         ("budget={}", "budget.per_edge", "is missing"),
         ("model=4", "model", "must be a table"),
-        ("model.kind=tree", "model.kind", "softmax, logistic, linear"),
+        ("model.kind=tree", "model.kind", "softmax, logistic, linear, svm, mf, mlp, cnn"),
+        ("model.kind=mlp", "model.hidden", "is missing"),
+        ("model.kind=cnn", "model.layout", "is missing"),
+        ("model.hidden=[5]", "model.hidden", "for kind = mlp only"),
+        ("model.layout=cifar", "model.layout", "for kind = cnn only"),
+        ("model.image=[28,28,1]", "model.image", "for kind = cnn only"),
+        ("learner.backend=torch", "learner.backend", "does not train a softmax"),
+        ("learner.backend=jax", "learner.backend", "one of auto, numpy, torch"),
+        ("evaluation.on_device=1", "evaluation.on_device", "true or false"),
         ("model.classes=1", "model.classes", "from 2"),
         ("model.features=60000000", "model.features", "parameters"),
         ("model.users=5", "model.users", "the kind is softmax"),
@@ -121,6 +129,34 @@ def test_strsaga_wants_a_rate_that_its_penalty_can_bear() -> None:
     assert str(caught.value) == (
         "learner.rate: times model.l2 must be < 1 for strsaga (got 1); lower learner.rate"
     )
+
+
+@pytest.mark.parametrize(
+    ("sets", "key", "says"),
+    [
+        (["model.layout=fashion"], "model.features", "write features = 784"),
+        (["model.layout=lenet"], "model.layout", "one of fashion, cifar"),
+        (["model.layout=fashion", "model.image=[28,28]"], "model.image", "has 2 numbers"),
+        (["model.layout=fashion", "model.image=[8,8,1]"], "model.image", "at least 16 rows"),
+        (["model.layout=fashion", "model.image=[4096,4096,4]"], "model.features", "67108864"),
+        (
+            ["model.layout=fashion", "model.features=784", "model.classes=1"],
+            "model.classes",
+            "from 2",
+        ),
+    ],
+)
+def test_a_network_says_what_its_images_must_be(sets: list[str], key: str, says: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(GOOD, ["model.kind=cnn", *sets])
+    assert caught.value.key == key
+    assert says in str(caught.value)
+
+
+def test_a_network_too_large_for_a_device_is_refused() -> None:
+    sets = ["model.kind=mlp", "model.hidden=[100000,100000]"]
+    with pytest.raises(RecipeError, match="parameters"):
+        parse_recipe(GOOD, sets)
 
 
 def test_text_that_is_not_toml_is_one_error() -> None:

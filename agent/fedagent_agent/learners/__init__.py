@@ -1,12 +1,13 @@
 """Streaming learners, found by the name that a recipe gives."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import numpy as np
 
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.models import Model
-from fedagent_task.spec import LearnerSpec
+from fedagent_task.models import Mlp, Model
+from fedagent_task.spec import LearnerSpec, ModelSpec
 
 from .base import Learner, StepResult, Tensors
 from .idle import Idle
@@ -22,6 +23,7 @@ __all__ = [
     "StepResult",
     "Tensors",
     "create",
+    "instead_of",
     "learner_names",
 ]
 
@@ -40,14 +42,40 @@ def learner_names() -> tuple[str, ...]:
     return tuple(_LEARNERS)
 
 
+_CONVEX_ONLY = {"strsaga": "minibatch"}
+"""Learners whose step rests on a convex loss, and what trains a neural network instead."""
+
+
+def instead_of(model: ModelSpec, spec: LearnerSpec) -> str | None:
+    """Return the learner that takes the place of the named one, None if that one fits."""
+    return _CONVEX_ONLY.get(spec.name) if model.is_network else None
+
+
 def create(model: Model, spec: LearnerSpec, rng: np.random.Generator) -> Learner:
-    """Return the learner that a task names.
+    """Return the learner that a task names, or what `instead_of` says.
 
     Raises:
-        TaskFormatError: This software knows no such learner.
+        TaskFormatError: This software knows no such learner, or torch is missing.
     """
-    learner = _LEARNERS.get(spec.name)
+    name = instead_of(model.spec, spec) or spec.name
+    learner = _LEARNERS.get(name)
     if learner is None:
         known = ", ".join(_LEARNERS)
-        raise TaskFormatError("learner.name", f"{spec.name!r} is not known here, only {known}")
-    return learner(model, spec, rng)
+        raise TaskFormatError("learner.name", f"{name!r} is not known here, only {known}")
+    return learner(_backed(model, spec), spec, rng)
+
+
+def _backed(model: Model, spec: LearnerSpec) -> Model:
+    """Return the model with the gradients of the back end that the task wants."""
+    if not isinstance(model, Mlp) or spec.backend == "numpy" or spec.name == NO_TRAINING:
+        return model
+    if spec.backend == "auto" and model.spec.kind != "cnn":
+        return model  # numpy is as fast on few dense layers, and much smaller
+    if find_spec("torch") is None:
+        if spec.backend == "auto":
+            return model
+        detail = "the task wants torch; run: pip install 'fedagent[torch]'"
+        raise TaskFormatError("learner.backend", detail)
+    from .torch_model import TorchModel  # noqa: PLC0415 - 200 MB, only where it is wanted
+
+    return TorchModel(model)

@@ -1,4 +1,4 @@
-"""Models as plain functions on arrays: generalised linear ones and matrix factors."""
+"""Models as plain functions on arrays: generalised linear ones, matrix factors, networks."""
 
 from collections.abc import Callable
 
@@ -6,13 +6,16 @@ from fedagent_task.errors import TaskFormatError
 from fedagent_task.spec import ModelSpec
 
 from .base import Doubles, Floats, Inputs, Labels, Model, Weights
+from .cnn import Cnn
 from .factors import Factors
 from .linear import Linear
 from .logistic import Logistic
+from .mlp import Mlp
 from .softmax import Softmax
 from .svm import Svm
 
 __all__ = [
+    "Cnn",
     "Doubles",
     "Factors",
     "Floats",
@@ -20,6 +23,7 @@ __all__ = [
     "Labels",
     "Linear",
     "Logistic",
+    "Mlp",
     "Model",
     "Softmax",
     "Svm",
@@ -34,6 +38,8 @@ _KINDS: dict[str, Callable[[ModelSpec], Model]] = {
     "linear": Linear,
     "svm": Svm,
     "mf": Factors,
+    "mlp": Mlp,
+    "cnn": Cnn,
 }
 
 

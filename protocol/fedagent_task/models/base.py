@@ -84,6 +84,11 @@ def linear_init(spec: ModelSpec, seed: int) -> dict[str, npt.NDArray[np.float32]
     }
 
 
+def densed(x: Inputs) -> Floats:
+    """Return the samples as one dense array."""
+    return x.dense() if isinstance(x, Csr) else x
+
+
 def affine(weights: Weights, x: Inputs) -> Doubles:
     """Return ``x · weightᵀ + bias`` [n, outputs] as float64."""
     weight = weights["weight"]

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.tensors import Manifest, TensorSpec
-from fedagent_task.samples import Csr
 from fedagent_task.spec import ModelSpec
 
-from .base import Doubles, Floats, Inputs, Labels, Weights
+from .base import Doubles, Floats, Inputs, Labels, Weights, densed
 
 _INIT_DEVIATION = 0.1
 """Large enough to leave the saddle at zero, where neither factor has a slope."""
@@ -109,7 +108,7 @@ class Factors:
 
 
 def _ids(x: Inputs) -> tuple[Ids, Ids]:
-    pairs = (x.dense() if isinstance(x, Csr) else x).astype(np.intp)
+    pairs = densed(x).astype(np.intp)
     return pairs[:, 0], pairs[:, 1]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from fedagent_task.errors import DatasetError
 
 from .base import MAX_BYTES, Dataset
+from .cifar import is_cifar, read_cifar
 from .digits import read_digits
 from .idx import read_idx, read_idx_array
 from .libsvm import SparseDataset, read_libsvm, read_libsvm_sparse
@@ -23,6 +24,7 @@ __all__ = [
     "SparseDataset",
     "load",
     "part_of",
+    "read_cifar",
     "read_csv",
     "read_digits",
     "read_idx",
@@ -42,8 +44,9 @@ DATA_VARIABLE = "FEDAGENT_DATA"
 def load(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> Dataset:
     """Read a bundled dataset, or a file by what its name says it is.
 
-    ``*.npz``, ``*.csv``, ``*images-idx3*``, ``u.data``, else LIBSVM text; all but
-    npz may be gzip. A relative path that is not here is sought in `FEDAGENT_DATA`.
+    ``*.npz``, ``*.csv``, ``*images-idx3*``, ``u.data``, ``data_batch*.bin`` or
+    ``test_batch.bin`` (CIFAR-10), else LIBSVM text; all but npz may be gzip. A relative
+    path that is not here is sought in `FEDAGENT_DATA`.
 
     Raises:
         DatasetError: It is missing, malformed or over the limit (bytes).
@@ -60,6 +63,8 @@ def load(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> D
         return read_idx(path, limit=limit)
     if file == "u.data":
         return read_ratings(path, limit)
+    if is_cifar(file):
+        return read_cifar(path, limit)
     return read_libsvm(path, features, limit)
 
 

@@ -1,0 +1,129 @@
+"""Neural networks on a device: the same update by numpy and by torch, and what stands in."""
+
+import sys
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_agent import learners
+from fedagent_agent.learners import NO_TRAINING, create, instead_of, learner_names
+from fedagent_agent.trainer_wire import Open, Refused
+from fedagent_agent.training import Trainer
+from fedagent_task.errors import TaskFormatError
+from fedagent_task.models import create as create_model
+from fedagent_task.recipe import parse_recipe, task_bytes
+from fedagent_task.spec import LearnerSpec, ModelSpec
+
+MLP = ModelSpec(kind="mlp", features=8, hidden=(12, 6), classes=3, l2=0.01)
+CNN = ModelSpec(kind="cnn", layout="fashion", features=17 * 18, image=(17, 18, 1), classes=3)
+TRAINING = [name for name in learner_names() if name not in (NO_TRAINING, "strsaga")]
+
+
+def _update(
+    model: ModelSpec, name: str, backend: str, seed: int, count: int = 60
+) -> dict[str, npt.NDArray[np.float32]]:
+    spec = msgspec.structs.replace(LearnerSpec(rate=0.05, batch=20), name=name, backend=backend)
+    rng = np.random.default_rng(seed)
+    learner = create(create_model(model), spec, np.random.default_rng(seed))
+    x = rng.normal(size=(count, model.features)).astype(np.float32)
+    learner.begin(create_model(model).init(seed))
+    learner.absorb(x, rng.integers(0, model.classes, count))
+    learner.step(3)
+    return learner.update()
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    model=st.sampled_from([MLP, CNN]), name=st.sampled_from(TRAINING), seed=st.integers(0, 2**31)
+)
+def test_torch_gives_the_update_that_numpy_gives(model: ModelSpec, name: str, seed: int) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    by_numpy = _update(model, name, "numpy", seed)
+    by_torch = _update(model, name, "torch", seed)
+    assert any(np.abs(delta).max() > 1e-4 for delta in by_numpy.values())
+    for tensor, delta in by_numpy.items():
+        assert by_torch[tensor].dtype == np.float32
+        np.testing.assert_allclose(by_torch[tensor], delta, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_the_same_seed_gives_the_same_bytes(backend: str) -> None:
+    if backend == "torch":
+        pytest.importorskip("torch", reason="torch is not installed")
+    first, again = (_update(CNN, "minibatch", backend, seed=3) for _ in range(2))
+    assert all(first[name].tobytes() == again[name].tobytes() for name in first)
+
+
+def test_torch_scores_and_judges_as_numpy_does() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from fedagent_agent.learners.torch_model import TorchModel
+    from fedagent_task.models import Mlp
+
+    for spec in (MLP, CNN):
+        plain = create_model(spec)
+        assert isinstance(plain, Mlp)
+        model, weights = TorchModel(plain), plain.init(1)
+        rng = np.random.default_rng(2)
+        x = rng.normal(size=(9, spec.features)).astype(np.float32)
+        x.setflags(write=False)
+        y = rng.integers(0, 3, 9)
+        np.testing.assert_allclose(model.forward(weights, x), plain.forward(weights, x), atol=1e-5)
+        np.testing.assert_array_equal(model.predict(weights, x), plain.predict(weights, x))
+        loss, _ = model.loss_and_gradient(weights, x, y)
+        assert loss == pytest.approx(model.loss(weights, x, y), abs=1e-5)
+        assert model.manifest() == plain.manifest()
+        empty, slopes = model.loss_and_gradient(weights, x[:0], y[:0])
+        assert empty == pytest.approx(plain.loss(weights, x[:0], y[:0]))
+        assert slopes.keys() == weights.keys()
+
+
+def test_a_perceptron_is_learnt_without_torch_unless_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "fedagent_agent.learners.torch_model", raising=False)
+    _update(MLP, "minibatch", "auto", seed=0)
+    assert "torch" not in sys.modules
+
+
+def test_without_torch_a_cnn_is_learnt_in_numpy_and_a_task_that_wants_torch_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(learners, "find_spec", lambda _name: None)
+    expected = _update(CNN, "sgd", "numpy", seed=1)
+    for name, delta in _update(CNN, "sgd", "auto", seed=1).items():
+        np.testing.assert_array_equal(delta, expected[name])
+    with pytest.raises(TaskFormatError) as caught:
+        _update(MLP, "sgd", "torch", seed=1)
+    assert caught.value.key == "learner.backend"
+    assert "pip install 'fedagent[torch]'" in str(caught.value)
+
+
+def test_the_agent_hears_which_key_wants_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "find_spec", lambda _name: None)
+    recipe = parse_recipe(
+        'name="n"\n[model]\nkind="mlp"\nhidden=[4]\nfeatures=64\nclasses=10\n'
+        '[learner]\nbackend="torch"\n[data]\ndtype="uint8"\n'
+        "[rounds]\ncount=1\ndeadline_s=1\n[budget]\nper_edge=1\n"
+    )
+    trainer = Trainer(lambda _job, _wait: False)
+    reply = trainer.open(Open(job=1, task=task_bytes(recipe), stream="digits", seed=0))
+    assert isinstance(reply, Refused)
+    assert reply.key == "learner.backend"
+    assert "\n" not in reply.detail
+
+
+def test_strsaga_gives_way_on_networks_only() -> None:
+    spec = msgspec.structs.replace(LearnerSpec(), name="strsaga")
+    convex = ModelSpec(kind="softmax", features=8, classes=3)
+    assert instead_of(MLP, spec) == instead_of(CNN, spec) == "minibatch"
+    assert instead_of(convex, spec) is None
+    assert instead_of(MLP, LearnerSpec()) is None
+    by_strsaga = _update(MLP, "strsaga", "numpy", seed=4)
+    for name, delta in _update(MLP, "minibatch", "numpy", seed=4).items():
+        np.testing.assert_array_equal(by_strsaga[name], delta)
