@@ -32,6 +32,7 @@ _FEEDBACK = (
     "num_samples",
     "seconds_per_iteration",
 )
+_OPTIONAL = ("opinions", "steps", "iterations", "train_s")
 _VIEW = (
     "pair_client",
     "pair_edge",
@@ -126,9 +127,13 @@ def unpack_selection(data: bytes) -> Selection:
 def pack_feedback(feedback: Feedback) -> bytes:
     """Return a feedback as bytes, without its view."""
     arrays = {name: getattr(feedback, name) for name in _FEEDBACK}
-    if feedback.opinions is not None:
-        arrays["opinions"] = feedback.opinions
+    for name in _OPTIONAL:
+        column = getattr(feedback, name)
+        if column is not None:
+            arrays[name] = column
     numbers = {} if feedback.psi is None else {"psi": float(feedback.psi)}
+    if feedback.rent_micro:
+        numbers["rent_micro"] = float(feedback.rent_micro)
     return msgspec.msgpack.encode(_Record(arrays=_encode(arrays), numbers=numbers))
 
 
@@ -139,7 +144,11 @@ def unpack_feedback(data: bytes, view: RoundView) -> Feedback:
         RecordError: The bytes are not such a record.
     """
     record = _record(data, "feedback")
-    values = {**_decode(record, "feedback"), "view": view, "psi": record.numbers.get("psi")}
+    scalars = {
+        "psi": record.numbers.get("psi"),
+        "rent_micro": int(record.numbers.get("rent_micro", 0)),
+    }
+    values = {**_decode(record, "feedback"), **scalars, "view": view}
     return _build(Feedback, "feedback", values)
 
 

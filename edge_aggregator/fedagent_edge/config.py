@@ -36,6 +36,7 @@ class EdgeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         chunk_bytes: Size of the pieces of models; smaller for slow links.
         credit_bytes: Cap on what all agents may have under way to this edge.
         need_wait_ms: How long the model waits for agents that have not answered.
+        rent: Credits it asks for aggregating one round of a placed run.
         json_events: One JSON object per line on stdout.
         watch_parent: End when stdin ends.
     """
@@ -53,6 +54,7 @@ class EdgeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     chunk_bytes: Annotated[int, Meta(ge=1024, le=MAX_CHUNK_BYTES)] = CHUNK_BYTES
     credit_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 4 << 20
     need_wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 50
+    rent: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     json_events: bool = False
     watch_parent: bool = False
     log_level: LogLevel = "info"

@@ -130,6 +130,7 @@ class EdgeDaemon:
             chunk_bytes=config.chunk_bytes,
             credit_bytes=config.credit_bytes,
             need_wait_s=config.need_wait_ms / 1000,
+            rent_micro=round(config.rent * 1_000_000),
         )
         return EdgeRuntime(self._directory, settings, now=time.monotonic(), boot=boot_id())
 

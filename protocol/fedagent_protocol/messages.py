@@ -261,7 +261,7 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
         credit: Chunks of the update that may be sent without a `Need`.
         price: The price the agent was chosen by.
         context_seq: The report it was chosen by.
-        load_limit_ms: pi of the task, computation that the training may take; 0 for no limit.
+        load_limit_ms: Most computation of the round; 0 for no limit but the device's own.
     """
 
     task: Digest
@@ -300,7 +300,10 @@ class RoundClosed(Message, frozen=True, kw_only=True, tag="closed"):
 
 
 class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
-    """Open the edge's session. `epoch` is new at every start of the process."""
+    """Open the edge's session. `epoch` is new at every start of the process.
+
+    `rent` is what it asks for aggregating one round.
+    """
 
     edge: Id
     epoch: RunId
@@ -308,12 +311,14 @@ class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
     software: Text = ""
     broker: Text = ""
     name: Text = ""
+    rent: Micro = 0
 
 
 class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
     """The edge's heartbeat. `model` is what it holds for the run, if anything.
 
-    `names` is what people call agents: those that were not said since the welcome.
+    `names` is what people call agents: those that were not said since the welcome; `rent`
+    is what the edge asks for aggregating one round.
     """
 
     epoch: RunId
@@ -321,6 +326,7 @@ class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
     model: OptionalDigest = ""
     counters: Annotated[dict[str, int], Meta(max_length=256)] = {}
     names: Annotated[dict[Id, Name], Meta(max_length=500)] = {}
+    rent: Micro = 0
 
 
 class RoundColumns(Message, frozen=True, kw_only=True, tag="columns"):
@@ -351,6 +357,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
         used: It is part of the aggregate, with `weight`.
         valid: A valid update came before give_up; this is what is paid for.
         tau_ms: Order to whole valid update; when `censored`, the time waited.
+        train_ms, iterations, steps, limited: As the agent offered it.
     """
 
     agent: Id
@@ -370,6 +377,10 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     loss: float = 0.0
     norm: float = 0.0
     reason: Text = ""
+    train_ms: Millis = 0
+    iterations: Count = 0
+    steps: Count = 0
+    limited: bool = False
 
     def __post_init__(self) -> None:
         """Refuse NaN and infinities, which MessagePack lets through."""
@@ -458,6 +469,7 @@ class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
         max_wait_ms: When the edge gives up, from the order.
         norm_limit: Largest L2 norm of an update; 0 for none.
         want_model: The report shall offer the edge model for merging.
+        load_limit_ms: Most computation of the round on a device; 0 for none.
     """
 
     task: Digest
@@ -470,6 +482,7 @@ class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
     norm_limit: float = 0.0
     max_samples: Count = 1_000_000
     want_model: bool = False
+    load_limit_ms: Millis = 0
 
 
 class ReportReceipt(Message, frozen=True, kw_only=True, tag="report-receipt"):

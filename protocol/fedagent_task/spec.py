@@ -243,6 +243,13 @@ class PlacementSpec(_Section, frozen=True, kw_only=True):
     params: Params = {}
 
 
+class IterationsSpec(_Section, frozen=True, kw_only=True):
+    """How many local iterations a round has; the control itself checks its parameters."""
+
+    name: Annotated[Word, _text("an iteration control's name", '"primal-dual"')] = "learner"
+    params: Params = {}
+
+
 class LimitsSpec(_Section, frozen=True, kw_only=True):
     """What an update may be.
 
@@ -285,6 +292,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
     placement: PlacementSpec = PlacementSpec()
     limits: LimitsSpec = LimitsSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
+    iterations: IterationsSpec = IterationsSpec()
 
 
 class TaskSpec(_Section, frozen=True, kw_only=True):

@@ -227,6 +227,14 @@ class Selection:
     notes: Mapping[str, float]
 
 
+_TRAINING: Mapping[str, type[np.generic]] = {
+    "steps": np.int64,
+    "iterations": np.int64,
+    "train_s": np.float64,
+}
+"""Columns that older records of a feedback have not."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Feedback:
     """How the ordered pairs of a round ended; rows follow `pairs`.
@@ -245,6 +253,10 @@ class Feedback:
         seconds_per_iteration: float64[S]; NaN if unknown.
         opinions: float64[N], opinions of this round's model, NaN where none; or None.
         psi: Cost observed at the edge that aggregated (ALGORITHMS section 7), or None.
+        steps: int64[S], arrival steps of the training, 0 if unknown; or None.
+        iterations: int64[S], local iterations of a step, 0 if unknown; or None.
+        train_s: float64[S], computation of the learning alone, NaN if unknown; or None.
+        rent_micro: What the edge that aggregated was paid.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
@@ -265,10 +277,17 @@ class Feedback:
     seconds_per_iteration: FloatArray
     opinions: FloatArray | None = None
     psi: float | None = None
+    steps: IntArray | None = None
+    iterations: IntArray | None = None
+    train_s: FloatArray | None = None
+    rent_micro: int = 0
 
     def __post_init__(self) -> None:
         """Refuse columns that contradict each other."""
         s = (len(self.pairs),)
+        for name, dtype in _TRAINING.items():
+            if getattr(self, name) is not None:
+                _column(self, name, dtype, s)
         for name in ("X", "used", "censored", "void"):
             _column(self, name, np.bool_, s)
         for name in ("pairs", "arrivals", "num_samples"):

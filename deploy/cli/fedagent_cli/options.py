@@ -169,6 +169,13 @@ NeedWaitMs = Annotated[
     int | None,
     typer.Option(help="Wait of a model for agents that have not answered.", show_default="50"),
 ]
+Rent = Annotated[
+    float | None,
+    typer.Option(
+        help="Credits this edge asks for aggregating one round of a placed run.",
+        show_default="0",
+    ),
+]
 
 # ------------------------------------------------------------- the coordinator's
 

@@ -66,6 +66,7 @@ def edge_start(
     chunk_bytes: options.ChunkBytes = None,
     credit_bytes: options.CreditBytes = None,
     need_wait_ms: options.NeedWaitMs = None,
+    rent: options.Rent = None,
     **shared: object,
 ) -> None:
     """Run an edge aggregator: a broker for the devices near it, and their average.
@@ -82,6 +83,7 @@ def edge_start(
         "chunk_bytes": chunk_bytes,
         "credit_bytes": credit_bytes,
         "need_wait_ms": need_wait_ms,
+        "rent": rent,
     }
     _start("edge", given, shared)
 

@@ -559,6 +559,7 @@ class EdgeCore:
             software=settings.software,
             broker=settings.broker,
             name=settings.name,
+            rent=settings.rent_micro,
         )
         return [ToCoordinator(hello)]
 
@@ -573,5 +574,6 @@ class EdgeCore:
             model=self.memory.model,
             counters=dict(self.counters),
             names=self.sessions.unsaid_names(),
+            rent=self.settings.rent_micro,
         )
         return ToCoordinator(status)

@@ -355,6 +355,7 @@ class LiveRound:
             credit=self._uploads.first_credit(part, first),
             price=part.assignment.price,
             context_seq=part.assignment.context_seq,
+            load_limit_ms=rnd.order.load_limit_ms,
         )
         return ToAgent(agent, order)
 

@@ -255,6 +255,10 @@ class EdgeRound:
             seconds_per_iteration=offer.seconds_per_iteration,
             loss=offer.loss,
             norm=part.norm,
+            train_ms=min(offer.train_ms, tau),
+            iterations=offer.iterations,
+            steps=offer.steps,
+            limited=offer.limited,
         )
 
     def _end(self, agent: str, status: OutcomeStatus, reason: str, now: float) -> bool:

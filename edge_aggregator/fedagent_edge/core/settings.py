@@ -7,7 +7,11 @@ from fedagent_protocol.messages import CHUNK_BYTES, RoundReport
 
 @dataclass(frozen=True, slots=True)
 class EdgeSettings:
-    """What the core is told of the configuration."""
+    """What the core is told of the configuration.
+
+    Attributes:
+        rent_micro: What it asks for aggregating one round of a placed run.
+    """
 
     edge: str
     epoch: str
@@ -18,6 +22,7 @@ class EdgeSettings:
     credit_bytes: int = 4 << 20
     need_wait_s: float = 0.05
     max_model_bytes: int = 512 << 20
+    rent_micro: int = 0
 
 
 @dataclass(slots=True)

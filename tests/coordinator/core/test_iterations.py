@@ -1,0 +1,277 @@
+"""Iteration control: the minimiser, the multipliers, the rounding, and what is kept."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_coordinator.core import iterations
+from fedagent_coordinator.core.iterations import PrimalDualControl, minimiser, rounded
+from fedagent_coordinator.errors import ParameterError, StateError, UnknownNameError
+from fedagent_coordinator.policies.base import Feedback, Purpose, RoundView, round_rng
+
+positive = st.floats(1e-6, 1e3)
+
+
+def feedback(
+    seconds: list[float],
+    *,
+    steps: int = 1,
+    arrivals: int = 10,
+    answered: list[bool] | None = None,
+    limits: list[float] | None = None,
+) -> Feedback:
+    """One pair per device at edge 0, all ordered; NaN limits are not reported."""
+    n = len(seconds)
+    answer = np.ones(n, np.bool_) if answered is None else np.array(answered, np.bool_)
+    view = RoundView(
+        round=1,
+        pair_client=np.arange(n, dtype=np.int32),
+        pair_edge=np.zeros(n, dtype=np.int32),
+        pair_features=np.array(limits or [np.nan] * n, dtype=np.float32)[:, None],
+        feature_names=("load_limit_s",),
+        client_price=np.zeros(n, dtype=np.int64),
+        client_available=np.ones(n, dtype=np.bool_),
+        edge_budget=np.zeros(1, dtype=np.int64),
+    )
+    nan = np.full(n, np.nan)
+    return Feedback(
+        view=view,
+        pairs=np.arange(n),
+        X=answer,
+        used=answer,
+        tau_s=np.ones(n),
+        dt_s=nan,
+        lc_s=nan,
+        ut_s=nan,
+        censored=~answer,
+        void=~answer,
+        arrivals=np.where(answer, arrivals, 0),
+        num_samples=np.full(n, 10),
+        seconds_per_iteration=np.where(answer, np.array(seconds), np.nan),
+        steps=np.where(answer, steps, 0),
+    )
+
+
+# ------------------------------------------------------------------- the minimiser
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    slope=st.floats(0, 1e3),
+    weight=st.floats(0, 1e3),
+    alpha=st.floats(0.05, 1.0),
+    gamma=st.floats(1e-3, 1e4),
+    least=st.floats(0.5, 20),
+    width=st.floats(0, 60),
+    where=st.floats(0, 1),
+)
+def test_no_point_of_a_fine_grid_is_better(
+    slope: float,
+    weight: float,
+    alpha: float,
+    gamma: float,
+    least: float,
+    width: float,
+    where: float,
+) -> None:
+    most, centre = least + width, least + where * width
+    best = minimiser(
+        slope=slope,
+        weight=weight,
+        alpha=alpha,
+        centre=centre,
+        gamma=gamma,
+        least=least,
+        most=most,
+    )
+
+    def value(rho: float) -> float:
+        return slope * rho + weight * math.pow(rho, -alpha) + (rho - centre) ** 2 / (2 * gamma)
+
+    assert least <= best <= most
+    grid = np.linspace(least, most, 2001)
+    assert value(best) <= min(map(value, grid)) + 1e-9 * (1 + abs(value(best)))
+
+
+@settings(deadline=None)
+@given(weight=positive, alpha=st.floats(0.05, 1.0), gamma=positive)
+def test_the_derivative_vanishes_inside(weight: float, alpha: float, gamma: float) -> None:
+    best = minimiser(
+        slope=0.5, weight=weight, alpha=alpha, centre=10.0, gamma=gamma, least=1e-3, most=1e6
+    )
+
+    def derivative(rho: float) -> float:
+        return 0.5 - weight * alpha * math.pow(rho, -alpha - 1) + (rho - 10.0) / gamma
+
+    points = np.geomspace(1e-3, 1e6, 60)
+    assert (np.diff([derivative(rho) for rho in points]) > 0).all()
+    if 1e-3 < best < 1e6:
+        slope = weight * alpha * (alpha + 1) * best ** (-alpha - 2) + 1 / gamma
+        assert abs(derivative(best)) <= 1e-9 * slope * best + 1e-12
+
+
+# --------------------------------------------------------------------- the rounding
+
+
+@pytest.mark.parametrize("rho", [1.0, 1.25, 5.5, 29.9])
+def test_rounding_is_right_on_average(rho: float) -> None:
+    drawn = [rounded(rho, round_rng(3, t, Purpose.ITERATE)) for t in range(1, 4001)]
+    assert set(drawn) <= {math.floor(rho), math.ceil(rho)}
+    spread = math.sqrt((rho % 1) * (1 - rho % 1) / len(drawn))
+    assert abs(np.mean(drawn) - rho) <= 4 * spread
+
+
+# ------------------------------------------------------------------ the multipliers
+
+
+def test_one_round_by_hand_as_printed() -> None:
+    control = PrimalDualControl(start=5, load_limit_s=1.0, normalise=False)
+    control.learn(feedback([0.3, 0.1], arrivals=8), horizon=8)
+    gamma = 8 ** (-1 / 3)
+    omega = 0.001 * 16**0.75
+    load = gamma * (5 * 0.3 - 1.0)  # the other device is below its limit
+    quality = gamma * (omega * 5**-0.75 / 0.005 - 0.3)
+    state = control.state()
+    assert state["load"] == pytest.approx([load, 0.0])
+    assert state["numbers"][1] == pytest.approx(quality)
+    grid = np.linspace(1, 30, 300_001)
+    cost = (
+        0.4 * (grid - 5)
+        + load * grid * 0.3
+        + quality * omega * grid**-0.75 / 0.005
+        + (grid - 5) ** 2 / (2 * gamma)
+    )
+    assert control.rho == pytest.approx(grid[np.argmin(cost)], abs=1e-3)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rounds=st.lists(
+        st.tuples(st.floats(1e-6, 2.0), st.integers(0, 500), st.integers(1, 50), st.booleans()),
+        min_size=1,
+        max_size=30,
+    ),
+    limit=st.floats(0, 3),
+    normalise=st.booleans(),
+)
+def test_multipliers_and_iterations_stay_in_range(
+    rounds: list[tuple[float, int, int, bool]], limit: float, normalise: bool
+) -> None:
+    control = PrimalDualControl(least=2, most=17, load_limit_s=limit, normalise=normalise)
+    for t, (seconds, arrivals, steps, second) in enumerate(rounds, start=1):
+        given_ = feedback([seconds, 0.01], steps=steps, arrivals=arrivals, answered=[True, second])
+        control.learn(given_, horizon=50)
+        notes = control.notes()
+        assert notes["lambda_load"] >= 0
+        assert notes["lambda_quality"] >= 0
+        assert 2 <= control.rho <= 17
+        assert 2 <= control.choose(round_rng(0, t, Purpose.ITERATE)) <= 17
+
+
+def test_slow_devices_get_fewer_iterations_and_many_arrivals_more() -> None:
+    def after(seconds: float, arrivals: int) -> float:
+        control = PrimalDualControl(load_limit_s=1.0)
+        for _ in range(120):
+            control.learn(feedback([seconds] * 3, arrivals=arrivals), horizon=120)
+        return control.rho
+
+    assert after(0.2, 10) < after(0.01, 10)
+    assert after(0.01, 2) < after(0.01, 40)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_load_limit_holds_in_the_long_run(normalise: bool) -> None:
+    control = PrimalDualControl(load_limit_s=1.0, start=30, scale=2.0, normalise=normalise)
+    spent = []
+    for _ in range(400):
+        spent.append(0.1 * control.rho)
+        control.learn(feedback([0.1, 0.1], arrivals=4), horizon=400)
+    assert np.mean(spent[200:]) <= 1.05
+
+
+def test_a_device_is_held_to_its_own_smaller_limit() -> None:
+    plain, own = (PrimalDualControl(load_limit_s=2.0) for _ in range(2))
+    for _ in range(60):
+        plain.learn(feedback([0.1], arrivals=30), horizon=60)
+        own.learn(feedback([0.1], arrivals=30, limits=[0.4]), horizon=60)
+    assert own.rho < plain.rho
+
+
+def test_a_silent_device_keeps_what_it_showed_last() -> None:
+    control = PrimalDualControl(load_limit_s=1.0)
+    control.learn(feedback([0.1, 0.4]), horizon=9)
+    control.learn(feedback([0.2, 0.9], answered=[True, False]), horizon=9)
+    assert control.state()["h"] == pytest.approx([0.2, 0.4])
+    before = control.state()
+    control.learn(feedback([0.2, 0.9], answered=[False, False]), horizon=9)
+    after = control.state()
+    assert after["numbers"][:2] == pytest.approx(before["numbers"][:2])
+    assert after["numbers"][2] == 3
+
+
+def test_arrival_steps_multiply_the_seconds() -> None:
+    control = PrimalDualControl()
+    control.learn(feedback([0.1], steps=50), horizon=9)
+    assert control.state()["h"] == pytest.approx([5.0])
+
+
+# ------------------------------------------------------------------- keep, and refuse
+
+
+def test_a_restored_control_goes_on_bit_for_bit() -> None:
+    one, two = (PrimalDualControl(load_limit_s=0.5) for _ in range(2))
+    rng = np.random.default_rng(4)
+    for t in range(40):
+        given_ = feedback(list(rng.uniform(0.001, 0.2, size=3)), arrivals=int(rng.integers(0, 90)))
+        one.learn(given_, horizon=40)
+        if t == 19:
+            two.restore(one.state())
+        elif t > 19:
+            two.learn(given_, horizon=40)
+    for name, array in one.state().items():
+        assert array.tobytes() == two.state()[name].tobytes()
+
+
+def test_the_simple_controls() -> None:
+    rng = np.random.default_rng(0)
+    assert iterations.create("learner").choose(rng) == 0
+    assert iterations.create("learner", default=7).choose(rng) == 7
+    assert iterations.create("strsaga-default", default=7).choose(rng) == 0
+    fixed = iterations.create("fixed", {"iterations": 20, "load_limit_s": 1.5})
+    assert (fixed.choose(rng), fixed.load_limit_s) == (20, 1.5)
+    fixed.learn(feedback([0.1]), horizon=3)
+    fixed.restore(fixed.state())
+    assert fixed.choose(rng) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("fixed", {"iterations": 0}),
+        ("fixed", {"rho": 3}),
+        ("primal-dual", {"least": 0}),
+        ("primal-dual", {"least": 9, "most": 8}),
+        ("primal-dual", {"xi": 0.6}),
+        ("primal-dual", {"epsilon": 0.0}),
+        ("primal-dual", {"load_limit_s": -1.0}),
+        ("primal-dual", {"load_limit_s": math.nan}),
+        ("primal-dual", {"normalise": 1}),
+        ("learner", {"iterations": True}),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused(name: str, params: dict[str, object]) -> None:
+    with pytest.raises(ParameterError):
+        iterations.create(name, params)
+
+
+def test_what_is_not_ours_is_refused() -> None:
+    with pytest.raises(UnknownNameError):
+        iterations.create("best")
+    with pytest.raises(StateError):
+        PrimalDualControl().restore({})
+    bad = dict(PrimalDualControl().state(), numbers=np.array([99.0, 0.0, 0.0]))
+    with pytest.raises(StateError):
+        PrimalDualControl().restore(bad)
