@@ -1,18 +1,18 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
-Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, learning,
+Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, beliefs, learning,
 decisions, adaptive, scale, papers, seeds. All of them without a name;
 figures are medians, and what is compared is measured in one run.
 """
 
 import argparse
-import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
 
 from . import (
     adaptive,
+    beliefs,
     decisions,
     demo,
     gda,
@@ -36,7 +36,8 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "survival": lambda: iter([survival.run()]),
     "solvers": solvers.rows,
     "rbcs": rbcs.rows,
-    "gda": lambda: itertools.chain(gda.quick_init(), gda.beliefs()),
+    "gda": gda.quick_init,
+    "beliefs": beliefs.rows,
     "learning": learning.rows,
     "decisions": decisions.rows,
     "adaptive": adaptive.rows,

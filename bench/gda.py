@@ -1,4 +1,4 @@
-"""GDA's policies at fleet scale: quick-init's round and memory, a sweep of beliefs.
+"""Quick-init at fleet scale: its round and its memory.
 
 python -m bench.gda
 """
@@ -13,12 +13,9 @@ import numpy as np
 
 from fedagent_coordinator.policies import Feedback, RoundView
 from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_coordinator.policies.beliefs import Wiring, propagate, wire
-from fedagent_coordinator.policies.neighbours import Graph, k_nearest
 from fedagent_coordinator.policies.quick_init import QuickInitUcbPolicy
 
 CLIENTS, SIZE, SLOTS = 100_000, 50, 1000
-NODES, EDGES, SWEEPS = 100_000, 400_000, 40
 
 
 def _view(t: int, there: IntArray | None = None) -> RoundView:
@@ -131,64 +128,10 @@ def _memory(grown: QuickInitUcbPolicy) -> dict[str, object]:
     }
 
 
-def _bare(wiring: Wiring, own: FloatArray, sweeps: int) -> None:
-    """The same arithmetic, nothing else: no damping, no check of convergence."""
-    message = np.zeros(len(wiring.source))
-    half = len(message) // 2
-    for _ in range(sweeps):
-        heard = own + np.bincount(wiring.target, weights=message, minlength=wiring.nodes)
-        inside = heard[wiring.source] - np.roll(message, half)
-        message = 2 * np.arctanh(wiring.coupling * np.tanh(0.5 * inside))
-
-
-def beliefs() -> Iterator[dict[str, object]]:
-    """Sweeps over 100 000 nodes and 400 000 edges, ours and bare numpy by turns."""
-    rng = np.random.default_rng(1)
-    left, right = rng.integers(0, NODES, (2, EDGES + EDGES // 50))
-    pair = np.unique(
-        np.stack((np.minimum(left, right), np.maximum(left, right)))[:, left != right], axis=1
-    )
-    pair = pair[:, rng.permutation(pair.shape[1])[:EDGES]]
-    wiring = wire(Graph(NODES, pair[0], pair[1], rng.random(EDGES)))
-    opinion = rng.random(NODES)
-    own = np.log(opinion**2) - np.log1p(-(opinion**2))
-    ours, bare = [], []
-    for _ in range(5):
-        start = time.perf_counter()
-        done = propagate(wiring, opinion, tolerance=-1.0, max_sweeps=SWEEPS)
-        middle = time.perf_counter()
-        _bare(wiring, own, SWEEPS)
-        ours.append(1e3 * (middle - start) / done.sweeps)
-        bare.append(1e3 * (time.perf_counter() - middle) / SWEEPS)
-    yield {
-        "bench": "bp-sweep",
-        "nodes": NODES,
-        "edges": EDGES,
-        "sweep_ms": round(statistics.median(ours), 2),
-        "bare_ms": round(statistics.median(bare), 2),
-        "ratio": round(statistics.median(a / b for a, b in zip(ours, bare, strict=True)), 2),
-    }
-    start = time.perf_counter()
-    graph = k_nearest("bench", rng.random((NODES, 2)), 4)
-    middle = time.perf_counter()
-    found = propagate(wire(graph), opinion)
-    yield {
-        "bench": "bp-k-nearest",
-        "nodes": NODES,
-        "edges": len(graph.left),
-        "graph_ms": round(1e3 * (middle - start), 1),
-        "converge_ms": round(1e3 * (time.perf_counter() - middle), 1),
-        "sweeps": found.sweeps,
-        "residual": found.residual,
-        "contraction": round(found.contraction, 3),
-    }
-
-
 def main() -> None:
     """Print one JSON line per figure."""
-    for rows in (quick_init, beliefs):
-        for row in rows():
-            print(json.dumps(row), flush=True)
+    for row in quick_init():
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,10 @@ directed edges.
 With w = (1 + rho 2^-(d/d0)^3.7) / 2 and rho = 0.9 / max(1, highest degree - 1), the sum of
 (2 w - 1) over the neighbours of a client but one stays below 1, so that messages
 contract to a unique fixed point on any graph; `Beliefs.contraction` reports that sum.
+Clients that see only their neighbours take rho_ij = 0.9 / max(1, max(degree_i, degree_j)
+- 1) and d0_ij = the mean of both ends' median distances: each client's sum is still at
+most 0.9, because rho_ij <= 0.9 / max(1, degree_i - 1) at either end. `wire(local=True)` is
+that; agents compute the same one message at a time.
 """
 
 from dataclasses import dataclass
@@ -19,8 +23,8 @@ import numpy as np
 from .base import FloatArray, IntArray
 from .neighbours import Graph
 
-_COUPLING = 0.9
-_DECAY = 3.7
+COUPLING = 0.9
+DECAY = 3.7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,20 +63,24 @@ class Beliefs:
     contraction: float
 
 
-def wire(graph: Graph, agreement: FloatArray | None = None) -> Wiring:
+def wire(graph: Graph, agreement: FloatArray | None = None, *, local: bool = False) -> Wiring:
     """Return the directed edges of `graph`.
 
     Args:
         graph: Undirected, each edge once.
         agreement: float64[E], w of each edge in (0, 1); None: from its distances.
+        local: Take the weights that two neighbours can compute between themselves.
     """
+    graph, agreement = _ranked(graph, agreement)
     source = np.concatenate((graph.left, graph.right))
     target = np.concatenate((graph.right, graph.left))
-    if agreement is None:
+    if agreement is not None:
+        once = 2 * agreement - 1
+    elif local:
+        once = _local_couplings(graph)
+    else:
         degree = np.bincount(source, minlength=graph.nodes)
         once = _couplings(graph.distance, int(degree.max(initial=0)))
-    else:
-        once = 2 * agreement - 1
     coupling = np.concatenate((once, once))
     size = np.abs(coupling)
     at_target = np.bincount(target, weights=size, minlength=graph.nodes)
@@ -95,41 +103,76 @@ def propagate(
         opinion: float64[N], r; clipped to [0, 1]; NaN says nothing (phi = 1/2).
         tolerance: Largest change of a log ratio that counts as none.
         max_sweeps: When to stop without that.
-        damping: Share of the old message in the new one.
+        damping: Share of the old message in the new one, in [0, 1).
     """
-    own = _log_ratio(opinion)
-    edges = len(wiring.source)
-    message = np.zeros(edges)
+    own = log_ratio(opinion)
+    edges, half = len(wiring.source), len(wiring.source) // 2
+    message, new = np.zeros(edges), np.empty(edges)
     sweeps, residual = 0, np.inf if edges else 0.0
     while residual > tolerance and sweeps < max_sweeps:
         heard = own + np.bincount(wiring.target, weights=message, minlength=wiring.nodes)
-        new = heard[wiring.source]
-        new -= np.roll(message, edges // 2)  # what the target itself said
+        # Every index is in range: "clip" only spares numpy a copy of the result.
+        np.take(heard, wiring.source, out=new, mode="clip")
+        new[:half] -= message[half:]  # what the target itself said
+        new[half:] -= message[:half]
         new *= 0.5
         np.tanh(new, out=new)
         new *= wiring.coupling
         np.arctanh(new, out=new)
-        new *= 2 * (1 - damping)
-        new += damping * message
-        residual = float(np.abs(new - message).max())
-        message = new
+        new *= 2.0
+        new -= message
+        new *= 1 - damping
+        residual = float(max(new.max(), -new.min()))
+        message += new
         sweeps += 1
     total = own + np.bincount(wiring.target, weights=message, minlength=wiring.nodes)
     return Beliefs(0.5 * (1 + np.tanh(0.5 * total)), sweeps, residual, wiring.contraction)
+
+
+def log_ratio(opinion: FloatArray) -> FloatArray:
+    """Return ln(phi(1) / phi(0)), float64[N]; infinite where an opinion is 0 or 1."""
+    square = np.clip(opinion, 0.0, 1.0) ** 2
+    with np.errstate(divide="ignore"):
+        ratio = np.log(square) - np.log1p(-square)
+    return np.where(np.isnan(opinion), 0.0, ratio)
+
+
+def _ranked(graph: Graph, agreement: FloatArray | None) -> tuple[Graph, FloatArray | None]:
+    """Return the edges by their left end: sweeps then read half of memory in order."""
+    if (np.diff(graph.left) >= 0).all():
+        return graph, agreement
+    order = np.argsort(graph.left, kind="stable")
+    ranked = Graph(graph.nodes, graph.left[order], graph.right[order], graph.distance[order])
+    return ranked, None if agreement is None else agreement[order]
 
 
 def _couplings(distance: FloatArray, degree: int) -> FloatArray:
     """Return 2 w - 1 of edges by their distance, float64[E], given the highest degree."""
     if not len(distance):
         return np.empty(0)
-    typical = float(np.median(distance))
-    near = np.where(distance > 0, np.inf, 0.0) if typical == 0 else distance / typical
-    return np.asarray(_COUPLING / max(1, degree - 1) * np.exp2(-(near**_DECAY)))
+    typical = np.full(len(distance), np.median(distance))
+    return np.asarray(COUPLING / max(1, degree - 1) * _nearness(distance, typical))
 
 
-def _log_ratio(opinion: FloatArray) -> FloatArray:
-    """Return ln(phi(1) / phi(0)), float64[N]; infinite where an opinion is 0 or 1."""
-    square = np.clip(opinion, 0.0, 1.0) ** 2
-    with np.errstate(divide="ignore"):
-        ratio = np.log(square) - np.log1p(-square)
-    return np.where(np.isnan(opinion), 0.0, ratio)
+def _local_couplings(graph: Graph) -> FloatArray:
+    """Return 2 w - 1 of edges by what their two ends know, float64[E]."""
+    end = np.concatenate((graph.left, graph.right))
+    far = np.tile(graph.distance, 2)
+    ranked = far[np.lexsort((far, end))]
+    degree = np.bincount(end, minlength=graph.nodes)
+    first = np.cumsum(degree) - degree
+    median = np.zeros(graph.nodes)
+    has = degree > 0
+    low, high = first + (degree - 1) // 2, first + degree // 2
+    median[has] = 0.5 * (ranked[low[has]] + ranked[high[has]])
+    crowd = np.maximum(degree[graph.left], degree[graph.right])
+    typical = 0.5 * (median[graph.left] + median[graph.right])
+    return np.asarray(COUPLING / np.maximum(1, crowd - 1) * _nearness(graph.distance, typical))
+
+
+def _nearness(distance: FloatArray, typical: FloatArray) -> FloatArray:
+    """Return 2^-(d/d0)^3.7 in [0, 1], float64[E]; where d0 is 0 only d = 0 is near."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = np.where(typical > 0, distance / typical, np.where(distance > 0, np.inf, 0.0))
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp2(-(far**DECAY)))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_coordinator.policies.beliefs import Wiring, propagate, wire
+from fedagent_coordinator.policies.literal_beliefs import propagate_literal
 from fedagent_coordinator.policies.neighbours import Graph, k_nearest
 
 
@@ -88,3 +89,82 @@ def test_sweeps_are_bounded_and_the_residual_says_so() -> None:
     result = propagate(wiring, np.array([0.9, 0.2, 0.4]), max_sweeps=2)
     assert result.sweeps == 2
     assert result.residual > 1e-9
+
+
+def test_agreements_stay_with_their_edges_in_whatever_order_those_come() -> None:
+    w = np.array([0.9, 0.6, 0.2])
+    edges = [(2, 3), (0, 1), (1, 2)]
+    opinion = np.array([0.9, 0.3, 0.6, 0.8])
+    belief = settled(wire(graph_of(edges, 4), w), opinion)
+    assert belief == pytest.approx(marginals(edges, w, opinion), abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 80), k=st.integers(1, 12))
+def test_weights_that_neighbours_agree_on_alone_contract_at_every_client(
+    seed: int, nodes: int, k: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    graph = k_nearest("test", rng.random((nodes, 2)), k)
+    wiring = wire(graph, local=True)
+    assert wiring.contraction <= 0.9 + 1e-12
+    degree = np.bincount(wiring.source, minlength=nodes)
+    outward = wiring.coupling * (degree[wiring.source] - 1)
+    assert outward.max(initial=0.0) <= 0.9 + 1e-12, "rows contract too: asynchrony may come"
+    opinion = rng.random(nodes)
+    undamped = propagate(wiring, opinion, tolerance=1e-12, max_sweeps=2000, damping=0.0)
+    assert settled(wiring, opinion) == pytest.approx(undamped.belief, abs=1e-9)
+
+
+def test_local_weights_are_the_global_ones_where_everybody_has_the_same_degree() -> None:
+    ring = Graph(4, np.array([0, 1, 2, 0]), np.array([1, 2, 3, 3]), np.full(4, 0.7))
+    assert wire(ring, local=True).coupling == pytest.approx(wire(ring).coupling)
+    star = Graph(5, np.zeros(4, dtype=np.int64), np.arange(1, 5), np.array([1.0, 2, 2, 4]))
+    typical = 0.5 * (2 + np.array([1.0, 2, 2, 4]))
+    expected = 0.9 / 3 * 2.0 ** -((star.distance / typical) ** 3.7)
+    assert wire(star, local=True).coupling == pytest.approx(np.tile(expected, 2))
+
+
+def test_a_crowded_corner_does_not_weaken_far_away_neighbours() -> None:
+    edges = [(0, n) for n in range(1, 12)] + [(11, 12), (12, 13)]
+    graph = graph_of(edges, 14)
+    assert wire(graph).coupling[12] == pytest.approx(0.5 * 0.9 / 10)
+    assert wire(graph, local=True).coupling[12] == pytest.approx(0.5 * 0.9)
+
+
+def test_as_printed_a_tree_gives_every_client_the_same_belief() -> None:
+    graph = graph_of([(0, 1), (1, 2), (1, 3), (3, 4)], 5)
+    result = propagate_literal(graph, np.array([0.9, 0.1, 0.5, 0.7, 0.3]))
+    assert result.residual <= 1e-9
+    assert result.belief == pytest.approx(np.full(5, 0.2))
+
+
+def test_as_printed_a_loop_never_settles() -> None:
+    graph = graph_of([(0, 1), (1, 2), (0, 2), (2, 3), (1, 3)], 4)
+    result = propagate_literal(graph, np.array([0.9, 0.2, 0.4, 0.8]), max_sweeps=200)
+    assert result.residual > 1
+    assert result.sweeps < 200, "it stops where numbers have lost their meaning"
+    assert result.belief.sum() == pytest.approx(1)
+
+
+def test_the_papers_constant_as_a_weight_saturates_every_belief() -> None:
+    rng = np.random.default_rng(5)
+    graph = k_nearest("test", rng.random((20, 2)), 4)
+    opinion = np.clip(rng.normal(0.8, 0.05, 20), 0, 1)
+    paper = propagate(wire(graph, np.exp(-1e-3 * graph.distance**3.7)), opinion)
+    assert np.ptp(paper.belief) < 1e-3
+    assert np.ptp(propagate(wire(graph), opinion).belief) > 0.05
+
+
+def test_on_loops_of_ten_the_mean_error_is_small() -> None:
+    errors = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        graph = k_nearest("test", rng.random((10, 2)), 3)
+        edges = list(zip(graph.left.tolist(), graph.right.tolist(), strict=True))
+        opinion = rng.random(10)
+        for local in (False, True):
+            wiring = wire(graph, local=local)
+            w = 0.5 * (1 + wiring.coupling[: len(edges)])
+            errors.append(np.abs(settled(wiring, opinion) - marginals(edges, w, opinion)).mean())
+    assert np.mean(errors) < 2e-3
