@@ -1,0 +1,167 @@
+"""What agents say to each other in democratized analytics, and its bytes.
+
+Two layers. Outside, what a relay carries: a `PeerCard` (public keys, signed) and a
+`PeerPacket` (sealed bytes). Inside a packet, readable by its receiver alone: a `Letter`
+of notes about beliefs and about the best indices. The rules of evolution are those of
+`messages`; `docs/democratized.md` tells the flow.
+"""
+
+import math
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from .errors import MalformedError, OversizeError
+from .messages import Count, Id, Seq
+
+MAX_PACKET_BYTES = 65_536
+"""Largest sealed packet: 1024 best entries and both sketches of a gossip note fit."""
+MAX_CARD_BYTES = 1024
+MAX_BEST = 1024
+MAX_SKETCH = 64
+MAX_DEGREE = 4096
+
+Degree = Annotated[int, Meta(ge=1, le=MAX_DEGREE)]
+Distance = Annotated[float, Meta(ge=0.0, le=1e9)]
+Hash = Annotated[int, Meta(ge=0, lt=2**53)]
+Sketch = Annotated[tuple[Hash, ...], Meta(max_length=MAX_SKETCH)]
+Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+Best = Annotated[tuple[tuple[float, Id], ...], Meta(max_length=MAX_BEST)]
+Epoch = Annotated[int, Meta(ge=1, lt=2**53)]
+
+
+class Note(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
+    """What every note carries.
+
+    Attributes:
+        slot: Slot it belongs to; it means nothing in another.
+        seq: Sender's number towards this receiver: larger is newer, equal is the same.
+        ack: The largest `seq` that the sender has had from this receiver in this slot.
+    """
+
+    slot: Count
+    seq: Seq = 0
+    ack: Seq = 0
+
+
+class BeliefNote(Note, frozen=True, kw_only=True, tag="b"):
+    """One message of belief propagation, and what its weight is made of.
+
+    Attributes:
+        ratio: Log ratio of the message's two values.
+        degree: How many neighbours the sender has.
+        typical: Median distance of the sender's neighbours.
+        distance: From sender to receiver, as the sender has it.
+    """
+
+    degree: Degree
+    ratio: float = 0.0
+    typical: Distance = 0.0
+    distance: Distance = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse NaN and infinities, which MessagePack lets through."""
+        if not all(map(math.isfinite, (self.ratio, self.typical, self.distance))):
+            raise ValueError("a belief note has a non-finite number")
+
+
+class GossipNote(Note, frozen=True, kw_only=True, tag="g"):
+    """What the receiver may not know yet about this slot.
+
+    Attributes:
+        best: (index, agent) among the K best.
+        heard: Hashes of agents that take part, among the smallest.
+        spoken: Hashes of agents that have named their index, or have none, likewise.
+    """
+
+    best: Best = ()
+    heard: Sketch = ()
+    spoken: Sketch = ()
+
+    def __post_init__(self) -> None:
+        """Refuse NaN and infinities, which MessagePack lets through."""
+        if not all(math.isfinite(index) for index, _ in self.best):
+            raise ValueError("an index is not finite")
+
+
+PeerNote = BeliefNote | GossipNote
+
+
+class Letter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that one agent tells another at one time.
+
+    Attributes:
+        run: Run of the notes, 32 hex digits.
+    """
+
+    notes: Annotated[tuple[PeerNote, ...], Meta(max_length=8)]
+    run: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")] = ""
+
+
+class PeerCard(Struct, frozen=True, kw_only=True, tag_field="t", tag="card"):
+    """Who an agent is since its last start; public, and good for nothing without its keys.
+
+    Attributes:
+        identity: Raw Ed25519 public key; the agent's id is its hash.
+        agreement: Raw X25519 public key, made at the start.
+        epoch: Number of the start; grows.
+        signature: Ed25519 over the two above.
+    """
+
+    identity: Key
+    agreement: Key
+    epoch: Epoch
+    signature: Signature
+
+
+class PeerPacket(Struct, frozen=True, kw_only=True, tag_field="t", tag="sealed"):
+    """Sealed bytes; what a relay sees of a letter is their number, a multiple of 256."""
+
+    data: Annotated[bytes, Meta(max_length=MAX_PACKET_BYTES)]
+
+
+Relayed = PeerCard | PeerPacket
+"""All that ever passes between agents in the open."""
+
+T = TypeVar("T")
+
+_encoder = Encoder()
+_letters = Decoder(Letter)
+_relayed: Decoder[Relayed] = Decoder(Relayed)
+
+
+def encode_letter(letter: Letter) -> bytes:
+    """Return the bytes that are to be sealed."""
+    return _encoder.encode(letter)
+
+
+def decode_letter(payload: bytes) -> Letter:
+    """Return the letter of opened bytes.
+
+    Raises:
+        OversizeError: They are over the limit; nothing was parsed.
+        MalformedError: They are no letter.
+    """
+    return _decode(_letters, payload, MAX_PACKET_BYTES)
+
+
+def encode_relayed(message: Relayed) -> bytes:
+    """Return the bytes that a relay carries."""
+    return _encoder.encode(message)
+
+
+def decode_relayed(payload: bytes) -> Relayed:
+    """Return what came from a relay; see `decode_letter`."""
+    return _decode(_relayed, payload, MAX_PACKET_BYTES + MAX_CARD_BYTES)
+
+
+def _decode(decoder: Decoder[T], payload: bytes, limit: int) -> T:
+    if len(payload) > limit:
+        raise OversizeError("peer payload", len(payload), limit)
+    try:
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
+        raise MalformedError(str(error)[:200]) from error

@@ -1,0 +1,105 @@
+"""Peer messages: round trips, golden bytes, and a message or a ProtocolError for any bytes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_protocol import peers as p
+from fedagent_protocol.errors import MalformedError, OversizeError, ProtocolError
+
+GOLDEN = Path(__file__).parent / "golden"
+RUN = "0123456789abcdef" * 2
+BELIEF = p.BeliefNote(slot=7, seq=3, ack=2, degree=4, ratio=-0.25, typical=0.5, distance=0.75)
+GOSSIP = p.GossipNote(
+    slot=7,
+    seq=2,
+    ack=9,
+    best=((0.75, "a" * 32), (0.5, "b" * 32)),
+    heard=(1, 2**53 - 1),
+    spoken=(1,),
+)
+LETTER = p.Letter(run=RUN, notes=(BELIEF, GOSSIP))
+CARD = p.PeerCard(identity=b"i" * 32, agreement=b"a" * 32, epoch=4, signature=b"s" * 64)
+PACKET = p.PeerPacket(data=b"\x00\x01" * 128)
+RELAYED: list[p.Relayed] = [CARD, PACKET]
+
+
+def test_a_letter_survives_the_wire() -> None:
+    assert p.decode_letter(p.encode_letter(LETTER)) == LETTER
+
+
+@pytest.mark.parametrize("message", RELAYED, ids=["card", "sealed"])
+def test_what_is_relayed_survives_the_wire(message: p.Relayed) -> None:
+    assert p.decode_relayed(p.encode_relayed(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("letter", p.encode_letter(LETTER)),
+        ("card", p.encode_relayed(CARD)),
+        ("sealed", p.encode_relayed(PACKET)),
+    ],
+)
+def test_the_bytes_of_protocol_1_never_change(name: str, data: bytes) -> None:
+    assert (GOLDEN / f"peer.{name}.msgpack").read_bytes() == data
+
+
+def test_unknown_fields_of_a_newer_peer_are_skipped() -> None:
+    raw = msgspec.msgpack.decode(p.encode_letter(LETTER))
+    raw["notes"][0]["from_the_future"] = {"a": [1]}
+    assert p.decode_letter(msgspec.msgpack.encode(raw)) == LETTER
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {"t": "b", "slot": 1, "degree": 0},
+        {"t": "b", "slot": 1, "degree": 4, "ratio": float("nan")},
+        {"t": "b", "slot": 1, "degree": 4, "ratio": float("inf")},
+        {"t": "b", "slot": 1, "degree": 4, "typical": float("nan")},
+        {"t": "b", "slot": -1, "degree": 4},
+        {"t": "g", "slot": 1, "best": [[float("nan"), "a"]]},
+        {"t": "g", "slot": 1, "best": [[0.5, "../etc"]]},
+        {"t": "g", "slot": 1, "best": [[0.5, "a"]] * (p.MAX_BEST + 1)},
+        {"t": "g", "slot": 1, "heard": [2**53 - 1] * (p.MAX_SKETCH + 1)},
+        {"t": "g", "slot": 1, "heard": [-1]},
+        {"t": "no-such-note", "slot": 1},
+    ],
+)
+def test_bad_values_are_refused(note: dict[str, object]) -> None:
+    with pytest.raises(MalformedError):
+        p.decode_letter(msgspec.msgpack.encode({"notes": [note]}))
+
+
+def test_too_much_is_not_parsed() -> None:
+    with pytest.raises(OversizeError):
+        p.decode_letter(b"\xc1" * (p.MAX_PACKET_BYTES + 1))
+
+
+@pytest.mark.parametrize("decode", [p.decode_letter, p.decode_relayed])
+@given(data=st.binary(max_size=300))
+@settings(max_examples=500, deadline=None)
+def test_any_bytes_are_a_message_or_a_protocol_error(
+    decode: Callable[[bytes], object], data: bytes
+) -> None:
+    try:
+        decode(data)
+    except ProtocolError as error:
+        assert error.reason in {"malformed", "oversize"}
+
+
+@given(st.data())
+@settings(max_examples=1000, deadline=None)
+def test_a_damaged_letter_is_a_letter_or_a_protocol_error(data: st.DataObject) -> None:
+    payload = bytearray(p.encode_letter(LETTER))
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        p.decode_letter(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+    except ProtocolError as error:
+        assert error.reason in {"malformed", "oversize"}
