@@ -10,17 +10,21 @@ from fedagent_task.models import Mlp, Model
 from fedagent_task.spec import LearnerSpec, ModelSpec
 
 from .base import Learner, StepResult, Tensors
+from .bgd import Bgd
 from .idle import Idle
 from .minibatch import Minibatch
 from .sgd import Sgd
+from .strsaga import StrSaga
 
 __all__ = [
     "NO_TRAINING",
+    "Bgd",
     "Idle",
     "Learner",
     "Minibatch",
     "Sgd",
     "StepResult",
+    "StrSaga",
     "Tensors",
     "create",
     "instead_of",
@@ -33,6 +37,8 @@ NO_TRAINING = "none"
 _LEARNERS: dict[str, Callable[[Model, LearnerSpec, np.random.Generator], Learner]] = {
     "minibatch": Minibatch,
     "sgd": Sgd,
+    "bgd": Bgd,
+    "strsaga": StrSaga,
     NO_TRAINING: Idle,
 }
 
@@ -55,13 +61,16 @@ def create(model: Model, spec: LearnerSpec, rng: np.random.Generator) -> Learner
     """Return the learner that a task names, or what `instead_of` says.
 
     Raises:
-        TaskFormatError: This software knows no such learner, or torch is missing.
+        TaskFormatError: This software knows no such learner, it cannot learn the model, or
+            torch is missing.
     """
     name = instead_of(model.spec, spec) or spec.name
     learner = _LEARNERS.get(name)
     if learner is None:
         known = ", ".join(_LEARNERS)
         raise TaskFormatError("learner.name", f"{name!r} is not known here, only {known}")
+    if name == "strsaga" and spec.rate * model.spec.l2 >= 1:
+        raise TaskFormatError("learner.rate", "times model.l2 must be < 1 for strsaga")
     return learner(_backed(model, spec), spec, rng)
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_task.models import Floats, Labels
+from fedagent_task.models import Factors, Inputs, Labels, Model
 
 Tensors = Mapping[str, npt.NDArray[np.float32]]
 
@@ -53,8 +53,8 @@ class Learner(Protocol):
         """Start from a new global model; float32 tensors by name."""
         ...
 
-    def absorb(self, x: Floats, y: Labels) -> None:
-        """Take new samples: scaled float32 [n, features] and labels [n]."""
+    def absorb(self, x: Inputs, y: Labels) -> None:
+        """Take new samples: scaled float32 [n, features], or sparse, and labels [n]."""
         ...
 
     def step(self, iterations: int) -> StepResult:
@@ -74,3 +74,20 @@ def thawed(base: Tensors) -> dict[str, npt.NDArray[np.float32]]:
 def difference(now: Tensors, base: Tensors) -> dict[str, npt.NDArray[np.float32]]:
     """Return ``now - base``, tensor by tensor."""
     return {name: np.subtract(tensor, base[name]) for name, tensor in now.items()}
+
+
+def descend(
+    model: Model,
+    weights: dict[str, npt.NDArray[np.float32]],
+    x: Inputs,
+    y: Labels,
+    rate: float,
+) -> float:
+    """Move the weights one step down the gradient in place; return the loss before."""
+    if isinstance(model, Factors):
+        return model.descend(weights, x, y, rate)
+    loss, gradient = model.loss_and_gradient(weights, x, y)
+    step = np.float32(rate)
+    for name, slope in gradient.items():
+        weights[name] -= step * slope
+    return loss

@@ -7,7 +7,7 @@ each model after it has another digest and is really sent.
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_task.models import Floats, Labels, Model
+from fedagent_task.models import Inputs, Labels, Model
 from fedagent_task.spec import LearnerSpec
 
 from .base import StepResult, Tensors
@@ -48,7 +48,7 @@ class Idle:
     def begin(self, base: Tensors) -> None:
         """Ignore the model."""
 
-    def absorb(self, x: Floats, y: Labels) -> None:
+    def absorb(self, x: Inputs, y: Labels) -> None:
         """Count the samples and forget them."""
         del x
         self._arrived += len(y)

@@ -1,16 +1,13 @@
-"""Mini-batch gradient descent: passes over the newest samples.
-
-The memory is a ring of the newest `buffer` samples, not a reservoir: streams
-drift, and what a device sees now is what its model is for.
-"""
+"""Mini-batch gradient descent: passes over the newest samples."""
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_task.models import Floats, Labels, Model
+from fedagent_task.models import Inputs, Labels, Model
 from fedagent_task.spec import LearnerSpec
 
-from .base import StepResult, Tensors, difference, thawed
+from .base import StepResult, Tensors, descend, difference, thawed
+from .ring import Ring
 
 
 class Minibatch:
@@ -26,12 +23,7 @@ class Minibatch:
         self._model = model
         self._spec = spec
         self._rng = rng
-        # Not filled with anything: pages are taken as samples come.
-        self._x = np.empty((spec.buffer, model.spec.features), np.float32)
-        self._y = np.empty(spec.buffer, np.float64)
-        self._filled = 0
-        self._next = 0
-        self._dropped = 0
+        self._memory = Ring(spec.buffer, model.spec.features)
         self._base: Tensors = {}
         self._weights: dict[str, npt.NDArray[np.float32]] = {}
 
@@ -43,48 +35,36 @@ class Minibatch:
     @property
     def num_samples(self) -> int:
         """Samples in memory."""
-        return self._filled
+        return len(self._memory)
 
     @property
     def dropped(self) -> int:
         """New samples that came in one gush larger than the memory."""
-        return self._dropped
+        return self._memory.dropped
 
     def begin(self, base: Tensors) -> None:
         """Start from a new global model; the memory stays."""
         self._base, self._weights = base, thawed(base)
 
-    def absorb(self, x: Floats, y: Labels) -> None:
+    def absorb(self, x: Inputs, y: Labels) -> None:
         """Put new samples in the place of the oldest."""
-        size = self._spec.buffer
-        self._dropped += max(0, len(y) - size)
-        x, y = x[-size:], y[-size:]
-        places = (self._next + np.arange(len(y))) % size
-        self._x[places] = x
-        self._y[places] = y
-        self._next = (self._next + len(y)) % size
-        self._filled = min(size, self._filled + len(y))
+        self._memory.absorb(x, y)
 
     def step(self, iterations: int) -> StepResult:
         """Do this many passes."""
-        if self._filled == 0:
+        count = len(self._memory)
+        if count == 0:
             return StepResult(0, 0, 0.0)
         total = 0.0
         for _ in range(iterations):
-            order = self._rng.permutation(self._filled)
-            for start in range(0, self._filled, self._spec.batch):
+            order = self._rng.permutation(count)
+            for start in range(0, count, self._spec.batch):
                 batch = order[start : start + self._spec.batch]
-                total += self._descend(self._x[batch], self._y[batch]) * len(batch)
-        seen = iterations * self._filled
+                x, y = self._memory.rows(batch)
+                total += descend(self._model, self._weights, x, y, self._spec.rate) * len(batch)
+        seen = iterations * count
         return StepResult(iterations, seen, total / max(seen, 1))
 
     def update(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the float32 difference to the model that `begin` gave."""
         return difference(self._weights, self._base)
-
-    def _descend(self, x: Floats, y: Labels) -> float:
-        loss, gradient = self._model.loss_and_gradient(self._weights, x, y)
-        rate = np.float32(self._spec.rate)
-        for name, slope in gradient.items():
-            self._weights[name] -= rate * slope
-        return loss

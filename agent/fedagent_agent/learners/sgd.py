@@ -1,14 +1,13 @@
 """Stochastic gradient descent on a stream: each new sample is used once."""
 
-from collections import deque
-
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_task.models import Floats, Labels, Model
+from fedagent_task.models import Inputs, Labels, Model
+from fedagent_task.samples import Csr, joined
 from fedagent_task.spec import LearnerSpec
 
-from .base import StepResult, Tensors, difference, thawed
+from .base import StepResult, Tensors, descend, difference, thawed
 
 
 class Sgd:
@@ -27,7 +26,9 @@ class Sgd:
         self._model = model
         self._spec = spec
         self._rng = rng
-        self._waiting: deque[tuple[npt.NDArray[np.float32], float]] = deque(maxlen=spec.buffer)
+        self._x: Inputs = np.empty((0, model.spec.features), np.float32)
+        self._y = np.empty(0)
+        self._next = 0
         self._used = 0
         self._dropped = 0
         self._base: Tensors = {}
@@ -36,7 +37,7 @@ class Sgd:
     @property
     def default_iterations(self) -> int:
         """As many as the waiting samples need."""
-        return -(-len(self._waiting) // self._spec.batch)
+        return -(-self._waiting // self._spec.batch)
 
     @property
     def num_samples(self) -> int:
@@ -53,28 +54,24 @@ class Sgd:
         self._base, self._weights = base, thawed(base)
         self._used = 0
 
-    def absorb(self, x: Floats, y: Labels) -> None:
+    def absorb(self, x: Inputs, y: Labels) -> None:
         """Let new samples wait for their step."""
-        room = self._spec.buffer - len(self._waiting)
-        self._dropped += max(0, len(y) - room)
-        rows = np.asarray(x[-self._spec.buffer :], np.float32)
-        # Copies: a view would keep the whole array of arrivals alive.
-        self._waiting.extend(
-            (row.copy(), float(label))
-            for row, label in zip(rows, y[-self._spec.buffer :], strict=True)
-        )
+        size = self._spec.buffer
+        self._dropped += max(0, self._waiting + len(y) - size)
+        self._x = _after(self._x[self._next :], x)[-size:]
+        self._y = np.concatenate([self._y[self._next :], y])[-size:]
+        self._next = 0
 
     def step(self, iterations: int) -> StepResult:
         """Do this many steps, or as many as there are samples for."""
         done = seen = 0
         total = 0.0
         while done < iterations and self._waiting:
-            take = min(self._spec.batch, len(self._waiting))
-            batch = [self._waiting.popleft() for _ in range(take)]
-            x = np.stack([row for row, _ in batch])
-            y = np.array([label for _, label in batch], np.float64)
-            total += self._descend(x, y) * take
-            seen += take
+            batch = slice(self._next, self._next + self._spec.batch)
+            x, y = self._x[batch], self._y[batch]
+            total += descend(self._model, self._weights, x, y, self._spec.rate) * len(y)
+            self._next += len(y)
+            seen += len(y)
             done += 1
         self._used += seen
         return StepResult(done, seen, total / max(seen, 1))
@@ -83,9 +80,14 @@ class Sgd:
         """Return the float32 difference to the model that `begin` gave."""
         return difference(self._weights, self._base)
 
-    def _descend(self, x: Floats, y: Labels) -> float:
-        loss, gradient = self._model.loss_and_gradient(self._weights, x, y)
-        rate = np.float32(self._spec.rate)
-        for name, slope in gradient.items():
-            self._weights[name] -= rate * slope
-        return loss
+    @property
+    def _waiting(self) -> int:
+        return len(self._y) - self._next
+
+
+def _after(old: Inputs, new: Inputs) -> Inputs:
+    """Return old samples and then new ones, in arrays of their own."""
+    if isinstance(new, Csr):
+        return joined([old if isinstance(old, Csr) else Csr.from_dense(old), new])
+    first = old.dense() if isinstance(old, Csr) else old
+    return np.concatenate([first, new]).astype(np.float32, copy=False)

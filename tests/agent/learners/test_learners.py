@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.learners import NO_TRAINING, Learner, create, learner_names
+from fedagent_agent.learners.ring import Ring
 from fedagent_protocol.tensors import Manifest
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
+from fedagent_task.samples import Csr
 from fedagent_task.spec import LearnerSpec, ModelSpec
 
 MODEL = create_model(ModelSpec(kind="softmax", features=4, classes=3))
@@ -67,6 +69,62 @@ def test_a_round_lowers_the_loss_and_leaves_the_base_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINING)
+def test_sparse_samples_teach_the_same(name: str) -> None:
+    updates = []
+    for sparse in (False, True):
+        learner = _learner(name, batch=7)
+        learner.begin(MODEL.init(1))
+        for seed in range(3):
+            x, y = _samples(10, seed)
+            x[np.abs(x) < 0.5] = 0
+            learner.absorb(Csr.from_dense(x) if sparse else x, y)
+            learner.step(5)
+        updates.append(learner.update())
+    for name_, tensor in updates[0].items():
+        np.testing.assert_allclose(updates[1][name_], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_ratings_are_learnt(name: str) -> None:
+    model = create_model(ModelSpec(kind="mf", features=2, users=9, items=7, rank=2))
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(9, 2)) @ rng.normal(size=(2, 7)) + 3.0
+    ids = rng.integers(0, (9, 7), (400, 2))
+    x, y = ids.astype(np.float32), truth[ids[:, 0], ids[:, 1]]
+    learner = _learner(name, model, batch=10, passes=400 if name == "bgd" else 20)
+    base = model.init(1)
+    learner.begin(base)
+    learner.absorb(x, y)
+    learner.step(learner.default_iterations)
+    moved = {n: base[n] + tensor for n, tensor in learner.update().items()}
+    assert model.loss(moved, x, y) < 0.3 * model.loss(base, x, y)
+
+
+def test_bgd_steps_on_the_whole_memory() -> None:
+    learner, base = _learner("bgd", passes=3), MODEL.init(0)
+    x, y = _samples(20)
+    learner.absorb(x, y)
+    learner.begin(base)
+    assert learner.default_iterations == 3
+    assert learner.step(1).samples == 20
+    slope = MODEL.gradient(base, x, y)
+    for name, tensor in learner.update().items():
+        np.testing.assert_allclose(tensor, -0.1 * slope[name], rtol=1e-5, atol=1e-7)
+
+
+def test_sparse_memory_keeps_the_newest() -> None:
+    ring = Ring(5, 4)
+    x, y = _samples(13)
+    for part in (slice(0, 3), slice(3, 6), slice(6, 13)):
+        ring.absorb(Csr.from_dense(x[part]), y[part])
+    assert (len(ring), ring.dropped) == (5, 2)
+    kept, labels = ring.rows(slice(0, 5))
+    assert isinstance(kept, Csr)
+    np.testing.assert_array_equal(kept.dense(), x[-5:])
+    np.testing.assert_array_equal(labels, y[-5:])
+
+
+@pytest.mark.parametrize("name", TRAINING)
 def test_without_samples_nothing_is_done(name: str) -> None:
     learner = _learner(name)
     learner.begin(MODEL.init(0))
@@ -87,8 +145,11 @@ def test_memory_is_bounded_and_drops_are_counted(name: str, gushes: list[int], b
         learner.absorb(*_samples(gush))
     learner.begin(MODEL.init(0))
     learner.step(learner.default_iterations)
-    assert learner.num_samples == min(buffer, sum(gushes))
-    if name == "sgd":
+    if name == "strsaga":
+        assert learner.num_samples == min(buffer, gushes[-1])
+    else:
+        assert learner.num_samples == min(buffer, sum(gushes))
+    if name in ("sgd", "strsaga"):
         assert learner.num_samples + learner.dropped == sum(gushes)
     else:
         assert learner.dropped == sum(max(0, gush - buffer) for gush in gushes)
@@ -141,6 +202,13 @@ def test_no_training_sends_a_new_number_every_round() -> None:
     learner.absorb(np.empty((9, 0), np.float32), np.zeros(9))
     assert learner.num_samples == 9
     assert all(abs(tensor).max() <= 1e-3 for tensor in learner.update().values())
+
+
+def test_strsaga_refuses_a_penalty_that_its_rate_cannot_bear() -> None:
+    model = create_model(ModelSpec(kind="logistic", features=4, l2=10.0))
+    with pytest.raises(TaskFormatError) as caught:
+        _learner("strsaga", model)
+    assert caught.value.key == "learner.rate"
 
 
 def test_an_unknown_learner_is_refused_by_key() -> None:

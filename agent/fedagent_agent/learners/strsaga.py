@@ -1,0 +1,176 @@
+"""strSAGA: variance-reduced steps on a stream (ALGORITHMS section 7).
+
+Every other iteration moves one random new sample into a set, with a gradient of zero;
+every iteration steps on a random sample of the set, corrected by the gradient that it
+had when it was last looked at and by the mean of all those gradients. The set is emptied
+when a new global model arrives.
+
+Iterations are counted through the round, not anew for each arrival step, so that one
+iteration a step learns too; with an even number it is the same.
+"""
+
+import functools
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_task.models import Inputs, Labels, Model
+from fedagent_task.samples import Csr
+from fedagent_task.spec import LearnerSpec, ModelSpec
+
+from .base import StepResult, Tensors
+from .strsaga_book import Book, Moves
+from .strsaga_dense import DenseTable, Doubles
+from .strsaga_factors import FactorTable
+from .strsaga_loops import HINGE, LOGISTIC, SOFTMAX, SQUARED, SQUARED_HINGE, Loops, compiled
+from .strsaga_sparse import SparseTable
+
+_LOSSES = {"softmax": SOFTMAX, "logistic": LOGISTIC, "linear": SQUARED}
+_HINGES = {"squared-hinge": SQUARED_HINGE, "hinge": HINGE}
+
+
+class Table(Protocol):
+    """What strSAGA knows of samples and weights; one for each form of samples."""
+
+    @property
+    def block(self) -> int:
+        """Most iterations of one `advance`."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the stored samples with all that belongs to them."""
+        ...
+
+    def begin(self, weights: Tensors) -> None:
+        """Start from these weights with an empty set."""
+        ...
+
+    def offer(self, x: Inputs, y: Labels, room: int) -> None:
+        """Take new samples into the buffer; the set may grow to `room` from now on."""
+        ...
+
+    def advance(self, moves: Moves) -> float:
+        """Do some iterations; return the sum of the losses before each step."""
+        ...
+
+    def weights(self) -> dict[str, Doubles]:
+        """Return the weights as they are now."""
+        ...
+
+
+class StrSaga:
+    """One iteration is one step on one sample; weights are float64 within a round.
+
+    Args:
+        model: What is learnt.
+        spec: Rate, most samples of the buffer (`buffer`) and of the set (`cap`).
+        rng: Source of three numbers an iteration, however the iterations are called.
+        compile_loops: Whether to use numba where it is installed.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spec: LearnerSpec,
+        rng: np.random.Generator,
+        *,
+        compile_loops: bool = True,
+    ) -> None:
+        self._model, self._spec, self._rng = model, spec, rng
+        self._loops = compiled() if compile_loops else None
+        self._book = Book(spec.cap, self._loops)
+        self._base: Tensors = model.init(0)
+        self._lost = 0
+        if self._loops:
+            _warm_up(self._loops, ratings=model.spec.kind == "mf")
+        self._table = self._table_for(sparse=False)
+
+    @property
+    def default_iterations(self) -> int:
+        """Two for each waiting sample, so that all of them are moved."""
+        return max(1, 2 * self._book.waiting)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that were moved into the set since `begin`."""
+        return self._book.moved
+
+    @property
+    def dropped(self) -> int:
+        """Samples that were replaced while they waited, or refused by a full set."""
+        return self._lost + self._book.refused
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory of the stored samples with all that belongs to them."""
+        return self._table.nbytes
+
+    def begin(self, base: Tensors) -> None:
+        """Start from a new global model with an empty set; waiting samples stay."""
+        self._base = base
+        self._lost += self._book.clear()
+        self._table.begin(base)
+
+    def absorb(self, x: Inputs, y: Labels) -> None:
+        """Let new samples wait, in place of those that still do."""
+        size = self._spec.buffer
+        self._lost += max(0, len(y) - size)
+        x, y = x[-size:], y[-size:]
+        if isinstance(x, Csr) != isinstance(self._table, SparseTable) and self._book.size == 0:
+            self._table = self._table_for(sparse=isinstance(x, Csr))
+        self._lost += self._book.offer(len(y))
+        self._table.offer(x, y, self._book.most)
+
+    def step(self, iterations: int) -> StepResult:
+        """Do this many iterations, none if no sample has come."""
+        if self._book.size == self._book.waiting == 0:
+            return StepResult(0, 0, 0.0)
+        total, seen, left = 0.0, 0, iterations
+        while left > 0:
+            count = min(left, self._table.block)
+            moves = self._book.moves(self._rng.random((count, 3)))
+            total += self._table.advance(moves)
+            seen += moves.steps
+            left -= count
+        return StepResult(iterations, seen, total / max(seen, 1))
+
+    def update(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the float32 difference to the model that `begin` gave."""
+        now = self._table.weights()
+        return {
+            name: np.asarray(now[name] - tensor, np.float32, order="C")
+            for name, tensor in self._base.items()
+        }
+
+    def weights(self) -> dict[str, Doubles]:
+        """Return a copy of the weights, float64."""
+        return {name: tensor.copy() for name, tensor in self._table.weights().items()}
+
+    def _table_for(self, *, sparse: bool) -> Table:
+        table = create_table(self._model.spec, self._spec.rate, self._loops, sparse=sparse)
+        table.begin(self._base)
+        return table
+
+
+def create_table(spec: ModelSpec, rate: float, loops: Loops | None, *, sparse: bool) -> Table:
+    """Return an empty table for a model's samples."""
+    if spec.kind == "mf":
+        return FactorTable(spec, rate=rate, loops=loops)
+    loss = _LOSSES.get(spec.kind, _HINGES[spec.loss])
+    kind = SparseTable if sparse else DenseTable
+    return kind(loss, spec.outputs, spec.features, rate=rate, l2=spec.l2, loops=loops)
+
+
+@functools.cache
+def _warm_up(loops: Loops, *, ratings: bool) -> None:
+    """Compile what a model needs, so that no training waits for it."""
+    spec = ModelSpec(kind="logistic", features=1)
+    if ratings:
+        spec = ModelSpec(kind="mf", features=2, users=1, items=1, rank=1)
+    for sparse in (False,) if ratings else (False, True):
+        table, book = create_table(spec, 0.1, loops, sparse=sparse), Book(1, loops)
+        book.offer(1)
+        table.offer(np.zeros((1, spec.features), np.float32), np.zeros(1), 1)
+        table.advance(book.moves(np.zeros((2, 3))))

@@ -1,0 +1,266 @@
+"""strSAGA: equal to its definition, in numpy and compiled, however it is called."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_agent.learners import StrSaga
+from fedagent_agent.learners.strsaga_book import Book
+from fedagent_agent.learners.strsaga_loops import compiled
+from fedagent_task.models import Inputs, Labels, Model, create
+from fedagent_task.samples import Csr
+from fedagent_task.spec import LearnerSpec, ModelSpec
+from tests.agent.learners.naive import NaiveStrSaga
+
+WIDTH = 6
+KINDS: dict[str, ModelSpec] = {
+    "linear": ModelSpec(kind="linear", features=WIDTH),
+    "logistic": ModelSpec(kind="logistic", features=WIDTH),
+    "softmax": ModelSpec(kind="softmax", features=WIDTH, classes=3),
+    "svm": ModelSpec(kind="svm", features=WIDTH),
+    "svm-hinge": ModelSpec(kind="svm", features=WIDTH, loss="hinge"),
+    "svm-3": ModelSpec(kind="svm", features=WIDTH, classes=3),
+    "svm-3-hinge": ModelSpec(kind="svm", features=WIDTH, classes=3, loss="hinge"),
+    "mf": ModelSpec(kind="mf", features=2, users=4, items=3, rank=2),
+}
+BACKENDS = [
+    pytest.param(False, id="numpy"),
+    pytest.param(
+        True,
+        id="numba",
+        marks=pytest.mark.skipif(compiled() is None, reason="numba is not installed"),
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stream: model, arrivals of each step, iterations after each."""
+
+    model: Model
+    arrivals: list[tuple[Inputs, Labels]]
+    iterations: list[int]
+    cap: int
+    seed: int
+
+    @property
+    def spec(self) -> LearnerSpec:
+        return LearnerSpec(name="strsaga", rate=0.05, cap=self.cap)
+
+    def learner(self, *, compile_loops: bool) -> StrSaga:
+        rng = np.random.default_rng(self.seed)
+        learner = StrSaga(self.model, self.spec, rng, compile_loops=compile_loops)
+        learner.begin(self.model.init(self.seed))
+        return learner
+
+    def played(self, *, compile_loops: bool) -> StrSaga:
+        learner = self.learner(compile_loops=compile_loops)
+        for (x, y), count in zip(self.arrivals, self.iterations, strict=True):
+            learner.absorb(x, y)
+            learner.step(count)
+        return learner
+
+
+def _samples(model: Model, rng: np.random.Generator, count: int) -> tuple[Inputs, Labels]:
+    spec = model.spec
+    if spec.kind == "mf":
+        ids = rng.integers(0, (spec.users, spec.items), (count, 2)).astype(np.float32)
+        return ids, rng.integers(1, 6, count)
+    x = rng.normal(size=(count, spec.features)).astype(np.float32)
+    x[rng.random(x.shape) < 0.5] = 0
+    y = rng.normal(size=count) if spec.regression else rng.integers(0, spec.num_classes, count)
+    return x, y
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    spec = KINDS[draw(st.sampled_from(sorted(KINDS)))]
+    l2 = draw(st.sampled_from([0.0, 0.5, 19.9 if spec.kind != "mf" else 0.1]))
+    model = create(
+        ModelSpec(**{name: getattr(spec, name) for name in spec.__struct_fields__} | {"l2": l2})
+    )
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    sizes = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+    sparse = draw(st.booleans()) and spec.kind != "mf"
+    arrivals = []
+    for size in sizes:
+        x, y = _samples(model, rng, size)
+        if sparse:
+            assert isinstance(x, np.ndarray)
+            x = Csr.from_dense(x)
+        arrivals.append((x, y))
+    iterations = [draw(st.integers(0, 25)) for _ in sizes]
+    return Case(model, arrivals, iterations, draw(st.integers(1, 12)), draw(st.integers(0, 99)))
+
+
+def _assert_near(now: dict[str, npt.NDArray[np.float64]], then: object) -> None:
+    assert isinstance(then, dict)
+    for name, tensor in now.items():
+        scale = max(1.0, float(np.abs(then[name]).max(initial=0)))
+        np.testing.assert_allclose(tensor, then[name], rtol=1e-9, atol=1e-11 * scale)
+
+
+@pytest.mark.parametrize("compile_loops", BACKENDS)
+@settings(max_examples=120)
+@given(case=cases())
+def test_it_is_what_its_definition_says(compile_loops: bool, case: Case) -> None:
+    naive = NaiveStrSaga(case.model, case.spec, np.random.default_rng(case.seed))
+    naive.begin(case.model.init(case.seed))
+    learner = case.learner(compile_loops=compile_loops)
+    for (x, y), count in zip(case.arrivals, case.iterations, strict=True):
+        learner.absorb(x, y)
+        naive.absorb(x, y)
+        done = learner.step(count)
+        # An empty learner draws nothing.
+        if done.iterations:
+            naive.step(count)
+        _assert_near(learner.weights(), naive.weights)
+
+
+@pytest.mark.skipif(compiled() is None, reason="numba is not installed")
+@settings(max_examples=100)
+@given(case=cases())
+def test_compiled_loops_give_the_same(case: Case) -> None:
+    plain, fast = case.played(compile_loops=False), case.played(compile_loops=True)
+    _assert_near(fast.weights(), plain.weights())
+    assert (fast.num_samples, fast.dropped) == (plain.num_samples, plain.dropped)
+    assert fast.default_iterations == plain.default_iterations
+
+
+@pytest.mark.parametrize("compile_loops", BACKENDS)
+@settings(max_examples=60)
+@given(case=cases(), cuts=st.integers(1, 7))
+def test_it_does_not_matter_how_iterations_are_cut(
+    compile_loops: bool, case: Case, cuts: int
+) -> None:
+    whole = case.played(compile_loops=compile_loops)
+    parts = case.learner(compile_loops=compile_loops)
+    for (x, y), count in zip(case.arrivals, case.iterations, strict=True):
+        parts.absorb(x, y)
+        for done in range(0, count, cuts):
+            parts.step(min(cuts, count - done))
+    _assert_near(parts.weights(), whole.weights())
+
+
+@settings(max_examples=100)
+@given(case=cases())
+def test_every_sample_is_moved_dropped_or_waiting(case: Case) -> None:
+    learner = case.played(compile_loops=False)
+    arrived = sum(len(y) for _, y in case.arrivals)
+    waiting = learner.default_iterations // 2
+    assert arrived == learner.num_samples + learner.dropped + waiting
+
+
+def test_a_round_begins_with_an_empty_set_and_keeps_its_buffer() -> None:
+    model = create(KINDS["logistic"])
+    spec = LearnerSpec(name="strsaga", buffer=8)
+    learner = StrSaga(model, spec, np.random.default_rng(0), compile_loops=False)
+    x, y = _samples(model, np.random.default_rng(1), 10)
+    learner.begin(model.init(0))
+    learner.absorb(x, y)
+    assert learner.dropped == 2
+    assert learner.default_iterations == 16
+    learner.step(6)
+    assert (learner.num_samples, learner.default_iterations) == (3, 10)
+    learner.begin(model.init(1))
+    assert (learner.num_samples, learner.default_iterations) == (0, 10)
+    assert not any(tensor.any() for tensor in learner.update().values())
+    learner.step(learner.default_iterations)
+    assert (learner.num_samples, learner.default_iterations) == (5, 1)
+    assert learner.step(3).iterations == 3
+
+
+def test_one_iteration_a_step_learns_from_every_other_arrival() -> None:
+    model = create(KINDS["linear"])
+    learner = StrSaga(model, LearnerSpec(name="strsaga"), np.random.default_rng(0))
+    learner.begin(model.init(0))
+    for seed in range(10):
+        learner.absorb(*_samples(model, np.random.default_rng(seed), 3))
+        assert learner.step(1).iterations == 1
+    assert learner.num_samples == 5
+
+
+def test_the_set_is_a_uniform_choice_of_what_was_moved() -> None:
+    cap, arrived, trials = 4, 20, 4000
+    kept = np.zeros(arrived)
+    rng = np.random.default_rng(3)
+    for _ in range(trials):
+        book = Book(cap, None)
+        book.offer(arrived)
+        moves = book.moves(rng.random((2 * arrived, 3)))
+        moved = zip(moves.slot, moves.source, strict=True)
+        slots = {slot: source for slot, source in moved if slot >= 0}
+        kept[list(slots.values())] += 1
+        assert len(slots) == cap == book.size
+    expected = trials * cap / arrived
+    spread = np.sqrt(expected * (1 - cap / arrived))
+    assert np.abs(kept - expected).max() < 4 * spread
+
+
+def test_what_is_drawn_is_uniform_over_the_set() -> None:
+    book = Book(100, None)
+    book.offer(5)
+    book.moves(np.random.default_rng(1).random((10, 3)))
+    draws = np.bincount(book.moves(np.random.default_rng(0).random((20_000, 3))).draw)
+    assert len(draws) == 5
+    assert np.abs(draws - 4000).max() < 4 * np.sqrt(4000 * 0.8)
+
+
+@pytest.mark.parametrize("compile_loops", BACKENDS)
+def test_it_comes_nearer_to_the_optimum_than_a_step_of_its_size_alone(compile_loops: bool) -> None:
+    model = create(ModelSpec(kind="linear", features=WIDTH))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, WIDTH)).astype(np.float32)
+    y = x @ rng.normal(size=WIDTH) + rng.normal(size=50)
+    padded = np.hstack([x.astype(np.float64), np.ones((50, 1))])
+    best = np.linalg.lstsq(padded, y, rcond=None)[0]
+    spec = LearnerSpec(name="strsaga", rate=0.02)
+    learner = StrSaga(model, spec, np.random.default_rng(1), compile_loops=compile_loops)
+    learner.begin(model.init(0))
+    learner.absorb(x, y)
+    learner.step(20_000)
+    now = learner.weights()
+    np.testing.assert_allclose(np.append(now["weight"][0], now["bias"]), best, atol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_stored_sample_takes_sixteen_bytes_beyond_itself(sparse: bool) -> None:
+    count = 10_000
+    model = create(ModelSpec(kind="logistic", features=20))
+    spec = LearnerSpec(name="strsaga", cap=count, buffer=count)
+    learner = StrSaga(model, spec, np.random.default_rng(0))
+    learner.begin(model.init(0))
+    x: Inputs = np.random.default_rng(0).normal(size=(count, 20)).astype(np.float32)
+    own = 20 * 4
+    if sparse:
+        assert isinstance(x, np.ndarray)
+        x, own = Csr.from_dense(x), 20 * 8 + 8
+    learner.absorb(x, np.zeros(count))
+    learner.step(2 * count)
+    assert learner.num_samples == count
+    # The label is the sample's own, too: 8 bytes of float64.
+    assert learner.table_bytes / count <= own + 8 + 16
+    if not sparse:
+        assert learner.table_bytes / count <= own + 16
+
+
+def test_samples_may_change_their_form_within_a_round() -> None:
+    model = create(KINDS["logistic"])
+    rng = np.random.default_rng(0)
+    x, y = _samples(model, rng, 12)
+    assert isinstance(x, np.ndarray)
+    forms = ((x, x), (x, Csr.from_dense(x)), (Csr.from_dense(x), x))
+    weights = []
+    for first, second in forms:
+        learner = StrSaga(model, LearnerSpec(name="strsaga"), np.random.default_rng(5))
+        learner.begin(model.init(0))
+        for form in (first, second):
+            learner.absorb(form, y)
+            learner.step(20)
+        weights.append(learner.weights())
+    _assert_near(weights[1], weights[0])
+    _assert_near(weights[2], weights[0])
