@@ -48,7 +48,7 @@ class Table(Protocol):
         ...
 
     def offer(self, x: Inputs, y: Labels, room: int) -> None:
-        """Take new samples into the buffer; the set may grow to `room` from now on."""
+        """Take new samples into the buffer; `room` is what the set may need from now on."""
         ...
 
     def advance(self, moves: Moves) -> float:
@@ -121,7 +121,7 @@ class StrSaga:
         if isinstance(x, Csr) != isinstance(self._table, SparseTable) and self._book.size == 0:
             self._table = self._table_for(sparse=isinstance(x, Csr))
         self._lost += self._book.offer(len(y))
-        self._table.offer(x, y, self._book.most)
+        self._table.offer(x, y, self._book.room)
 
     def step(self, iterations: int) -> StepResult:
         """Do this many iterations, none if no sample has come."""

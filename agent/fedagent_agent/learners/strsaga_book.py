@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from .strsaga_loops import Counts, Loops, plan
 
+_GROWTH = 1.5
 _ITERATIONS, _WAITING, _SIZE, _SEEN, _REFUSED = range(5)
 
 
@@ -54,6 +55,7 @@ class Book:
         self._waiting: MutableSequence[int] | Counts = []
         self._book = np.zeros(6, np.int64)
         self._book[5] = cap
+        self._room = 0
 
     @property
     def waiting(self) -> int:
@@ -71,9 +73,12 @@ class Book:
         return int(self._book[_SEEN] - self._book[_REFUSED])
 
     @property
-    def most(self) -> int:
-        """Largest size that the set can have until the next `offer`."""
-        return min(self._cap, self.size + self.waiting)
+    def room(self) -> int:
+        """Slots to have ready until the next `offer`, at most the cap; it never shrinks."""
+        most = min(self._cap, self.size + self.waiting)
+        if most > self._room:
+            self._room = min(self._cap, max(most, int(_GROWTH * self._room)))
+        return self._room
 
     def clear(self) -> int:
         """Empty the set, leave the buffer; return how many were refused."""

@@ -16,8 +16,6 @@ from .strsaga_loops import HINGE, SOFTMAX, SQUARED_HINGE, Loops, residual, scala
 Doubles = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
 
-_GROWTH = 1.5
-
 
 class DenseTable:
     """The set, its gradients as scalars, the weights and the sum of the gradients.
@@ -60,14 +58,13 @@ class DenseTable:
         self._g[...] = 0.0
 
     def offer(self, x: Inputs, y: Labels, room: int) -> None:
-        """Take new samples into the buffer; the set may grow to `room` from now on."""
+        """Take new samples into the buffer; `room` is what the set may need from now on."""
         self._buffer_x = x.dense() if isinstance(x, Csr) else np.array(x, np.float32, order="C")
         self._buffer_y = signed(y, self._loss, len(self._w))
         if room > len(self._y):
-            size = room if len(self._y) == 0 else max(room, int(_GROWTH * len(self._y)))
-            self._x = grown(self._x, size)
-            self._y = grown(self._y, size)
-            self._delta = grown(self._delta, size)
+            self._x = grown(self._x, room)
+            self._y = grown(self._y, room)
+            self._delta = grown(self._delta, room)
 
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""

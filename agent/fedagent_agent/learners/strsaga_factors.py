@@ -1,6 +1,6 @@
 """strSAGA's arithmetic on ratings: a step touches the rows of one user and one item.
 
-Mean gradients are paid late, row by row, as `strsaga_sparse` does for features. A stored
+The mean of the gradients is kept in mind as `strsaga_sparse` does it. A stored
 sample keeps its whole gradient, which is no multiple of anything: the error times the
 item's factors, the error times the user's, the error. The penalty is that of the two
 rows, outside the table.
@@ -17,17 +17,16 @@ from fedagent_task.spec import ModelSpec
 
 from .strsaga_book import Moves
 from .strsaga_dense import cells, grown
-from .strsaga_loops import Loops
+from .strsaga_loops import Loops, lose_rating
+from .strsaga_sparse import FLUSH_AFTER
 
 Doubles = npt.NDArray[np.float64]
-
-_GROWTH = 1.5
 
 
 class FactorTable:
     """The set, its gradients, the factors and the sums of the gradients.
 
-    A row of a table is one user or item: factors and bias, their sums, last.
+    A row of a table is one user or item: factors and bias with what is due, their sums.
 
     Args:
         spec: Sizes and penalty of the model.
@@ -35,16 +34,17 @@ class FactorTable:
         loops: Compiled loops, or None.
     """
 
-    block = 1 << 16
+    block = FLUSH_AFTER
     """Most iterations of one `advance`."""
 
     def __init__(self, spec: ModelSpec, *, rate: float, loops: Loops | None) -> None:
         self._rank, self._l2 = spec.rank, spec.l2
         self._rate, self._loops = rate, loops
-        self._users = np.zeros((spec.users, 2 * spec.rank + 3))
-        self._items = np.zeros((spec.items, 2 * spec.rank + 3))
+        self._users = np.zeros((spec.users, 2 * spec.rank + 2))
+        self._items = np.zeros((spec.items, 2 * spec.rank + 2))
         self._mean = np.zeros(2)
         self._clock = np.zeros(1)
+        self._iterations = 0
         self._pair, self._y = np.empty((0, 2), np.int32), np.empty(0)
         self._delta = np.empty((0, 2 * spec.rank + 1))
         self._buffer_pair, self._buffer_y = self._pair, self._y
@@ -61,35 +61,36 @@ class FactorTable:
             table[:, : self._rank], table[:, self._rank] = weights[rows], weights[bias]
             table[:, self._rank + 1 :] = 0.0
         self._mean[:] = weights["bias"][0], 0.0
-        self._clock[0] = 0.0
+        self._clock[0], self._iterations = 0.0, 0
 
     def offer(self, x: Inputs, y: Labels, room: int) -> None:
-        """Take new samples into the buffer; the set may grow to `room` from now on."""
+        """Take new samples into the buffer; `room` is what the set may need from now on."""
         pairs = x.dense() if isinstance(x, Csr) else x
         self._buffer_pair = np.array(pairs, np.int32, order="C")
         self._buffer_y = np.array(y, np.float64)
         if room > len(self._y):
-            size = room if len(self._y) == 0 else max(room, int(_GROWTH * len(self._y)))
-            self._pair, self._y = grown(self._pair, size), grown(self._y, size)
-            self._delta = grown(self._delta, size)
+            self._pair, self._y = grown(self._pair, room), grown(self._y, room)
+            self._delta = grown(self._delta, room)
 
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
         if self._loops:
-            return self._loops.factors(
+            total = self._loops.factors(
                 self._rate, self._l2, moves.stored, moves.source, moves.slot, moves.draw,
                 self._buffer_pair, self._buffer_y, self._pair, self._y, self._delta,
                 self._users, self._items, self._mean, self._clock,
             )  # fmt: skip
-        return self._walk(moves)
+        else:
+            total = self._walk(moves)
+        self._iterations += len(moves.draw)
+        if self._iterations >= FLUSH_AFTER:
+            self._flush()
+        return total
 
     def weights(self) -> dict[str, Doubles]:
         """Return the weights as they are now."""
+        self._flush()
         rank = self._rank
-        for table in (self._users, self._items):
-            late = self._rate * (self._clock[0] - table[:, -1:])
-            table[:, : rank + 1] -= late * table[:, rank + 1 : -1]
-            table[:, -1] = self._clock[0]
         return {
             "bias": self._mean[:1],
             "item_bias": self._items[:, rank],
@@ -98,59 +99,57 @@ class FactorTable:
             "users": self._users[:, :rank],
         }
 
+    def _flush(self) -> None:
+        """Pay everything that is due."""
+        size = self._rank + 1
+        for table in (self._users, self._items):
+            table[:, :size] -= self._clock[0] * table[:, size:]
+        self._clock[0], self._iterations = 0.0, 0
+
     def _walk(self, moves: Moves) -> float:
         rank, size, rate, l2 = self._rank, self._rank + 1, self._rate, self._l2
-        n, total, past = moves.stored, 0.0, float(self._clock[0])
+        n, total, due = moves.stored, 0.0, float(self._clock[0])
         mean, mean_sum = self._mean.tolist()
-        change = np.empty((2, size))
-        pairs, y = self._pair.tolist(), cells(self._y)
+        change, now = np.empty((2, size)), np.empty((2, size))
+        factors, swapped = now[:, :rank], now[::-1, :rank]
+        y, delta = cells(self._y), self._delta
         for source, slot, i in zip(moves.source, moves.slot, moves.draw, strict=True):
             if slot >= 0:
-                n, lost = self._store(n, source, slot, past)
-                mean_sum -= lost
-                pairs[slot] = self._pair[slot].tolist()
+                mean_sum -= delta[slot, -1] if slot < n else 0.0
+                n = self._store(n, source, slot, due)
             if i < 0:
                 continue
-            user, item = pairs[i]
-            u, v, delta = self._users[user], self._items[item], self._delta[i]
-            u[:size] -= (rate * (past - u[-1])) * u[size:-1]
-            v[:size] -= (rate * (past - v[-1])) * v[size:-1]
-            p, q = u[:rank], v[:rank]
-            error = float(p.dot(q) + u[rank] + v[rank]) + mean - y[i]
+            user, item = self._pair[i]
+            u, v, own = self._users[user], self._items[item], delta[i]
+            now[0] = u[:size] - due * u[size:]
+            now[1] = v[:size] - due * v[size:]
+            error = float(factors[0].dot(factors[1]) + now[0, rank] + now[1, rank]) + mean - y[i]
             total += 0.5 * error * error
-            past += 1.0 / n
-            change[0, :rank], change[1, :rank] = error * q, error * p
-            fresh = error - float(delta[-1])
-            change[:, :rank] -= delta[:-1].reshape(2, rank)
-            delta[:-1] += change[:, :rank].reshape(-1)
-            delta[-1] = error
+            fresh, own[-1] = error - own[-1], error
+            np.multiply(swapped, error, out=change[:, :rank])
+            gradients = own[:-1].reshape(2, rank)
+            change[:, :rank] -= gradients
+            gradients += change[:, :rank]
             change[:, rank] = fresh
+            u[size:] += change[0]
+            v[size:] += change[1]
+            due += rate / n
+            change *= due - rate
             if l2:
-                p *= 1.0 - rate * l2
-                q *= 1.0 - rate * l2
-            for row, turn in ((u, change[0]), (v, change[1])):
-                row[:size] -= rate * turn + (rate / n) * row[size:-1]
-                row[size:-1] += turn
-                row[-1] = past
+                change[:, :rank] -= (rate * l2) * factors
+            u[:size] += change[0]
+            v[:size] += change[1]
             mean -= rate * (fresh + mean_sum / n)
             mean_sum += fresh
-        self._mean[:], self._clock[0] = (mean, mean_sum), past
+        self._mean[:], self._clock[0] = (mean, mean_sum), due
         return total
 
-    def _store(self, n: int, source: int, slot: int, past: float) -> tuple[int, float]:
-        """Put a sample into a slot; return the size of the set and the bias' gradient lost."""
-        size, gone = self._rank + 1, 0.0
+    def _store(self, n: int, source: int, slot: int, due: float) -> int:
+        """Put a sample into a slot; return the size of the set. The mean is the caller's."""
         if slot < n:
             user, item = self._pair[slot]
-            lost = self._delta[slot]
-            gone = float(lost[-1])
-            halves = (self._users[user], lost[: size - 1]), (self._items[item], lost[size - 1 : -1])
-            for row, slope in halves:
-                row[:size] -= (self._rate * (past - row[-1])) * row[size:-1]
-                row[size : 2 * size - 1] -= slope
-                row[2 * size - 1] -= gone
-                row[-1] = past
+            lose_rating(self._delta[slot], due, self._users[user], self._items[item])
         self._pair[slot] = self._buffer_pair[source]
         self._y[slot] = self._buffer_y[source]
         self._delta[slot] = 0.0
-        return max(n, slot + 1), gone
+        return max(n, slot + 1)

@@ -47,7 +47,7 @@ def compiled() -> Loops | None:
     from numba import njit  # noqa: PLC0415 - optional package, half a second
     from numba.extending import register_jitable  # noqa: PLC0415
 
-    for inner in (scalar, residual, lose_row, catch_up, lose_rating):
+    for inner in (scalar, residual, lose_rating):
         register_jitable(inner)
 
     def ready(loop: Callable[..., object]) -> Callable[..., object]:
@@ -208,29 +208,6 @@ def dense(
     return total
 
 
-def lose_row(
-    columns: Columns,
-    values: Singles,
-    lost: Doubles,
-    rate: float,
-    past: float,
-    table: Doubles,
-    bias: Doubles,
-) -> None:
-    """Take the gradient of an evicted sparse row out of the sums."""
-    outputs = len(lost)
-    last = 2 * outputs
-    for p in range(len(columns)):
-        j = columns[p]
-        lag = rate * (past - table[j, last])
-        for o in range(outputs):
-            table[j, o] -= lag * table[j, outputs + o]
-            table[j, outputs + o] -= lost[o] * values[p]
-        table[j, last] = past
-    for o in range(outputs):
-        bias[1, o] -= lost[o]
-
-
 def sparse(
     loss: int,
     rate: float,
@@ -254,10 +231,8 @@ def sparse(
 ) -> float:
     """Do the planned iterations on sparse rows; return the sum of the losses."""
     outputs = delta.shape[1]
-    last = 2 * outputs
     z = np.empty(outputs)
-    change = np.empty(outputs)
-    past, scale = clock[0], clock[1]
+    due, scale = clock[0], clock[1]
     total = 0.0
     for k in range(len(draw)):
         s = slot[k]
@@ -265,8 +240,12 @@ def sparse(
             if s == n:
                 n += 1
             else:
-                at = slice(start[s], start[s] + length[s])
-                lose_row(columns[at], values[at], delta[s], rate, past, table, bias)
+                for o in range(outputs):
+                    for p in range(start[s], start[s] + length[s]):
+                        gone = delta[s, o] * values[p]
+                        table[columns[p], o] -= due * gone
+                        table[columns[p], outputs + o] -= gone
+                    bias[1, o] -= delta[s, o]
             b = source[k]
             start[s], length[s], y[s] = buffer_start[b], buffer_length[b], buffer_y[b]
             delta[s, :] = 0.0
@@ -274,57 +253,41 @@ def sparse(
         if i < 0:
             continue
         first, end = start[i], start[i] + length[i]
-        z[:] = 0.0
-        for p in range(first, end):
-            j = columns[p]
-            lag = rate * (past - table[j, last])
-            for o in range(outputs):
-                table[j, o] -= lag * table[j, outputs + o]
-                z[o] += table[j, o] * values[p]
         for o in range(outputs):
-            z[o] = scale * z[o] + bias[0, o]
+            reach = 0.0
+            for p in range(first, end):
+                j = columns[p]
+                reach += (table[j, o] - due * table[j, outputs + o]) * values[p]
+            z[o] = scale * reach + bias[0, o]
         total += residual(loss, z, y[i])
-        for o in range(outputs):
-            change[o] = z[o] - delta[i, o]
-            delta[i, o] = z[o]
         scale *= decay
-        passed = 1.0 / (n * scale)
-        down = rate / scale
-        share = rate * passed
-        past += passed
-        for p in range(first, end):
-            j = columns[p]
-            for o in range(outputs):
-                table[j, o] -= share * table[j, outputs + o] + down * change[o] * values[p]
-                table[j, outputs + o] += change[o] * values[p]
-            table[j, last] = past
+        due += rate / (n * scale)
         for o in range(outputs):
-            bias[0, o] -= rate * (change[o] + bias[1, o] / n)
-            bias[1, o] += change[o]
-    clock[0], clock[1] = past, scale
+            change = z[o] - delta[i, o]
+            delta[i, o] = z[o]
+            down = change * (due - rate / scale)
+            for p in range(first, end):
+                j = columns[p]
+                table[j, o] += down * values[p]
+                table[j, outputs + o] += change * values[p]
+            bias[0, o] -= rate * (change + bias[1, o] / n)
+            bias[1, o] += change
+    clock[0], clock[1] = due, scale
     return total
 
 
-def catch_up(row: Doubles, rate: float, past: float) -> None:
-    """Pay what is due of a user's or item's row."""
-    size = len(row) // 2
-    late = rate * (past - row[2 * size])
-    for f in range(size):
-        row[f] -= late * row[size + f]
-    row[2 * size] = past
-
-
-def lose_rating(lost: Doubles, rate: float, past: float, u: Doubles, v: Doubles) -> None:
+def lose_rating(lost: Doubles, due: float, u: Doubles, v: Doubles) -> None:
     """Take the gradient of an evicted rating out of the sums of its rows."""
     rank = len(lost) // 2
     size = rank + 1
-    catch_up(u, rate, past)
-    catch_up(v, rate, past)
     for f in range(rank):
+        u[f] -= due * lost[f]
+        v[f] -= due * lost[rank + f]
         u[size + f] -= lost[f]
         v[size + f] -= lost[rank + f]
-    u[size + rank] -= lost[2 * rank]
-    v[size + rank] -= lost[2 * rank]
+    for row in (u, v):
+        row[rank] -= due * lost[2 * rank]
+        row[size + rank] -= lost[2 * rank]
 
 
 def factors(
@@ -346,8 +309,8 @@ def factors(
 ) -> float:
     """Do the planned iterations on ratings; return the sum of the losses."""
     size = users.shape[1] // 2
-    rank, last = size - 1, 2 * size
-    past = clock[0]
+    rank = size - 1
+    due = clock[0]
     total = 0.0
     for k in range(len(draw)):
         s = slot[k]
@@ -355,7 +318,7 @@ def factors(
             if s == n:
                 n += 1
             else:
-                lose_rating(delta[s], rate, past, users[pair[s, 0]], items[pair[s, 1]])
+                lose_rating(delta[s], due, users[pair[s, 0]], items[pair[s, 1]])
                 mean[1] -= delta[s, 2 * rank]
             pair[s, :] = buffer_pair[source[k], :]
             y[s] = buffer_y[source[k]]
@@ -363,30 +326,29 @@ def factors(
         i = draw[k]
         if i < 0:
             continue
-        u, v = users[pair[i, 0]], items[pair[i, 1]]
-        catch_up(u, rate, past)
-        catch_up(v, rate, past)
-        error = mean[0] + u[rank] + v[rank] - y[i]
+        u, v, own = users[pair[i, 0]], items[pair[i, 1]], delta[i]
+        error = mean[0] + u[rank] + v[rank] - due * (u[size + rank] + v[size + rank]) - y[i]
         for f in range(rank):
-            error += u[f] * v[f]
+            error += (u[f] - due * u[size + f]) * (v[f] - due * v[size + f])
         total += 0.5 * error * error
-        past += 1.0 / n
-        u[last] = v[last] = past
+        before = due
+        due += rate / n
+        down = due - rate
         for f in range(rank):
-            p, q = u[f], v[f]
-            change_p, change_q = error * q - delta[i, f], error * p - delta[i, rank + f]
-            delta[i, f], delta[i, rank + f] = error * q, error * p
-            u[f] = p - rate * (change_p + u[size + f] / n + l2 * p)
-            v[f] = q - rate * (change_q + v[size + f] / n + l2 * q)
+            p, q = u[f] - before * u[size + f], v[f] - before * v[size + f]
+            change_p, change_q = error * q - own[f], error * p - own[rank + f]
+            own[f], own[rank + f] = error * q, error * p
+            u[f] += down * change_p - rate * l2 * p
+            v[f] += down * change_q - rate * l2 * q
             u[size + f] += change_p
             v[size + f] += change_q
-        change = error - delta[i, 2 * rank]
-        delta[i, 2 * rank] = error
-        u[rank] -= rate * (change + u[size + rank] / n)
-        v[rank] -= rate * (change + v[size + rank] / n)
-        mean[0] -= rate * (change + mean[1] / n)
+        change = error - own[2 * rank]
+        own[2 * rank] = error
+        u[rank] += down * change
+        v[rank] += down * change
         u[size + rank] += change
         v[size + rank] += change
+        mean[0] -= rate * (change + mean[1] / n)
         mean[1] += change
-    clock[0] = past
+    clock[0] = due
     return total

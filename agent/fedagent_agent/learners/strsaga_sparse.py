@@ -1,13 +1,17 @@
 """strSAGA's arithmetic on sparse rows: a step touches the sample's features only.
 
-The mean gradient moves every weight in every iteration. It is paid later: `past` is the
-sum of 1/n over the iterations, and before weight j is read it is moved by what has
-passed since it was last (ALGORITHMS section 7). With a penalty the weights are a scale
-times what the table holds, and what passes is divided by the scale.
+The mean gradient moves every weight in every iteration. That is not done but kept in
+mind: what is stored of a weight is w + due·G, with G its sum of gradients and `due` the
+sum of rate/n over the iterations since the last flush. An iteration that changes G by c·x
+then changes what is stored by due'·c·x less the step itself, and nothing else. This is the
+lazy average of ALGORITHMS section 7 with one number for all features in place of one
+for each. With a penalty the weights are a scale times that, and what is due is
+divided by the scale.
 """
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +20,19 @@ from fedagent_task.models import Inputs, Labels
 from fedagent_task.samples import Csr
 
 from .strsaga_book import Moves
-from .strsaga_dense import grown, residuals, signed
-from .strsaga_loops import Loops
+from .strsaga_dense import cells, grown, residuals, signed
+from .strsaga_loops import Loops, scalar
 
 Doubles = npt.NDArray[np.float64]
 
 _GROWTH = 1.5
 _LEAST_SCALE = 1e-100
+FLUSH_AFTER = 8192
+"""Iterations between flushes: due·G grows with them, and takes digits from the weights."""
 
 
 class SparseTable:
-    """As `DenseTable`; a row of the table is one feature: weights, sums, last.
+    """As `DenseTable`; a row of the table is one feature: weights with what is due, sums.
 
     Samples are rows of one growing store, and the set refers to them.
 
@@ -44,11 +50,13 @@ class SparseTable:
     ) -> None:
         self._loss, self._rate, self._decay = loss, rate, 1.0 - rate * l2
         self._outputs, self._loops = outputs, loops
-        self._table = np.zeros((width, 2 * outputs + 1))
+        # Numpy takes whole columns at some rows, a compiled loop row after row.
+        order: Literal["C", "F"] = "C" if loops else "F"
+        self._table = np.zeros((width, 2 * outputs), order=order)
         self._bias = np.zeros((2, outputs))
         self._clock = np.array([0.0, 1.0])
         self._columns, self._values = np.empty(0, np.int32), np.empty(0, np.float32)
-        self._used = self._stored = 0
+        self._used = self._stored = self._iterations = 0
         self._start, self._length = np.empty(0, np.int64), np.empty(0, np.int32)
         self._y, self._delta = np.empty(0), np.empty((0, outputs))
         self._buffer_start, self._buffer_length = self._start, self._length
@@ -58,8 +66,8 @@ class SparseTable:
     def block(self) -> int:
         """Most iterations of one `advance`: the scale must not vanish within it."""
         if self._decay == 1.0:
-            return 1 << 16
-        return max(1, min(1 << 16, int(math.log(_LEAST_SCALE) / math.log(self._decay))))
+            return FLUSH_AFTER
+        return max(1, min(FLUSH_AFTER, int(math.log(_LEAST_SCALE) / math.log(self._decay))))
 
     @property
     def nbytes(self) -> int:
@@ -74,10 +82,10 @@ class SparseTable:
         self._table[:, k:] = 0.0
         self._bias[0], self._bias[1] = weights["bias"], 0.0
         self._clock[:] = 0.0, 1.0
-        self._stored = 0
+        self._stored = self._iterations = 0
 
     def offer(self, x: Inputs, y: Labels, room: int) -> None:
-        """Take new samples into the buffer; the set may grow to `room` from now on."""
+        """Take new samples into the buffer; `room` is what the set may need from now on."""
         new = x if isinstance(x, Csr) else Csr.from_dense(x)
         self._make_room(len(new.values))
         end = self._used + len(new.values)
@@ -88,9 +96,8 @@ class SparseTable:
         self._buffer_y = signed(y, self._loss, self._outputs)
         self._used = end
         if room > len(self._y):
-            size = room if len(self._y) == 0 else max(room, int(_GROWTH * len(self._y)))
-            self._start, self._length = grown(self._start, size), grown(self._length, size)
-            self._y, self._delta = grown(self._y, size), grown(self._delta, size)
+            self._start, self._length = grown(self._start, room), grown(self._length, room)
+            self._y, self._delta = grown(self._y, room), grown(self._delta, room)
 
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
@@ -102,9 +109,10 @@ class SparseTable:
                 self._delta, self._table, self._bias, self._clock,
             )  # fmt: skip
         else:
-            total = self._walk(moves)
+            total = self._one(moves) if self._outputs == 1 else self._many(moves)
         self._stored = max(moves.stored, 1 + int(max(moves.slot, default=-1)))
-        if self._clock[1] < _LEAST_SCALE:
+        self._iterations += len(moves.draw)
+        if self._iterations >= FLUSH_AFTER or self._clock[1] < _LEAST_SCALE:
             self._flush()
         return total
 
@@ -115,57 +123,88 @@ class SparseTable:
 
     def _flush(self) -> None:
         """Pay everything that is due."""
-        k, (past, scale) = self._outputs, self._clock
-        late = self._rate * (past - self._table[:, 2 * k])
-        self._table[:, :k] -= late[:, None] * self._table[:, k : 2 * k]
+        k, (due, scale) = self._outputs, self._clock
+        self._table[:, :k] -= due * self._table[:, k:]
         self._table[:, :k] *= scale
-        self._table[:, 2 * k] = 0.0
         self._clock[:] = 0.0, 1.0
+        self._iterations = 0
 
-    def _walk(self, moves: Moves) -> float:
-        k, rate, n, total = self._outputs, self._rate, moves.stored, 0.0
-        table, bias, decay = self._table, self._bias, self._decay
-        past, scale = self._clock.tolist()
-        columns, values = self._columns, self._values
+    def _one(self, moves: Moves) -> float:
+        """Do iterations of one output."""
+        loss, rate, decay, n, total = self._loss, self._rate, self._decay, moves.stored, 0.0
+        weights, sums = self._table[:, 0], self._table[:, 1]
+        bias, bias_sum = self._bias[:, 0].tolist()
+        due, scale = self._clock.tolist()
+        y, delta = cells(self._y), cells(self._delta.reshape(-1))
         for source, slot, i in zip(moves.source, moves.slot, moves.draw, strict=True):
             if slot >= 0:
-                n = self._store(n, source, slot, past)
+                bias_sum -= delta[slot] if slot < n else 0.0
+                n = self._store(n, source, slot, due)
             if i < 0:
                 continue
-            part = slice(self._start[i], self._start[i] + self._length[i])
-            at, value = columns[part], values[part].astype(np.float64)[:, None]
-            rows = table[at]
-            w, g, last = rows[:, :k], rows[:, k : 2 * k], rows[:, 2 * k :]
-            w -= (rate * (past - last)) * g
-            sigma = scale * value[:, 0].dot(w) + bias[0]
+            at, value = self._row(i)
+            w, g = weights[at], sums[at]
+            z = scale * float(value.dot(w) - due * value.dot(g)) + bias
+            sigma, each = scalar(loss, z, y[i])
+            total += each
+            change = sigma - delta[i]
+            delta[i] = sigma
+            scale *= decay
+            due += rate / (n * scale)
+            value *= change
+            g += value
+            value *= due - rate / scale
+            w += value
+            weights[at], sums[at] = w, g
+            bias -= rate * (change + bias_sum / n)
+            bias_sum += change
+        self._clock[:], self._bias[:, 0] = (due, scale), (bias, bias_sum)
+        return total
+
+    def _many(self, moves: Moves) -> float:
+        """Do iterations of several outputs."""
+        k, rate, n, total = self._outputs, self._rate, moves.stored, 0.0
+        bias, decay = self._bias, self._decay
+        due, scale = self._clock.tolist()
+        for source, slot, i in zip(moves.source, moves.slot, moves.draw, strict=True):
+            if slot >= 0:
+                bias[1] -= self._delta[slot] if slot < n else 0.0
+                n = self._store(n, source, slot, due)
+            if i < 0:
+                continue
+            at, value = self._row(i)
+            rows = self._table[at]
+            reach = value.dot(rows)
+            sigma = scale * (reach[:k] - due * reach[k:]) + bias[0]
             total += residuals(self._loss, sigma, self._y[i])
             change = sigma - self._delta[i]
             self._delta[i] = sigma
             scale *= decay
-            passed = 1.0 / (n * scale)
-            past += passed
-            turn = value * change
-            w -= (rate * passed) * g + (rate / scale) * turn
-            g += turn
-            last[...] = past
-            table[at] = rows
+            due += rate / (n * scale)
+            turn = value[:, None] * change
+            rows[:, k:] += turn
+            turn *= due - rate / scale
+            rows[:, :k] += turn
+            self._table[at] = rows
             bias[0] -= rate * (change + bias[1] / n)
             bias[1] += change
-        self._clock[:] = past, scale
+        self._clock[:] = due, scale
         return total
 
-    def _store(self, n: int, source: int, slot: int, past: float) -> int:
-        """Put a sample into a slot; return the size of the set."""
-        k = self._outputs
+    def _row(self, slot: int) -> tuple[npt.NDArray[np.intp], Doubles]:
+        """Return columns and values of a stored sample, as copies."""
+        first = self._start[slot]
+        part = slice(first, first + self._length[slot])
+        return self._columns[part].astype(np.intp), self._values[part].astype(np.float64)
+
+    def _store(self, n: int, source: int, slot: int, due: float) -> int:
+        """Put a sample into a slot; return the size of the set. Biases are the caller's."""
         if slot < n:
-            first = self._start[slot]
-            part = slice(first, first + self._length[slot])
-            rows, lost = self._table[self._columns[part]], self._delta[slot]
-            rows[:, :k] -= self._rate * (past - rows[:, 2 * k :]) * rows[:, k : 2 * k]
-            rows[:, k : 2 * k] -= self._values[part, None] * lost
-            rows[:, 2 * k] = past
-            self._table[self._columns[part]] = rows
-            self._bias[1] -= lost
+            k = self._outputs
+            at, value = self._row(slot)
+            gone = value[:, None] * self._delta[slot]
+            self._table[at, :k] -= due * gone
+            self._table[at, k:] -= gone
         self._start[slot] = self._buffer_start[source]
         self._length[slot] = self._buffer_length[source]
         self._y[slot] = self._buffer_y[source]
