@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -18,9 +18,12 @@ from fedagent_protocol.transport.settings import (
 
 from .core.reporting import Price
 from .streams.spec import StreamError, parse_stream
+from .willing import Limits
 
 PREFIX = "FEDAGENT_AGENT_"
 MICRO = 1_000_000
+_HALF = 0.5
+"""Share of the machine's memory that a training may take unless it is configured."""
 Credits = Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -33,6 +36,47 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def price(self) -> Price:
         """Return the function in micro-credits."""
         return Price(round(self.base * MICRO), round(self.per_compute * MICRO))
+
+
+class CareSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When this device trains; each rule can be moved, and switched off, by itself.
+
+    Attributes:
+        least_battery: Percent of charge below which it does not train on battery; 0: any.
+        mains_only: Never train on battery.
+        most_temperature: Degrees Celsius above which it does not train; 0: any.
+        when_throttled: Train also while it slows itself down.
+        metered: Whether the link costs money; ``auto`` asks NetworkManager.
+        on_metered: Train also over such a link.
+        least_memory: Megabytes that must be free; 0: any.
+        most_load: Percent of the processors that other programs may use; 100: any.
+    """
+
+    least_battery: Annotated[float, Meta(ge=0, le=100)] = 30.0
+    mains_only: bool = False
+    most_temperature: Annotated[float, Meta(ge=0, le=200)] = 85.0
+    when_throttled: bool = False
+    metered: Literal["auto", "yes", "no"] = "auto"
+    on_metered: bool = False
+    least_memory: Annotated[int, Meta(ge=0, le=1 << 20)] = 64
+    most_load: Annotated[float, Meta(ge=0, le=100)] = 100.0
+
+    def limits(self) -> Limits:
+        """Return the rules' limits in SI units and fractions."""
+        return Limits(
+            least_battery=self.least_battery / 100,
+            mains_only=self.mains_only,
+            most_temperature_c=self.most_temperature,
+            when_throttled=self.when_throttled,
+            on_metered=self.on_metered,
+            least_memory_bytes=self.least_memory << 20,
+            most_load=self.most_load / 100,
+        )
+
+    @property
+    def link_is_metered(self) -> bool | None:
+        """What the owner says of the link; None: ask."""
+        return {"auto": None, "yes": True, "no": False}[self.metered]
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +94,11 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         seed: Of stream and learner; by default it follows from the identity.
         name: For people; edges and the coordinator see it.
         slow_s: Extra seconds of every training, for demos and tests.
+        load_limit_s: pi, seconds of computation that a round may take; 0 for no limit.
+        nice: Niceness of the training, so that it stays behind the device's own work.
+        memory_limit: Megabytes that a training may take; 0 for no limit, absent for half
+            of the machine's.
+        care: When the device trains.
         json_events: One JSON object per line on stdout.
         watch_parent: End when stdin ends.
     """
@@ -66,9 +115,19 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     seed: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
     name: Annotated[str, Meta(max_length=100)] = ""
     slow_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+    load_limit_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    nice: Annotated[int, Meta(ge=0, le=19)] = 10
+    memory_limit: Annotated[int, Meta(ge=0, le=1 << 20)] | None = None
+    care: CareSettings = CareSettings()
     json_events: bool = False
     watch_parent: bool = False
     log_level: LogLevel = "info"
+
+    def memory_bytes(self) -> int:
+        """Return the bound of a training's memory in bytes; 0 for none."""
+        if self.memory_limit is not None:
+            return self.memory_limit << 20
+        return int(_HALF * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def load(text: str | None, environment: Mapping[str, str] = os.environ) -> AgentConfig:

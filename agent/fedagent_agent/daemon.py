@@ -23,6 +23,7 @@ from fedagent_protocol.transport.errors import SubscribeRefusedError
 from fedagent_protocol.transport.identity import Identity
 from fedagent_protocol.transport.mqtt import Arrival
 
+from .asked import ASK_S, Programs
 from .config import AgentConfig
 from .context import Context
 from .first_start import identity_without_its_libraries
@@ -39,6 +40,7 @@ from .outward import (
     Unsubscribe,
 )
 from .runtime import AgentRuntime, RuntimeSettings
+from .trainer_client import TrainerClient
 from .trainer_jobs import TrainerJobs
 from .trainer_wire import Failed, Opened, Refused, Trained
 
@@ -63,6 +65,7 @@ class AgentDaemon:
         self._measuring: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._declined = ""
+        self._asking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Run until told to stop.
@@ -81,7 +84,12 @@ class AgentDaemon:
             self._links = self._make_links(identity)
             loopback = self._config.discovery == "loopback"
             self._discovery = Discovery(self._config.site, scope="loopback" if loopback else "lan")
-            self._trainer = TrainerJobs(self._stream_opened, self._trained)
+            client = TrainerClient(
+                nice=self._config.nice,
+                memory_bytes=self._config.memory_bytes(),
+                on_end=self._trainer_ended,
+            )
+            self._trainer = TrainerJobs(self._stream_opened, self._trained, client)
             try:
                 await self._serve()
             finally:
@@ -90,8 +98,10 @@ class AgentDaemon:
     async def _serve(self) -> None:
         config = self._config
         self._emit(Event("ready", {"id": self._id}))
-        self._context = Context()
+        care = config.care
+        self._context = Context(limits=care.limits(), metered=care.link_is_metered)
         self._measure()
+        self._asking = self._loop.create_task(self._ask(), name="asking")
         typed = [*config.edges, *([config.broker] if config.broker is not None else [])]
         for text in typed:
             await self._links.add(BrokerAddress.parse(text))
@@ -115,6 +125,7 @@ class AgentDaemon:
             price=config.price.price(),
             slow_s=config.slow_s,
             name=config.name,
+            load_limit_s=config.load_limit_s,
         )
         return AgentRuntime(
             self._directory,
@@ -228,6 +239,18 @@ class AgentDaemon:
         self._perform(self._runtime.trained(job, result, time.monotonic()))
         self._schedule()
 
+    def _trainer_ended(self) -> None:
+        if not self._stop.is_set():
+            self._perform(self._runtime.trainer_ended(time.monotonic()))
+            self._schedule()
+
+    async def _ask(self) -> None:
+        """Ask other programs what they know of the device, for as long as there are any."""
+        programs = Programs.here()
+        while programs:
+            self._context.tell(await programs.ask())
+            await asyncio.sleep(ASK_S)
+
     def _measure(self) -> None:
         now = time.monotonic()
         self._measuring = self._loop.call_at(now + MEASURE_S, self._measure)
@@ -289,6 +312,9 @@ class AgentDaemon:
         for timer in (self._timer, self._measuring):
             if timer is not None:
                 timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
         self._perform(self._runtime.bye("stopping", time.monotonic()))
         await asyncio.gather(self._discovery.stop(), self._links.stop(), self._trainer.close())
         self._runtime.close()

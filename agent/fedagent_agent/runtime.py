@@ -14,7 +14,7 @@ from msgspec import structs
 
 from fedagent_protocol import topics
 from fedagent_protocol.failpoints import Checkpoint, hit
-from fedagent_protocol.messages import AgentToEdge, Chunk, EdgeToAgent, kind
+from fedagent_protocol.messages import AgentToEdge, Chunk, DeclineReason, EdgeToAgent, kind
 from fedagent_protocol.transfer import Layout
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe import parse_task
@@ -42,6 +42,7 @@ from .core.effects import (
     WriteModel,
 )
 from .core.reporting import FREE, Price, Readings
+from .core.workbench import REASONS
 from .errors import OutboxError
 from .models_cache import ModelsCache
 from .outbox import MAX_BYTES, Outbox
@@ -178,9 +179,14 @@ class AgentRuntime:
             case Refused():
                 effects = self.core.task_opened(digest, now, refused=reply.detail or reply.key)
             case Failed():
-                why = f"trainer {reply.reason}: {reply.detail}".rstrip(": ")
-                effects = self.core.task_opened(digest, now, refused=why, schema=False)
+                said = f"trainer {reply.reason}: {reply.detail}".rstrip(": ")
+                why = REASONS.get(reply.reason, DeclineReason.ERROR)
+                effects = self.core.task_opened(digest, now, refused=said, why=why)
         return self._run(effects, now)
+
+    def trainer_ended(self, now: float) -> list[Outward]:
+        """Take in that the trainer's process has ended."""
+        return self._run(self.core.trainer_ended(now), now)
 
     def trained(self, job: int, result: Trained | Failed, now: float) -> list[Outward]:
         """Take in the end of a `StartTraining`."""

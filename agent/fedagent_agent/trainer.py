@@ -7,8 +7,10 @@ two iterations, so that it can be cancelled without threads.
 Nothing it logs contains a sample: of an exception only type and place are told.
 """
 
+import argparse
 import logging
 import os
+import resource
 import select
 import signal
 import sys
@@ -143,8 +145,42 @@ def _tell_place(
     _log.critical("the trainer ends: %s", place_of(error))
 
 
+def stay_behind(nice: int, memory_bytes: int) -> None:
+    """Let everything else on the device go first, and bound the memory of this process.
+
+    Args:
+        nice: Least niceness, 0 to 19; a process that is nicer already stays so.
+        memory_bytes: Most resident memory, 0 for no bound. The kernel bounds what is
+            mapped and writable, much of which is never touched: what is so at the start
+            comes on top.
+    """
+    if nice > os.getpriority(os.PRIO_PROCESS, 0):
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+    if memory_bytes:
+        mapped, resident = _memory_now()
+        most = mapped + max(0, memory_bytes - resident)
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
+
+
+def _memory_now() -> tuple[int, int]:
+    """Return bytes that are mapped as data, and bytes that are resident; 0 where unknown."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0, 0
+    sizes = {line.split()[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}
+    return sizes.get("VmData:", 0) << 10, sizes.get("VmRSS:", 0) << 10
+
+
 def main() -> int:
     """Serve the agent over stdin and stdout."""
+    parser = argparse.ArgumentParser(prog="fedagent_agent.trainer")
+    parser.add_argument("--nice", type=int, default=0)
+    parser.add_argument("--memory-bytes", type=int, default=0)
+    given = parser.parse_args()
+    stay_behind(given.nice, given.memory_bytes)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     sys.excepthook = _tell_place
     # Ctrl-C goes to the whole group; the agent decides what it means for us.

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 
@@ -71,6 +72,14 @@ class TrainerDiedError(TrainerError):
         self.reason = reason
 
 
+class TrainerMemoryError(TrainerError):
+    """Raised when the stream and the task do not fit into the process's memory limit."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
 class TrainerClient:
     """Keeps one trainer process, and asks it one thing at a time.
 
@@ -81,11 +90,24 @@ class TrainerClient:
         watchdog_s: Longest a training may take before the process is killed.
         open_s: The same for starting the process and opening a stream.
         grace_s: How long a cancelled training may go on before the kill.
+        nice: Niceness of the process, so that it stays behind the device's own work.
+        memory_bytes: Most memory of the process; 0 for no bound.
+        on_end: Called when a process has ended, whatever ended it, and with it what the
+            learner remembered.
     """
 
     def __init__(
-        self, *, watchdog_s: float = 3600.0, open_s: float = 120.0, grace_s: float = 2.0
+        self,
+        *,
+        watchdog_s: float = 3600.0,
+        open_s: float = 120.0,
+        grace_s: float = 2.0,
+        nice: int = 0,
+        memory_bytes: int = 0,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
+        self._care = ("--nice", str(nice), "--memory-bytes", str(memory_bytes))
+        self._on_end = on_end
         self._watchdog_s = watchdog_s
         self._open_s = open_s
         self._grace_s = grace_s
@@ -127,6 +149,7 @@ class TrainerClient:
         Raises:
             TrainerRefusedError: It does not fit; names the key.
             TrainerDiedError: There was no answer.
+            TrainerMemoryError: It needs more memory than the process may have.
         """
         async with self._turn:
             self._wanted = Open(
@@ -178,6 +201,8 @@ class TrainerClient:
                 return Failed(job=self._job, reason=error.reason)
             except TrainerRefusedError as error:
                 return Failed(job=self._job, reason="stream", detail=error.detail)
+            except TrainerMemoryError as error:
+                return Failed(job=self._job, reason="memory", detail=error.detail)
             finally:
                 self._training, self._give_up = None, False
                 self._disarm()
@@ -225,6 +250,8 @@ class TrainerClient:
                 return reply
             case Refused():
                 raise TrainerRefusedError(reply.key, reply.detail)
+            case Failed() if reply.reason == "memory":
+                raise TrainerMemoryError(reply.detail)
             case Trained() | Failed():
                 raise TrainerRefusedError("stream", "stream: the trainer could not open it")
             case _:
@@ -250,6 +277,10 @@ class TrainerClient:
         finally:
             watchdog.cancel()
         self._remember(reply)
+        if isinstance(reply, Failed) and reply.reason == "memory":
+            # A heap in pieces is of no use: only the end of the process gives it back.
+            self._kill("memory")
+            await self._bury(process)
         return reply
 
     async def _exchange(self, process: Process, request: Request) -> Reply:
@@ -280,11 +311,22 @@ class TrainerClient:
         self._killed_for = ""
         environment = {**dict.fromkeys(_THREADS, "1"), **os.environ}
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, *_COMMAND, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
+            sys.executable,
+            *_COMMAND,
+            *self._care,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=environment,
         )
         self.starts += 1
-        self._stderr = asyncio.create_task(_log_lines(self._process), name="trainer-stderr")
+        self._stderr = asyncio.create_task(self._watch(self._process), name="trainer-stderr")
         return self._process
+
+    async def _watch(self, process: Process) -> None:
+        """Pass on what the process logs until it ends, and tell that it did."""
+        await _log_lines(process)
+        self._on_end()
 
     def _kill(self, why: str) -> None:
         process = self._process

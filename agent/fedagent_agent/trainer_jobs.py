@@ -6,7 +6,12 @@ from collections import deque
 from collections.abc import Callable
 
 from .outward import OpenStream, StartTraining
-from .trainer_client import TrainerClient, TrainerDiedError, TrainerRefusedError
+from .trainer_client import (
+    TrainerClient,
+    TrainerDiedError,
+    TrainerMemoryError,
+    TrainerRefusedError,
+)
 from .trainer_wire import Failed, Opened, Refused, Trained
 
 MAX_WAITING = 16
@@ -25,12 +30,15 @@ class TrainerJobs:
     Args:
         on_opened: Gets the task's digest and the answer to an `OpenStream`.
         on_trained: Gets the job's number and the answer to a `StartTraining`.
+        client: The process; a plain one by default.
     """
 
-    def __init__(self, on_opened: OnOpened, on_trained: OnTrained) -> None:
+    def __init__(
+        self, on_opened: OnOpened, on_trained: OnTrained, client: TrainerClient | None = None
+    ) -> None:
         self._on_opened = on_opened
         self._on_trained = on_trained
-        self._client = TrainerClient()
+        self._client = client if client is not None else TrainerClient()
         self._waiting: deque[OpenStream | StartTraining] = deque()
         self._more = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
@@ -99,6 +107,8 @@ class TrainerJobs:
             )
         except TrainerRefusedError as error:
             return Refused(job=0, key=error.key, detail=error.detail)
+        except TrainerMemoryError as error:
+            return Failed(job=0, reason="memory", detail=error.detail)
         except TrainerDiedError as error:
             return Failed(job=0, reason=error.reason)
 

@@ -133,7 +133,7 @@ class Failed(_Frame, frozen=True, kw_only=True, tag="failed"):
     Attributes:
         reason: ``cancelled``, ``timeout``, ``no_data``, ``model`` (the base is not
             what the task says), ``diverged``, ``norm``, ``stream``, ``not_open``,
-            ``disk``, ``died`` or ``error``.
+            ``disk``, ``memory``, ``died`` or ``error``.
         detail: One line, without anything of a sample.
         offset: Position of the stream, where it is open.
     """

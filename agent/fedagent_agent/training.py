@@ -29,6 +29,8 @@ from .trainer_wire import Failed, Open, Opened, Refused, Reply, Train, Trained
 POLL_S = 0.01
 """How often a training asks whether to give up, at most."""
 
+_NO_MEMORY = "the memory limit is too small for this task; raise --memory-limit"
+
 Cancelled = Callable[[int, float], bool]
 """Tells whether a job was cancelled, after waiting for at most so many seconds."""
 
@@ -95,6 +97,8 @@ class Trainer:
             schema = work.stream.open(time.monotonic())
         except (TaskFormatError, StreamError) as error:
             return Refused(job=request.job, key=error.key, detail=str(error)[:1000])
+        except MemoryError:
+            return Failed(job=request.job, reason="memory", detail=_NO_MEMORY)
         misfit = None if work.idle else misfit_of(schema, work.task)
         if misfit is not None:
             work.stream.close()
@@ -120,6 +124,9 @@ class Trainer:
                 detail=failed.detail,
                 offset=self._work.stream.offset,
             )
+        except MemoryError:
+            offset = self._work.stream.offset
+            return Failed(job=request.job, reason="memory", detail=_NO_MEMORY, offset=offset)
 
     def close(self) -> None:
         """Let go of the stream."""

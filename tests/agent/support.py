@@ -77,6 +77,7 @@ class HandEdge:
     price: Price = FREE
     stream: str = "digits"
     slow_s: float = 0.0
+    load_limit_s: float = 0.0
     name: str = ""
     chunk_bytes: int = CHUNK
     task: TaskSpec = IDLE
@@ -97,6 +98,7 @@ class HandEdge:
             seed=1,
             price=self.price,
             slow_s=self.slow_s,
+            load_limit_s=self.load_limit_s,
             name=self.name,
         )
         self.runtime = AgentRuntime(

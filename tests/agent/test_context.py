@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_agent.config import PriceSettings, load
-from fedagent_agent.context import Context, MachineProbe, Sample
+from fedagent_agent.context import Context
 from fedagent_agent.core.reporting import Link, Own, Price, Readings, is_stale, moved
+from fedagent_agent.machine import MachineProbe, Sample
+from fedagent_agent.willing import Power
 from fedagent_protocol.messages import MAX_MICRO
 from fedagent_protocol.transport.settings import SettingError
 
@@ -30,8 +32,8 @@ class Scripted:
         return self.samples.pop(0)
 
 
-def look(busy: float, own: float = 0.0, **fields: float) -> Sample:
-    return Sample(busy_s=busy, own_s=own, memory_bytes=FREE_MEMORY, **fields)
+def look(busy: float | None, own: float = 0.0, frequency: float = 1.0) -> Sample:
+    return Sample(busy_s=busy, own_s=own, memory_bytes=FREE_MEMORY, frequency=frequency)
 
 
 def test_what_others_use_is_not_available_and_what_we_use_is() -> None:
@@ -54,6 +56,12 @@ def test_the_load_is_smoothed() -> None:
     assert context.read(10.0).compute == pytest.approx(4 * (1 - 5 / 30), abs=1e-3)
 
 
+def test_where_the_system_does_not_tell_others_use_nothing() -> None:
+    context = Context(Scripted(look(None), look(None, 5.0)))
+    context.read(0.0)
+    assert context.read(10.0).compute == 4.0
+
+
 def test_expensive_looks_are_rare() -> None:
     probe = Scripted(*(look(0.0) for _ in range(7)))
     context = Context(probe)
@@ -66,8 +74,12 @@ def test_expensive_looks_are_rare() -> None:
     ("sample", "why"),
     [
         (Sample(0, 0, memory_bytes=10 << 20), "only 10 MB of memory are free"),
-        (Sample(0, 0, FREE_MEMORY, battery_percent=12.4), "on battery, at 12 percent"),
-        (Sample(0, 0, FREE_MEMORY, battery_percent=80.0), ""),
+        (
+            Sample(0, 0, FREE_MEMORY, power=Power(battery=0.124, mains=False)),
+            "on battery, at 12%",
+        ),
+        (Sample(0, 0, FREE_MEMORY, power=Power(battery=0.8, mains=False)), ""),
+        (Sample(0, 0, FREE_MEMORY, power=Power(battery=0.1)), ""),
         (Sample(0, 0, FREE_MEMORY), ""),
     ],
 )

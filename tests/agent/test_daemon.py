@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import psutil
 import pytest
+from msgspec import structs
 
 from fedagent_protocol import topics
 from fedagent_protocol.codec import decode_agent_to_edge, encode
@@ -268,8 +269,10 @@ def test_a_real_model_is_trained_in_the_child_process(tmp_path: Path) -> None:
             assert offer.context.features["cold"] == 0.0
             edge.receipt(offer)
             (trainer,) = psutil.Process(device.pid).children()
+            since = len(edge.heard)
             trainer.kill()
             await asyncio.to_thread(wait_for, lambda: not trainer.is_running())
+            await edge.hear(ContextReport, lambda c: c.features["cold"] == 1.0, since=since)
             edge.order(2, DIGITS)
             again = await edge.hear(UpdateOffer, lambda o: o.round == 2)
             assert again.digest != offer.digest
@@ -317,6 +320,49 @@ def test_a_trainer_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
             offer = await edge.hear(UpdateOffer, lambda o: o.round == 3)
             assert offer.size > 0
             assert not trainer.is_running()
+
+    asyncio.run(scenario())
+
+
+def test_a_training_without_memory_is_declined_and_the_session_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            # A million samples of 64 float32, under a limit of 128 MB.
+            edge.task = structs.replace(REAL, learner=LearnerSpec(buffer=1_000_000))
+            device = edge.device(memory_limit=128, nice=7)
+            await edge.hear(ContextReport)
+            edge.order(1, DIGITS)
+            decline = await edge.hear(Decline)
+            assert (decline.round, decline.why) == (1, DeclineReason.LOAD)
+            assert "--memory-limit" in decline.detail
+            edge.task = REAL
+            edge.order(2, DIGITS)
+            offer = await edge.hear(UpdateOffer, _of_round(2))
+            edge.receipt(offer)
+            await said(device, "receipt", round=2)
+            assert not [m for m in edge.heard if isinstance(m, Hello)][1:], "one session for all"
+            assert (await child_of(device)).nice() == max(7, psutil.Process().nice())
+            assert psutil.Process(device.pid).nice() == psutil.Process().nice()
+
+    asyncio.run(scenario())
+
+
+def test_a_load_limit_ends_a_long_training_with_an_update(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            edge.task = REAL
+            edge.device(load_limit_s=0.2)
+            report = await edge.hear(ContextReport)
+            assert report.features["load_limit_s"] == pytest.approx(0.2)
+            edge.order(1, DIGITS, iterations=1_000_000)
+            offer = await edge.hear(UpdateOffer)
+            assert offer.limited
+            assert 100 <= offer.train_ms < 400
+            edge.receipt(offer)
+            edge.order(2, DIGITS, iterations=1_000_000, load_limit_ms=50)
+            offer = await edge.hear(UpdateOffer, _of_round(2))
+            assert offer.limited
+            assert offer.train_ms < 180
 
     asyncio.run(scenario())
 

@@ -119,6 +119,9 @@ def test_the_help_shows_the_defaults_of_the_code(path: str) -> None:
     price = fields.get("price")
     if price is not None:
         fields |= {f"price_{key}": value for key, value in msgspec.structs.asdict(price).items()}
+    care = fields.get("care")
+    if care is not None:
+        fields |= msgspec.structs.asdict(care) | {"load_limit": fields["load_limit_s"]}
     shown = {p.name: str(getattr(p, "show_default", "")) for p in command.params}
     numbers = {name: text for name, text in shown.items() if re.fullmatch(r"\d+(\.\d+)?", text)}
     assert numbers

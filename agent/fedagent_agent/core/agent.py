@@ -15,6 +15,7 @@ from fedagent_protocol.messages import (
     Bye,
     Chunk,
     ContextReport,
+    DeclineReason,
     EdgeBeacon,
     EdgeToAgent,
     Hello,
@@ -256,6 +257,14 @@ class AgentCore:
     def measured(self, readings: Readings, now: float) -> list[Effect]:
         """Take in what was measured of the device."""
         self.own.readings = readings
+        effects = [] if readings.willing else self.work.veto(readings.why)
+        for session in self.sessions.values():
+            session.look_again(now)
+        return effects + self._report_changes(now)
+
+    def trainer_ended(self, now: float) -> list[Effect]:
+        """Take in that the trainer's process has ended, with what its learner remembered."""
+        self.own.cold = True
         for session in self.sessions.values():
             session.look_again(now)
         return self._report_changes(now)
@@ -280,10 +289,15 @@ class AgentCore:
         return self.work.model_finished(digest, link, now, ok=ok)
 
     def task_opened(
-        self, digest: str, now: float, *, refused: str = "", schema: bool = True
+        self,
+        digest: str,
+        now: float,
+        *,
+        refused: str = "",
+        why: DeclineReason = DeclineReason.SCHEMA,
     ) -> list[Effect]:
-        """Take in whether the stream fits the task; `refused` names the key if not."""
-        return self.work.task_opened(digest, now, refused=refused, schema=schema)
+        """Take in whether the stream fits the task; `refused` says what does not, if not."""
+        return self.work.task_opened(digest, now, refused=refused, why=why)
 
     def task_spoilt(self, digest: str, now: float) -> list[Effect]:
         """Take in that the task's body does not hash to its name."""

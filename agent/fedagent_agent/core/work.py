@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fedagent_agent.trainer_wire import Trained
-from fedagent_protocol.messages import TrainOrder, UpdateOffer
+from fedagent_protocol.messages import DeclineReason, TrainOrder, UpdateOffer
 
 from .download import Download
 from .effects import Kept, Key
@@ -29,14 +29,14 @@ class Task:
 
     Attributes:
         body: Its canonical bytes; empty until they came.
-        schema: Whether a refusal is about the stream; else about the trainer.
+        why: What a refusal is about: the stream, memory, or the trainer itself.
     """
 
     digest: str
     state: TaskState = TaskState.WANTED
     body: bytes = b""
     detail: str = ""
-    schema: bool = True
+    why: DeclineReason = DeclineReason.SCHEMA
     asked_at: float = -1e9
     refused_at: float = 0.0
 

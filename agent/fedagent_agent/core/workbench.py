@@ -23,7 +23,8 @@ from .session import Session
 from .work import OPEN_AGAIN_S, TASK_AGAIN_S, Task, TaskState, Work
 
 MAX_MODEL_BYTES = 512 << 20
-_REASONS = {"no_data": DeclineReason.NO_DATA}
+REASONS = {"no_data": DeclineReason.NO_DATA, "memory": DeclineReason.LOAD}
+"""What a failure of the trainer is to the edge; any other is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,12 @@ class Workbench:
         work = Work(key, order, now, now + order.give_up_ms / 1000)
         self.current = work
         return effects + self._fetch_task(work, now) + self._fetch_model(work), True
+
+    def veto(self, why: str) -> list[Effect]:
+        """The device may not train any more: withdraw from the order under way."""
+        if self.current is None:
+            return []
+        return self._give_back(DeclineReason.UNWILLING, why)
 
     def closed(self, key: Key) -> list[Effect]:
         """The edge ended the round."""
@@ -169,7 +176,8 @@ class Workbench:
             self._own.cold = True
         if task.state is TaskState.REFUSED:
             # A trainer that died is started again at once; a stream must be mended first.
-            settled = task.schema and now < task.refused_at + OPEN_AGAIN_S
+            mendable = task.why is not DeclineReason.ERROR
+            settled = mendable and now < task.refused_at + OPEN_AGAIN_S
             return self._refuse_task(task) if settled else self._open_task(task)
         return self._ask_task(work, task, now) if task.state is TaskState.WANTED else []
 
@@ -185,8 +193,7 @@ class Workbench:
     def _refuse_task(self, task: Task) -> list[Effect]:
         if self.current is None or self.current.order.task != task.digest:
             return []
-        why = DeclineReason.SCHEMA if task.schema else DeclineReason.ERROR
-        return self._give_back(why, task.detail)
+        return self._give_back(task.why, task.detail)
 
     def task_body(self, message: TaskBody) -> list[Effect]:
         """Take in the task that was asked for."""
@@ -198,7 +205,12 @@ class Workbench:
         return self._open_task(task)
 
     def task_opened(
-        self, digest: str, now: float, *, refused: str = "", schema: bool = True
+        self,
+        digest: str,
+        now: float,
+        *,
+        refused: str = "",
+        why: DeclineReason = DeclineReason.SCHEMA,
     ) -> list[Effect]:
         """Take in whether the stream fits."""
         task = self._task
@@ -206,7 +218,7 @@ class Workbench:
             return []
         if refused:
             task.state, task.refused_at = TaskState.REFUSED, now
-            task.detail, task.schema = refused, schema
+            task.detail, task.why = refused, why
             return self._refuse_task(task)
         task.state = TaskState.OPEN
         return self._train(now)
@@ -322,7 +334,7 @@ class Workbench:
             return []
         if isinstance(result, Failed):
             self._counters[f"training_{result.reason}"] += 1
-            why = _REASONS.get(result.reason, DeclineReason.ERROR)
+            why = REASONS.get(result.reason, DeclineReason.ERROR)
             work.job = None
             return self._give_back(why, f"{result.reason}: {result.detail}".rstrip(": "))
         # The first training also counts what had gathered before; that is no rate.

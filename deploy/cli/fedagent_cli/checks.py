@@ -1,5 +1,6 @@
 """The doctor's checks: one look at one thing, one line, one mend."""
 
+import asyncio
 import os
 import shutil
 import socket
@@ -10,11 +11,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fedagent_agent.config import CareSettings
 from fedagent_protocol.transport.mosquitto import mosquitto_program
 
+if TYPE_CHECKING:
+    from fedagent_agent.willing import Verdict
+
+RULES = ("battery", "temperature", "throttling", "metered", "memory", "load")
+LOOK_S = 0.3
 MDNS_GROUP = "224.0.0.251"
 MDNS_PORT = 5353
 LOW_DISK_BYTES = 500 * 1024**2
@@ -184,17 +193,34 @@ def fsync(folder: Path) -> Finding:
     return Finding("fsync", Level.OK, text)
 
 
-def power() -> Finding:
-    """Look at battery and mains; a battery device may decline to train."""
-    import psutil  # noqa: PLC0415 - 20 ms that only this check needs
+class Rules:
+    """What the rules of an agent on this machine say now: would it train, and why not?
 
-    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-    if battery is None:
-        return Finding("power", Level.OK, "no battery, mains assumed")
-    text = f"battery {battery.percent:.0f} %, {'mains' if battery.power_plugged else 'discharging'}"
-    if not battery.power_plugged and battery.percent < 30:
-        return Finding("power", Level.WARN, text, "plug it in before it trains")
-    return Finding("power", Level.OK, text)
+    Args:
+        care: The table ``care`` of an agent's configuration.
+    """
+
+    def __init__(self, care: CareSettings) -> None:
+        self._care = care
+
+    @cached_property
+    def _verdicts(self) -> "dict[str, Verdict]":
+        # 60 ms that only these checks need.
+        from fedagent_agent.asked import Programs  # noqa: PLC0415
+        from fedagent_agent.context import Context  # noqa: PLC0415
+
+        context = Context(limits=self._care.limits(), metered=self._care.link_is_metered)
+        context.tell(asyncio.run(Programs.here().ask()))
+        context.verdicts(time.monotonic())
+        time.sleep(LOOK_S)  # the load is a difference
+        return {verdict.rule: verdict for verdict in context.verdicts(time.monotonic())}
+
+    def check(self, rule: str) -> Finding:
+        """Ask one rule."""
+        said = self._verdicts[rule]
+        if said.objects:
+            return Finding(rule, Level.WARN, f"no training: {said.text}", said.mend)
+        return Finding(rule, Level.OK, said.text)
 
 
 def package(name: str, gives: str, install: str) -> Finding:
@@ -204,8 +230,9 @@ def package(name: str, gives: str, install: str) -> Finding:
     return Finding(name, Level.OK, f"not installed, optional: {gives}", install)
 
 
-def all_checks(folder: Path) -> list[Callable[[], Finding]]:
+def all_checks(folder: Path, care: CareSettings = CareSettings()) -> list[Callable[[], Finding]]:
     """Return every check, in the order of the lines."""
+    rules = Rules(care if care is not None else CareSettings())
     return [
         python,
         mdns,
@@ -215,7 +242,7 @@ def all_checks(folder: Path) -> list[Callable[[], Finding]]:
         clock,
         lambda: disk(folder),
         lambda: fsync(folder),
-        power,
+        *(partial(rules.check, rule) for rule in RULES),
         lambda: package("amqtt", "the embedded broker", "pip install 'fedagent[edge]'"),
         lambda: package("matplotlib", "plots in reports", "pip install 'fedagent[report]'"),
         lambda: package(

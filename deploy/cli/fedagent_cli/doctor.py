@@ -1,14 +1,17 @@
 """`fedagent doctor`: what works on this machine, and what mends the rest."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from . import options, places
-from .errors import FAILED, OK, WARNED
+from . import launch, options, places
+from .errors import FAILED, OK, WARNED, UsageError
 from .output import emit, say
 
 if TYPE_CHECKING:
+    from fedagent_agent.config import CareSettings
+
     from .checks import Finding
 
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
@@ -25,8 +28,10 @@ def mount(app: typer.Typer, *, panel: str) -> None:
     )(doctor)
 
 
-def doctor(*, as_json: options.AsJson = False) -> None:
+def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False) -> None:
     """Check this machine, one line per check with the mend.
+
+    With --config, the rules of that agent's table `care` say whether it would train now.
 
     Exit code 0: all is well; 44: it works with the warnings named; 45: something is
     broken.
@@ -34,7 +39,7 @@ def doctor(*, as_json: options.AsJson = False) -> None:
     from .checks import all_checks  # noqa: PLC0415 - sockets and brokers cost 50 ms to import
 
     findings = []
-    for check in all_checks(places.home()):
+    for check in all_checks(places.home(), _care(config)):
         finding = check()
         findings.append(finding)
         if not as_json:
@@ -52,6 +57,18 @@ def doctor(*, as_json: options.AsJson = False) -> None:
             }
         )
     raise typer.Exit(code)
+
+
+def _care(config: Path | None) -> "CareSettings":
+    """Return the table `care` of an agent's configuration; the defaults without one."""
+    import msgspec  # noqa: PLC0415 - not for --help
+
+    from fedagent_agent.config import CareSettings  # noqa: PLC0415
+
+    try:
+        return msgspec.convert(launch.read_config(config).get("care", {}), CareSettings)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"care: {error}", "see docs/agent.md for the keys") from error
 
 
 def line(finding: "Finding") -> str:

@@ -148,6 +148,94 @@ SlowS = Annotated[
     typer.Option(help="Extra seconds of training, to rehearse a slow device.", show_default="0"),
 ]
 
+CARE = "Care for the device"
+
+LoadLimit = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Seconds of computation that one round may take; 0 for no limit.",
+        show_default="0",
+        rich_help_panel=CARE,
+    ),
+]
+Nice = Annotated[
+    int | None,
+    typer.Option(
+        help="Niceness of the training, 0 to 19.", show_default="10", rich_help_panel=CARE
+    ),
+]
+MemoryLimit = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MB",
+        help="Memory that a training may take; 0 for no limit.",
+        show_default="half of the machine's",
+        rich_help_panel=CARE,
+    ),
+]
+LeastBattery = Annotated[
+    float | None,
+    typer.Option(
+        metavar="PERCENT",
+        help="Do not train on battery below this charge; 0 for any.",
+        show_default="30",
+        rich_help_panel=CARE,
+    ),
+]
+MainsOnly = Annotated[
+    bool | None,
+    typer.Option("--mains-only", help="Never train on battery.", rich_help_panel=CARE),
+]
+MostTemperature = Annotated[
+    float | None,
+    typer.Option(
+        metavar="CELSIUS",
+        help="Do not train while the device is hotter; 0 for any.",
+        show_default="85",
+        rich_help_panel=CARE,
+    ),
+]
+WhenThrottled = Annotated[
+    bool | None,
+    typer.Option(
+        "--when-throttled",
+        help="Train also while the device slows itself down.",
+        rich_help_panel=CARE,
+    ),
+]
+Metered = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|yes|no",
+        help="Whether the link costs money; auto asks NetworkManager.",
+        show_default="auto",
+        rich_help_panel=CARE,
+    ),
+]
+OnMetered = Annotated[
+    bool | None,
+    typer.Option("--on-metered", help="Train also over a metered link.", rich_help_panel=CARE),
+]
+LeastMemory = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MB",
+        help="Do not train with less memory free; 0 for any.",
+        show_default="64",
+        rich_help_panel=CARE,
+    ),
+]
+MostLoad = Annotated[
+    float | None,
+    typer.Option(
+        metavar="PERCENT",
+        help="Do not train while other programs use more of the processors; 100 for any.",
+        show_default="100",
+        rich_help_panel=CARE,
+    ),
+]
+
 # -------------------------------------------------------------------- the edge's
 
 CoordinatorAddress = Annotated[

@@ -13,7 +13,12 @@ import psutil
 import pytest
 
 from fedagent_agent.trainer import answer
-from fedagent_agent.trainer_client import TrainerClient, TrainerDiedError, TrainerRefusedError
+from fedagent_agent.trainer_client import (
+    TrainerClient,
+    TrainerDiedError,
+    TrainerMemoryError,
+    TrainerRefusedError,
+)
 from fedagent_agent.trainer_wire import Failed, Reply, Train, Trained
 from fedagent_agent.training import Trainer
 from fedagent_protocol.tensors import digest_of, encode_tensors
@@ -26,12 +31,20 @@ TASK = task_bytes(RECIPE)
 Scenario = Callable[[TrainerClient, Path, Path], Awaitable[None]]
 
 
-def _run(folder: Path, scenario: Scenario, **settings: float) -> None:
+def _run(
+    folder: Path,
+    scenario: Scenario,
+    *,
+    grace_s: float = 2.0,
+    nice: int = 0,
+    memory_bytes: int = 0,
+    on_end: Callable[[], None] = lambda: None,
+) -> None:
     model = folder / "model"
     model.write_bytes(encode_tensors(create(RECIPE.model).init(0)))
 
     async def run() -> None:
-        client = TrainerClient(**settings)
+        client = TrainerClient(grace_s=grace_s, nice=nice, memory_bytes=memory_bytes, on_end=on_end)
         try:
             async with asyncio.timeout(60):
                 await scenario(client, model, folder / "update")
@@ -234,6 +247,93 @@ def test_the_process_has_one_thread_and_ignores_ctrl_c(tmp_path: Path) -> None:
         assert client.starts == 1
 
     _run(tmp_path, scenario)
+
+
+def test_the_process_stays_behind_the_devices_own_work(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        await client.open(TASK, "digits", seed=0)
+        own = psutil.Process().nice()
+        assert psutil.Process(client.pid).nice() == max(own, 12)
+        await _trains(client, model, out)
+        assert psutil.Process().nice() == own
+
+    _run(tmp_path, scenario, nice=12)
+
+
+BIG = task_bytes(
+    parse_recipe(
+        (ROOT / "deploy/recipes/demo.toml").read_text(),
+        ["learner.buffer=1000000"],  # 256 MB of samples
+    )
+)
+
+
+def test_a_task_over_the_memory_limit_fails_and_the_next_one_trains(tmp_path: Path) -> None:
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        with pytest.raises(TrainerMemoryError, match="raise --memory-limit"):
+            await client.open(BIG, "digits", seed=0)
+        assert client.pid is None
+        reply = await client.train(model, out)
+        assert isinstance(reply, Failed)
+        assert reply.reason == "memory"
+        await client.open(TASK, "digits", seed=0)
+        await _trains(client, model, out)
+        limit = psutil.Process(client.pid).rlimit(psutil.RLIMIT_DATA)[0]
+        assert 128 << 20 <= limit < 512 << 20
+        await client.open(TASK, "digits", seed=0)
+        assert client.starts == 3
+
+    _run(tmp_path, scenario, memory_bytes=128 << 20)
+
+
+def test_a_training_over_the_memory_limit_is_failed_for_memory(tmp_path: Path) -> None:
+    csv = tmp_path / "wide.csv"
+    wide = parse_recipe(
+        (ROOT / "deploy/recipes/demo.toml").read_text(),
+        ["model.features=2000", "learner.name=sgd", "learner.buffer=16000", "data.dtype=float64"],
+    )
+    row = ",".join(["1"] * 2000)
+    csv.write_text(f"{row},0\n" * 900)
+    wide_model = tmp_path / "wide"
+    wide_model.write_bytes(encode_tensors(create(wide.model).init(0)))
+
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        await client.open(task_bytes(wide), f"csv:{csv}", seed=0)
+        reply = await client.train(wide_model, out)
+        assert isinstance(reply, Failed)
+        assert reply.reason == "memory"
+        assert _digest(out) == "none"
+
+    _run(tmp_path, scenario, memory_bytes=48 << 20)
+
+
+def test_every_end_of_the_process_is_told_once(tmp_path: Path) -> None:
+    ends: list[int] = []
+    told = asyncio.Event()
+
+    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
+        await client.open(TASK, "digits:rate=1000", seed=0)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)  # between two trainings
+        await _gone_child(client.pid)
+        async with asyncio.timeout(10):
+            await told.wait()
+        await _trains(client, model, out)
+        assert (len(ends), client.starts) == (1, 2)
+
+    def ended() -> None:
+        ends.append(1)
+        told.set()
+
+    _run(tmp_path, scenario, on_end=ended)
+    assert len(ends) == 2
+
+
+async def _gone_child(pid: int) -> None:
+    until = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        await asyncio.sleep(0.01)
 
 
 def test_bytes_that_are_no_request_end_the_process_with_a_line() -> None:

@@ -1,0 +1,196 @@
+"""One look at this machine: processors, memory, power, heat. Measured, never simulated."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from .willing import Power
+
+SYSFS = Path("/sys")
+_PI_THROTTLED = Path("devices/platform/soc/soc:firmware/get_throttled")
+_PI_FLAGS = {
+    1: "the supply voltage is too low",
+    2: "the clock is capped",
+    4: "it is throttled",
+    8: "it is at its soft temperature limit",
+}
+_ABOUT_THE_CPU = ("cpu", "soc", "pkg", "core", "gpu")
+_CHARGED_BY = frozenset({"mains", "usb", "wireless"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at the machine.
+
+    Attributes:
+        busy_s: Processor time that everything used since boot, over all cores; None
+            where the system does not tell (Android).
+        own_s: The part of it that this agent and its trainer used.
+        frequency: Current clock over the highest; 1 where it cannot be known.
+        power: Battery and mains; None where they cannot be known.
+        throttled: Why the device slows itself down, empty if it does not, None if unknown.
+    """
+
+    busy_s: float | None
+    own_s: float
+    memory_bytes: int
+    frequency: float = 1.0
+    power: Power | None = None
+    temperature_c: float | None = None
+    throttled: str | None = None
+
+
+class MachineProbe:
+    """This machine, through psutil and sysfs.
+
+    Args:
+        sysfs: Where sysfs is mounted.
+    """
+
+    def __init__(self, sysfs: Path = SYSFS) -> None:
+        self._sysfs = sysfs
+        self._own = psutil.Process()
+        self._frequency = 1.0
+
+    def cores(self) -> int:
+        """Return the number of processors that may be used."""
+        try:
+            return len(os.sched_getaffinity(0))
+        except AttributeError:  # not Linux
+            return os.cpu_count() or 1
+
+    def sample(self, *, slow: bool) -> Sample:
+        """Return a look; `slow` reads what costs more as well."""
+        if slow:
+            self._frequency = _frequency()
+        return Sample(
+            busy_s=_busy_seconds(),
+            own_s=self._own_seconds(),
+            memory_bytes=psutil.virtual_memory().available,
+            frequency=self._frequency,
+            power=power(self._sysfs),
+            temperature_c=temperature_c(self._sysfs),
+            throttled=throttled(self._sysfs),
+        )
+
+    def _own_seconds(self) -> float:
+        times = self._own.cpu_times()
+        total = times.user + times.system + times.children_user + times.children_system
+        try:
+            children = self._own.children()
+        except (psutil.Error, OSError):
+            return float(total)
+        for child in children:
+            try:
+                own = child.cpu_times()
+            except psutil.Error:
+                continue  # it ended meanwhile, and counts with the children's times
+            total += own.user + own.system
+        return float(total)
+
+
+def power(sysfs: Path = SYSFS) -> Power | None:
+    """Return battery and mains; None where they cannot be known."""
+    supplies = sysfs / "class" / "power_supply"
+    if not supplies.is_dir():
+        return _power_by_psutil() if sysfs == SYSFS else None
+    charges: list[float] = []
+    fed = discharging = False
+    try:
+        for supply in supplies.iterdir():
+            kind = _text(supply / "type").lower()
+            if kind == "battery" and _text(supply / "scope").lower() != "device":
+                if (charge := _number(supply / "capacity")) is not None:
+                    charges.append(min(1.0, max(0.0, charge / 100)))
+                discharging |= _text(supply / "status").lower() == "discharging"
+            elif kind in _CHARGED_BY:
+                fed |= _text(supply / "online") == "1"
+    except OSError:
+        return None
+    if not charges:
+        return Power()
+    return Power(battery=min(charges), mains=fed or not discharging)
+
+
+def temperature_c(sysfs: Path = SYSFS) -> float | None:
+    """Return the temperature of the hottest zone; of those about the processor, if any."""
+    hot: dict[bool, list[float]] = {True: [], False: []}
+    for zone in sorted(sysfs.glob("class/thermal/thermal_zone*")):
+        thousandths = _number(zone / "temp")
+        # Zones that are switched off say things like -274000.
+        if thousandths is not None and 0 < thousandths < 150_000:
+            kind = _text(zone / "type").lower()
+            hot[any(word in kind for word in _ABOUT_THE_CPU)].append(thousandths / 1000)
+    if found := hot[True] or hot[False]:
+        return max(found)
+    return _temperature_by_psutil() if sysfs == SYSFS else None
+
+
+def throttled(sysfs: Path = SYSFS) -> str | None:
+    """Return why a Raspberry Pi slows itself down now; None on other machines."""
+    text = _text(sysfs / _PI_THROTTLED)
+    try:
+        flags = int(text, 16)
+    except ValueError:
+        return None
+    return ", ".join(words for bit, words in _PI_FLAGS.items() if flags & bit)
+
+
+def _busy_seconds() -> float | None:
+    try:
+        times = psutil.cpu_times()
+    except (OSError, psutil.Error):
+        return None  # Android keeps /proc/stat to itself
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    return float(sum(times) - idle - guests)
+
+
+def _frequency() -> float:
+    read: Callable[[], object] | None = getattr(psutil, "cpu_freq", None)
+    try:
+        found = read() if read is not None else None
+    except (OSError, NotImplementedError, RuntimeError):
+        return 1.0
+    current, highest = getattr(found, "current", 0.0), getattr(found, "max", 0.0)
+    return min(1.0, current / highest) if current and highest else 1.0
+
+
+def _power_by_psutil() -> Power | None:
+    read: Callable[[], object] | None = getattr(psutil, "sensors_battery", None)
+    try:
+        found = read() if read is not None else None
+    except (OSError, NotImplementedError, RuntimeError):
+        return None
+    if found is None:
+        return None
+    charge = float(getattr(found, "percent", 100.0)) / 100
+    return Power(battery=charge, mains=bool(getattr(found, "power_plugged", True)))
+
+
+def _temperature_by_psutil() -> float | None:
+    read: Callable[[], dict[str, list[object]]] | None
+    read = getattr(psutil, "sensors_temperatures", None)
+    try:
+        found = read() if read is not None else {}
+    except (OSError, NotImplementedError, RuntimeError):
+        return None
+    values = [float(getattr(entry, "current", 0.0)) for zone in found.values() for entry in zone]
+    return max((value for value in values if 0 < value < 150), default=None)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(_text(path))
+    except ValueError:
+        return None
