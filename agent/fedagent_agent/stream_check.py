@@ -12,6 +12,7 @@ from .streams.spec import (
     DIGITS,
     CsvSpec,
     ReplaySpec,
+    SeriesSpec,
     StreamError,
     StreamOpenError,
     StreamSpec,
@@ -54,7 +55,7 @@ def _doubtful(spec: StreamSpec) -> bool:
     """Tell whether there is a file that could be missing, or a filter that fits nothing."""
     if isinstance(spec, ReplaySpec) and spec.dataset == DIGITS:
         return not _DIGITS_LABELS.issuperset(spec.labels) or spec.part[1] > _DIGITS_PARTS
-    return isinstance(spec, ReplaySpec | CsvSpec)
+    return isinstance(spec, ReplaySpec | SeriesSpec | CsvSpec)
 
 
 def _problem(spec: StreamSpec) -> tuple[str, str, str] | None:

@@ -31,6 +31,8 @@ POLL_S = 0.01
 
 _NO_MEMORY = "the memory limit is too small for this task; raise --memory-limit"
 
+_SPARSE_KINDS = ("linear", "logistic", "softmax", "svm")
+
 Cancelled = Callable[[int, float], bool]
 """Tells whether a job was cancelled, after waiting for at most so many seconds."""
 
@@ -204,7 +206,8 @@ class Trainer:
             x = scaled(samples.x, work.task.data)
             good = fitting(x, samples.y, work.task.model)
             self._unfit += len(samples) - int(good.sum())
-            work.learner.absorb(x[good], samples.y[good])
+            rows = np.flatnonzero(good)
+            work.learner.absorb(x[rows], samples.y[rows])  # type: ignore[arg-type]  # Csr is new
 
     def _counters(self, work: _Work) -> dict[str, int]:
         own = {"unfit": self._unfit, "not_learnt": work.learner.dropped}
@@ -262,6 +265,9 @@ def misfit_of(schema: StreamSchema, task: TaskSpec) -> tuple[str, str] | None:
     model = task.model
     if schema.features != model.features:
         return "model.features", f"task wants {model.features}, the stream has {schema.features}"
+    if schema.sparse and (task.data.offset or model.kind not in _SPARSE_KINDS):
+        key = "data.offset" if task.data.offset else "model.kind"
+        return key, f"the stream is sparse: take offset 0 and one of {', '.join(_SPARSE_KINDS)}"
     if not np.can_cast(schema.dtype, task.data.dtype, "same_kind"):
         return "data.dtype", f"task wants {task.data.dtype}, the stream has {schema.dtype}"
     return _labels_misfit(schema.labels, model)

@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_task.samples import Csr
+
 Raw = npt.NDArray[np.generic]
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
@@ -19,18 +21,20 @@ class StreamSchema:
         features: Numbers in a sample.
         dtype: Numpy name of their raw type.
         labels: Every label that can come, ascending; None if that is not known.
+        sparse: Whether samples come as `Csr`.
     """
 
     features: int
     dtype: str
     labels: tuple[int, ...] | None = None
+    sparse: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Arrivals in order: raw features [n, features] and labels [n]."""
+    """Arrivals in order: raw features [n, features], dense or sparse, and labels [n]."""
 
-    x: Raw
+    x: Raw | Csr
     y: Labels
 
     def __len__(self) -> int:

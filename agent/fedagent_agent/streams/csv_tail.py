@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from io import FileIO
 
 from .base import Samples, StreamSchema
+from .errors import StreamOpenError
+from .kinds import CsvSpec
 from .rows import BadSampleError, RowReader
-from .spec import CsvSpec, StreamOpenError
 
 MAX_LINE_BYTES = 1 << 20
 MAX_BACKLOG_BYTES = 4 << 20

@@ -16,8 +16,9 @@ from fedagent_protocol.transport.errors import LinkError
 from fedagent_protocol.transport.mqtt import Arrival, Link
 
 from .base import Samples, StreamSchema
-from .rows import BadSampleError, RowReader
-from .spec import MqttSpec, StreamOpenError
+from .errors import StreamOpenError
+from .kinds import MqttSpec
+from .rows import BadSampleError, RowReader, declared
 
 MAX_MESSAGE_BYTES = 64 * 1024
 STOP_S = 3.0
@@ -37,7 +38,7 @@ class MqttStream:
 
     def __init__(self, spec: MqttSpec, *, client_id: str, labels: Sequence[str] = ()) -> None:
         self._spec = spec
-        self._reader = RowReader(dtype="float64", labels=labels)
+        self._reader = RowReader(dtype=spec.dtype, labels=labels)
         self._client_id = client_id
         self._lock = threading.Lock()
         self._rows: deque[tuple[list[float], float]] = deque(maxlen=spec.buffer)
@@ -68,7 +69,7 @@ class MqttStream:
         except (LinkError, TimeoutError) as error:
             self.close()
             raise StreamOpenError("mqtt", str(error), "mend the stream's address") from error
-        return StreamSchema(len(self._spec.features), "float64")
+        return StreamSchema(len(self._spec.features), self._spec.dtype)
 
     def take(self, now: float) -> Samples:
         """Return the good messages since the last take."""
@@ -134,6 +135,8 @@ class MqttStream:
             fields = _decoder.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadSampleError("bad_json") from error
+        for field in self._spec.declared:
+            declared(field, _scalar(fields, field.name))
         features = self._reader.features([_scalar(fields, n) for n in self._spec.features])
         return features, self._reader.label(_scalar(fields, self._spec.label))
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 from .base import Stream
 from .csv_tail import CsvStream
+from .kinds import CsvSpec, MqttSpec, OwnSpec, ReplaySpec, SeriesSpec, StreamSpec
+from .own import OwnStream
 from .replay import ReplayStream
-from .spec import CsvSpec, MqttSpec, ReplaySpec, StreamSpec
+from .series import SeriesStream
 
 
 def create(spec: StreamSpec, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> Stream:
@@ -21,8 +23,12 @@ def create(spec: StreamSpec, *, seed: int, offset: int = 0, labels: Sequence[str
     match spec:
         case ReplaySpec():
             return ReplayStream(spec, seed=seed, offset=offset)
+        case SeriesSpec():
+            return SeriesStream(spec, offset=offset)
         case CsvSpec():
             return CsvStream(spec, labels=labels, offset=offset)
+        case OwnSpec():
+            return OwnStream(spec, seed=seed, offset=offset)
         case MqttSpec():
             # Imported here: paho is only for devices with such a sensor.
             from .mqtt_topic import MqttStream  # noqa: PLC0415

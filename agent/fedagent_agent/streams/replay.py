@@ -1,4 +1,4 @@
-"""A dataset that arrives as a stream: Poisson arrivals in seeded order, for ever."""
+"""A dataset that arrives as a stream, for ever: at random times, or at those it recorded."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.errors import DatasetError
-from fedagent_task.readers import Dataset, load, part_of, with_labels
+from fedagent_task.readers import Dataset, SparseDataset, load, load_sparse, part_of, with_labels
 
 from .base import Samples, StreamSchema
-from .spec import ReplaySpec, StreamOpenError
+from .errors import StreamOpenError
+from .kinds import ReplaySpec
 
 _ORDER, _ARRIVALS = 0, 1
 _MAX_MEAN = 1e9
@@ -38,35 +39,46 @@ class ReplayStream:
         )
         self._last = 0.0
         self._due = 0
-        self._data: Dataset | None = None
+        self._data: Dataset | SparseDataset | None = None
+        self._recorded: _Recorded | None = None
         self._lap = -1
         self._order: npt.NDArray[np.intp] = np.empty(0, np.intp)
 
     def open(self, now: float) -> StreamSchema:
         """Read the dataset; `spec.start` samples are there at once."""
         try:
-            data = load(self._spec.dataset)
+            data = self._read()
         except DatasetError as error:
             raise StreamOpenError("stream", f"{error.path}: {error.reason}", error.mend) from error
-        if self._spec.labels:
-            data = with_labels(data, self._spec.labels)
-        index, count = self._spec.part
-        data = part_of(data, index - 1, count)
         if not len(data):
             raise StreamOpenError(
                 "labels", f"{self._spec.dataset} has no such sample", "choose other labels"
             )
-        self._data, self._last = data, now
         self._due = self._spec.start if self._offset == 0 else 0
+        if self._spec.by_time:
+            if not isinstance(data, Dataset) or data.times is None:
+                raise StreamOpenError(
+                    "order", f"{self._spec.dataset} has recorded no times", "leave out order=time"
+                )
+            self._order, self._lap = np.argsort(data.times, kind="stable"), 0
+            self._recorded = _Recorded(data.times[self._order], self._spec.accelerate)
+            self._recorded.begin(self._offset + self._due, now)
+        self._data, self._last = data, now
         known = data.y.dtype == np.int64
         labels = tuple(int(label) for label in np.unique(data.y)) if known else None
-        return StreamSchema(data.x.shape[1], str(data.x.dtype), labels)
+        return StreamSchema(
+            data.x.shape[1], str(data.x.dtype), labels, sparse=isinstance(data, SparseDataset)
+        )
 
     def take(self, now: float) -> Samples:
         """Return what arrived; beyond the buffer the oldest are dropped and counted."""
         assert self._data is not None, "open comes first"
-        mean = min(self._spec.rate * max(0.0, now - self._last), _MAX_MEAN)
-        arrived = self._due + int(self._arrivals.poisson(mean))
+        if self._recorded is not None:
+            arrived = max(self._due, self._recorded.arrived(now) - self._offset)
+        else:
+            pace = self._spec.rate * self._spec.accelerate
+            mean = min(pace * max(0.0, now - self._last), _MAX_MEAN)
+            arrived = self._due + int(self._arrivals.poisson(mean))
         self._due, self._last = 0, max(now, self._last)
         dropped = max(0, arrived - self._spec.buffer)
         self._counters["dropped"] += dropped
@@ -88,6 +100,18 @@ class ReplayStream:
         """Let the dataset go."""
         self._data = None
 
+    def _read(self) -> Dataset | SparseDataset:
+        """Return this device's part of the dataset."""
+        spec = self._spec
+        index, count = spec.part
+        if spec.sparse:
+            sparse = load_sparse(spec.dataset, features=spec.width or None)
+            sparse = with_labels(sparse, spec.labels) if spec.labels else sparse
+            return part_of(sparse, index - 1, count)
+        data = load(spec.dataset, features=spec.width or None)
+        data = with_labels(data, spec.labels) if spec.labels else data
+        return part_of(data, index - 1, count)
+
     def _rows(self, first: int, last: int) -> npt.NDArray[np.intp]:
         """Return the rows at these positions; each lap has an order of its own."""
         assert self._data is not None
@@ -102,8 +126,36 @@ class ReplayStream:
 
     def _lap_order(self, lap: int) -> npt.NDArray[np.intp]:
         assert self._data is not None
-        if lap != self._lap:
+        if self._recorded is None and lap != self._lap:
             key = np.random.SeedSequence(self._seed, spawn_key=(_ORDER, lap))
             self._order = np.random.default_rng(key).permutation(len(self._data))
             self._lap = lap
         return self._order
+
+
+class _Recorded:
+    """When samples arrive that have recorded times; lap after lap.
+
+    Args:
+        times: Ascending seconds [n].
+        accelerate: How much faster they pass than recorded.
+    """
+
+    def __init__(self, times: npt.NDArray[np.float64], accelerate: float) -> None:
+        self._times = times - times[0]
+        span = float(self._times[-1])
+        # The next lap follows the last sample as samples follow each other on average.
+        self._lap_s = span * len(times) / (len(times) - 1) if span > 0 else 1.0
+        self._accelerate = accelerate
+        self._shift = 0.0
+
+    def begin(self, position: int, now: float) -> None:
+        """Let the sample at a position arrive now."""
+        lap, row = divmod(position, len(self._times))
+        self._shift = lap * self._lap_s + float(self._times[row]) - now * self._accelerate
+
+    def arrived(self, now: float) -> int:
+        """Return how many samples have arrived, over all laps."""
+        seconds = max(0.0, now * self._accelerate + self._shift)
+        lap, rest = divmod(seconds, self._lap_s)
+        return int(lap) * len(self._times) + int(np.searchsorted(self._times, rest, side="right"))

@@ -5,110 +5,77 @@
     digits                                    the bundled digits, replayed
     digits:labels=3+7,rate=20,start=50,part=1/4
     replay:PATH,labels=0+1,rate=5             a dataset file, replayed
+    series:PATH,station=3,predict=TEMP_C      sensors of a station, hour by hour
     csv:PATH,label=last,features=a+b          a CSV file that is being appended
     mqtt://HOST:PORT/TOPIC?features=a,b&label=y    JSON messages of a sensor
+    NAME:TEXT                                 your own: an entry point of `fedagent.streams`
 """
 
-import difflib
-import math
-from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-DIGITS = "digits-train"
+from .errors import StreamBrokenError, StreamError, StreamOpenError, StreamSpecError
+from .kinds import DIGITS, CsvSpec, Field, MqttSpec, OwnSpec, ReplaySpec, SeriesSpec, StreamSpec
+from .options import (
+    EXAMPLES,
+    buffer,
+    flag,
+    names,
+    need,
+    number,
+    numbers,
+    options_of,
+    positive,
+    whole,
+)
+
+__all__ = [
+    "DIGITS",
+    "DTYPES",
+    "GROUP",
+    "OPTIONS",
+    "CsvSpec",
+    "Field",
+    "MqttSpec",
+    "OwnSpec",
+    "ReplaySpec",
+    "SeriesSpec",
+    "StreamBrokenError",
+    "StreamError",
+    "StreamOpenError",
+    "StreamSpec",
+    "StreamSpecError",
+    "own_streams",
+    "parse_stream",
+]
+
 DTYPES = ("float32", "float64", "uint8", "int16", "int32", "int64")
-_EXAMPLES = "digits:labels=3+7,rate=20, csv:PATH,label=last or mqtt://HOST:PORT/TOPIC?features=a,b"
-
-
-class StreamError(Exception):
-    """Base of the errors of streams; one line that names the mend.
-
-    Attributes:
-        key: Option or part of the stream that is wrong.
-        reason: What is wrong.
-        mend: What to write instead.
-    """
-
-    def __init__(self, key: str, reason: str, mend: str) -> None:
-        super().__init__(key, reason, mend)
-        self.key = key
-        self.reason = reason
-        self.mend = mend
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.reason}; {self.mend}"
-
-
-class StreamSpecError(StreamError):
-    """Raised when text describes no stream."""
-
-
-class StreamOpenError(StreamError):
-    """Raised when a stream that is well described cannot be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySpec:
-    """A dataset that arrives as a Poisson process, in seeded order, again and again.
-
-    Attributes:
-        dataset: A bundled name or a path.
-        labels: Only samples with these labels; empty for all.
-        rate: Arrivals per second, on average.
-        start: Samples that are there when the stream is opened first.
-        part: (i, n): only the i-th of n equal parts, from 1.
-        buffer: Most samples kept between two takes; the newest stay.
-    """
-
-    dataset: str = DIGITS
-    labels: tuple[int, ...] = ()
-    rate: float = 20.0
-    start: int = 50
-    part: tuple[int, int] = (1, 1)
-    buffer: int = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvSpec:
-    """A CSV file that is being appended.
-
-    Attributes:
-        path: The file.
-        label: Column of the label: ``last``, ``first``, a name, or a number from 0.
-        features: Names of the columns to learn from; empty for all others.
-        dtype: Numpy name of the type that the numbers must fit.
-        buffer: Most samples of one take; the newest stay.
-    """
-
-    path: Path
-    label: str = "last"
-    features: tuple[str, ...] = ()
-    dtype: str = "float64"
-    buffer: int = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MqttSpec:
-    """A sensor's topic; each message is one JSON object with named numbers.
-
-    Attributes:
-        topic: MQTT topic or filter.
-        features: Fields to learn from, in order.
-        label: Field of the label.
-        tls: PEM files (ca, certificate, key) of an ``mqtts`` broker.
-        buffer: Most samples kept between two takes; the newest stay.
-    """
-
-    host: str
-    port: int
-    topic: str
-    features: tuple[str, ...]
-    label: str
-    tls: tuple[Path, Path, Path] | None = None
-    buffer: int = 4096
-
-
-StreamSpec = ReplaySpec | CsvSpec | MqttSpec
+GROUP = "fedagent.streams"
+"""Group of the entry points that are users' own streams."""
+_DIGITS = ("labels", "rate", "start", "part", "buffer", "accelerate")
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "digits": _DIGITS,
+    "replay": (*_DIGITS, "order", "sparse", "width"),
+    "series": (
+        "station",
+        "features",
+        "predict",
+        "ahead",
+        "lags",
+        "mean",
+        "deviation",
+        "rate",
+        "accelerate",
+        "start",
+        "buffer",
+    ),
+    "csv": ("label", "features", "dtype", "buffer"),
+    "mqtt": ("features", "label", "ca", "cert", "key", "buffer"),
+}
+"""The options of each kind."""
+_MOST_FACTOR = 1e9
 
 
 def parse_stream(text: str) -> StreamSpec:
@@ -118,58 +85,96 @@ def parse_stream(text: str) -> StreamSpec:
         StreamSpecError: It is none; says which part, and what to write instead.
     """
     if len(text) > 4096 or not text.isprintable():
-        raise StreamSpecError("stream", "is too long or not printable", f"write {_EXAMPLES}")
+        raise StreamSpecError("stream", "is too long or not printable", f"write {EXAMPLES}")
     if text.startswith(("mqtt://", "mqtts://")):
         return _mqtt(text)
     kind, _, rest = text.strip().partition(":")
+    if kind == "digits":
+        return _replay(DIGITS, options_of(rest, OPTIONS["digits"]))
+    path, _, more = rest.partition(",")
     match kind:
-        case "digits":
-            return _replay(DIGITS, _options(rest, ("labels", "rate", "start", "part", "buffer")))
         case "replay":
-            path, _, options = rest.partition(",")
-            known = ("labels", "rate", "start", "part", "buffer")
-            return _replay(_need(path, "replay"), _options(options, known))
+            return _replay(need(path, "replay"), options_of(more, OPTIONS["replay"]))
+        case "series":
+            return _series(need(path, "series"), options_of(more, OPTIONS["series"]))
         case "csv":
-            path, _, options = rest.partition(",")
-            return _csv(
-                _need(path, "csv"), _options(options, ("label", "features", "dtype", "buffer"))
-            )
-        case _:
-            raise StreamSpecError(
-                "stream", f"{kind[:40]!r} is no kind of stream", f"write {_EXAMPLES}"
-            )
+            return _csv(need(path, "csv"), options_of(more, OPTIONS["csv"]))
+        case _ if kind.isidentifier() and kind in own_streams():
+            return OwnSpec(kind=kind, text=rest)
+    raise StreamSpecError("stream", f"{kind[:40]!r} is no kind of stream", f"write {EXAMPLES}")
+
+
+@cache
+def own_streams() -> dict[str, EntryPoint]:
+    """Return the entry points of users' own streams, by name."""
+    return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def _replay(dataset: str, options: dict[str, str]) -> ReplaySpec:
     default = ReplaySpec()
     index, _, count = options.get("part", "1/1").partition("/")
-    part = (_whole("part", index, 1, 10**6), _whole("part", count or "0", 1, 10**6))
+    part = (whole("part", index, 1, 10**6), whole("part", count or "0", 1, 10**6))
     if part[0] > part[1]:
         raise StreamSpecError("part", f"there is no part {part[0]} of {part[1]}", "write part=1/4")
+    order = options.get("order", "seed")
+    if order not in ("seed", "time"):
+        raise StreamSpecError("order", f"{order[:40]!r} is no order", "write order=time")
+    if order == "time" and "rate" in options:
+        raise StreamSpecError(
+            "rate", "the recorded times say when samples arrive", "write accelerate=60 instead"
+        )
     labels = options.get("labels", "")
     return ReplaySpec(
         dataset=dataset,
-        labels=tuple(_whole("labels", item, 0, 10**6) for item in labels.split("+") if labels),
-        rate=_rate(options.get("rate", str(default.rate))),
-        start=_whole("start", options.get("start", str(default.start)), 0, 10**6),
+        labels=tuple(whole("labels", item, 0, 10**6) for item in labels.split("+") if labels),
+        rate=positive("rate", options, default.rate),
+        start=whole("start", options.get("start", str(default.start)), 0, 10**6),
         part=part,
-        buffer=_buffer(options),
+        buffer=buffer(options),
+        accelerate=positive("accelerate", options, 1.0, _MOST_FACTOR),
+        by_time=order == "time",
+        sparse=flag("sparse", options),
+        width=whole("width", options.get("width", "0"), 0, 10**8),
+    )
+
+
+def _series(path: str, options: dict[str, str]) -> SeriesSpec:
+    features = names(options.get("features", ""))
+    constants = {key: numbers(key, options.get(key, "")) for key in ("mean", "deviation")}
+    for key, values in constants.items():
+        if values and len(values) != len(features):
+            raise StreamSpecError(
+                key,
+                f"has {len(values)} numbers for {len(features)} features",
+                "name the features, and give one number for each, with + between",
+            )
+    if not all(constants["deviation"]):
+        raise StreamSpecError("deviation", "is 0", "give numbers other than 0")
+    if "predict" not in options:
+        raise StreamSpecError("predict", "is not said", "write predict=COLUMN")
+    return SeriesSpec(
+        path=path,
+        predict=options["predict"],
+        station=options.get("station", "0"),
+        features=features,
+        ahead=whole("ahead", options.get("ahead", "1"), 1, 10**6),
+        lags=whole("lags", options.get("lags", "24"), 1, 10**5),
+        mean=constants["mean"],
+        deviation=constants["deviation"],
+        rate=positive("rate", options, 1.0),
+        accelerate=positive("accelerate", options, 1.0, _MOST_FACTOR),
+        start=whole("start", options.get("start", "0"), 0, 10**6),
+        buffer=buffer(options),
     )
 
 
 def _csv(path: str, options: dict[str, str]) -> CsvSpec:
-    dtype = options.get("dtype", "float64")
-    if dtype not in DTYPES:
-        raise StreamSpecError(
-            "dtype", f"{dtype!r} is not known", f"write one of {', '.join(DTYPES)}"
-        )
-    features = options.get("features", "")
     return CsvSpec(
         path=Path(path).expanduser(),
-        label=_need(options.get("label", "last"), "label"),
-        features=tuple(features.split("+")) if features else (),
-        dtype=dtype,
-        buffer=_buffer(options),
+        label=need(options.get("label", "last"), "label"),
+        features=names(options.get("features", "")),
+        dtype=_dtype("dtype", options.get("dtype", "float64")),
+        buffer=buffer(options),
     )
 
 
@@ -184,8 +189,8 @@ def _mqtt(text: str) -> MqttSpec:
     if not host or not topic or url.username is not None:
         raise StreamSpecError("mqtt", "needs a host and a topic", f"write {form}")
     query = ",".join(f"{k}={v.replace(',', '+')}" for k, v in parse_qsl(url.query))
-    options = _options(query, ("features", "label", "ca", "cert", "key", "buffer"))
-    features = tuple(item for item in options.get("features", "").split("+") if item)
+    options = options_of(query, OPTIONS["mqtt"])
+    features = names(options.get("features", ""))
     if not features or "label" not in options:
         raise StreamSpecError("mqtt", "needs features and a label", f"write {form}")
     files = [Path(options[name]) for name in ("ca", "cert", "key") if name in options]
@@ -193,56 +198,50 @@ def _mqtt(text: str) -> MqttSpec:
         raise StreamSpecError(
             "mqtt", "takes ca, cert and key exactly with mqtts", "add &ca=..&cert=..&key=.."
         )
+    fields = [_field("features", item) for item in features]
+    label = _field("label", options["label"])
     return MqttSpec(
         host=host,
         port=port or (8883 if files else 1883),
         topic=topic,
-        features=features,
-        label=options["label"],
+        features=tuple(name for name, _ in fields),
+        label=label[0],
+        declared=tuple(field for _, field in (*fields, label) if field is not None),
         tls=(files[0], files[1], files[2]) if files else None,
-        buffer=_buffer(options),
+        buffer=buffer(options),
     )
 
 
-def _options(text: str, known: tuple[str, ...]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for item in filter(None, text.split(",")):
-        name, equals, value = item.partition("=")
-        name = name.strip()
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            mend = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise StreamSpecError(name[:40] or "stream", "is no option here", mend)
-        if not equals or not value.strip():
-            raise StreamSpecError(name, "has no value", f"write {name}=...")
-        options[name] = value.strip()
-    return options
-
-
-def _whole(key: str, text: str, least: int, most: int) -> int:
-    if not (text.isascii() and text.isdigit()) or not least <= int(text[:20]) <= most:
-        example = {"labels": "labels=3+7", "part": "part=1/4"}.get(key, f"{key}={least + 50}")
+def _field(key: str, text: str) -> tuple[str, Field | None]:
+    """Read ``NAME``, ``NAME:DTYPE`` or ``NAME:DTYPE:LEAST..MOST``; either end may be left out."""
+    name, colon, rest = text.partition(":")
+    if not name.strip():
         raise StreamSpecError(
-            key, f"{text[:40]!r} is no number from {least} to {most}", f"write {example}"
+            key, f"{text[:40]!r} has no name", f"write {key}=temp:float32:-40..60"
         )
-    return int(text)
+    if not colon:
+        return name, None
+    dtype, _, span = rest.partition(":")
+    field = Field(name, _dtype(key, dtype))
+    if not span:
+        return name, field
+    least, dots, most = span.partition("..")
+    if not dots:
+        raise StreamSpecError(key, f"{span[:40]!r} is no range", f"write {name}:{dtype}:-40..60")
+    field = Field(
+        name,
+        field.dtype,
+        number(key, least) if least else field.least,
+        number(key, most) if most else field.most,
+    )
+    if field.least > field.most:
+        raise StreamSpecError(key, f"the range {span[:40]} is empty", "put the smaller one first")
+    return name, field
 
 
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0 < rate <= 1e6:
-        raise StreamSpecError("rate", f"{text[:40]!r} is no number over 0", "write rate=20")
-    return rate
-
-
-def _buffer(options: dict[str, str]) -> int:
-    return _whole("buffer", options.get("buffer", "4096"), 1, 10**6)
-
-
-def _need(text: str, key: str) -> str:
-    if not text.strip():
-        raise StreamSpecError(key, "has no value", f"write {_EXAMPLES}")
-    return text.strip()
+def _dtype(key: str, text: str) -> str:
+    if text not in DTYPES:
+        raise StreamSpecError(
+            key, f"{text[:40]!r} is not known", f"write one of {', '.join(DTYPES)}"
+        )
+    return text

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from .digits import read_digits
 from .idx import read_idx, read_idx_array
 from .libsvm import SparseDataset, read_libsvm, read_libsvm_sparse
 from .npz import read_npz
+from .series import Series, read_series
 from .table import read_csv, read_ratings
 
 __all__ = [
@@ -21,8 +23,11 @@ __all__ = [
     "DATA_VARIABLE",
     "MAX_BYTES",
     "Dataset",
+    "Series",
     "SparseDataset",
     "load",
+    "load_series",
+    "load_sparse",
     "part_of",
     "read_cifar",
     "read_csv",
@@ -33,10 +38,12 @@ __all__ = [
     "read_libsvm_sparse",
     "read_npz",
     "read_ratings",
+    "read_series",
     "with_labels",
 ]
 
 BUNDLED = ("digits-train", "digits-test")
+AnyDataset = TypeVar("AnyDataset", Dataset, SparseDataset)
 DATA_VARIABLE = "FEDAGENT_DATA"
 """Environment variable: the folder that relative dataset paths are also sought in."""
 
@@ -68,12 +75,30 @@ def load(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> D
     return read_libsvm(path, features, limit)
 
 
-def with_labels(data: Dataset, labels: Iterable[int]) -> Dataset:
+def load_sparse(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> SparseDataset:
+    """Read a LIBSVM file as sparse rows; it is sought as by `load`.
+
+    Raises:
+        DatasetError: It is missing, malformed or over the limit (bytes).
+    """
+    return read_libsvm_sparse(_found(name), features, limit)
+
+
+def load_series(name: str, *, limit: int = MAX_BYTES) -> Series:
+    """Read a time series of stations; the file is sought as by `load`.
+
+    Raises:
+        DatasetError: It is missing, malformed or over the limit (bytes).
+    """
+    return read_series(_found(name), limit)
+
+
+def with_labels(data: AnyDataset, labels: Iterable[int]) -> AnyDataset:
     """Return the samples that have one of these labels, in order."""
     return data.rows(np.flatnonzero(np.isin(data.y, list(labels))))
 
 
-def part_of(data: Dataset, index: int, count: int) -> Dataset:
+def part_of(data: AnyDataset, index: int, count: int) -> AnyDataset:
     """Return part `index` (from 0) of `count` equal parts: every count-th sample.
 
     Raises:

@@ -26,17 +26,20 @@ class Dataset:
     Attributes:
         x: Features [n, features] in the file's own dtype.
         y: Labels [n]: int64 where all are whole numbers, else float64.
+        times: When each sample was recorded, seconds, float64 [n]; None where that is not said.
     """
 
     x: Raw
     y: Labels
+    times: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
     def rows(self, index: npt.NDArray[np.intp] | slice) -> "Dataset":
         """Return some of the samples."""
-        return Dataset(self.x[index], self.y[index])
+        times = None if self.times is None else self.times[index]
+        return Dataset(self.x[index], self.y[index], times)
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_task.errors import DatasetError
+from fedagent_task.samples import Csr
 
 from .base import MAX_BYTES, Dataset, Labels, expect_size, read_bytes, whole_numbers
 
@@ -16,24 +17,17 @@ MAX_FEATURES = 100_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseDataset:
-    """Samples as compressed sparse rows.
+    """Samples as compressed sparse rows, and their labels [n]."""
 
-    Attributes:
-        values: Non-zero values, float32 [nnz].
-        columns: Their feature indices from 0, int32 [nnz], ascending in each row.
-        starts: Row i is ``values[starts[i]:starts[i + 1]]``, int64 [n + 1].
-        features: Number of columns.
-        y: Labels [n].
-    """
-
-    values: npt.NDArray[np.float32]
-    columns: npt.NDArray[np.int32]
-    starts: npt.NDArray[np.int64]
-    features: int
+    x: Csr
     y: Labels
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def rows(self, index: npt.NDArray[np.intp] | slice) -> "SparseDataset":
+        """Return some of the samples."""
+        return SparseDataset(self.x.rows(index), self.y[index])
 
 
 def read_libsvm_sparse(
@@ -68,23 +62,20 @@ def read_libsvm_sparse(
         raise DatasetError(
             str(path), f"has feature {widest}, only {features} are expected", "raise features"
         )
-    return SparseDataset(
-        np.array(values, np.float32),
-        np.array(columns, np.int32),
+    x = Csr(
         np.array(starts, np.int64),
+        np.array(columns, np.int32),
+        np.array(values, np.float32),
         widest if features is None else features,
-        _binary_to_01(np.array(labels, np.float64)),
     )
+    return SparseDataset(x, _binary_to_01(np.array(labels, np.float64)))
 
 
 def read_libsvm(path: Path, features: int | None = None, limit: int = MAX_BYTES) -> Dataset:
     """Return a LIBSVM file as a dense float32 matrix; see `read_libsvm_sparse`."""
     sparse = read_libsvm_sparse(path, features, limit)
-    expect_size(path, 4 * len(sparse) * sparse.features, limit)
-    x = np.zeros((len(sparse), sparse.features), np.float32)
-    rows = np.repeat(np.arange(len(sparse)), np.diff(sparse.starts))
-    x[rows, sparse.columns] = sparse.values
-    return Dataset(x, sparse.y)
+    expect_size(path, 4 * len(sparse) * sparse.x.width, limit)
+    return Dataset(sparse.x.dense(), sparse.y)
 
 
 def _read_row(fields: list[bytes], values: "array[float]", columns: "array[int]") -> None:

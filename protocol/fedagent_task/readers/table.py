@@ -45,23 +45,25 @@ def read_csv(path: Path, label: int | str = -1, limit: int = MAX_BYTES) -> Datas
 
 
 def read_ratings(path: Path, limit: int = MAX_BYTES) -> Dataset:
-    """Return MovieLens' ``u.data``: x is (user, item) int64 from 1, y the rating."""
-    rows: list[tuple[int, int, int]] = []
+    """Return MovieLens' ``u.data``: x is (user, item) int64 from 1, y the rating, with times."""
+    rows: list[tuple[int, int, int, int]] = []
     for number, line in enumerate(read_bytes(path, limit).splitlines(), 1):
         fields = line.split()
         if not fields:
             continue
         try:
-            user, item, rating, _when = map(int, fields)
+            user, item, rating, when = map(int, fields)
         except ValueError as error:
             raise DatasetError(
                 str(path), f"line {number} is malformed", "write user item rating time"
             ) from error
-        if not (0 < user < 2**31 and 0 < item < 2**31 and abs(rating) < 2**31):
+        if not (
+            0 < user < 2**31 and 0 < item < 2**31 and abs(rating) < 2**31 and 0 <= when < 2**53
+        ):
             raise DatasetError(str(path), f"line {number} is out of range", "number from 1")
-        rows.append((user, item, rating))
-    table = np.array(rows, np.int64).reshape(len(rows), 3)
-    return Dataset(table[:, :2].copy(), table[:, 2].copy())
+        rows.append((user, item, rating, when))
+    table = np.array(rows, np.int64).reshape(len(rows), 4)
+    return Dataset(table[:, :2].copy(), table[:, 2].copy(), table[:, 3].astype(np.float64))
 
 
 def _numbers(fields: list[bytes]) -> bool:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from fedagent_agent.streams.csv_tail import MAX_BACKLOG_BYTES, MAX_LINE_BYTES, CsvStream
 from fedagent_agent.streams.spec import CsvSpec, StreamOpenError
 
+from .support import dense
+
 
 def _append(path: Path, text: str) -> None:
     with path.open("a") as file:
@@ -24,7 +26,7 @@ def _open(path: Path, offset: int = 0, labels: tuple[str, ...] = (), **keys: obj
 
 def _taken(stream: CsvStream) -> list[list[float]]:
     samples = stream.take(0.0)
-    return [[*x, y] for x, y in zip(samples.x.tolist(), samples.y.tolist(), strict=True)]
+    return [[*x, y] for x, y in zip(dense(samples).tolist(), samples.y.tolist(), strict=True)]
 
 
 @pytest.fixture

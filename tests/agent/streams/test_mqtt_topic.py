@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, MqttStream
-from fedagent_agent.streams.spec import MqttSpec
+from fedagent_agent.streams.spec import Field, MqttSpec
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.mqtt import Link
+
+from .support import dense
 
 
 @contextlib.asynccontextmanager
@@ -69,9 +72,40 @@ def test_messages_become_samples_and_bad_ones_are_counted(tmp_path: Path) -> Non
                 link.publish("home/t", json.dumps(fields).encode())
             await _until(stream, link, b" " * (MAX_MESSAGE_BYTES + 1), "bad_too_long")
             samples = stream.take(0.0)
-            assert (samples.x.tolist(), samples.y.tolist()) == ([[1.0, 2.5]], [1.0])
+            assert (dense(samples).tolist(), samples.y.tolist()) == ([[1.0, 2.5]], [1.0])
             counters = stream.counters
             assert [counters[f"bad_{why}"] for why in ("missing", "number", "label")] == [1, 1, 1]
+            await asyncio.to_thread(stream.close)
+
+    asyncio.run(run())
+
+
+def test_a_declared_schema_is_kept_and_what_breaks_it_is_counted(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with _sensor(tmp_path) as (link, spec):
+            schema = (
+                Field("t", "float32", -40, 60),
+                Field("h", "float32", 0),
+                Field("kind", "uint8", 0, 1),
+            )
+            stream = MqttStream(dataclasses.replace(spec, declared=schema), client_id="stream")
+            assert (await asyncio.to_thread(stream.open, 0.0)).dtype == "float32"
+            await _until(stream, link, b"{}", "bad_missing")
+            for message in (
+                {"t": 61, "h": 5, "kind": 1},  # too hot to be true
+                {"t": 20, "h": -1, "kind": 1},
+                {"t": "20", "h": 5, "kind": 1},  # a number in quotes is text
+                {"t": True, "h": 5, "kind": 1},
+                {"t": 1e39, "h": 5, "kind": 1},  # no float32
+                {"t": 20, "h": 5, "kind": 0.5},
+                {"t": 20, "h": 5, "kind": 2},
+                {"t": -40, "h": 5, "kind": 1},
+            ):
+                link.publish("home/t", json.dumps(message).encode())
+            await _until(stream, link, b"no json", "bad_json")
+            samples = stream.take(0.0)
+            assert (dense(samples).tolist(), samples.y.tolist()) == ([[-40, 5]], [1])
+            assert (stream.counters["bad_range"], stream.counters["bad_dtype"]) == (3, 4)
             await asyncio.to_thread(stream.close)
 
     asyncio.run(run())
@@ -87,7 +121,7 @@ def test_what_nobody_takes_is_dropped_oldest_first(tmp_path: Path) -> None:
                 link.publish("home/t", json.dumps({"t": number, "h": 0, "kind": 0}).encode())
             await _until(stream, link, b"no json", "bad_json")
             samples = stream.take(0.0)
-            assert samples.x[:, 0].tolist() == [3, 4, 5, 6, 7]
+            assert dense(samples)[:, 0].tolist() == [3, 4, 5, 6, 7]
             assert stream.counters["dropped"] == 3
             await asyncio.to_thread(stream.close)
             await asyncio.to_thread(stream.close)

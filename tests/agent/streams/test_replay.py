@@ -9,6 +9,8 @@ from fedagent_agent.streams.base import Samples
 from fedagent_agent.streams.replay import ReplayStream
 from fedagent_agent.streams.spec import ReplaySpec, StreamOpenError
 
+from .support import dense
+
 
 def _stream(seed: int = 1, offset: int = 0, **keys: object) -> ReplayStream:
     stream = ReplayStream(ReplaySpec(**keys), seed=seed, offset=offset)  # type: ignore[arg-type] # by test
@@ -17,7 +19,7 @@ def _stream(seed: int = 1, offset: int = 0, **keys: object) -> ReplayStream:
 
 
 def _rows(samples: Samples) -> list[bytes]:
-    return [row.tobytes() for row in samples.x]
+    return [row.tobytes() for row in dense(samples)]
 
 
 def test_the_schema_tells_what_can_come() -> None:

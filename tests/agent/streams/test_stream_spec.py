@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 
 from fedagent_agent.streams.spec import (
     CsvSpec,
+    Field,
     MqttSpec,
     ReplaySpec,
+    SeriesSpec,
     StreamSpecError,
     parse_stream,
+)
+
+FULL_SERIES = (
+    "series:w.npz,station=3,features=t+h,predict=t,ahead=2,lags=6,mean=12.5+-3,deviation=11+2,"
+    "rate=5,accelerate=2,start=9,buffer=8"
 )
 
 
@@ -24,6 +31,48 @@ from fedagent_agent.streams.spec import (
         ("digits:labels=3+7,rate=20", ReplaySpec(labels=(3, 7), rate=20.0)),
         ("digits:part=2/4,start=0,buffer=9", ReplaySpec(part=(2, 4), start=0, buffer=9)),
         ("replay:a/b.npz,rate=0.5", ReplaySpec(dataset="a/b.npz", rate=0.5)),
+        (
+            "replay:u.data,order=time,accelerate=3600",
+            ReplaySpec(dataset="u.data", by_time=True, accelerate=3600.0),
+        ),
+        (
+            "replay:a9a.gz,sparse=1,width=123",
+            ReplaySpec(dataset="a9a.gz", sparse=True, width=123),
+        ),
+        ("series:w.npz,predict=t", SeriesSpec(path="w.npz", predict="t")),
+        (
+            FULL_SERIES,
+            SeriesSpec(
+                path="w.npz",
+                station="3",
+                features=("t", "h"),
+                predict="t",
+                ahead=2,
+                lags=6,
+                mean=(12.5, -3.0),
+                deviation=(11.0, 2.0),
+                rate=5.0,
+                accelerate=2.0,
+                start=9,
+                buffer=8,
+            ),
+        ),
+        (
+            "mqtt://box/t?features=temp:float32:-40..60,hum:float32:0..,n:int16&label=y:uint8:..1",
+            MqttSpec(
+                host="box",
+                port=1883,
+                topic="t",
+                features=("temp", "hum", "n"),
+                label="y",
+                declared=(
+                    Field("temp", "float32", -40.0, 60.0),
+                    Field("hum", "float32", 0.0),
+                    Field("n", "int16"),
+                    Field("y", "uint8", most=1.0),
+                ),
+            ),
+        ),
         ("csv:/path.csv,label=last", CsvSpec(path=Path("/path.csv"))),
         (
             "csv:/p.csv,label=kind,features=a+b,dtype=int16",
@@ -69,6 +118,20 @@ def test_a_line_of_text_is_a_stream(text: str, spec: object) -> None:
         ("mqtt://box/t?label=y", "mqtt", "features"),
         ("mqtt://box:port/t?label=y", "mqtt", "features"),
         ("mqtts://box/t?features=a&label=y", "mqtt", "&ca="),
+        ("digits:order=time", "order", "no option"),
+        ("replay:a,order=size", "order", "order=time"),
+        ("replay:a,order=time,rate=3", "rate", "accelerate=60"),
+        ("replay:a,sparse=yes", "sparse", "sparse=1"),
+        ("replay:a,accelerate=-1", "accelerate", "over 0"),
+        ("series:w.npz", "predict", "predict=COLUMN"),
+        ("series:w.npz,predict=t,mean=1", "mean", "one number for each"),
+        ("series:w.npz,predict=t,features=t,deviation=0", "deviation", "other than 0"),
+        ("series:w.npz,predict=t,lags=0", "lags", "no number"),
+        ("mqtt://box/t?features=a:real&label=y", "features", "float32"),
+        ("mqtt://box/t?features=a:int16:5&label=y", "features", "-40..60"),
+        ("mqtt://box/t?features=a:int16:5..1&label=y", "features", "smaller one first"),
+        ("mqtt://box/t?features=:int16&label=y", "features", "has no name"),
+        ("mqtt://box/t?features=a&label=y:int16:x..1", "label", "is no number"),
         ("digits\x00", "stream", "printable"),
     ],
 )
@@ -79,7 +142,7 @@ def test_every_error_names_a_key_and_a_mend(text: str, key: str, says: str) -> N
     assert says in str(caught.value)
 
 
-@given(st.one_of(st.text(), st.from_regex(r"(digits|csv|mqtt|replay)://?[a-z=,+?&0-9/.]*")))
+@given(st.one_of(st.text(), st.from_regex(r"(digits|csv|mqtt|replay|series)://?[a-z=,+?&0-9/.:]*")))
 def test_any_text_is_a_stream_or_a_typed_error(text: str) -> None:
     try:
         parse_stream(text)

@@ -1,0 +1,40 @@
+"""Errors of streams: one line each, with the mend.
+
+::
+
+    StreamError
+    ├── StreamSpecError    text describes no stream
+    ├── StreamOpenError    a stream that is well described cannot be read
+    └── StreamBrokenError  a stream that was open gives no samples any more
+"""
+
+
+class StreamError(Exception):
+    """Base of the errors of streams; one line that names the mend.
+
+    Attributes:
+        key: Option or part of the stream that is wrong.
+        reason: What is wrong.
+        mend: What to write instead.
+    """
+
+    def __init__(self, key: str, reason: str, mend: str) -> None:
+        super().__init__(key, reason, mend)
+        self.key = key
+        self.reason = reason
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.reason}; {self.mend}"
+
+
+class StreamSpecError(StreamError):
+    """Raised when text describes no stream."""
+
+
+class StreamOpenError(StreamError):
+    """Raised when a stream that is well described cannot be read."""
+
+
+class StreamBrokenError(StreamError):
+    """Raised when an open stream fails."""

@@ -1,0 +1,123 @@
+"""A user's own stream: an entry point of the group ``fedagent.streams``.
+
+The class is called with the text behind the colon. It has `open` and `take` as
+`base.Stream` has them; `offset`, `counters` and `close` where it needs them. Whatever it
+raises becomes a `StreamError` that names its place, never the text: that might quote a
+sample.
+"""
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from .base import Samples, StreamSchema
+from .errors import StreamBrokenError, StreamError, StreamOpenError
+from .kinds import OwnSpec
+from .spec import own_streams
+
+R = TypeVar("R")
+_MEND = "mend the stream's class"
+
+
+class OwnStream:
+    """Keep a user's class within the bounds of a stream.
+
+    Args:
+        spec: Entry point and text.
+        seed: Given to the class if it has an attribute ``seed``.
+        offset: Given to the class if it has an attribute ``resume_at``.
+    """
+
+    def __init__(self, spec: OwnSpec, *, seed: int, offset: int = 0) -> None:
+        self._spec = spec
+        self._given = {"seed": seed, "resume_at": offset}
+        self._own: object | None = None
+        self._features = 0
+        self._dropped: Counter[str] = Counter()
+
+    def open(self, now: float) -> StreamSchema:
+        """Make the user's object, and open it.
+
+        Raises:
+            StreamOpenError: The class cannot be loaded, or does not do what it must.
+        """
+        name = self._spec.kind
+        point = own_streams().get(name)
+        if point is None:
+            raise StreamOpenError(name, "is not installed any more", "install its package")
+        self._own = self._guarded(StreamOpenError, lambda: point.load()(self._spec.text))
+        for key, value in self._given.items():
+            if hasattr(self._own, key):
+                setattr(self._own, key, value)
+        schema = self._guarded(StreamOpenError, lambda: self._call("open", now))
+        if not isinstance(schema, StreamSchema) or schema.features < 1:
+            raise StreamOpenError(name, "open returns no StreamSchema", _MEND)
+        self._features = schema.features
+        return schema
+
+    def take(self, now: float) -> Samples:
+        """Return what the user's object gives, if it is samples; of too many, the newest.
+
+        Raises:
+            StreamBrokenError: It raised something, or gave something else.
+        """
+        samples = self._guarded(StreamBrokenError, lambda: self._call("take", now))
+        if not isinstance(samples, Samples) or not self._fits(samples):
+            raise StreamBrokenError(
+                self._spec.kind,
+                f"take returns no Samples of {self._features} features with a label each",
+                _MEND,
+            )
+        excess = len(samples) - self._spec.buffer
+        if excess > 0:
+            self._dropped["dropped"] += excess
+            samples = samples.rows(slice(excess, None))
+        return samples
+
+    @property
+    def offset(self) -> int:
+        """The object's own, as far as it has one."""
+        found = getattr(self._own, "offset", 0)
+        return found if isinstance(found, int) and found >= 0 else 0
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """The object's own, and what was over the buffer."""
+        found = getattr(self._own, "counters", {})
+        own = found if isinstance(found, Mapping) else {}
+        whole = {str(key)[:64]: n for key, n in own.items() if isinstance(n, int)}
+        return Counter(whole) + self._dropped
+
+    def close(self) -> None:
+        """Close the object, if it can be; what it raises by then is of no use to anybody."""
+        own, self._own = self._own, None
+        close = getattr(own, "close", None)
+        if callable(close):
+            try:
+                close()
+            except Exception:  # noqa: BLE001 - somebody else's code, at its end
+                self._dropped["close_failed"] += 1
+
+    def _call(self, method: str, now: float) -> object:
+        found: Callable[[float], object] = getattr(self._own, method)
+        return found(now)
+
+    def _guarded(self, kind: type[StreamError], action: Callable[[], R]) -> R:
+        try:
+            return action()
+        except StreamError:
+            raise
+        except Exception as error:  # somebody else's code: anything can come
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+            raise kind(self._spec.kind, where, _MEND) from error
+
+    def _fits(self, samples: Samples) -> bool:
+        x, y = samples.x, samples.y
+        if not isinstance(y, np.ndarray) or y.ndim != 1 or y.dtype.kind not in "iuf":
+            return False
+        return x.ndim == 2 and x.shape == (len(y), self._features) and x.dtype.kind in "biuf"

@@ -1,0 +1,92 @@
+"""Sensors of a station as a stream: each arrival is one reading, with those before it."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_task.errors import DatasetError
+from fedagent_task.readers import load_series
+
+from .base import Samples, StreamSchema
+from .errors import StreamOpenError
+from .kinds import SeriesSpec
+
+
+class SeriesStream:
+    """Replay a time series, one reading after the other, evenly spaced, again and again.
+
+    A reading is no sample where it, one of those before it, or the one to predict is
+    missing: such are counted as ``missing``.
+
+    Args:
+        spec: File, station, columns and pace.
+        offset: Readings that arrived before.
+    """
+
+    def __init__(self, spec: SeriesSpec, *, offset: int = 0) -> None:
+        self._spec = spec
+        self._offset = offset
+        self._counters: Counter[str] = Counter()
+        self._opened_at = 0.0
+        self._began = 0
+        self._windows: npt.NDArray[np.float32] = np.empty((0, 0, 0), np.float32)
+        self._labels: npt.NDArray[np.float32] = np.empty(0, np.float32)
+
+    def open(self, now: float) -> StreamSchema:
+        """Read the series; `spec.start` readings are there at once."""
+        spec = self._spec
+        try:
+            series = load_series(spec.path)
+            values = series.station(spec.station)
+            names = spec.features or series.columns
+            columns = [series.column(name) for name in names]
+            target = series.column(spec.predict)
+        except DatasetError as error:
+            raise StreamOpenError("series", f"{error.path}: {error.reason}", error.mend) from error
+        count = len(values) - spec.lags - spec.ahead + 1
+        if count < 1:
+            raise StreamOpenError(
+                "lags", f"{len(values)} readings are too few", "take fewer lags, or less ahead"
+            )
+        scaled = values[:, columns].astype(np.float32)
+        scaled -= np.array(spec.mean or (0.0,) * len(columns), np.float32)
+        scaled /= np.array(spec.deviation or (1.0,) * len(columns), np.float32)
+        # A view [count, columns, lags]: nothing is copied but what is taken.
+        self._windows = np.lib.stride_tricks.sliding_window_view(scaled, spec.lags, axis=0)[:count]
+        self._labels = values[spec.lags + spec.ahead - 1 :, target]
+        self._opened_at, self._began = now, self._offset
+        return StreamSchema(spec.lags * len(columns), "float32")
+
+    def take(self, now: float) -> Samples:
+        """Return what arrived; beyond the buffer the oldest are dropped and counted."""
+        spec, count = self._spec, len(self._windows)
+        pace = spec.rate * spec.accelerate
+        there = spec.start if self._began == 0 else 0
+        arrived = self._began + there + int(max(0.0, now - self._opened_at) * pace)
+        arrived = max(arrived, self._offset)
+        first = max(self._offset, arrived - spec.buffer)
+        self._counters["dropped"] += first - self._offset
+        rows = np.arange(first, arrived) % count
+        self._offset = arrived
+        _, columns, lags = self._windows.shape
+        x = self._windows[rows].transpose(0, 2, 1).reshape(len(rows), columns * lags)
+        y = self._labels[rows].astype(np.float64)
+        good = np.isfinite(x).all(axis=1) & np.isfinite(y)
+        self._counters["missing"] += len(rows) - int(good.sum())
+        return Samples(x[good], y[good])
+
+    @property
+    def offset(self) -> int:
+        """Readings that arrived so far."""
+        return self._offset
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """``dropped`` and ``missing``."""
+        return self._counters
+
+    def close(self) -> None:
+        """Let the series go."""
+        self._windows = np.empty((0, 0, 0), np.float32)

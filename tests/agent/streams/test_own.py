@@ -1,0 +1,183 @@
+"""A user's own stream: the documented example, and classes that do what they must not."""
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from fedagent_agent.streams import spec as spec_module
+from fedagent_agent.streams.base import Samples, StreamSchema
+from fedagent_agent.streams.errors import StreamBrokenError, StreamOpenError
+from fedagent_agent.streams.kinds import OwnSpec
+from fedagent_agent.streams.open import create
+from fedagent_agent.streams.own import OwnStream
+from fedagent_agent.streams.spec import parse_stream
+
+from .support import dense
+
+PAGE = Path(__file__).parents[3] / "docs" / "tutorials" / "sensor.md"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of packages, as pip would make one: modules, and metadata of an entry point."""
+    site = tmp_path / "site"
+    info = site / "mysensor-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mysensor\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedagent.streams]\nmine = mysensor:Mine\n")
+    monkeypatch.syspath_prepend(str(site))
+    importlib.invalidate_caches()
+    spec_module.own_streams.cache_clear()
+    yield site
+    spec_module.own_streams.cache_clear()
+    sys.modules.pop("mysensor", None)
+
+
+def _example() -> str:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return str(next(block for block in blocks if "class Mine" in block))
+
+
+def test_the_documented_example_is_a_stream(install: Path) -> None:
+    assert len(_example().strip().splitlines()) <= 25
+    (install / "mysensor.py").write_text(_example())
+    spec = parse_stream("mine:noise=0.5, or anything else: that is yours")
+    assert spec == OwnSpec(kind="mine", text="noise=0.5, or anything else: that is yours")
+    stream = create(spec, seed=7)
+    schema = stream.open(100.0)
+    assert (schema.features, schema.dtype) == (2, "float32")
+    assert len(stream.take(100.0)) == 0
+    samples = stream.take(103.0)
+    assert dense(samples).shape == (len(samples), 2)
+    assert len(samples) > 0
+    assert len(samples) == stream.offset
+    stream.close()
+
+
+def test_who_has_no_such_package_is_told_what_there_is() -> None:
+    with pytest.raises(spec_module.StreamSpecError, match="no kind of stream"):
+        parse_stream("nobodys:x")
+
+
+class Good:
+    """Two samples at every take; the base of those that do it wrong."""
+
+    x: ClassVar[object] = np.ones((2, 3))
+    y: ClassVar[object] = np.zeros(2)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def open(self, now: float) -> object:
+        return StreamSchema(3, "float64")
+
+    def take(self, now: float) -> object:
+        return Samples(self.x, self.y)  # type: ignore[arg-type]  # wrong on purpose, below
+
+
+def _own(monkeypatch: pytest.MonkeyPatch, kind: type, buffer: int = 4096) -> OwnStream:
+    class Point:
+        def load(self) -> type:
+            return kind
+
+    monkeypatch.setattr("fedagent_agent.streams.own.own_streams", lambda: {"mine": Point()})
+    return OwnStream(OwnSpec(kind="mine", text="secret", buffer=buffer), seed=1, offset=4)
+
+
+def test_the_least_that_a_class_must_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = _own(monkeypatch, Good)
+    stream.open(0.0)
+    assert len(stream.take(0.0)) == 2
+    assert (stream.offset, dict(stream.counters)) == (0, {})
+    stream.close()
+    stream.close()
+
+
+def test_seed_and_position_are_given_to_who_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Wants(Good):
+        seed = 0
+        resume_at = 0
+
+        def open(self, now: float) -> object:
+            seen.append((self.seed, self.resume_at))
+            return super().open(now)
+
+    _own(monkeypatch, Wants).open(0.0)
+    assert seen == [(1, 4)]
+
+
+def test_too_many_samples_are_dropped_oldest_first_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Gush(Good):
+        x = np.arange(30.0).reshape(10, 3)
+        y = np.arange(10.0)
+        counters: ClassVar[dict[str, int]] = {"broken_cable": 2}
+
+    stream = _own(monkeypatch, Gush, buffer=4)
+    stream.open(0.0)
+    assert stream.take(0.0).y.tolist() == [6, 7, 8, 9]
+    assert stream.counters == {"dropped": 6, "broken_cable": 2}
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (np.ones((2, 4)), np.zeros(2)),
+        (np.ones((3, 3)), np.zeros(2)),
+        (np.ones(3), np.zeros(2)),
+        (np.array([["a"] * 3] * 2), np.zeros(2)),
+        (np.ones((2, 3)), np.array(["a", "b"])),
+        (np.ones((2, 3)), np.zeros((2, 1))),
+        (np.ones((2, 3)), [0, 1]),
+    ],
+)
+def test_what_are_no_samples_is_said(monkeypatch: pytest.MonkeyPatch, x: object, y: object) -> None:
+    kind = type("Wrong", (Good,), {"x": x, "y": y})
+    stream = _own(monkeypatch, kind)
+    stream.open(0.0)
+    with pytest.raises(StreamBrokenError, match=r"mine: take returns no Samples of 3 features"):
+        stream.take(0.0)
+
+
+def test_errors_of_the_class_are_typed_and_tell_no_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Raises(Good):
+        def take(self, now: float) -> object:
+            raise ValueError("could not read 'secret sample'")
+
+    stream = _own(monkeypatch, Raises)
+    stream.open(0.0)
+    with pytest.raises(StreamBrokenError) as caught:
+        stream.take(0.0)
+    assert str(caught.value).startswith("mine: ValueError at test_own.py:")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_class_that_cannot_be_made_or_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoOpen:
+        def __init__(self, text: str) -> None:
+            pass
+
+    class NoSchema(Good):
+        def open(self, now: float) -> object:
+            return 3
+
+    with pytest.raises(StreamOpenError, match="mine: TypeError"):
+        _own(monkeypatch, type("NoText", (), {"open": lambda _self, _now: None})).open(0.0)
+    with pytest.raises(StreamOpenError, match="mine: AttributeError"):
+        _own(monkeypatch, NoOpen).open(0.0)
+    with pytest.raises(StreamOpenError, match="mine: open returns no StreamSchema"):
+        _own(monkeypatch, NoSchema).open(0.0)
+    monkeypatch.setattr("fedagent_agent.streams.own.own_streams", dict)
+    with pytest.raises(StreamOpenError, match="not installed"):
+        OwnStream(OwnSpec(kind="mine", text=""), seed=1).open(0.0)
