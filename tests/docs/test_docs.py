@@ -14,6 +14,7 @@ import fedagent_coordinator.__main__
 import fedagent_coordinator.config
 import fedagent_edge.__main__
 import fedagent_edge.config
+from fedagent_agent.streams.spec import OPTIONS
 from fedagent_cli import errors
 from fedagent_cli.main import app
 
@@ -128,3 +129,27 @@ def test_the_help_shows_the_defaults_of_the_code(path: str) -> None:
     assert {name: float(text) for name, text in numbers.items()} == {
         name: fields[name] for name in numbers
     }
+
+
+def test_every_option_of_every_stream_is_documented() -> None:
+    text = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8").partition("## Streams")[2]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert rows
+    for kind, options in OPTIONS.items():
+        # Options that a kind shares with digits stand in its row.
+        own = "".join(row for row in rows if row.strip(" `").startswith((kind, "digits", "mqtt")))
+        own += "" if kind != "mqtt" else text
+        missing = [option for option in options if f"{option}=" not in own]
+        assert not missing, f"docs/recipe.md does not name {missing} of {kind}"
+
+
+def test_every_setting_of_an_agent_is_documented() -> None:
+    text = (ROOT / "docs" / "agent.md").read_text(encoding="utf-8")
+    config = fedagent_agent.config
+    keys = [
+        *config.AgentConfig.__struct_fields__,
+        *config.CareSettings.__struct_fields__,
+        *config.PriceSettings.__struct_fields__,
+    ]
+    missing = [key for key in keys if not re.search(rf"\b{key}\b", text)]
+    assert not missing

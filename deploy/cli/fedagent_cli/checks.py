@@ -230,7 +230,7 @@ def package(name: str, gives: str, install: str) -> Finding:
     return Finding(name, Level.OK, f"not installed, optional: {gives}", install)
 
 
-def all_checks(folder: Path, care: CareSettings = CareSettings()) -> list[Callable[[], Finding]]:
+def all_checks(folder: Path, care: CareSettings | None = None) -> list[Callable[[], Finding]]:
     """Return every check, in the order of the lines."""
     rules = Rules(care if care is not None else CareSettings())
     return [
