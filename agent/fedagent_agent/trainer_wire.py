@@ -104,6 +104,7 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
         steps: Arrival steps that were done.
         train_s: Seconds of computation in all of them; waits are left out.
         limited: The load limit ended the iterations early.
+        score: Of the base model on `score_n` new samples, in [0, 1]; see `evaluation`.
     """
 
     digest: str
@@ -120,6 +121,8 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
     steps: int = 1
     train_s: float = 0.0
     limited: bool = False
+    score: float = 0.0
+    score_n: int = 0
 
     @property
     def arrivals_per_step(self) -> float:

@@ -19,6 +19,7 @@ from fedagent_task.recipe import parse_task
 from fedagent_task.spec import ModelSpec, TaskSpec
 
 from .arrival_steps import LoadMeter, parts
+from .evaluation import Scorer
 from .learners import NO_TRAINING, Learner, Tensors, instead_of
 from .learners import create as create_learner
 from .streams.base import Samples, Stream, StreamSchema
@@ -54,6 +55,7 @@ class _Work:
     model: Model
     learner: Learner
     stream: Stream
+    scorer: Scorer
     slow_s: float
 
     @property
@@ -140,7 +142,9 @@ class Trainer:
         began = time.monotonic()
         learner = work.learner
         if not work.idle:
-            learner.begin(_read_model(Path(request.model), work.model.manifest()))
+            base = _read_model(Path(request.model), work.model.manifest())
+            learner.begin(base)
+            work.scorer.begin(base)
         meter = LoadMeter(request.load_limit_s, wall=time.monotonic, processor=time.process_time)
         # Overflow is found by the checks of samples and update; a warning says no more.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -167,6 +171,8 @@ class Trainer:
             steps=tally.steps,
             train_s=meter.spent_s,
             limited=tally.limited,
+            score=work.scorer.score,
+            score_n=work.scorer.count,
         )
 
     def _learn(self, request: Train, work: _Work, meter: LoadMeter, began: float) -> _Tally:
@@ -207,7 +213,9 @@ class Trainer:
             good = fitting(x, samples.y, work.task.model)
             self._unfit += len(samples) - int(good.sum())
             rows = np.flatnonzero(good)
-            work.learner.absorb(x[rows], samples.y[rows])  # type: ignore[arg-type]  # Csr is new
+            x, y = x[rows], samples.y[rows]
+            work.scorer.look(x, y)
+            work.learner.absorb(x, y)
 
     def _counters(self, work: _Work) -> dict[str, int]:
         own = {"unfit": self._unfit, "not_learnt": work.learner.dropped}
@@ -257,7 +265,7 @@ def _prepare(request: Open) -> _Work:
         labels=task.data.labels,
     )
     learner = create_learner(model, task.learner, np.random.default_rng(seeds))
-    return _Work(task, model, learner, stream, request.slow_s)
+    return _Work(task, model, learner, stream, Scorer(task, model), request.slow_s)
 
 
 def misfit_of(schema: StreamSchema, task: TaskSpec) -> tuple[str, str] | None:

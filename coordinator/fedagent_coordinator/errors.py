@@ -3,6 +3,7 @@
 ::
 
     CoordinatorError
+    ├── ExportError                 there is no ONNX form of this model
     ├── PolicyError
     │   ├── UnknownNameError        no policy, solver or placement of that name
     │   ├── ParameterError          a parameter is unknown or out of range
@@ -36,6 +37,19 @@ from collections.abc import Collection
 
 class CoordinatorError(Exception):
     """Base of every error of this package."""
+
+
+class ExportError(CoordinatorError):
+    """Raised when a model cannot be written as an ONNX file."""
+
+    def __init__(self, kind: str, reason: str, mend: str) -> None:
+        super().__init__(kind, reason, mend)
+        self.kind = kind
+        self.reason = reason
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"a {self.kind} model {self.reason}; {self.mend}"
 
 
 class PolicyError(CoordinatorError):

@@ -14,6 +14,9 @@ from .policies.base import RoundView
 from .policies.selection import check_selection, check_view, spent_per_edge
 from .records import pack_feedback, pack_selection, pack_view
 
+DEVICE_SCORE, DEVICE_SAMPLES = "device_score", "device_samples"
+"""Metrics of a round that come from devices, beside the coordinator's own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
@@ -231,6 +234,19 @@ def checked_outcomes(result: Settle, reservations: list[Reservation]) -> frozens
         )
     clients = view.pair_client[feedback.pairs]
     return frozenset(clients[~feedback.void].tolist())
+
+
+def insert_scores(sql: sqlite3.Connection, run_id: str, result: Settle, digest: str) -> None:
+    """Write what the devices say of the model that the round began with, if they say it."""
+    found = result.details
+    if found.score_n:
+        sql.executemany(
+            "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?)",
+            [
+                (run_id, result.round, digest, DEVICE_SCORE, found.score),
+                (run_id, result.round, digest, DEVICE_SAMPLES, float(found.score_n)),
+            ],
+        )
 
 
 def insert_outcomes(

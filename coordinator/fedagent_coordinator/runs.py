@@ -2,13 +2,14 @@
 
 import logging
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import msgspec
 
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transport.blobs import BlobStore
 from fedagent_task import models
-from fedagent_task.recipe import recipe_digest, task_bytes, task_digest
+from fedagent_task.recipe import recipe_digest, task_bytes, task_digest, task_of
 from fedagent_task.spec import Recipe
 
 from .core.settings import Progress, Settings, Window, learnt_weight
@@ -123,6 +124,21 @@ def _windows(store: Store, run_id: str, max_samples: int) -> tuple[Window, ...]:
     return tuple(Window(edge, model[edge], weight[edge]) for edge in model)
 
 
+def task_body(recipe: Recipe) -> bytes:
+    """Return the task for the devices; with the graph that they score a network by."""
+    task = task_of(recipe)
+    if not (task.on_device and task.model.is_network):
+        return task_bytes(task)
+    if find_spec("onnx") is None:
+        _log.warning(
+            "devices will score in numpy, which is slow; pip install 'fedagent[coordinator]'"
+        )
+        return task_bytes(task)
+    from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB, and few recipes ask for it
+
+    return task_bytes(msgspec.structs.replace(task, onnx=to_graph(task.model)))
+
+
 def settings_of(
     recipe: Recipe,
     *,
@@ -133,7 +149,7 @@ def settings_of(
     grace_s: float,
 ) -> Settings:
     """Return the round engine's settings for a recipe."""
-    rounds, body = recipe.rounds, task_bytes(recipe)
+    rounds, body = recipe.rounds, task_body(recipe)
     return Settings(
         run=run_id,
         coordinator=coordinator,

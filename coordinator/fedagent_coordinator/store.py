@@ -30,7 +30,13 @@ from .indices import RunIndices
 from .journal import PolicyJournal
 from .ledger import checked_micro
 from .reader import Reader, Run
-from .round_book import RoundBook, checked_outcomes, checked_spending, insert_outcomes
+from .round_book import (
+    RoundBook,
+    checked_outcomes,
+    checked_spending,
+    insert_outcomes,
+    insert_scores,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +252,8 @@ class Store:
             with self._db.transaction("settle") as sql:
                 self._book.end_entries(run_id, result.round, reservations, paid)
                 insert_outcomes(sql, run_id, result, paid)
+                base = self.read.last_global(run_id)
+                insert_scores(sql, run_id, result, base.digest if base is not None else "")
                 self._book.close_round(sql, run_id, result)
             self._db.fold_wal()
         prices = [r.price_micro for r in reservations if r.client in paid]

@@ -36,6 +36,7 @@ Data = Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 Range = tuple[ChunkIndex, Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]]
 Ranges = Annotated[tuple[Range, ...], Meta(max_length=1024)]
 Column = Annotated[bytes, Meta(max_length=900_000)]
+Score = Annotated[float, Meta(ge=0, le=1)]
 FeatureName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
@@ -195,6 +196,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
         train_ms: Computation alone; `lc_ms` has the waits for arrivals in it.
         steps: Arrival steps that were done, of `iterations` each.
         limited: The load limit ended the iterations early.
+        score: Of the base model on `score_n` samples that are new to it; see docs/agent.md.
     """
 
     digest: Digest
@@ -214,11 +216,13 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     train_ms: Millis = 0
     steps: Count = 0
     limited: bool = False
+    score: Score = 0.0
+    score_n: Count = 0
 
     def __post_init__(self) -> None:
         """Refuse NaN and infinities, which MessagePack lets through."""
-        if not (math.isfinite(self.loss) and math.isfinite(self.seconds_per_iteration)):
-            raise ValueError("loss and seconds_per_iteration must be finite")
+        if not all(map(math.isfinite, (self.loss, self.seconds_per_iteration, self.score))):
+            raise ValueError("loss, seconds_per_iteration and score must be finite")
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):
@@ -358,6 +362,8 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
         valid: A valid update came before give_up; this is what is paid for.
         tau_ms: Order to whole valid update; when `censored`, the time waited.
         train_ms, iterations, steps, limited: As the agent offered it.
+        score: What the agent says of the model that the round began with, on `score_n`
+            samples of its own.
     """
 
     agent: Id
@@ -381,12 +387,13 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     iterations: Count = 0
     steps: Count = 0
     limited: bool = False
+    score: Score = 0.0
+    score_n: Count = 0
 
     def __post_init__(self) -> None:
         """Refuse NaN and infinities, which MessagePack lets through."""
-        if not all(
-            map(math.isfinite, (self.weight, self.seconds_per_iteration, self.loss, self.norm))
-        ):
+        numbers = (self.weight, self.seconds_per_iteration, self.loss, self.norm, self.score)
+        if not all(map(math.isfinite, numbers)):
             raise ValueError("an outcome has a non-finite number")
 
 

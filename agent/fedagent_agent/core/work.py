@@ -84,6 +84,8 @@ class Work:
             train_ms=_ms(result.train_s),
             steps=result.steps,
             limited=result.limited,
+            score=result.score,
+            score_n=result.score_n,
         )
         return Kept(self.key, offer, self.order.credit)
 

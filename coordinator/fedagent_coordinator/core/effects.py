@@ -103,6 +103,8 @@ class Details:
         status: Words of `OutcomeStatus`.
         weight, norm, loss: float64[S]; NaN if unknown.
         reason: Why, in the edge's words.
+        score: What all devices together say of the model that the round began with, on
+            `score_n` samples of theirs; 0 without any.
     """
 
     status: tuple[str, ...]
@@ -110,6 +112,8 @@ class Details:
     norm: npt.NDArray[np.float64]
     loss: npt.NDArray[np.float64]
     reason: tuple[str, ...]
+    score: float = 0.0
+    score_n: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -82,8 +82,9 @@ class _Rows:
         for name in ("dt_s", "lc_s", "ut_s", "seconds_per_iteration", "norm", "loss"):
             self.numbers[name] = np.full(n, np.nan)
         self.numbers["weight"] = np.zeros(n)
+        self.numbers["score"] = np.zeros(n)
         self.numbers["tau_s"] = np.full(n, self.waited_s)
-        for name in ("arrivals", "num_samples"):
+        for name in ("arrivals", "num_samples", "score_n"):
             self.counts[name] = np.zeros(n, dtype=np.int64)
         self.status = [OutcomeStatus.MISSED.value] * n
         self.reason = [SILENT] * n
@@ -107,6 +108,8 @@ class _Rows:
             self.numbers["seconds_per_iteration"][row] = outcome.seconds_per_iteration
             self.numbers["norm"][row] = outcome.norm
             self.numbers["loss"][row] = outcome.loss
+            self.numbers["score"][row] = outcome.score
+            self.counts["score_n"][row] = outcome.score_n
         self.counts["arrivals"][row] = outcome.arrivals
         self.counts["num_samples"][row] = outcome.num_samples
         self.status[row] = outcome.status.value
@@ -156,6 +159,13 @@ def settle_outcomes(
     )
     edges = tuple(_edge_result(view, feedback, part) for part in parts)
     return Settled(feedback, details, edges, odd, _shortfall(feedback, details))
+
+
+def _mean_score(rows: _Rows) -> float:
+    """Return what the devices say of their model, each by its samples; 0 without any."""
+    counts = rows.counts["score_n"].astype(np.float64)
+    total = float(counts.sum())
+    return float(rows.numbers["score"] @ counts) / total if total else 0.0
 
 
 def _shortfall(feedback: Feedback, details: Details) -> str:
@@ -224,6 +234,7 @@ def round_event(
             "in_time": sum(edge.in_time for edge in edges),
             "used": sum(edge.used for edge in edges),
             "why": settled.why,
+            "device_score": settled.details.score if settled.details.score_n else None,
             "failed_edges": [edge.edge for edge in edges if edge.failed],
             "spent_micro": sum(edge.spent_micro for edge in edges),
             "total_spent_micro": total_micro,

@@ -12,6 +12,7 @@ from .output import emit, say, table
 
 if TYPE_CHECKING:
     from fedagent_coordinator.reader import ModelRow
+    from fedagent_task.spec import Recipe
 
 models_app = typer.Typer(name="models", help="List and export models.", no_args_is_help=True)
 FOLDER = "models"
@@ -22,6 +23,10 @@ class Format(StrEnum):
 
     SAFETENSORS = "safetensors"
     NPZ = "npz"
+    ONNX = "onnx"
+
+
+_BY_SUFFIX = {".npz": Format.NPZ, ".onnx": Format.ONNX}
 
 
 def mount(app: typer.Typer, *, panel: str) -> None:
@@ -70,6 +75,7 @@ def models_list(
     epilog=options.examples(
         "fedagent models export --out model.safetensors",
         "fedagent models export --round 40 --format npz --out model.npz",
+        "fedagent models export --onnx model.onnx",
     ),
 )
 def models_export(
@@ -85,21 +91,29 @@ def models_export(
         Format | None,
         typer.Option("--format", help="File format.", show_default="by --out, or safetensors"),
     ] = None,
+    onnx: Annotated[
+        Path | None, typer.Option(help="Short for --out FILE --format onnx.", show_default=False)
+    ] = None,
     data_dir: options.CoordinatorData = None,
     run: options.RunId = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a global model as a file that other tools read, without pickle."""
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
+    from .runs import open_run, recipe_of  # noqa: PLC0415 - heavy imports
 
     folder = data_dir if data_dir is not None else places.data_dir("coordinator")
     with open_run(folder, run) as (reader, chosen):
         found = reader.models(chosen.run_id)
     model, data = _content(folder, found, round_)
+    if onnx is not None:
+        out, style = onnx, Format.ONNX
     if style is None:
-        style = Format.NPZ if out is not None and out.suffix == ".npz" else Format.SAFETENSORS
+        style = _BY_SUFFIX.get("" if out is None else out.suffix, Format.SAFETENSORS)
     target = out if out is not None else Path(f"model.{style}")
-    _write(target, data, style)
+    if style is Format.ONNX:
+        target.write_bytes(_as_onnx(recipe_of(chosen), data))
+    else:
+        _write(target, data, style)
     if as_json:
         emit(
             {
@@ -139,6 +153,37 @@ def _file(folder: Path, digest: str) -> Path | None:
     """Return the file of a model, None if its content is not kept."""
     path = folder.expanduser() / FOLDER / digest
     return path if path.is_file() else None
+
+
+def _as_onnx(recipe: "Recipe | None", data: bytes) -> bytes:
+    """Return safetensors bytes as an ONNX file.
+
+    Raises:
+        MissingError: The onnx package is missing, or the model has no ONNX form.
+    """
+    from importlib.util import find_spec  # noqa: PLC0415 - only here
+
+    from fedagent_coordinator.errors import ExportError  # noqa: PLC0415
+    from fedagent_protocol.errors import ProtocolError  # noqa: PLC0415
+    from fedagent_protocol.tensors import decode_tensors  # noqa: PLC0415
+    from fedagent_task import models  # noqa: PLC0415
+
+    if recipe is None:
+        raise MissingError("this version cannot read the run's recipe", "use the one that ran it")
+    if find_spec("onnx") is None:
+        mend = "run: pip install 'fedagent[coordinator]'"
+        raise MissingError("the onnx package is not installed", mend)
+    from fedagent_coordinator.onnx_export import to_onnx  # noqa: PLC0415 - an optional package
+
+    try:
+        tensors = decode_tensors(data, models.create(recipe.model).manifest())
+        return to_onnx(recipe.model, {n: t.astype("float32") for n, t in tensors.items()})
+    except ProtocolError as error:
+        raise MissingError(
+            f"the model does not fit the recipe ({error})", "export it as npz"
+        ) from error
+    except ExportError as error:
+        raise MissingError(str(error)) from error
 
 
 def _write(target: Path, data: bytes, style: Format) -> None:

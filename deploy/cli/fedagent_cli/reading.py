@@ -114,8 +114,10 @@ def rounds(
     if as_json:
         emit({"run": chosen.run_id, "rounds": [asdict(row) for row in found]})
         return
+    scored = any("device_score" in row.metrics for row in found)
+    shown = ("accuracy", "on devices") if scored else ("accuracy",)
     table(
-        ("round", "state", "ordered", "in time", "used", "accuracy", "spent", "seconds", "why"),
+        ("round", "state", "ordered", "in time", "used", *shown, "spent", "seconds", "why"),
         (
             (
                 row.round,
@@ -124,6 +126,7 @@ def rounds(
                 row.in_time,
                 row.used,
                 row.metrics.get("accuracy"),
+                *((row.metrics.get("device_score"),) if scored else ()),
                 credits_text(row.paid_micro),
                 sum(row.timing_ms.values()) / 1000 if row.timing_ms else None,
                 row.reason,

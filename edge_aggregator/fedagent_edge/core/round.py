@@ -259,6 +259,9 @@ class EdgeRound:
             iterations=offer.iterations,
             steps=offer.steps,
             limited=offer.limited,
+            score=offer.score,
+            # A score counts by its samples: nobody may claim more than for an update.
+            score_n=min(offer.score_n, self.order.max_samples),
         )
 
     def _end(self, agent: str, status: OutcomeStatus, reason: str, now: float) -> bool:

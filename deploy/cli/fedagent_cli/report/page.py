@@ -71,14 +71,17 @@ def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
 
 
 def _tiles(story: Story) -> str:
-    accuracy = "-" if story.accuracy is None else f"{story.accuracy:.3f}"
+    accuracy = _number(story.accuracy)
     ordered = sum(row.ordered for row in story.rounds)
     in_time = sum(row.in_time for row in story.rounds)
     seconds = sorted(row.seconds for row in story.rounds)
     median = f"{seconds[len(seconds) // 2]:.2f} s" if seconds else "-"
     balanced = story.ledger_balanced
+    score = story.device_score
+    on_devices = [] if score is None else [(f"{score:.3f}", "score on the devices' samples", "")]
     tiles = (
         (accuracy, "accuracy, held-out samples", ""),
+        *on_devices,
         (f"{len(story.rounds)}", f"rounds of {story.rounds_wanted}", ""),
         (f"{in_time / ordered:.0%}" if ordered else "-", "of ordered updates in time", ""),
         (median, "median round", ""),
@@ -135,20 +138,27 @@ def _edges(story: Story) -> str:
     return "<h2>Edges</h2>" + _table(head, rows)
 
 
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
 def _rounds(story: Story) -> str:
+    scored = story.device_score is not None
     rows = (
         (
             row.round,
             row.ordered,
             row.in_time,
             row.used,
-            "-" if row.accuracy is None else f"{row.accuracy:.3f}",
+            _number(row.accuracy),
+            *((_number(row.device_score),) if scored else ()),
             credits_text(row.spent_micro),
             f"{row.seconds:.2f}",
         )
         for row in story.rounds
     )
-    head = ("round", "ordered", "in time", "in the model", "accuracy", "spent", "seconds")
+    shown = ("accuracy", "on devices") if scored else ("accuracy",)
+    head = ("round", "ordered", "in time", "in the model", *shown, "spent", "seconds")
     table = _table(head, rows)
     return f"<h2>Rounds</h2><details><summary>All rounds as a table</summary>{table}</details>"
 

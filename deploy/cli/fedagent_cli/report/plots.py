@@ -40,11 +40,14 @@ def draw_all(story: Story) -> list[tuple[str, str, str]]:
     if not rows:
         return []
     plots: list[tuple[str, str, Callable[[Axes], None]]] = []
-    if story.accuracy is not None:
+    if story.accuracy is not None or story.device_score is not None:
         plots.append(
             (
                 "Accuracy",
-                "Of the global model on held-out samples, after each merge.",
+                "Of the global model on held-out samples, after each merge"
+                + (".", "; and of a round's base model on the devices' new samples, before.")[
+                    story.device_score is not None
+                ],
                 lambda axes: _accuracy(axes, rows),
             )
         )
@@ -77,12 +80,24 @@ def draw_all(story: Story) -> list[tuple[str, str, str]]:
 
 
 def _accuracy(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
-    points = [(row.round, row.accuracy) for row in rows if row.accuracy is not None]
-    x, y = zip(*points, strict=True)
-    axes.plot(x, y, color=COLOURS[0], linewidth=1.8, marker="o" if len(x) < 3 else None)
-    axes.annotate(
-        f"{y[-1]:.3f}", (x[-1], y[-1]), xytext=(4, 0), textcoords="offset points", va="center"
-    )
+    lines = {
+        "held-out": [(row.round, row.accuracy) for row in rows if row.accuracy is not None],
+        "on devices": [(r.round, r.device_score) for r in rows if r.device_score is not None],
+    }
+    for index, (name, points) in enumerate(lines.items()):
+        if points:
+            x, y = zip(*points, strict=True)
+            marker = "o" if len(x) < 3 else None
+            axes.plot(x, y, color=COLOURS[index], linewidth=1.8, marker=marker, label=name)
+            axes.annotate(
+                f"{y[-1]:.3f}",
+                (x[-1], y[-1]),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+            )
+    if all(lines.values()):
+        axes.legend(loc="lower right")
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("round")
     axes.set_ylabel("accuracy")

@@ -70,6 +70,7 @@ def _round(row: store.RoundRow, edges: list[store.EdgeRow]) -> RoundRow:
             for edge in edges
             if edge.round == row.round
         },
+        device_score=row.metrics.get("device_score"),
     )
 
 

@@ -23,6 +23,7 @@ class RoundRow:
         timing_ms: Duration of each step.
         edges: Shares by edge id.
         accuracy: Of the global model on the held-out set, where it was evaluated.
+        device_score: Of the model that the round began with, on the devices' new samples.
     """
 
     round: int
@@ -35,6 +36,7 @@ class RoundRow:
     loss: float | None = None
     timing_ms: dict[str, float] = field(default_factory=dict)
     edges: dict[str, EdgeShare] = field(default_factory=dict)
+    device_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,12 @@ class Story:
         return max((r.accuracy for r in self.rounds if r.accuracy is not None), default=None)
 
     @property
+    def device_score(self) -> float | None:
+        """Newest score by the devices."""
+        scored = [row.device_score for row in self.rounds if row.device_score is not None]
+        return scored[-1] if scored else None
+
+    @property
     def complete(self) -> bool:
         """Whether all rounds of the recipe were done."""
         return len(self.rounds) >= self.rounds_wanted
@@ -95,4 +103,9 @@ class Story:
 
     def record(self) -> dict[str, object]:
         """Return everything as plain JSON values."""
-        return {**asdict(self), "accuracy": self.accuracy, "best_accuracy": self.best_accuracy}
+        return {
+            **asdict(self),
+            "accuracy": self.accuracy,
+            "best_accuracy": self.best_accuracy,
+            "device_score": self.device_score,
+        }

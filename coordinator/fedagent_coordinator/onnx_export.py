@@ -1,0 +1,142 @@
+"""Models as ONNX files, built operator by operator: the only user of the onnx package.
+
+A graph takes ``x``, float32 [n, features], already scaled, and gives ``output``, what
+`Model.forward` gives: probabilities [n, classes], scores of an svm, or values [n, 1].
+Nothing of torch is needed to make one, and nothing of ours to run one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from fedagent_task.models import Weights, create
+from fedagent_task.shapes import POOL
+from fedagent_task.spec import MAX_GRAPH_BYTES, ModelSpec
+
+from .errors import ExportError
+
+OPSET = 17
+_IR = 8
+"""Version of the file's form that goes with the operators: runtimes of 2022 read both."""
+INPUT, OUTPUT = "x", "output"
+
+
+def to_onnx(spec: ModelSpec, weights: Weights) -> bytes:
+    """Return a model with its weights as an ONNX file.
+
+    Raises:
+        ExportError: There is no ONNX form of this kind of model.
+    """
+    tensors = [
+        numpy_helper.from_array(np.asarray(weights[name], np.float32), name)
+        for name in sorted(weights)
+    ]
+    return _file(spec, [], tensors)
+
+
+def to_graph(spec: ModelSpec) -> bytes:
+    """Return the model's graph alone: its weights are inputs, named as in the manifest.
+
+    Raises:
+        ExportError: There is no ONNX form of this kind, or it is no small graph.
+    """
+    inputs = [
+        helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.shape)
+        for tensor in create(spec).manifest().specs
+    ]
+    body = _file(spec, inputs, [])
+    if len(body) > MAX_GRAPH_BYTES:
+        raise ExportError(spec.kind, f"has a graph of {len(body)} bytes", "have fewer layers")
+    return body
+
+
+def _file(
+    spec: ModelSpec, inputs: "list[onnx.ValueInfoProto]", tensors: "list[onnx.TensorProto]"
+) -> bytes:
+    draft = _Draft(tensors)
+    build = _KINDS.get(spec.kind)
+    if build is None:
+        known = ", ".join(_KINDS)
+        raise ExportError(spec.kind, "has no ONNX form", f"ONNX knows {known}; take safetensors")
+    build(draft, spec)
+    x = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["n", spec.features])
+    output = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", None])
+    graph = helper.make_graph(draft.nodes, "fedagent", [x, *inputs], [output], draft.tensors)
+    opset = helper.make_opsetid("", OPSET)
+    model = helper.make_model(
+        graph, opset_imports=[opset], ir_version=_IR, producer_name="fedagent"
+    )
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+@dataclass
+class _Draft:
+    """A graph that is being drawn."""
+
+    tensors: "list[onnx.TensorProto]"
+    nodes: "list[onnx.NodeProto]" = field(default_factory=list)
+
+    def add(self, operator: str, *inputs: str, to: str = "", **settings: object) -> str:
+        """Add an operator; return the name of its output."""
+        name = to or f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [name], **settings))
+        return name
+
+    def dense(self, seen: str, name: str, to: str = "") -> str:
+        """Add ``seen · weightᵀ + bias``."""
+        return self.add("Gemm", seen, f"{name}weight", f"{name}bias", transB=1, to=to)
+
+
+def _softmax(draft: _Draft, _spec: ModelSpec) -> None:
+    draft.add("Softmax", draft.dense(INPUT, ""), axis=1, to=OUTPUT)
+
+
+def _logistic(draft: _Draft, _spec: ModelSpec) -> None:
+    # Of -z and z, so that neither probability is a difference of nearly equal numbers.
+    z = draft.dense(INPUT, "")
+    sides = [draft.add("Sigmoid", side) for side in (draft.add("Neg", z), z)]
+    draft.add("Concat", *sides, axis=1, to=OUTPUT)
+
+
+def _linear(draft: _Draft, _spec: ModelSpec) -> None:
+    draft.dense(INPUT, "", to=OUTPUT)
+
+
+def _svm(draft: _Draft, spec: ModelSpec) -> None:
+    if spec.outputs > 1:
+        _linear(draft, spec)
+        return
+    z = draft.dense(INPUT, "")
+    draft.add("Concat", draft.add("Neg", z), z, axis=1, to=OUTPUT)
+
+
+def _mlp(draft: _Draft, spec: ModelSpec, seen: str = INPUT) -> None:
+    depth = 1 + len(spec.widths)
+    for index in range(1, depth):
+        seen = draft.add("Relu", draft.dense(seen, f"dense{index}."))
+    draft.add("Softmax", draft.dense(seen, f"dense{depth}."), axis=1, to=OUTPUT)
+
+
+def _cnn(draft: _Draft, spec: ModelSpec) -> None:
+    rows, columns, channels = spec.picture
+    shape = np.array([-1, channels, rows, columns], np.int64)
+    draft.tensors.append(numpy_helper.from_array(shape, "image"))
+    seen = draft.add("Reshape", INPUT, "image")
+    for index in range(1, len(spec.plan.convolutions) + 1):
+        seen = draft.add("Conv", seen, f"conv{index}.weight", f"conv{index}.bias")
+        seen = draft.add("MaxPool", seen, kernel_shape=[POOL, POOL], strides=[POOL, POOL])
+        seen = draft.add("Relu", seen)
+    _mlp(draft, spec, draft.add("Flatten", seen, axis=1))
+
+
+_KINDS: Mapping[str, Callable[[_Draft, ModelSpec], None]] = {
+    "softmax": _softmax,
+    "logistic": _logistic,
+    "linear": _linear,
+    "svm": _svm,
+    "mlp": _mlp,
+    "cnn": _cnn,
+}

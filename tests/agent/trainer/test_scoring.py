@@ -1,0 +1,166 @@
+"""Scores of a base model on new samples: before they are learnt from, with either engine."""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from fedagent_agent import evaluation
+from fedagent_agent.evaluation import MOST_SAMPLES, Scorer
+from fedagent_agent.trainer_wire import Open, Opened, Refused, Train, Trained
+from fedagent_agent.training import Trainer
+from fedagent_coordinator.onnx_export import to_graph
+from fedagent_protocol.tensors import decode_tensors, encode_tensors
+from fedagent_task.errors import TaskFormatError
+from fedagent_task.models import create
+from fedagent_task.recipe import task_bytes
+from fedagent_task.spec import DataSpec, LearnerSpec, ModelSpec, TaskSpec
+
+MLP = ModelSpec(kind="mlp", features=64, hidden=(16,), classes=10)
+CNN = ModelSpec(kind="cnn", layout="fashion", features=17 * 18, image=(17, 18, 1), classes=3)
+DIGITS = DataSpec(dtype="uint8", scale=1 / 16)
+
+
+def _scorer(spec: ModelSpec, *, graph: bool = False, on_device: bool = True) -> Scorer:
+    task = TaskSpec(model=spec, on_device=on_device, onnx=to_graph(spec) if graph else b"")
+    return Scorer(task, create(spec))
+
+
+def test_a_classifiers_score_is_its_accuracy_over_all_arrivals() -> None:
+    model, rng = create(MLP), np.random.default_rng(0)
+    weights = model.init(0)
+    x = rng.normal(size=(30, 64)).astype(np.float32)
+    y = model.predict(weights, x).copy()
+    y[:6] = (y[:6] + 1) % 10
+    scorer = _scorer(MLP)
+    scorer.begin(weights)
+    assert (scorer.score, scorer.count) == (0.0, 0)
+    for part in (slice(0, 10), slice(10, 10), slice(10, 30)):
+        scorer.look(x[part], y[part])
+    assert scorer.count == 30
+    assert scorer.score == pytest.approx(0.8)
+    scorer.begin(weights)
+    assert scorer.count == 0
+
+
+def test_a_regressions_score_falls_with_its_error_and_stays_in_range() -> None:
+    spec = ModelSpec(kind="linear", features=2)
+    scorer = _scorer(spec)
+    weights = {"weight": np.zeros((1, 2), np.float32), "bias": np.zeros(1, np.float32)}
+    for y, score in (([0.0, 0.0], 1.0), ([3.0, -3.0], 0.25), ([1e200, 1e200], 0.0)):
+        scorer.begin(weights)
+        with np.errstate(over="ignore"):
+            scorer.look(np.zeros((2, 2), np.float32), np.array(y))
+        assert scorer.score == pytest.approx(score)
+        assert math.isfinite(scorer.score)
+
+
+def test_a_flood_of_samples_is_scored_in_part() -> None:
+    scorer = _scorer(MLP)
+    scorer.begin(create(MLP).init(0))
+    scorer.look(np.zeros((5 * MOST_SAMPLES, 64), np.float32), np.zeros(5 * MOST_SAMPLES))
+    assert scorer.count == MOST_SAMPLES
+
+
+def test_who_is_not_asked_scores_nothing() -> None:
+    scorer = _scorer(MLP, on_device=False)
+    scorer.begin(create(MLP).init(0))
+    scorer.look(np.zeros((5, 64), np.float32), np.zeros(5))
+    assert scorer.count == 0
+
+
+@settings(max_examples=10, deadline=None)
+@given(spec=st.sampled_from([MLP, CNN]), seed=st.integers(0, 2**31), count=st.integers(1, 40))
+def test_onnxruntime_scores_as_numpy_does(spec: ModelSpec, seed: int, count: int) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    from fedagent_agent.onnx_session import OnnxSession
+
+    model, rng = create(spec), np.random.default_rng(seed)
+    weights = model.init(seed)
+    x = rng.normal(size=(count, spec.features)).astype(np.float32)
+    session = OnnxSession(to_graph(spec), frozenset(weights))
+    np.testing.assert_allclose(session.forward(weights, x), model.forward(weights, x), atol=1e-5)
+
+
+def test_the_graph_of_the_task_is_used_where_there_is_a_runtime(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    weights, x = create(CNN).init(0), np.ones((4, CNN.features), np.float32)
+    y = create(CNN).predict(weights, x)
+    for there in (True, False):
+        if not there:
+            monkeypatch.setattr(evaluation, "find_spec", lambda _name: None)
+        else:
+            monkeypatch.delitem(sys.modules, "fedagent_agent.onnx_session", raising=False)
+        scorer = _scorer(CNN, graph=True)
+        assert ("fedagent_agent.onnx_session" in sys.modules) or not there
+        scorer.begin(weights)
+        scorer.look(x, y)
+        assert (scorer.score, scorer.count) == (1.0, 4)
+
+
+@pytest.mark.parametrize("graph", [b"no graph", b"\x08\x08", to_graph(MLP)])
+def test_a_graph_of_something_else_is_refused_by_key(graph: bytes) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    with pytest.raises(TaskFormatError) as caught:
+        Scorer(TaskSpec(model=CNN, on_device=True, onnx=graph), create(CNN))
+    assert caught.value.key == "onnx"
+    body = task_bytes(TaskSpec(model=MLP, on_device=True, onnx=b"no graph", data=DIGITS))
+    reply = Trainer(lambda _job, _wait: False).open(Open(job=1, task=body, stream="digits", seed=0))
+    assert isinstance(reply, Refused)
+    assert reply.key == "onnx"
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_the_trainer_scores_the_base_before_it_learns(tmp_path: Path, graph: bool) -> None:
+    if graph:
+        pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    model = create(MLP)
+    task = TaskSpec(
+        model=MLP,
+        data=DIGITS,
+        learner=LearnerSpec(rate=0.3, batch=50, buffer=1000),
+        on_device=True,
+        onnx=to_graph(MLP) if graph else b"",
+    )
+    trainer = Trainer(lambda _job, _wait: False)
+    opened = trainer.open(
+        Open(job=1, task=task_bytes(task), stream="digits:rate=100000,start=500", seed=3)
+    )
+    assert isinstance(opened, Opened)
+    base, out = tmp_path / "base", tmp_path / "update"
+    weights = model.init(0)
+    scores = []
+    for job in (2, 3):
+        base.write_bytes(encode_tensors(weights))
+        result = trainer.train(Train(job=job, model=str(base), out=str(out), iterations=10))
+        assert isinstance(result, Trained)
+        assert 0 < result.score_n <= MOST_SAMPLES
+        assert result.score_n <= result.arrivals
+        scores.append(result.score)
+        delta = decode_tensors(out.read_bytes(), model.manifest())
+        weights = {n: t + delta[n].astype(np.float32) for n, t in weights.items()}
+    # Ten classes: the first model guesses, the second has learnt.
+    assert scores[0] < 0.35
+    assert scores[1] > 0.8
+    trainer.close()
+
+
+def test_a_task_without_scores_is_as_it_was(tmp_path: Path) -> None:
+    task = TaskSpec(model=MLP, data=DIGITS)
+    assert task_bytes(task) == task_bytes(structs.replace(task, onnx=b"", on_device=False))
+    trainer = Trainer(lambda _job, _wait: False)
+    trainer.open(Open(job=1, task=task_bytes(task), stream="digits", seed=3))
+    (tmp_path / "base").write_bytes(encode_tensors(create(MLP).init(0)))
+    result = trainer.train(
+        Train(job=2, model=str(tmp_path / "base"), out=str(tmp_path / "out"), iterations=1)
+    )
+    assert isinstance(result, Trained)
+    assert (result.score, result.score_n) == (0.0, 0)
+    trainer.close()

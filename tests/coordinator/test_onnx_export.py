@@ -1,0 +1,91 @@
+"""ONNX files: valid, and the same numbers as numpy's forward."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from fedagent_coordinator import runs
+from fedagent_coordinator.errors import ExportError
+from fedagent_coordinator.onnx_export import OPSET, to_graph, to_onnx
+from fedagent_task.models import create
+from fedagent_task.recipe import parse_recipe, parse_task, task_bytes
+from fedagent_task.spec import ModelSpec
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+SPECS = [
+    ModelSpec(kind="softmax", features=7, classes=4),
+    ModelSpec(kind="logistic", features=7),
+    ModelSpec(kind="linear", features=7),
+    ModelSpec(kind="mlp", features=7, hidden=(9, 5), classes=3),
+    ModelSpec(kind="cnn", layout="fashion", features=17 * 18 * 2, image=(17, 18, 2), classes=3),
+    ModelSpec(kind="cnn", layout="cifar", features=16 * 16, image=(16, 16, 1), classes=3),
+]
+RECIPE = """
+name = "scored"
+model = { kind = "mlp", features = 64, hidden = [12], classes = 10 }
+rounds = { count = 3, deadline_s = 1.0 }
+budget = { per_edge = 4.0 }
+"""
+
+
+@settings(max_examples=30, deadline=None)
+@given(spec=st.sampled_from(SPECS), seed=st.integers(0, 2**31), count=st.integers(1, 20))
+def test_a_file_gives_what_forward_gives(spec: ModelSpec, seed: int, count: int) -> None:
+    model, rng = create(spec), np.random.default_rng(seed)
+    weights = model.init(seed)
+    x = rng.normal(size=(count, spec.features)).astype(np.float32)
+    body = to_onnx(spec, weights)
+    session = runtime.InferenceSession(body, providers=["CPUExecutionProvider"])
+    (output,) = session.run(None, {"x": x})
+    expected = model.forward(weights, x)
+    assert output.shape == expected.shape
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.kind}{spec.layout}")
+def test_graph_and_file_are_valid_and_always_the_same_bytes(spec: ModelSpec) -> None:
+    weights = create(spec).init(0)
+    for body in (to_graph(spec), to_onnx(spec, weights)):
+        model = onnx.load_from_string(body)
+        onnx.checker.check_model(model, full_check=True)
+        assert [item.version for item in model.opset_import] == [OPSET]
+    assert to_graph(spec) == to_graph(spec)
+    assert len(to_graph(spec)) < 2048
+    graph = onnx.load_from_string(to_graph(spec)).graph
+    assert {item.name for item in graph.input} == {"x", *weights}
+
+
+def test_two_classes_share_one_output_of_an_svm() -> None:
+    weights = create(SPECS[1]).init(3)
+    svm = structs.replace(SPECS[1], kind="svm")
+    session = runtime.InferenceSession(to_onnx(svm, weights), providers=["CPUExecutionProvider"])
+    x = np.eye(7, dtype=np.float32)
+    (output,) = session.run(None, {"x": x})
+    z = x @ weights["weight"].T + weights["bias"]
+    np.testing.assert_allclose(output, np.hstack([-z, z]), atol=1e-6)
+
+
+def test_a_kind_without_a_form_is_one_error() -> None:
+    with pytest.raises(ExportError, match=r"a mf model has no ONNX form; .* take safetensors"):
+        to_onnx(structs.replace(SPECS[0], kind="mf"), create(SPECS[0]).init(0))
+
+
+def test_the_task_carries_a_graph_only_where_devices_score_a_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = parse_recipe(RECIPE)
+    assert runs.task_body(plain) == task_bytes(plain)
+    scored = parse_recipe(RECIPE, ["evaluation.on_device=true"])
+    task = parse_task(runs.task_body(scored))
+    assert task.on_device
+    assert task.onnx == to_graph(scored.model)
+    convex = ["evaluation.on_device=true", "model.kind=softmax", "model.hidden=[]"]
+    task = parse_task(runs.task_body(parse_recipe(RECIPE, convex)))
+    assert (task.on_device, task.onnx) == (True, b"")
+    monkeypatch.setattr(runs, "find_spec", lambda _name: None)
+    task = parse_task(runs.task_body(scored))
+    assert (task.on_device, task.onnx) == (True, b"")
