@@ -46,14 +46,7 @@ class Scorer:
         self._base: Weights = {}
         self._sum = 0.0
         self._count = 0
-        self._session: OnnxSession | None = None
-        if task.on_device and task.onnx and find_spec("onnxruntime") is not None:
-            from .onnx_session import OnnxSession  # noqa: PLC0415 - 25 MB, only where wanted
-
-            names = frozenset(spec.name for spec in model.manifest().specs)
-            self._session = OnnxSession(task.onnx, names)
-        elif task.on_device and task.onnx:
-            _log.info("scoring in numpy; with onnxruntime (fedagent[onnx]) it takes a tenth")
+        self._session = _session_of(task, model)
 
     def begin(self, base: Weights) -> None:
         """Take the model of a new order; what was scored before is forgotten."""
@@ -100,3 +93,15 @@ def _right(output: Doubles, y: Labels) -> int:
 def _losses(output: Doubles, y: Labels) -> Doubles:
     """Return the squared error of each sample."""
     return np.square(output[:, 0] - y)
+
+
+def _session_of(task: TaskSpec, model: Model) -> "OnnxSession | None":
+    """Return what runs the task's graph, None where numpy is to score."""
+    if not (task.on_device and task.onnx):
+        return None
+    if find_spec("onnxruntime") is None:
+        _log.info("scoring in numpy; with onnxruntime (fedagent[onnx]) it takes a tenth")
+        return None
+    from .onnx_session import OnnxSession  # noqa: PLC0415 - 25 MB, only where wanted
+
+    return OnnxSession(task.onnx, frozenset(spec.name for spec in model.manifest().specs))
