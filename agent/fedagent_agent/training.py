@@ -1,7 +1,6 @@
 """What the trainer process does with its requests: one task, one stream, one learner."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
+from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.features import fitting, scaled
 from fedagent_task.models import Model
@@ -20,12 +18,13 @@ from fedagent_task.spec import ModelSpec, TaskSpec
 
 from .arrival_steps import LoadMeter, parts
 from .evaluation import Scorer
-from .learners import NO_TRAINING, Learner, Tensors, instead_of
+from .learners import NO_TRAINING, Learner, instead_of
 from .learners import create as create_learner
 from .streams.base import Samples, Stream, StreamSchema
 from .streams.open import create as create_stream
 from .streams.spec import StreamError, parse_stream
 from .trainer_wire import Failed, Open, Opened, Refused, Reply, Train, Trained
+from .update_files import FailedTrainingError, checked_norm, read_model, write_update
 
 POLL_S = 0.01
 """How often a training asks whether to give up, at most."""
@@ -36,15 +35,6 @@ _SPARSE_KINDS = ("linear", "logistic", "softmax", "svm")
 
 Cancelled = Callable[[int, float], bool]
 """Tells whether a job was cancelled, after waiting for at most so many seconds."""
-
-
-class _FailedTraining(Exception):  # noqa: N818 - a way out of a training, not a defect
-    """A training that gives no update; becomes `Failed`."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +82,7 @@ class Trainer:
         self._cancelled = cancelled
         self._work: _Work | None = None
         self._unfit = 0
+        self._slip_s = 0.0
 
     def open(self, request: Open) -> Reply:
         """Open the stream for the task, or say what does not fit."""
@@ -101,7 +92,10 @@ class Trainer:
             schema = work.stream.open(time.monotonic())
         except (TaskFormatError, StreamError) as error:
             return Refused(job=request.job, key=error.key, detail=str(error)[:1000])
-        except MemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
+            self.close()
             return Failed(job=request.job, reason="memory", detail=_NO_MEMORY)
         misfit = None if work.idle else misfit_of(schema, work.task)
         if misfit is not None:
@@ -121,14 +115,16 @@ class Trainer:
             return Failed(job=request.job, reason="not_open", detail="no stream is open")
         try:
             return self._train(request, self._work)
-        except _FailedTraining as failed:
+        except FailedTrainingError as failed:
             return Failed(
                 job=request.job,
                 reason=failed.reason,
                 detail=failed.detail,
                 offset=self._work.stream.offset,
             )
-        except MemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
             offset = self._work.stream.offset
             return Failed(job=request.job, reason="memory", detail=_NO_MEMORY, offset=offset)
 
@@ -142,19 +138,25 @@ class Trainer:
         began = time.monotonic()
         learner = work.learner
         if not work.idle:
-            base = _read_model(Path(request.model), work.model.manifest())
+            base = read_model(Path(request.model), work.model.manifest())
             learner.begin(base)
             work.scorer.begin(base)
-        meter = LoadMeter(request.load_limit_s, wall=time.monotonic, processor=time.process_time)
+        meter = LoadMeter(
+            request.load_limit_s,
+            wall=time.monotonic,
+            processor=time.process_time,
+            slip_s=self._slip_s,
+        )
         # Overflow is found by the checks of samples and update; a warning says no more.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             tally = self._learn(request, work, meter, began)
             if self._cancelled(request.job, work.slow_s):
-                raise _FailedTraining("cancelled")
+                raise FailedTrainingError("cancelled")
             update = learner.update()
-            norm = _checked_norm(update, work.task.limits.norm)
+            norm = checked_norm(update, work.task.limits.norm)
+        self._slip_s = meter.slip_s
         body = encode_tensors(update)
-        _write(Path(request.out), body)
+        write_update(Path(request.out), body)
         return Trained(
             job=request.job,
             digest=digest_of(body),
@@ -188,7 +190,7 @@ class Trainer:
             if tally.limited and work.task.learner.step_s > 0:
                 break  # what is still to come waits in the stream for the next round
         if meter.iterations == 0:
-            raise _FailedTraining("no_data", "nothing has arrived on the stream yet")
+            raise FailedTrainingError("no_data", "nothing has arrived on the stream yet")
         return tally
 
     def _arrivals(self, job: int, work: _Work, began: float) -> Iterator[Samples]:
@@ -201,7 +203,7 @@ class Trainer:
         for step in range(steps):
             wait = max(0.0, began + step * step_s - time.monotonic())
             if self._cancelled(job, wait):
-                raise _FailedTraining("cancelled")
+                raise FailedTrainingError("cancelled")
             yield _take(work.stream)
 
     def _absorb(self, work: _Work, samples: Samples) -> None:
@@ -243,14 +245,22 @@ class Trainer:
             if now - polled >= POLL_S:
                 polled = now
                 if self._cancelled(request.job, 0.0):
-                    raise _FailedTraining("cancelled")
+                    raise FailedTrainingError("cancelled")
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Tell whether an error means that memory ran out; torch says so by a `RuntimeError`."""
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error).lower()
+    return "allocate memory" in text or "out of memory" in text
 
 
 def _take(stream: Stream) -> Samples:
     try:
         return stream.take(time.monotonic())
     except StreamError as error:
-        raise _FailedTraining("stream", str(error)[:1000]) from error
+        raise FailedTrainingError("stream", str(error)[:1000]) from error
 
 
 def _prepare(request: Open) -> _Work:
@@ -288,48 +298,3 @@ def _labels_misfit(labels: tuple[int, ...] | None, model: ModelSpec) -> tuple[st
     wrong = labels[0] if labels[0] < 0 else labels[-1]
     key = "model.kind" if model.kind == "logistic" else "model.classes"
     return key, f"task has the classes 0 to {classes - 1}, the stream has {wrong}"
-
-
-def _read_model(path: Path, manifest: Manifest) -> Tensors:
-    try:
-        tensors = decode_tensors(path.read_bytes(), manifest)
-    except OSError as error:
-        raise _FailedTraining("model", error.strerror or "cannot be read") from error
-    except ProtocolError as error:
-        raise _FailedTraining("model", str(error)[:1000]) from error
-    model = {name: tensor.astype(np.float32, copy=False) for name, tensor in tensors.items()}
-    if not all(np.isfinite(tensor).all() for tensor in model.values()):
-        raise _FailedTraining("model", "the base model is not finite")
-    return model
-
-
-def _checked_norm(update: Tensors, limit: float) -> float:
-    """Return the L2 norm; what the edge would reject is not sent."""
-    square = sum(float(np.vdot(tensor, tensor)) for tensor in update.values())
-    norm = math.sqrt(square) if square >= 0 else math.nan
-    if not math.isfinite(norm):
-        raise _FailedTraining("diverged", "the update is not finite; lower learner.rate")
-    if 0 < limit < norm:
-        raise _FailedTraining(
-            "norm", f"norm {norm:.4g} is over limits.norm = {limit:g}; lower learner.rate"
-        )
-    return norm
-
-
-def _write(path: Path, body: bytes) -> None:
-    """Write the whole file durably, or none."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise _FailedTraining("disk", error.strerror or "cannot be written") from error

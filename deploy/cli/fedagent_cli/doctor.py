@@ -74,7 +74,7 @@ def _care(config: Path | None) -> "CareSettings":
 def line(finding: "Finding") -> str:
     """Return a finding as one line."""
     mend = f"  ->  {finding.mend}" if finding.mend else ""
-    return f"{MARKS[finding.level]}  {finding.check:<10}  {finding.text}{mend}"
+    return f"{MARKS[finding.level]}  {finding.check:<11}  {finding.text}{mend}"
 
 
 def exit_code(findings: "list[Finding]") -> int:

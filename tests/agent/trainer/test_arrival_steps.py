@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.arrival_steps import BLOCK_S, LoadMeter, parts
+from fedagent_agent.arrival_steps import BLOCK_S, MARGIN, LoadMeter, parts
 from fedagent_agent.learners import create as create_learner
 from fedagent_agent.learners import learner_names
 from fedagent_agent.trainer_wire import Failed, Open, Opened, Reply, Train, Trained
@@ -74,8 +74,24 @@ def test_blocks_keep_the_limit_for_any_speed(
     one = each_s * max(1.0, processor)
     assert meter.iterations == done >= 1
     assert meter.spent_s == pytest.approx(done * one)
-    assert meter.spent_s <= max(limit_s, one) + 1e-9
-    assert done == wanted or limit_s - meter.spent_s <= max(one, BLOCK_S) + 1e-9
+    most = (1 - MARGIN) * limit_s
+    assert meter.spent_s <= max(most, one) + 1e-9
+    assert done == wanted or most - meter.spent_s <= max(one, BLOCK_S) + 1e-9
+
+
+def test_time_is_kept_back_where_blocks_are_interrupted() -> None:
+    def last_spent(interruption_s: float) -> float:
+        clock = Clock()
+        meter = clock.meter(0.2)
+        while block := meter.block(1_000_000):
+            late = interruption_s if meter.iterations and meter.spent_s < 0.05 else 0.0
+            clock.work(meter, block * 1e-4 + late)
+            meter.did(block)
+        return meter.spent_s
+
+    assert last_spent(0.0) == pytest.approx(0.19, abs=0.003)
+    # An interruption nearly as long as those in the beginning would still fit.
+    assert last_spent(0.03) == pytest.approx(0.19 - 0.03 * 0.87, abs=0.004)
 
 
 def test_the_slower_of_both_clocks_counts() -> None:
@@ -230,16 +246,19 @@ def _spin() -> None:
 def test_the_load_limit_holds_also_beside_others(tmp_path: Path, beside: int) -> None:
     trainer = _opened("learner.steps=4")
     with _busy(beside):
-        for limit_s in (0.1, 0.3):
-            began = time.process_time()
-            reply = _trained(_train(trainer, tmp_path, 1_000_000, limit_s))
-            used = time.process_time() - began
-            assert reply.limited
-            # Beyond it: one look at the clocks too late, and what others take meanwhile.
-            assert 0.5 * limit_s < reply.train_s < limit_s + (0.15 if beside else 0.05)
-            assert used < limit_s + 0.1
-            # An iteration takes milliseconds: nothing but the limit has ended it so soon.
-            assert 1 <= reply.iterations * reply.steps < 100_000
+        for limit_s in (0.1, 0.2):
+            spent = []
+            for _ in range(5):
+                began = time.process_time()
+                reply = _trained(_train(trainer, tmp_path, 1_000_000, limit_s))
+                assert reply.limited
+                # Whoever else is busy, this process has not computed for longer.
+                assert time.process_time() - began < limit_s + 0.05
+                # Nothing but the limit has ended a million iterations of milliseconds so soon.
+                assert 1 <= reply.iterations * reply.steps < 100_000
+                spent.append(reply.train_s)
+            # One round may be interrupted at its very end; it is not the rule.
+            assert 0.2 * limit_s < np.median(spent) <= limit_s
 
 
 def test_an_update_under_the_limit_is_sent_and_moves_the_model(tmp_path: Path) -> None:

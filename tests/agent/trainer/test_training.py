@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_agent.trainer_wire import Failed, Open, Opened, Refused, Reply, Train, Trained
-from fedagent_agent.training import Trainer
+from fedagent_agent.training import Trainer, lacks_memory
 from fedagent_protocol.tensors import decode_tensors, digest_of, encode_tensors
 from fedagent_task.models import create
 from fedagent_task.recipe import parse_recipe, task_bytes
@@ -170,6 +170,19 @@ def test_the_learner_none_takes_any_stream_and_needs_no_model(tmp_path: Path) ->
     replies = [_train(trainer, tmp_path, tmp_path / "none") for _ in range(2)]
     assert all(isinstance(reply, Trained) for reply in replies)
     assert len({reply.digest for reply in replies if isinstance(reply, Trained)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you"), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)
+def test_what_a_lack_of_memory_looks_like(error: Exception, lacks: bool) -> None:
+    assert lacks_memory(error) == lacks
 
 
 def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
