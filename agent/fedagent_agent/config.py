@@ -127,7 +127,10 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Return the bound of a training's memory in bytes; 0 for none."""
         if self.memory_limit is not None:
             return self.memory_limit << 20
-        return int(_HALF * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        try:
+            return int(_HALF * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        except (ValueError, OSError):
+            return 0  # the system does not tell
 
 
 def load(text: str | None, environment: Mapping[str, str] = os.environ) -> AgentConfig:

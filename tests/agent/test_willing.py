@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,6 +121,19 @@ def test_this_machine_answers_whatever_it_has() -> None:
     sample = MachineProbe().sample(slow=True)
     assert sample.memory_bytes > 0
     assert sample.temperature_c is None or 0 < sample.temperature_c < 150
+
+
+def test_a_system_that_keeps_its_processes_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Android: /proc/stat and the table of processes cannot be read, /proc/meminfo can."""
+    (tmp_path / "meminfo").write_text(Path("/proc/meminfo").read_text())
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    context = Context(MachineProbe(tmp_path / "sys"))
+    readings = [context.read(now) for now in (0.0, 10.0)]
+    assert all(0 < one.compute <= MachineProbe().cores() and one.willing for one in readings)
+    load = next(one for one in context.verdicts(20.0) if one.rule == "load")
+    assert (load.text, load.objects) == ("not known", False)
 
 
 # --------------------------------------------------------------------- the rules
