@@ -1,7 +1,7 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
 Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, beliefs, learning,
-decisions, adaptive, scale, papers, seeds. All of them without a name;
+decisions, adaptive, scale, papers, onnx, seeds. All of them without a name;
 figures are medians, and what is compared is measured in one run.
 """
 
@@ -18,6 +18,7 @@ from . import (
     gda,
     learning,
     memory,
+    onnx,
     papers,
     rbcs,
     rounds,
@@ -43,6 +44,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "adaptive": adaptive.rows,
     "scale": scale.rows,
     "papers": papers.rows,
+    "onnx": onnx.rows,
     "seeds": lambda: iter([demo.seeds(10)]),
 }
 
