@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from fedagent_task.models import create
+from fedagent_task.models import Mlp, create
 from fedagent_task.spec import ModelSpec
 from fedagent_testbed.local import LocalField
 
@@ -42,13 +42,14 @@ def rows() -> Iterator[dict[str, object]]:
 
 
 def _scoring() -> dict[str, object]:
-    from fedagent_agent.onnx_session import OnnxSession
     from fedagent_coordinator.onnx_export import to_graph
+    from fedagent_task.onnx_session import OnnxSession
 
     model = create(SPEC)
+    assert isinstance(model, Mlp)
     weights = model.init(0)
     x = np.random.default_rng(0).normal(size=(SAMPLES, SPEC.features)).astype(np.float32)
-    session = OnnxSession(to_graph(SPEC), frozenset(weights))
+    session = OnnxSession(to_graph(SPEC), model)
     by_graph, by_numpy = session.forward(weights, x), model.forward(weights, x)
     ms, cpu_ms = _median_ms(lambda: session.forward(weights, x))
     return {

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedagent_task.models import Doubles, Inputs, Labels, Model, Weights
+from fedagent_task.models import Doubles, Inputs, Labels, Mlp, Model, Weights
 from fedagent_task.samples import Csr
 from fedagent_task.spec import TaskSpec
 
 if TYPE_CHECKING:
-    from .onnx_session import OnnxSession
+    from fedagent_task.onnx_session import OnnxSession
 
 MOST_SAMPLES = 1000
 """Samples of one arrival that are scored; of more, that many spread evenly over them."""
@@ -97,11 +97,11 @@ def _losses(output: Doubles, y: Labels) -> Doubles:
 
 def _session_of(task: TaskSpec, model: Model) -> "OnnxSession | None":
     """Return what runs the task's graph, None where numpy is to score."""
-    if not (task.on_device and task.onnx):
+    if not (task.on_device and task.onnx and isinstance(model, Mlp)):
         return None
     if find_spec("onnxruntime") is None:
         _log.info("scoring in numpy; with onnxruntime (fedagent[onnx]) it takes a tenth")
         return None
-    from .onnx_session import OnnxSession  # noqa: PLC0415 - 25 MB, only where wanted
+    from fedagent_task.onnx_session import OnnxSession  # noqa: PLC0415 - takes 25 MB
 
-    return OnnxSession(task.onnx, frozenset(spec.name for spec in model.manifest().specs))
+    return OnnxSession(task.onnx, model)

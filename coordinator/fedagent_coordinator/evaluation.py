@@ -1,6 +1,8 @@
 """Judging the global model on held-out data that the coordinator has itself."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,8 +10,12 @@ from fedagent_protocol.tensors import Buffer, decode_tensors
 from fedagent_task import models
 from fedagent_task.features import expect_fit, scaled
 from fedagent_task.metrics import Evaluation, evaluate
+from fedagent_task.models.base import densed
 from fedagent_task.readers import Dataset, load
 from fedagent_task.spec import Recipe
+
+if TYPE_CHECKING:
+    from fedagent_task.onnx_session import OnnxSession
 
 NONE = "none"
 
@@ -48,4 +54,27 @@ def held_out(recipe: Recipe) -> HeldOut | None:
     dataset: Dataset = load(name, features=recipe.model.features)
     x = scaled(dataset.x, recipe.data)
     expect_fit(name, x, dataset.y, recipe.model)
-    return HeldOut(models.create(recipe.model), x, dataset.y)
+    return HeldOut(_quick(models.create(recipe.model)), x, dataset.y)
+
+
+@dataclass(frozen=True)
+class _QuickCnn(models.Cnn):
+    """A convolutional network that is scored ten times as fast, with the same result."""
+
+    session: "OnnxSession"
+
+    def forward(self, weights: models.Weights, x: models.Inputs) -> models.Doubles:
+        """Return the probability of each class, float64 [n, classes]."""
+        return self.session.forward(weights, densed(x))
+
+
+def _quick(model: models.Model) -> models.Model:
+    """Return the model, with a faster forward where it is worth it and can be had."""
+    packages = ("onnx", "onnxruntime")
+    if not isinstance(model, models.Cnn) or not all(find_spec(name) for name in packages):
+        return model
+    from fedagent_task.onnx_session import OnnxSession  # noqa: PLC0415 - optional packages
+
+    from .onnx_export import to_graph  # noqa: PLC0415
+
+    return _QuickCnn(model.spec, OnnxSession(to_graph(model.spec), model))

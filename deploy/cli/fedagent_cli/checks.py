@@ -246,7 +246,10 @@ def all_checks(folder: Path, care: CareSettings | None = None) -> list[Callable[
         lambda: package("amqtt", "the embedded broker", "pip install 'fedagent[edge]'"),
         lambda: package("matplotlib", "plots in reports", "pip install 'fedagent[report]'"),
         lambda: package(
-            "torch", "deep models, in a later version", "pip install 'fedagent[torch]'"
+            "torch", "convolutional networks learnt faster", "pip install 'fedagent[torch]'"
+        ),
+        lambda: package(
+            "onnxruntime", "neural networks scored faster", "pip install 'fedagent[onnx]'"
         ),
         lambda: package("numba", "faster kernels, in a later version", "pip install numba"),
     ]

@@ -17,7 +17,7 @@ from fedagent_agent.training import Trainer
 from fedagent_coordinator.onnx_export import to_graph
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.models import create
+from fedagent_task.models import Mlp, create
 from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import DataSpec, LearnerSpec, ModelSpec, TaskSpec
 
@@ -75,15 +75,17 @@ def test_who_is_not_asked_scores_nothing() -> None:
 
 
 @settings(max_examples=10, deadline=None)
-@given(spec=st.sampled_from([MLP, CNN]), seed=st.integers(0, 2**31), count=st.integers(1, 40))
+@given(spec=st.sampled_from([MLP, CNN]), seed=st.integers(0, 2**31), count=st.integers(1, 150))
 def test_onnxruntime_scores_as_numpy_does(spec: ModelSpec, seed: int, count: int) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    from fedagent_agent.onnx_session import OnnxSession
+    from fedagent_task.onnx_session import OnnxSession
 
     model, rng = create(spec), np.random.default_rng(seed)
     weights = model.init(seed)
     x = rng.normal(size=(count, spec.features)).astype(np.float32)
-    session = OnnxSession(to_graph(spec), frozenset(weights))
+    assert isinstance(model, Mlp)
+    session = OnnxSession(to_graph(spec), model)
+    assert session.forward(weights, x[:0]).shape == (0, spec.classes)
     np.testing.assert_allclose(session.forward(weights, x), model.forward(weights, x), atol=1e-5)
 
 
@@ -97,9 +99,9 @@ def test_the_graph_of_the_task_is_used_where_there_is_a_runtime(
         if not there:
             monkeypatch.setattr(evaluation, "find_spec", lambda _name: None)
         else:
-            monkeypatch.delitem(sys.modules, "fedagent_agent.onnx_session", raising=False)
+            monkeypatch.delitem(sys.modules, "fedagent_task.onnx_session", raising=False)
         scorer = _scorer(CNN, graph=True)
-        assert ("fedagent_agent.onnx_session" in sys.modules) or not there
+        assert ("fedagent_task.onnx_session" in sys.modules) or not there
         scorer.begin(weights)
         scorer.look(x, y)
         assert (scorer.score, scorer.count) == (1.0, 4)

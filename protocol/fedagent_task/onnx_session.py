@@ -1,15 +1,15 @@
-"""Scoring by an ONNX graph from the task: the only user of onnxruntime.
+"""Scoring by an ONNX graph without weights: the only user of onnxruntime.
 
-The graph has no weights; they come from the safetensors model that an order names and
-enter as inputs (ADR 7). Only the trainer process imports this module.
+The weights come from a safetensors model and enter as inputs (ADR 7). On a device only
+the trainer process imports this module.
 """
 
 import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from fedagent_task.errors import TaskFormatError
-from fedagent_task.models import Doubles, Floats, Weights
+from .errors import TaskFormatError
+from .models import Doubles, Floats, Mlp, Weights
 
 _INPUT = "x"
 _REFUSED = (
@@ -29,13 +29,15 @@ class OnnxSession:
 
     Args:
         graph: The task's ONNX bytes.
-        names: The tensors of the model, which must be exactly the graph's inputs.
+        model: The same network in numpy; its tensors must be exactly the graph's inputs.
 
     Raises:
         TaskFormatError: The bytes are no graph of this model.
     """
 
-    def __init__(self, graph: bytes, names: frozenset[str]) -> None:
+    def __init__(self, graph: bytes, model: Mlp) -> None:
+        self._part = model.part
+        self._outputs = model.spec.outputs
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = _QUIET
@@ -47,6 +49,7 @@ class OnnxSession:
             )
         except _REFUSED as error:
             raise TaskFormatError("onnx", "the bytes are no graph that runs here") from error
+        names = {spec.name for spec in model.manifest().specs}
         inputs = {item.name for item in self._session.get_inputs()}
         if inputs != names | {_INPUT} or len(self._session.get_outputs()) != 1:
             raise TaskFormatError("onnx", "the graph's inputs are not the model's tensors")
@@ -54,6 +57,10 @@ class OnnxSession:
     def forward(self, weights: Weights, x: Floats) -> Doubles:
         """Return what `Model.forward` gives: float64 [n, outputs]."""
         feeds = {name: np.asarray(tensor, np.float32) for name, tensor in weights.items()}
-        feeds[_INPUT] = np.ascontiguousarray(x, np.float32)
-        (output,) = self._session.run(None, feeds)
-        return np.asarray(output, np.float64)
+        output = np.empty((len(x), self._outputs))
+        # A convolution's outputs are many times the size of its samples: a part at a time.
+        for start in range(0, len(x), self._part):
+            stop = start + self._part
+            feeds[_INPUT] = np.ascontiguousarray(x[start:stop], np.float32)
+            (output[start:stop],) = self._session.run(None, feeds)
+        return output
