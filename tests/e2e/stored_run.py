@@ -71,7 +71,7 @@ def result(reserved: Reserve) -> Settle:
 
 def write_run(folder: Path, *, rounds: int = 3, end: bool = True) -> str:
     """Write a run and its last model; return its id."""
-    tensors = {"weight": np.ones((64, 10), dtype=np.float32), "bias": np.zeros(10, np.float32)}
+    tensors = {"weight": np.ones((10, 64), dtype=np.float32), "bias": np.zeros(10, np.float32)}
     data = encode_tensors(tensors)
     digest = sha256(data).hexdigest()
     models = folder / "models"

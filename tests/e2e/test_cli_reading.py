@@ -137,7 +137,22 @@ def test_models_leave_as_files(home: Path, tmp_path: Path, style: str) -> None:
             shapes = {name: arrays[name].shape for name in arrays.files}
     else:
         shapes = {name: array.shape for name, array in load_file(out).items()}
-    assert shapes == {"weight": (64, 10), "bias": (10,)}
+    assert shapes == {"weight": (10, 64), "bias": (10,)}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--onnx", "m.onnx"), ("--out", "m.onnx"), ("--out", "m", "--format", "onnx")]
+)
+def test_a_model_leaves_as_an_onnx_file(home: Path, arguments: tuple[str, ...]) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    read = last_object(call(home, "models", "export", *arguments, "--json"))
+    assert (read["format"], read["out"]) == ("onnx", arguments[1])
+    session = runtime.InferenceSession(
+        (home / arguments[1]).read_bytes(), providers=["CPUExecutionProvider"]
+    )
+    (output,) = session.run(None, {"x": np.ones((3, 64), np.float32)})
+    np.testing.assert_allclose(output, np.full((3, 10), 0.1), atol=1e-6)
 
 
 def test_a_model_that_is_gone_is_named(home: Path) -> None:

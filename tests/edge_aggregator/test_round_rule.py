@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fedagent_edge.core.admission import Verdict
 from fedagent_edge.core.round import HANDOVER_S, EdgeRound, Stage
@@ -127,3 +128,13 @@ def test_a_round_that_nobody_is_ordered_in_is_over_and_failed() -> None:
     rnd = _round(0)
     assert rnd.is_over(10.0)
     assert rnd.failed
+
+
+def test_nobody_claims_more_samples_of_a_score_than_of_an_update() -> None:
+    rnd = _round(2)
+    for agent, claimed in (("a0", 40), ("a1", 2**50)):
+        _arrive(rnd, agent, 10.5)
+        rnd.parts[agent].offer = structs.replace(_offer(), score=0.25, score_n=claimed)
+    honest, boastful = rnd.outcomes(11.0)
+    assert (honest.score, honest.score_n) == (0.25, 40)
+    assert boastful.score_n == rnd.order.max_samples

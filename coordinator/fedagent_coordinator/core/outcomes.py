@@ -156,6 +156,8 @@ def settle_outcomes(
         weight=rows.numbers["weight"],
         norm=rows.numbers["norm"],
         loss=rows.numbers["loss"],
+        score=_mean_score(rows),
+        score_n=int(rows.counts["score_n"].sum()),
     )
     edges = tuple(_edge_result(view, feedback, part) for part in parts)
     return Settled(feedback, details, edges, odd, _shortfall(feedback, details))

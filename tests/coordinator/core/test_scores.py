@@ -1,0 +1,36 @@
+"""What devices say of a model: one mean by samples, of valid updates alone."""
+
+import pytest
+
+from fedagent_coordinator.core.outcomes import EdgePart, round_event, settle_outcomes
+from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
+from tests.e2e.stored_run import plan
+
+
+def _settled(*outcomes: Outcome) -> tuple[float, int, object]:
+    reserved = plan(1)
+    part = EdgePart("edge-0", 0, [0, 1], ["a", "b"], None)
+    part.report = RoundReport(epoch="0" * 32, outcomes=outcomes)
+    settled = settle_outcomes(reserved.view, reserved.selection.pairs, [part], waited_s=1.0)
+    said = round_event(1, settled, 0, {}).fields["device_score"]
+    return settled.details.score, settled.details.score_n, said
+
+
+def _outcome(agent: str, score: float, count: int, *, valid: bool = True) -> Outcome:
+    status = OutcomeStatus.ARRIVED if valid else OutcomeStatus.REJECTED
+    return Outcome(agent=agent, status=status, valid=valid, score=score, score_n=count)
+
+
+def test_scores_count_by_their_samples() -> None:
+    score, count, said = _settled(_outcome("a", 0.5, 30), _outcome("b", 0.9, 10))
+    assert score == pytest.approx(0.6)
+    assert count == 40
+    assert said == score
+
+
+def test_who_sent_no_valid_update_has_no_say() -> None:
+    assert _settled(_outcome("a", 0.5, 30), _outcome("b", 1.0, 99, valid=False))[:2] == (0.5, 30)
+
+
+def test_without_any_sample_there_is_no_score() -> None:
+    assert _settled(_outcome("a", 0.0, 0), _outcome("b", 0.0, 0)) == (0.0, 0, None)

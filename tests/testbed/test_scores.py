@@ -1,0 +1,82 @@
+"""The federation in virtual time with real learning: scores from the devices to the books."""
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedagent_agent import training
+from fedagent_agent.outward import OpenStream, Outward, StartTraining
+from fedagent_agent.trainer_wire import Failed, Open, Train, Trained
+from fedagent_agent.training import Trainer
+from fedagent_coordinator.reader import open_reader
+from fedagent_task.recipe import parse_recipe
+from fedagent_testbed import world as worlds
+from fedagent_testbed.roles import AgentRole
+from fedagent_testbed.world import World
+
+RECIPE = """
+name = "scored"
+seed = 3
+model = { kind = "mlp", hidden = [16], features = 64, classes = 10 }
+data = { dtype = "uint8", scale = 0.125, offset = -0.6 }
+learner = { rate = 0.2, batch = 50, passes = 8 }
+rounds = { count = 5, deadline_s = 3, max_wait_s = 5, min_updates = 2 }
+budget = { per_edge = 1.0 }
+evaluation = { on_device = true, dataset = "digits-test" }
+"""
+
+
+@dataclass
+class _Learning(AgentRole):
+    """A device whose trainer works here and now, and is done after a virtual while."""
+
+    trainer: Trainer = field(default_factory=lambda: Trainer(lambda _job, _wait: False))
+
+    def _perform(self, outward: list[Outward]) -> None:
+        super()._perform(outward)
+        for effect in outward:
+            if isinstance(effect, OpenStream | StartTraining):
+                self.kernel.after(self.slow_s, functools.partial(self._work, effect))
+
+    def _work(self, effect: OpenStream | StartTraining) -> None:
+        assert self.runtime is not None
+        now = self.kernel.now
+        if isinstance(effect, OpenStream):
+            opened = self.trainer.open(
+                Open(job=0, task=effect.task, stream="digits:rate=200", seed=effect.seed)
+            )
+            assert not isinstance(opened, Trained)
+            self._perform(self.runtime.stream_opened(effect.digest, opened, now))
+            return
+        trained = self.trainer.train(
+            Train(job=effect.job, model=str(effect.model), out=str(effect.out))
+        )
+        assert isinstance(trained, Trained | Failed)
+        self._perform(self.runtime.trained(effect.job, trained, now))
+
+
+def test_a_network_learns_and_every_round_has_the_devices_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worlds, "AgentRole", _Learning)
+    world = World(tmp_path, parse_recipe(RECIPE), seed=1)
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: world.kernel.now))
+    ending = world.run()
+    assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 5, True)
+    with open_reader(world.coordinator.directory) as read:
+        run = read.run().run_id
+        rows = [row.metrics for row in read.rounds(run)]
+        arrivals = [
+            sum(o.arrivals for o in read.outcomes(run, t) if o.in_time) for t in range(1, 6)
+        ]
+    scores = [row["device_score"] for row in rows]
+    assert scores[0] < 0.4
+    assert scores[-1] > 0.8
+    for row, arrived in zip(rows, arrivals, strict=True):
+        assert row["device_samples"] == arrived > 0
+    # What the devices say of a model and what the coordinator measured of it agree.
+    for before, score in zip(rows, scores[1:], strict=False):
+        assert score == pytest.approx(before["accuracy"], abs=0.12)
