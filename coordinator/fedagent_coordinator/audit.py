@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from .audit_rounds import Place, check_rounds
-from .ledger import COLUMNS, GRANTOR, TREASURY, Entry, paid_to, reserved_at
+from .ledger import COLUMNS, GRANTOR, TREASURY, Entry, paid_to, rent_of, reserved_at
 from .mark import GENESIS, Mark, read_mark
 
 _MAX_PROBLEMS = 100
@@ -88,7 +88,7 @@ class _Audit:
         place = (entry.run_id, entry.round, entry.client)
         if entry.kind == "reserve":
             if place in self.reserved:
-                self.problem(f"entry {entry.seq} reserves a client twice")
+                self.problem(f"entry {entry.seq} reserves a client, or a rent, twice")
             self.reserved[place] = entry
         elif entry.kind in {"settle", "void"}:
             self._end(entry, place)
@@ -245,8 +245,9 @@ class Ledger:
 
 def _route(entry: Entry) -> tuple[str, str] | None:
     """Return the accounts that an entry of its kind moves money between."""
-    reserved = reserved_at(-1 if entry.edge is None else entry.edge)
-    paid = paid_to(-1 if entry.client is None else entry.client)
+    edge = -1 if entry.edge is None else entry.edge
+    reserved = reserved_at(edge)
+    paid = rent_of(edge) if entry.client is None else paid_to(entry.client)
     return {
         "grant": (GRANTOR, TREASURY),
         "reserve": (TREASURY, reserved),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .ledger import Entry
 
 Place = tuple[str | None, int | None, int | None]
-"""Run, round and client: what one reservation is known by."""
+"""Run, round and client: what one reservation is known by; the rent has no client."""
 _AtEdge = tuple[str | None, int | None, int | None]
 """Run, round and edge."""
 
@@ -32,11 +32,15 @@ def check_rounds(
         ended: How each reservation ended, ``settle`` or ``void``.
         problem: Takes what is wrong, one line each.
     """
-    books = _Books(db, reserved, ended, problem)
+    clients = {place: entry for place, entry in reserved.items() if place[2] is not None}
+    books = _Books(db, clients, ended, problem)
     books.check_budgets()
     books.check_reservations()
-    books.check_round_ends(books.check_plans())
+    states = books.check_plans()
+    books.check_round_ends(states)
     books.check_results(books.check_outcomes())
+    rents = {place: entry for place, entry in reserved.items() if place[2] is None}
+    _check_rents(_Books(db, rents, ended, problem), states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +91,14 @@ class _Books:
             plan,
             feedback,
             seal,
+            record,
         ) in self.db.execute(
-            "SELECT run_id, round, state, ordered, view, selection, plan_sha256, "
-            "feedback, feedback_sha256 FROM rounds"
+            "SELECT r.run_id, r.round, r.state, r.ordered, r.view, r.selection, r.plan_sha256, "
+            "r.feedback, r.feedback_sha256, c.record FROM rounds r "
+            "LEFT JOIN controls c USING (run_id, round)"
         ):
             states[run_id, round_] = state
-            if plan_digest(view, selection) != plan:
+            if plan_digest(view, selection, record or b"") != plan:
                 self.problem(f"round {round_}: what was decided has changed")
             if feedback is not None and hashlib.sha256(feedback).digest() != seal:
                 self.problem(f"round {round_}: its feedback has changed")
@@ -104,13 +110,14 @@ class _Books:
         """Every reservation of an ended round has ended, of an open round has not."""
         for place in self.reserved:
             run_id, round_, client = place
+            who = "the rent" if client is None else f"client {client}"
             state = states.get((str(run_id), int(round_ or 0)))
             if state is None:
-                self.problem(f"client {client} is reserved in round {round_}, which is missing")
+                self.problem(f"{who} is reserved in round {round_}, which is missing")
             elif (state == "open") == (place in self.ended) or (
                 state == "void" and self.ended[place] != "void"
             ):
-                self.problem(f"client {client} in round {round_}: the round is {state}")
+                self.problem(f"{who} in round {round_}: the round is {state}")
 
     def check_outcomes(self) -> dict[_AtEdge, Counter[str]]:
         """Every outcome is paid what was settled; return the sums at each edge."""
@@ -120,7 +127,7 @@ class _Books:
                 "SELECT run_id, round FROM rounds WHERE state = 'done'"
             )
         }
-        missing = {place for place in self.ended if place[:2] in done}
+        missing = {place for place in self.reserved if place[:2] in done and place in self.ended}
         sums: dict[_AtEdge, Counter[str]] = {}
         for run_id, round_, client, edge, in_time, used, paid in self.db.execute(
             "SELECT run_id, round, client, edge, in_time, used, paid_micro FROM outcomes"
@@ -160,9 +167,28 @@ class _Books:
             self.problem(f"round {round_}, edge {edge}: its result is missing")
 
 
+def _check_rents(books: _Books, states: Mapping[tuple[str, int], str]) -> None:
+    """Every edge that was rented has its entry, and every rent its round's edge."""
+    missing = set(books.reserved)
+    for run_id, round_, edge, rent in books.db.execute(
+        "SELECT run_id, round, edge, rent_micro FROM controls WHERE edge IS NOT NULL"
+    ):
+        place = (run_id, round_, None)
+        missing.discard(place)
+        found = books.reserved.get(place)
+        if found is None or (found.edge, found.amount_micro) != (edge, rent):
+            books.problem(f"round {round_}, edge {edge}: rent without its entry")
+    for _, round_, _ in sorted(missing, key=str):
+        books.problem(f"round {round_}: the edge that was rented is missing")
+    books.check_round_ends(states)
+
+
 _SUMMED = ("ordered", "in_time", "used", "spent_micro")
 
 
-def plan_digest(view: bytes, selection: bytes) -> bytes:
+def plan_digest(view: bytes, selection: bytes, controls: bytes = b"") -> bytes:
     """Return the digest that seals what a round decided."""
-    return hashlib.sha256(hashlib.sha256(view).digest() + selection).digest()
+    seal = hashlib.sha256(hashlib.sha256(view).digest() + selection).digest()
+    if not controls:
+        return seal
+    return hashlib.sha256(seal + hashlib.sha256(controls).digest()).digest()

@@ -315,6 +315,8 @@ class Daemon:
                     self._tell(event.name, dict(event.fields))
                 case Finished() as finished:
                     self._nothing_learnt = finished.nothing_learnt
+                    if finished.conclusion:
+                        _log.info("%s", finished.conclusion)
                     self._over.set()
                 case (CheckPart() | MergeModels() | EvaluateModel()) as job:
                     if job.small:

@@ -1,16 +1,25 @@
-"""The policy's memory: a snapshot now and then, and every feedback since.
+"""The memory of what decides: a snapshot now and then, and every feedback since.
 
 Feedbacks are part of the settle transaction, so a policy that is restored has
-learnt exactly what was settled, bit for bit (DESIGN, Policies).
+learnt exactly what was settled, bit for bit (DESIGN, Policies); so have iteration
+control and placement.
 """
 
 import hashlib
 from collections.abc import Iterator
 
+from .core.controls import PLAIN, Controls
+from .core.deciding import Minds
 from .database import Database
 from .errors import RecordError, StateError
-from .policies.base import Feedback, SelectionPolicy, State
-from .records import pack_arrays, unpack_arrays, unpack_feedback, unpack_view
+from .policies.base import Feedback, State
+from .records import (
+    pack_arrays,
+    unpack_arrays,
+    unpack_controls,
+    unpack_feedback,
+    unpack_view,
+)
 
 SNAPSHOT_EVERY = 50
 """Rounds between snapshots: replay stays short and full states are written rarely."""
@@ -37,8 +46,8 @@ class PolicyJournal:
                 (run_id, run_id, _KEPT),
             )
 
-    def restore(self, run_id: str, name: str, policy: SelectionPolicy) -> int:
-        """Give a fresh policy back what it knew; return how many rounds were replayed.
+    def restore(self, run_id: str, name: str, minds: Minds) -> int:
+        """Give what decides back what it knew; return how many rounds were replayed.
 
         Raises:
             StateError: The run's snapshot is of another policy.
@@ -57,10 +66,10 @@ class PolicyJournal:
                     raise StateError(name, f"the run was decided by {owner!r}")
                 if hashlib.sha256(data).digest() != seal:
                     raise RecordError("policy state", "has changed on disk")
-                policy.restore(unpack_arrays(data))
+                minds.restore(unpack_arrays(data))
             replayed = 0
-            for feedback in self.feedbacks(run_id, since=since):
-                policy.learn(feedback)
+            for feedback, controls in self.settled(run_id, since=since):
+                minds.learn(feedback, controls)
                 replayed += 1
             return replayed
 
@@ -70,10 +79,21 @@ class PolicyJournal:
         Raises:
             RecordError: Stored bytes are damaged.
         """
+        for feedback, _ in self.settled(run_id, since=since):
+            yield feedback
+
+    def settled(self, run_id: str, *, since: int = 0) -> Iterator[tuple[Feedback, Controls]]:
+        """Yield the same with what had been decided besides.
+
+        Raises:
+            RecordError: Stored bytes are damaged.
+        """
         rows = self._db.connection.execute(
-            "SELECT view, feedback FROM rounds WHERE run_id = ? AND round > ? "
-            "AND state = 'done' ORDER BY round",
+            "SELECT r.view, r.feedback, c.record FROM rounds r "
+            "LEFT JOIN controls c USING (run_id, round) WHERE r.run_id = ? AND r.round > ? "
+            "AND r.state = 'done' ORDER BY r.round",
             (run_id, since),
         )
-        for view, feedback in rows:
-            yield unpack_feedback(feedback, unpack_view(view))
+        for view, feedback, record in rows:
+            controls = PLAIN if record is None else unpack_controls(record)
+            yield unpack_feedback(feedback, unpack_view(view)), controls

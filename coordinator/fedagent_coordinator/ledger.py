@@ -6,6 +6,9 @@ Every row moves an amount from one account to another::
     treasury -> edge/E/reserved      reserve   a client was chosen at edge E
     edge/E/reserved -> client/C      settle    its valid update came before give-up
     edge/E/reserved -> treasury      void      it did not
+    treasury -> edge/E/reserved      reserve   edge E was rented for a round (no client)
+    edge/E/reserved -> rent/E        settle    it reported the round
+    edge/E/reserved -> treasury      void      it did not
 
 A reservation ends in exactly one settle or void: both carry the same idempotency
 key. `accounts` keeps the balances, which the database never lets fall below zero.
@@ -99,6 +102,11 @@ def reserved_at(edge: int) -> str:
 def paid_to(client: int) -> str:
     """Return the account of what a client was paid."""
     return f"client/{client}"
+
+
+def rent_of(edge: int) -> str:
+    """Return the account of what an edge was paid for aggregating."""
+    return f"rent/{edge}"
 
 
 def checked_micro(what: str, amount: object) -> int:

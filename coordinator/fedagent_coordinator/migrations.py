@@ -198,6 +198,26 @@ def m002_forgotten(db: Database) -> None:
     _protect(db, "forgotten")
 
 
+_CONTROLS = """CREATE TABLE controls (
+        run_id TEXT NOT NULL, round INTEGER NOT NULL,
+        iterations INTEGER NOT NULL CHECK (iterations >= 0),
+        edge INTEGER,
+        rent_micro INTEGER NOT NULL CHECK (rent_micro >= 0),
+        record BLOB NOT NULL,
+        PRIMARY KEY (run_id, round),
+        CHECK (edge IS NOT NULL OR rent_micro = 0),
+        FOREIGN KEY (run_id, round) REFERENCES rounds,
+        FOREIGN KEY (run_id, edge) REFERENCES edges
+    ) STRICT, WITHOUT ROWID"""
+
+
+@migrations()
+def m003_controls(db: Database) -> None:
+    """Keep how many iterations a round had, and which edge was rented for it."""
+    db.execute(_CONTROLS)
+    _protect(db, "controls")
+
+
 def _protect(db: Database, table: str) -> None:
     """Let nobody change or delete a row."""
     for verb in ("UPDATE", "DELETE"):

@@ -4,16 +4,17 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .audit import Balance, Ledger
+from .core.controls import PLAIN, Controls
 from .core.settings import Progress
 from .damage import damage_behind
 from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
 from .ledger import TREASURY
 from .policies.base import RoundView, Selection
-from .records import unpack_selection, unpack_view
+from .records import unpack_controls, unpack_selection, unpack_view
 
 DATABASE = "coordinator.db"
 MARK = "coordinator.mark"
@@ -35,7 +36,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRow:
-    """One round in one line."""
+    """One round in one line.
+
+    Attributes:
+        paid_micro: What clients were paid.
+        iterations: Local iterations ordered; 0 left them to the learner.
+        rented: Id of the edge that was rented; empty for none.
+        rent_micro: What it was paid.
+        notes: What iteration control went by, named.
+    """
 
     round: int
     state: str
@@ -49,6 +58,10 @@ class RoundRow:
     metrics: Mapping[str, float]
     opened_ms: int
     closed_ms: int | None
+    iterations: int = 0
+    rented: str = ""
+    rent_micro: int = 0
+    notes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,8 +213,13 @@ class Reader:
         rows = self._db.execute(
             "SELECT r.round, r.state, r.policy, r.ordered, COALESCE(SUM(o.in_time), 0), "
             "COALESCE(SUM(o.used), 0), COALESCE(SUM(o.paid_micro), 0), r.reason, r.timing, "
-            "r.opened_ms, r.closed_ms FROM (SELECT * FROM rounds WHERE run_id = ? "
+            "r.opened_ms, r.closed_ms, c.record, COALESCE(e.edge_id, ''), "
+            "(SELECT COALESCE(SUM(amount_micro), 0) FROM entries n WHERE n.run_id = r.run_id "
+            "AND n.round = r.round AND n.kind = 'settle' AND n.client IS NULL) "
+            "FROM (SELECT * FROM rounds WHERE run_id = ? "
             "ORDER BY round DESC LIMIT ?) r LEFT JOIN outcomes o USING (run_id, round) "
+            "LEFT JOIN controls c ON c.run_id = r.run_id AND c.round = r.round "
+            "LEFT JOIN edges e ON e.run_id = c.run_id AND e.idx = c.edge "
             "GROUP BY r.round ORDER BY r.round",
             (run_id, -1 if last is None else last),
         )
@@ -219,8 +237,13 @@ class Reader:
                 metrics=metrics.get(row[0], {}),
                 opened_ms=row[9],
                 closed_ms=row[10],
+                iterations=controls.iterations,
+                rented=row[12],
+                rent_micro=row[13],
+                notes=dict(controls.notes),
             )
             for row in rows
+            for controls in (_controls(row[11]),)
         ]
 
     def round_state(self, run_id: str, round_: int) -> str | None:
@@ -332,6 +355,16 @@ class Reader:
         ).fetchone()
         return int(row[0])
 
+    def rents(self, run_id: str) -> dict[str, int]:
+        """Return what each edge was paid for aggregating, by id."""
+        rows = self._db.execute(
+            "SELECT e.edge_id, SUM(n.amount_micro) FROM entries n "
+            "JOIN edges e ON e.run_id = n.run_id AND e.idx = n.edge WHERE n.run_id = ? "
+            "AND n.kind = 'settle' AND n.client IS NULL GROUP BY e.edge_id ORDER BY e.idx",
+            (run_id,),
+        )
+        return dict(rows.fetchall())
+
     def devices(self, run_id: str) -> list[DeviceRow]:
         """Return what each client of a run did, by index."""
         rows = self._db.execute(
@@ -367,7 +400,7 @@ class Reader:
             ).fetchall()
         )
         free = accounts.pop(TREASURY, 0)
-        settled = sum(v for k, v in accounts.items() if k.startswith("client/"))
+        settled = sum(v for k, v in accounts.items() if k.startswith(("client/", "rent/")))
         reserved = sum(v for k, v in accounts.items() if k.startswith("edge/"))
         voided = self._db.execute(
             "SELECT COALESCE(SUM(amount_micro), 0) FROM entries WHERE run_id = ? AND kind = 'void'",
@@ -430,6 +463,11 @@ class Reader:
         ):
             metrics.setdefault(round_, {})[name] = value
         return metrics
+
+
+def _controls(record: bytes | None) -> Controls:
+    """Return what was decided of a round besides who trains."""
+    return PLAIN if record is None else unpack_controls(record)
 
 
 @contextmanager

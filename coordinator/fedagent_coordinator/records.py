@@ -12,7 +12,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from .core.controls import Controls
 from .errors import InvalidViewError, RecordError
+from .placement.base import Placement, PlacementView
 from .policies.base import Feedback, RoundView, Selection
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
@@ -33,6 +35,7 @@ _FEEDBACK = (
     "seconds_per_iteration",
 )
 _OPTIONAL = ("opinions", "steps", "iterations", "train_s")
+_NOTE = "note/"
 _VIEW = (
     "pair_client",
     "pair_edge",
@@ -150,6 +153,53 @@ def unpack_feedback(data: bytes, view: RoundView) -> Feedback:
     }
     values = {**_decode(record, "feedback"), **scalars, "view": view}
     return _build(Feedback, "feedback", values)
+
+
+def pack_controls(controls: Controls) -> bytes:
+    """Return what was decided of a round besides who trains."""
+    numbers = {_NOTE + name: float(value) for name, value in controls.notes.items()}
+    numbers |= {"iterations": float(controls.iterations), "horizon": controls.horizon}
+    arrays: Arrays = {}
+    placement, view = controls.placement, controls.view
+    if placement.edge is not None:
+        numbers |= {"edge": float(placement.edge), "rent_micro": float(placement.rent_micro)}
+    if view is not None:
+        arrays = {"edge_live": view.edge_live, "edge_rent": view.edge_rent}
+        if view.edge_transfer_s is not None:
+            arrays = {**arrays, "edge_transfer_s": view.edge_transfer_s}
+        numbers["budget_micro"] = float(view.budget_micro)
+    return msgspec.msgpack.encode(
+        _Record(arrays=_encode(arrays), numbers=numbers, round=0 if view is None else view.round)
+    )
+
+
+def unpack_controls(data: bytes) -> Controls:
+    """Return the controls of `pack_controls`.
+
+    Raises:
+        RecordError: The bytes are not such a record.
+    """
+    record = _record(data, "controls")
+    arrays, numbers = _decode(record, "controls"), record.numbers
+    view = None
+    if arrays:
+        given = {"edge_transfer_s": None, **arrays, "round": record.round}
+        given["budget_micro"] = int(numbers.get("budget_micro", 0))
+        view = _build(PlacementView, "controls", given)
+    where: dict[str, object] = {}
+    if "edge" in numbers:
+        rent = int(numbers.get("rent_micro", 0))
+        where = {"edge": int(numbers["edge"]), "rent_micro": rent}
+    notes = {
+        name.removeprefix(_NOTE): value for name, value in numbers.items() if name.startswith(_NOTE)
+    }
+    return Controls(
+        iterations=int(numbers.get("iterations", 0)),
+        horizon=numbers.get("horizon", 1.0),
+        notes=notes,
+        view=view,
+        placement=_build(Placement, "controls", where),
+    )
 
 
 def _encode(arrays: Arrays) -> dict[str, _Array]:

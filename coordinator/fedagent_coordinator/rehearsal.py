@@ -6,9 +6,9 @@ from fedagent_task.errors import RecipeError
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
 
-from . import placement, policies
 from .config import CoordinatorConfig
 from .evaluation import held_out
+from .runs import minds_of
 
 
 def read_recipe(config: CoordinatorConfig) -> Recipe:
@@ -33,6 +33,5 @@ def rehearse(config: CoordinatorConfig) -> None:
         DatasetError: The held-out set cannot be read.
     """
     recipe = read_recipe(config)
-    policies.create(recipe.policy.name, **recipe.policy.params)
-    placement.create(recipe.placement.name)
+    minds_of(recipe)
     held_out(recipe)

@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from .audit_rounds import plan_digest
 from .core.effects import Reserve, Settle
 from .database import Database
-from .errors import BudgetExceededError, InvalidSelectionError, OutcomeMismatchError
-from .ledger import GRANTOR, TREASURY, Transfer, paid_to, reserved_at
+from .errors import (
+    BudgetExceededError,
+    InvalidAmountError,
+    InvalidSelectionError,
+    OutcomeMismatchError,
+)
+from .ledger import GRANTOR, TREASURY, Transfer, paid_to, rent_of, reserved_at
 from .policies.base import RoundView
 from .policies.selection import check_selection, check_view, spent_per_edge
-from .records import pack_feedback, pack_selection, pack_view
+from .records import pack_controls, pack_feedback, pack_selection, pack_view
 
 DEVICE_SCORE, DEVICE_SAMPLES = "device_score", "device_samples"
 """Metrics of a round that come from devices, beside the coordinator's own."""
@@ -25,6 +30,14 @@ class Reservation:
     client: int
     edge: int
     price_micro: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rental:
+    """The edge that was rented for a round."""
+
+    edge: int
+    rent_micro: int
 
 
 class RoundBook:
@@ -59,7 +72,8 @@ class RoundBook:
     ) -> None:
         """Write the round, its budgets and its reservations."""
         view, selection = pack_view(plan.view), pack_selection(plan.selection)
-        pairs = plan.selection.pairs
+        pairs, controls = plan.selection.pairs, plan.controls
+        record = b"" if controls.plain else pack_controls(controls)
         sql.execute(
             "INSERT INTO rounds (run_id, round, state, policy, ordered, view, selection, "
             "plan_sha256, opened_ms) VALUES (?, ?, 'open', ?, ?, ?, ?, ?, ?)",
@@ -70,10 +84,17 @@ class RoundBook:
                 len(pairs),
                 view,
                 selection,
-                plan_digest(view, selection),
+                plan_digest(view, selection, record),
                 self._db.clock_ms(),
             ),
         )
+        if record:
+            rented = rental_of(plan)
+            where = (None, 0) if rented is None else (rented.edge, rented.rent_micro)
+            sql.execute(
+                "INSERT INTO controls VALUES (?, ?, ?, ?, ?, ?)",
+                (run_id, plan.round, controls.iterations, *where, record),
+            )
         sql.executemany(
             "INSERT INTO edge_budgets VALUES (?, ?, ?, ?, ?)",
             [
@@ -92,8 +113,9 @@ class RoundBook:
         )
 
     def reserve_entries(self, run_id: str, plan: Reserve) -> None:
-        """Move the price of every chosen client out of the treasury."""
-        moves = [
+        """Move the price of every chosen client, and the rent, out of the treasury."""
+        moves = [*_rent_reserved(run_id, plan)]
+        moves += [
             Transfer(
                 kind="reserve",
                 source=TREASURY,
@@ -109,10 +131,18 @@ class RoundBook:
         self._db.ledger.append(run_id, moves, self._db.clock_ms())
 
     def end_entries(
-        self, run_id: str, round_: int, reservations: list[Reservation], paid: frozenset[int]
+        self,
+        run_id: str,
+        round_: int,
+        reservations: list[Reservation],
+        paid: frozenset[int],
+        *,
+        rent_due: bool,
     ) -> None:
         """Settle or void every reservation: both have the same key, so one can be only."""
-        moves = [
+        rented = self.rental(run_id, round_)
+        moves = [] if rented is None else [_rent_ended(run_id, round_, rented, due=rent_due)]
+        moves += [
             Transfer(
                 kind="settle" if r.client in paid else "void",
                 source=reserved_at(r.edge),
@@ -151,7 +181,8 @@ class RoundBook:
         """Void every open round of a run."""
         rounds = self.open_rounds(run_id)
         for round_ in rounds:
-            self.end_entries(run_id, round_, self.reservations(run_id, round_), frozenset())
+            reservations = self.reservations(run_id, round_)
+            self.end_entries(run_id, round_, reservations, frozenset(), rent_due=False)
             sql.execute(
                 "UPDATE rounds SET state = 'void', reason = ?, closed_ms = ? "
                 "WHERE run_id = ? AND round = ?",
@@ -175,6 +206,57 @@ class RoundBook:
             (run_id, round_),
         )
         return [Reservation(*row) for row in rows]
+
+    def rental(self, run_id: str, round_: int) -> Rental | None:
+        """Return the edge that a round rented, if any."""
+        row = self._db.connection.execute(
+            "SELECT edge, rent_micro FROM controls WHERE run_id = ? AND round = ? "
+            "AND edge IS NOT NULL",
+            (run_id, round_),
+        ).fetchone()
+        return None if row is None else Rental(*row)
+
+
+def rental_of(plan: Reserve) -> Rental | None:
+    """Return the edge that a plan rents, if any."""
+    placement = plan.controls.placement
+    return None if placement.edge is None else Rental(placement.edge, placement.rent_micro)
+
+
+def _rent_reserved(run_id: str, plan: Reserve) -> list[Transfer]:
+    rented = rental_of(plan)
+    if rented is None:
+        return []
+    move = Transfer(
+        kind="reserve",
+        source=TREASURY,
+        target=reserved_at(rented.edge),
+        amount_micro=rented.rent_micro,
+        key=f"{run_id}/{plan.round}/rent/reserve",
+        round=plan.round,
+        edge=rented.edge,
+    )
+    return [move]
+
+
+def _rent_ended(run_id: str, round_: int, rented: Rental, *, due: bool) -> Transfer:
+    return Transfer(
+        kind="settle" if due else "void",
+        source=reserved_at(rented.edge),
+        target=rent_of(rented.edge) if due else TREASURY,
+        amount_micro=rented.rent_micro,
+        key=f"{run_id}/{round_}/rent/end",
+        round=round_,
+        edge=rented.edge,
+    )
+
+
+def checked_rent(result: Settle, rented: Rental | None) -> bool:
+    """Return whether the rent is due, or refuse a rent that was not reserved."""
+    paid = result.feedback.rent_micro
+    if paid not in {0, 0 if rented is None else rented.rent_micro}:
+        raise InvalidAmountError("the rent", paid)
+    return rented is not None and paid == rented.rent_micro
 
 
 def planned(plan: Reserve) -> list[Reservation]:

@@ -12,6 +12,9 @@ from fedagent_task import models
 from fedagent_task.recipe import recipe_digest, task_bytes, task_digest, task_of
 from fedagent_task.spec import Recipe
 
+from . import placement, policies
+from .core import iterations
+from .core.deciding import Minds
 from .core.settings import Progress, Settings, Window, learnt_weight
 from .errors import CoordinatorError, ModelLostError, RunConflictError
 from .reader import Run
@@ -19,6 +22,8 @@ from .store import Store
 
 _log = logging.getLogger(__name__)
 
+COORDINATOR = "coordinator"
+"""The placement by which the coordinator averages, and no round is placed."""
 VOID_REASON = "the coordinator was restarted"
 
 
@@ -147,9 +152,11 @@ def settings_of(
     wait_edges: int,
     wait_agents: int,
     grace_s: float,
+    load_limit_s: float = 0.0,
 ) -> Settings:
-    """Return the round engine's settings for a recipe."""
+    """Return the round engine's settings for a recipe; placed rounds merge every round."""
     rounds, body = recipe.rounds, task_body(recipe)
+    placed = recipe.placement.name != COORDINATOR
     return Settings(
         run=run_id,
         coordinator=coordinator,
@@ -161,10 +168,9 @@ def settings_of(
         deadline_ms=round(1000 * rounds.deadline_s),
         max_wait_ms=round(1000 * rounds.max_wait_s),
         min_updates=rounds.min_updates,
-        merge_every=rounds.merge_every,
+        merge_every=1 if placed else rounds.merge_every,
         merge_timeout_s=rounds.merge_timeout_s,
         weighting=rounds.weighting,
-        iterations=rounds.iterations,
         per_edge_micro=recipe.budget.per_edge_micro,
         total_micro=recipe.budget.total_micro,
         norm_limit=recipe.limits.norm,
@@ -172,4 +178,22 @@ def settings_of(
         wait_edges=wait_edges,
         wait_agents=wait_agents,
         grace_s=grace_s,
+        placed=placed,
+        load_limit_ms=max(1, round(1000 * load_limit_s)) if load_limit_s > 0 else 0,
+    )
+
+
+def minds_of(recipe: Recipe) -> Minds:
+    """Return what decides in a run of this recipe, before it has learnt anything.
+
+    Raises:
+        PolicyError: A name is unknown, or a parameter out of range.
+    """
+    rounds, where = recipe.rounds, recipe.placement
+    spec = recipe.iterations
+    placed = placement.create(where.name, **where.params)
+    return Minds(
+        policies.create(recipe.policy.name, **recipe.policy.params),
+        iterations.create(spec.name, spec.params, default=rounds.iterations),
+        None if where.name == COORDINATOR else placed,
     )

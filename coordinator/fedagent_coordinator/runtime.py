@@ -31,7 +31,6 @@ from fedagent_protocol.transport.data_dir import write_private
 from fedagent_task import models
 from fedagent_task.spec import Recipe
 
-from . import placement, policies
 from .core import effects as fx
 from .core.gate import DECLINED
 from .core.outcomes import SILENT
@@ -50,7 +49,8 @@ from .jobs import (
     PartChecked,
 )
 from .journal import SNAPSHOT_EVERY
-from .runs import OpenedRun, open_run, settings_of
+from .results import END_FIELDS, result_of
+from .runs import OpenedRun, minds_of, open_run, settings_of
 from .situation import Situation, write_situation
 from .store import Store
 
@@ -59,7 +59,6 @@ _log = logging.getLogger(__name__)
 BEACON_MS = 5000
 COLLECT_EVERY = 10
 RESULT_FILE = "result.json"
-_END = ("rounds_done", "accuracy", "spent_micro", "updates_used", "reason", "ledger_balanced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +75,12 @@ class Finished:
 
     Attributes:
         nothing_learnt: No round used any update: the model is the one it began with.
+        conclusion: Why it stopped before its last round, in one line; empty if it did not.
     """
 
     reason: str
     nothing_learnt: bool = False
+    conclusion: str = ""
 
 
 Outward = Publish | fx.Mark | fx.Event | Job | Finished
@@ -135,9 +136,7 @@ class CoordinatorRuntime:
         self.checkpoint = checkpoint
         self.counters: Counter[str] = Counter()
         self._clock = clock
-        self._policy = policies.create(recipe.policy.name, **recipe.policy.params)
-        # Merging is done here whatever is named: a name we do not know must not pass for it.
-        placement.create(recipe.placement.name, **recipe.placement.params)
+        self._minds = minds_of(recipe)
         self._held_out: HeldOut | None = held_out(recipe)
         self._manifest: Manifest = models.create(recipe.model).manifest()
         self.store = Store(
@@ -169,7 +168,7 @@ class CoordinatorRuntime:
         """Return the engine, with a policy that knows what it had learnt."""
         options, run_id = self.options, self.run.run_id
         name = options.recipe.policy.name
-        self.store.journal.restore(run_id, name, self._policy)
+        self.store.journal.restore(run_id, name, self._minds)
         return RoundEngine(
             settings=settings_of(
                 options.recipe,
@@ -178,9 +177,10 @@ class CoordinatorRuntime:
                 wait_edges=options.wait_edges,
                 wait_agents=options.wait_agents,
                 grace_s=options.grace_s,
+                load_limit_s=self._minds.control.load_limit_s,
             ),
             progress=self.run.progress,
-            policy=self._policy,
+            minds=self._minds,
             indices=self.store.indices(run_id),
             fate=self._was_settled,
             clock=self._clock,
@@ -324,11 +324,11 @@ class CoordinatorRuntime:
                 self._took("settle", began)
                 self.checkpoint("settled")
             case fx.Learn():
-                self._policy.learn(effect.feedback)
+                self._minds.learn(effect.feedback, effect.controls)
                 self.checkpoint("learnt")
                 if effect.round % SNAPSHOT_EVERY == 0:
                     name = self.options.recipe.policy.name
-                    self.store.journal.snapshot(run_id, effect.round, name, self._policy.state())
+                    self.store.journal.snapshot(run_id, effect.round, name, self._minds.state())
                     self.checkpoint("snapshot")
             case fx.CommitModel():
                 self.checkpoint("merged")
@@ -455,26 +455,23 @@ class CoordinatorRuntime:
         write_private(path, msgspec.json.format(msgspec.json.encode(result), indent=2))
         self.checkpoint("reported-result")
         self.store.end_run(self.run.run_id, self._end_reason)
-        end = fx.Event("end", {name: result[name] for name in _END})
-        return [end, Finished(self._end_reason, nothing_learnt=not result["updates_used"])]
+        end = fx.Event("end", {name: result[name] for name in END_FIELDS})
+        finished = Finished(
+            self._end_reason,
+            nothing_learnt=not result["updates_used"],
+            conclusion=str(result["conclusion"]),
+        )
+        return [end, finished]
 
     def result(self) -> dict[str, fx.Value]:
         """Return what the run came to so far, as `result.json` has it."""
-        recipe, read, found = self.options.recipe, self.store.read, self._evaluated
-        best = read.best_global(self.run.run_id)
-        return {
-            "run": self.run.run_id,
-            "recipe": recipe.name,
-            "policy": recipe.policy.name,
-            "seed": recipe.seed,
-            "reason": self._end_reason,
-            "rounds_done": self.engine.rounds_done,
-            "updates_used": read.updates_used(self.run.run_id),
-            "accuracy": None if found is None else found.accuracy,
-            "loss": None if found is None else found.loss,
-            "best_accuracy": None if best is None else best.metrics["accuracy"],
-            "model": self.engine.models.digest,
-            "spent_micro": self.engine.spent_micro,
-            "total_micro": recipe.budget.total_micro,
-            "ledger_balanced": read.ledger.verify().balanced,
-        }
+        return result_of(
+            self.store.read,
+            self.options.recipe,
+            run_id=self.run.run_id,
+            reason=self._end_reason,
+            rounds_done=self.engine.rounds_done,
+            spent_micro=self.engine.spent_micro,
+            model=self.engine.models.digest,
+            judged=self._evaluated,
+        )

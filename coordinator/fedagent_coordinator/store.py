@@ -33,9 +33,11 @@ from .reader import Reader, Run
 from .round_book import (
     RoundBook,
     checked_outcomes,
+    checked_rent,
     checked_spending,
     insert_outcomes,
     insert_scores,
+    rental_of,
 )
 
 
@@ -46,6 +48,7 @@ class SettleSummary:
     Attributes:
         already: It had ended before; nothing was changed, amounts are 0.
         state: ``done`` or ``void``.
+        settled, voided: Clients that were paid or not, and their prices.
     """
 
     round: int
@@ -218,7 +221,8 @@ class Store:
                 raise DuplicateRoundError(run_id, plan.round)
             spent = checked_spending(plan)
             free = self._db.ledger.free_micro(run_id)
-            total = sum(spent.values())
+            rented = rental_of(plan)
+            total = sum(spent.values()) + (0 if rented is None else rented.rent_micro)
             if total > free and not run.unlimited:
                 raise BudgetExceededError(
                     scope="total", edge=None, wanted_micro=total, free_micro=free
@@ -249,8 +253,9 @@ class Store:
                 return SettleSummary(round=result.round, already=True, state=state)
             reservations = self._book.reservations(run_id, result.round)
             paid = checked_outcomes(result, reservations)
+            rent_due = checked_rent(result, self._book.rental(run_id, result.round))
             with self._db.transaction("settle") as sql:
-                self._book.end_entries(run_id, result.round, reservations, paid)
+                self._book.end_entries(run_id, result.round, reservations, paid, rent_due=rent_due)
                 insert_outcomes(sql, run_id, result, paid)
                 base = self.read.last_global(run_id)
                 insert_scores(sql, run_id, result, base.digest if base is not None else "")

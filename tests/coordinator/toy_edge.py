@@ -38,6 +38,8 @@ class ToyEdge:
     welcomed: bool = False
     ended: str = ""
     mute: bool = False
+    rent: int = 0
+    timing_ms: dict[str, float] = field(default_factory=dict)
     orders: list[int] = field(default_factory=list)
     receipts: list[tuple[int, bool]] = field(default_factory=list)
     last: m.RoundReport | None = None
@@ -64,7 +66,9 @@ class ToyEdge:
             self.last = self.pending = None
 
     def hello(self) -> m.EdgeHello:
-        return m.EdgeHello(edge=self.id, epoch=self.epoch, name=f"name of {self.id}")
+        return m.EdgeHello(
+            edge=self.id, epoch=self.epoch, name=f"name of {self.id}", rent=self.rent
+        )
 
     def tick(self, now: float) -> list[m.EdgeToCoordinator]:
         """Say what is due: hello or status, an unreceipted report, a re-request."""
@@ -86,6 +90,7 @@ class ToyEdge:
             agents=len(self.agents),
             model=self.digest,
             names={agent.id: agent.name for agent in self.agents if agent.name},
+            rent=self.rent,
         )
 
     def receive(self, message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
@@ -182,6 +187,7 @@ class ToyEdge:
             used=used,
             weight=sum(outcome.weight for outcome in outcomes),
             first=self.model[: self.chunk_bytes] if order.want_model else b"",
+            timing_ms=self.timing_ms,
         )
         self._report_at = now
         return [self.last]

@@ -49,6 +49,7 @@ class EdgeSession:
         agents: Agents it says it sees.
         window_weight: Weight in its model since the last merge.
         chunk_bytes: How it cuts its model.
+        rent: Micro-credits it asks for aggregating one round; None until it said so.
         quiet: It did not answer the last observation, and said nothing since.
         ids: Session ids of `epoch`, in the edge's order.
         client: int32[len(ids)], their run-wide indices.
@@ -65,6 +66,7 @@ class EdgeSession:
     agents: int = 0
     window_weight: float = 0.0
     chunk_bytes: int = CHUNK_BYTES
+    rent: int | None = None
     live: bool = True
     quiet: bool = False
     ids: list[str] = field(default_factory=list)

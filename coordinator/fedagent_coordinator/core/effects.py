@@ -13,6 +13,8 @@ import numpy.typing as npt
 from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
 from fedagent_protocol.messages import CoordinatorToEdge
 
+from .controls import PLAIN, Controls
+
 Value = str | int | float | bool | None | list[str] | dict[str, float] | dict[str, dict[str, int]]
 """What an event may hold."""
 
@@ -64,12 +66,14 @@ class Reserve:
 
     Attributes:
         context_seq: int64[S], the context report that each chosen client was judged by.
+        controls: Iterations, and the edge that is rented.
     """
 
     round: int
     view: RoundView
     selection: Selection
     context_seq: npt.NDArray[np.int64]
+    controls: Controls = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +138,11 @@ class Settle:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learn:
-    """Let the policy learn from a settled round."""
+    """Let what decides learn from a settled round."""
 
     round: int
     feedback: Feedback
+    controls: Controls = PLAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ REMIND_S = 30.0
 DECLINED = "declined"
 BUDGET = "budget"
 """The one reason that ends the run instead of waiting."""
+PRICES = "prices"
+RENTS = "rents"
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class Gate:
         ``edges``, ``agents``: too few; ``declined``: those there are have declined a
         moment ago and are left alone for a while; ``features``: the policy's are not measured
         yet; ``prices``: nobody is within an edge's budget; ``budget``: nobody is
-        within what is left of the run's.
+        within what is left of the run's. Placed rounds also wait for ``rents``.
 
         Raises:
             NeedsUnmetError: Agents are there and do not report what the policy needs.
@@ -86,7 +88,7 @@ def _unpayable(observed: Observed, free_micro: int | None) -> str:
     if free_micro is not None and int(price.min()) > free_micro:
         return BUDGET
     cheapest = int(price[view.eligible].min())
-    return "prices" if cheapest > int(view.edge_budget.max()) else ""
+    return PRICES if cheapest > int(view.edge_budget.max()) else ""
 
 
 @dataclass(slots=True)

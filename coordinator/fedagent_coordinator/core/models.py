@@ -97,7 +97,7 @@ class Models:
 
     def _weight(self, edge: EdgeSession) -> float:
         """Return how much an edge's model counts (docs/coordinator.md)."""
-        if self.settings.weighting is Weighting.UNIFORM:
+        if self.settings.weighting is Weighting.UNIFORM and not self.settings.placed:
             return 1.0 if edge.model or edge.window_weight > 0 else 0.0
         return edge.window_weight
 

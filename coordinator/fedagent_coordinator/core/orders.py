@@ -9,6 +9,7 @@ import numpy.typing as npt
 from fedagent_coordinator.policies.base import Bound, RoundView, Selection
 from fedagent_protocol.messages import Assignment, RoundOrder
 
+from .controls import Controls
 from .edges import EdgeSession
 from .observe import Observed
 from .outcomes import EdgePart
@@ -44,6 +45,7 @@ class OrderedRound:
     """A round between its reservation and its end.
 
     Attributes:
+        controls: Iterations, and the edge that is rented.
         want_model: A merge follows, so the reports shall bring the models.
         ordered_at: When the orders first went out.
         give_up_at: When an edge that has not reported has failed.
@@ -53,6 +55,7 @@ class OrderedRound:
     round: int
     observed: Observed
     selection: Selection
+    controls: Controls
     want_model: bool
     ordered_at: float
     give_up_at: float
@@ -90,7 +93,10 @@ class OrderedRound:
         clients = view.pair_client[pairs]
         assignments = tuple(
             Assignment(
-                agent=agent, iterations=settings.iterations, price=price, context_seq=context
+                agent=agent,
+                iterations=self.controls.iterations,
+                price=price,
+                context_seq=context,
             )
             for agent, price, context in zip(
                 part.agents,
@@ -112,6 +118,7 @@ class OrderedRound:
             norm_limit=settings.norm_limit,
             max_samples=settings.max_samples,
             want_model=self.want_model,
+            load_limit_ms=settings.load_limit_ms,
         )
 
     def due_again(self, now: float) -> list[EdgePart]:
@@ -139,6 +146,7 @@ class OrderedRound:
 def plan_round(
     observed: Observed,
     selection: Selection,
+    controls: Controls,
     edges: Iterable[EdgeSession],
     *,
     now: float,
@@ -163,5 +171,12 @@ def plan_round(
         part.agents.append(names[place][client])
     give_up_at = now + settings.max_wait_ms / 1000.0 + settings.grace_s
     return OrderedRound(
-        observed.view.round, observed, selection, want_model, now, give_up_at, parts
+        round=view.round,
+        observed=observed,
+        selection=selection,
+        controls=controls,
+        want_model=want_model,
+        ordered_at=now,
+        give_up_at=give_up_at,
+        parts=parts,
     )

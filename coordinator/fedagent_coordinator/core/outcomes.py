@@ -12,6 +12,7 @@ from fedagent_coordinator.policies.base import Feedback, RoundView
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
 from fedagent_protocol.transport.errors import safe_text
 
+from .controls import Controls
 from .effects import Details, EdgeResult, Event, Settle
 
 SILENT = "silent"
@@ -51,6 +52,11 @@ class Settled:
     why: str
 
     @property
+    def spent_micro(self) -> int:
+        """What the round cost: prices of updates, and the rent."""
+        return sum(edge.spent_micro for edge in self.edges) + self.feedback.rent_micro
+
+    @property
     def declined(self) -> int:
         """How many clients would not train."""
         return self.details.status.count(OutcomeStatus.DECLINED.value)
@@ -79,12 +85,12 @@ class _Rows:
             self.flags[name] = np.zeros(n, dtype=np.bool_)
         for name in ("censored", "void"):
             self.flags[name] = np.ones(n, dtype=np.bool_)
-        for name in ("dt_s", "lc_s", "ut_s", "seconds_per_iteration", "norm", "loss"):
+        for name in ("dt_s", "lc_s", "ut_s", "train_s", "seconds_per_iteration", "norm", "loss"):
             self.numbers[name] = np.full(n, np.nan)
         self.numbers["weight"] = np.zeros(n)
         self.numbers["score"] = np.zeros(n)
         self.numbers["tau_s"] = np.full(n, self.waited_s)
-        for name in ("arrivals", "num_samples", "score_n"):
+        for name in ("arrivals", "num_samples", "score_n", "steps", "iterations"):
             self.counts[name] = np.zeros(n, dtype=np.int64)
         self.status = [OutcomeStatus.MISSED.value] * n
         self.reason = [SILENT] * n
@@ -105,6 +111,8 @@ class _Rows:
         if valid:
             for name, ms in (("dt", outcome.dt_ms), ("lc", outcome.lc_ms), ("ut", outcome.ut_ms)):
                 self.numbers[f"{name}_s"][row] = ms / 1000.0
+            if outcome.steps:
+                self.numbers["train_s"][row] = outcome.train_ms / 1000.0
             self.numbers["seconds_per_iteration"][row] = outcome.seconds_per_iteration
             self.numbers["norm"][row] = outcome.norm
             self.numbers["loss"][row] = outcome.loss
@@ -112,6 +120,8 @@ class _Rows:
             self.counts["score_n"][row] = outcome.score_n
         self.counts["arrivals"][row] = outcome.arrivals
         self.counts["num_samples"][row] = outcome.num_samples
+        self.counts["steps"][row] = outcome.steps
+        self.counts["iterations"][row] = outcome.iterations
         self.status[row] = outcome.status.value
         self.reason[row] = outcome.reason
 
@@ -149,6 +159,9 @@ def settle_outcomes(
         seconds_per_iteration=rows.numbers["seconds_per_iteration"],
         arrivals=rows.counts["arrivals"],
         num_samples=rows.counts["num_samples"],
+        steps=rows.counts["steps"],
+        iterations=rows.counts["iterations"],
+        train_s=rows.numbers["train_s"],
     )
     details = Details(
         status=tuple(rows.status),
@@ -223,11 +236,12 @@ def _edge_result(view: RoundView, feedback: Feedback, part: EdgePart) -> EdgeRes
 def round_event(
     round_: int,
     settled: Settled,
+    controls: Controls,
     total_micro: int,
     timing_ms: dict[str, float],
 ) -> Event:
     """Return what is told of a round; it shares `timing_ms`, which is still filled in."""
-    edges = settled.edges
+    edges, placed = settled.edges, controls.placement.edge
     return Event(
         "round",
         {
@@ -238,8 +252,11 @@ def round_event(
             "why": settled.why,
             "device_score": settled.details.score if settled.details.score_n else None,
             "failed_edges": [edge.edge for edge in edges if edge.failed],
-            "spent_micro": sum(edge.spent_micro for edge in edges),
+            "spent_micro": settled.spent_micro,
             "total_spent_micro": total_micro,
+            "iterations": controls.iterations,
+            "rented": next((edge.edge for edge in edges if edge.index == placed), ""),
+            "rent_micro": settled.feedback.rent_micro,
             "edges": {
                 edge.edge: {
                     "ordered": edge.ordered,

@@ -12,16 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import (
-    MAX_MICRO,
-    OPINIONS,
-    TRUTH,
-    Purpose,
-    Selection,
-    SelectionPolicy,
-    round_rng,
-)
-from fedagent_coordinator.policies.selection import check_selection
+from fedagent_coordinator.policies.base import MAX_MICRO, OPINIONS, TRUTH
 from fedagent_protocol.errors import MalformedError, ProtocolError
 from fedagent_protocol.messages import (
     Chunk,
@@ -34,6 +25,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.transport.errors import safe_text
 
+from .deciding import Decider, Decision, Minds, Refusal
 from .edges import EdgeSession, EdgeTable, Indices
 from .effects import (
     CommitModel,
@@ -54,8 +46,9 @@ from .letters import Letters
 from .merge import Serving
 from .models import Models
 from .observe import Observation, Observed, merge_observations
-from .orders import OrderedRound, affordable, plan_round
-from .outcomes import round_event, settle_outcomes
+from .orders import OrderedRound, plan_round
+from .outcomes import Settled, round_event, settle_outcomes
+from .placing import with_rent
 from .respite import Respite
 from .settings import Progress, Settings, learnt_weight
 from .survey import REOPEN_S, Survey
@@ -79,7 +72,7 @@ class RoundEngine:
     Args:
         settings: The run.
         progress: Where it stands.
-        policy: Decides; learns when the runtime performs `Learn`.
+        minds: Decide; they learn when the runtime performs `Learn`.
         indices: Run-wide indices of clients and edges.
         fate: Asked about rounds that this process did not settle itself.
         clock: For durations only; the caller's idea of now otherwise.
@@ -102,16 +95,16 @@ class RoundEngine:
         *,
         settings: Settings,
         progress: Progress,
-        policy: SelectionPolicy,
+        minds: Minds,
         indices: Indices,
         fate: Books,
         clock: Callable[[], float],
     ) -> None:
-        unmet = policy.needs & {TRUTH, OPINIONS}
+        unmet = minds.policy.needs & {TRUTH, OPINIONS}
         if unmet:
             raise NeedsUnmetError(settings.policy, unmet, ())
         self.settings = settings
-        self.policy = policy
+        self.needs = minds.policy.needs
         windows = {window.edge: window for window in progress.windows}
         self.edges = EdgeTable(indices, windows)
         self.phase = Phase.IDLE
@@ -128,7 +121,6 @@ class RoundEngine:
         self.counters: Counter[str] = Counter()
         self.timing_ms: dict[str, float] = {}
         self._indices = indices
-        self._clock = clock
         self._fates = Fates(fate)
         self._say = Letters(settings, progress.next_round << 20)
         self._survey = Survey(0.0, 0.0)
@@ -137,7 +129,8 @@ class RoundEngine:
         self._opened_at = 0.0
         self._over = progress.next_round - 1
         self._finishing = ""
-        self._gate = Gate(settings, policy.needs, resumed=progress.rounds_done > 0)
+        self._decider = Decider(settings, minds, clock)
+        self._gate = Gate(settings, self.needs, resumed=progress.rounds_done > 0)
         self._patience = Patience()
         self._respite = Respite()
 
@@ -269,11 +262,12 @@ class RoundEngine:
             self.counters["protocol_version"] += 1
             return []
         session, changed = self._hear(edge, hello.epoch, now)
-        session.name = hello.name or edge
+        session.name, session.rent = hello.name or edge, hello.rent
         return self._greet(session, now, changed=changed)
 
     def _on_status(self, edge: str, status: EdgeStatus, now: float) -> list[Effect]:
         session, changed = self._hear(edge, status.epoch, now)
+        session.rent = status.rent
         foreign = status.run != self.settings.run
         if not foreign and status.names:
             names = {agent: safe_text(name, limit=100) for agent, name in status.names.items()}
@@ -444,16 +438,24 @@ class RoundEngine:
             return self._finish(BUDGET, now)
         if missing:
             return self._wait(missing, now, edges=len(ready), agents=agents)
+        decision = self._decider.decide(
+            observed,
+            ready,
+            self.edges.live(),
+            free_micro=self._free_micro,
+            done=self.rounds_done,
+        )
+        if isinstance(decision, Refusal):
+            if decision.reason == BUDGET:
+                return self._finish(BUDGET, now)
+            return self._wait(decision.reason, now, edges=len(ready), agents=agents)
         self._patience.over()
         self._opened_at = self._survey.opened_at
-        self.timing_ms = {"observe": _ms(now - self._opened_at)}
-        began = self._clock()
-        rng = round_rng(self.settings.seed, self.round, Purpose.SELECT)
-        selection = self.policy.select(view, rng)
-        check_selection(view, selection.pairs)
-        selection = affordable(view, selection, self._free_micro)
-        self.timing_ms["decide"] = _ms(self._clock() - began)
-        return self._order(observed, selection, ready, now)
+        self.timing_ms = {
+            "observe": _ms(now - self._opened_at),
+            "decide": _ms(decision.seconds),
+        }
+        return self._order(decision, ready, now)
 
     def _view(self, ready: list[EdgeSession], now: float) -> Observed:
         clients, edges = self._indices.sizes()
@@ -465,7 +467,7 @@ class RoundEngine:
             round_=self.round,
             now=now,
             sizes=(clients, edges),
-            needs=self.policy.needs,
+            needs=self.needs,
             edge_budget=np.full(edges, budget, dtype=np.int64),
             deadline_s=self.settings.deadline_ms / 1000,
             model_bytes=self.models.size,
@@ -479,19 +481,14 @@ class RoundEngine:
 
     # ------------------------------------------------------- order and settle
 
-    def _order(
-        self,
-        observed: Observed,
-        selection: Selection,
-        ready: list[EdgeSession],
-        now: float,
-    ) -> list[Effect]:
+    def _order(self, decision: Decision, ready: list[EdgeSession], now: float) -> list[Effect]:
         """Reserve, then tell the edges; an empty round ends at once."""
         s = self.settings
         last = self.rounds_done + 1 >= s.count
         ordered = plan_round(
-            observed,
-            selection,
+            decision.observed,
+            decision.selection,
+            decision.controls,
             ready,
             now=now,
             settings=s,
@@ -499,7 +496,13 @@ class RoundEngine:
         )
         self._ordered = ordered
         self.phase = Phase.ORDERED
-        reserve = Reserve(self.round, observed.view, selection, ordered.context_seq)
+        reserve = Reserve(
+            self.round,
+            decision.observed.view,
+            decision.selection,
+            ordered.context_seq,
+            decision.controls,
+        )
         if not ordered.parts:
             return [reserve, *self._settle(now)]
         orders: list[Effect] = [
@@ -521,25 +524,26 @@ class RoundEngine:
         assert ordered is not None
         self._ordered = None
         parts = list(ordered.parts.values())
-        view, pairs = ordered.observed.view, ordered.selection.pairs
         waited_s = now - ordered.ordered_at
-        result = settle_outcomes(view, pairs, parts, waited_s=waited_s)
+        result = _outcome(ordered, waited_s)
         self.counters.update({**result.odd, "client_declined": result.declined})
         self.timing_ms["train"] = _ms(waited_s)
         self.rounds_done += 1
-        self.spent_micro += sum(edge.spent_micro for edge in result.edges)
+        self.spent_micro += result.spent_micro
         reporters = [part for part in parts if part.report is not None]
         self._fates.remember(ordered.round, frozenset(part.edge for part in reporters))
         effects: list[Effect] = [
             result.booked(ordered.round, self.timing_ms),
             *(self._say.receipt(part.edge, ordered.round, expired=False) for part in reporters),
-            Learn(ordered.round, result.feedback),
+            Learn(ordered.round, result.feedback, ordered.controls),
             *self._respite.settle(ordered, result, began=self._opened_at, now=now),
         ]
         for edge in result.edges:
             self._trained(edge)
         self._over = ordered.round
-        self._summary = round_event(ordered.round, result, self.spent_micro, self.timing_ms)
+        self._summary = round_event(
+            ordered.round, result, ordered.controls, self.spent_micro, self.timing_ms
+        )
         if ordered.want_model:
             firsts = {p.edge: p.report.first for p in reporters if p.report is not None}
             return effects + self._begin_merge(ordered.round, firsts, now)
@@ -617,3 +621,13 @@ class RoundEngine:
 
 def _ms(seconds: float) -> float:
     return round(1000.0 * seconds, 3)
+
+
+def _outcome(ordered: OrderedRound, waited_s: float) -> Settled:
+    """Return how a round ended, with the rent that is due."""
+    parts = list(ordered.parts.values())
+    result = settle_outcomes(
+        ordered.observed.view, ordered.selection.pairs, parts, waited_s=waited_s
+    )
+    placement = ordered.controls.placement
+    return replace(result, feedback=with_rent(result.feedback, placement, parts))

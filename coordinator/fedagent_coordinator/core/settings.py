@@ -25,6 +25,8 @@ class Settings:
         observe_timeout_s: How long a silent edge holds a round up.
         grace_s: How much longer than `max_wait` an edge may take to report.
         needs_wait_s: How long agents may take to measure a feature for the first time.
+        placed: Each round is placed at one edge; it merges every round.
+        load_limit_ms: Training computation of a round on a device; 0 for no limit.
     """
 
     run: str
@@ -40,7 +42,6 @@ class Settings:
     merge_every: int
     merge_timeout_s: float
     weighting: Weighting
-    iterations: int
     per_edge_micro: int
     total_micro: int | None
     norm_limit: float
@@ -51,6 +52,8 @@ class Settings:
     observe_timeout_s: float = 0.5
     grace_s: float = 2.0
     needs_wait_s: float = 10.0
+    placed: bool = False
+    load_limit_ms: int = 0
 
 
 def learnt_weight(reported: float, ordered: int, max_samples: int) -> float:

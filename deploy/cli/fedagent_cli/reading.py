@@ -19,6 +19,7 @@ WAITING = {
     "declined": "the agents have just declined",
     "features": "for agents to measure what the policy needs",
     "prices": "every agent asks more than an edge may spend",
+    "rents": "for edges to say their rent",
 }
 """Words for the reasons of docs/coordinator.md, A round."""
 Last = Annotated[int, typer.Option(min=0, help="How many of the newest; 0 for all.")]
@@ -49,7 +50,9 @@ def status(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a run in a few lines, while the coordinator runs or afterwards."""
-    from .runs import holder, open_run, recipe_of, situation_of  # noqa: PLC0415 - heavy imports
+    from fedagent_coordinator.results import conclusion  # noqa: PLC0415 - heavy imports
+
+    from .runs import holder, open_run, recipe_of, situation_of  # noqa: PLC0415
 
     folder = data_dir if data_dir is not None else places.data_dir("coordinator")
     with open_run(folder, run) as (reader, chosen):
@@ -59,6 +62,14 @@ def status(
         edges = reader.edges(chosen.run_id)
         used = reader.updates_used(chosen.run_id)
         agents = reader.devices(chosen.run_id)
+        rents = sum(reader.rents(chosen.run_id).values())
+        final = reader.last_global(chosen.run_id)
+    ended = conclusion(
+        chosen.end_reason or "",
+        placed=recipe is not None and recipe.placement.name != "coordinator",
+        rounds_done=len(settled),
+        model=final.digest if final else "",
+    )
     judged = [row.metrics["accuracy"] for row in settled if "accuracy" in row.metrics]
     pid = holder(folder)
     now = situation_of(folder, chosen) if pid is not None else None
@@ -69,10 +80,12 @@ def status(
         "running": pid is not None,
         "ended": chosen.ended_ms is not None,
         "end_reason": chosen.end_reason,
+        "conclusion": ended,
         "rounds_done": len(settled),
         "rounds": recipe.rounds.count if recipe else None,
         "accuracy": judged[-1] if judged else None,
         "spent": balance.settled_micro,
+        "rents": rents,
         "reserved": balance.reserved_micro,
         "agents": len(agents),
         "edges": len(edges),
@@ -86,7 +99,7 @@ def status(
     process = f"coordinator runs (process {pid})" if pid else "coordinator does not run"
     accuracy = f"{judged[-1]:.3f}" if judged else "not measured yet"
     say(f"run       {chosen.run_id[:12]}  {record['recipe']}, policy {record['policy']}")
-    say(f"state     {'ended: ' + str(chosen.end_reason) if chosen.ended_ms else process}")
+    say(f"state     {f'ended: {ended or chosen.end_reason}' if chosen.ended_ms else process}")
     if now is not None and now.waiting:
         say(f"waiting   {WAITING.get(now.waiting, now.waiting)}{now.detail and ': ' + now.detail}")
     say(f"rounds    {record['rounds_done']} of {record['rounds'] or '?'}, {used} updates used")
@@ -94,6 +107,7 @@ def status(
     say(
         f"spent     {credits_text(balance.settled_micro)} credits, "
         f"{credits_text(balance.reserved_micro)} reserved"
+        + (f"; {credits_text(rents)} of it rents" if rents else "")
     )
     live = f", {now.edges_live} of them live" if now is not None else ""
     say(f"seen      {len(agents)} agents, {len(edges)} edges{live}")
@@ -111,13 +125,20 @@ def rounds(
 
     with open_run(data_dir, run) as (reader, chosen):
         found = reader.rounds(chosen.run_id, last=last or None)
+        names = {edge: name or edge for edge, name in reader.edges(chosen.run_id).items()}
     if as_json:
         emit({"run": chosen.run_id, "rounds": [asdict(row) for row in found]})
         return
+    controlled = any(row.rented or row.iterations for row in found)
     scored = any("device_score" in row.metrics for row in found)
-    shown = ("accuracy", "on devices") if scored else ("accuracy",)
     table(
-        ("round", "state", "ordered", "in time", "used", *shown, "spent", "seconds", "why"),
+        (
+            *("round", "state", "ordered", "in time", "used", "accuracy"),
+            *(("on devices",) if scored else ()),
+            *("spent", "seconds"),
+            *(("iterations", "rented edge", "rent") if controlled else ()),
+            "why",
+        ),
         (
             (
                 row.round,
@@ -129,6 +150,15 @@ def rounds(
                 *((row.metrics.get("device_score"),) if scored else ()),
                 credits_text(row.paid_micro),
                 sum(row.timing_ms.values()) / 1000 if row.timing_ms else None,
+                *(
+                    (
+                        row.iterations or "-",
+                        names.get(row.rented, "-"),
+                        credits_text(row.rent_micro),
+                    )
+                    if controlled
+                    else ()
+                ),
                 row.reason,
             )
             for row in found

@@ -59,6 +59,8 @@ class AgentRole:
         slow_s: How long a training takes.
         pipes: Its surroundings; without any, links take no time, and price and
             training are always the same.
+        iteration_s: What it says an iteration takes; 0 where it says nothing.
+        arrivals: Samples that it says came in a round.
     """
 
     kernel: Kernel
@@ -69,6 +71,8 @@ class AgentRole:
     price_micro: int
     slow_s: float
     pipes: Pipes | None = None
+    iteration_s: float = 0.0
+    arrivals: int = 0
     runtime: AgentRuntime | None = None
 
     def start(self, checkpoint: Checkpoint) -> None:
@@ -153,6 +157,14 @@ class AgentRole:
 
     def _as_shown(self, edge: str, message: AgentToEdge) -> AgentToEdge:
         """Put what the instruments show into a report; what was measured in passing is less."""
+        if isinstance(message, UpdateOffer) and self.iteration_s > 0:
+            message = structs.replace(
+                message,
+                seconds_per_iteration=self.iteration_s,
+                train_ms=round(1000 * self.iteration_s * message.iterations),
+                arrivals=self.arrivals,
+                steps=1,
+            )
         if self.pipes is None:
             return message
         match message:
@@ -224,6 +236,7 @@ class EdgeRole:
     directory: Path
     chunk_bytes: int
     pipes: Pipes | None = None
+    rent_micro: int = 0
     starts: int = 0
     reported: list[tuple[int, int, float]] = field(default_factory=list)
     runtime: EdgeRuntime | None = None
@@ -236,6 +249,7 @@ class EdgeRole:
             epoch=f"{self.starts:032x}",
             chunk_bytes=self.chunk_bytes,
             credit_bytes=16 * self.chunk_bytes,
+            rent_micro=self.rent_micro,
         )
         now = self.kernel.now
         self.runtime = EdgeRuntime(

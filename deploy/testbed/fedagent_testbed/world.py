@@ -26,6 +26,9 @@ AGENT_PRICE_MICRO = 100_000
 CALM = Faults()
 
 
+Control = tuple[int, str, int, tuple[tuple[str, float], ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a run ended.
@@ -36,6 +39,10 @@ class Ending:
         problems: What is wrong with it.
         fates: Number and state of every round.
         paid: (round, agent) of every outcome that was settled.
+        spent_micro: All that was paid, rents included.
+        rents: (round, edge, micro-credits) of every rent that was settled.
+        controls: Of each round that is done: iterations ordered, edge rented, rent paid, and
+            what iteration control went by.
     """
 
     reason: str
@@ -45,6 +52,8 @@ class Ending:
     fates: tuple[tuple[int, str], ...]
     paid: tuple[tuple[int, str], ...]
     spent_micro: int
+    rents: tuple[tuple[int, str, int], ...] = ()
+    controls: tuple[Control, ...] = ()
 
 
 class World:
@@ -60,6 +69,10 @@ class World:
             it all transfers take as long as a message, and `train_s` is how long a training
             takes on average.
         sees: The edges that an agent sees; all of them where it is not named.
+        rents: What each edge asks for aggregating a round, in micro-credits; 0 by default.
+        iteration_s: What the first agent says an iteration takes, the second twice that, and
+            so on; 0 where agents say nothing of their training.
+        arrivals: Samples that an agent says came in a round.
     """
 
     def __init__(
@@ -75,6 +88,9 @@ class World:
         chunk_bytes: int = 1024,
         air: Air | None = None,
         sees: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        rents: tuple[int, ...] = (),
+        iteration_s: float = 0.0,
+        arrivals: int = 0,
     ) -> None:
         self.kernel = Kernel()
         self.rng = np.random.default_rng(seed)
@@ -95,8 +111,16 @@ class World:
         )
         self._add("coordinator", self.coordinator)
         self.edges = {
-            name: EdgeRole(self.kernel, self.wires, name, directory / name, chunk_bytes, pipes)
-            for name in edge_ids
+            name: EdgeRole(
+                self.kernel,
+                self.wires,
+                name,
+                directory / name,
+                chunk_bytes,
+                pipes,
+                rent_micro=rents[i] if i < len(rents) else 0,
+            )
+            for i, name in enumerate(edge_ids)
         }
         self.agents = {
             name: AgentRole(
@@ -108,8 +132,10 @@ class World:
                 AGENT_PRICE_MICRO,
                 train_s * float(self.rng.uniform(0.5, 1.5)),
                 pipes,
+                iteration_s=iteration_s * (i + 1),
+                arrivals=arrivals,
             )
-            for name in (f"agent-{i}" for i in range(agents))
+            for i, name in enumerate(f"agent-{i}" for i in range(agents))
         }
         for name, edge in self.edges.items():
             self._add(name, edge)
@@ -149,6 +175,12 @@ class World:
             paid = tuple(
                 (row.round, row.agent) for row in read.outcomes(run.run_id) if row.paid_micro
             )
+            edges = list(read.edges(run.run_id))
+            rents = [
+                (entry.round or 0, edges[entry.edge or 0], entry.amount_micro)
+                for entry in reversed(read.ledger.show(run_id=run.run_id, limit=-1))
+                if entry.kind == "settle" and entry.client is None
+            ]
         return Ending(
             reason=self.coordinator.done,
             rounds_done=sum(row.state == "done" for row in rows),
@@ -157,6 +189,12 @@ class World:
             fates=tuple((row.round, row.state) for row in rows),
             paid=paid,
             spent_micro=report.settled_micro,
+            rents=tuple(rents),
+            controls=tuple(
+                (row.iterations, row.rented, row.rent_micro, tuple(sorted(row.notes.items())))
+                for row in rows
+                if row.state == "done"
+            ),
         )
 
     def _opening(self, round_: int) -> float:

@@ -7,9 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core.deciding import Minds
+from fedagent_coordinator.core.iterations import IterationControl, LearnerControl
 from fedagent_coordinator.core.rounds import Phase, RoundEngine
 from fedagent_coordinator.core.settings import Progress, Settings
 from fedagent_coordinator.merging import EdgeModel, merge_models
+from fedagent_coordinator.placement.base import PlacementPolicy
 from fedagent_coordinator.policies.base import SelectionPolicy
 from fedagent_coordinator.policies.random_choice import RandomPolicy
 from fedagent_protocol import messages as m
@@ -65,7 +68,6 @@ def settings(**changes: object) -> Settings:
         "merge_every": 1,
         "merge_timeout_s": 5.0,
         "weighting": m.Weighting.SAMPLES,
-        "iterations": 0,
         "per_edge_micro": 10_000_000,
         "total_micro": None,
         "norm_limit": 0.0,
@@ -81,6 +83,8 @@ class Field:
     edges: list[ToyEdge]
     settings: Settings = field(default_factory=settings)
     policy: SelectionPolicy = field(default_factory=RandomPolicy)
+    control: IterationControl = field(default_factory=LearnerControl)
+    placement: PlacementPolicy | None = None
     plan: Plan = lambda _: [0.001]
     kernel: Kernel = field(default_factory=Kernel)
     blobs: dict[str, bytes] = field(default_factory=dict)
@@ -105,7 +109,7 @@ class Field:
                 model=start,
                 model_size=len(START_BYTES),
             ),
-            policy=self.policy,
+            minds=Minds(self.policy, self.control, self.placement),
             indices=MemoryIndices(),
             fate=lambda _round, _edge: False,
             clock=lambda: self.kernel.now,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedagent_coordinator.core.controls import Controls
 from fedagent_coordinator.core.outcomes import EdgePart, round_event, settle_outcomes
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
 from tests.e2e.stored_run import plan
@@ -12,7 +13,7 @@ def _settled(*outcomes: Outcome) -> tuple[float, int, object]:
     part = EdgePart("edge-0", 0, [0, 1], ["a", "b"], None)
     part.report = RoundReport(epoch="0" * 32, outcomes=outcomes)
     settled = settle_outcomes(reserved.view, reserved.selection.pairs, [part], waited_s=1.0)
-    said = round_event(1, settled, 0, {}).fields["device_score"]
+    said = round_event(1, settled, Controls(), 0, {}).fields["device_score"]
     return settled.details.score, settled.details.score_n, said
 
 

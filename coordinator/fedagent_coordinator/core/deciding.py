@@ -1,0 +1,174 @@
+"""Everything that decides and learns in a run, and one round's decision."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_coordinator.placement.base import Placement, PlacementPolicy, PlacementView
+from fedagent_coordinator.policies.base import (
+    Feedback,
+    Purpose,
+    Selection,
+    SelectionPolicy,
+    State,
+    round_rng,
+)
+from fedagent_coordinator.policies.selection import check_selection
+
+from .controls import HERE, Controls
+from .edges import EdgeSession
+from .gate import BUDGET, PRICES, RENTS
+from .iterations import IterationControl, LearnerControl
+from .observe import Observed
+from .orders import affordable
+from .placing import at_edge, charged, horizon, market
+from .settings import Settings
+
+_PLACEMENT = "placement/"
+_ITERATIONS = "iterations/"
+
+
+@dataclass(slots=True)
+class Minds:
+    """What decides: who trains, which edge aggregates, how many iterations.
+
+    Attributes:
+        policy: Who trains where.
+        control: How many local iterations.
+        placement: Which edge is rented; None in a run that is not placed.
+    """
+
+    policy: SelectionPolicy
+    control: IterationControl = field(default_factory=LearnerControl)
+    placement: PlacementPolicy | None = None
+
+    def learn(self, feedback: Feedback, controls: Controls) -> None:
+        """Take in a settled round."""
+        self.policy.learn(feedback)
+        self.control.learn(feedback, horizon=controls.horizon)
+        if self.placement is not None:
+            self.placement.learn(charged(controls.placement, feedback), feedback.psi)
+
+    def state(self) -> State:
+        """Return a copy of everything learnt, in one namespace; the policy's names are bare."""
+        state: dict[str, npt.NDArray[np.generic]] = dict(self.policy.state())
+        state.update(_prefixed(_ITERATIONS, self.control.state()))
+        if self.placement is not None:
+            state.update(_prefixed(_PLACEMENT, self.placement.state()))
+        return state
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: It is not one of these.
+        """
+        rest = dict(state)
+        control, placement = _taken(rest, _ITERATIONS), _taken(rest, _PLACEMENT)
+        self.policy.restore(rest)
+        self.control.restore(control)
+        if self.placement is not None:
+            self.placement.restore(placement)
+
+
+def _prefixed(prefix: str, state: State) -> dict[str, npt.NDArray[np.generic]]:
+    return {prefix + name: array for name, array in state.items()}
+
+
+def _taken(
+    rest: dict[str, npt.NDArray[np.generic]], prefix: str
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Remove and return what has this prefix, without it."""
+    names = [name for name in rest if name.startswith(prefix)]
+    return {name.removeprefix(prefix): rest.pop(name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """One round as it was decided.
+
+    Attributes:
+        observed: What is played: all pairs, or those of the rented edge.
+        selection: Who trains.
+        controls: How often, and where.
+        seconds: How long deciding took.
+    """
+
+    observed: Observed
+    selection: Selection
+    controls: Controls
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing can be decided; `BUDGET` ends the run."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Decides one round. Changes nothing."""
+
+    settings: Settings
+    minds: Minds
+    clock: Callable[[], float]
+
+    def decide(
+        self,
+        observed: Observed,
+        ready: Sequence[EdgeSession],
+        live: Sequence[EdgeSession],
+        *,
+        free_micro: int | None,
+        done: int,
+    ) -> Decision | Refusal:
+        """Return the round, or why there is none.
+
+        Args:
+            observed: The columns of all ready edges.
+            ready: Edges that answered and hold the model.
+            live: All edges that are heard.
+            free_micro: What is left of the run's budget; None for no limit.
+            done: Rounds settled so far.
+
+        Raises:
+            PolicyError: The policy failed, or broke a constraint.
+        """
+        began, placement, offers = self.clock(), HERE, None
+        if self.minds.placement is not None:
+            found = market(observed.view, ready, live, free_micro=free_micro)
+            offers = found.offers
+            if not found.silent and self._place(found.all).exhausted:
+                return Refusal(BUDGET)
+            placement = self._place(offers)
+            if placement.exhausted or not offers.edge_live.any():
+                return Refusal(RENTS if found.silent else PRICES)
+        view, left = observed.view, free_micro
+        if placement.edge is not None:
+            view = at_edge(view, placement, free_micro)
+            left = None if free_micro is None else free_micro - placement.rent_micro
+        selection = self.minds.policy.select(view, self._rng(view.round, Purpose.SELECT))
+        check_selection(view, selection.pairs)
+        selection = affordable(view, selection, left)
+        control = self.minds.control
+        controls = Controls(
+            iterations=control.choose(self._rng(view.round, Purpose.ITERATE)),
+            horizon=horizon(offers, count=self.settings.count, done=done),
+            notes=control.notes(),
+            view=offers,
+            # Nobody is ordered, so nobody is rented.
+            placement=placement if len(selection.pairs) else HERE,
+        )
+        return Decision(replace(observed, view=view), selection, controls, self.clock() - began)
+
+    def _place(self, view: PlacementView) -> Placement:
+        """Ask the placement; asked twice, it says the same."""
+        assert self.minds.placement is not None
+        return self.minds.placement.choose(view, self._rng(view.round, Purpose.PLACE))
+
+    def _rng(self, round_: int, purpose: Purpose) -> np.random.Generator:
+        return round_rng(self.settings.seed, round_, purpose)

@@ -1,0 +1,85 @@
+"""What a run came to: the content of `result.json`, and one line for people."""
+
+from collections.abc import Mapping
+
+from fedagent_task.spec import Recipe
+
+from .core.effects import Value
+from .core.gate import BUDGET
+from .jobs import Evaluated
+from .reader import Reader
+
+END_FIELDS = (
+    "rounds_done",
+    "accuracy",
+    "spent_micro",
+    "updates_used",
+    "reason",
+    "conclusion",
+    "ledger_balanced",
+)
+"""What the event of the end says of it."""
+
+
+def result_of(
+    read: Reader,
+    recipe: Recipe,
+    *,
+    run_id: str,
+    reason: str,
+    rounds_done: int,
+    spent_micro: int,
+    model: str,
+    judged: Evaluated | None,
+) -> dict[str, Value]:
+    """Return what a run came to, or has come to so far.
+
+    Args:
+        read: The books.
+        recipe: What was run.
+        run_id: The run.
+        reason: Why it ended; empty while it goes on.
+        rounds_done: Rounds that were settled.
+        spent_micro: What was paid, rents included.
+        model: Digest of the global model.
+        judged: How good it is.
+    """
+    best = read.best_global(run_id)
+    rents = read.rents(run_id)
+    placed = recipe.placement.name != "coordinator"
+    return {
+        "run": run_id,
+        "recipe": recipe.name,
+        "policy": recipe.policy.name,
+        "seed": recipe.seed,
+        "reason": reason,
+        "conclusion": conclusion(reason, placed=placed, rounds_done=rounds_done, model=model),
+        "rounds_done": rounds_done,
+        "updates_used": read.updates_used(run_id),
+        "accuracy": None if judged is None else judged.accuracy,
+        "loss": None if judged is None else judged.loss,
+        "best_accuracy": None if best is None else best.metrics["accuracy"],
+        "model": model,
+        "spent_micro": spent_micro,
+        "rent_micro": sum(rents.values()),
+        "rents": _as_value(rents),
+        "placement": recipe.placement.name,
+        "iterations": recipe.iterations.name,
+        "total_micro": recipe.budget.total_micro,
+        "ledger_balanced": read.ledger.verify().balanced,
+    }
+
+
+def conclusion(reason: str, *, placed: bool, rounds_done: int, model: str) -> str:
+    """Return one line on why a run stopped before its last round; empty if it did not."""
+    if reason != BUDGET:
+        return ""
+    what = "rent" if placed else "update"
+    return (
+        f"the budget pays no more {what}: stopped after {rounds_done} rounds, "
+        f"final model {model[:12]}"
+    )
+
+
+def _as_value(rents: Mapping[str, int]) -> dict[str, float]:
+    return {edge: float(micro) for edge, micro in rents.items()}
