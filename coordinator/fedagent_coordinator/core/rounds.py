@@ -5,28 +5,15 @@ of jobs go in with the time; effects come out, to be performed in order. A disk
 effect stands before everything that relies on it.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import MAX_MICRO, OPINIONS, TRUTH
-from fedagent_protocol.errors import MalformedError, ProtocolError
-from fedagent_protocol.messages import (
-    Chunk,
-    EdgeHello,
-    EdgeStatus,
-    EdgeToCoordinator,
-    Need,
-    RoundColumns,
-    RoundReport,
-)
-from fedagent_protocol.transport.errors import safe_text
+from fedagent_coordinator.policies.base import OPINIONS, TRUTH
 
 from .deciding import Decider, Decision, Minds, Refusal
-from .edges import EdgeSession, EdgeTable, Indices
+from .edges import EdgeSession, Indices
 from .effects import (
     CommitModel,
     EdgeResult,
@@ -41,11 +28,9 @@ from .effects import (
 )
 from .errors import NeedsUnmetError
 from .fates import Books, Fates
-from .gate import BUDGET, DECLINED, Gate, Patience
-from .letters import Letters
-from .merge import Serving
-from .models import Models
-from .observe import Observation, Observed, merge_observations
+from .gate import BUDGET, DECLINED, Gate
+from .hearing import Hearing, Phase
+from .observe import Observed, merge_observations
 from .orders import OrderedRound, plan_round
 from .outcomes import Settled, round_event, settle_outcomes
 from .placing import with_rent
@@ -53,20 +38,8 @@ from .respite import Respite
 from .settings import Progress, Settings, learnt_weight
 from .survey import REOPEN_S, Survey
 
-PROTOCOL = 1
 
-
-class Phase(Enum):
-    """What the engine waits for."""
-
-    IDLE = "idle"
-    OBSERVING = "observing"
-    ORDERED = "ordered"
-    MERGING = "merging"
-    ENDED = "ended"
-
-
-class RoundEngine:
+class RoundEngine(Hearing):
     """All rounds of one run.
 
     Args:
@@ -103,35 +76,15 @@ class RoundEngine:
         unmet = minds.policy.needs & {TRUTH, OPINIONS}
         if unmet:
             raise NeedsUnmetError(settings.policy, unmet, ())
-        self.settings = settings
+        super().__init__(settings, progress, indices, Fates(fate))
         self.needs = minds.policy.needs
-        windows = {window.edge: window for window in progress.windows}
-        self.edges = EdgeTable(indices, windows)
-        self.phase = Phase.IDLE
-        self.round = progress.next_round
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
-        self.models = Models(
-            settings,
-            self.edges,
-            progress.model,
-            progress.model_size,
-            Serving(progress.model, progress.model_size),
-        )
-        self.counters: Counter[str] = Counter()
         self.timing_ms: dict[str, float] = {}
-        self._indices = indices
-        self._fates = Fates(fate)
-        self._say = Letters(settings, progress.next_round << 20)
-        self._survey = Survey(0.0, 0.0)
-        self._ordered: OrderedRound | None = None
         self._summary: Event | None = None
         self._opened_at = 0.0
-        self._over = progress.next_round - 1
-        self._finishing = ""
         self._decider = Decider(settings, minds, clock)
         self._gate = Gate(settings, self.needs, resumed=progress.rounds_done > 0)
-        self._patience = Patience()
         self._respite = Respite()
 
     # ------------------------------------------------------------------ inputs
@@ -142,38 +95,6 @@ class RoundEngine:
         if self.rounds_done >= self.settings.count:
             return self._finish_late(now)
         return self._wait("edges", now)
-
-    def receive(
-        self, edge: str, message: EdgeToCoordinator, now: float, *, link_idle: bool = True
-    ) -> list[Effect]:
-        """Take in what an edge said (its id is that of the topic).
-
-        Args:
-            edge: The sender.
-            message: What it said.
-            now: When it came.
-            link_idle: Whether everything published before was acknowledged.
-
-        Raises:
-            PolicyError: The policy failed, or broke a constraint; nothing is reserved.
-        """
-        try:
-            match message:
-                case EdgeHello():
-                    return self._on_hello(edge, message, now)
-                case EdgeStatus():
-                    return self._on_status(edge, message, now)
-                case RoundColumns():
-                    return self._on_columns(edge, message, now)
-                case RoundReport():
-                    return self._on_report(edge, message, now)
-                case Need():
-                    return self._on_need(edge, message, now, link_idle=link_idle)
-                case Chunk():
-                    return self._on_chunk(edge, message, now)
-        except ProtocolError as error:
-            self.counters[error.reason] += 1
-            return []
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due.
@@ -252,131 +173,6 @@ class RoundEngine:
             *self._round_over(now),
             Evaluate(round_, digest),
         ]
-
-    # -------------------------------------------------------------- edges' say
-
-    def _on_hello(self, edge: str, hello: EdgeHello, now: float) -> list[Effect]:
-        if hello.edge != edge:
-            raise MalformedError("an edge says hello as another one")
-        if hello.protocol != PROTOCOL:
-            self.counters["protocol_version"] += 1
-            return []
-        session, changed = self._hear(edge, hello.epoch, now)
-        session.name, session.rent = hello.name or edge, hello.rent
-        return self._greet(session, now, changed=changed)
-
-    def _on_status(self, edge: str, status: EdgeStatus, now: float) -> list[Effect]:
-        session, changed = self._hear(edge, status.epoch, now)
-        session.rent = status.rent
-        foreign = status.run != self.settings.run
-        if not foreign and status.names:
-            names = {agent: safe_text(name, limit=100) for agent, name in status.names.items()}
-            self._indices.label_clients(names)
-        session.model = "" if foreign else status.model
-        grown, session.agents = status.agents > session.agents, status.agents
-        if foreign or changed:
-            return self._greet(session, now, changed=changed)
-        if grown and self.phase is Phase.IDLE:
-            self._patience.hurry(now)
-        if self.phase is Phase.OBSERVING and self._survey.outdated(session):
-            # It has just got the model it lacked when it answered.
-            return [self._say.open(session, self.round)]
-        return []
-
-    def _on_columns(self, edge: str, message: RoundColumns, now: float) -> list[Effect]:
-        if not self._ours(message.run):
-            return []
-        session, changed = self._hear(edge, message.epoch, now)
-        effects = self._greet(session, now, changed=True) if changed else []
-        columns = session.absorb(message, self._indices)
-        if columns is None:
-            return [*effects, self._say.open(session, self.round)]
-        if (columns.price > MAX_MICRO).any() or (columns.context_seq < 0).any():
-            raise MalformedError("a price or a sequence number is out of range")
-        session.model = message.model
-        if self.phase is not Phase.OBSERVING or message.round != self.round:
-            self.counters["columns_unasked"] += 1
-            return effects
-        client = session.client[columns.session]
-        seen = Observation(session.index, client, columns, now, message.model)
-        self._survey.answers[edge] = seen
-        if session.model != session.expected:
-            effects += self.models.catch_up(session, self.round, now)
-        return effects + self._consider(now)
-
-    def _on_report(self, edge: str, report: RoundReport, now: float) -> list[Effect]:
-        if not self._ours(report.run):
-            return []
-        session, changed = self._hear(edge, report.epoch, now)
-        effects = self._greet(session, now, changed=True) if changed else []
-        session.chunk_bytes = report.chunk_bytes
-        ordered = self._ordered
-        if ordered is not None and report.round == ordered.round and edge in ordered.parts:
-            part = ordered.parts[edge]
-            if part.report is not None:
-                self.counters["report_twice"] += 1
-                return effects
-            part.report = report
-            part.resend_at = None
-            return effects + (self._settle(now) if ordered.complete else [])
-        if report.round > self._over:
-            self.counters["report_unordered"] += 1
-            return effects
-        settled = self._fates.settled(report.round, edge)
-        self.counters["report_repeated" if settled else "report_expired"] += 1
-        return [*effects, self._say.receipt(edge, report.round, expired=not settled)]
-
-    def _on_need(self, edge: str, need: Need, now: float, *, link_idle: bool) -> list[Effect]:
-        session = self.edges.by_id.get(edge)
-        if session is None or not self._ours(need.run):
-            return []
-        if need.digest != self.models.digest:
-            self.counters["need_unknown"] += 1
-            return []
-        session.heard_at = now
-        effects, last = self.models.on_need(session, need, now, link_idle=link_idle)
-        if last:
-            # It will hold the model in a moment: ask it then, not a quarter of a second later.
-            self._survey.reopen_at = min(self._survey.reopen_at, now + 0.01)
-        return effects
-
-    def _on_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
-        if not self._ours(chunk.run):
-            return []
-        return self.models.on_chunk(edge, chunk, now) + self._merge_if_complete(now)
-
-    def _hear(self, edge: str, epoch: str, now: float) -> tuple[EdgeSession, bool]:
-        session, changed = self.edges.hear(edge, epoch, now, self.models.digest)
-        if changed:
-            # What its former process answered names sessions that are no more.
-            self._survey.answers.pop(edge, None)
-        return session, changed
-
-    def _greet(self, session: EdgeSession, now: float, *, changed: bool) -> list[Effect]:
-        """Welcome an edge, and bring one that is new or restarted up to date."""
-        effects: list[Effect] = [self._say.welcome(session.id)]
-        if changed:
-            effects.append(Event("edge_joined", {"edge": session.id, "name": session.name}))
-        match self.phase:
-            case Phase.ENDED:
-                effects.append(self._say.run_ended(session.id, self._finishing))
-            case Phase.IDLE:
-                self._patience.hurry(now)
-            case Phase.OBSERVING:
-                effects.append(self._say.open(session, self.round))
-            case Phase.ORDERED:
-                assert self._ordered is not None
-                part = self._ordered.parts.get(session.id)
-                if part is not None and part.report is None:
-                    part.resend_at = now
-            case Phase.MERGING:
-                pass
-        return effects
-
-    def _ours(self, run: str) -> bool:
-        if run != self.settings.run:
-            self.counters["other_run"] += 1
-        return run == self.settings.run
 
     # ----------------------------------------------------------------- observe
 

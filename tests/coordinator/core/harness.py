@@ -8,8 +8,9 @@ import numpy.typing as npt
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.deciding import Minds
+from fedagent_coordinator.core.hearing import Phase
 from fedagent_coordinator.core.iterations import IterationControl, LearnerControl
-from fedagent_coordinator.core.rounds import Phase, RoundEngine
+from fedagent_coordinator.core.rounds import RoundEngine
 from fedagent_coordinator.core.settings import Progress, Settings
 from fedagent_coordinator.merging import EdgeModel, merge_models
 from fedagent_coordinator.placement.base import PlacementPolicy
