@@ -116,6 +116,33 @@ def test_a_whole_demo(tmp_path: Path, demos: list[Running]) -> None:
     assert "agent-1" not in kept
 
 
+def test_a_placed_demo_ends_when_the_rents_are_gone(tmp_path: Path, demos: list[Running]) -> None:
+    shipped = (Path(__file__).parents[2] / "deploy" / "recipes" / "bas-digits.toml").read_text()
+    recipe = tmp_path / "short.toml"
+    recipe.write_text(shipped.replace("total = 1000", "total = 90"))
+    demo = Running(tmp_path / "d", "--recipe", str(recipe), "--json")
+    demos.append(demo)
+    lines, errors = demo.rest()
+    assert demo.popen.returncode == 0, errors
+    result = lines[-1]
+    rounds = [line for line in lines if line.get("event") == "round"]
+    assert result["rounds_done"] == len(rounds) < 160
+    assert str(result["conclusion"]).startswith("the budget pays no more rent: stopped after")
+    assert result["ledger_balanced"] is True
+    assert result["edges"] == 3
+    assert isinstance(result["spent"], int)
+    assert result["spent"] <= 90_000_000
+    assert all(line["rented"] for line in rounds)
+    assert len({line["rented"] for line in rounds}) > 1
+    assert len({line["iterations"] for line in rounds}) > 1
+    end = next(line for line in lines if line.get("event") == "end" and line["from"] != "demo")
+    assert end["reason"] == "budget"
+    assert "final model" in (demo.directory / "coordinator.log").read_text()
+    html = Path(str(result["report"])).read_text()
+    assert html.count("<svg") == 9
+    assert "the budget pays no more rent" in html
+
+
 def test_listeners_are_on_loopback_only(tmp_path: Path, demos: list[Running]) -> None:
     demo = Running(tmp_path / "d", *SMALL, "--rounds", "200")
     demos.append(demo)

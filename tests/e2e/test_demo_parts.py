@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,15 @@ def test_the_default_fleet_is_as_promised() -> None:
     assert all(len(agent.labels) == 2 for agent in plan.agents)
     cheapest = sorted(agent.price for agent in plan.agents)
     assert sum(cheapest[:6]) <= 2 * plan.budget < sum(cheapest[:7])
+
+
+def test_edges_of_a_placed_demo_ask_different_rents() -> None:
+    plan = make_plan(agents=8, edges=3, deadline_s=1.0, placed=True)
+    assert list(plan.rents) == sorted(set(plan.rents))
+    assert 0 < plan.rents[-1] < plan.budget
+    cheapest = sorted(agent.price for agent in plan.agents)
+    assert sum(cheapest[:6]) <= plan.budget < sum(cheapest[:8])
+    assert make_plan(agents=8, edges=2, deadline_s=1.0).rents == (0.0, 0.0)
 
 
 def test_labels_are_dealt_evenly() -> None:
@@ -131,6 +141,30 @@ def test_the_page_is_whole_and_asks_nobody(tmp_path: Path, rounds: int) -> None:
     assert "<b>kitchen" not in html
     assert html.count("<svg") == (5 if rounds else 0)
     assert json.loads((tmp_path / "report.json").read_text())["rounds_wanted"] == 3
+
+
+def test_a_controlled_run_shows_iterations_rents_latency_and_loss(tmp_path: Path) -> None:
+    plain = a_story()
+    rows = tuple(
+        replace(
+            row,
+            iterations=row.round + 4,
+            rented="e1",
+            rent_micro=250_000,
+            notes={"rho": row.round + 3.5, "lambda_load": 0.0, "lambda_quality": 0.2},
+            latency_s=(0.1, 0.2, 0.1, 0.05) if row.round > 1 else (),
+            loss=1.0 / row.round,
+        )
+        for row in plain.rounds
+    )
+    story = replace(plain, rounds=rows, conclusion="the budget pays no more <rent>")
+    html = write_report(story, tmp_path).read_text()
+    for title in ("Local iterations", "Rented edge", "Latency of the slowest device", "Loss"):
+        assert f"<h2>{title}</h2>" in html
+    assert "the budget pays no more &lt;rent&gt;" in html
+    assert "<td>0.75</td>" in html
+    assert json.loads((tmp_path / "report.json").read_text())["rounds"][1]["rented"] == "e1"
+    assert "times rented" not in page.render(plain, [])
 
 
 def test_the_page_without_matplotlib_says_what_to_install() -> None:

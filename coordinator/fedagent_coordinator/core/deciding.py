@@ -140,7 +140,9 @@ class Decider:
         """
         began, placement, offers = self.clock(), HERE, None
         if self.minds.placement is not None:
-            found = market(observed.view, ready, live, free_micro=free_micro)
+            found = market(
+                observed.view, ready, live, free_micro=free_micro, settings=self.settings
+            )
             offers = found.offers
             if not found.silent and self._place(found.all).exhausted:
                 return Refusal(BUDGET)

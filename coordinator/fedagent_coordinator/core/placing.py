@@ -14,6 +14,7 @@ from fedagent_coordinator.policies.base import MAX_MICRO, Feedback, RoundView
 
 from .edges import EdgeSession
 from .outcomes import EdgePart
+from .settings import Settings
 
 
 def transfer_s(view: RoundView) -> npt.NDArray[np.float64]:
@@ -44,14 +45,18 @@ def _reported(view: RoundView, name: str) -> npt.NDArray[np.float64]:
     return view.pair_features[:, view.feature_names.index(name)].astype(np.float64)
 
 
+NOBODY = -1
+"""Instead of a price: there is nobody to pay."""
+
+
 @dataclass(frozen=True, slots=True)
 class Market:
     """Edges and what they ask, before one is rented.
 
     Attributes:
-        offers: What can be rented now: edges that see an agent who can be paid on top.
-        all: Every live edge, its rent with the price of its cheapest agent: where none of
-            these fits, the budget is used up.
+        offers: What can be rented now: edges whose agents can be paid on top.
+        all: Every live edge, its rent with the price of the fewest agents of a round: where
+            none of these fits, the budget is used up.
         silent: Some live edge has not said its rent yet.
     """
 
@@ -66,6 +71,7 @@ def market(
     live: Sequence[EdgeSession],
     *,
     free_micro: int | None,
+    settings: Settings,
 ) -> Market:
     """Return who can be rented.
 
@@ -74,22 +80,22 @@ def market(
         ready: Edges that answered and hold the model.
         live: All edges that are heard.
         free_micro: What is left of the run's budget; None for no limit.
+        settings: Say how many updates a round waits for, and what an edge may spend on them.
     """
     edges = len(view.edge_budget)
     left = MAX_MICRO if free_micro is None else free_micro
     rent, asked = np.zeros(edges, np.int64), np.zeros(edges, np.int64)
     offered, heard = np.zeros(edges, np.bool_), np.zeros(edges, np.bool_)
-    cheapest = _cheapest(view, view.eligible)
-    known = _cheapest(view, np.ones(len(view.pair_edge), np.bool_))
+    willing = _least_round(view, view.eligible, settings)
+    in_sight = _least_round(view, np.ones(len(view.pair_edge), np.bool_), settings)
     for edge in live:
-        heard[edge.index] = True
-        rent[edge.index] = edge.rent or 0
-        price = int(known[edge.index])
-        asked[edge.index] = min((edge.rent or 0) + (price if price < MAX_MICRO else 0), MAX_MICRO)
+        e = edge.index
+        heard[e], rent[e] = True, edge.rent or 0
+        asked[e] = min(int(rent[e]) + max(int(in_sight[e]), 0), MAX_MICRO)
     for edge in ready:
-        price = int(cheapest[edge.index])
-        fits = price <= int(view.edge_budget[edge.index]) and int(rent[edge.index]) + price <= left
-        offered[edge.index] = edge.rent is not None and fits
+        e = edge.index
+        known = willing[e] != NOBODY and edge.rent is not None
+        offered[e] = known and int(rent[e] + willing[e]) <= left
     seconds = transfer_s(view)
     offers, everywhere = (
         PlacementView(
@@ -104,11 +110,25 @@ def market(
     return Market(offers, everywhere, any(edge.rent is None for edge in live))
 
 
-def _cheapest(view: RoundView, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return int64[M], the lowest price among these pairs of each edge; `MAX_MICRO` for none."""
-    lowest = np.full(len(view.edge_budget), MAX_MICRO, dtype=np.int64)
-    np.minimum.at(lowest, view.pair_edge[rows], view.pair_price[rows])
-    return lowest
+def _least_round(
+    view: RoundView, rows: npt.NDArray[np.bool_], settings: Settings
+) -> npt.NDArray[np.int64]:
+    """Return int64[M], what a round at each edge costs in agents at least, of these pairs.
+
+    That is the price of the `min_updates` cheapest, or of as many as there are and as the edge
+    may pay; `NOBODY` where it may not pay any.
+    """
+    payable = rows & (view.pair_price <= settings.per_edge_micro)
+    edge, price = view.pair_edge[payable], view.pair_price[payable]
+    order = np.lexsort((price, edge))
+    edge, price = edge[order], price[order]
+    rank = np.arange(len(edge)) - np.searchsorted(edge, edge)
+    first = rank < settings.min_updates
+    least = np.zeros(len(view.edge_budget), dtype=np.int64)
+    np.add.at(least, edge[first], price[first])
+    least = np.minimum(least, settings.per_edge_micro)
+    least[np.setdiff1d(np.arange(len(least)), edge)] = NOBODY
+    return least
 
 
 def horizon(offers: PlacementView | None, *, count: int, done: int) -> float:

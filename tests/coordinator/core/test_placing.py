@@ -194,12 +194,20 @@ def test_the_expected_transfer_by_hand() -> None:
 def test_who_can_be_rented() -> None:
     seen = view([[math.nan] * 3] * 3, [0, 1, 1], prices=[50, 400, 60])
     edges = [session(0, 500), session(1, 20), session(2, 10)]
-    found = market(seen, edges, edges, free_micro=100)
+    run = settings(per_edge_micro=1000)
+    found = market(seen, edges, edges, free_micro=100, settings=run)
     assert found.offers.edge_live.tolist() == [False, True, False]
     assert found.all.edge_rent.tolist() == [550, 80, 10]
     assert found.all.fits.tolist() == [False, True, True]
     assert not found.silent
-    assert market(seen, edges, [*edges[:2], session(2, None)], free_micro=100).silent
+    unsaid = [*edges[:2], session(2, None)]
+    assert market(seen, edges, unsaid, free_micro=100, settings=run).silent
+    both = settings(per_edge_micro=1000, min_updates=2)
+    found = market(seen, edges, edges, free_micro=479, settings=both)
+    assert found.offers.edge_live.tolist() == [False, False, False]
+    assert found.all.edge_rent.tolist() == [550, 480, 10]
+    capped = settings(per_edge_micro=70, min_updates=2)
+    assert market(seen, edges, edges, free_micro=90, settings=capped).all.edge_rent[1] == 80
 
 
 def test_the_horizon_is_what_the_budget_pays() -> None:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from .run import Settings
 
 Agents = Annotated[int, typer.Option(min=1, max=64, help="Devices.")]
-Edges = Annotated[int, typer.Option(min=1, max=16, help="Edge aggregators.")]
+Edges = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=16, help="Edge aggregators.", show_default="2; 3 where the recipe rents them"
+    ),
+]
 Rounds = Annotated[int | None, typer.Option(min=1, max=100_000, help="Rounds.", show_default="60")]
 Policy = Annotated[str | None, typer.Option(help="Who trains.", show_default="that of the recipe")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
@@ -44,6 +49,7 @@ def mount(app: typer.Typer, *, panel: str) -> None:
             "fedagent demo --policy cheapest --rounds 30",
             "fedagent demo --agents 12 --edges 3 --broker embedded",
             "fedagent demo --rounds 5 --json",
+            "fedagent demo --recipe bas-digits",
         ),
     )(demo)
 
@@ -51,7 +57,7 @@ def mount(app: typer.Typer, *, panel: str) -> None:
 def demo(
     *,
     agents: Agents = 8,
-    edges: Edges = 2,
+    edges: Edges = None,
     rounds: Rounds = None,
     policy: Policy = None,
     seed: Seed = 0,

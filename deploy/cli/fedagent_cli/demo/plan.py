@@ -12,6 +12,11 @@ LABELS = 10
 LABEL_SLOTS = 16
 """Labels held over all agents: two each for the eight of the default demo."""
 
+RENT = 0.25
+"""What the cheapest edge asks, as a share of what the devices of a round cost."""
+STEP = 1.4
+"""By how much each edge asks more than the one before it."""
+
 BEYOND_S = 0.2
 """How far the slow agent's training goes beyond the deadline."""
 
@@ -37,7 +42,8 @@ class Plan:
     """The fleet of a demo.
 
     Attributes:
-        budget: Credits that one edge may spend in a round.
+        budget: Credits that one edge may spend on devices in a round.
+        rents: Credits that each edge asks for a round, in a placed run; 0 each otherwise.
         victim: Name of the agent that is killed half way; empty when nobody can be spared.
         slow: Name of the agent that misses the deadline; empty when nobody can be spared.
     """
@@ -45,14 +51,16 @@ class Plan:
     agents: tuple[AgentPlan, ...]
     edges: tuple[str, ...]
     budget: float
+    rents: tuple[float, ...] = ()
     victim: str = ""
     slow: str = ""
 
 
-def make_plan(*, agents: int, edges: int, deadline_s: float) -> Plan:
+def make_plan(*, agents: int, edges: int, deadline_s: float, placed: bool = False) -> Plan:
     """Return the fleet: every label stays held when the victim and the slow one are out.
 
-    The budget lets about six of eight agents train in a round, over all edges.
+    The budget lets about six of eight agents train in a round, over all edges; in a placed
+    run at the one that is rented, and each edge asks more rent than the one before it.
     """
     labels = deal_labels(agents)
     prices = [round(1.0 + 0.2 * (i % 5) / 4, 3) for i in range(agents)]
@@ -67,11 +75,13 @@ def make_plan(*, agents: int, edges: int, deadline_s: float) -> Plan:
         for i in range(agents)
     )
     # Three quarters of them, whoever they are: prices must not decide for good who trains.
-    share = math.ceil(agents * 0.75 / edges) * max(prices)
+    share = math.ceil(agents * 0.75 / (1 if placed else edges)) * max(prices)
+    rents = [round(share * RENT * STEP**i, 3) for i in range(edges)] if placed else [0.0] * edges
     return Plan(
         agents=made,
         edges=tuple(f"edge-{i + 1}" for i in range(edges)),
         budget=round(share, 3),
+        rents=tuple(rents),
         victim="" if victim is None else made[victim].name,
         slow="" if slow is None else made[slow].name,
     )

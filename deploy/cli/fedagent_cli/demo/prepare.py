@@ -21,6 +21,9 @@ from .plan import Plan, make_plan
 from .run import Settings
 
 KINDS = ("auto", "mosquitto", "embedded")
+EDGES = 2
+PLACED_EDGES = 3
+"""Edges unless a number is asked for; a placed run needs some to choose from."""
 DIGITS = (64, 10)
 """Features and classes of the bundled digits."""
 
@@ -28,7 +31,7 @@ DIGITS = (64, 10)
 def prepare(
     *,
     agents: int,
-    edges: int,
+    edges: int | None,
     rounds: int | None,
     policy: str | None,
     seed: int,
@@ -58,7 +61,13 @@ def prepare(
             f"{path.name} is not for digits: the demo's devices have 64 features and 10 classes",
             "use --recipe demo, or start the roles yourself as in docs/quickstart.md",
         )
-    plan = make_plan(agents=agents, edges=edges, deadline_s=read.rounds.deadline_s)
+    placed = read.placement.name != "coordinator"
+    plan = make_plan(
+        agents=agents,
+        edges=edges or (PLACED_EDGES if placed else EDGES),
+        deadline_s=read.rounds.deadline_s,
+        placed=placed,
+    )
     settings = Settings(
         recipe=path,
         sets=(*sets, f"budget.per_edge={plan.budget}"),

@@ -44,7 +44,7 @@ def conclude(finish: Finish, *, settings: Settings, plan: Plan, as_json: bool) -
         return INTERRUPTED if finish.signal == 2 else SIGNAL_BASE + finish.signal
     if not result["ledger_balanced"]:
         raise UnbalancedError("the ledger does not balance", f"see {data_dir}")
-    if result["rounds_done"] != settings.rounds:
+    if result["rounds_done"] != settings.rounds and not result["conclusion"]:
         raise DemoError(
             f"{result['rounds_done']} of {settings.rounds} rounds done", f"see {data_dir}.log"
         )
@@ -60,6 +60,7 @@ def summary(
     ordered = sum(row.ordered for row in story.rounds) if story else 0
     return {
         "rounds_done": len(story.rounds) if story else 0,
+        "conclusion": str((finish.state.end or {}).get("conclusion", "")),
         "accuracy": story.accuracy if story else None,
         "ledger_balanced": story.ledger_balanced if story else None,
         "report": str(report) if report else None,
@@ -96,6 +97,7 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
         "accuracy": f"{accuracy:.3f}" if isinstance(accuracy, float) else "not measured",
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
         "spent": f"{credits_text(story.spent_micro if story else 0)} credits",
+        **({"ended": str(result["conclusion"])} if result["conclusion"] else {}),
         "ledger": LEDGER[result["ledger_balanced"]],
         "policy": str(result["policy"]),
         "broker": str(result["broker"]),

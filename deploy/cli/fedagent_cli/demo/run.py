@@ -124,8 +124,8 @@ class Demo:
             wait_agents=len(self.plan.agents),
             **({} if own.policy is None else {"policy": own.policy}),
         )
-        for name in self.plan.edges:
-            self._field.edge(name, broker=own.broker)
+        for name, rent in zip(self.plan.edges, self.plan.rents, strict=True):
+            self._field.edge(name, broker=own.broker, **({"rent": rent} if rent else {}))
         shared = {"broker": own.broker} if "://" in own.broker else {}
         for index, agent in enumerate(self.plan.agents):
             labels = "+".join(map(str, agent.labels))

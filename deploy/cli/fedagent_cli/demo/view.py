@@ -77,7 +77,7 @@ class LineView:
             self._line(
                 f"round {state.round}/{state.rounds}  in time {event.get('in_time')} of "
                 f"{event.get('ordered')}  accuracy {accuracy}  "
-                f"spent {credits_text(state.spent_micro)}"
+                f"spent {credits_text(state.spent_micro)}" + _rented(event, state)
             )
         elif kind in ("edge_joined", "agent_joined") and name == "coordinator":
             self._line(f"{event.get('name') or event.get('edge')} found the coordinator")
@@ -203,6 +203,16 @@ def _agents(state: DemoState) -> RenderableType:
             Text(agent.note, style="dim"),
         )
     return table
+
+
+def _rented(event: Event, state: DemoState) -> str:
+    """Return which edge was rented for a round, and how often devices iterated."""
+    if not event.get("rented"):
+        return ""
+    edge, iterations = state.edge_name(str(event["rented"])), event.get("iterations")
+    rent = event.get("rent_micro")
+    paid = credits_text(rent if isinstance(rent, int) else 0)
+    return f"  {iterations or 'own'} iterations at {edge} for {paid}"
 
 
 def _doing(agent: AgentState) -> str:

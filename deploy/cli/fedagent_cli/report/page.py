@@ -5,7 +5,7 @@ from html import escape
 
 from fedagent_cli.output import credits_text
 
-from .story import Story
+from .story import RoundRow, Story
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --line: #dfe3e8;
@@ -49,7 +49,7 @@ NO_PLOTS = (
 
 def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
     """Return the whole page; `plots` are ``(title, what it shows, svg)``."""
-    state = "complete" if story.complete else "ended early"
+    state = "complete" if story.complete or story.conclusion else "ended early"
     title = f"{story.recipe} with policy {story.policy}"
     done = f"{len(story.rounds)} of {story.rounds_wanted}"
     parts = [
@@ -60,6 +60,7 @@ def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
         f"<style>{STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
         f"<p>Run <code>{escape(story.run)}</code>, {state} after {done} rounds.</p>",
+        *([f'<p class="hint">{escape(story.conclusion)}.</p>'] if story.conclusion else []),
         _tiles(story),
     ]
     for name, text, svg in plots:
@@ -132,9 +133,11 @@ def _edges(story: Story) -> str:
                 sum(share.used for share in shares),
                 sum(bool(share.failed) for share in shares),
                 credits_text(sum(share.spent_micro for share in shares)),
+                *_rented(story, edge),
             )
         )
-    head = ("edge", "ordered", "in time", "in the model", "failed rounds", "spent")
+    more = ("times rented", "rent") if story.controlled else ()
+    head = ("edge", "ordered", "in time", "in the model", "failed rounds", "spent", *more)
     return "<h2>Edges</h2>" + _table(head, rows)
 
 
@@ -154,13 +157,29 @@ def _rounds(story: Story) -> str:
             *((_number(row.device_score),) if scored else ()),
             credits_text(row.spent_micro),
             f"{row.seconds:.2f}",
+            *(_controls(story, row) if story.controlled else ()),
         )
         for row in story.rounds
     )
     shown = ("accuracy", "on devices") if scored else ("accuracy",)
-    head = ("round", "ordered", "in time", "in the model", *shown, "spent", "seconds")
+    more = ("iterations", "rented edge", "rent") if story.controlled else ()
+    head = ("round", "ordered", "in time", "in the model", *shown, "spent", "seconds", *more)
     table = _table(head, rows)
     return f"<h2>Rounds</h2><details><summary>All rounds as a table</summary>{table}</details>"
+
+
+def _rented(story: Story, edge: str) -> tuple[object, ...]:
+    """Return how often an edge was rented, and what it was paid; nothing in an ordinary run."""
+    if not story.controlled:
+        return ()
+    rents = [row.rent_micro for row in story.rounds if row.rented == edge]
+    return (len(rents), credits_text(sum(rents)))
+
+
+def _controls(story: Story, row: RoundRow) -> tuple[object, ...]:
+    """Return iterations, edge and rent of a round."""
+    edge = story.edge_name(row.rented) if row.rented else "-"
+    return (row.iterations or "-", edge, credits_text(row.rent_micro))
 
 
 def _facts(story: Story) -> str:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .colours import COLOURS, borders, whole
+from .control import control_plots
 from .story import RoundRow, Story
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 INK = "#010203"
 """Stands for the page's text colour; replaced by `currentColor`."""
-COLOURS = ("#3b82c4", "#e08a1e", "#2a9d78", "#c2549b", "#8a6fd1", "#b5563b", "#5f9ea0", "#8c8c3e")
 STEP_COLOURS = (COLOURS[4], COLOURS[3], COLOURS[1], COLOURS[0], COLOURS[2], COLOURS[5], COLOURS[7])
 STEPS = ("observe", "decide", "reserve", "train", "settle", "merge")
 WIDTH, HEIGHT = 7.2, 2.9
@@ -51,6 +52,7 @@ def draw_all(story: Story) -> list[tuple[str, str, str]]:
                 lambda axes: _accuracy(axes, rows),
             )
         )
+    plots += control_plots(story, rows)
     plots += [
         (
             "Successes per round",
@@ -104,15 +106,15 @@ def _accuracy(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
 
 
 def _successes(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
-    borders = _borders(rows)
+    at = borders(rows)
     axes.stairs(
-        [r.ordered for r in rows], borders, fill=True, color="#9aa3ad", alpha=0.45, label="ordered"
+        [r.ordered for r in rows], at, fill=True, color="#9aa3ad", alpha=0.45, label="ordered"
     )
-    axes.stairs([r.in_time for r in rows], borders, fill=True, color=COLOURS[2], label="in time")
+    axes.stairs([r.in_time for r in rows], at, fill=True, color=COLOURS[2], label="in time")
     axes.set_xlabel("round")
     axes.set_ylabel("agents")
     axes.set_ylim(bottom=0)
-    _whole(axes, "y")
+    whole(axes, "y")
     axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=2)
 
 
@@ -152,7 +154,7 @@ def _selections(axes: "Axes", story: Story) -> None:
         left = left + values
     axes.invert_yaxis()
     axes.set_xlabel("rounds")
-    _whole(axes, "x")
+    whole(axes, "x")
     axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=3)
 
 
@@ -164,24 +166,11 @@ def _timing(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
         if not values.any():
             continue
         top = bottom + values
-        axes.stairs(top, _borders(rows), baseline=bottom, fill=True, color=colour, label=step)
+        axes.stairs(top, borders(rows), baseline=bottom, fill=True, color=colour, label=step)
         bottom = top
     axes.set_xlabel("round")
     axes.set_ylabel("seconds")
     axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=6)
-
-
-def _borders(rows: tuple[RoundRow, ...]) -> list[float]:
-    """Return where each round begins on the axis, and where the last one ends."""
-    starts = [row.round - 0.5 for row in rows]
-    return [*starts, rows[-1].round + 0.5]
-
-
-def _whole(axes: "Axes", which: str) -> None:
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - optional package
-
-    axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _svg(draw: Callable[["Axes"], None], index: int) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedagent_cli.runs import open_run, recipe_of
 from fedagent_coordinator import reader as store
+from fedagent_coordinator.results import conclusion
 
 from .story import AgentRow, EdgeShare, RoundRow, Story
 
@@ -24,19 +25,28 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
         edges = reader.edge_results(run.run_id)
         verified = reader.ledger.verify()
         balance = reader.balance(run.run_id)
+        latency = _latency(reader, run.run_id, rows)
+        final = reader.last_global(run.run_id)
+        ended = conclusion(
+            run.end_reason or "",
+            placed=recipe is not None and recipe.placement.name != "coordinator",
+            rounds_done=len(rows),
+            model=final.digest if final else "",
+        )
         return Story(
             run=run.run_id,
             recipe=recipe.name if recipe else run.recipe_digest[:SHORT],
             policy=rows[-1].policy if rows else recipe.policy.name if recipe else "?",
             seed=run.seed,
             rounds_wanted=recipe.rounds.count if recipe else len(rows),
-            rounds=tuple(_round(row, edges) for row in rows),
+            rounds=tuple(_round(row, edges, latency.get(row.round, ())) for row in rows),
             agents=_agents(reader, run.run_id),
             edges={row.edge_id: row.label for row in edges},
             ledger_balanced=verified.balanced,
             spent_micro=balance.settled_micro,
             budget_per_edge_micro=recipe.budget.per_edge_micro if recipe else None,
             budget_total_micro=recipe.budget.total_micro if recipe else None,
+            conclusion=ended,
             facts={
                 "state": run.end_reason or ("ended" if run.ended_ms else "not ended"),
                 "rounds that were voided": str(voids),
@@ -46,7 +56,27 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
         )
 
 
-def _round(row: store.RoundRow, edges: list[store.EdgeRow]) -> RoundRow:
+def _latency(
+    reader: store.Reader, run_id: str, rows: list[store.RoundRow]
+) -> dict[int, tuple[float, ...]]:
+    """Return by round the times of the device whose update took longest, and what was left."""
+    slowest: dict[int, store.OutcomeRow] = {}
+    for outcome in reader.outcomes(run_id):
+        former = slowest.get(outcome.round)
+        if not outcome.censored and (former is None or outcome.tau_s > former.tau_s):
+            slowest[outcome.round] = outcome
+    split: dict[int, tuple[float, ...]] = {}
+    for row in rows:
+        if (one := slowest.get(row.round)) is not None:
+            rest = row.timing_ms.get("train", 0.0) / 1000 - one.tau_s
+            parts = (one.dt_s or 0.0, one.lc_s or 0.0, one.ut_s or 0.0, max(rest, 0.0))
+            split[row.round] = parts
+    return split
+
+
+def _round(
+    row: store.RoundRow, edges: list[store.EdgeRow], latency_s: tuple[float, ...]
+) -> RoundRow:
     """Return one round with its shares by edge."""
     wall_ms = (row.closed_ms or row.opened_ms) - row.opened_ms
     return RoundRow(
@@ -71,6 +101,11 @@ def _round(row: store.RoundRow, edges: list[store.EdgeRow]) -> RoundRow:
             if edge.round == row.round
         },
         device_score=row.metrics.get("device_score"),
+        iterations=row.iterations,
+        rented=row.rented,
+        rent_micro=row.rent_micro,
+        notes=dict(row.notes),
+        latency_s=latency_s,
     )
 
 

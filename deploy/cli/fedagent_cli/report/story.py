@@ -24,6 +24,13 @@ class RoundRow:
         edges: Shares by edge id.
         accuracy: Of the global model on the held-out set, where it was evaluated.
         device_score: Of the model that the round began with, on the devices' new samples.
+        spent_micro: What devices were paid.
+        iterations: Local iterations ordered; 0 left them to the learner.
+        rented: Id of the edge that was rented; empty for none.
+        rent_micro: What it was paid.
+        notes: What iteration control went by, named.
+        latency_s: Download, computation and upload of the slowest device, and the rest of the
+            round at its edge; empty where no update came.
     """
 
     round: int
@@ -37,6 +44,11 @@ class RoundRow:
     timing_ms: dict[str, float] = field(default_factory=dict)
     edges: dict[str, EdgeShare] = field(default_factory=dict)
     device_score: float | None = None
+    iterations: int = 0
+    rented: str = ""
+    rent_micro: int = 0
+    notes: dict[str, float] = field(default_factory=dict)
+    latency_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,7 @@ class Story:
 
     Attributes:
         edges: Names by edge id.
+        conclusion: Why it stopped before its last round, in one line; empty if it did not.
         facts: More lines for the first table of the page.
     """
 
@@ -73,6 +86,7 @@ class Story:
     spent_micro: int
     budget_per_edge_micro: int | None = None
     budget_total_micro: int | None = None
+    conclusion: str = ""
     facts: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -96,6 +110,11 @@ class Story:
     def complete(self) -> bool:
         """Whether all rounds of the recipe were done."""
         return len(self.rounds) >= self.rounds_wanted
+
+    @property
+    def controlled(self) -> bool:
+        """Whether iterations were controlled or edges rented."""
+        return any(row.iterations or row.rented for row in self.rounds)
 
     def edge_name(self, edge: str) -> str:
         """Return an edge's name, or its id shortened."""

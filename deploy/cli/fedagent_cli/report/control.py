@@ -1,0 +1,132 @@
+"""Plots of placed and controlled runs: iterations and multipliers, edges and rents, latency."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .colours import COLOURS, borders, legend_above, whole
+from .story import RoundRow, Story
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Plot = tuple[str, str, Callable[["Axes"], None]]
+PARTS = ("download", "computation", "upload", "aggregation and the rest")
+
+
+def control_plots(story: Story, rows: tuple[RoundRow, ...]) -> list[Plot]:
+    """Return title, text and drawing of every plot that has data; none for an ordinary run."""
+    plots: list[Plot] = []
+    if any(row.notes for row in rows):
+        plots.append(
+            (
+                "Local iterations",
+                (
+                    "What was ordered (dots), the real number behind it, and the multipliers of "
+                    "load and quality on the right."
+                ),
+                lambda axes: _iterations(axes, rows),
+            )
+        )
+    if any(row.rented for row in rows):
+        plots.append(
+            (
+                "Rented edge",
+                "The edge that aggregated each round; below, the credits paid for it so far.",
+                lambda axes: _rents(axes, story, rows),
+            )
+        )
+    if plots and any(row.latency_s for row in rows):
+        plots.append(
+            (
+                "Latency of the slowest device",
+                (
+                    "Download, computation and upload of the device that held the round up "
+                    "longest, then aggregation and messages."
+                ),
+                lambda axes: _latency(axes, rows),
+            )
+        )
+    if plots and any(row.loss is not None for row in rows):
+        plots.append(
+            (
+                "Loss",
+                "Of the global model on held-out samples.",
+                lambda axes: _loss(axes, rows),
+            )
+        )
+    return plots
+
+
+def _iterations(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
+    x = [row.round for row in rows]
+    ordered = [row.iterations or np.nan for row in rows]
+    axes.plot(x, ordered, ".", color=COLOURS[0], alpha=0.55, markersize=4, label="ordered")
+    axes.plot(x, _noted(rows, "rho"), color=COLOURS[0], linewidth=1.8, label="iterations")
+    axes.set_xlabel("round")
+    axes.set_ylabel("iterations")
+    axes.set_ylim(bottom=0)
+    other = axes.twinx()
+    for name, label, colour in (
+        ("lambda_load", "load multiplier", COLOURS[5]),
+        ("lambda_quality", "quality multiplier", COLOURS[2]),
+    ):
+        other.plot(x, _noted(rows, name), color=colour, linewidth=1.1, label=label)
+    other.set_ylabel("multiplier")
+    other.set_ylim(bottom=0)
+    other.grid(visible=False)
+    lines = [*axes.get_lines(), *other.get_lines()]
+    axes.legend(
+        lines,
+        [str(line.get_label()) for line in lines],
+        loc="upper left",
+        bbox_to_anchor=(0, 1.17),
+        ncol=4,
+    )
+
+
+def _noted(rows: tuple[RoundRow, ...], name: str) -> list[float]:
+    return [row.notes.get(name, np.nan) for row in rows]
+
+
+def _rents(axes: "Axes", story: Story, rows: tuple[RoundRow, ...]) -> None:
+    names = list(story.edges)
+    paid = np.cumsum([row.rent_micro for row in story.rounds]) / 1e6
+    x = [row.round for row in story.rounds]
+    axes.fill_between(x, paid, color="#9aa3ad", alpha=0.35, linewidth=0)
+    axes.set_xlabel("round")
+    axes.set_ylabel("rent, credits in all")
+    axes.set_ylim(bottom=0)
+    other = axes.twinx()
+    for index, edge in enumerate(names):
+        here = [row.round for row in rows if row.rented == edge]
+        if here:
+            colour = COLOURS[index % len(COLOURS)]
+            other.plot(here, [index] * len(here), "|", color=colour, markersize=9)
+    other.set_yticks(range(len(names)), [story.edge_name(edge) for edge in names])
+    other.set_ylim(-0.6, len(names) - 0.4)
+    other.grid(visible=False)
+
+
+def _latency(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
+    bottom = np.zeros(len(rows))
+    shares = np.array([row.latency_s or (0.0,) * len(PARTS) for row in rows])
+    colours = (COLOURS[0], COLOURS[2], COLOURS[1], COLOURS[4])
+    for values, part, colour in zip(shares.T, PARTS, colours, strict=True):
+        top = bottom + values
+        axes.stairs(top, borders(rows), baseline=bottom, fill=True, color=colour, label=part)
+        bottom = top
+    axes.set_xlabel("round")
+    axes.set_ylabel("seconds")
+    legend_above(axes, columns=4)
+
+
+def _loss(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
+    points = [(row.round, row.loss) for row in rows if row.loss is not None]
+    x, y = zip(*points, strict=True)
+    axes.plot(x, y, color=COLOURS[3], linewidth=1.8, marker="o" if len(x) < 3 else None)
+    axes.set_xlabel("round")
+    axes.set_ylabel("loss")
+    axes.set_ylim(bottom=0)
+    whole(axes, "x")
