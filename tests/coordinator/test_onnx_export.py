@@ -8,13 +8,14 @@ from msgspec import structs
 
 from fedagent_coordinator import runs
 from fedagent_coordinator.errors import ExportError
-from fedagent_coordinator.onnx_export import OPSET, to_graph, to_onnx
 from fedagent_task.models import create
 from fedagent_task.recipe import parse_recipe, parse_task, task_bytes
 from fedagent_task.spec import ModelSpec
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+from fedagent_coordinator.onnx_export import OPSET, to_graph, to_onnx  # noqa: E402 - after the skip
 
 SPECS = [
     ModelSpec(kind="softmax", features=7, classes=4),

@@ -14,12 +14,15 @@ from fedagent_agent import evaluation
 from fedagent_agent.evaluation import MOST_SAMPLES, Scorer
 from fedagent_agent.trainer_wire import Open, Opened, Refused, Train, Trained
 from fedagent_agent.training import Trainer
-from fedagent_coordinator.onnx_export import to_graph
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp, create
 from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import DataSpec, LearnerSpec, ModelSpec, TaskSpec
+
+pytest.importorskip("onnx", reason="onnx is not installed")
+
+from fedagent_coordinator.onnx_export import to_graph
 
 MLP = ModelSpec(kind="mlp", features=64, hidden=(16,), classes=10)
 CNN = ModelSpec(kind="cnn", layout="fashion", features=17 * 18, image=(17, 18, 1), classes=3)
