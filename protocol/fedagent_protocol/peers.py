@@ -2,8 +2,10 @@
 
 Two layers. Outside, what a relay carries: a `PeerCard` (public keys, signed) and a
 `PeerPacket` (sealed bytes). Inside a packet, readable by its receiver alone: a `Letter`
-of notes about beliefs and about the best indices. The rules of evolution are those of
-`messages`; `docs/democratized.md` tells the flow.
+of notes about beliefs and about the best indices, as MessagePack arrays, because most
+letters then fit the smallest packet. The rules of evolution are those of `messages` (new
+fields last, with a default; more than is known is skipped); `docs/democratized.md` tells
+the flow.
 """
 
 import math
@@ -25,7 +27,7 @@ MAX_DEGREE = 4096
 
 Degree = Annotated[int, Meta(ge=1, le=MAX_DEGREE)]
 Distance = Annotated[float, Meta(ge=0.0, le=1e9)]
-Hash = Annotated[int, Meta(ge=0, lt=2**53)]
+Hash = Annotated[int, Meta(ge=0, lt=2**32)]
 Sketch = Annotated[tuple[Hash, ...], Meta(max_length=MAX_SKETCH)]
 Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
@@ -33,7 +35,7 @@ Best = Annotated[tuple[tuple[float, Id], ...], Meta(max_length=MAX_BEST)]
 Epoch = Annotated[int, Meta(ge=1, lt=2**53)]
 
 
-class Note(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
+class Note(Struct, frozen=True, kw_only=True, array_like=True, tag_field="t"):
     """What every note carries.
 
     Attributes:
@@ -90,7 +92,7 @@ class GossipNote(Note, frozen=True, kw_only=True, tag="g"):
 PeerNote = BeliefNote | GossipNote
 
 
-class Letter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Letter(Struct, frozen=True, kw_only=True, array_like=True):
     """Everything that one agent tells another at one time.
 
     Attributes:

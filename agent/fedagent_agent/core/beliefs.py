@@ -237,7 +237,7 @@ class BeliefNode:
             if abs(around.message - around.told) > self.settings.tolerance:
                 self._changed_at = now
                 if around.line.contents < self.settings.max_sweeps:
-                    around.line.dirty = True
+                    around.line.change(now)
 
     def _message(self, inside: float, around: _Neighbour) -> float:
         """Return the message, a log ratio, that follows from all but the neighbour's own."""

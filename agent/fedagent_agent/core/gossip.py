@@ -24,7 +24,7 @@ With `heard` comes the number of agents: exact below 64, from the 64th smallest 
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,8 +35,7 @@ from .peer_settings import GossipSettings
 
 Entry = tuple[float, str]
 """(index, agent)."""
-_HASH_BITS = 53
-_HASHES = float(1 << _HASH_BITS)
+_HASHES = 2.0**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +108,15 @@ class Gossip:
 
     def __post_init__(self) -> None:
         """Know the neighbours and no news."""
-        self._around = {peer: _Neighbour(self._line(0.0)) for peer in sorted(self.neighbours)}
+        self._around = {peer: _Neighbour(self._line(peer, 0.0)) for peer in sorted(self.neighbours)}
 
     def begin(self, slot: int, now: float, *, ceiling: float = math.inf) -> None:
         """Start a slot; no honest index is above `ceiling`."""
         silent = self.silent
         self.slot, self._ceiling = slot, ceiling
         self._known, self._spoken_at, self._changed_at = NOTHING, None, now
-        for around in self._around.values():
-            around.line = self._line(now, dropped=around.line.dropped)
+        for peer, around in self._around.items():
+            around.line = self._line(peer, now, dropped=around.line.dropped)
             around.pending = around.flight = NOTHING
         here = {self.me, *self.neighbours} - silent
         self._learn(News(heard=frozenset(hash_of(slot, agent) for agent in here)), "", now)
@@ -258,19 +257,23 @@ class Gossip:
         for peer, around in self._around.items():
             if peer != source:
                 around.pending = around.pending | new
-                around.line.dirty = True
+                around.line.change(now)
 
-    def _line(self, now: float, *, dropped: bool = False) -> Line:
-        return Line(self.settings.pace, now, self.starts * PER_LIFE, dropped=dropped)
+    def _line(self, peer: str, now: float, *, dropped: bool = False) -> Line:
+        # One of two speaks first, so that the other need not repeat what both have heard.
+        pace = self.settings.pace
+        if self.me < peer:
+            pace = replace(pace, hold_s=0.5 * pace.hold_s)
+        return Line(pace, now, self.starts * PER_LIFE, dropped=dropped)
 
     def _count(self, reason: str, times: int = 1) -> None:
         self.counters[reason] = self.counters.get(reason, 0) + times
 
 
 def hash_of(slot: int, agent: str) -> int:
-    """Return an agent's hash of a slot, 53 bits; another slot samples other agents."""
-    digest = hashlib.blake2b(f"{slot}/{agent}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest) >> (64 - _HASH_BITS)
+    """Return an agent's hash of a slot, 32 bits; another slot samples other agents."""
+    digest = hashlib.blake2b(f"{slot}/{agent}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest)
 
 
 def _rank(entry: Entry) -> tuple[float, str]:

@@ -12,9 +12,9 @@ from enum import Enum
 
 import numpy as np
 
-from .peer_settings import Pace
+from .peer_settings import MAX_NOTES, Pace
 
-PER_LIFE = 2**32
+PER_LIFE = MAX_NOTES + 1
 """Numbers of one life of an agent; the next life begins at the next multiple."""
 _NEVER = float("inf")
 
@@ -54,6 +54,7 @@ class Line:
     notes: int = 0
     dropped: bool = False
     forgot: bool = False
+    _dirty_at: float = field(init=False)
     _heard_at: float = field(init=False)
     _sent_at: float = -_NEVER
     _repeat_at: float = _NEVER
@@ -63,7 +64,7 @@ class Line:
     def __post_init__(self) -> None:
         """Begin with nothing sent and nothing heard."""
         self.acked = self.seq
-        self._heard_at = self.begun
+        self._heard_at = self._dirty_at = self.begun
         self._patience_s = self.pace.repeat_s
 
     @property
@@ -71,13 +72,19 @@ class Line:
         """The neighbour has had everything, and has spoken in this slot."""
         return not self.dirty and self.acked >= self.seq and self.taken > 0
 
+    def change(self, now: float) -> None:
+        """Note that there is newer content."""
+        if not self.dirty:
+            self.dirty, self._dirty_at = True, now
+
     def hear(self, seq: int, ack: int, now: float) -> Hearing:
         """Note what came from the neighbour, whatever it says."""
         self._heard_at = now
         self.dropped = self.forgot = False
         fresh = seq > self.taken
         if fresh and self.taken and seq // PER_LIFE > self.taken // PER_LIFE:
-            self.forgot = self.dirty = True
+            self.forgot = True
+            self.change(now)
         elif self.acked < ack <= self.seq:
             self.acked = ack
         if self.acked >= self.seq:
@@ -126,7 +133,7 @@ class Line:
         self._sent_at = now
         # Jitter, so that neighbours do not repeat themselves in chorus.
         self._repeat_at = now + self._patience_s * rng.uniform(0.8, 1.2)
-        self._patience_s = min(2 * self._patience_s, self.pace.longest_s)
+        self._patience_s = min(1.5 * self._patience_s, self.pace.longest_s)
         return self.seq, self.taken
 
     @property
@@ -140,6 +147,7 @@ class Line:
 
     def _next(self) -> float:
         """Return when the next note is to go out."""
-        content = self._sent_at + self.pace.gap_s if self.dirty else self._repeat_at
+        fresh = max(self._sent_at + self.pace.gap_s, self._dirty_at + self.pace.hold_s)
+        content = fresh if self.dirty else self._repeat_at
         at = min(max(content, self.begun), self._ack_at)
         return at if self._open(at) else _NEVER

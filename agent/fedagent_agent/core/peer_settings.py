@@ -7,6 +7,8 @@ from fedagent_agent.errors import AgentError
 from fedagent_protocol.peers import MAX_BEST
 
 PAPER_C = 1e-3
+MAX_NOTES = 2**16 - 1
+"""So that numbers of contents fit four bytes for the first 65 535 starts of an agent."""
 
 
 class PeerSettingError(AgentError):
@@ -28,8 +30,10 @@ class Pace:
 
     Attributes:
         gap_s: Least time between two new contents.
+        hold_s: How long new content waits for more, unless a note goes anyway; in gossip
+            one of two neighbours waits half as long.
         ack_s: How long an acknowledgement may wait for a note to ride with.
-        repeat_s: First wait for an acknowledgement; doubles at each repeat.
+        repeat_s: First wait for an acknowledgement; half as long again at each repeat.
         longest_s: Longest such wait, and the rhythm in which a silent neighbour is asked.
         silence_s: A neighbour that owes an answer for so long is left out until it speaks.
         life_s: Nothing is said about a slot for longer than this.
@@ -37,10 +41,11 @@ class Pace:
     """
 
     gap_s: float = 0.03
+    hold_s: float = 0.0
     ack_s: float = 0.07
     repeat_s: float = 0.2
     longest_s: float = 1.0
-    silence_s: float = 1.5
+    silence_s: float = 2.0
     life_s: float = 30.0
     max_notes: int = 128
 
@@ -48,9 +53,11 @@ class Pace:
         """Refuse what would never end or never begin."""
         for name in ("repeat_s", "longest_s", "silence_s", "life_s"):
             _positive(name, getattr(self, name))
-        for name in ("gap_s", "ack_s"):
+        for name in ("gap_s", "hold_s", "ack_s"):
             _at_least(name, getattr(self, name), 0)
         _at_least("max_notes", self.max_notes, 1)
+        if self.max_notes > MAX_NOTES:
+            raise PeerSettingError("max_notes", self.max_notes, f"must be <= {MAX_NOTES}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class BeliefSettings:
         pace: Of notes.
     """
 
-    tolerance: float = 1e-3
+    tolerance: float = 3e-3
     max_sweeps: int = 50
     quiet_s: float = 0.1
     max_s: float = 3.0
@@ -98,7 +105,9 @@ class GossipSettings:
     keep: int = 5
     quiet_s: float = 0.05
     max_s: float = 3.0
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace = field(
+        default_factory=lambda: Pace(gap_s=0.06, hold_s=0.08, ack_s=0.12, repeat_s=0.4)
+    )
 
     def __post_init__(self) -> None:
         """Refuse what would never end or does not fit a note."""
