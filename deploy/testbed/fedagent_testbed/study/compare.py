@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_complet
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,17 +28,24 @@ _T: tuple[float, ...] = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 
+R = TypeVar("R")
+
 Done = Callable[[str, int, int], None]
 """Told policy, seed and the number of runs in all, when a run is over."""
 
 
-class Pool(Protocol):
+Job = Callable[[TestbedRecipe, str, int], R]
+"""Runs a name on a seed of a recipe."""
+
+
+class PoolOf(Protocol[R]):
     """What runs the jobs: `Executor.submit` is enough."""
 
-    def submit(
-        self, job: Callable[[TestbedRecipe, str, int], History], *args: object
-    ) -> "Future[History]":
+    def submit(self, job: Job[R], *args: object) -> "Future[R]":
         """Start a job."""
+
+
+Pool = PoolOf[History]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +222,8 @@ def compare(
             wanted.remove(name)
     oracles = [name for name in ORACLES if not unmet(recipe, name)]
     numbers = tuple(range(first_seed, first_seed + seeds))
-    runs = _run(recipe, list(dict.fromkeys([*wanted, *oracles])), numbers, jobs, pool, done)
+    everybody = list(dict.fromkeys([*wanted, *oracles]))
+    runs = run_jobs(play, recipe, everybody, numbers, jobs, pool, done)
     return Comparison(
         recipe=recipe,
         seeds=numbers,
@@ -225,25 +233,26 @@ def compare(
     )
 
 
-def _run(
+def run_jobs(
+    job: "Job[R]",
     recipe: TestbedRecipe,
     names: Sequence[str],
     seeds: Sequence[int],
     jobs: int,
-    pool: Pool | None,
+    pool: "PoolOf[R] | None",
     done: Done,
-) -> dict[str, tuple[History, ...]]:
-    """Run every policy on every seed; a run depends on nothing but its arguments."""
+) -> dict[str, tuple[R, ...]]:
+    """Run every name on every seed; a run depends on nothing but its arguments."""
     tasks = [(name, seed) for seed in seeds for name in names]
-    results: dict[tuple[str, int], History] = {}
+    results: dict[tuple[str, int], R] = {}
     if pool is None and jobs <= 1:
         for name, seed in tasks:
-            results[name, seed] = play(recipe, name, seed)
+            results[name, seed] = job(recipe, name, seed)
             done(name, seed, len(tasks))
     else:
         with _executor(pool, jobs) as workers:
             futures = {
-                workers.submit(play, recipe, name, seed): (name, seed) for name, seed in tasks
+                workers.submit(job, recipe, name, seed): (name, seed) for name, seed in tasks
             }
             try:
                 for future in as_completed(futures):
@@ -256,7 +265,9 @@ def _run(
     return {name: tuple(results[name, seed] for seed in seeds) for name in names}
 
 
-def _executor(pool: Pool | None, jobs: int) -> "AbstractContextManager[Pool | Executor]":
+def _executor(
+    pool: "PoolOf[R] | None", jobs: int
+) -> "AbstractContextManager[PoolOf[R] | Executor]":
     if pool is not None:
         return nullcontext(pool)
     # Not forked: threads of the parent's libraries would be copied half way.

@@ -46,6 +46,8 @@ def make_world(recipe: TestbedRecipe, seed: int) -> World:
             from .trace_world import TraceWorld  # noqa: PLC0415 - reads archives
 
             return TraceWorld(recipe, seed)
+        case "bas":
+            raise RecipeError("world", "is bas", "play it by fedagent_testbed.streaming")
 
 
 def unmet(recipe: TestbedRecipe, name: str) -> str:

@@ -16,6 +16,7 @@ from msgspec import Meta
 from fedagent_task.errors import RecipeError
 from fedagent_task.explain import explain
 from fedagent_task.recipe import MICRO, override, read_table
+from fedagent_testbed.streaming.spec import RANGES, Streaming
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
@@ -185,7 +186,8 @@ class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A study.
 
     Attributes:
-        world: ``radio``, ``exchange``, ``traces`` or ``open`` (all reach the edge at once).
+        world: ``radio``, ``exchange``, ``traces``, ``open`` (all reach the edge at once), or
+            ``bas``: streams, and edges that are rented (section `streaming`).
         success: With ``open``: the chance that an update arrives.
         policy: Who decides when nobody is named.
         compare: Policies that `compare` takes when none are named.
@@ -194,7 +196,7 @@ class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     about: str = ""
-    world: Literal["radio", "exchange", "traces", "open"] = "radio"
+    world: Literal["radio", "exchange", "traces", "open", "bas"] = "radio"
     clients: Count = 50
     edges: Annotated[int, Meta(ge=1, le=65_536)] = 3
     utility: Literal["linear", "sqrt-total"] = "linear"
@@ -212,6 +214,7 @@ class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     liars: Liars = Liars()
     change: Change = Change()
     training: Training = Training()
+    streaming: Streaming = Streaming()
     policies: dict[str, dict[str, object]] = {}
 
     @property
@@ -311,6 +314,7 @@ def _cross_check(recipe: TestbedRecipe) -> None:
         "radio.distance_km": recipe.radio.distance_km,
         "work.compute": recipe.work.compute,
         "work.price": recipe.work.price,
+        **{f"streaming.{key}": getattr(recipe.streaming, key) for key in RANGES},
     }.items():
         if not 0 < low <= high:
             raise RecipeError(key, f"is [{low}, {high}]", "write [low, high] with 0 < low <= high")
@@ -322,6 +326,9 @@ def _cross_check(recipe: TestbedRecipe) -> None:
             raise RecipeError("clients", f"is {recipe.clients}", f"write a multiple of {classes}")
     if recipe.world in {"exchange", "open"} and recipe.edges != 1:
         raise RecipeError("edges", f"is {recipe.edges}", f"the {recipe.world} world has one edge")
+    if (recipe.world == "bas") != bool(recipe.streaming.dataset):
+        given = recipe.streaming.dataset or "missing"
+        raise RecipeError("streaming.dataset", f"is {given}", "it goes with world = 'bas'")
     training = recipe.training
     if training.dataset and (training.epochs is None) == (training.local_steps is None):
         raise RecipeError("training.epochs", "or local_steps is wanted", "give one of the two")

@@ -1,0 +1,1 @@
+"""Streams under a long-term budget (BAS): iteration control and placement side by side."""

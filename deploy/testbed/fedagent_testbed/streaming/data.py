@@ -1,0 +1,240 @@
+"""What streams carry: samples by name of the dataset, and the model that fits them.
+
+Models and learners are given as keys of a live recipe, so that whatever a device can
+learn can be studied here.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_task.errors import DatasetError, RecipeError, TaskFormatError
+from fedagent_task.models import Doubles, Floats, Model, create
+from fedagent_task.readers import DATA_VARIABLE, Dataset, load
+from fedagent_task.samples import Csr
+from fedagent_task.spec import LearnerSpec, ModelSpec
+
+from .spec import Streaming
+from .weather import read_stations
+
+Samples = Floats | Csr
+
+RATINGS_TESTED = 10_000
+_SPLIT_SEED = 1998
+_SPARSE_ROWS, _SPARSE_TESTS, _SPARSE_WIDTH, _SPARSE_DRAWN = 20_242, 5_000, 47_236, 81
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StreamData:
+    """A dataset as streams carry it.
+
+    Attributes:
+        name: What it is called in a recipe.
+        x, y: Samples that arrive: [n, features] or sparse rows, and float64[n].
+        test_x, test_y: Samples for the loss, none of which ever arrives.
+        model: Keys of the model that fits.
+        shards: Indices of each device's samples by time, -1 where nothing came; None deals
+            all samples to the devices at random.
+        unit: What 1 of `y` is, for errors of a regression.
+    """
+
+    name: str
+    x: Samples
+    y: FloatArray
+    test_x: Samples
+    test_y: FloatArray
+    model: Mapping[str, object]
+    shards: tuple[IntArray, ...] | None = None
+    unit: float = 1.0
+
+    def rows(self, index: IntArray) -> tuple[Floats, FloatArray]:
+        """Return some samples as a learner takes them."""
+        # Learners of models that cannot take sparse rows refuse them by themselves.
+        return self.x[index], self.y[index]  # type: ignore[return-value] # Csr where the model takes it
+
+    def tests(self, count: int) -> tuple[Floats, FloatArray]:
+        """Return the first samples for the loss; 0 for all."""
+        stop = count or len(self.test_y)
+        return self.test_x[:stop], self.test_y[:stop]  # type: ignore[return-value] # as in rows
+
+
+def load_stream(settings: Streaming) -> StreamData:
+    """Read a dataset; all but ``digits`` and ``sparse`` lie below FEDAGENT_DATA.
+
+    Raises:
+        DatasetError: Its files are missing or damaged.
+        RecipeError: The recipe names none.
+    """
+    if not settings.dataset:
+        known = ", ".join(_LOADERS)
+        raise RecipeError("streaming.dataset", "is missing", f"name one of {known}")
+    return _loaded(settings.dataset)
+
+
+def make_model(data: StreamData, settings: Streaming) -> Model:
+    """Return the model of a study: the dataset's, with the recipe's keys over it.
+
+    Raises:
+        RecipeError: The keys are no model's.
+    """
+    try:
+        return create(msgspec.convert({**data.model, **settings.model}, ModelSpec))
+    except (msgspec.ValidationError, TaskFormatError, RecipeError) as error:
+        raise RecipeError("streaming.model", str(error), "see docs/recipe.md, model") from error
+
+
+def learner_spec(settings: Streaming) -> LearnerSpec:
+    """Return the learner of a study: mini-batches of strSAGA's rate unless the recipe says.
+
+    Raises:
+        RecipeError: The keys are no learner's.
+    """
+    try:
+        return msgspec.convert({"rate": 0.2, **settings.learner}, LearnerSpec)
+    except msgspec.ValidationError as error:
+        raise RecipeError("streaming.learner", str(error), "see docs/recipe.md, learner") from error
+
+
+def _digits() -> StreamData:
+    return _images("digits", "digits-train", "digits-test", 1 / 16)
+
+
+def _fashion() -> StreamData:
+    folder, file = "fashion-mnist", "images-idx3-ubyte.gz"
+    return _images(folder, f"{folder}/train-{file}", f"{folder}/t10k-{file}", 1 / 255)
+
+
+def _images(name: str, train: str, test: str, scale: float) -> StreamData:
+    arriving, held = _part(name, train), _part(name, test)
+    x = arriving.x.astype(np.float32) * np.float32(scale)
+    return StreamData(
+        name=name,
+        x=x,
+        y=arriving.y.astype(np.float64),
+        test_x=held.x.astype(np.float32) * np.float32(scale),
+        test_y=held.y.astype(np.float64),
+        model={"kind": "softmax", "features": x.shape[1], "classes": 10},
+    )
+
+
+def _a9a() -> StreamData:
+    train, test = (_part("a9a", f"libsvm/a9a{end}.gz", features=123) for end in ("", ".t"))
+    return StreamData(
+        name="a9a",
+        x=train.x.astype(np.float32),
+        y=train.y.astype(np.float64),
+        test_x=test.x.astype(np.float32),
+        test_y=test.y.astype(np.float64),
+        model={"kind": "logistic", "features": 123},
+    )
+
+
+def _movielens() -> StreamData:
+    """Return ratings, a fixed tenth of them for the loss."""
+    ratings = _part("ml-100k", "movielens-100k/u.data.gz")
+    order = np.random.default_rng(_SPLIT_SEED).permutation(len(ratings))
+    x, y = ratings.x[order].astype(np.float32) - 1, ratings.y[order].astype(np.float64)
+    users, items = (int(top) + 1 for top in x.max(axis=0))
+    return StreamData(
+        name="ml-100k",
+        x=x[RATINGS_TESTED:],
+        y=y[RATINGS_TESTED:],
+        test_x=x[:RATINGS_TESTED],
+        test_y=y[:RATINGS_TESTED],
+        model={"kind": "mf", "features": 2, "users": users, "items": items, "rank": 10},
+    )
+
+
+def _sparse() -> StreamData:
+    """Return a made-up sparse set of rcv1's size: 20 242 x 47 236, 0.16 % dense."""
+    rng = np.random.default_rng(_SPLIT_SEED)
+    count = _SPARSE_ROWS + _SPARSE_TESTS
+    x = _words(rng, count)
+    weight = rng.standard_normal(_SPARSE_WIDTH)[None, :] * (rng.random(_SPARSE_WIDTH) < 0.2)
+    score = x.dot(weight)[:, 0]
+    score = 3 * (score - np.median(score)) / score.std()
+    y = (rng.random(count) < 1 / (1 + np.exp(-score))).astype(np.float64)
+    return StreamData(
+        name="sparse",
+        x=x[:_SPARSE_ROWS],
+        y=y[:_SPARSE_ROWS],
+        test_x=x[_SPARSE_ROWS:],
+        test_y=y[_SPARSE_ROWS:],
+        model={"kind": "logistic", "features": _SPARSE_WIDTH},
+    )
+
+
+def _words(rng: np.random.Generator, count: int) -> Csr:
+    """Return rows of norm 1 whose columns are drawn by Zipf's law, as words of a text are."""
+    chance = 1 / np.arange(10, _SPARSE_WIDTH + 10)
+    edges = np.cumsum(chance / chance.sum())
+    place = rng.permutation(_SPARSE_WIDTH)
+    # A word that is drawn twice counts once, which leaves about 76 a row.
+    drawn = np.searchsorted(edges, rng.random((count, _SPARSE_DRAWN)))
+    drawn = np.sort(np.minimum(drawn, _SPARSE_WIDTH - 1), axis=1)
+    first = np.ones(drawn.shape, dtype=np.bool_)
+    first[:, 1:] = drawn[:, 1:] > drawn[:, :-1]
+    size = first.sum(axis=1)
+    indptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+    columns = place[drawn[first]].astype(np.int32)
+    values = rng.exponential(size=len(columns)) + 0.1
+    norm = np.sqrt(np.add.reduceat(values**2, indptr[:-1]))
+    return Csr(indptr, columns, (values / np.repeat(norm, size)).astype(np.float32), _SPARSE_WIDTH)
+
+
+def _weather() -> StreamData:
+    stations = read_stations()
+    x, y = stations.x, stations.y
+    return StreamData(
+        name="weather",
+        x=x,
+        y=y,
+        test_x=x[stations.tested],
+        test_y=y[stations.tested],
+        model={"kind": "linear", "features": x.shape[1]},
+        shards=stations.shards,
+        unit=stations.unit,
+    )
+
+
+def _part(name: str, file: str, features: int | None = None) -> Dataset:
+    """Read one file; a missing one is reported with what to set."""
+    try:
+        return load(file, features=features)
+    except DatasetError as error:
+        if error.reason != "no such file":
+            raise
+        mend = f"set {DATA_VARIABLE} to the folder that holds {file}"
+        raise DatasetError(name, f"{file} is not here", mend) from error
+
+
+_LOADERS: dict[str, Callable[[], StreamData]] = {
+    "digits": _digits,
+    "a9a": _a9a,
+    "ml-100k": _movielens,
+    "sparse": _sparse,
+    "fashion-mnist": _fashion,
+    "weather": _weather,
+}
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(name: str) -> StreamData:
+    return _LOADERS[name]()
+
+
+def held_out_loss(
+    model: Model, weights: Mapping[str, Floats], data: StreamData, count: int
+) -> float:
+    """Return the mean loss on the samples that never arrive."""
+    x, y = data.tests(count)
+    return model.loss(weights, x, y)
+
+
+def values_of(model: Model, weights: Mapping[str, Floats], x: Floats) -> Doubles:
+    """Return a regression's values of samples, float64[n]."""
+    return np.asarray(model.predict(weights, x), dtype=np.float64)
