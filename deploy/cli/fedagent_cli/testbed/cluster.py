@@ -3,24 +3,24 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fedagent_cli.errors import MissingError
 
 if TYPE_CHECKING:
-    from fedagent_testbed.study import History, TestbedRecipe
+    from fedagent_testbed.study import TestbedRecipe
+
+R = TypeVar("R")
 
 
 class RayPool:
     """Submits every run as a task of its own; the cluster needs fedagent installed."""
 
-    def submit(
-        self, job: "Callable[[TestbedRecipe, str, int], History]", *args: object
-    ) -> "Future[History]":
+    def submit(self, job: "Callable[[TestbedRecipe, str, int], R]", *args: object) -> "Future[R]":
         """Start a job."""
         import ray  # noqa: PLC0415 - optional package
 
-        future: Future[History] = ray.remote(job).remote(*args).future()
+        future: Future[R] = ray.remote(job).remote(*args).future()
         return future
 
 

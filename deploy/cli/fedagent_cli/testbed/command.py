@@ -13,8 +13,11 @@ from fedagent_cli.errors import MissingError, UsageError
 from fedagent_cli.output import emit, say, table
 
 if TYPE_CHECKING:
+    from fedagent_testbed.streaming.compare import StreamComparison
     from fedagent_testbed.study import Comparison, TestbedRecipe
-    from fedagent_testbed.study.compare import Done, Pool
+    from fedagent_testbed.study.compare import Done
+
+    from .cluster import RayPool
 
 testbed_app = typer.Typer(
     name="testbed", help="Compare policies in virtual time.", no_args_is_help=True
@@ -55,6 +58,7 @@ def mount(app: typer.Typer, *, panel: str) -> None:
                 "fedagent testbed compare cocs-decisions --policies adaptive,linucb,random",
                 "fedagent testbed compare cocs-decisions --policies all --seeds 5 --plot all.svg",
                 "fedagent testbed compare cocs-mnist --set radio.noise_dbm_hz=-160 --json",
+                "fedagent testbed compare bas-a9a --policies all --seeds 5 --plot bas.svg",
             ),
         ),
         (recipes, ("fedagent testbed recipes",)),
@@ -115,7 +119,8 @@ def compare(
 ) -> None:
     """Run policies on the same seeds: means with 95 % intervals, regret, fairness, costs.
 
-    `all` takes every policy that this world can feed, and says which it cannot.
+    `all` takes every policy that this world can feed, and says which it cannot. In studies
+    of streams a policy is ITERATIONS+PLACEMENT, e.g. primal-dual+budgeted-ucb.
     """
     made = _recipe(recipe, sets)
     names = [name.strip() for name in (policies or "").split(",") if name.strip()]
@@ -155,18 +160,29 @@ def _compared(
     jobs: int | None,
     ray: str | None,
     quiet: bool,
-) -> "Comparison":
+) -> "Comparison | StreamComparison":
     """Run the studies; whatever the user can mend is one line."""
     from psutil import cpu_count  # noqa: PLC0415 - heavy imports belong to the command
 
     from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415
     from fedagent_task.errors import DatasetError, RecipeError  # noqa: PLC0415
     from fedagent_testbed.learning.errors import SettingError  # noqa: PLC0415
+    from fedagent_testbed.streaming.compare import compare_streams  # noqa: PLC0415
     from fedagent_testbed.study import compare as run_all  # noqa: PLC0415
 
     workers = jobs or cpu_count() or 1
     try:
         with _pool(ray) as pool, _progress(quiet=quiet) as done:
+            if recipe.world == "bas":
+                return compare_streams(
+                    recipe,
+                    names,
+                    seeds=seeds,
+                    first_seed=first_seed,
+                    jobs=workers,
+                    pool=pool,
+                    done=done,
+                )
             return run_all(
                 recipe,
                 names,
@@ -201,7 +217,7 @@ def _progress(*, quiet: bool) -> "Iterator[Done]":
 
 
 @contextmanager
-def _pool(address: str | None) -> "Iterator[Pool | None]":
+def _pool(address: str | None) -> "Iterator[RayPool | None]":
     if address is None:
         yield None
         return
@@ -211,19 +227,29 @@ def _pool(address: str | None) -> "Iterator[Pool | None]":
         yield pool
 
 
-def _show(result: "Comparison", plot: Path | None, *, as_json: bool) -> None:
+def _show(result: "Comparison | StreamComparison", plot: Path | None, *, as_json: bool) -> None:
     """Print the table or the record, and write the picture."""
-    from .table import write_table  # noqa: PLC0415 - heavy imports
+    from fedagent_testbed.streaming.compare import StreamComparison  # noqa: PLC0415 - heavy imports
 
     record = result.record()
     if plot is not None:
         from .plots import write_plots  # noqa: PLC0415 - optional package
+        from .streams import write_stream_plots  # noqa: PLC0415
 
-        write_plots(result, plot)
+        if isinstance(result, StreamComparison):
+            write_stream_plots(result, plot)
+        else:
+            write_plots(result, plot)
         record["plot"] = str(plot.expanduser().resolve())
     if as_json:
         emit(record)
         return
-    write_table(result)
+    from .streams import write_stream_table  # noqa: PLC0415 - heavy imports
+    from .table import write_table  # noqa: PLC0415
+
+    if isinstance(result, StreamComparison):
+        write_stream_table(result)
+    else:
+        write_table(result)
     if plot is not None:
         say(f"{plot}: written")

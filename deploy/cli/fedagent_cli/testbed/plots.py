@@ -1,5 +1,7 @@
 """The curves of a comparison as one SVG file, by matplotlib (extra `report`)."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,26 +34,37 @@ def write_plots(result: Comparison, path: Path) -> None:
         MissingError: matplotlib is not installed.
         UsageError: The file cannot be written.
     """
+    draws = [_utility, _regret, _selections]
+    if result.recipe.training.dataset:
+        draws.insert(2, _accuracy)
+    title = f"{result.recipe.name}, {len(result.seeds)} seeds: mean and 95 %"
+    draw_panels([partial(draw, result) for draw in draws], title, path)
+
+
+def draw_panels(draws: "Sequence[Callable[[Axes], None]]", title: str, path: Path) -> None:
+    """Write panels in two columns; the legend is the first panel's.
+
+    Raises:
+        MissingError: matplotlib is not installed.
+        UsageError: The file cannot be written.
+    """
     if find_spec("matplotlib") is None:
         raise MissingError("plots need matplotlib", "pip install 'fedagent[report]'")
     from matplotlib import rc_context  # noqa: PLC0415 - optional package, half a second
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    draws = [_utility, _regret, _selections]
-    if result.recipe.training.dataset:
-        draws.insert(2, _accuracy)
     with rc_context(_STYLE):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
         figure = Figure(figsize=(10, 3.2 * ((len(draws) + 1) // 2)), layout="constrained")
         FigureCanvasSVG(figure)
         panels = figure.subplots((len(draws) + 1) // 2, 2, squeeze=False).ravel()
         for draw, axes in zip(draws, panels, strict=False):
-            draw(result, axes)
+            draw(axes)
         for axes in panels[len(draws) :]:
             axes.set_axis_off()
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper")
-        figure.suptitle(f"{result.recipe.name}, {len(result.seeds)} seeds: mean and 95 %")
+        figure.suptitle(title)
         try:
             figure.savefig(path.expanduser(), format="svg", metadata={"Date": None})
         except OSError as error:
@@ -95,7 +108,7 @@ def _selections(result: Comparison, axes: "Axes") -> None:
     for index, (name, runs) in enumerate(result.histories.items()):
         size = min(len(run.counts) for run in runs)
         ranked = np.array([np.sort(run.rates())[::-1][:size] for run in runs])
-        axes.plot(np.arange(1, size + 1), ranked.mean(axis=0), color=_colour(index), label=name)
+        axes.plot(np.arange(1, size + 1), ranked.mean(axis=0), color=colour(index), label=name)
 
 
 def _band(
@@ -111,15 +124,16 @@ def _band(
         return
     keep = np.unique(np.linspace(0, len(where) - 1, 200).astype(np.int64))
     mean = curves.mean(axis=0)[keep]
-    axes.plot(where[keep], mean, color=_colour(index), label=name, lw=1.3)
+    axes.plot(where[keep], mean, color=colour(index), label=name, lw=1.3)
     if len(curves) > 1:
         half = 1.96 * curves.std(axis=0, ddof=1)[keep] / np.sqrt(len(curves))
         axes.fill_between(
-            where[keep], mean - half, mean + half, color=_colour(index), alpha=0.15, lw=0
+            where[keep], mean - half, mean + half, color=colour(index), alpha=0.15, lw=0
         )
 
 
-def _colour(index: int) -> tuple[float, ...]:
+def colour(index: int) -> tuple[float, ...]:
+    """Return the colour of the policy with this place in a comparison."""
     from matplotlib import colormaps  # noqa: PLC0415 - optional package
 
     return tuple(colormaps["tab20"](index % _COLOURS))

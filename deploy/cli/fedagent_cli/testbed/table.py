@@ -20,7 +20,7 @@ def write_table(result: Comparison) -> None:
         columns += ["accuracy", *(f"to {target:g}" for target in recipe.training.targets)]
     columns += ["spent", "s/round", "min rate", "jain", "ms"]
     rows = [[name, *_cells(result, name, learns=learns)] for name in ranked]
-    _aligned([columns, *rows])
+    aligned([columns, *rows])
     say(f"{recipe.name}: {recipe.rounds.count} rounds, {seeds} seeds, mean ± 95 %")
     for name, why in result.skipped.items():
         say(f"skipped {name}: {why}")
@@ -30,23 +30,23 @@ def _cells(result: Comparison, name: str, *, learns: bool) -> list[str]:
     """Return the cells of one policy."""
     runs = result.histories[name]
     cells = [
-        _text(result.utility(name), 0),
-        _text(result.regret(name, "oracle"), 0),
-        _text(result.regret(name, "oracle-p"), 0),
+        text(result.utility(name), 0),
+        text(result.regret(name, "oracle"), 0),
+        text(result.regret(name, "oracle-p"), 0),
     ]
     if learns:
-        cells.append(_text(figure([_last(run) for run in runs]), 3))
+        cells.append(text(figure([_last(run) for run in runs]), 3))
         cells += [
-            _text(figure([run.first_at(target) for run in runs]), 0)
+            text(figure([run.first_at(target) for run in runs]), 0)
             for target in result.recipe.training.targets
         ]
     return [
         *cells,
-        _text(figure([float(run.spent.sum()) for run in runs]), 0),
-        _text(figure([float(run.seconds.mean()) for run in runs]), 2),
-        _text(figure([float(run.rates().min(initial=0.0)) for run in runs]), 3),
-        _text(figure([jain(run.rates()) for run in runs]), 2),
-        _text(figure([float(np.median(run.decide_ms)) for run in runs]), 2),
+        text(figure([float(run.spent.sum()) for run in runs]), 0),
+        text(figure([float(run.seconds.mean()) for run in runs]), 2),
+        text(figure([float(run.rates().min(initial=0.0)) for run in runs]), 3),
+        text(figure([jain(run.rates()) for run in runs]), 2),
+        text(figure([float(np.median(run.decide_ms)) for run in runs]), 2),
     ]
 
 
@@ -55,7 +55,7 @@ def _last(run: History) -> float | None:
     return float(tested[-1]) if len(tested) else None
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> None:
+def aligned(rows: Sequence[Sequence[str]]) -> None:
     """Print rows as columns; lines longer than the terminal are the terminal's affair."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -63,7 +63,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> None:
         say("  ".join((first, *others)).rstrip())
 
 
-def _text(value: Figure, digits: int) -> str:
+def text(value: Figure, digits: int) -> str:
     """Return mean ± interval; a dash where nothing is known."""
     if value.mean is None:
         return "-"
