@@ -1,7 +1,7 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
 Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, beliefs, learning,
-decisions, adaptive, scale, papers, onnx, seeds. All of them without a name;
+decisions, adaptive, scale, papers, onnx, bas, seeds. All of them without a name;
 figures are medians, and what is compared is measured in one run.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from . import (
     adaptive,
+    bas,
     beliefs,
     decisions,
     demo,
@@ -45,6 +46,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "scale": scale.rows,
     "papers": papers.rows,
     "onnx": onnx.rows,
+    "bas": bas.rows,
     "seeds": lambda: iter([demo.seeds(10)]),
 }
 

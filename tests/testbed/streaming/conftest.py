@@ -19,7 +19,6 @@ SMALL = (
     *("clients=4", "edges=5", "rounds.count=12", "streaming.dataset=digits", "streaming.steps=5"),
     *("streaming.budget=6.0", "streaming.evaluate_every=3", "streaming.swing_rounds=6"),
     *(f"streaming.learner.name={LEARNER}", "streaming.learner.batch=1"),
-    "policies.primal-dual.horizon=12",
 )
 
 

@@ -71,7 +71,7 @@ def test_weather_samples_know_nothing_of_the_next_hour() -> None:
     row = int(before.shards[0][10])
     at = LAGS + 10
     assert before.y[row] == pytest.approx((2 * at + 1) / 10 / UNIT_C)
-    assert before.x[row, 0] == pytest.approx((2 * at - 1) / 10 / 5)
+    assert before.x[row, 0] == pytest.approx((2 * at - 1) / 10 / 10)
     changed = values.copy()
     changed[0, at + 1 :] += 7.0
     after = stations_of(changed)

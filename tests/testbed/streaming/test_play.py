@@ -1,5 +1,6 @@
 """A run of a streaming study: repeatable, within the budget, and learning for real."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -82,6 +83,14 @@ def test_the_model_is_really_learnt() -> None:
     assert run.seconds_to(0.0) is None
 
 
+def test_a_loss_that_is_no_number_is_the_worst_and_not_left_out() -> None:
+    recipe = small("streaming.budget=1000", "rounds.count=6")
+    run = play_stream(recipe, "fixed-1+min-cost", 0)
+    rows = (*run.rows[:-1], replace(run.rows[-1], loss=math.inf))
+    assert replace(run, rows=rows).final_loss == math.inf
+    assert replace(run, rows=()).final_loss == run.first_loss
+
+
 def test_more_iterations_take_more_seconds_and_break_the_limit() -> None:
     recipe = small("streaming.budget=1000", "streaming.load_limit_s=0.004", "streaming.arrivals=9")
     few, many = (play_stream(recipe, f"fixed-{rho}+min-cost", 0) for rho in (1, 8))
@@ -111,7 +120,7 @@ def test_alone_nobody_pays_or_sends() -> None:
 
 def test_weather_is_judged_before_it_is_learnt() -> None:
     sets = ("streaming.dataset=weather", "clients=2", "streaming.steps=24", "rounds.count=40")
-    more = ("streaming.prequential=true", "streaming.learner.rate=0.02", "streaming.budget=1000")
+    more = ("streaming.prequential=true", "streaming.learner.rate=0.005", "streaming.budget=1000")
     recipe = small(*sets, *more)
     run = play_stream(recipe, "fixed-4+min-cost", 0)
     # Ten hours are missing at one station, and with them those that look back on them.
@@ -126,7 +135,7 @@ def test_weather_is_judged_before_it_is_learnt() -> None:
 
 @pytest.mark.skipif(LEARNER != "strsaga", reason="the learner strsaga is not there")
 def test_ours_follows_the_arrivals() -> None:
-    sets = ("streaming.budget=1000", "rounds.count=60", "policies.primal-dual.primal=20")
+    sets = ("streaming.budget=1000", "rounds.count=60", "policies.primal-dual.scale=2.0")
     few, many = (
         play_stream(small(*sets, f"streaming.arrivals={n}"), OURS, 0).column("rho")[30:].mean()
         for n in (2, 8)

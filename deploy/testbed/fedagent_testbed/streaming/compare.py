@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,7 @@ MARGIN = 0.005
 StreamPool = PoolOf[StreamHistory]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class StreamComparison:
     """The result of `compare_streams`.
 
@@ -40,6 +41,14 @@ class StreamComparison:
 
     def figures(self, name: str) -> dict[str, Figure]:
         """Return everything that the table tells of a pair, by its key in `--json`."""
+        return self._figures[name]
+
+    @cached_property
+    def _figures(self) -> dict[str, dict[str, Figure]]:
+        return {name: self._told(name) for name in self.histories}
+
+    def _told(self, name: str) -> dict[str, Figure]:
+        """Return the figures of a pair."""
         runs, best = self.histories[name], self.best_loss
         columns = ("compute_s", "transfer_s", "aggregate_s")
         tell: dict[str, list[float | None]] = {
@@ -56,13 +65,13 @@ class StreamComparison:
             "peak_s": [float(run.column("peak_s").max(initial=0.0)) for run in runs],
             "within_limit": [run.within_limit for run in runs],
             "violation_s": [float(run.violation_s[-1]) if run.rows else 0.0 for run in runs],
-            "edges": [float(len(np.unique(run.edges))) for run in runs],
+            "edges": [float(len(np.unique(run.edges[run.edges >= 0]))) for run in runs],
             "decision_ms": [_median(run, "decide_ms") for run in runs],
             "error": [run.error for run in runs],
         }
         return {key: figure(values) for key, values in tell.items()}
 
-    @property
+    @cached_property
     def best_loss(self) -> dict[int, float]:
         """The least final loss on each seed, of all pairs that aggregate."""
         return {
@@ -70,7 +79,7 @@ class StreamComparison:
                 (
                     runs[row].final_loss
                     for name, runs in self.histories.items()
-                    if not Variant.parse(name).alone
+                    if not name.endswith(f"+{ALONE}")
                 ),
                 default=float("inf"),
             )

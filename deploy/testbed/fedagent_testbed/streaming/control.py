@@ -74,8 +74,9 @@ def make_iterations(recipe: TestbedRecipe, name: str) -> IterationControl:
         PolicyError: A parameter is wrong.
     """
     if match := _FIXED.fullmatch(name):
-        return iterations.create("fixed", count=int(match[1]))
-    return iterations.create(name, **recipe.policies.get(name, {}))
+        return iterations.create("fixed", {"iterations": int(match[1])})
+    limit = {"load_limit_s": recipe.streaming.load_limit_s}
+    return iterations.create(name, {**limit, **recipe.policies.get(name, {})})
 
 
 def make_placement(recipe: TestbedRecipe, name: str, best: int) -> PlacementPolicy:

@@ -1,5 +1,6 @@
 """The devices of a streaming study: real learners on simulated streams."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -124,12 +125,15 @@ class Fleet:
         )
 
     def loss(self) -> float:
-        """Return the mean loss on the samples that never arrive; mean over lone models."""
+        """Return the mean loss on the samples that never arrive; infinite after divergence.
+
+        Of lone models it is the mean.
+        """
         models = self._models if self._alone else self._models[:1]
         count = self._settings.test_samples
-        return float(
-            np.mean([held_out_loss(self._model, one, self._data, count) for one in models])
-        )
+        losses = [held_out_loss(self._model, one, self._data, count) for one in models]
+        loss = float(np.mean(losses))
+        return loss if math.isfinite(loss) else math.inf
 
     def _steps(self, device: int, coming: RoundArrivals, rho: int) -> tuple[float, ...]:
         """Do one device's arrival steps; return the fields of `_Sums`."""

@@ -21,7 +21,8 @@ class StreamRound:
         aggregate_s: At the edge.
         edge: Where, or -1.
         rent: Credits.
-        loss: Of the global model after the round; NaN where not tested.
+        loss: Of the global model after the round; infinite where learning diverged, NaN where
+            not tested.
         squares, naive, tested: Sum of squared errors before learning, of a model of zeros,
             and of how many samples.
         decide_ms: Real milliseconds of deciding and learning from the round.
@@ -85,7 +86,7 @@ class StreamHistory:
     def final_loss(self) -> float:
         """The last loss that was tested."""
         losses = self.column("loss")
-        known = losses[np.isfinite(losses)]
+        known = losses[~np.isnan(losses)]
         return float(known[-1]) if len(known) else self.first_loss
 
     @property

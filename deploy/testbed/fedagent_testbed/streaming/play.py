@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedagent_coordinator.core.iterations import IterationControl, IterationFeedback
+from fedagent_coordinator.core.iterations import IterationControl
 from fedagent_coordinator.placement import Placement, PlacementPolicy, PlacementView
 from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.base import FloatArray
@@ -18,6 +18,7 @@ from .control import Variant, make_iterations, make_placement
 from .fleet import Fleet, Trained
 from .history import StreamHistory, StreamRound
 from .network import Network, draw_network
+from .shown import feedback_of
 
 Progress = Callable[[int], None]
 
@@ -126,16 +127,10 @@ class _Study:
         """Say what the round took, and let both controls learn from it."""
         settings, row, edge = self._recipe.streaming, t - 1, decision.placed.edge
         seconds = trained.looked_at * settings.iteration_s * self._network.slowness[row]
-        per_iteration = np.full(len(seconds), np.nan)
-        np.divide(seconds, trained.iterations, out=per_iteration, where=trained.iterations > 0)
         began = time.perf_counter()
         if self._placement is not None and edge is not None:
             self._placement.learn(decision.placed, float(self._cost_s[row, edge]))
-        self._iterations.learn(
-            IterationFeedback(
-                h=per_iteration * trained.steps, arrivals=trained.arrivals, steps=trained.steps
-            )
-        )
+        self._iterations.learn(feedback_of(t, trained, seconds), horizon=self._horizon(t))
         learnt = time.perf_counter() - began
         transfer = 0.0 if edge is None else float(self._transfer_s[row, edge])
         whole = 0.0 if edge is None else float(self._cost_s[row, edge])
@@ -155,3 +150,12 @@ class _Study:
             tested=trained.tested,
             decide_ms=1000 * (decision.seconds + learnt),
         )
+
+    def _horizon(self, t: int) -> float:
+        """Return how many rounds the run may have: all, or as many as rents can be paid."""
+        rounds = float(self._recipe.rounds.count)
+        rents = self._network.rent_micro[t - 1]
+        fitting = rents[rents <= self._budget]
+        if self._placement is None or not len(fitting):
+            return rounds
+        return min(rounds, t + self._budget / float(fitting.mean()))

@@ -91,7 +91,7 @@ def _samples(station: FloatArray, hours: IntArray) -> tuple[FloatArray, FloatArr
     warm, pressure, dew = station.T
     now = warm[hours]
     angle = 2 * np.pi * (hours % _HOURS) / _HOURS
-    lags = np.stack([(now - warm[hours - k]) / 5.0 for k in range(1, LAGS + 1)], axis=1)
+    lags = np.stack([(now - warm[hours - k]) / 10.0 for k in range(1, LAGS + 1)], axis=1)
     others = np.stack(
         [
             (now - dew[hours]) / 10.0,
