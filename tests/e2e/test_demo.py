@@ -119,7 +119,7 @@ def test_a_whole_demo(tmp_path: Path, demos: list[Running]) -> None:
 def test_a_placed_demo_ends_when_the_rents_are_gone(tmp_path: Path, demos: list[Running]) -> None:
     shipped = (Path(__file__).parents[2] / "deploy" / "recipes" / "bas-digits.toml").read_text()
     recipe = tmp_path / "short.toml"
-    recipe.write_text(shipped.replace("total = 1000", "total = 90"))
+    recipe.write_text(shipped.replace("total = 850", "total = 90"))
     demo = Running(tmp_path / "d", "--recipe", str(recipe), "--json")
     demos.append(demo)
     lines, errors = demo.rest()
