@@ -149,6 +149,13 @@ def test_a_packet_sent_back_does_not_open(pair: tuple[PeerSeal, PeerSeal]) -> No
         a.open(idb, packet)
 
 
+def test_the_two_directions_never_share_a_key_stream(pair: tuple[PeerSeal, PeerSeal]) -> None:
+    (a, b), (ida, idb) = pair, ids(pair)
+    there, back = (packet[25:-16] for packet in (a.seal(idb, LETTER), b.seal(ida, LETTER)))
+    assert len(there) == len(back)
+    assert sum(x == y for x, y in zip(there, back, strict=True)) < 20, "one in 256 by chance"
+
+
 def test_only_the_right_neighbour_opens_it(people: dict[str, Identity]) -> None:
     a, b, c = (people[name] for name in "abc")
     seals = {who.id: seal_of(who, a, b, c) for who in (a, b, c)}
