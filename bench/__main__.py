@@ -1,7 +1,7 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
 Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, beliefs, learning,
-decisions, adaptive, scale, papers, onnx, bas, seeds. All of them without a name;
+learners, decisions, adaptive, scale, papers, onnx, bas, seeds. All of them without a name;
 figures are medians, and what is compared is measured in one run.
 """
 
@@ -17,6 +17,7 @@ from . import (
     decisions,
     demo,
     gda,
+    learners,
     learning,
     memory,
     onnx,
@@ -41,6 +42,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "gda": gda.quick_init,
     "beliefs": beliefs.rows,
     "learning": learning.rows,
+    "learners": learners.rows,
     "decisions": decisions.rows,
     "adaptive": adaptive.rows,
     "scale": scale.rows,

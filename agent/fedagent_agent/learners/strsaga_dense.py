@@ -16,6 +16,8 @@ from .strsaga_loops import HINGE, SOFTMAX, SQUARED_HINGE, Loops, residual, scala
 Doubles = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
 
+_LARGE = 1e200
+
 
 class DenseTable:
     """The set, its gradients as scalars, the weights and the sum of the gradients.
@@ -69,7 +71,8 @@ class DenseTable:
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
         if self._loops:
-            return self._loops.dense(
+            loop = self._loops.dense_one if len(self._w) == 1 else self._loops.dense_many
+            return loop(
                 self._loss, self._rate, self._decay, moves.stored, moves.source, moves.slot,
                 moves.draw, self._buffer_x, self._buffer_y, self._x, self._y, self._delta,
                 self._w, self._g,
@@ -102,7 +105,7 @@ class DenseTable:
         now, after = _views(self._w, self._g), _views(self._w, self._g)
         step = np.array([[self._decay, 0.0, 0.0], [0.0, 1.0, 0.0]])
         put = cells(step.reshape(-1))
-        x, n, total = self._x, moves.stored, 0.0
+        x, n, total, product = self._x, moves.stored, 0.0, 1.0
         y, delta = cells(self._y), cells(self._delta.reshape(-1))
         for source, slot, i in zip(moves.source, moves.slot, moves.draw, strict=True):
             matrix, _, w, sums, sample, padded = now
@@ -111,17 +114,21 @@ class DenseTable:
             if i < 0:
                 continue
             sample[:] = x[i]
-            sigma, each = scalar(loss, float(w.dot(padded)), y[i])
+            sigma, each, factor = scalar(loss, float(w.dot(padded)), y[i])
             change = sigma - delta[i]
             delta[i] = sigma
             total += each
+            product *= factor
+            if product > _LARGE:
+                total += math.log(product)
+                product = 1.0
             put[1], put[2], put[5] = -rate / n, -rate * change, change
             step.dot(matrix, after[1])
             if lost:
                 after[2][-1] += lost * w[-1]
             now, after = after, now
         self._w[0], self._g[0] = now[1]
-        return total
+        return total + math.log(product)
 
     def _many(self, moves: Moves) -> float:
         """Do iterations of several outputs."""

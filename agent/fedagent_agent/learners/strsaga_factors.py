@@ -16,7 +16,7 @@ from fedagent_task.samples import Csr
 from fedagent_task.spec import ModelSpec
 
 from .strsaga_book import Moves
-from .strsaga_dense import cells, grown
+from .strsaga_dense import grown
 from .strsaga_loops import Loops, lose_rating
 from .strsaga_sparse import FLUSH_AFTER
 
@@ -26,7 +26,8 @@ Doubles = npt.NDArray[np.float64]
 class FactorTable:
     """The set, its gradients, the factors and the sums of the gradients.
 
-    A row of a table is one user or item: factors and bias with what is due, their sums.
+    A row of the set is user, item, rating and gradient. A row of a table is a user or
+    an item: factors and bias with what is due, then their sums.
 
     Args:
         spec: Sizes and penalty of the model.
@@ -43,16 +44,16 @@ class FactorTable:
         self._users = np.zeros((spec.users, 2 * spec.rank + 2))
         self._items = np.zeros((spec.items, 2 * spec.rank + 2))
         self._mean = np.zeros(2)
-        self._clock = np.zeros(1)
+        # The second cell only takes what the loop must be seen to use.
+        self._clock = np.zeros(2)
         self._iterations = 0
-        self._pair, self._y = np.empty((0, 2), np.int32), np.empty(0)
-        self._delta = np.empty((0, 2 * spec.rank + 1))
-        self._buffer_pair, self._buffer_y = self._pair, self._y
+        self._kept = np.empty((0, 2 * spec.rank + 4))
+        self._buffer_pair, self._buffer_y = np.empty((0, 2), np.int32), np.empty(0)
 
     @property
     def nbytes(self) -> int:
         """Memory of the stored samples with all that belongs to them."""
-        return self._pair.nbytes + self._y.nbytes + self._delta.nbytes
+        return self._kept.nbytes
 
     def begin(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
         """Start from these weights with an empty set."""
@@ -68,16 +69,15 @@ class FactorTable:
         pairs = x.dense() if isinstance(x, Csr) else x
         self._buffer_pair = np.array(pairs, np.int32, order="C")
         self._buffer_y = np.array(y, np.float64)
-        if room > len(self._y):
-            self._pair, self._y = grown(self._pair, room), grown(self._y, room)
-            self._delta = grown(self._delta, room)
+        if room > len(self._kept):
+            self._kept = grown(self._kept, room)
 
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
         if self._loops:
             total = self._loops.factors(
                 self._rate, self._l2, moves.stored, moves.source, moves.slot, moves.draw,
-                self._buffer_pair, self._buffer_y, self._pair, self._y, self._delta,
+                self._buffer_pair, self._buffer_y, self._kept,
                 self._users, self._items, self._mean, self._clock,
             )  # fmt: skip
         else:
@@ -112,18 +112,18 @@ class FactorTable:
         mean, mean_sum = self._mean.tolist()
         change, now = np.empty((2, size)), np.empty((2, size))
         factors, swapped = now[:, :rank], now[::-1, :rank]
-        y, delta = cells(self._y), self._delta
+        kept = self._kept
         for source, slot, i in zip(moves.source, moves.slot, moves.draw, strict=True):
             if slot >= 0:
-                mean_sum -= delta[slot, -1] if slot < n else 0.0
+                mean_sum -= kept[slot, -1] if slot < n else 0.0
                 n = self._store(n, source, slot, due)
             if i < 0:
                 continue
-            user, item = self._pair[i]
-            u, v, own = self._users[user], self._items[item], delta[i]
+            user, item, y, *_ = kept[i].tolist()
+            u, v, own = self._users[int(user)], self._items[int(item)], kept[i, 3:]
             now[0] = u[:size] - due * u[size:]
             now[1] = v[:size] - due * v[size:]
-            error = float(factors[0].dot(factors[1]) + now[0, rank] + now[1, rank]) + mean - y[i]
+            error = float(factors[0].dot(factors[1]) + now[0, rank] + now[1, rank]) + mean - y
             total += 0.5 * error * error
             fresh, own[-1] = error - own[-1], error
             np.multiply(swapped, error, out=change[:, :rank])
@@ -147,9 +147,9 @@ class FactorTable:
     def _store(self, n: int, source: int, slot: int, due: float) -> int:
         """Put a sample into a slot; return the size of the set. The mean is the caller's."""
         if slot < n:
-            user, item = self._pair[slot]
-            lose_rating(self._delta[slot], due, self._users[user], self._items[item])
-        self._pair[slot] = self._buffer_pair[source]
-        self._y[slot] = self._buffer_y[source]
-        self._delta[slot] = 0.0
+            user, item = self._kept[slot, :2].astype(np.intp)
+            lose_rating(self._kept[slot, 3:], due, self._users[user], self._items[item])
+        self._kept[slot, :2] = self._buffer_pair[source]
+        self._kept[slot, 2] = self._buffer_y[source]
+        self._kept[slot, 3:] = 0.0
         return max(n, slot + 1)

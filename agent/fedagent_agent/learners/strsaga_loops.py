@@ -25,14 +25,18 @@ Columns = npt.NDArray[np.int32]
 SQUARED, LOGISTIC, SQUARED_HINGE, HINGE, SOFTMAX = range(5)
 """Codes of the losses."""
 
+_LARGE = 1e200
+
 
 @dataclass(frozen=True, slots=True)
 class Loops:
     """Compiled loops, with the signatures of the functions of these names."""
 
     plan: Callable[..., None]
-    dense: Callable[..., float]
-    sparse: Callable[..., float]
+    dense_one: Callable[..., float]
+    dense_many: Callable[..., float]
+    sparse_one: Callable[..., float]
+    sparse_many: Callable[..., float]
     factors: Callable[..., float]
 
 
@@ -47,7 +51,7 @@ def compiled() -> Loops | None:
     from numba import njit  # noqa: PLC0415 - optional package, half a second
     from numba.extending import register_jitable  # noqa: PLC0415
 
-    for inner in (scalar, residual, lose_rating):
+    for inner in (scalar, residual, store_dense, lose_row, lose_rating):
         register_jitable(inner)
 
     def ready(loop: Callable[..., object]) -> Callable[..., object]:
@@ -58,30 +62,32 @@ def compiled() -> Loops | None:
         except RuntimeError:  # nowhere to keep it
             return njit(loop, nogil=True, fastmath=free)  # type: ignore[no-any-return] # numba is untyped
 
-    return Loops(*map(ready, (plan, dense, sparse, factors)))  # type: ignore[arg-type] # one signature each
+    loops = (plan, dense_one, dense_many, sparse_one, sparse_many, factors)
+    return Loops(*map(ready, loops))  # type: ignore[arg-type] # one signature each
 
 
-def scalar(loss: int, z: float, target: float) -> tuple[float, float]:
-    """Return d loss / d z and the loss; hinges take targets -1 and +1."""
+def scalar(loss: int, z: float, target: float) -> tuple[float, float, float]:
+    """Return d loss / d z, and two numbers: the loss is the first plus the second's logarithm.
+
+    So a sum of losses takes one logarithm of a product. Hinges take targets -1 and +1.
+    """
     if loss == LOGISTIC:
         tail = math.exp(-abs(z))
-        p = 1.0 / (1.0 + tail)
-        if z < 0.0:
-            p = tail * p
-        return p - target, max(z, 0.0) + math.log1p(tail) - target * z
+        top = tail if z < 0.0 else 1.0
+        return top / (1.0 + tail) - target, max(z, 0.0) - target * z, 1.0 + tail
     if loss == SQUARED:
         error = z - target
-        return error, 0.5 * error * error
+        return error, 0.5 * error * error, 1.0
     slack = 1.0 - target * z
     if slack <= 0.0:
-        return 0.0, 0.0
+        return 0.0, 0.0, 1.0
     if loss == HINGE:
-        return -target, slack
-    return -2.0 * target * slack, slack * slack
+        return -target, slack, 1.0
+    return -2.0 * target * slack, slack * slack, 1.0
 
 
 def residual(loss: int, z: Doubles, y: float) -> float:
-    """Turn scores [outputs] into d loss / d scores, in place; return the loss."""
+    """Turn the scores of a softmax or of hinges into d loss / d scores; return the loss."""
     outputs = len(z)
     total = 0.0
     if loss == SOFTMAX:
@@ -97,10 +103,7 @@ def residual(loss: int, z: Doubles, y: float) -> float:
         z[int(y)] -= 1.0
         return float(math.log(total) - true)
     for o in range(outputs):
-        target = y
-        if outputs > 1:
-            target = 1.0 if int(y) == o else -1.0
-        z[o], each = scalar(loss, z[o], target)
+        z[o], each, _ = scalar(loss, z[o], 1.0 if int(y) == o else -1.0)
         total += each
     return total
 
@@ -153,7 +156,76 @@ def plan(
     book[0], book[1], book[2], book[3], book[4] = z, left, n, seen, refused
 
 
-def dense(
+def store_dense(
+    occupied: bool,
+    s: int,
+    sample: Singles,
+    label: float,
+    x: Singles,
+    y: Doubles,
+    delta: Doubles,
+    g: Doubles,
+) -> None:
+    """Put a sample into a slot; what an occupied one had leaves the sums."""
+    width = x.shape[1]
+    if occupied:
+        for o in range(len(g)):
+            for j in range(width):
+                g[o, j] -= delta[s, o] * x[s, j]
+            g[o, width] -= delta[s, o]
+    x[s, :] = sample
+    y[s] = label
+    delta[s, :] = 0.0
+
+
+def dense_one(
+    loss: int,
+    rate: float,
+    decay: float,
+    n: int,
+    source: Counts,
+    slot: Counts,
+    draw: Counts,
+    buffer_x: Singles,
+    buffer_y: Doubles,
+    x: Singles,
+    y: Doubles,
+    delta: Doubles,
+    w: Doubles,
+    g: Doubles,
+) -> float:
+    """Do the planned iterations on dense rows, one output; return the sum of the losses."""
+    width, weights, sums, own = x.shape[1], w[0], g[0], delta[:, 0]
+    total, product = 0.0, 1.0
+    for k in range(len(draw)):
+        if slot[k] >= 0:
+            b = source[k]
+            store_dense(slot[k] < n, slot[k], buffer_x[b], buffer_y[b], x, y, delta, g)
+            n = max(n, slot[k] + 1)
+        i = draw[k]
+        if i < 0:
+            continue
+        reach = 0.0
+        for j in range(width):
+            reach += weights[j] * x[i, j]
+        sigma, each, factor = scalar(loss, reach + weights[width], y[i])
+        total += each
+        product *= factor
+        if product > _LARGE:
+            total += math.log(product)
+            product = 1.0
+        change = sigma - own[i]
+        own[i] = sigma
+        share, down = rate / n, rate * change
+        for j in range(width):
+            weights[j] = decay * weights[j] - share * sums[j] - down * x[i, j]
+            sums[j] += change * x[i, j]
+        weights[width] -= share * sums[width] + down
+        sums[width] += change
+    return total + math.log(product)
+
+
+def dense_many(
     loss: int,
     rate: float,
     decay: float,
@@ -174,18 +246,10 @@ def dense(
     z = np.empty(outputs)
     total = 0.0
     for k in range(len(draw)):
-        s = slot[k]
-        if s >= 0:
-            if s == n:
-                n += 1
-            else:
-                for o in range(outputs):
-                    for j in range(width):
-                        g[o, j] -= delta[s, o] * x[s, j]
-                    g[o, width] -= delta[s, o]
-            x[s, :] = buffer_x[source[k], :]
-            y[s] = buffer_y[source[k]]
-            delta[s, :] = 0.0
+        if slot[k] >= 0:
+            b = source[k]
+            store_dense(slot[k] < n, slot[k], buffer_x[b], buffer_y[b], x, y, delta, g)
+            n = max(n, slot[k] + 1)
         i = draw[k]
         if i < 0:
             continue
@@ -208,7 +272,90 @@ def dense(
     return total
 
 
-def sparse(
+def lose_row(
+    s: int,
+    due: float,
+    columns: Columns,
+    values: Singles,
+    delta: Doubles,
+    table: Doubles,
+    bias: Doubles,
+) -> None:
+    """Take the gradient of an evicted row out of the sums."""
+    outputs = delta.shape[1]
+    for o in range(outputs):
+        for p in range(len(columns)):
+            gone = delta[s, o] * values[p]
+            table[columns[p], o] -= due * gone
+            table[columns[p], outputs + o] -= gone
+        bias[1, o] -= delta[s, o]
+
+
+def sparse_one(
+    loss: int,
+    rate: float,
+    decay: float,
+    n: int,
+    source: Counts,
+    slot: Counts,
+    draw: Counts,
+    columns: Columns,
+    values: Singles,
+    buffer_start: Counts,
+    buffer_length: Columns,
+    buffer_y: Doubles,
+    start: Counts,
+    length: Columns,
+    y: Doubles,
+    delta: Doubles,
+    table: Doubles,
+    bias: Doubles,
+    clock: Doubles,
+) -> float:
+    """Do the planned iterations on sparse rows, one output; return the sum of the losses."""
+    due, scale, lift, lift_sum = clock[0], clock[1], bias[0, 0], bias[1, 0]
+    total, product, own = 0.0, 1.0, delta[:, 0]
+    for k in range(len(draw)):
+        s = slot[k]
+        if s >= 0:
+            if s < n:
+                at = slice(start[s], start[s] + length[s])
+                bias[1, 0] = lift_sum
+                lose_row(s, due, columns[at], values[at], delta, table, bias)
+                lift_sum = bias[1, 0]
+            n = max(n, s + 1)
+            b = source[k]
+            start[s], length[s], y[s] = buffer_start[b], buffer_length[b], buffer_y[b]
+            own[s] = 0.0
+        i = draw[k]
+        if i < 0:
+            continue
+        where, value = columns[start[i] : start[i] + length[i]], values[start[i] :]
+        reach, back = 0.0, 0.0
+        for p in range(len(where)):
+            reach += table[where[p], 0] * value[p]
+            back += table[where[p], 1] * value[p]
+        sigma, each, factor = scalar(loss, scale * (reach - due * back) + lift, y[i])
+        total += each
+        product *= factor
+        if product > _LARGE:
+            total += math.log(product)
+            product = 1.0
+        change = sigma - own[i]
+        own[i] = sigma
+        scale *= decay
+        due += rate / (n * scale)
+        down = change * (due - rate / scale)
+        for p in range(len(where)):
+            table[where[p], 0] += down * value[p]
+            table[where[p], 1] += change * value[p]
+        lift -= rate * (change + lift_sum / n)
+        lift_sum += change
+    clock[0], clock[1], bias[0, 0], bias[1, 0] = due, scale, lift, lift_sum
+    return total + math.log(product)
+
+
+def sparse_many(
     loss: int,
     rate: float,
     decay: float,
@@ -237,15 +384,10 @@ def sparse(
     for k in range(len(draw)):
         s = slot[k]
         if s >= 0:
-            if s == n:
-                n += 1
-            else:
-                for o in range(outputs):
-                    for p in range(start[s], start[s] + length[s]):
-                        gone = delta[s, o] * values[p]
-                        table[columns[p], o] -= due * gone
-                        table[columns[p], outputs + o] -= gone
-                    bias[1, o] -= delta[s, o]
+            if s < n:
+                at = slice(start[s], start[s] + length[s])
+                lose_row(s, due, columns[at], values[at], delta, table, bias)
+            n = max(n, s + 1)
             b = source[k]
             start[s], length[s], y[s] = buffer_start[b], buffer_length[b], buffer_y[b]
             delta[s, :] = 0.0
@@ -299,9 +441,7 @@ def factors(
     draw: Counts,
     buffer_pair: Columns,
     buffer_y: Doubles,
-    pair: Columns,
-    y: Doubles,
-    delta: Doubles,
+    kept: Doubles,
     users: Doubles,
     items: Doubles,
     mean: Doubles,
@@ -311,23 +451,29 @@ def factors(
     size = users.shape[1] // 2
     rank = size - 1
     due = clock[0]
-    total = 0.0
+    total, ahead = 0.0, 0.0
     for k in range(len(draw)):
+        if k + 1 < len(draw):
+            # Fetch the next sample while this one is worked on: the set outgrows the caches.
+            coming = draw[k + 1]
+            for f in range(0, 2 * size, 8):
+                ahead += kept[coming, f]
         s = slot[k]
         if s >= 0:
             if s == n:
                 n += 1
             else:
-                lose_rating(delta[s], due, users[pair[s, 0]], items[pair[s, 1]])
-                mean[1] -= delta[s, 2 * rank]
-            pair[s, :] = buffer_pair[source[k], :]
-            y[s] = buffer_y[source[k]]
-            delta[s, :] = 0.0
+                old = kept[s]
+                lose_rating(old[3:], due, users[int(old[0])], items[int(old[1])])
+                mean[1] -= old[3 + 2 * rank]
+            kept[s, :2] = buffer_pair[source[k], :]
+            kept[s, 2] = buffer_y[source[k]]
+            kept[s, 3:] = 0.0
         i = draw[k]
         if i < 0:
             continue
-        u, v, own = users[pair[i, 0]], items[pair[i, 1]], delta[i]
-        error = mean[0] + u[rank] + v[rank] - due * (u[size + rank] + v[size + rank]) - y[i]
+        u, v, own = users[int(kept[i, 0])], items[int(kept[i, 1])], kept[i, 3:]
+        error = mean[0] + u[rank] + v[rank] - due * (u[size + rank] + v[size + rank]) - kept[i, 2]
         for f in range(rank):
             error += (u[f] - due * u[size + f]) * (v[f] - due * v[size + f])
         total += 0.5 * error * error
@@ -350,5 +496,5 @@ def factors(
         v[size + rank] += change
         mean[0] -= rate * (change + mean[1] / n)
         mean[1] += change
-    clock[0] = due
+    clock[0], clock[1] = due, ahead
     return total

@@ -102,7 +102,8 @@ class SparseTable:
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
         if self._loops:
-            total = self._loops.sparse(
+            loop = self._loops.sparse_one if self._outputs == 1 else self._loops.sparse_many
+            total = loop(
                 self._loss, self._rate, self._decay, moves.stored, moves.source, moves.slot,
                 moves.draw, self._columns, self._values, self._buffer_start,
                 self._buffer_length, self._buffer_y, self._start, self._length, self._y,
@@ -145,8 +146,8 @@ class SparseTable:
             at, value = self._row(i)
             w, g = weights[at], sums[at]
             z = scale * float(value.dot(w) - due * value.dot(g)) + bias
-            sigma, each = scalar(loss, z, y[i])
-            total += each
+            sigma, each, factor = scalar(loss, z, y[i])
+            total += each + math.log(factor)
             change = sigma - delta[i]
             delta[i] = sigma
             scale *= decay

@@ -28,6 +28,7 @@ class NaiveStrSaga:
         self._set: list[tuple[Doubles, float, Gradient]] = []
         self._z = self._seen = 0
         self.weights: dict[str, Doubles] = {}
+        self.losses: list[float] = []
 
     def begin(self, base: dict[str, npt.NDArray[np.float32]]) -> None:
         self.weights = {name: tensor.astype(np.float64) for name, tensor in base.items()}
@@ -61,6 +62,7 @@ class NaiveStrSaga:
     def _descend(self, i: int) -> None:
         x, y, delta = self._set[i]
         label = np.array([y])
+        self.losses.append(self._plain.loss(self.weights, x, label))
         sigma = self._plain.gradient(self.weights, x, label)
         full = self._model.gradient(self.weights, x, label)
         mean = {

@@ -1,0 +1,73 @@
+"""Every learner in the trainer, as an order finds it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_agent.learners import NO_TRAINING, learner_names
+from fedagent_agent.trainer_wire import Open, Opened, Train, Trained
+from fedagent_agent.training import Trainer
+from fedagent_protocol.tensors import decode_tensors, encode_tensors
+from fedagent_task.features import scaled
+from fedagent_task.models import create
+from fedagent_task.readers import load
+from fedagent_task.recipe import parse_recipe, task_bytes
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("kind", ["softmax", "svm"])
+@pytest.mark.parametrize("name", [name for name in learner_names() if name != NO_TRAINING])
+def test_an_order_makes_the_digits_better_known(name: str, kind: str, tmp_path: Path) -> None:
+    rate = 0.2 if name == "bgd" else 0.02
+    sets = [f"learner.name={name}", f"model.kind={kind}", f"learner.rate={rate}", "learner.batch=5"]
+    recipe = parse_recipe((ROOT / "deploy" / "recipes" / "demo.toml").read_text(), sets)
+    model = create(recipe.model)
+    base = model.init(0)
+    path = tmp_path / "model"
+    path.write_bytes(encode_tensors(base))
+    trainer = Trainer(lambda _job, _wait: False)
+    stream = "digits:start=300,rate=0.001"
+    opened = trainer.open(Open(job=1, task=task_bytes(recipe), stream=stream, seed=1))
+    assert isinstance(opened, Opened)
+    out = tmp_path / "update"
+    reply = trainer.train(Train(job=2, model=str(path), out=str(out), iterations=0))
+    assert isinstance(reply, Trained)
+    assert reply.num_samples == 300
+    assert reply.loss > 0
+    if name == "strsaga":
+        assert reply.iterations == 600
+    update = decode_tensors(out.read_bytes(), model.manifest())
+    moved = {n: base[n] + tensor.astype(np.float32) for n, tensor in update.items()}
+    digits = load("digits-test")
+    x = scaled(digits.x, recipe.data)
+    assert model.loss(moved, x, digits.y) < 0.95 * model.loss(base, x, digits.y)
+    trainer.close()
+
+
+def test_ratings_come_as_a_stream(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1, (10, 8), (200, 2))
+    lines = (f"{user}\t{item}\t{1 + (user + item) % 5}\t0" for user, item in ids)
+    (tmp_path / "u.data").write_text("\n".join(lines) + "\n9999\t1\t3\t0\n")
+    sets = [
+        "learner.name=strsaga",
+        "learner.rate=0.02",
+        "model={kind='mf',features=2,users=9,items=7,rank=2}",
+        "data={dtype='int64',offset=-1}",
+    ]
+    recipe = parse_recipe((ROOT / "deploy" / "recipes" / "demo.toml").read_text(), sets)
+    model = create(recipe.model)
+    path = tmp_path / "model"
+    path.write_bytes(encode_tensors(model.init(0)))
+    trainer = Trainer(lambda _job, _wait: False)
+    stream = f"replay:{tmp_path / 'u.data'},start=201,rate=0.001"
+    opened = trainer.open(Open(job=1, task=task_bytes(recipe), stream=stream, seed=1))
+    assert isinstance(opened, Opened), opened
+    request = Train(job=2, model=str(path), out=str(tmp_path / "update"), iterations=0)
+    reply = trainer.train(request)
+    assert isinstance(reply, Trained)
+    assert reply.num_samples == 200
+    assert reply.counters == {"unfit": 1}
+    trainer.close()
