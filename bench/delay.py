@@ -113,7 +113,7 @@ def ml_100k() -> Task:
         batch=(0.7, 0.07),
         saga=(0.045, 0.1),
         per_sample=2.0,
-        per_stored=0.09,
+        per_stored=0.08,
         bar=0.82,
     )
 
