@@ -84,7 +84,7 @@ class StrSaga:
         self._base: Tensors = model.init(0)
         self._lost = 0
         if self._loops:
-            _warm_up(self._loops, ratings=model.spec.kind == "mf")
+            _warm_up(self._loops, ratings=model.spec.kind == "mf", many=model.spec.outputs > 1)
         self._table = self._table_for(sparse=False)
 
     @property
@@ -164,11 +164,13 @@ def create_table(spec: ModelSpec, rate: float, loops: Loops | None, *, sparse: b
 
 
 @functools.cache
-def _warm_up(loops: Loops, *, ratings: bool) -> None:
+def _warm_up(loops: Loops, *, ratings: bool, many: bool) -> None:
     """Compile what a model needs, so that no training waits for it."""
-    spec = ModelSpec(kind="logistic", features=1)
+    spec = ModelSpec(kind="softmax", features=1, classes=2)
     if ratings:
         spec = ModelSpec(kind="mf", features=2, users=1, items=1, rank=1)
+    elif not many:
+        spec = ModelSpec(kind="logistic", features=1)
     for sparse in (False,) if ratings else (False, True):
         table, book = create_table(spec, 0.1, loops, sparse=sparse), Book(1, loops)
         book.offer(1)

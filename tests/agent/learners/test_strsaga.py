@@ -252,6 +252,26 @@ def test_a_stored_sample_takes_sixteen_bytes_beyond_itself(sparse: bool) -> None
         assert learner.table_bytes / count <= own + 16
 
 
+@pytest.mark.skipif(compiled() is None, reason="numba is not installed")
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("sparse", [False, True])
+def test_nothing_is_left_to_compile_in_a_training(kind: str, sparse: bool) -> None:
+    model = create(KINDS[kind])
+    learner = StrSaga(model, LearnerSpec(name="strsaga"), np.random.default_rng(0))
+    loops = compiled()
+    assert loops is not None
+    names = ("plan", "dense_one", "dense_many", "sparse_one", "sparse_many", "factors")
+    before = [len(getattr(loops, name).signatures) for name in names]
+    learner.begin(model.init(0))
+    x, y = _samples(model, np.random.default_rng(0), 9)
+    if sparse and kind != "mf":
+        assert isinstance(x, np.ndarray)
+        x = Csr.from_dense(x)
+    learner.absorb(x, y)
+    learner.step(20)
+    assert [len(getattr(loops, name).signatures) for name in names] == before
+
+
 def test_samples_may_change_their_form_within_a_round() -> None:
     model = create(KINDS["logistic"])
     rng = np.random.default_rng(0)
