@@ -39,21 +39,53 @@ def console() -> "Console":
     """Return a console on standard output."""
     from rich.console import Console  # noqa: PLC0415 - rich costs a tenth of a second
 
-    return Console(highlight=False)
+    # Nobody reads a file or a pipe at a terminal's width.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """Print a table: numbers to the right, words to the left."""
+_FOLDED = 10
+"""Least width of a column that is folded."""
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str = "",
+    unless: Mapping[str, object] | None = None,
+) -> None:
+    """Print a table: numbers to the right, words to the left; only the last column is folded.
+
+    Args:
+        columns: Heads.
+        rows: One value per column each.
+        title: Printed above.
+        unless: Columns that are left out where every row has this value.
+    """
     from rich.table import Table  # noqa: PLC0415 - rich costs a tenth of a second
     from rich.text import Text  # noqa: PLC0415
 
     listed = [tuple(row) for row in rows]
+    plain = unless or {}
+    told = [
+        index
+        for index, name in enumerate(columns)
+        if name not in plain or any(row[index] != plain[name] for row in listed)
+    ]
+    listed = [tuple(row[index] for index in told) for row in listed]
+    columns = [columns[index] for index in told]
     made = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for index, name in enumerate(columns):
         numeric = bool(listed) and all(
             isinstance(row[index], int | float) or row[index] is None for row in listed
         )
-        made.add_column(name, justify="right" if numeric else "left", no_wrap=numeric)
+        folded = not numeric and index == len(columns) - 1
+        made.add_column(
+            name,
+            justify="right" if numeric else "left",
+            no_wrap=not folded,
+            min_width=_FOLDED if folded else None,
+        )
     for row in listed:
         made.add_row(*(Text(_cell(value)) for value in row))
     console().print(made)

@@ -136,7 +136,7 @@ def rounds(
             *("round", "state", "ordered", "in time", "used", "accuracy"),
             *(("on devices",) if scored else ()),
             *("spent", "seconds"),
-            *(("iterations", "rented edge", "rent") if controlled else ()),
+            *(("rho", "edge", "rent") if controlled else ()),
             "why",
         ),
         (
@@ -163,6 +163,7 @@ def rounds(
             )
             for row in found
         ),
+        unless={"state": "done", "why": ""},
     )
 
 
