@@ -5,7 +5,8 @@ measured, in seconds of the thread on a processor). strSAGA learns in every slot
 came; mini-batch SGD (batches of 50, 20 passes) waits for everything, as in the paper,
 which gives it the lowest loss: slot by slot it does the same work and ends higher.
 
-What is free was chosen on other seeds than those that are measured: for mini-batch SGD
+What is free was chosen on other seeds than those that are measured (for a9a on the seed
+that is measured), and on the same held-out samples, for both learners: for mini-batch SGD
 the rate (and the penalty of the factors) with the lowest held-out loss; for strSAGA the
 fewest iterations that come as low, to 0.01, with the best rate and penalty for them.
 Iterations of a slot are so many for each sample that came and, on ratings, a few for each
