@@ -191,6 +191,9 @@ class Trainer:
                 break  # what is still to come waits in the stream for the next round
         if meter.iterations == 0:
             raise FailedTrainingError("no_data", "nothing has arrived on the stream yet")
+        if work.learner.num_samples == 0:
+            # strSAGA takes a sample in at every second iteration: one alone learns nothing.
+            raise FailedTrainingError("no_data", "too few iterations to take in a sample")
         return tally
 
     def _arrivals(self, job: int, work: _Work, began: float) -> Iterator[Samples]:

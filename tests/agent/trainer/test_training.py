@@ -126,6 +126,15 @@ def test_no_sample_no_update(tmp_path: Path) -> None:
     _failed(_train(trainer, tmp_path, _model_file(tmp_path)), "no_data")
 
 
+def test_iterations_that_take_in_no_sample_make_no_update(tmp_path: Path) -> None:
+    trainer, _ = _opened("learner.name=strsaga")
+    model = _model_file(tmp_path)
+    assert "too few" in _failed(_train(trainer, tmp_path, model, iterations=1), "no_data").detail
+    reply = _train(trainer, tmp_path, model, iterations=2)
+    assert isinstance(reply, Trained), "what was not taken in waits"
+    assert reply.num_samples == 1
+
+
 def test_an_update_that_the_edge_would_reject_is_not_sent(tmp_path: Path) -> None:
     model = _model_file(tmp_path)
     trainer, _ = _opened("limits.norm=0.0001")
