@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Plot = tuple[str, str, Callable[["Axes"], None]]
-PARTS = ("download", "computation", "upload", "aggregation and the rest")
+PARTS = ("download", "computation and arrivals", "upload", "aggregation and the rest")
 
 
 def control_plots(story: Story, rows: tuple[RoundRow, ...]) -> list[Plot]:
@@ -63,14 +63,15 @@ def _iterations(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
     x = [row.round for row in rows]
     ordered = [row.iterations or np.nan for row in rows]
     axes.plot(x, ordered, ".", color=COLOURS[0], alpha=0.55, markersize=4, label="ordered")
-    axes.plot(x, _noted(rows, "rho"), color=COLOURS[0], linewidth=1.8, label="iterations")
+    axes.plot(x, _noted(rows, "rho"), color=COLOURS[0], linewidth=1.8, label="rho")
     axes.set_xlabel("round")
     axes.set_ylabel("iterations")
+    axes.locator_params(axis="y", integer=True)
     axes.set_ylim(bottom=0)
     other = axes.twinx()
     for name, label, colour in (
-        ("lambda_load", "load multiplier", COLOURS[5]),
-        ("lambda_quality", "quality multiplier", COLOURS[2]),
+        ("lambda_load", "load λ", COLOURS[5]),
+        ("lambda_quality", "quality λ", COLOURS[2]),
     ):
         other.plot(x, _noted(rows, name), color=colour, linewidth=1.1, label=label)
     other.set_ylabel("multiplier")
