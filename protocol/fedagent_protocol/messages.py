@@ -83,6 +83,10 @@ class OutcomeStatus(_OpenEnum):
     OTHER = "other"
 
 
+UNANSWERED = "unanswered"
+"""Reason of an outcome that was missed by an agent that never showed that it has its order."""
+
+
 class Weighting(StrEnum):
     """How updates are weighted in the mean (ALGORITHMS section 1)."""
 

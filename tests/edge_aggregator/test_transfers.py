@@ -81,7 +81,8 @@ def test_agents_that_die_with_an_order_do_not_starve_the_others(
     field.order(deadline_ms=30_000, max_wait_ms=40_000, min_updates=1)
     report = field.run_until_report(most_s=41)
     assert report.used == 5
-    assert [o.status for o in report.outcomes[:5]] == ["missed"] * 5
+    assert [(o.status, o.reason) for o in report.outcomes[:5]] == [("missed", m.UNANSWERED)] * 5
+    assert not any(o.reason for o in report.outcomes[5:])
 
 
 def test_a_sender_that_stalls_holds_up_nobody_and_may_come_back(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Clients that declined are left alone for a while, and rounds that bring nothing slow down.
 
 A client that cannot train answers within milliseconds. Without a pause it would be
-chosen again at once, and use up the rounds of the run in seconds.
+chosen again at once, and use up the rounds of the run in seconds. One that does not even
+say that it has its order is most likely dead: until its edge has noticed (45 s), every
+round with it would last until the deadline.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.messages import OutcomeStatus
+from fedagent_protocol.messages import UNANSWERED, OutcomeStatus
 from fedagent_protocol.transport.errors import safe_text
 
 from .effects import Effect, Event, Value
@@ -17,6 +19,7 @@ from .orders import OrderedRound
 from .outcomes import Settled
 
 LEAVE_FIRST_S = 0.25
+LEAVE_MUTE_S = 2.0
 LEAVE_LONGEST_S = 30.0
 PAUSE_FIRST_S = 0.25
 PAUSE_LONGEST_S = 5.0
@@ -39,7 +42,7 @@ class _Leave:
 
 @dataclass(slots=True)
 class Leaves:
-    """Who has declined since its last valid update, and how often in a row."""
+    """Who has declined or been mute since its last valid update, and how often in a row."""
 
     _by_client: dict[int, _Leave] = field(default_factory=dict)
 
@@ -56,6 +59,9 @@ class Leaves:
                 boot = int(ordered.context_seq[row]) >> _BOOT
                 self._lengthen(client, boot, details.reason[row], now)
                 fresh.append(row)
+            elif details.reason[row] == UNANSWERED:
+                boot = int(ordered.context_seq[row]) >> _BOOT
+                self._lengthen(client, boot, UNANSWERED, now, least=LEAVE_MUTE_S)
         return fresh
 
     def seconds(self, client: int) -> float:
@@ -82,11 +88,12 @@ class Leaves:
         left = [leave for leave in self._by_client.values() if now < leave.until]
         return min(left, key=lambda leave: leave.until).why if left else ""
 
-    def _lengthen(self, client: int, boot: int, why: str, now: float) -> None:
+    def _lengthen(
+        self, client: int, boot: int, why: str, now: float, *, least: float = LEAVE_FIRST_S
+    ) -> None:
         former = self._by_client.get(client)
-        seconds = LEAVE_FIRST_S
-        if former is not None:
-            seconds = min(2 * former.seconds, LEAVE_LONGEST_S)
+        doubled = 0.0 if former is None else 2 * former.seconds
+        seconds = min(max(doubled, least), LEAVE_LONGEST_S)
         self._by_client[client] = _Leave(now + seconds, seconds, boot, why)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fedagent_protocol.messages import (
+    UNANSWERED,
     Assignment,
     DeclineReason,
     Outcome,
@@ -232,8 +233,10 @@ class EdgeRound:
     def _outcome(self, agent: str, part: Part, now: float) -> Outcome:
         tau = self.tau_ms(part, now)
         if part.offer is None or not part.valid:
+            mute = part.status is OutcomeStatus.MISSED and not part.answered
+            reason = part.reason or (UNANSWERED if mute else "")
             return Outcome(
-                agent=agent, status=part.status, tau_ms=tau, censored=True, reason=part.reason
+                agent=agent, status=part.status, tau_ms=tau, censored=True, reason=reason
             )
         offer = part.offer
         # What an agent claims cannot be longer than what its edge measured.

@@ -37,6 +37,37 @@ def test_a_client_that_declines_is_asked_ever_more_seldom() -> None:
     assert field.engine.counters["client_declined"] == len(leaves)
 
 
+def test_a_client_that_is_mute_holds_up_few_rounds() -> None:
+    edges = toy_edges(agents=3)
+    mute = edges[0].agents[0]
+    mute.outcome = m.Outcome(
+        agent=mute.id,
+        status=m.OutcomeStatus.MISSED,
+        censored=True,
+        tau_ms=1000,
+        reason=m.UNANSWERED,
+    )
+    field = Field(edges, settings(count=8000))
+    field.run(until=60.0)
+    check_books(field)
+    # Away for 2, 4, 8, 16 and 30 of some 50 seconds.
+    missed = [s for s in field.settled.values() if m.UNANSWERED in s.details.reason]
+    assert len(missed) == 5
+    assert len(field.settled) == 8000
+    assert not [event for event in field.events if event.name == "declined"]
+
+
+def test_a_client_that_is_only_late_is_not_left_out() -> None:
+    edges = toy_edges(agents=3)
+    late = edges[0].agents[0]
+    late.outcome = m.Outcome(
+        agent=late.id, status=m.OutcomeStatus.MISSED, censored=True, tau_ms=1000
+    )
+    field = Field(edges, settings(count=50))
+    field.run()
+    assert all("missed" in settle.details.status for settle in field.settled.values())
+
+
 def test_the_reason_is_in_the_round_the_event_and_the_waiting() -> None:
     field = declining(1, 1)
     field.run(until=20.0)
