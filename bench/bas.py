@@ -20,6 +20,7 @@ from fedagent_coordinator.policies.base import FloatArray
 from fedagent_testbed.streaming.compare import MARGIN, StreamComparison, compare_streams
 from fedagent_testbed.streaming.control import OURS
 from fedagent_testbed.study import load_recipe
+from fedagent_testbed.study.compare import figure
 
 Row = dict[str, object]
 FIRST_SEED, JOBS = 10, 2
@@ -34,6 +35,13 @@ SCALES: dict[str, tuple[str, tuple[float, ...]]] = {
     "model size": ("streaming.model_scale", (1, 3, 10, 30, 100)),
     "compute divided by": ("streaming.slowdown", (1, 2, 4, 8)),
 }
+INFEASIBLE = "4 x slower, xi 0.12"
+LOADS = {
+    "as in the table": (1.0, 0.12),
+    "4 x slower, xi 0.3": (4.0, 0.3),
+    INFEASIBLE: (4.0, 0.12),
+}
+"""Slowdown and xi; the last asks for more iterations than the slowest device's limit allows."""
 BUDGETS = (5, 10, 20, 40, 80, 160)
 
 
@@ -49,6 +57,7 @@ def table(name: str, seeds: int = 5) -> tuple[Row, StreamComparison]:
         "budget": recipe.streaming.budget,
         "table": {one: _cells(result, one) for one in result.ranked()},
         "bar": f"least cumulative latency at final loss within {MARGIN} of the best",
+        "seconds_less_than_next": _lead(result, keeping),
         "first_of_all": first,
         "first_of_those_within_the_load_limit": keeping[0],
         "met_literally": first == OURS,
@@ -56,27 +65,29 @@ def table(name: str, seeds: int = 5) -> tuple[Row, StreamComparison]:
     }, result
 
 
-def load(seeds: int = 5) -> tuple[Row, dict[float, list[FloatArray]]]:
+def load(seeds: int = 5) -> tuple[Row, dict[str, list[FloatArray]]]:
     """Return peaks against the load limit, also with devices so slow that it binds."""
-    shares, grows, curves = {}, {}, {}
-    for slowdown in (1.0, 4.0, 8.0):
-        sets = (f"streaming.slowdown={slowdown}", "streaming.budget=1000", "rounds.count=400")
-        result = compare_streams(
-            load_recipe("bas-a9a", sets), [OURS], seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS
-        )
+    shares: dict[str, float] = {}
+    grows: dict[str, tuple[float, float]] = {}
+    curves: dict[str, list[FloatArray]] = {}
+    for name, (slowdown, xi) in LOADS.items():
+        sets = (f"streaming.slowdown={slowdown}", f"policies.primal-dual.xi={xi}")
+        recipe = load_recipe("bas-a9a", (*sets, "streaming.budget=1000", "rounds.count=400"))
+        result = compare_streams(recipe, [OURS], seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
         runs = result.histories[OURS]
-        over = curves[slowdown] = [run.violation_s for run in runs]
-        shares[slowdown] = float(np.mean([run.within_limit for run in runs]))
+        over = curves[name] = [run.violation_s for run in runs]
+        shares[name] = float(np.mean([run.within_limit for run in runs]))
         half, whole = (float(np.mean([one[at] for one in over])) for at in (199, 399))
-        grows[slowdown] = {"seconds_at_200": half, "seconds_at_400": whole}
-    sublinear = all(one["seconds_at_400"] <= 2 * one["seconds_at_200"] for one in grows.values())
+        grows[name] = half, whole
+    both = [name for name in LOADS if name != INFEASIBLE]
     return {
         "bench": "bas-load",
         "seeds": seeds,
         "rounds_within_limit": shares,
-        "cumulative_seconds_over": grows,
-        "bar": "within the limit in 99 % of rounds; violation grows less than linearly",
-        "met": shares[1.0] >= IN_LIMIT and sublinear,
+        "seconds_over_at_200_and_400": grows,
+        "bar": "within the limit in 99 % of rounds, seconds over it less than doubled from round "
+        "200 to 400, wherever both constraints can be met",
+        "met": all(shares[one] >= IN_LIMIT and grows[one][1] <= 2 * grows[one][0] for one in both),
     }, curves
 
 
@@ -164,12 +175,11 @@ def draw(folder: Path, name: str, curves: dict[str, dict[str, FloatArray]], x: s
         figure.savefig(folder / f"{name}.svg", format="svg", metadata={"Date": None})
 
 
-def _load_picture(curves: dict[float, list[FloatArray]], folder: Path) -> None:
+def _load_picture(curves: dict[str, list[FloatArray]], folder: Path) -> None:
+    at = np.arange(0, 400, 4)
     lines = {
-        f"devices {slow:g} x slower": np.array(
-            [np.arange(1, 401), np.mean(over, axis=0)], dtype=np.float64
-        )
-        for slow, over in curves.items()
+        name: np.array([at + 1, np.mean(over, axis=0)[at]], dtype=np.float64)
+        for name, over in curves.items()
     }
     draw(folder, "bas-load", {"seconds over the load limit, cumulative": lines}, "round")
 
@@ -201,6 +211,14 @@ def _cells(result: StreamComparison, name: str) -> Row:
         for key in KEYS
     }
     return {**cells, "reaches_best": result.reaches_best(name)}
+
+
+def _lead(result: StreamComparison, keeping: Sequence[str]) -> dict[str, object]:
+    """Return how much less ours takes than the next that keeps the limit, paired by seed."""
+    following = next(name for name in keeping if name != OURS)
+    pairs = zip(result.histories[following], result.histories[OURS], strict=True)
+    less = [float(other.latency_s.sum() - ours.latency_s.sum()) for other, ours in pairs]
+    return {"next": following, **figure(less).record()}
 
 
 def _per_round(result: StreamComparison) -> dict[str, float]:

@@ -128,21 +128,21 @@ def _iterations(result: StreamComparison, axes: "Axes") -> None:
 
 
 def _edges(result: StreamComparison, axes: "Axes") -> None:
-    axes.set_title("edges rented, first seed")
+    axes.set_title("edges rented, first pair and seed")
     axes.set_xlabel("round")
     axes.set_ylabel("edge")
-    for index, (name, runs) in enumerate(result.histories.items()):
-        edges = runs[0].edges
-        axes.plot(np.arange(1, len(edges) + 1), edges, ".", ms=2, color=colour(index), label=name)
+    edges = next(iter(result.histories.values()))[0].edges
+    axes.plot(np.arange(1, len(edges) + 1), edges, ".", ms=3, color=colour(0))
 
 
 def _violation(result: StreamComparison, axes: "Axes") -> None:
-    axes.set_title("cumulative seconds over the load limit")
+    axes.set_title("cumulative seconds over the load limit, first seed")
     axes.set_xlabel("round")
     for index, (name, runs) in enumerate(result.histories.items()):
-        over = _padded([run.violation_s for run in runs])
-        if over.shape[1]:
-            axes.plot(np.arange(1, over.shape[1] + 1), over[0], color=colour(index), label=name)
+        over = runs[0].violation_s
+        at = np.arange(1, len(over) + 1)
+        keep = slice(None, None, max(1, len(over) // 100))
+        axes.plot(at[keep], over[keep], color=colour(index), label=name)
 
 
 def _padded(curves: "list[FloatArray]") -> "FloatArray":
