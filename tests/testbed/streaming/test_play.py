@@ -92,12 +92,26 @@ def test_a_loss_that_is_no_number_is_the_worst_and_not_left_out() -> None:
 
 
 def test_more_iterations_take_more_seconds_and_break_the_limit() -> None:
-    recipe = small("streaming.budget=1000", "streaming.load_limit_s=0.004", "streaming.arrivals=9")
+    tight = ("streaming.budget=1000", "streaming.load_limit_s=0.004", "streaming.arrivals=9")
+    recipe = small(*tight, "streaming.enforce=false")
     few, many = (play_stream(recipe, f"fixed-{rho}+min-cost", 0) for rho in (1, 8))
     assert many.column("compute_s").sum() > 3 * few.column("compute_s").sum()
     assert many.within_limit < few.within_limit
     assert many.violation_s[-1] > 0
     assert (np.diff(many.violation_s) >= 0).all()
+    assert not many.column("limited").any()
+
+
+def test_devices_stop_at_their_load_limit() -> None:
+    tight = ("streaming.budget=1000", "streaming.load_limit_s=0.004", "streaming.arrivals=9")
+    free, held = (
+        play_stream(small(*tight, f"streaming.enforce={word}"), "fixed-8+min-cost", 0)
+        for word in ("false", "true")
+    )
+    assert held.within_limit == 1.0
+    assert 0 < held.column("limited").mean() <= 1
+    assert held.column("compute_s").sum() < free.column("compute_s").sum()
+    assert held.column("peak_s").max() > 0.5 * 0.004
 
 
 def test_the_best_fixed_edge_is_no_slower_than_any_that_lasts() -> None:

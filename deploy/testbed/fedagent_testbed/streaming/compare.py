@@ -64,6 +64,7 @@ class StreamComparison:
             "rho": [_mean(run, "done") for run in runs],
             "peak_s": [float(run.column("peak_s").max(initial=0.0)) for run in runs],
             "within_limit": [run.within_limit for run in runs],
+            "limited": [_mean(run, "limited") for run in runs],
             "violation_s": [float(run.violation_s[-1]) if run.rows else 0.0 for run in runs],
             "edges": [float(len(np.unique(run.edges[run.edges >= 0]))) for run in runs],
             "decision_ms": [_median(run, "decide_ms") for run in runs],

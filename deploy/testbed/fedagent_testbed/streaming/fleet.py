@@ -18,6 +18,7 @@ from .arrivals import RoundArrivals, make_arrivals
 from .data import StreamData, held_out_loss, learner_spec, load_stream, make_model, values_of
 
 _STREAM = 1 << 24
+_ANY = 1 << 40
 Weights = dict[str, npt.NDArray[np.float32]]
 
 
@@ -34,6 +35,7 @@ class Trained:
             unit; 0 where that is not asked for.
         naive: The same of a model of zeros.
         tested: How many samples these sums are of.
+        limited: Devices that the load limit stopped.
     """
 
     iterations: IntArray
@@ -43,6 +45,7 @@ class Trained:
     squares: float
     naive: float
     tested: int
+    limited: int
 
 
 class _Sums(NamedTuple):
@@ -53,6 +56,7 @@ class _Sums(NamedTuple):
     squares: FloatArray
     naive: FloatArray
     tested: FloatArray
+    limited: FloatArray
 
 
 class Fleet:
@@ -96,12 +100,14 @@ class Fleet:
         """Bytes of the model, float32."""
         return sum(tensor.nbytes for tensor in self._models[0].values())
 
-    def train(self, round_: int, rho: int) -> Trained:
+    def train(self, round_: int, rho: int, most: FloatArray | None = None) -> Trained:
         """Let every device learn from the round's arrivals, and average the models.
 
         Args:
             round_: From 1, in order.
             rho: Iterations per arrival step; 0 leaves it to the learner.
+            most: float64[N], samples that each device may look at, which is what its load
+                limit pays for; None for no limit.
         """
         coming = self._arrivals.take(round_)
         sums = np.zeros((len(self._learners), len(_Sums._fields)))
@@ -109,7 +115,8 @@ class Fleet:
         deltas: list[Tensors] = []
         for device, learner in enumerate(self._learners):
             learner.begin(self._models[device])
-            sums[device] = self._steps(device, coming, rho)
+            allowed = math.inf if most is None else float(most[device])
+            sums[device] = self._steps(device, coming, rho, allowed)
             weight[device] = learner.num_samples
             deltas.append(learner.update())
         self._average(deltas, weight)
@@ -122,6 +129,7 @@ class Fleet:
             squares=float(whole.squares.sum()),
             naive=float(whole.naive.sum()),
             tested=int(whole.tested.sum()),
+            limited=int(whole.limited.sum()),
         )
 
     def loss(self) -> float:
@@ -135,13 +143,16 @@ class Fleet:
         loss = float(np.mean(losses))
         return loss if math.isfinite(loss) else math.inf
 
-    def _steps(self, device: int, coming: RoundArrivals, rho: int) -> tuple[float, ...]:
+    def _steps(
+        self, device: int, coming: RoundArrivals, rho: int, most: float
+    ) -> tuple[float, ...]:
         """Do one device's arrival steps; return the fields of `_Sums`."""
         learner, data = self._learners[device], self._data
         stops = np.cumsum(coming.counts[device]).tolist()
         x, y = data.rows(coming.samples[device])
         iterations = looked_at = tested = start = 0
         squares = naive = 0.0
+        limited = False
         for stop in stops:
             new_x, new_y = x[start:stop], y[start:stop]
             if self._settings.prequential and stop > start:
@@ -151,10 +162,13 @@ class Fleet:
             # Also when nothing came: a learner's buffer is of this step only.
             learner.absorb(new_x, new_y)
             start = stop
-            result = learner.step(rho or learner.default_iterations)
+            wanted = rho or learner.default_iterations
+            paid = _affordable(most - looked_at, iterations, looked_at)
+            limited = limited or paid < wanted
+            result = learner.step(min(wanted, paid))
             iterations += result.iterations
             looked_at += result.samples
-        return iterations, looked_at, squares, naive, tested
+        return iterations, looked_at, squares, naive, tested, limited
 
     def _surprise(self, device: int, x: Floats, y: FloatArray) -> float:
         """Return the sum of squared errors of samples that the device has not learnt yet."""
@@ -175,6 +189,14 @@ class Fleet:
         if total:
             merged = _moved(self._models[0], deltas, weight / total)
             self._models = [merged] * len(self._learners)
+
+
+def _affordable(room: float, iterations: int, looked_at: int) -> int:
+    """Return how many iterations may look at `room` samples; the first of a round is free."""
+    if not iterations:
+        room = max(room, 1.0)
+    each = max(1.0, looked_at / max(iterations, 1))
+    return _ANY if math.isinf(room) else max(0, int(room / each))
 
 
 def _moved(

@@ -25,6 +25,7 @@ class StreamRound:
             not tested.
         squares, naive, tested: Sum of squared errors before learning, of a model of zeros,
             and of how many samples.
+        limited: Share of the devices that their load limit stopped.
         decide_ms: Real milliseconds of deciding and learning from the round.
     """
 
@@ -41,6 +42,7 @@ class StreamRound:
     squares: float
     naive: float
     tested: int
+    limited: float
     decide_ms: float
 
 

@@ -97,7 +97,7 @@ class _Study:
                 exhausted = True
                 break
             self._budget -= decision.placed.rent_micro
-            trained = self._fleet.train(t, decision.rho)
+            trained = self._fleet.train(t, decision.rho, self._allowed(t))
             test = t % settings.evaluate_every == 0 or t == rounds
             rows.append(self._settle(t, decision, trained, self._fleet.loss() if test else np.nan))
             progress(t)
@@ -106,6 +106,14 @@ class _Study:
         return StreamHistory(
             name, self._seed, first_loss, settings.load_limit_s, exhausted, tuple(rows)
         )
+
+    def _allowed(self, t: int) -> FloatArray | None:
+        """Return how many samples each device may look at within its load limit."""
+        settings = self._recipe.streaming
+        if not settings.enforce:
+            return None
+        sample_s = settings.iteration_s * self._network.slowness[t - 1]
+        return np.asarray(settings.load_limit_s / sample_s, dtype=np.float64)
 
     def _decide(self, t: int) -> _Decision:
         """Choose edge and iterations; an edge's transfer time is known as its mean."""
@@ -148,6 +156,7 @@ class _Study:
             squares=trained.squares,
             naive=trained.naive,
             tested=trained.tested,
+            limited=trained.limited / len(seconds),
             decide_ms=1000 * (decision.seconds + learnt),
         )
 

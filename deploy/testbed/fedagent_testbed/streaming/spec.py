@@ -33,6 +33,7 @@ class Streaming(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         price_s: Seconds of market between two rounds.
         links, variation, rtt, prices, devices: Files below FEDAGENT_DATA.
         load_limit_s: pi, against which the report holds the rounds' peaks.
+        enforce: Devices stop at it, as live ones do; else only the control heeds it.
         evaluate_every: Rounds between two tests of the loss.
         test_samples: How many samples the loss is tested on; 0 for all.
         prequential: Test every sample before it is learnt (regressions).
@@ -64,6 +65,7 @@ class Streaming(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prices: str = "price/ec2_spot_us-east-1_2015.csv.gz"
     devices: str = "device/ai_benchmark_2020.json.gz"
     load_limit_s: Positive = 1.3
+    enforce: bool = True
     evaluate_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 5
     test_samples: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     prequential: bool = False
