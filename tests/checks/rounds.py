@@ -71,3 +71,14 @@ def random_feedback(rng: np.random.Generator, view: RoundView, selection: Select
         opinions=rng.random(len(view.client_price)),
         psi=0.5,
     )
+
+
+def nothing_played(view: RoundView) -> Feedback:
+    """A round in which nobody was ordered."""
+    none = Selection(
+        pairs=np.empty(0, dtype=np.int64),
+        scores=np.full(len(view.pair_client), np.nan),
+        bound=np.zeros(len(view.pair_client), dtype=np.int8),
+        notes={},
+    )
+    return random_feedback(np.random.default_rng(0), view, none)

@@ -95,7 +95,7 @@ class ExchangeTimes:
         compute: Feature with mu, the available CPU ratio.
         bandwidth: Feature with B; with bit/s, M/B is seconds and theta a factor.
         deadline_s: What an exchange that did not come in time took at least; None
-            takes the time waited as it is.
+            takes the round's deadline, where it has one.
 
     Raises:
         ParameterError: A parameter is out of range.
@@ -122,7 +122,7 @@ class ExchangeTimes:
             raise ParameterError(name, "bandwidth", f"is {bandwidth!r}, as compute is")
         self._alpha, self._model_bits = alpha, model_bits
         self._compute, self._bandwidth = compute, bandwidth
-        self._deadline_s = deadline_s or 0.0
+        self._deadline_s = deadline_s
         self._model = LinearModel(lambda_)
         self._warm: BoolArray = np.zeros(0, dtype=np.bool_)
 
@@ -150,11 +150,17 @@ class ExchangeTimes:
         view, clients = feedback.view, len(feedback.view.client_price)
         played = view.pair_client[feedback.pairs]
         context = self.contexts(view)[feedback.pairs]
-        late = np.maximum(feedback.tau_s, self._deadline_s)
+        late = np.maximum(feedback.tau_s, self._late_after(view))
         self._model.grow(clients)
         self._model.update(played, context, np.where(feedback.X, feedback.tau_s, late))
         self._warm = np.zeros(clients, dtype=np.bool_)
         self._warm[played] = True
+
+    def _late_after(self, view: RoundView) -> float:
+        """Return the deadline in seconds; 0 where nobody says one."""
+        if self._deadline_s is not None:
+            return self._deadline_s
+        return view.deadline_s if math.isfinite(view.deadline_s) else 0.0
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return copies of everything learnt, as `LAYOUT` says."""

@@ -46,8 +46,8 @@ class FairPolicy:
         freeze_after: Rounds without a session after which a queue stands still.
 
     Raises:
-        ParameterError: A parameter is out of range; from `select`, `beta` asks for
-            more clients than `clients_per_round`.
+        ParameterError: A parameter is out of range; from the first `select`, `beta`
+            asks for more than `clients_per_round`, or than the budgets pay of them.
         UnknownNameError: No policy has the name.
     """
 
@@ -90,6 +90,9 @@ class FairPolicy:
         notes = {
             **inner.notes,
             "fair_queue_max": float(queue.max(initial=0.0)),
+            "over_capacity": float(
+                self._queues.over_capacity(view, self._clients_per_round, len(pairs))
+            ),
             "fair_replaced": float(len(np.setdiff1d(inner.pairs, pairs))),
         }
         return explained(view, pairs, scores, notes)

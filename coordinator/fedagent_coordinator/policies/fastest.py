@@ -25,7 +25,8 @@ class FastestPolicy:
         compute: Feature with the available CPU ratio.
         bandwidth: Feature with the bandwidth, hertz or bit/s.
         model_bits: Size of the model in bits.
-        deadline_s: What an update that did not come in time took at least.
+        deadline_s: What an update that did not come in time took at least; None takes
+            the round's deadline.
 
     Raises:
         ParameterError: A parameter is out of range.

@@ -53,23 +53,35 @@ class FairnessQueues:
         N counts the clients whose queues run, those with a session lately.
         """
         idle = np.where(_seen(view), 0, _grown(self._idle, len(view.client_price)) + 1)
-        running = int((idle <= self._freeze_after).sum())
-        return math.ceil(self._beta * running - 1e-9)
+        return self._owed(int((idle <= self._freeze_after).sum()))
+
+    def over_capacity(self, view: RoundView, most: int | None, taken: int) -> bool:
+        """Return whether a round that took so many owes more than it could (`capacity`)."""
+        due = self.due(view)
+        return due > taken and due > capacity(view, most)
 
     def require_room(self, view: RoundView, clients_per_round: int) -> None:
-        """Refuse a share that rounds of this size cannot give to everybody.
+        """Refuse a share that rounds like a run's first cannot give to everybody there.
+
+        Later rounds are not refused: who joins or a price that rises must not end a run.
+        A round that can take nobody says nothing about the parameters.
 
         Raises:
-            ParameterError: beta N is more than `clients_per_round`.
+            ParameterError: In the first round beta N is more than `capacity`.
         """
-        due = self.due(view)
-        if due > clients_per_round:
-            raise ParameterError(
-                self._name,
-                "beta",
-                f"is {self._beta}: it owes {due} clients a round and only {clients_per_round}"
-                " take part; lower beta or raise clients_per_round",
-            )
+        room = capacity(view, clients_per_round)
+        due = self._owed(int(_seen(view).sum()))
+        if len(self._queue) or not room or due <= room:
+            return
+        limit, mend = "take part", "raise clients_per_round"
+        if room < clients_per_round:
+            limit, mend = "can be paid", "raise the edges' budgets"
+        raise ParameterError(
+            self._name,
+            "beta",
+            f"is {self._beta}: it owes {due} clients a round and only {room} {limit};"
+            f" lower beta or {mend}",
+        )
 
     def step(self, feedback: Feedback) -> None:
         """Close a round: everybody ordered counts as taking part, in time or not."""
@@ -80,6 +92,10 @@ class FairnessQueues:
         queue = self.lengths(clients)
         moved = np.maximum(queue + self._beta - took_part, 0.0)
         self._queue = np.where(self._idle <= self._freeze_after, moved, queue)
+
+    def _owed(self, running: int) -> int:
+        """Return beta N, rounded up."""
+        return math.ceil(self._beta * running - 1e-9)
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return copies of the queues, as `LAYOUT` says."""
@@ -95,6 +111,33 @@ class FairnessQueues:
             raise StateError(self._name, "queue and idle are not columns of one length")
         self._queue = arrays["queue"].astype(np.float64)
         self._idle = arrays["idle"].astype(np.int64)
+
+
+def capacity(view: RoundView, most: int | None = None) -> int:
+    """Return how many clients a round can take at most, if everybody were available.
+
+    Never less than the truth: the cheapest clients are filled into the edges' budgets,
+    once edge by edge as if nobody were seen twice, once as if the edges had one purse.
+
+    Args:
+        view: The round; its pairs, prices and budgets count, not who is available.
+        most: The policy's own limit, m.
+    """
+    rows = np.flatnonzero(view.pair_price <= view.edge_budget[view.pair_edge])
+    edge, price = view.pair_edge[rows], view.pair_price[rows]
+    order = np.lexsort((price, edge))
+    ends = np.searchsorted(edge[order], np.arange(1, len(view.edge_budget) + 1))
+    purses = zip(np.split(price[order], ends), view.edge_budget.tolist(), strict=False)
+    apart = sum(_paid(ascending, budget) for ascending, budget in purses)
+    clients, first = np.unique(view.pair_client[rows], return_index=True)
+    together = _paid(np.sort(price[first]), sum(view.edge_budget.tolist()))
+    return min(apart, together, len(clients) if most is None else most)
+
+
+def _paid(price: IntArray, budget: int) -> int:
+    """Return how many of these ascending prices a budget pays."""
+    # As floats, which are exact up to any edge's budget: sums of integers could overflow.
+    return int(np.searchsorted(np.cumsum(price, dtype=np.float64), budget, side="right"))
 
 
 def _seen(view: RoundView) -> BoolArray:

@@ -41,11 +41,12 @@ class RbcsFPolicy:
         compute: Feature with the available CPU ratio.
         bandwidth: Feature with the bandwidth, hertz or bit/s.
         model_bits: Size of the model in bits.
-        deadline_s: What an update that did not come in time took at least.
+        deadline_s: What an update that did not come in time took at least; None takes
+            the round's deadline.
 
     Raises:
-        ParameterError: A parameter is out of range; from `select`, `beta` asks for
-            more clients than take part.
+        ParameterError: A parameter is out of range; from the first `select`, `beta`
+            asks for more clients than m or the budgets let in.
     """
 
     def __init__(
@@ -101,6 +102,9 @@ class RbcsFPolicy:
             "queue_mean": float(queue.mean()) if len(queue) else 0.0,
             "tau_max_s": float(tau[pairs].max(initial=0.0)),
             "dropped": float(k - len(pairs)),
+            "over_capacity": float(
+                self._queues.over_capacity(view, self._clients_per_round, len(pairs))
+            ),
         }
         return explained(view, pairs, queue[view.pair_client] - self._v * tau, notes)
 

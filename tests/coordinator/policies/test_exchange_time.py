@@ -1,5 +1,6 @@
 """The regression of exchange times: Sherman-Morrison, contexts, censoring."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -112,19 +113,23 @@ def test_contexts_are_bounded_where_devices_report_nonsense() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deadline_s", "in_time", "waited", "learnt"),
+    ("deadline_s", "of_the_round", "in_time", "waited", "learnt"),
     [
-        (5.0, True, 2.0, 2.0),
-        (5.0, False, 2.0, 5.0),
-        (5.0, False, 8.0, 8.0),
-        (None, False, 2.0, 2.0),
+        (5.0, math.inf, True, 2.0, 2.0),
+        (5.0, math.inf, False, 2.0, 5.0),
+        (5.0, math.inf, False, 8.0, 8.0),
+        (5.0, 7.0, False, 2.0, 5.0),
+        (None, 7.0, True, 2.0, 2.0),
+        (None, 7.0, False, 2.0, 7.0),
+        (None, 7.0, False, 8.0, 8.0),
+        (None, math.inf, False, 2.0, 2.0),
     ],
 )
 def test_what_did_not_come_in_time_took_the_deadline_at_least(
-    deadline_s: float | None, in_time: bool, waited: float, learnt: float
+    deadline_s: float | None, of_the_round: float, in_time: bool, waited: float, learnt: float
 ) -> None:
     learner, plain = times(deadline_s=deadline_s), times()
-    view = _view([1.0], [2e6])
+    view = column_view(compute=[1.0], upload_bps=[2e6], deadline_s=of_the_round)
     learner.learn(ended(view, [0], tau_s=[waited], x=[in_time]))
     plain.learn(ended(view, [0], tau_s=[learnt]))
     assert learner.lower_bound(view)[0] == plain.lower_bound(view)[0] > 0

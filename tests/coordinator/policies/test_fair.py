@@ -89,6 +89,9 @@ def test_the_size_of_a_round_is_the_inner_policys_or_what_is_owed() -> None:
     assert len(capped.select(view, round_rng(0, 1, 0)).pairs) == 2
     with pytest.raises(ParameterError):
         FairPolicy(beta=0.5, clients_per_round=2).select(view, round_rng(0, 1, 0))
+    tight = column_view(clients=10, budget=2)
+    free = FairPolicy(beta=0.5).select(tight, round_rng(0, 1, 0))
+    assert (len(free.pairs), free.notes["over_capacity"]) == (2, 1.0)
 
 
 def test_it_needs_what_the_inner_policy_needs_and_keeps_its_state() -> None:

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import ParameterError, StateError
-from fedagent_coordinator.policies.queues import FairnessQueues
+from fedagent_coordinator.policies.queues import FairnessQueues, capacity
+from fedagent_coordinator.policies.selection import fill
+from tests.checks.rounds import random_view
 
 from .worlds import column_view, ended
 
@@ -48,13 +52,59 @@ def test_a_share_that_rounds_cannot_give_is_a_configuration_error() -> None:
         q.require_room(nine, 2)
     assert caught.value.parameter == "beta"
     assert "3 clients a round and only 2" in str(caught.value)
-    eight = nine.take(np.arange(8))
-    with pytest.raises(ParameterError):
-        q.require_room(eight, 2)
-    for _ in range(2):
-        q.step(ended(eight, []))
-    q.require_room(eight, 2)
+    q.require_room(nine.take(np.arange(8)), 2)
     queues(beta=0.2).require_room(column_view(clients=40), 8)
+
+
+def test_a_share_that_the_budgets_cannot_pay_is_one_too() -> None:
+    q = queues(beta=0.5)
+    with pytest.raises(ParameterError) as caught:
+        q.require_room(column_view(clients=9, budget=3), 6)
+    assert "5 clients a round and only 3 can be paid" in str(caught.value)
+    q.require_room(column_view(clients=9, budget=5), 6)
+    q.require_room(column_view(clients=9, budget=0), 6)
+
+
+def test_only_the_first_round_is_refused() -> None:
+    q = queues(beta=0.25)
+    eight, nine = column_view(clients=8), column_view(clients=9)
+    q.require_room(eight, 2)
+    assert not q.over_capacity(eight, 2, 2)
+    q.step(ended(eight, [0, 1]))
+    q.require_room(nine, 2)
+    assert q.over_capacity(nine, 2, 2)
+    assert not q.over_capacity(nine, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("price", "budget", "edges", "most", "room"),
+    [
+        ([5, 1, 3], 4, 1, None, 2),
+        ([5, 1, 3], 9, 1, None, 3),
+        ([5, 1, 3], 9, 1, 2, 2),
+        ([5, 6, 7], 4, 1, None, 0),
+        ([2, 2, 2], 2, 2, None, 2),
+        ([1, 1, 2], 2, 2, None, 3),
+        ([0, 0], 0, 1, None, 2),
+        ([10**15] * 3, 10**15, 2, None, 2),
+        ([], 5, 2, None, 0),
+    ],
+)
+def test_capacity_is_what_the_budgets_pay_of_the_cheapest(
+    price: list[int], budget: int, edges: int, most: int | None, room: int
+) -> None:
+    view = column_view(price=price, budget=budget, edges_seen=edges, clients=len(price))
+    assert capacity(view, most) == room
+
+
+@given(st.integers(0, 2**32), st.integers(0, 12), st.integers(0, 3), st.integers(0, 4_000_000))
+def test_no_round_takes_more_than_the_capacity(
+    seed: int, clients: int, edges: int, budget: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    view = random_view(rng, 1, clients=clients, edges=edges, budget=budget)
+    taken = fill(view, rng.permutation(len(view.pair_client)).astype(np.int64))
+    assert len(taken) <= capacity(view)
 
 
 @pytest.mark.parametrize(("beta", "freeze_after"), [(-0.1, 1), (1.0, 1), (float("nan"), 1), (0, 0)])

@@ -109,6 +109,38 @@ def test_too_large_a_share_is_a_configuration_error() -> None:
     assert len(choice(RbcsFPolicy(beta=0.13, clients_per_round=8), view)) == 8
 
 
+def test_who_fails_early_does_not_pass_for_fast() -> None:
+    view = column_view(clients=3, deadline_s=10.0)
+    policies: list[SelectionPolicy] = [
+        RbcsFPolicy(clients_per_round=1, beta=0.0, V=1.0),
+        FastestPolicy(clients_per_round=1),
+    ]
+    for policy in policies:
+        for _ in range(5):
+            feedback = ended(view, [0, 1, 2], tau_s=[0.1, 4.0, 5.0], x=[False, True, True])
+            policy.learn(feedback)
+        policy.learn(ended(view, []))
+        assert choice(policy, view, 7) == [1]
+
+
+def test_a_budget_below_the_share_is_a_configuration_error_too() -> None:
+    view = column_view(clients=40, budget=5)
+    with pytest.raises(ParameterError, match="6 clients a round and only 5 can be paid"):
+        choice(RbcsFPolicy(beta=0.15), view)
+
+
+def test_who_joins_a_live_run_does_not_end_it() -> None:
+    policy = RbcsFPolicy(beta=0.13, clients_per_round=8)
+    view = column_view(clients=60)
+    first = policy.select(view, round_rng(0, 1, Purpose.SELECT))
+    assert first.notes["over_capacity"] == 0
+    policy.learn(ended(view, first.pairs.tolist()))
+    more = column_view(clients=90)
+    selection = policy.select(more, round_rng(0, 2, Purpose.SELECT))
+    assert len(selection.pairs) == 8
+    assert selection.notes["over_capacity"] == 1
+
+
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32), v=st.sampled_from([0.0, 1.0, 20.0]), m=st.integers(2, 6))
 def test_random_lives_continue_bit_equal_from_any_state(seed: int, v: float, m: int) -> None:

@@ -1,5 +1,6 @@
 """Small rounds made of columns, and how they ended."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ def column_view(
     budget: int = 1000,
     available: Sequence[bool] | None = None,
     tau_s: Sequence[float] | None = None,
+    deadline_s: float = math.inf,
     **features: Sequence[float],
 ) -> RoundView:
     """Every client sees the same `edges_seen` edges; columns are per pair, client by client."""
@@ -40,6 +42,7 @@ def column_view(
         client_price=np.array([1] * n if price is None else price, dtype=np.int64),
         client_available=np.array([True] * n if available is None else available, dtype=np.bool_),
         edge_budget=np.full(edges_seen, budget, dtype=np.int64),
+        deadline_s=deadline_s,
         truth=truth,
     )
 
