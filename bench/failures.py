@@ -13,6 +13,9 @@ from fedagent_coordinator import placement, policies
 from fedagent_coordinator.placement import PlacementPolicy, PlacementView
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_coordinator.policies.beliefs import propagate, wire
+from fedagent_coordinator.policies.literal_beliefs import propagate_literal
+from fedagent_coordinator.policies.neighbours import k_nearest
 from fedagent_testbed.study import compare, load_recipe, play
 from fedagent_testbed.study.history import History
 
@@ -41,6 +44,21 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Saturation:
+    """Beliefs of one random town of clients.
+
+    Attributes:
+        opinion: float64[N].
+        ours: float64[N], converged.
+        literal: float64[S, N], after 1 to S sweeps.
+    """
+
+    opinion: FloatArray
+    ours: FloatArray
+    literal: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Rents:
     """A run of a placement.
 
@@ -55,6 +73,17 @@ class Rents:
     psi: FloatArray
     order: IntArray
     paid: FloatArray
+
+
+def saturation(seed: int, sweeps: int = 12) -> Saturation:
+    """Return the beliefs of clients at random places with four neighbours each."""
+    rng = np.random.default_rng(seed)
+    places, opinion = rng.random((CLIENTS, 2)), rng.uniform(0.6, 0.9, CLIENTS)
+    graph = k_nearest("bp-ucb", places, 4)
+    literal = [
+        propagate_literal(graph, opinion, max_sweeps=sweep).belief for sweep in range(1, sweeps + 1)
+    ]
+    return Saturation(opinion, propagate(wire(graph), opinion).belief, np.array(literal))
 
 
 def exploration(

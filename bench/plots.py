@@ -4,7 +4,7 @@ Needs matplotlib (extra `report`). The same seeds give the same bytes; the whole
 about four minutes on two cores. The numbers go to `figures.json` beside the pictures.
 
 python -m bench.plots                   # all
-python -m bench.plots --only rbcs-f     # one of cocs, quick-init, placement, rbcs-f
+python -m bench.plots --only rbcs-f     # one of bp-ucb, cocs, quick-init, placement, rbcs-f
 """
 
 import argparse
@@ -18,7 +18,7 @@ import numpy as np
 from fedagent_testbed.study import History
 
 from . import failures
-from .failures import Rents, Slots
+from .failures import Rents, Saturation, Slots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,6 +170,34 @@ def rbcs(
     return figure, numbers | {name: _point(*point) for name, point in others.items()}
 
 
+def beliefs(runs: Sequence[Saturation]) -> tuple["Figure", Numbers]:
+    """Beliefs of both kinds against opinions, and how the literal ones saturate."""
+    figure, (left, right) = _figure(2)
+    first = runs[0]
+    left.plot(first.opinion, first.ours, "o", color=BLUE, label="bp-ucb")
+    left.plot(first.opinion, first.literal[-1], "x", color=RED, label="literal")
+    left.set_xlabel("opinion of the client")
+    left.set_ylabel("its belief")
+    left.legend(loc="center left")
+    largest = np.array([run.literal.max(axis=1) for run in runs])
+    sweeps = np.arange(1, largest.shape[1] + 1)
+    for curve in largest:
+        right.plot(sweeps, curve, "-", color=RED, alpha=0.25)
+    right.plot(sweeps, largest.mean(axis=0), "o-", color=RED, label=f"mean of {len(runs)} seeds")
+    right.set_xlabel("sweeps")
+    right.set_ylabel("largest literal belief")
+    right.legend(loc="lower right")
+    best = sum(int(np.argmax(run.opinion) == np.argmax(run.literal[-1])) for run in runs)
+    correlation = [float(np.corrcoef(run.opinion, run.ours)[0, 1]) for run in runs]
+    return figure, {
+        "largest_literal": {
+            str(sweep): round(float(largest[:, sweep - 1].mean()), 2) for sweep in (1, 3, 5)
+        },
+        "it_is_the_best_opinion": best,
+        "correlation_ours": round(float(np.mean(correlation)), 2),
+    }
+
+
 def write(name: str, draw: Callable[[], tuple["Figure", Numbers]], folder: Path) -> None:
     """Draw and save a picture, and its numbers in `figures.json`."""
     from matplotlib import rc_context
@@ -197,6 +225,11 @@ def _point(seconds: float, rate: float) -> dict[str, float]:
     return {"seconds_per_round": round(seconds, 2), "smallest_rate": round(rate, 3)}
 
 
+def _bp_ucb(folder: Path) -> None:
+    runs = [failures.saturation(seed) for seed in range(failures.SEEDS)]
+    write("bp-ucb", lambda: beliefs(runs), folder)
+
+
 def _cocs(folder: Path) -> None:
     runs = {noise: failures.exploration(noise, jobs=2) for noise in failures.NOISES}
     write("cocs", lambda: cocs(runs), folder)
@@ -221,6 +254,7 @@ def _rbcs(folder: Path) -> None:
 
 
 PLOTS: dict[str, Callable[[Path], None]] = {
+    "bp-ucb": _bp_ucb,
     "cocs": _cocs,
     "quick-init": _quick_init,
     "placement": _placement,

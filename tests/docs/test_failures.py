@@ -41,6 +41,15 @@ def test_a_budget_for_rent_is_never_overspent() -> None:
     assert 30 - 1 < run.paid.sum() <= 30
 
 
+def test_literal_beliefs_saturate_and_ours_follow_the_opinions() -> None:
+    for seed in range(3):
+        run = failures.saturation(seed)
+        assert run.literal[0].max() < 0.2
+        assert run.literal[-1].max() > 0.99
+        assert run.ours.max() < 0.95
+        assert np.corrcoef(run.opinion, run.ours)[0, 1] > 0.8
+
+
 def test_a_larger_v_is_faster_and_less_fair() -> None:
     slow, fair = failures.fairness("rbcs-f", seeds=2, rounds=150, weight=1)
     fast, unfair = failures.fairness("rbcs-f", seeds=2, rounds=150, weight=100)

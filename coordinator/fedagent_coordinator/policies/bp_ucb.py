@@ -3,6 +3,8 @@
 GDA, Algorithm 2 (ALGORITHMS section 5). The index of client n is its mean opinion over
 the slots in which it trained + b_n / N + mu sqrt(ln t / Pi_n); the K largest that fit
 train, ties to the lower client. b_n is the belief after the last slot (`beliefs.py`).
+What clients think of the initial model is slot 1, so the first set is chosen at t = 2,
+with the beliefs that these opinions give.
 Here one place computes it, for testbeds and for runs where opinions come up anyway;
 agents that keep opinions to themselves compute the same among neighbours.
 """
@@ -25,7 +27,8 @@ from .base import (
     State,
     checked_state,
 )
-from .beliefs import Wiring, propagate, wire
+from .beliefs import Beliefs, Wiring, propagate, wire
+from .literal_beliefs import propagate_literal
 from .neighbours import Graph, declared, k_nearest, within_radius
 from .selection import explained
 from .slots import Slot, candidates, check_set, take
@@ -61,6 +64,8 @@ class BpUcbPolicy:
         radius_km: Of ``radius``.
         edges: Of ``declared``: (i, j) or (i, j, distance) each.
         max_sweeps: Bound on belief propagation per slot.
+        literal: Beliefs by eq. (4)-(7) as printed, which saturate (`literal_beliefs.py`).
+        local_weights: Weights that two neighbours can compute between themselves.
     """
 
     def __init__(
@@ -74,6 +79,8 @@ class BpUcbPolicy:
         radius_km: float = 0.3,
         edges: Sequence[Sequence[float]] = (),
         max_sweeps: int = 200,
+        literal: bool = False,
+        local_weights: bool = False,
     ) -> None:
         check_set(_NAME, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
         if graph not in _GRAPHS:
@@ -84,14 +91,17 @@ class BpUcbPolicy:
         if not (math.isfinite(radius_km) and radius_km > 0):
             raise ParameterError(_NAME, "radius_km", f"is {radius_km}: must be finite and > 0")
         declared(_NAME, edges, 0)
+        if literal and local_weights:
+            raise ParameterError(_NAME, "local_weights", "has no meaning with literal beliefs")
         self._size, self._mu, self._slot = clients_per_round, mu, Slot(slot_rounds)
         self._graph, self._neighbours, self._radius = graph, neighbours, radius_km
         self._edges, self._max_sweeps = edges, max_sweeps
+        self._literal, self._local = literal, local_weights
         self._mean, self._last, self._belief = np.empty((3, 0))
         self._count: IntArray = np.empty(0, dtype=np.int64)
         self._places = np.empty((0, 2))
         self._diagnostics = np.zeros(len(_NOTES))
-        self._wired: tuple[FloatArray, Wiring] | None = None
+        self._wired: tuple[FloatArray, Graph, Wiring] | None = None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -100,13 +110,13 @@ class BpUcbPolicy:
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Continue the slot, or take the K largest indices that fit."""
-        self._seen(view)
+        seen = self._seen(view)
         notes = {"slot": float(self._slot.t)}
         notes |= zip(_NOTES, self._diagnostics.tolist(), strict=True)
         if len(self._slot.running):
             return explained(view, take(view, self._slot.running, self._size), notes=notes)
         clients = np.flatnonzero(candidates(view)).astype(np.int64)
-        index = self._index(view)
+        index = self._index(view, seen)
         if index is None:
             drawn = rng.permutation(clients)
             return explained(view, take(view, drawn, self._size), notes=notes)
@@ -118,8 +128,7 @@ class BpUcbPolicy:
         """Note positions and first opinions; at the end of a slot, pulls and beliefs."""
         view = feedback.view
         self._grow(len(view.client_price))
-        clients, places = self._seen(view)
-        self._places[clients] = places
+        self._places = self._placed(len(self._mean), self._seen(view))
         self._mean, self._count = self._with_first(view.opinions)
         trained = self._slot.advance(feedback)
         if not len(trained) or feedback.opinions is None:
@@ -131,7 +140,7 @@ class BpUcbPolicy:
         self._mean[pulled] = total / self._count[pulled]
         self._mean, self._count = self._with_first(fresh)
         self._last = np.where(np.isfinite(fresh), fresh, self._last)
-        result = propagate(self._wiring(), self._last, max_sweeps=self._max_sweeps)
+        result = self._propagated(self._last, self._places)
         self._belief = result.belief
         self._diagnostics = np.array([result.sweeps, result.residual, result.contraction])
 
@@ -169,16 +178,20 @@ class BpUcbPolicy:
         self._diagnostics = arrays["diagnostics"].astype(np.float64)
         self._wired = None
 
-    def _index(self, view: RoundView) -> FloatArray | None:
+    def _index(self, view: RoundView, seen: tuple[IntArray, FloatArray]) -> FloatArray | None:
         """Return the index of every client, float64[N]; None while nobody has an opinion."""
         total = len(view.client_price)
         mean, count = self._with_first(view.opinions, total)
         known = count > 0
         if not known.any():
             return None
-        mean[~known] = mean[known].mean()
         belief = _grown(self._belief, total, 0.5)
-        bonus = np.sqrt(math.log(self._slot.t) / np.maximum(count, 1))
+        if not np.isfinite(self._last).any():
+            # No slot is over: the means are what clients think of the initial model.
+            initial = np.where(known, mean, np.nan)
+            belief = self._propagated(initial, self._placed(total, seen)).belief
+        mean[~known] = mean[known].mean()
+        bonus = np.sqrt(math.log(self._slot.t + 1) / np.maximum(count, 1))
         return np.asarray(mean + belief / total + self._mu * bonus)
 
     def _with_first(
@@ -207,26 +220,40 @@ class BpUcbPolicy:
         self._mean, self._count = self._with_first(None, total)
         self._last = _grown(self._last, total, np.nan)
         self._belief = _grown(self._belief, total, 0.5)
+        self._places = self._placed(total, None)
+
+    def _placed(self, total: int, seen: tuple[IntArray, FloatArray] | None) -> FloatArray:
+        """Return where clients were seen last, float64[N, 2]; NaN where never."""
         places = np.full((total, 2), np.nan)
         places[: len(self._places)] = self._places
-        self._places = places
+        if seen is not None:
+            places[seen[0]] = seen[1]
+        return places
 
-    def _wiring(self) -> Wiring:
-        """Return the neighbours as they are now; made anew only when somebody moved."""
+    def _propagated(self, opinion: FloatArray, places: FloatArray) -> Beliefs:
+        """Return what these opinions make of clients at these places."""
+        graph, wiring = self._wiring(places)
+        if self._literal:
+            return propagate_literal(graph, opinion, max_sweeps=self._max_sweeps)
+        return propagate(wiring, opinion, max_sweeps=self._max_sweeps)
+
+    def _wiring(self, places: FloatArray) -> tuple[Graph, Wiring]:
+        """Return who is whose neighbour; made anew only when somebody moved."""
         if self._wired is not None:
-            before, wiring = self._wired
-            if np.array_equal(before, self._places, equal_nan=True):
-                return wiring
-        self._wired = (self._places.copy(), wire(self._neighbourhood()))
-        return self._wired[1]
+            before, graph, wiring = self._wired
+            if np.array_equal(before, places, equal_nan=True):
+                return graph, wiring
+        graph = self._neighbourhood(places)
+        self._wired = (places.copy(), graph, wire(graph, local=self._local))
+        return self._wired[1:]
 
-    def _neighbourhood(self) -> Graph:
+    def _neighbourhood(self, places: FloatArray) -> Graph:
         """Return the graph of the parameter's kind."""
         if self._graph == "declared":
-            return declared(_NAME, self._edges, len(self._places))
+            return declared(_NAME, self._edges, len(places))
         if self._graph == "radius":
-            return within_radius(_NAME, self._places, self._radius)
-        return k_nearest(_NAME, self._places, self._neighbours)
+            return within_radius(_NAME, places, self._radius)
+        return k_nearest(_NAME, places, self._neighbours)
 
 
 def _grown(column: FloatArray, total: int, fill: float) -> FloatArray:

@@ -9,7 +9,8 @@ from fedagent_coordinator.errors import MissingFeatureError, ParameterError, Sta
 from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.beliefs import propagate, wire
 from fedagent_coordinator.policies.bp_ucb import BpUcbPolicy
-from fedagent_coordinator.policies.neighbours import k_nearest, within_radius
+from fedagent_coordinator.policies.literal_beliefs import propagate_literal
+from fedagent_coordinator.policies.neighbours import declared, k_nearest, within_radius
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
 
 from .town import SEED, chosen, play, result, same, town
@@ -29,12 +30,12 @@ def test_the_index_is_the_one_of_the_paper() -> None:
     initial = rng.random(clients)
     mean, count = initial.copy(), np.ones(clients)
     wiring = wire(k_nearest("test", np.array(where), 2))
-    belief = np.full(clients, 0.5)
+    belief = propagate(wiring, initial).belief
     for t in range(1, 60):
         opinions = initial if t == 1 else None
         view = town(t, clients, places=where, opinions=opinions)  # type: ignore[arg-type]
         selection = policy.select(view, round_rng(SEED, t, Purpose.SELECT))
-        index = mean + belief / clients + 0.3 * np.sqrt(math.log(t) / count)
+        index = mean + belief / clients + 0.3 * np.sqrt(math.log(t + 1) / count)
         assert selection.scores == pytest.approx(index, abs=1e-9)
         best = np.argsort(-selection.scores, kind="stable")[:2].tolist()
         assert selection.pairs.tolist() == best
@@ -70,6 +71,51 @@ def test_clients_without_opinion_rank_like_the_mean() -> None:
     policy.learn(result(town(1, 3), [0], [0.9, 0.1, NAN]))
     scores = policy.select(town(2, 4), np.random.default_rng(0)).scores
     assert scores[2:] == pytest.approx([0.5 + 0.5 / 4] * 2)
+
+
+def test_the_first_set_is_chosen_with_the_beliefs_of_the_initial_opinions() -> None:
+    initial = [0.6, 0.6, 0.9, 0.1]
+    policy = BpUcbPolicy(
+        clients_per_round=1, graph="declared", edges=[(0, 2), (1, 3)], mu=0.5, slot_rounds=3
+    )
+    view = town(1, 4, opinions=initial)
+    selection = policy.select(view, round_rng(SEED, 1, Purpose.SELECT))
+    wiring = wire(declared("test", [(0, 2), (1, 3)], 4))
+    expected = np.array(initial) + propagate(wiring, np.array(initial)).belief / 4
+    expected += 0.5 * math.sqrt(math.log(2))
+    assert selection.scores == pytest.approx(expected, abs=1e-12)
+    assert selection.scores[0] > selection.scores[1] + 0.005
+    policy.learn(result(view, [2], None))
+    later = policy.select(town(2, 4), round_rng(SEED, 2, Purpose.SELECT))
+    assert later.pairs.tolist() == [2]
+    for t in (2, 3):
+        policy.learn(result(town(t, 4), [2], None))
+    unheard = policy.select(town(4, 4), round_rng(SEED, 4, Purpose.SELECT))
+    expected += 0.5 * (math.sqrt(math.log(3)) - math.sqrt(math.log(2)))
+    assert unheard.scores == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("how", ["plain", "local_weights", "literal"])
+def test_beliefs_are_of_the_kind_asked_for(how: str) -> None:
+    where, opinions = spots(20), np.random.default_rng(1).uniform(0.6, 0.9, 20)
+    policy = BpUcbPolicy(literal=how == "literal", local_weights=how == "local_weights")
+    policy.learn(result(town(1, 20, places=where), [0], opinions.tolist()))
+    graph = k_nearest("test", np.array(where), 4)
+    belief = policy.state()["belief"]
+    if how == "literal":
+        assert belief == pytest.approx(propagate_literal(graph, opinions).belief)
+        assert belief.sum() == pytest.approx(1.0)
+        assert belief.max() > 0.99, "the beliefs of the paper's constants saturate"
+    else:
+        wiring = wire(graph, local=how == "local_weights")
+        assert belief == pytest.approx(propagate(wiring, opinions).belief, abs=1e-12)
+        assert belief.max() < 0.95
+
+
+def test_literal_beliefs_have_no_weights_to_choose() -> None:
+    with pytest.raises(ParameterError) as caught:
+        BpUcbPolicy(literal=True, local_weights=True)
+    assert caught.value.parameter == "local_weights"
 
 
 def test_neighbours_decide_between_equals() -> None:
