@@ -6,7 +6,8 @@
     ├── ExportError                 there is no ONNX form of this model
     ├── PolicyError
     │   ├── UnknownNameError        no policy, solver or placement of that name
-    │   ├── ParameterError          a parameter is unknown or out of range
+    │   ├── ParameterError          a parameter is unknown, of a wrong type or out of range
+    │   ├── PluginError             a user's own policy, solver or placement is broken
     │   ├── InvalidViewError        a round's columns contradict each other
     │   ├── MissingFeatureError     a policy needs a feature the view has not
     │   ├── NonFiniteFeatureError   a needed feature is NaN or infinite
@@ -80,6 +81,30 @@ class ParameterError(PolicyError):
 
     def __str__(self) -> str:
         return f"{self.name}: parameter {self.parameter!r} {self.problem}"
+
+
+class PluginError(PolicyError):
+    """Raised when a user's own policy, solver or placement is broken.
+
+    Attributes:
+        kind: What it should be.
+        name: Its name.
+        source: ``module:attribute`` of its entry point.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, kind: str, name: str, source: str, problem: str) -> None:
+        super().__init__(kind, name, source, problem)
+        self.kind = kind
+        self.name = name
+        self.source = source
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} {self.name!r} ({self.source}) {self.problem}; "
+            "mend its package or uninstall it"
+        )
 
 
 class InvalidViewError(PolicyError):

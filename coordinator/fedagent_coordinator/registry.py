@@ -7,12 +7,14 @@ own through an entry point group of their package; a built-in name always wins.
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar, cast
 
-from .errors import ParameterError, UnknownNameError
+from .errors import UnknownNameError
+from .parameters import check
+from .plugins import Members, build, load, named_well
 
 T = TypeVar("T")
 Parameter = str | int | float | bool | None
@@ -26,11 +28,13 @@ class Registry(Generic[T]):
         kind: What an error calls the thing, e.g. ``policy``.
         group: Entry point group of users' own.
         builtin: Name to ``module:attribute``.
+        members: What a thing must have, for users' own.
     """
 
     kind: str
     group: str
     builtin: Mapping[str, str]
+    members: Members = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
         """Return every known name, sorted."""
@@ -41,6 +45,7 @@ class Registry(Generic[T]):
 
         Raises:
             UnknownNameError: Nothing of this kind has the name.
+            PluginError: A user's own cannot be imported.
         """
         return {
             p.name: None if p.default is inspect.Parameter.empty else p.default
@@ -53,20 +58,14 @@ class Registry(Generic[T]):
 
         Raises:
             UnknownNameError: Nothing of this kind has the name.
-            ParameterError: A parameter is unknown, missing or out of range.
+            ParameterError: A parameter is unknown, missing, of a wrong type or out of range.
+            PluginError: A user's own cannot be made.
         """
         factory = self._factory(name)
-        known = inspect.signature(factory).parameters
-        open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
-        for parameter in params:
-            if parameter not in known and not open_ended:
-                has = ", ".join(known) or "none"
-                raise ParameterError(name, parameter, f"is unknown; there are: {has}")
-        for parameter, spec in known.items():
-            required = spec.default is inspect.Parameter.empty
-            if required and parameter not in params and spec.kind is spec.KEYWORD_ONLY:
-                raise ParameterError(name, parameter, "is required")
-        return factory(**params)
+        check(name, factory, params)
+        if name in self.builtin:
+            return factory(**params)
+        return build(self.kind, self._foreign()[name], factory, params, self.members)
 
     def _factory(self, name: str) -> Callable[..., T]:
         """Import what `name` stands for."""
@@ -76,8 +75,10 @@ class Registry(Generic[T]):
         foreign = self._foreign()
         if name not in foreign:
             raise UnknownNameError(self.kind, name, self.names())
-        return cast("Callable[..., T]", foreign[name].load())
+        return cast("Callable[..., T]", load(self.kind, foreign[name]))
 
     def _foreign(self) -> dict[str, EntryPoint]:
-        """Return users' own entry points by name."""
-        return {entry.name: entry for entry in entry_points(group=self.group)}
+        """Return users' own entry points by name; names that no recipe could hold are none."""
+        return {
+            entry.name: entry for entry in entry_points(group=self.group) if named_well(entry.name)
+        }

@@ -6,9 +6,22 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import placement, policies, registry, solvers
-from fedagent_coordinator.errors import ParameterError, StateError, UnknownNameError
+from fedagent_coordinator.errors import (
+    ParameterError,
+    PluginError,
+    PolicyError,
+    StateError,
+    UnknownNameError,
+)
 from fedagent_coordinator.placement import Placement, PlacementView
+from fedagent_coordinator.policies import Feedback, RoundView, Selection
+from fedagent_coordinator.policies.base import State
 from fedagent_coordinator.policies.cheapest import CheapestPolicy
+from fedagent_testbed.study import compare, load_recipe
+from fedagent_testbed.study.play import unusable
+from tests.checks.rounds import nothing_played, random_view
+
+THREE = 3
 
 
 class Mine(CheapestPolicy):
@@ -18,11 +31,64 @@ class Mine(CheapestPolicy):
         self.greed, self.mood = greed, mood
 
 
+class Raises(CheapestPolicy):
+    """A constructor that fails."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no\nluck")
+
+
+class Positional(CheapestPolicy):
+    """A parameter that everybody must give, and by place if they like."""
+
+    def __init__(self, greed: float) -> None:
+        self.greed = greed
+
+
+class Angry(CheapestPolicy):
+    """Fails, or answers nonsense, whenever it is asked."""
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        raise KeyError("compute")
+
+    def learn(self, feedback: Feedback) -> None:
+        raise PolicyError("that is no round of mine")
+
+    def state(self) -> State:
+        return 3  # type: ignore[return-value]  # what a plug-in may do
+
+
+class Needless:
+    """A policy that forgot `needs`."""
+
+
+class Needy(CheapestPolicy):
+    """A policy whose needs are no set."""
+
+    needs = ("compute",)  # type: ignore[assignment]  # what a plug-in may do
+
+
+class Lost(CheapestPolicy):
+    """A policy that fails to say what it needs."""
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]  # what a plug-in may do
+        raise OSError("no such file")
+
+
 @pytest.fixture
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     own = [
         EntryPoint("mine", f"{__name__}:Mine", "fedagent.policies"),
         EntryPoint("random", f"{__name__}:Mine", "fedagent.policies"),
+        EntryPoint("weird name!", f"{__name__}:Mine", "fedagent.policies"),
+        EntryPoint("gone", "no_such_module:Mine", "fedagent.policies"),
+        EntryPoint("no-class", f"{__name__}:Nothing", "fedagent.policies"),
+        EntryPoint("number", f"{__name__}:THREE", "fedagent.policies"),
+        *(
+            EntryPoint(kind.__name__.lower(), f"{__name__}:{kind.__name__}", "fedagent.policies")
+            for kind in (Raises, Positional, Angry, Needless, Needy, Lost)
+        ),
     ]
     monkeypatch.setattr(
         registry,
@@ -47,6 +113,69 @@ def test_a_builtin_name_wins_and_required_parameters_are_named() -> None:
         policies.create("mine")
     with pytest.raises(ParameterError, match="there are: greed, mood"):
         policies.create("mine", greed=1, hunger=2)
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gone", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
+        ("no-class", "cannot be imported (AttributeError"),
+        ("number", "is neither a class nor a function"),
+        ("raises", "cannot be made (RuntimeError: no luck)"),
+        ("needless", "has no 'needs'"),
+        ("needy", "'needs' is not a set of texts"),
+        ("lost", "'needs' failed (OSError: no such file)"),
+    ],
+)
+def test_a_broken_plug_in_is_named_with_what_is_wrong(name: str, words: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        policies.create(name)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"policy {name!r} (")
+    assert str(caught.value).endswith("mend its package or uninstall it")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("_installed")
+def test_what_a_plug_in_raises_later_is_named_too() -> None:
+    angry, view = policies.create("angry"), random_view(np.random.default_rng(0), 1)
+    assert isinstance(angry, Angry)
+    with pytest.raises(PluginError, match=r"'select' failed \(KeyError: 'compute'\)"):
+        angry.select(view, np.random.default_rng(0))
+    with pytest.raises(PolicyError, match="no round of mine"):
+        angry.learn(nothing_played(view))
+    with pytest.raises(PluginError, match="'state' failed: it returns int, not Mapping"):
+        angry.state()
+
+
+@pytest.mark.usefixtures("_installed")
+def test_a_parameter_without_default_is_asked_for() -> None:
+    with pytest.raises(ParameterError, match="'greed' is required"):
+        policies.create("positional")
+    with pytest.raises(ParameterError, match="must be a finite number"):
+        policies.create("positional", greed="much")
+    policies.create("positional", greed=1)
+
+
+@pytest.mark.usefixtures("_installed")
+def test_a_name_that_no_recipe_could_hold_is_none() -> None:
+    assert "weird name!" not in policies.names()
+    with pytest.raises(UnknownNameError):
+        policies.create("weird name!")
+
+
+@pytest.mark.usefixtures("_installed")
+def test_one_broken_plug_in_does_not_break_a_comparison_of_all() -> None:
+    recipe = load_recipe("cocs-decisions", ["rounds.count=2", "clients=10"])
+    skipped = {name: unusable(recipe, name) for name in policies.names()}
+    assert not skipped["adaptive"]
+    assert "KeyError" in skipped["angry"]
+    assert "is required" in skipped["positional"]
+    assert "no_such_module" in skipped["gone"]
+    compared = compare(recipe, ["all"], seeds=1)
+    assert {"angry", "gone", "raises", "needless", "mine"} <= set(compared.skipped)
+    assert "random" in compared.histories
 
 
 def test_every_builtin_can_be_made_with_its_defaults() -> None:

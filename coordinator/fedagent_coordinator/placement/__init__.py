@@ -1,5 +1,7 @@
 """Policies that choose where the global model is aggregated."""
 
+from collections.abc import Mapping
+
 from fedagent_coordinator.registry import Registry
 
 from .base import Placement, PlacementPolicy, PlacementView
@@ -18,6 +20,7 @@ registry: Registry[PlacementPolicy] = Registry(
         "min-trans": f"{_PACKAGE}.min_trans:MinTransPlacement",
         "random": f"{_PACKAGE}.random_choice:RandomPlacement",
     },
+    members={"choose": Placement, "learn": None, "state": Mapping, "restore": None},
 )
 create = registry.create
 names = registry.names

@@ -1,5 +1,7 @@
 """Selection policies, one algorithm per file, found by name."""
 
+from collections.abc import Mapping
+
 from fedagent_coordinator.registry import Registry
 
 from .base import (
@@ -41,6 +43,13 @@ registry: Registry[SelectionPolicy] = Registry(
         "rbcs-f": f"{_PACKAGE}.rbcs_f:RbcsFPolicy",
         "round-robin": f"{_PACKAGE}.round_robin:RoundRobinPolicy",
         "ucb": f"{_PACKAGE}.ucb:UcbPolicy",
+    },
+    members={
+        "needs": None,
+        "select": Selection,
+        "learn": None,
+        "state": Mapping,
+        "restore": None,
     },
 )
 create = registry.create

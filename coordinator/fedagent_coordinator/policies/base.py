@@ -30,6 +30,9 @@ State = Mapping[str, npt.NDArray[np.generic]]
 MAX_MICRO = 10**15
 """Largest price or budget: ten thousand of them still fit an int64 sum."""
 
+MAX_COUNT = 2**31 - 1
+"""Largest count of clients or rounds: what an int32 index can name."""
+
 OPINIONS = "opinions"
 TRUTH = "truth"
 """Needs that are not features; ``truth`` exists in testbed and replay only."""

@@ -16,6 +16,7 @@ from .base import Feedback, FloatArray, RoundView, Selection, State, checked_sta
 from .selection import explained, fill
 
 _NAME = "cucb"
+_MAX_POOL = 1_000_000
 _LAYOUT = {"plays": np.int64, "wins": np.float64, "best": np.float64}
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
@@ -31,8 +32,8 @@ class CucbPolicy:
     needs: frozenset[str] = frozenset()
 
     def __init__(self, *, pool: int = 100, mu: float = math.sqrt(2.0)) -> None:
-        if pool < 1:
-            raise ParameterError(_NAME, "pool", f"is {pool}, must be >= 1")
+        if not 1 <= pool <= _MAX_POOL:
+            raise ParameterError(_NAME, "pool", f"is {pool}, must be in 1..{_MAX_POOL}")
         if not mu >= 0:
             raise ParameterError(_NAME, "mu", f"is {mu}, must be >= 0")
         self._mu = mu

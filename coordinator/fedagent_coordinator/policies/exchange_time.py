@@ -23,6 +23,9 @@ LAYOUT: Mapping[str, type[np.generic]] = {
 }
 """Arrays of `ExchangeTimes.state`."""
 
+LEAST_RIDGE = 1e-9
+"""With less, a first observation leaves nothing of H^-1 but rounding."""
+
 _D = 3
 _MAX_CONTEXT = 1e4
 """A context entry stops here: beyond hours, or a hundredth of a percent of a CPU,
@@ -113,7 +116,8 @@ class ExchangeTimes:
         deadline_s: float | None,
     ) -> None:
         self._name = name
-        self._positive("lambda_", lambda_)
+        if not lambda_ >= LEAST_RIDGE:
+            raise ParameterError(name, "lambda_", f"is {lambda_!r}: must be >= {LEAST_RIDGE:g}")
         self._positive("model_bits", model_bits)
         self._positive("deadline_s", 1.0 if deadline_s is None else deadline_s)
         if not (math.isfinite(alpha) and alpha >= 0):

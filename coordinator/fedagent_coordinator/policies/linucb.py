@@ -12,6 +12,7 @@ from fedagent_coordinator.solvers import create as create_solver
 
 from .assigning import assign
 from .base import Feedback, FloatArray, IntArray, RoundView, Selection, State, checked_state
+from .exchange_time import LEAST_RIDGE
 from .linear_arms import LinearArms
 from .selection import explained
 
@@ -45,8 +46,8 @@ class LinUcbPolicy:
     ) -> None:
         if not alpha >= 0:
             raise ParameterError(_NAME, "alpha", f"is {alpha}, must be >= 0")
-        if not ridge > 0:
-            raise ParameterError(_NAME, "ridge", f"is {ridge}, must be > 0")
+        if not ridge >= LEAST_RIDGE:
+            raise ParameterError(_NAME, "ridge", f"is {ridge}, must be >= {LEAST_RIDGE:g}")
         self._alpha = alpha
         self._arms = LinearArms(_SIZE, ridge)
         self._low, self._high = _START[0].copy(), _START[1].copy()

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedagent_coordinator.errors import ParameterError, StateError
 
-from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, State
+from .base import MAX_COUNT, BoolArray, Feedback, FloatArray, IntArray, RoundView, State
 from .selection import fill
 
 LAYOUT: dict[str, type[np.generic]] = {"slot": np.int64, "running": np.int64}
@@ -139,7 +139,7 @@ def check_set(name: str, *, clients_per_round: int, slot_rounds: int, mu: float 
         ("clients_per_round", clients_per_round),
         ("slot_rounds", slot_rounds),
     ):
-        if count < 1:
-            raise ParameterError(name, parameter, f"is {count}: must be >= 1")
+        if not 1 <= count <= MAX_COUNT:
+            raise ParameterError(name, parameter, f"is {count}: must be in 1..{MAX_COUNT}")
     if not (math.isfinite(mu) and mu >= 0):
         raise ParameterError(name, "mu", f"is {mu}: must be finite and >= 0")

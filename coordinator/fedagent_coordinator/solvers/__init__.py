@@ -12,6 +12,7 @@ registry: Registry[Solver] = Registry(
         "exact": "fedagent_coordinator.solvers.exact:ExactSolver",
         "flgreedy": "fedagent_coordinator.solvers.flgreedy:FlgreedySolver",
     },
+    members={"solve": Solution},
 )
 create = registry.create
 names = registry.names

@@ -14,7 +14,7 @@ from fedagent_coordinator import policies
 from fedagent_task.errors import RecipeError
 
 from .history import History, jain
-from .play import play, unmet
+from .play import play, unmet, unusable
 from .spec import TestbedRecipe
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def compare(
         wanted = list(policies.names())
     skipped = {}
     for name in list(wanted):
-        if why := unmet(recipe, name):
+        if why := (unusable if everything else unmet)(recipe, name):
             if not everything:
                 raise RecipeError("policy", f"{name} {why}", "take another policy")
             skipped[name] = why

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.errors import MissingFeatureError
+from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import OPINIONS, FloatArray
 from fedagent_coordinator.policies.selection import check_selection
@@ -64,6 +64,23 @@ def unmet(recipe: TestbedRecipe, name: str) -> str:
         make_world(recipe, 0).view(1).reported(policy.needs)
     except MissingFeatureError as error:
         return f"needs the feature {error.feature!r}, which this world does not have"
+    return ""
+
+
+def unusable(recipe: TestbedRecipe, name: str) -> str:
+    """Return why a policy that nobody named is better left out, or an empty string.
+
+    Besides `unmet`: it is broken, wants parameters that the recipe does not give, or
+    fails in the first round.
+    """
+    try:
+        if why := unmet(recipe, name):
+            return why
+        view = make_world(recipe, 0).view(1)
+        selection = make_policy(recipe, name).select(view, round_rng(0, 1, Purpose.SELECT))
+        check_selection(view, selection.pairs)
+    except PolicyError as error:
+        return f"cannot run: {error}"
     return ""
 
 

@@ -1,0 +1,99 @@
+"""Whether arguments fit a constructor's annotations.
+
+What recipes and users give is checked here once, so that constructors look at ranges
+only. Strict: no text counts as a number, no truth value as a count, and a number is
+finite.
+"""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+
+from .errors import ParameterError
+
+LARGEST = 1e15
+"""No parameter is a larger number: squares and sums of it stay finite."""
+_MAX_COUNT = 2**63 - 1
+_MAX_SHOWN = 60
+_WORDS: Mapping[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: f"a finite number, {LARGEST:g} at most",
+    str: "a text",
+    type(None): "unset",
+}
+
+
+def check(name: str, factory: Callable[..., object], params: Mapping[str, object]) -> None:
+    """Refuse arguments that a factory does not know, lacks, or that are of a wrong type.
+
+    Args:
+        name: What the factory makes, for the error.
+        factory: A class or a function; what it does not annotate may be anything.
+        params: Keyword arguments.
+
+    Raises:
+        ParameterError: See above; the first one that is wrong.
+    """
+    known = inspect.signature(factory).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    for parameter in params:
+        if parameter not in known and not open_ended:
+            has = ", ".join(known) or "none"
+            raise ParameterError(name, parameter, f"is unknown; there are: {has}")
+    for parameter, spec in known.items():
+        if spec.kind in (spec.VAR_KEYWORD, spec.VAR_POSITIONAL) or parameter in params:
+            continue
+        if spec.default is spec.empty:
+            raise ParameterError(name, parameter, "is required")
+    hints = _hints(factory)
+    for parameter, value in params.items():
+        if parameter in known and not _fits(value, hints.get(parameter, object)):
+            wanted = _wanted(hints[parameter])
+            shown = repr(value)
+            if len(shown) > _MAX_SHOWN:
+                shown = shown[:_MAX_SHOWN] + "..."
+            raise ParameterError(name, parameter, f"is {shown}: must be {wanted}")
+
+
+def _hints(factory: Callable[..., object]) -> Mapping[str, object]:
+    """Return annotations by parameter; none where they cannot be resolved."""
+    source = factory.__init__ if inspect.isclass(factory) else factory
+    try:
+        return typing.get_type_hints(source)
+    except (NameError, AttributeError, TypeError):
+        return {}
+
+
+def _fits(value: object, wanted: object) -> bool:
+    """Return whether a value is of an annotated type; what is not understood fits."""
+    origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is not None and inspect.isclass(origin) and issubclass(origin, Sequence):
+        if not isinstance(value, list | tuple):
+            return False
+        return not inner or all(_fits(one, inner[0]) for one in value)
+    if wanted is int:
+        return type(value) is int and abs(value) <= _MAX_COUNT
+    if wanted is float:
+        return type(value) in (int, float) and abs(typing.cast("float", value)) <= LARGEST
+    if not inspect.isclass(wanted) or wanted is object:
+        return True
+    try:
+        return isinstance(value, wanted)
+    except TypeError:
+        return True
+
+
+def _wanted(annotation: object) -> str:
+    """Return an annotation in words."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_wanted(one) for one in inner)
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if origin is not None:
+        return f"a list, each {_wanted(inner[0])}" if inner else "a list"
+    return f"a {getattr(annotation, '__name__', annotation)}"
