@@ -41,7 +41,7 @@ def test_a_view_holds_the_features_and_the_truth() -> None:
     draw = world.draw(1)
     view = world.view(draw, room=8)
     assert view.feature("compute") == pytest.approx(draw.mu, rel=1e-6)
-    assert view.edge_budget.tolist() == [8]
+    assert view.edge_budget.tolist() == [8_000_000]
     truth = view.known_truth()
     assert truth.tau_s.tolist() == draw.expected_s.tolist()
     assert truth.chance.max() <= 1

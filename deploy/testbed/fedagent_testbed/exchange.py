@@ -13,10 +13,11 @@ import numpy as np
 
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, round_rng
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
+from fedagent_task.spec import MICRO
 
 FEATURES = ("compute", "bandwidth_hz")
-PRICE = 1
-"""Micro-credits of every client, so that a budget of K admits K clients."""
+PRICE = MICRO
+"""A credit for every client, so that a budget of K credits admits K clients."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,12 +92,12 @@ class LinearExchange:
             tau_s=expected_s * rng.uniform(0.0, 2.0, self.clients),
         )
 
-    def view(self, draw: Draw, *, room: int | None = None) -> RoundView:
+    def view(self, draw: Draw, *, room: float | None = None) -> RoundView:
         """Return what a policy sees: one pair per client, and the truth for oracles.
 
         Args:
             draw: The round.
-            room: The most clients that the budget admits; None admits all.
+            room: Credits of the budget, a client each; None admits all.
         """
         pairs = np.arange(self.clients, dtype=np.int32)
         chance = np.minimum(self._deadline_s / (2 * draw.expected_s), 1.0)
@@ -108,7 +109,9 @@ class LinearExchange:
             feature_names=FEATURES,
             client_price=np.full(self.clients, PRICE, dtype=np.int64),
             client_available=draw.available,
-            edge_budget=np.array([PRICE * (self.clients if room is None else room)], np.int64),
+            edge_budget=np.array(
+                [round(PRICE * (self.clients if room is None else room))], np.int64
+            ),
             truth=Truth(
                 arrives=draw.tau_s <= self._deadline_s, chance=chance, tau_s=draw.expected_s
             ),

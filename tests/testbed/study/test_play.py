@@ -166,7 +166,18 @@ def test_the_exchange_world_admits_as_many_as_the_budget_says() -> None:
     recipe = load_recipe("rbcs-f-numeric", ["rounds.count=5"])
     history = played(recipe, "random", 1)
     assert history.selected.tolist() == [8] * 5
-    assert make_world(recipe, 1).view(1).edge_budget.tolist() == [8]
+    assert history.spent.tolist() == [8.0] * 5
+    assert make_world(recipe, 1).view(1).edge_budget.tolist() == [8_000_000]
+
+
+@pytest.mark.parametrize(("name", "sets"), [("rbcs-f-numeric", ()), ("gda-mnist", GDA)])
+def test_half_a_credit_pays_for_nobody_and_every_client_costs_one(
+    name: str, sets: tuple[str, ...]
+) -> None:
+    recipe = load_recipe(name, (*sets, "rounds.count=5", "budget.per_edge=2.5"))
+    history = played(recipe, "random", 1)
+    assert history.selected.tolist() == [2] * 5
+    assert history.spent.tolist() == [2.0] * 5
 
 
 def test_a_history_counts_what_it_says() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedagent_cli.errors import MissingError, UsageError
 from fedagent_testbed.study import Comparison
+from fedagent_testbed.study.compare import quantile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,7 +127,8 @@ def _band(
     mean = curves.mean(axis=0)[keep]
     axes.plot(where[keep], mean, color=colour(index), label=name, lw=1.3)
     if len(curves) > 1:
-        half = 1.96 * curves.std(axis=0, ddof=1)[keep] / np.sqrt(len(curves))
+        error = curves.std(axis=0, ddof=1)[keep] / np.sqrt(len(curves))
+        half = quantile(len(curves) - 1) * error
         axes.fill_between(
             where[keep], mean - half, mean + half, color=colour(index), alpha=0.15, lw=0
         )

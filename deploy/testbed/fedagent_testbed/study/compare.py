@@ -169,12 +169,12 @@ def figure(values: Sequence[float | None]) -> Figure:
     mean = float(np.mean(known))
     if len(known) < 2:
         return Figure(mean, None, per_seed)
-    half = _quantile(len(known) - 1) * float(np.std(known, ddof=1)) / math.sqrt(len(known))
+    half = quantile(len(known) - 1) * float(np.std(known, ddof=1)) / math.sqrt(len(known))
     return Figure(mean, half, per_seed)
 
 
-def _quantile(freedom: int) -> float:
-    """Return the two-sided 95 % quantile of Student's t, right in four digits."""
+def quantile(freedom: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t, right in four digits; freedom >= 1."""
     if freedom <= len(_T):
         return _T[freedom - 1]
     # Cornish-Fisher: the normal quantile and two corrections.

@@ -12,16 +12,16 @@ from .spec import TestbedRecipe
 
 
 class ExchangeWorld:
-    """One edge that waits for everybody it ordered; `budget.per_edge` counts clients.
+    """One edge that waits for everybody it ordered; every client costs one credit.
 
     Args:
-        recipe: Its `clients` and `exchange`.
+        recipe: Its `clients`, `exchange` and `budget`.
         seed: Of all draws; who trained last changes who is warm, and nothing else.
     """
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         setting = recipe.exchange
-        self._room = round(recipe.budget.per_edge)
+        self._credits = recipe.budget.per_edge
         self._inner = LinearExchange(
             seed=seed,
             per_class=recipe.clients // len(setting.work_s),
@@ -36,7 +36,7 @@ class ExchangeWorld:
     def view(self, round_: int) -> RoundView:
         """Draw a round."""
         self._draw = self._inner.draw(round_)
-        return self._inner.view(self._draw, room=self._room)
+        return self._inner.view(self._draw, room=self._credits)
 
     def play(self, view: RoundView, pairs: IntArray) -> Feedback:
         """Say how these pairs ended: all arrive, sooner or later."""
