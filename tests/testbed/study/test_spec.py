@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedagent_coordinator import policies
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.streaming.control import Variant
 from fedagent_testbed.study import load_recipe, make_policy, recipe_names
+from fedagent_testbed.study.play import policy_params
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -27,6 +29,28 @@ def test_every_recipe_of_ours_loads(name: str) -> None:
 
 def test_there_are_recipes() -> None:
     assert "cocs-decisions" in recipe_names()
+
+
+def test_the_sets_of_gda_are_drawn_once_and_none_is_the_best() -> None:
+    sets = load_recipe("gda-mnist").policies["round-robin"]["sets"]
+    rng = np.random.default_rng(5)
+    drawn = [sorted(rng.choice(20, 5, replace=False).tolist()) for _ in range(4)]
+    assert sets == [[0, 1, 10, 15, 19], *drawn]
+    assert all(set(one) != {0, 1, 2, 3, 4} for one in drawn)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_every_policy_over_sets_has_the_slots_of_the_training(rounds: int) -> None:
+    recipe = load_recipe("gda-mnist", [f"training.slot_rounds={rounds}"])
+    found = {name: policy_params(recipe, name).get("slot_rounds") for name in recipe.compare}
+    assert found.pop("fixed") is None
+    assert set(found.values()) == {rounds}
+    same = [f"training.slot_rounds={rounds}", f"policies.ucb.slot_rounds={rounds}"]
+    make_policy(load_recipe("gda-mnist", same), "ucb")
+    other = load_recipe("gda-mnist", [*same[:1], "policies.ucb.slot_rounds=2"])
+    with pytest.raises(RecipeError, match=r"set training\.slot_rounds=2") as caught:
+        make_policy(other, "ucb")
+    assert caught.value.key == "policies.ucb.slot_rounds"
 
 
 def test_overrides_win_and_are_exact() -> None:

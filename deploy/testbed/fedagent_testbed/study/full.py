@@ -46,7 +46,7 @@ from fedagent_testbed.world import Ending
 from fedagent_testbed.world import World as Federation
 
 from .history import History
-from .play import make_policy, make_world, unmet
+from .play import make_policy, make_world, policy_params, unmet
 from .spec import TestbedRecipe
 from .world import Times, World
 
@@ -229,7 +229,7 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
     """
     limits = recipe.rounds
     try:
-        params = msgspec.convert(recipe.policies.get(policy, {}), Params)
+        params = msgspec.convert(policy_params(recipe, policy), Params)
     except msgspec.ValidationError as error:
         raise RecipeError(f"policies.{policy}", str(error), "see docs/recipe.md") from error
     return Recipe(

@@ -29,8 +29,28 @@ def make_policy(recipe: TestbedRecipe, name: str) -> SelectionPolicy:
 
     Raises:
         PolicyError: There is none of that name, or a parameter is wrong.
+        RecipeError: Its slots are not those of the training.
     """
-    return policies.create(name, **recipe.policies.get(name, {}))
+    return policies.create(name, **policy_params(recipe, name))
+
+
+def policy_params(recipe: TestbedRecipe, name: str) -> dict[str, object]:
+    """Return the recipe's parameters for a policy; `training.slot_rounds` holds for all.
+
+    Raises:
+        PolicyError: There is none of that name.
+        RecipeError: Its slots are not those of the training.
+    """
+    params = dict(recipe.policies.get(name, {}))
+    if "slot_rounds" in policies.parameters(name):
+        rounds = recipe.training.slot_rounds
+        if (own := params.setdefault("slot_rounds", rounds)) != rounds:
+            raise RecipeError(
+                f"policies.{name}.slot_rounds",
+                f"is {own}, but opinions are asked for every {rounds} rounds",
+                f"leave it out, and set training.slot_rounds={own}",
+            )
+    return params
 
 
 def make_world(recipe: TestbedRecipe, seed: int) -> World:
