@@ -10,6 +10,7 @@
     ├── UnbalancedError   the ledger does not balance, or its chain is broken 41
     ├── DemoError         the demo could not do its rounds                    42
     ├── MissingError      an optional package or an object is not there       43
+    ├── KilledError       a process that worked for a command was killed      46
     └── InterruptedEnd    Ctrl-C                                             130
 
 `docs/exit-codes.md` lists them for scripts.
@@ -88,6 +89,12 @@ class MissingError(CliError):
     """Raised when an optional package, a model or a round is not there."""
 
     exit_code = 43
+
+
+class KilledError(CliError):
+    """Raised when a process that worked for the command was killed."""
+
+    exit_code = 46
 
 
 class InterruptedEnd(CliError):  # noqa: N818 - an end that was asked for

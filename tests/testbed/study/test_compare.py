@@ -16,6 +16,7 @@ from fedagent_task.errors import RecipeError
 from fedagent_testbed.study import Comparison, History, compare, load_recipe
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study.compare import figure
+from fedagent_testbed.study.shown import rows_of
 
 SMALL = ("clients=10", "edges=2", "rounds.count=5")
 
@@ -112,6 +113,48 @@ def test_the_record_is_plain_and_complete() -> None:
     assert len(own["utility"]["per_seed"]) == 2
     assert own["accuracy"] == {"mean": None, "ci95": None, "per_seed": [None, None]}
     assert own["rounds_to_target"]["0.7"]["mean"] is None
+    assert own["rounds_to_target"]["0.7"]["reached"] == 0
+
+
+def two_runs(*accuracies: tuple[float, float, float]) -> Comparison:
+    """Runs of three rounds of ten seconds, with these accuracies."""
+    sets = ("training.dataset=digits", "training.epochs=1", "rounds.count=3")
+    runs = []
+    for seed, accuracy in enumerate(accuracies):
+        run = History.empty("random", seed, 3)
+        run.accuracy[:], run.seconds[:] = accuracy, 10.0
+        run.counts = np.zeros(2, dtype=np.int64)
+        runs.append(run)
+    seeds = tuple(range(len(runs)))
+    return Comparison(small(*sets), seeds, {"random": tuple(runs)}, {}, {})
+
+
+def test_a_target_is_reached_at_it_and_those_that_did_not_are_counted() -> None:
+    found = two_runs((0.1, 0.7, 0.9), (0.1, 0.2, 0.69), (0.8, 0.6, 0.6))
+    rounds, seconds = found.to_target("random", 0.7)
+    assert rounds.per_seed == (2.0, None, 1.0)
+    assert seconds.per_seed == (20.0, None, 10.0)
+    own = found.record()["policies"]["random"]  # type: ignore[index] # JSON data
+    for key in ("rounds_to_target", "seconds_to_target"):
+        assert own[key]["0.7"]["reached"] == 2
+    heads, row = rows_of(found)
+    at = heads.index("to 0.7")
+    assert row[at].startswith("1.5 ± ")
+    assert row[at].endswith(" (2/3)")
+    assert (heads[at + 1], row[at + 1].split()[0]) == ("s to 0.7", "15")
+    assert "(" not in rows_of(two_runs((0.7, 0.7, 0.7)))[1][at]
+
+
+def test_a_comparison_shows_itself() -> None:
+    found = compare(small(), ["random", "cheapest"], seeds=2)
+    shown = "<Comparison of random, cheapest; cocs-decisions: 5 rounds, 2 seeds, mean ± 95 %>"
+    assert repr(found) == shown
+    html = found._repr_html_()
+    assert html.count("<tr>") == 3
+    assert html.count("<td>") == 2 * html.count("<th>")
+    assert "cocs-decisions: 5 rounds, seed 7" in repr(
+        compare(small(), ["random"], seeds=1, first_seed=7)
+    )
 
 
 def test_pandas_has_a_row_per_round() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedagent_cli import options
-from fedagent_cli.errors import MissingError, UsageError
+from fedagent_cli.errors import KilledError, MissingError, UsageError
 from fedagent_cli.output import emit, say, table
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ def _compared(
     from fedagent_testbed.learning.errors import SettingError  # noqa: PLC0415
     from fedagent_testbed.streaming.compare import compare_streams  # noqa: PLC0415
     from fedagent_testbed.study import compare as run_all  # noqa: PLC0415
+    from fedagent_testbed.study.errors import WorkerLostError  # noqa: PLC0415
 
     workers = jobs or cpu_count() or 1
     try:
@@ -194,6 +195,8 @@ def _compared(
             )
     except DatasetError as error:
         raise MissingError(str(error)) from error
+    except WorkerLostError as error:
+        raise KilledError(str(error.args[0]), error.mend) from error
     except (PolicyError, RecipeError, SettingError) as error:
         raise UsageError(str(error)) from error
 

@@ -38,7 +38,7 @@ def write_plots(result: Comparison, path: Path) -> None:
     draws = [_utility, _regret, _selections]
     if result.recipe.training.dataset:
         draws.insert(2, _accuracy)
-    title = f"{result.recipe.name}, {len(result.seeds)} seeds: mean and 95 %"
+    title = f"{result.recipe.name}, {seeds_text(len(result.seeds))}: mean and 95 %"
     draw_panels([partial(draw, result) for draw in draws], title, path)
 
 
@@ -132,6 +132,11 @@ def _band(
         axes.fill_between(
             where[keep], mean - half, mean + half, color=colour(index), alpha=0.15, lw=0
         )
+
+
+def seeds_text(count: int) -> str:
+    """Return `1 seed`, `5 seeds`."""
+    return f"{count} seed" if count == 1 else f"{count} seeds"
 
 
 def colour(index: int) -> tuple[float, ...]:

@@ -8,9 +8,10 @@ import numpy as np
 
 from fedagent_cli.output import say
 from fedagent_testbed.streaming.compare import MARGIN, StreamComparison
+from fedagent_testbed.study.shown import text
 
-from .plots import colour, draw_panels
-from .table import aligned, text
+from .plots import colour, draw_panels, seeds_text
+from .table import aligned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,10 +61,10 @@ def write_stream_table(result: StreamComparison) -> None:
         cells[list(digits).index("final_loss")] += mark
         rows.append([name, *cells])
     aligned(rows)
-    recipe = result.recipe
+    recipe, seeds = result.recipe, seeds_text(len(result.seeds))
     say(
         f"{recipe.name}: {recipe.rounds.count} rounds at most, {recipe.streaming.budget:g} credits "
-        f"of rent, {len(result.seeds)} seeds, mean ± 95 %; * within {MARGIN:g} of the least loss"
+        f"of rent, {seeds}, mean ± 95 %; * within {MARGIN:g} of the least loss"
     )
     if (known := result.persistence).mean is not None:
         say(f"persistence (as warm as now): error {text(known, 3)}")
@@ -77,7 +78,7 @@ def write_stream_plots(result: StreamComparison, path: Path) -> None:
         UsageError: The file cannot be written.
     """
     panels = (_loss_by_round, _loss_by_second, _split, _iterations, _edges, _violation)
-    title = f"{result.recipe.name}, {len(result.seeds)} seeds: means"
+    title = f"{result.recipe.name}, {seeds_text(len(result.seeds))}: means"
     draw_panels([partial(draw, result) for draw in panels], title, path)
 
 

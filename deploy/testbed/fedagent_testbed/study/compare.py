@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -15,7 +14,9 @@ from fedagent_task.errors import RecipeError
 
 from .history import History, jain
 from .play import play, unmet, unusable
+from .shown import caption, html_of
 from .spec import TestbedRecipe
+from .workers import workers as worker_pool
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,12 +57,17 @@ class Figure:
     ci95: float | None
     per_seed: tuple[float | None, ...]
 
+    @property
+    def reached(self) -> int:
+        """How many seeds have a value."""
+        return sum(value is not None for value in self.per_seed)
+
     def record(self) -> dict[str, object]:
         """Return it as JSON data."""
         return {"mean": self.mean, "ci95": self.ci95, "per_seed": list(self.per_seed)}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Comparison:
     """The result of `compare`.
 
@@ -78,6 +84,14 @@ class Comparison:
     histories: dict[str, tuple[History, ...]]
     reference: dict[str, tuple[History, ...]]
     skipped: dict[str, str]
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.histories)
+        return f"<Comparison of {names}; {caption(self)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table, for a notebook."""
+        return html_of(self)
 
     def record(self) -> dict[str, object]:
         """Return everything as JSON data, by the reference in `docs/testbed.md`."""
@@ -135,29 +149,38 @@ class Comparison:
         ]
         return pd.concat(frames, ignore_index=True)
 
-    def _policy(self, name: str) -> dict[str, object]:
-        runs, targets = self.histories[name], self.recipe.training.targets
-        at = {target: [run.first_at(target) for run in runs] for target in targets}
+    def figures(self, name: str) -> dict[str, Figure]:
+        """Return what the table tells of a policy beside its targets, by its key in `--json`."""
+        runs = self.histories[name]
         return {
-            "utility": self.utility(name).record(),
-            "regret_oracle": self.regret(name, "oracle").record(),
-            "regret_oracle_p": self.regret(name, "oracle-p").record(),
-            "accuracy": figure([_last(run) for run in runs]).record(),
-            "rounds_to_target": {str(target): figure(at[target]).record() for target in targets},
-            "seconds_to_target": {
-                str(target): figure(
-                    [_seconds_to(run, t) for run, t in zip(runs, at[target], strict=True)]
-                ).record()
-                for target in targets
-            },
-            "seconds_per_round": figure([float(run.seconds.mean()) for run in runs]).record(),
-            "spent": figure([float(run.spent.sum()) for run in runs]).record(),
-            "selected_per_round": figure([float(run.selected.mean()) for run in runs]).record(),
-            "min_rate": figure([float(run.rates().min(initial=0.0)) for run in runs]).record(),
-            "jain": figure([jain(run.rates()) for run in runs]).record(),
-            "decision_ms": figure([float(np.median(run.decide_ms)) for run in runs]).record(),
-            "explored_rounds": figure([float(run.explored) for run in runs]).record(),
+            "utility": self.utility(name),
+            "regret_oracle": self.regret(name, "oracle"),
+            "regret_oracle_p": self.regret(name, "oracle-p"),
+            "accuracy": figure([_last(run) for run in runs]),
+            "seconds_per_round": figure([float(run.seconds.mean()) for run in runs]),
+            "spent": figure([float(run.spent.sum()) for run in runs]),
+            "selected_per_round": figure([float(run.selected.mean()) for run in runs]),
+            "min_rate": figure([float(run.rates().min(initial=0.0)) for run in runs]),
+            "jain": figure([jain(run.rates()) for run in runs]),
+            "decision_ms": figure([float(np.median(run.decide_ms)) for run in runs]),
+            "explored_rounds": figure([float(run.explored) for run in runs]),
         }
+
+    def to_target(self, name: str, target: float) -> tuple[Figure, Figure]:
+        """Return the first round and second at an accuracy, of the seeds that got there."""
+        runs = self.histories[name]
+        first = [run.first_at(target) for run in runs]
+        seconds = [_seconds_to(run, t) for run, t in zip(runs, first, strict=True)]
+        return figure(first), figure(seconds)
+
+    def _policy(self, name: str) -> dict[str, object]:
+        rounds, seconds = {}, {}
+        for target in self.recipe.training.targets:
+            first, later = self.to_target(name, target)
+            rounds[str(target)] = first.record() | {"reached": first.reached}
+            seconds[str(target)] = later.record() | {"reached": later.reached}
+        told = {key: one.record() for key, one in self.figures(name).items()}
+        return told | {"rounds_to_target": rounds, "seconds_to_target": seconds}
 
 
 def figure(values: Sequence[float | None]) -> Figure:
@@ -208,6 +231,7 @@ def compare(
         PolicyError: A name or a parameter is wrong, or a policy fails.
         RecipeError: A policy that was named cannot run on this recipe.
         DatasetError: The recipe's data are not there.
+        WorkerLostError: A process was killed.
     """
     wanted = list(dict.fromkeys(names)) or list(recipe.compare) or [recipe.policy]
     everything = "all" in wanted and "all" not in recipe.policies and len(wanted) == 1
@@ -242,7 +266,11 @@ def run_jobs(
     pool: "PoolOf[R] | None",
     done: Done,
 ) -> dict[str, tuple[R, ...]]:
-    """Run every name on every seed; a run depends on nothing but its arguments."""
+    """Run every name on every seed; a run depends on nothing but its arguments.
+
+    Raises:
+        WorkerLostError: A process was killed.
+    """
     tasks = [(name, seed) for seed in seeds for name in names]
     results: dict[tuple[str, int], R] = {}
     if pool is None and jobs <= 1:
@@ -268,10 +296,7 @@ def run_jobs(
 def _executor(
     pool: "PoolOf[R] | None", jobs: int
 ) -> "AbstractContextManager[PoolOf[R] | Executor]":
-    if pool is not None:
-        return nullcontext(pool)
-    # Not forked: threads of the parent's libraries would be copied half way.
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    return worker_pool(jobs) if pool is None else nullcontext(pool)
 
 
 def _last(run: History) -> float | None:

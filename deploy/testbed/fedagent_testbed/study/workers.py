@@ -1,0 +1,98 @@
+"""Processes that run studies: they end with their parent, and load nothing from its folder."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
+
+from .errors import WorkerLostError
+
+_SAFE_PATH = "PYTHONSAFEPATH"
+
+
+@contextmanager
+def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Give a pool of processes; whatever ends the block with an error ends them at once.
+
+    Raises:
+        WorkerLostError: A process was killed.
+    """
+    context = _Context()
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    try:
+        yield pool
+    except BaseException as error:
+        context.terminate()
+        pool.shutdown(cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise WorkerLostError from error
+        raise
+    pool.shutdown()
+
+
+class _Worker(SpawnProcess):
+    """A process that Ctrl-C does not reach, not even while it starts."""
+
+    def start(self) -> None:
+        """Start it without the current folder in its path, where a `types.py` may lie."""
+        before = os.environ.get(_SAFE_PATH)
+        os.environ[_SAFE_PATH] = "1"
+        try:
+            with _no_interrupts():
+                super().start()
+        finally:
+            if before is None:
+                del os.environ[_SAFE_PATH]
+            else:
+                os.environ[_SAFE_PATH] = before
+
+
+class _Context(SpawnContext):
+    """Spawns workers, and remembers them. Not forked: threads would be copied half way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started: list[_Worker] = []
+
+    def Process(self, *args: object, **kwargs: object) -> _Worker:  # type: ignore[override]  # noqa: N802 - a class there
+        """Make a worker, as the pool asks for it."""
+        worker = _Worker(*args, **kwargs)  # type: ignore[arg-type]  # those of a process
+        self._started.append(worker)
+        return worker
+
+    def terminate(self) -> None:
+        """End all workers now."""
+        for worker in self._started:
+            if worker.is_alive():
+                worker.terminate()
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Hold SIGINT back from this thread; processes that it starts never get one."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin() -> None:
+    """Begin a worker: deaf to Ctrl-C, which its parent hears, and gone when that is."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None, "this is a worker"
+    parent.join()
+    os._exit(1)
