@@ -217,7 +217,7 @@ def test_parameters_out_of_range_are_refused(parameter: str, value: object) -> N
 
 def test_a_state_of_other_features_is_refused() -> None:
     state = CocsPaperPolicy(features=["x"]).state()
-    with pytest.raises(StateError, match="bounds"):
+    with pytest.raises(StateError, match="features"):
         CocsPaperPolicy(features=["x", "y"]).restore(state)
     wrong = {**state, "counts": np.zeros(3, dtype=np.int64)}
     with pytest.raises(StateError, match="lengths"):

@@ -178,7 +178,8 @@ class PrimalDualControl:
         numbers = arrays["numbers"].astype(np.float64)
         if h.ndim != 1 or load.shape != h.shape or numbers.shape != (3,):
             raise StateError(_NAME, "has arrays of other shapes")
-        if not self._least <= numbers[0] <= self._most or (load < 0).any() or numbers[1] < 0:
+        held = np.concatenate((load, numbers))
+        if not self._least <= numbers[0] <= self._most or not ((held >= 0) & (held < np.inf)).all():
             raise StateError(_NAME, "has numbers out of range")
         self._h, self._load = h, load
         self._rho, self._quality = float(numbers[0]), float(numbers[1])

@@ -93,6 +93,8 @@ class BudgetedUcbPaperPlacement:
             raise StateError(_NAME, "has no float64 q")
         if self._literal and q.shape != rest.get("plays", q).shape:
             raise StateError(_NAME, "has q of another length than plays")
+        if np.isnan(q.astype(np.float64)).any():
+            raise StateError(_NAME, "has q that is no number")
         self._history.restore(_NAME, rest)
         self._q = np.array(q, dtype=np.float64)
 

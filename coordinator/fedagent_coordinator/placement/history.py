@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.errors import InvalidViewError, ParameterError, StateError
+from fedagent_coordinator.errors import InvalidViewError, ParameterError
 from fedagent_coordinator.policies.base import (
     MAX_MICRO,
     BoolArray,
@@ -19,6 +19,7 @@ from fedagent_coordinator.policies.base import (
     State,
     checked_state,
 )
+from fedagent_coordinator.policies.states import Shape, check_arrays, require
 
 from .base import Placement, PlacementView, rented, unplaced
 
@@ -133,14 +134,15 @@ class EdgeHistory:
             StateError: Arrays are missing, unknown, or do not fit each other.
         """
         arrays = checked_state(name, state, LAYOUT)
-        shapes = {key: array.shape for key, array in arrays.items()}
-        if len({shapes[key] for key in ("plays", "observed", "psi_sum")}) != 1:
-            raise StateError(name, "has counters of different lengths")
-        if len(shapes["plays"]) != 1 or shapes["psi_bounds"] != (2,) or shapes["paid"] != (2,):
-            raise StateError(name, f"has arrays of shapes {shapes}")
+        shapes: dict[str, Shape] = dict.fromkeys(("plays", "observed", "psi_sum"), ("edges",))
+        check_arrays(name, arrays, {**shapes, "paid": (2,)}, at_least_0=("psi_sum",))
         plays, observed = (arrays[key].astype(np.int64) for key in ("plays", "observed"))
-        if (observed > plays).any() or (observed < 0).any():
-            raise StateError(name, "has seen more costs than plays")
+        more = bool((observed > plays).any())
+        require(name, not more, "has seen more costs than plays")
+        bounds = arrays["psi_bounds"].astype(np.float64)
+        fresh = bounds.tolist() == [np.inf, -np.inf]
+        known = bounds.shape == (2,) and 0 <= bounds[0] <= bounds[1] <= MAX_PSI
+        require(name, fresh or bool(known), "has bounds that are none")
         for key, array in arrays.items():
             setattr(self, key, array)
 

@@ -20,7 +20,7 @@ Every feature is optional: a device that reports nothing is judged by its deeds.
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import ParameterError
 from fedagent_coordinator.solvers import Solver
 from fedagent_coordinator.solvers import create as create_solver
 
@@ -37,7 +37,8 @@ from .base import (
 from .reliability import Reliability
 from .selection import explained
 from .slack import Rows, Slack, optional
-from .success_glm import Belief, Prior, chance, start, updated
+from .states import Shape, check_arrays, require
+from .success_glm import Belief, Prior, chance, definite, start, updated
 
 _NAME = "adaptive"
 _LOW = 1e-3
@@ -66,6 +67,20 @@ _LAYOUT = {
     "forecast": np.float64,
     **{f"{part}_{i}": np.float64 for i in range(3) for part in ("theta", "precision")},
 }
+
+_SHAPES: dict[str, Shape] = {
+    "weights": (4,),
+    "centre": (1 + len(_LOGS),),
+    "played": ("clients",),
+    "slack_bits": (1,),
+    "slack_work": ("clients",),
+    "slack_count": ("clients",),
+    "wins": ("deeds",),
+    "forecast": ("deeds",),
+    **{f"theta_{i}": (5,) for i in range(3)},
+    **{f"precision_{i}": (5, 5) for i in range(3)},
+}
+_COUNTS = ("slack_bits", "slack_work", "slack_count", "wins", "forecast")
 
 
 class AdaptivePolicy:
@@ -157,18 +172,23 @@ class AdaptivePolicy:
         """Continue from `state` exactly.
 
         Raises:
-            StateError: The state is of another policy.
+            StateError: The state is of another policy, or damaged.
         """
         arrays = checked_state(_NAME, state, _LAYOUT)
+        check_arrays(_NAME, arrays, _SHAPES, unknown=("centre",), at_least_0=_COUNTS)
+        weights = arrays["weights"].astype(np.float64)
+        sane = bool((weights > 0).all()) and abs(float(weights.sum()) - 1) < 1e-6
+        require(_NAME, sane, "has weights that are no shares")
+        for i in range(len(self._priors)):
+            require(_NAME, definite(arrays[f"precision_{i}"]), f"precision_{i} is none")
+        fewer = len(arrays["wins"]) <= len(arrays["played"])
+        require(_NAME, fewer, "has deeds of clients that it does not know")
         beliefs = tuple(
             Belief(arrays[f"theta_{i}"].astype(float), arrays[f"precision_{i}"].astype(float))
             for i in range(len(self._priors))
         )
-        for mine, theirs in zip(self._beliefs, beliefs, strict=True):
-            if mine.theta.shape != theirs.theta.shape:
-                raise StateError(_NAME, "has a regression of another size")
         self._beliefs = beliefs
-        self._weights = arrays["weights"].astype(np.float64)
+        self._weights = weights
         self._centre = arrays["centre"].astype(np.float64)
         self._played = arrays["played"].astype(np.int64)
         self._slack.restore(arrays)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from fedagent_coordinator.errors import StateError
 
 from .base import BoolArray, FloatArray, IndexArray, IntArray, State
+from .states import Shape, check_arrays, require
 
 LAYOUT: dict[str, type[np.generic]] = {
     "arms": np.int32,
@@ -42,6 +43,7 @@ class ArmTable:
         self._mean: FloatArray = np.empty(0)
         self._count: IntArray = np.empty(0, dtype=np.int64)
         self._row: dict[bytes, int] = {}
+        self._top = -1
 
     def __len__(self) -> int:
         """Return A."""
@@ -79,14 +81,29 @@ class ArmTable:
         if row == len(self._mean):
             self._grow()
         self._members[row] = clients
+        self._top = max(self._top, int(clients[-1]))
         self._row[clients.astype(">i4").tobytes()] = row
         self._mean[row], self._count[row] = (reward, 1) if prior is None else (prior, 1)
         if prior is not None:
             self._add(row, reward)
         return True
 
+    def require_known(self, clients: int) -> None:
+        """Refuse arms of clients that do not exist: indices only grow, so the state is not ours.
+
+        Raises:
+            StateError: An arm names a client from `clients` on.
+        """
+        if self._top >= clients:
+            raise StateError("arms", f"names client {self._top}, and there are {clients}")
+
     def inside(self, allowed: BoolArray) -> BoolArray:
-        """Return bool[A]: arms whose clients are all allowed (bool[N])."""
+        """Return bool[A]: arms whose clients are all allowed (bool[N]).
+
+        Raises:
+            StateError: See `require_known`.
+        """
+        self.require_known(len(allowed))
         if allowed.all():
             return np.ones(len(self), dtype=np.bool_)
         return np.asarray(allowed[self.members].all(axis=1))
@@ -109,15 +126,23 @@ class ArmTable:
         Raises:
             StateError: They are of arms of another size, or contradict each other.
         """
+        shapes: dict[str, Shape] = {
+            "arms": ("arms", self._size),
+            "arm_mean": ("arms",),
+            "arm_count": ("arms",),
+        }
+        check_arrays(name, state, shapes)
+        require(
+            name,
+            bool(state["arm_count"].astype(np.bool_).all()),
+            "has an arm that was never played",
+        )
         members = state["arms"].astype(np.int32)
-        if members.ndim != 2 or members.shape[1] != self._size:
-            raise StateError(name, f"has arms of another size than {self._size}")
-        if {state[key].shape for key in ("arm_mean", "arm_count")} != {members.shape[:1]}:
-            raise StateError(name, "has arms and counters of different lengths")
         row = {key: at for at, key in enumerate(keys_of(members))}
         if len(row) != len(members) or (np.diff(members, axis=1) <= 0).any():
             raise StateError(name, "has an arm twice, or one that is not sorted")
         self._members, self._row = members, row
+        self._top = int(members.max(initial=-1))
         self._mean = state["arm_mean"].astype(np.float64)
         self._count = state["arm_count"].astype(np.int64)
 

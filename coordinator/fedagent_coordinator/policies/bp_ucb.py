@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import ParameterError
 
 from . import slots
 from .base import (
@@ -32,6 +32,7 @@ from .literal_beliefs import propagate_literal
 from .neighbours import Graph, declared, k_nearest, within_radius
 from .selection import explained
 from .slots import Slot, candidates, check_set, take
+from .states import Shape, check_arrays
 
 _NAME = "bp-ucb"
 _FEATURES = ("x_km", "y_km")
@@ -46,6 +47,11 @@ _LAYOUT: dict[str, type[np.generic]] = {
     "diagnostics": np.float64,
 }
 _NOTES = ("bp_sweeps", "bp_residual", "bp_contraction")
+_SHAPES: dict[str, Shape] = {
+    **dict.fromkeys(("mean", "count", "last", "belief"), ("clients",)),
+    "places": ("clients", 2),
+    "diagnostics": (len(_NOTES),),
+}
 
 
 class BpUcbPolicy:
@@ -163,12 +169,7 @@ class BpUcbPolicy:
             StateError: The state is of another policy or another L.
         """
         arrays = checked_state(_NAME, state, _LAYOUT)
-        shape = arrays["mean"].shape
-        lengths = {arrays[key].shape for key in ("mean", "count", "last", "belief")}
-        if len(lengths) != 1 or len(shape) != 1 or arrays["places"].shape != (*shape, 2):
-            raise StateError(_NAME, "has columns of different lengths")
-        if arrays["diagnostics"].shape != (len(_NOTES),):
-            raise StateError(_NAME, "has diagnostics of another length")
+        check_arrays(_NAME, arrays, _SHAPES, unknown=("last", "places"), at_least_0=("belief",))
         self._slot.restore(_NAME, arrays)
         self._mean = arrays["mean"].astype(np.float64)
         self._count = arrays["count"].astype(np.int64)

@@ -13,10 +13,11 @@ up M or N M times as fast.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import ParameterError
 from fedagent_coordinator.solvers import Solver
 from fedagent_coordinator.solvers import create as create_solver
 
@@ -32,6 +33,7 @@ from .base import (
     checked_state,
 )
 from .selection import explained, spent_per_edge
+from .states import Shape, ascending, check_arrays, require
 
 _NAME = "cocs"
 _SCOPES = ("pair", "edge", "global")
@@ -43,6 +45,7 @@ _LAYOUT = {
     "successes": np.int64,
     "low": np.float64,
     "high": np.float64,
+    "made_for": np.int64,
 }
 
 
@@ -157,6 +160,7 @@ class CocsPolicy:
             "successes": self._cells.successes.copy(),
             "low": self._low.copy(),
             "high": self._high.copy(),
+            "made_for": self._made_for(),
         }
 
     def restore(self, state: State) -> None:
@@ -166,17 +170,26 @@ class CocsPolicy:
             StateError: The state is of another policy or other features.
         """
         arrays = checked_state(_NAME, state, _LAYOUT)
-        if {arrays[key].shape for key in ("low", "high")} != {self._low.shape}:
-            raise StateError(_NAME, f"has bounds for other than {len(self._low)} features")
-        if len({arrays[key].shape for key in ("keys", "counts", "successes")}) != 1:
-            raise StateError(_NAME, "has counters of different lengths")
-        self._cells = _Cells(
-            arrays["keys"].astype(np.int64),
-            arrays["counts"].astype(np.int64),
-            arrays["successes"].astype(np.int64),
-        )
-        self._low = arrays["low"].astype(np.float64)
-        self._high = arrays["high"].astype(np.float64)
+        made = np.array_equal(arrays["made_for"], self._made_for())
+        require(_NAME, made, "is of another scope, h, logs or features")
+        low, high = arrays["low"].astype(np.float64), arrays["high"].astype(np.float64)
+        shapes: dict[str, Shape] = dict.fromkeys(("keys", "counts", "successes"), ("cells",))
+        check_arrays(_NAME, arrays, shapes)
+        keys, counts, successes = (arrays[key].astype(np.int64) for key in shapes)
+        sane = ascending(keys) and bool((successes <= counts).all())
+        require(_NAME, sane, "has counters that are none")
+        bounds = low.shape == high.shape == self._low.shape
+        fresh = bounds and bool(np.isposinf(low).all() and np.isneginf(high).all())
+        known = bounds and bool((np.isfinite(low) & np.isfinite(high) & (low <= high)).all())
+        require(_NAME, fresh or known, "has bounds that are none")
+        self._cells = _Cells(keys, counts, successes)
+        self._low, self._high = low, high
+
+    def _made_for(self) -> IntArray:
+        """Return what the meaning of the counters depends on, int64[4]."""
+        features = crc32("\n".join(self._features).encode())
+        scope = _SCOPES.index(self._scope)
+        return np.array([scope, self._h, self._logs, features], dtype=np.int64)
 
     def _contexts(self, view: RoundView) -> FloatArray:
         """Return the raw contexts, float64[P, D]."""

@@ -13,9 +13,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.errors import StateError
-
 from .base import BoolArray, FloatArray, IntArray, State
+from .states import Shape, ascending, check_arrays, require
 from .subset_enumeration import ExactArray, Line
 
 LAYOUT: dict[str, type[np.generic]] = {
@@ -28,6 +27,14 @@ LAYOUT: dict[str, type[np.generic]] = {
 }
 """Arrays that a cold start adds to its policy's state."""
 
+_SHAPES: dict[str, Shape] = {
+    "group_members": ("members",),
+    "group_sizes": ("groups",),
+    "group_rewards": ("groups",),
+    "covered": ("clients",),
+    "retry": ("retried",),
+    "warm": (1,),
+}
 _NONE: IntArray = np.empty(0, dtype=np.int64)
 
 
@@ -92,7 +99,7 @@ class ColdStart:
             self.warm, self._retry = True, _NONE
             return False
         if math.isnan(reward) and not retried:
-            self._retry = clients
+            self._covered, self._retry = covered, clients
             return True
         if not math.isnan(reward):
             self._members.append(clients)
@@ -126,24 +133,28 @@ class ColdStart:
         Raises:
             StateError: They contradict each other.
         """
+        check_arrays(name, state, _SHAPES)
         sizes = state["group_sizes"].astype(np.int64)
         rewards = state["group_rewards"].astype(np.float64)
         members = state["group_members"].astype(np.int64)
-        if sizes.shape != rewards.shape or int(sizes.sum()) != len(members) or (sizes < 1).any():
-            raise StateError(name, "has groups that contradict their members")
-        if state["warm"].shape != (1,):
-            raise StateError(name, "does not say whether it is warm")
-        self._members = np.split(members, np.cumsum(sizes)[:-1]) if len(sizes) else []
-        self._rewards = rewards.tolist()
-        self._covered = state["covered"].astype(np.bool_)
-        self._retry = state["retry"].astype(np.int64)
+        covered, retry = state["covered"].astype(np.bool_), state["retry"].astype(np.int64)
+        whole = int(sizes.sum()) == len(members) and bool((sizes >= 1).all())
+        require(name, whole, "has groups that contradict their members")
+        groups = np.split(members, np.cumsum(sizes)[:-1]) if len(sizes) else []
+        known = max(members.max(initial=-1), retry.max(initial=-1)) < len(covered)
+        require(name, bool(known), "has groups of clients that it does not know")
+        sane = all(ascending(group) for group in (*groups, retry)) and bool(covered[members].all())
+        require(name, sane, "has a group that is none")
+        self._members, self._rewards = groups, rewards.tolist()
+        self._covered, self._retry = covered, retry
         self.warm = bool(state["warm"][0])
         self.version += 1
 
     def _known(self, total: int) -> BoolArray:
         """Return a copy of who was in a group, for `total` clients."""
         grown = np.zeros(total, dtype=np.bool_)
-        grown[: len(self._covered)] = self._covered
+        known = self._covered[:total]
+        grown[: len(known)] = known
         return grown
 
 

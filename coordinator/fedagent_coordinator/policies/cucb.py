@@ -10,10 +10,11 @@ import math
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import ParameterError
 
 from .base import Feedback, FloatArray, RoundView, Selection, State, checked_state
 from .selection import explained, fill
+from .states import Shape, check_arrays
 
 _NAME = "cucb"
 _MAX_POOL = 1_000_000
@@ -72,8 +73,9 @@ class CucbPolicy:
             StateError: The state is of another policy or another pool.
         """
         arrays = checked_state(_NAME, state, _LAYOUT)
-        if arrays["plays"].shape != self._plays.shape:
-            raise StateError(_NAME, f"has a pool of {len(arrays['plays'])} arms")
+        pool = len(self._plays)
+        shapes: dict[str, Shape] = {"plays": (pool,), "wins": (pool,), "best": (1,)}
+        check_arrays(_NAME, arrays, shapes, at_least_0=("wins", "best"))
         self._plays = arrays["plays"].astype(np.int64)
         self._wins = arrays["wins"].astype(np.float64)
         self._best = float(arrays["best"][0])

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import ParameterError
 
 from .base import BoolArray, Feedback, FloatArray, IndexArray, IntArray, RoundView
+from .states import Shape, check_arrays, require
 
 LAYOUT: Mapping[str, type[np.generic]] = {
     "inverse": np.float64,
@@ -178,13 +179,16 @@ class ExchangeTimes:
         """Continue from arrays that `base.checked_state` has passed.
 
         Raises:
-            StateError: The arrays are of different lengths.
+            StateError: The arrays are of different lengths, or damaged.
         """
-        clients = len(np.atleast_1d(arrays["warm"]))
-        shapes = {"inverse": (clients, _D, _D), "moment": (clients, _D), "warm": (clients,)}
-        for key, shape in shapes.items():
-            if arrays[key].shape != shape:
-                raise StateError(self._name, f"{key} has shape {arrays[key].shape}, not {shape}")
+        shapes: dict[str, Shape] = {
+            "inverse": ("clients", _D, _D),
+            "moment": ("clients", _D),
+            "warm": ("clients",),
+        }
+        check_arrays(self._name, arrays, shapes)
+        spread = np.einsum("kii->ki", arrays["inverse"].astype(np.float64))
+        require(self._name, bool((spread > 0).all()), "has an inverse that is none")
         self._model.inverse = arrays["inverse"].astype(np.float64)
         self._model.moment = arrays["moment"].astype(np.float64)
         self._warm = arrays["warm"].astype(np.bool_)

@@ -6,7 +6,7 @@ f2 the compute, both scaled to [0, 1] by running bounds (ALGORITHMS section 3, r
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import ParameterError
 from fedagent_coordinator.solvers import Solver
 from fedagent_coordinator.solvers import create as create_solver
 
@@ -15,6 +15,7 @@ from .base import Feedback, FloatArray, IntArray, RoundView, Selection, State, c
 from .exchange_time import LEAST_RIDGE
 from .linear_arms import LinearArms
 from .selection import explained
+from .states import Shape, check_arrays, require
 
 _NAME = "linucb"
 _LAYOUT = {
@@ -25,6 +26,13 @@ _LAYOUT = {
     "high": np.float64,
 }
 _SIZE = 5
+_SHAPES: dict[str, Shape] = {
+    "inverse": ("edges", _SIZE, _SIZE),
+    "moment": ("edges", _SIZE),
+    "theta": ("edges", _SIZE),
+    "low": (2,),
+    "high": (2,),
+}
 _LEAST = 1e-9
 _START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
 """Bounds of log10(bit/s) and compute before anything is seen (ALGORITHMS section 3)."""
@@ -89,18 +97,19 @@ class LinUcbPolicy:
         """Continue from `state` exactly.
 
         Raises:
-            StateError: The state is of another policy.
+            StateError: The state is of another policy, or damaged.
         """
         arrays = checked_state(_NAME, state, _LAYOUT)
         inverse, moment, theta = arrays["inverse"], arrays["moment"], arrays["theta"]
-        flat = (len(moment), _SIZE)
-        if inverse.shape != (*flat, _SIZE) or moment.shape != flat or theta.shape != flat:
-            raise StateError(_NAME, "has regressions of another size")
+        check_arrays(_NAME, arrays, _SHAPES)
+        spread = np.einsum("kii->ki", inverse.astype(np.float64))
+        require(_NAME, bool((spread > 0).all()), "has an inverse that is none")
+        low, high = arrays["low"].astype(np.float64), arrays["high"].astype(np.float64)
+        require(_NAME, bool((low < high).all()), "has bounds that are none")
         self._arms.set(
             inverse.astype(np.float64), moment.astype(np.float64), theta.astype(np.float64)
         )
-        self._low = arrays["low"].astype(np.float64)
-        self._high = arrays["high"].astype(np.float64)
+        self._low, self._high = low, high
 
     def _features(self, view: RoundView, rows: IntArray) -> FloatArray:
         """Return what the regressions see of some pairs, float64[R, 5]."""

@@ -12,9 +12,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import ParameterError
 
 from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView
+from .states import Shape, check_arrays
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -105,10 +106,10 @@ class FairnessQueues:
         """Continue from arrays that `base.checked_state` has passed.
 
         Raises:
-            StateError: The arrays are not columns of one length.
+            StateError: The arrays are not columns of one length, or hold no debts.
         """
-        if arrays["queue"].ndim != 1 or arrays["queue"].shape != arrays["idle"].shape:
-            raise StateError(self._name, "queue and idle are not columns of one length")
+        shapes: dict[str, Shape] = {"queue": ("clients",), "idle": ("clients",)}
+        check_arrays(self._name, arrays, shapes, at_least_0=("queue",))
         self._queue = arrays["queue"].astype(np.float64)
         self._idle = arrays["idle"].astype(np.int64)
 

@@ -124,6 +124,7 @@ class QuickInitUcbPolicy:
 
     def _exact(self, total: int) -> _Exact:
         """Return the scores of `total` clients, the arms' exact sums, and their ranking."""
+        self._arms.require_known(total)
         if self._cache is not None:
             version, exact = self._cache
             now = (self._cold.version, total, len(self._arms))

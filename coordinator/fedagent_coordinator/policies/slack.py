@@ -17,6 +17,8 @@ EVERY = slice(None)
 _SHRINK = 1.0
 """Weight of the common work against a client's own, in observations."""
 _FADE = 0.995
+_LEAST_RATE, _LEAST_PACE = 1.0, 1e-6
+"""Reports below are taken as this: a device that reports nonsense must not turn signs."""
 _FLOOR = 0.02
 """Share of the deadline below which nothing is left for the upload."""
 
@@ -75,10 +77,11 @@ class Slack:
             return
         rate = optional(view, "download_bps", rows)
         if rate is not None:
-            seen = float(np.median(feedback.dt_s[known] * rate))
+            seen = float(np.median(feedback.dt_s[known] * np.maximum(rate, _LEAST_RATE)))
             self._bits = 0.9 * self._bits + 0.1 * seen if self._bits else seen
         speed = optional(view, "compute", rows)
-        work = feedback.lc_s[known] * (1.0 if speed is None else speed)
+        pace = 1.0 if speed is None else np.maximum(speed, _LEAST_PACE)
+        work = feedback.lc_s[known] * pace
         clients = view.pair_client[rows]
         np.add.at(self._work, clients, np.where(np.isfinite(work), work, 0.0))
         np.add.at(self._count, clients, np.isfinite(work).astype(np.float64))
@@ -104,7 +107,7 @@ class Slack:
         rate = optional(view, "download_bps", rows)
         if rate is None:
             return 0.0
-        return self._bits_or(view) / np.maximum(rate, 1.0)
+        return self._bits_or(view) / np.maximum(rate, _LEAST_RATE)
 
     def _compute(self, view: RoundView, rows: Rows) -> FloatArray | float:
         total = float(self._count.sum())
@@ -117,7 +120,7 @@ class Slack:
         count = np.where(known, self._count[at], 0.0)
         mine = (np.where(known, self._work[at], 0.0) + _SHRINK * common) / (count + _SHRINK)
         speed = optional(view, "compute", rows)
-        return mine if speed is None else mine / np.maximum(speed, 1e-6)
+        return mine if speed is None else mine / np.maximum(speed, _LEAST_PACE)
 
     def _grow(self, clients: int) -> None:
         more = clients - len(self._work)

@@ -12,6 +12,7 @@ from fedagent_coordinator.errors import ParameterError, StateError
 
 from .base import MAX_COUNT, BoolArray, Feedback, FloatArray, IntArray, RoundView, State
 from .selection import fill
+from .states import ascending, check_arrays, require
 
 LAYOUT: dict[str, type[np.generic]] = {"slot": np.int64, "running": np.int64}
 """Arrays that a `Slot` adds to its policy's state."""
@@ -78,11 +79,11 @@ class Slot:
         Raises:
             StateError: They are of a policy with shorter slots, or no state at all.
         """
+        check_arrays(name, state, {"slot": (2,), "running": ("clients",)})
         clock, running = state["slot"], state["running"].astype(np.int64)
-        if clock.shape != (2,) or running.ndim != 1:
-            raise StateError(name, "has a slot of another shape")
+        require(name, ascending(running), "has a set that is not sorted")
         played, at = (int(value) for value in clock)
-        if not 0 <= at < self._rounds or played < 0 or (at == 0) != (len(running) == 0):
+        if not at < self._rounds or (at == 0) != (len(running) == 0):
             raise StateError(name, f"is in round {at} of slots of {self._rounds}")
         self.played, self._round, self.running = played, at, running
 

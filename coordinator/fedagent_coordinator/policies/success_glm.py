@@ -10,6 +10,7 @@ outcomes sharpen by Newton's method, and that fades towards the prior.
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from .base import BoolArray, FloatArray
 
@@ -75,6 +76,15 @@ def updated(prior: Prior, belief: Belief, x: FloatArray, success: BoolArray) -> 
         hessian = precision + (x * weight[:, None]).T @ x
         theta = theta + np.linalg.solve(hessian, x.T @ slope - precision @ (theta - centre))
     return Belief(np.asarray(theta, dtype=np.float64), hessian)
+
+
+def definite(precision: npt.NDArray[np.generic]) -> bool:
+    """Return whether a matrix, float64[D, D], is some Gaussian's precision."""
+    try:
+        np.linalg.cholesky(precision.astype(np.float64))
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def _derivatives(
