@@ -176,5 +176,28 @@ def test_the_table_of_cocs_has_the_numbers_of_its_figure() -> None:
     for name in known["-166"]:
         real = [known[noise][name]["successes"] for noise in ("-166", "-160")]
         assert all(abs(a - b) <= 0.5 for a, b in zip(told[name], real, strict=True)), name
+    assert {"oracle", "cucb", "random", "all"} <= set(told) == set(known["-166"])
     for noise in known:
         assert known[noise]["cocs-paper"]["explored_rounds"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        (
+            "oracle",
+            [("oracle", "-166"), ("oracle-p", "-166"), ("oracle", "-160"), ("oracle-p", "-160")],
+        ),
+        ("cucb", [("cucb", "-166"), ("random", "-166")]),
+        ("all", [("all", "-166"), ("random", "-166")]),
+        ("cocs", [("cocs", "-166"), ("cocs", "-160")]),
+    ],
+)
+def test_what_a_page_says_of_successes_is_in_the_figures(
+    page: str, wanted: list[tuple[str, str]]
+) -> None:
+    known = json.loads((PAGES / "img" / "figures.json").read_text(encoding="utf-8"))["cocs"]
+    told = text_of(page).rpartition("`cocs-decisions`")[2]
+    numbers = [int(number) for number in re.findall(r"\b[2-5]\d{3}\b", told)]
+    real = [known[noise][name]["successes"] for name, noise in wanted]
+    assert numbers == [pytest.approx(one, abs=0.5) for one in real]

@@ -69,6 +69,41 @@ def test_a_table_for_people_learns_digits() -> None:
     assert "±" in lines[1]
 
 
+def test_run_takes_the_policy_that_is_called_all() -> None:
+    done = fedagent("run", "cocs-decisions", "--policy", "all", *SHORT, "--json")
+    assert list(json.loads(done.stdout)["policies"]) == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.SVG", b"<?xml")]
+)
+def test_a_picture_is_what_its_name_says(tmp_path: Path, name: str, begins: bytes) -> None:
+    plot = tmp_path / name
+    arguments = ("run", "cocs-decisions", "--policy", "random", "--plot", str(plot))
+    done = fedagent(*arguments, *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert plot.read_bytes().startswith(begins)
+    assert "40 rounds, seed 0" in done.stdout
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_a_plot_that_fails_does_not_lose_the_figures(
+    tmp_path: Path, as_json: tuple[str, ...]
+) -> None:
+    plot = tmp_path / "a.svg"
+    plot.symlink_to(tmp_path / "none" / "a.svg")
+    arguments = ("run", "cocs-decisions", "--policy", "random", "--plot", str(plot))
+    done = fedagent(*arguments, *SHORT, *as_json)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stdout + done.stderr
+    if as_json:
+        record = json.loads(done.stdout.splitlines()[0])
+        assert "random" in record["policies"]
+        assert "plot" not in record
+    else:
+        assert done.stdout.startswith("policy ")
+
+
 def test_run_full_balances_and_repeats() -> None:
     arguments = ("run", "cocs-decisions", "--full", "--seed", "3", "--json")
     sets = ("--set", "clients=5", "--set", "edges=2", "--set", "rounds.count=6")
@@ -86,6 +121,14 @@ def test_run_full_balances_and_repeats() -> None:
         (("run", "cocs-decisions", "--policy", "nobody"), "adaptive", 2),
         (("run", "cocs-decisions", "--policy", "ucb"), "opinions", 2),
         (("run", "cocs-decisions", "--set", "training.dataset=nope"), "epochs", 2),
+        (("run", "bas-a9a", "--policy", "all"), "no single pair", 2),
+        (("run", "cocs-decisions", "--policy", ""), "names nobody", 2),
+        (("compare", "cocs-decisions", "--policies", " , "), "names nobody", 2),
+        (("compare", "cocs-decisions", "--plot", "no/such/x.svg"), "which is no folder", 2),
+        (("compare", "cocs-decisions", "--plot", "x.txt"), ".svg, .pdf, .png", 2),
+        (("compare", "cocs-decisions", "--plot", "x" * 300 + ".svg"), "too long", 2),
+        (("run", "cocs-decisions", "--full", "--plot", "x.svg"), "draws no curves", 2),
+        (("run", "rbcs-f-numeric", "--set", "churn.share=0.1"), "churn.share", 2),
         (("compare", "cocs-decisions", "--ray", "10.0.0.1:1"), "ray", 43),
     ],
 )

@@ -3,6 +3,7 @@
 import copy
 import math
 from concurrent.futures import Future
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,6 +95,27 @@ def test_without_names_those_of_the_recipe_run() -> None:
     assert list(compare(small('compare=["random"]'), seeds=1).histories) == ["random"]
     alone = compare(small("compare=[]", "policy=cheapest"), seeds=1)
     assert list(alone.histories) == ["cheapest"]
+
+
+@pytest.mark.parametrize("seeds", [0, -2])
+def test_no_seeds_is_said(seeds: int) -> None:
+    with pytest.raises(ValueError, match="ask for 1 or more"):
+        compare(small(), ["random"], seeds=seeds)
+    with pytest.raises(ValueError, match="begin at 0"):
+        compare(small(), ["random"], first_seed=-1)
+
+
+def test_a_text_is_one_policy_and_a_name_is_a_recipe(tmp_path: Path) -> None:
+    assert list(compare(small(), "random", seeds=1).histories) == ["random"]
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\n[rounds]\ncount = 2\n')
+    assert compare(path, "random", seeds=1).recipe.rounds.count == 2
+    with pytest.raises(RecipeError, match="cocs-decisions"):
+        compare("no-such", "random")
+
+
+def test_all_may_be_the_policy_of_that_name() -> None:
+    assert list(compare(small(), "all", seeds=1, expand=False).histories) == ["all"]
 
 
 def test_regret_is_against_the_same_seeds() -> None:

@@ -90,7 +90,7 @@ def test_a_file_is_read_like_a_name(tmp_path: Path) -> None:
         ("radio.noise_dbm_hz=nan", "radio.noise_dbm_hz", "finite"),
         ("radio.bandwidth_mhz=[1, inf]", "radio.bandwidth_mhz", "finite"),
         ("work.price=[2, 1]", "work.price", "low <= high"),
-        ("work.compute=[0, 1]", "work.compute", "low <= high"),
+        ("work.compute=[0, 1]", "work.compute", "docs/testbed.md"),
         ("links.visible=4", "links.visible", "`edges`"),
         ("training.dataset=digits", "training.epochs", "one of the two"),
         ("world=open", "edges", "one edge"),
@@ -120,6 +120,85 @@ def test_the_exchange_world_is_checked(change: str, key: str) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe("rbcs-f-numeric", [change])
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change", "worlds"),
+    [
+        *(
+            ("rbcs-f-numeric", change, worlds)
+            for change, worlds in (
+                ("rounds.deadline_s=3", "radio and traces and open"),
+                ("rounds.max_wait_s=3", "radio and traces"),
+                ("rounds.min_updates=2", "radio and traces"),
+                ("churn.share=0.1", "radio and traces"),
+                ("liars.factor=3", "radio and traces"),
+                ("change.after=0.1", "radio"),
+                ("radio.noise_dbm_hz=-160", "radio"),
+                ("work.work=3", "radio and traces"),
+                ("links.visible=1", "radio and traces"),
+                ("success=0.5", "open"),
+                ("traces.round_s=3", "traces"),
+            )
+        ),
+        ("gda-mnist", "rounds.max_wait_s=3", "radio and traces"),
+        ("gda-mnist", "exchange.cold_s=3", "exchange"),
+        ("cocs-decisions", "success=0.5", "open"),
+        ("cocs-decisions", "streaming.budget=3", "bas"),
+        ("bas-a9a", "budget.per_edge=3", "radio and traces and exchange and open"),
+        ("bas-a9a", "rounds.deadline_s=3", "radio and traces and open"),
+    ],
+)
+def test_a_key_that_the_world_does_not_use_is_refused(
+    recipe: str, change: str, worlds: str
+) -> None:
+    with pytest.raises(RecipeError, match="is not used by world") as caught:
+        load_recipe(recipe, [change])
+    assert caught.value.key == change.partition("=")[0]
+    assert caught.value.mend == f"leave it out, it is for {worlds}"
+
+
+def test_another_world_leaves_out_what_the_recipe_says_for_its_own_only() -> None:
+    moved = ["world=exchange", "edges=1", "clients=12"]
+    made = load_recipe("cocs-decisions", moved)
+    assert made.radio == load_recipe("rbcs-f-numeric").radio
+    assert made.rounds.max_wait_s == 6.0
+    with pytest.raises(RecipeError, match=r"radio\.noise_dbm_hz: is not used by world exchange"):
+        load_recipe("cocs-decisions", [*moved, "radio.noise_dbm_hz=-160"])
+
+
+def test_a_file_with_a_key_of_another_world_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\nworld = "open"\nedges = 1\n[radio]\nnoise_dbm_hz = -160\n')
+    with pytest.raises(RecipeError, match=r"radio\.noise_dbm_hz"):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change", "key", "says"),
+    [
+        ("cocs-decisions", "policies.nope.x=1", "policies.nope", "there are"),
+        ("cocs-decisions", "policies.cosc.h=1", "policies.cosc", "did you mean cocs?"),
+        ("bas-a9a", "policies.cocs.h=1", "policies.cocs", "is no policy of world bas"),
+        ("cocs-decisions", "policies.cocs=3", "policies.cocs", "must be a table (got 3)"),
+        ("cocs-decisions", "policies=3", "policies", "must be a table (got 3)"),
+        ("cocs-decisions", "budget.per_edge=1e11", "budget.per_edge", "1e+9"),
+        ("cocs-decisions", "radio.noise_dbm_hz=1e30", "radio.noise_dbm_hz", "-80"),
+        ("cocs-decisions", "radio.power_dbm=1e308", "radio.power_dbm", "60"),
+        ("cocs-decisions", "radio.path_loss_slope_db=-1e5", "radio.path_loss_slope_db", ">= 0"),
+    ],
+)
+def test_what_is_refused_names_the_key(recipe: str, change: str, key: str, says: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(recipe, [change])
+    assert caught.value.key == key
+    assert says in str(caught.value).replace("1000000000.0", "1e+9")
+
+
+def test_nothing_after_the_sign_is_the_empty_text() -> None:
+    assert load_recipe("cocs-mnist", ["training.dataset="]).training.dataset == ""
+    with pytest.raises(RecipeError, match=r"clients"):
+        load_recipe("cocs-mnist", ["clients="])
 
 
 def test_a_recipe_that_is_not_there_names_those_that_are() -> None:

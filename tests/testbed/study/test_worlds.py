@@ -12,7 +12,7 @@ from fedagent_coordinator.policies import RoundView
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_task.errors import DatasetError
 from fedagent_testbed.study import TestbedRecipe as Study
-from fedagent_testbed.study import load_recipe, make_world
+from fedagent_testbed.study import load_recipe, make_world, play
 
 RADIO = ("clients=12", "edges=3", "rounds.count=20")
 OPEN = ("world=open", "edges=1", "clients=10", "success=0.6")
@@ -197,3 +197,54 @@ def test_traces_that_are_not_there_are_said_with_the_mend(data: Path, links: str
     with pytest.raises(DatasetError, match=links) as caught:
         make_world(recipe((*TRACES, f"traces.links={links}")), 1)
     assert "docs/testbed.md" in caught.value.mend
+
+
+@pytest.mark.parametrize("name", ["speeds.csv.gz", "ndt.json.gz", "rtt.npz", "README"])
+def test_a_file_that_is_no_recording_of_links_is_said_to_be_none(data: Path, name: str) -> None:
+    (data / name).write_bytes(gzip.compress(b"1,2,3"))
+    with pytest.raises(DatasetError, match="is no recording of links") as caught:
+        make_world(recipe((*TRACES, f"traces.links={name}")), 1)
+    assert ".tar.gz" in caught.value.mend
+    assert "mahimahi" in caught.value.mend
+
+
+def test_a_damaged_archive_is_still_said_to_be_damaged(data: Path) -> None:
+    (data / "rates.tar.gz").write_bytes(gzip.compress(b"x" * 5000)[:-9])
+    with pytest.raises(DatasetError, match="damaged") as caught:
+        make_world(recipe((*TRACES, "traces.links=rates.tar.gz")), 1)
+    assert "fetch" in caught.value.mend
+
+
+@pytest.mark.parametrize("links", ["plain", "plain/fast.down"])
+def test_mahimahi_links_may_be_plain_files_and_one_may_do(data: Path, links: str) -> None:
+    (data / "plain").mkdir()
+    for name in ("slow", "fast"):
+        packed = (data / "links" / f"{name}.gz").read_bytes()
+        (data / "plain" / f"{name}.down").write_bytes(gzip.decompress(packed))
+    (data / "plain" / "README").write_text("no link")
+    seen = columns(make_world(recipe((*TRACES, f"traces.links={links}")), 1).view(1))
+    same = columns(make_world(recipe(TRACES), 1).view(1))
+    assert (seen == same) == (links == "plain")
+
+
+EXTREMES = {
+    "radio.power_dbm": (-30, 60),
+    "radio.noise_dbm_hz": (-200, -80),
+    "radio.path_loss_db": (0, 250),
+    "radio.path_loss_slope_db": (0, 100),
+    "radio.bandwidth_mhz": ([0.001, 0.001], [1e4, 1e4]),
+    "radio.distance_km": ([0.001, 0.001], [1e3, 1e3]),
+    "work.compute": ([0.001, 0.001], [1e4, 1e4]),
+    "work.price": ([0.001, 0.001], [1e4, 1e4]),
+}
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "cocs", "linucb", "oracle-p", "rbcs-f"])
+@pytest.mark.parametrize("end", [0, 1])
+def test_the_ends_of_every_range_are_played_without_a_warning(policy: str, end: int) -> None:
+    changes = [f"{key}={ends[end]}" for key, ends in EXTREMES.items()]
+    swapped = [f"{key}={ends[1 - end]}" for key, ends in EXTREMES.items()]
+    mixed = [a if k % 2 else b for k, (a, b) in enumerate(zip(changes, swapped, strict=True))]
+    for sets in (changes, mixed, changes[1:4], [*changes[:1], *swapped[1:6]]):
+        history = play(recipe((*RADIO, *sets)), policy, 1)
+        assert np.isfinite(history.seconds).all()

@@ -31,7 +31,9 @@ Sets = Annotated[
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(help="Write the curves as SVG: utility, regret, accuracy, selections."),
+    typer.Option(
+        help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections."
+    ),
 ]
 Jobs = Annotated[
     int | None, typer.Option(min=1, max=512, help="Processes.", show_default="one per core")
@@ -87,14 +89,23 @@ def run(
     as_json: options.AsJson = False,
 ) -> None:
     """Run one policy on one seed, and the oracles beside it where there are any."""
+    if policy is not None and not policy.strip():
+        raise UsageError("--policy names nobody", "leave it out for the recipe's")
+    _check_plot(plot)
     made = _recipe(recipe, sets)
     name = policy or made.policy
     if full:
+        if plot is not None:
+            raise UsageError("--full draws no curves", "leave out --plot or --full")
         from .full import show_full  # noqa: PLC0415 - heavy imports
 
         show_full(made, name, seed, as_json=as_json)
         return
-    result = _compared(made, [name], seeds=1, first_seed=seed, jobs=1, ray=None, quiet=as_json)
+    if made.world == "bas" and name == "all":
+        raise UsageError("`all` is no single pair", "take `testbed compare`, or name a pair")
+    result = _compared(
+        made, [name], seeds=1, first_seed=seed, jobs=1, ray=None, quiet=as_json, expand=False
+    )
     _show(result, plot, as_json=as_json)
 
 
@@ -122,8 +133,11 @@ def compare(
     `all` takes every policy that this world can feed, and says which it cannot. In studies
     of streams a policy is ITERATIONS+PLACEMENT, e.g. primal-dual+budgeted-ucb.
     """
-    made = _recipe(recipe, sets)
     names = [name.strip() for name in (policies or "").split(",") if name.strip()]
+    if policies is not None and not names:
+        raise UsageError("--policies names nobody", "leave it out for the recipe's")
+    _check_plot(plot)
+    made = _recipe(recipe, sets)
     result = _compared(
         made, names, seeds=seeds, first_seed=first_seed, jobs=jobs, ray=ray, quiet=as_json
     )
@@ -160,6 +174,7 @@ def _compared(
     jobs: int | None,
     ray: str | None,
     quiet: bool,
+    expand: bool = True,
 ) -> "Comparison | StreamComparison":
     """Run the studies; whatever the user can mend is one line."""
     from psutil import cpu_count  # noqa: PLC0415 - heavy imports belong to the command
@@ -192,6 +207,7 @@ def _compared(
                 jobs=workers,
                 pool=pool,
                 done=done,
+                expand=expand,
             )
     except DatasetError as error:
         raise MissingError(str(error)) from error
@@ -230,29 +246,44 @@ def _pool(address: str | None) -> "Iterator[RayPool | None]":
         yield pool
 
 
+def _check_plot(plot: Path | None) -> None:
+    """Refuse a picture that could not be written, before the runs."""
+    if plot is not None:
+        from .plots import check_plot  # noqa: PLC0415 - heavy imports
+
+        check_plot(plot)
+
+
 def _show(result: "Comparison | StreamComparison", plot: Path | None, *, as_json: bool) -> None:
-    """Print the table or the record, and write the picture."""
+    """Print the table or the record, and write the picture; the table also without it."""
     from fedagent_testbed.streaming.compare import StreamComparison  # noqa: PLC0415 - heavy imports
 
-    record = result.record()
-    if plot is not None:
-        from .plots import write_plots  # noqa: PLC0415 - optional package
-        from .streams import write_stream_plots  # noqa: PLC0415
-
-        if isinstance(result, StreamComparison):
-            write_stream_plots(result, plot)
-        else:
-            write_plots(result, plot)
-        record["plot"] = str(plot.expanduser().resolve())
-    if as_json:
-        emit(record)
-        return
-    from .streams import write_stream_table  # noqa: PLC0415 - heavy imports
+    from .streams import write_stream_table  # noqa: PLC0415
     from .table import write_table  # noqa: PLC0415
 
-    if isinstance(result, StreamComparison):
-        write_stream_table(result)
-    else:
-        write_table(result)
-    if plot is not None:
+    try:
+        if plot is not None:
+            _draw(result, plot)
+    finally:
+        drawn = plot is not None and sys.exception() is None
+        if as_json:
+            where = {"plot": str(plot.expanduser().resolve())} if plot and drawn else {}
+            emit(result.record() | where)
+        elif isinstance(result, StreamComparison):
+            write_stream_table(result)
+        else:
+            write_table(result)
+    if plot is not None and not as_json:
         say(f"{plot}: written")
+
+
+def _draw(result: "Comparison | StreamComparison", plot: Path) -> None:
+    from fedagent_testbed.streaming.compare import StreamComparison  # noqa: PLC0415 - heavy imports
+
+    from .plots import write_plots  # noqa: PLC0415 - optional package
+    from .streams import write_stream_plots  # noqa: PLC0415
+
+    if isinstance(result, StreamComparison):
+        write_stream_plots(result, plot)
+    else:
+        write_plots(result, plot)

@@ -1,4 +1,4 @@
-"""The curves of a comparison as one SVG file, by matplotlib (extra `report`)."""
+"""The curves of a comparison as one picture, by matplotlib (extra `report`)."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,6 +26,33 @@ _STYLE = {
     "legend.frameon": False,
 }
 _COLOURS = 20
+_WITHOUT_DATE: dict[str, dict[str, str | None]] = {
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+    ".png": {},
+}
+"""Kinds of pictures, and what keeps the time of day out of them."""
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a picture that could not be written, before anything is computed for it.
+
+    Raises:
+        MissingError: matplotlib is not installed.
+        UsageError: It is of another kind, or its folder is not there.
+    """
+    if find_spec("matplotlib") is None:
+        raise MissingError("plots need matplotlib", "pip install 'fedagent[report]'")
+    if path.suffix.lower() not in _WITHOUT_DATE:
+        raise UsageError(f"--plot {path} is none of {', '.join(_WITHOUT_DATE)}", "name it .svg")
+    whole = path.expanduser().absolute()
+    try:
+        problem = "" if whole.parent.is_dir() else f"is in {whole.parent}, which is no folder"
+        problem = "is a folder" if whole.is_dir() else problem
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+    if problem:
+        raise UsageError(f"--plot {path} {problem}", "name a file in a folder that exists")
 
 
 def write_plots(result: Comparison, path: Path) -> None:
@@ -49,8 +76,7 @@ def draw_panels(draws: "Sequence[Callable[[Axes], None]]", title: str, path: Pat
         MissingError: matplotlib is not installed.
         UsageError: The file cannot be written.
     """
-    if find_spec("matplotlib") is None:
-        raise MissingError("plots need matplotlib", "pip install 'fedagent[report]'")
+    check_plot(path)
     from matplotlib import rc_context  # noqa: PLC0415 - optional package, half a second
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -67,7 +93,9 @@ def draw_panels(draws: "Sequence[Callable[[Axes], None]]", title: str, path: Pat
         figure.legend(handles, labels, loc="outside right upper")
         figure.suptitle(title)
         try:
-            figure.savefig(path.expanduser(), format="svg", metadata={"Date": None})
+            kind = path.suffix.lower()
+            metadata = _WITHOUT_DATE[kind]
+            figure.savefig(path.expanduser(), format=kind[1:], metadata=metadata)
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 

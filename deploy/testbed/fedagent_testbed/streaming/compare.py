@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedagent_task.errors import RecipeError
-from fedagent_testbed.study.compare import Done, Figure, PoolOf, figure, run_jobs
+from fedagent_testbed.study.compare import Done, Figure, PoolOf, figure, run_jobs, seed_numbers
 from fedagent_testbed.study.spec import TestbedRecipe
 
 from .control import ALL, ALONE, Variant, make_iterations, make_placement
@@ -182,7 +182,7 @@ def compare_streams(
         make_iterations(recipe, variant.iterations)
         if variant.placement != ALONE:
             make_placement(recipe, variant.placement, 0)
-    numbers = tuple(range(first_seed, first_seed + seeds))
+    numbers = seed_numbers(seeds, first_seed)
     runs = run_jobs(play_stream, recipe, wanted, numbers, jobs, pool, done)
     return StreamComparison(recipe, numbers, runs)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedagent_task.errors import RecipeError
 from .history import History, jain
 from .play import play, unmet, unusable
 from .shown import caption, html_of
-from .spec import TestbedRecipe
+from .spec import TestbedRecipe, load_recipe
 from .workers import workers as worker_pool
 
 if TYPE_CHECKING:
@@ -206,35 +207,41 @@ def quantile(freedom: int) -> float:
 
 
 def compare(
-    recipe: TestbedRecipe,
-    names: Iterable[str] = (),
+    recipe: TestbedRecipe | str | Path,
+    names: str | Iterable[str] = (),
     *,
     seeds: int = 5,
     first_seed: int = 0,
     jobs: int = 1,
     pool: Pool | None = None,
     done: Done = lambda _name, _seed, _total: None,
+    expand: bool = True,
 ) -> Comparison:
     """Run policies on the same seeds, and the oracles beside them for the regret.
 
     Args:
-        recipe: The study.
-        names: Policies; ``all`` stands for every one there is, and those that cannot run
+        recipe: The study, or what `load_recipe` finds it by.
+        names: A policy or several; ``all`` stands for every one there is, and those that cannot run
             are skipped with the reason. Without any, those the recipe names.
         seeds: How many.
         first_seed: The first of them.
         jobs: Processes.
         pool: Runs the jobs instead, e.g. on a cluster.
         done: Told of every run that is over.
+        expand: Whether ``all`` stands for every policy, or for the one of that name.
 
     Raises:
         PolicyError: A name or a parameter is wrong, or a policy fails.
         RecipeError: A policy that was named cannot run on this recipe.
+        ValueError: There are no seeds, or negative ones.
         DatasetError: The recipe's data are not there.
         WorkerLostError: A process was killed.
     """
-    wanted = list(dict.fromkeys(names)) or list(recipe.compare) or [recipe.policy]
-    everything = "all" in wanted and "all" not in recipe.policies and len(wanted) == 1
+    recipe = recipe if isinstance(recipe, TestbedRecipe) else load_recipe(recipe)
+    numbers = seed_numbers(seeds, first_seed)
+    wanted = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    wanted = wanted or list(recipe.compare) or [recipe.policy]
+    everything = expand and wanted == ["all"]
     if everything:
         wanted = list(policies.names())
     skipped = {}
@@ -245,7 +252,6 @@ def compare(
             skipped[name] = why
             wanted.remove(name)
     oracles = [name for name in ORACLES if not unmet(recipe, name)]
-    numbers = tuple(range(first_seed, first_seed + seeds))
     everybody = list(dict.fromkeys([*wanted, *oracles]))
     runs = run_jobs(play, recipe, everybody, numbers, jobs, pool, done)
     return Comparison(
@@ -255,6 +261,19 @@ def compare(
         reference={name: runs[name] for name in oracles},
         skipped=skipped,
     )
+
+
+def seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
+    """Return this many seeds from the first on.
+
+    Raises:
+        ValueError: There are none, or negative ones.
+    """
+    if seeds < 1:
+        raise ValueError(f"seeds is {seeds}; ask for 1 or more")
+    if first_seed < 0:
+        raise ValueError(f"first_seed is {first_seed}; begin at 0 or later")
+    return tuple(range(first_seed, first_seed + seeds))
 
 
 def run_jobs(

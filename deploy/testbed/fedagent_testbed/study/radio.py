@@ -16,6 +16,8 @@ from .spec import TestbedRecipe
 from .world import Times, outcome
 
 FEATURES = ("bandwidth_hz", "compute", "distance_km", "download_bps")
+_LEAST_RATE = 1e-30
+"""Bits per second of a link that is none; a float32 that can be divided by."""
 _HOPELESS = 400.0
 """Bits per second and hertz that no link has; 2 to its power is still a number."""
 
@@ -44,8 +46,8 @@ class RadioWorld:
         band = rng.uniform(*recipe.radio.bandwidth_mhz, n)[place] * 1e6
         distance = rng.uniform(*recipe.radio.distance_km, len(place))
         snr = self._snr(round_, band, distance, rng)
-        down = band * np.log2(1.0 + snr * rng.exponential(size=len(place)))
-        up = band * np.log2(1.0 + snr * rng.exponential(size=len(place)))
+        down = _rate(band, snr * rng.exponential(size=len(place)))
+        up = _rate(band, snr * rng.exponential(size=len(place)))
         true_compute = np.where(people.liar, compute / recipe.liars.factor, compute)
         times = self.times = Times(
             dt_s=work.download_mbit * 1e6 / down,
@@ -93,7 +95,7 @@ class RadioWorld:
         bits = self._recipe.work.upload_mbit * 1e6
         wanted = bits / np.maximum(left, 1e-12) / band
         needed = np.expm1(np.minimum(wanted, _HOPELESS) * math.log(2.0)) / snr
-        usual = bits / (band * np.log2(1.0 + snr * math.log(2.0)))
+        usual = bits / _rate(band, snr * math.log(2.0))
         return Truth(
             arrives=times.tau_s <= deadline,
             chance=np.where(left > 0, np.exp(-needed), 0.0),
@@ -122,3 +124,8 @@ class RadioWorld:
             model_bytes=round(self._recipe.work.download_mbit * 1e6 / 8),
             truth=truth,
         )
+
+
+def _rate(band: FloatArray, snr: FloatArray) -> FloatArray:
+    """Return the Shannon rate of every pair, float64[P] bit/s."""
+    return np.maximum(band * np.log2(1.0 + snr), _LEAST_RATE)

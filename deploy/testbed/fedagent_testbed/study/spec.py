@@ -18,10 +18,16 @@ from fedagent_task.explain import explain
 from fedagent_task.recipe import MICRO, override, read_table
 from fedagent_testbed.streaming.spec import RANGES, Streaming
 
+from .usage import check_policies, used
+
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
 Count = Annotated[int, Meta(ge=1, le=10_000_000)]
-Range = tuple[float, float]
+NoiseDensity = Annotated[float, Meta(ge=-200, le=-80)]
+Megahertz = Annotated[float, Meta(ge=1e-3, le=1e4)]
+Kilometres = Annotated[float, Meta(ge=1e-3, le=1e3)]
+PerCompute = Annotated[float, Meta(ge=1e-3, le=1e4)]
+Snr = Annotated[float, Meta(ge=1e-6, le=1e12)]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,13 +47,13 @@ class Radio(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         distance_km: Range, drawn per pair and round.
     """
 
-    power_dbm: float = 23.0
-    noise_dbm_hz: float = -166.0
-    path_loss_db: float = 128.1
-    path_loss_slope_db: float = 37.6
+    power_dbm: Annotated[float, Meta(ge=-30, le=60)] = 23.0
+    noise_dbm_hz: NoiseDensity = -166.0
+    path_loss_db: Annotated[float, Meta(ge=0, le=250)] = 128.1
+    path_loss_slope_db: Annotated[float, Meta(ge=0, le=100)] = 37.6
     shadowing_db: Annotated[float, Meta(ge=0, le=30)] = 0.0
-    bandwidth_mhz: Range = (0.3, 1.0)
-    distance_km: Range = (0.01, 2.0)
+    bandwidth_mhz: tuple[Megahertz, Megahertz] = (0.3, 1.0)
+    distance_km: tuple[Kilometres, Kilometres] = (0.01, 2.0)
 
 
 class Work(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,16 +69,16 @@ class Work(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     download_mbit: Positive = 0.18
     upload_mbit: Positive = 0.18
     work: Positive = 2.41
-    compute: Range = (2.0, 4.0)
-    price: Range = (0.5, 2.0)
+    compute: tuple[PerCompute, PerCompute] = (2.0, 4.0)
+    price: tuple[PerCompute, PerCompute] = (0.5, 2.0)
 
 
 class Exchange(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The linear exchange time of ALGORITHMS section 4: classes of clients at one edge."""
 
     work_s: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (1.0, 2.0, 3.0, 4.0)
-    cold_s: Annotated[float, Meta(ge=0)] = 1.0
-    snr: tuple[Positive, ...] = (1000.0, 100.0, 10.0, 1.0)
+    cold_s: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
+    snr: tuple[Snr, ...] = (1000.0, 100.0, 10.0, 1.0)
     model_mbit: Positive = 20.0
     availability: Share = 0.8
 
@@ -100,7 +106,7 @@ class Links(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Budget(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Credits that each edge may spend in a round."""
 
-    per_edge: Positive = 3.5
+    per_edge: Annotated[float, Meta(ge=1e-6, le=1e9)] = 3.5
 
 
 class Rounds(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,7 +145,7 @@ class Change(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A radio that changes for good after a share of the rounds; null for none."""
 
     after: Share = 0.5
-    noise_dbm_hz: float | None = None
+    noise_dbm_hz: NoiseDensity | None = None
 
 
 class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -226,18 +232,31 @@ class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
     """Read a recipe by the name of one of ours, or from a file, with overrides.
 
+    Overrides like ``key.path=value``; nothing after the sign is the empty text. One that
+    changes the world leaves out what the recipe says for its own only.
+
     Raises:
-        RecipeError: There is none, or a key is unknown, missing or out of range.
+        RecipeError: There is none, or a key is unknown, missing, out of range, or not used
+            by the recipe's world.
     """
     table = read_table(_text(recipe))
-    for assignment in sets:
-        table = override(table, assignment)
-    try:
-        made = msgspec.convert(_plain(table, ""), TestbedRecipe)
-    except msgspec.ValidationError as error:
-        raise _explained(error, table) from error
+    own_world, changes = str(table.get("world", "radio")), list(sets)
+    for assignment in changes:
+        key, equals, value = assignment.partition("=")
+        table = override(table, assignment if value.strip() or not equals else f'{key}=""')
+    check_policies(table)
+    world = _converted(table).world
+    keys = [assignment.partition("=")[0].replace(" ", "") for assignment in changes]
+    made = _converted(used(table, world, own_world, keys))
     _cross_check(made)
     return made
+
+
+def _converted(table: Mapping[str, object]) -> TestbedRecipe:
+    try:
+        return msgspec.convert(_plain(table, ""), TestbedRecipe)
+    except msgspec.ValidationError as error:
+        raise _explained(error, table) from error
 
 
 def recipe_names() -> tuple[str, ...]:

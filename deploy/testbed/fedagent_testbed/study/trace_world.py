@@ -7,6 +7,8 @@ happens is the trace of now. A trace has no chance in it, so `Truth.chance` is 0
 
 import functools
 import os
+import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,9 @@ from .spec import TestbedRecipe
 from .world import Times, outcome
 
 FEATURES = ("compute", "download_bps", "rtt_s", "upload_bps")
+_LINKS = "name a .tar.gz of rates, or a folder of mahimahi files (.up, .down, .gz)"
+_ARCHIVES = (".tar", ".tar.gz", ".tgz")
+_OTHERS = (".csv", ".json", ".npz", *_ARCHIVES)
 
 
 class TraceWorld:
@@ -116,6 +121,22 @@ class TraceWorld:
         return np.maximum(out, 1e-6)
 
 
+def _is_link(path: Path) -> bool:
+    """Whether a file is named like one of mahimahi: *.up, *.down, or *.gz of no other kind."""
+    name = path.name.lower()
+    plain = name.removesuffix(".gz")
+    packed = plain != name and not name.endswith(_OTHERS) and not plain.endswith(_OTHERS)
+    return path.is_file() and (packed or plain.endswith((".up", ".down")))
+
+
+def _is_archive(path: Path) -> bool:
+    """Whether a file is a tar, or was one before it was damaged."""
+    try:
+        return path.name.lower().endswith(_ARCHIVES) or tarfile.is_tarfile(path)
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
 def _path(name: str) -> Path:
     folder = os.environ.get(DATA_VARIABLE, "")
     if not folder:
@@ -128,12 +149,16 @@ def _path(name: str) -> Path:
 
 @functools.lru_cache(maxsize=2)
 def _rate_traces(path: Path) -> tuple[RateTrace, ...]:
-    """Read an archive of rates, or a folder of mahimahi links."""
+    """Read an archive of rates, a folder of mahimahi links, or one such link."""
     try:
         if path.is_dir():
-            traces = tuple(read_mahimahi(file) for file in sorted(path.glob("*.gz")))
+            traces = tuple(read_mahimahi(file) for file in sorted(path.iterdir()) if _is_link(file))
+        elif _is_link(path):
+            traces = (read_mahimahi(path),)
+        elif _is_archive(path):
+            traces = read_rate_archive(path)
         else:
-            traces = tuple(read_rate_archive(path))
+            raise DatasetError(path.name, "is no recording of links", _LINKS)
     except TraceError as error:
         raise DatasetError(path.name, str(error), "fetch the file again") from error
     if not traces:
