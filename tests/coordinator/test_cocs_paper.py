@@ -220,5 +220,5 @@ def test_a_state_of_other_features_is_refused() -> None:
     with pytest.raises(StateError, match="features"):
         CocsPaperPolicy(features=["x", "y"]).restore(state)
     wrong = {**state, "counts": np.zeros(3, dtype=np.int64)}
-    with pytest.raises(StateError, match="lengths"):
+    with pytest.raises(StateError, match="shape"):
         CocsPaperPolicy(features=["x"]).restore(wrong)

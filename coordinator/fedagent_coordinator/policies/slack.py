@@ -62,7 +62,9 @@ class Slack:
         return left, np.log(noise)
 
     def hopeless(self, left: FloatArray, deadline_s: float) -> BoolArray:
-        """Return bool[R]: pairs with no time left for their upload."""
+        """Return bool[R]: pairs with no time left for their upload; none without a deadline."""
+        if not math.isfinite(deadline_s):
+            return np.zeros(len(left), dtype=np.bool_)
         return left <= _FLOOR * deadline_s
 
     def learn(self, feedback: Feedback) -> None:

@@ -80,6 +80,19 @@ def test_the_inner_choice_stands_until_a_queue_exceeds_it_by_v() -> None:
     assert replaced == [float(c == [1]) for c in chosen]
 
 
+@pytest.mark.parametrize(("v", "waits"), [(0.0, 1), (1.0, 5), (3.0, 13)])
+def test_v_is_how_many_rounds_of_debt_a_choice_is_worth(v: float, waits: int) -> None:
+    fair = FairPolicy(policy=FastestPolicy(clients_per_round=1), beta=0.25, V=v)
+    view = column_view(clients=2)
+    fair.learn(ended(view, [0], tau_s=[1.0]))
+    fair.learn(ended(view, [1], tau_s=[50.0]))
+    served: list[list[int]] = []
+    while not served or served[-1] == [0]:
+        served.append(fair.select(view, round_rng(0, len(served), Purpose.SELECT)).pairs.tolist())
+        fair.learn(ended(view, served[-1], tau_s=[[1.0, 50.0][p] for p in served[-1]]))
+    assert len(served) - 1 == waits
+
+
 def test_the_size_of_a_round_is_the_inner_policys_or_what_is_owed() -> None:
     view: RoundView = column_view(clients=10)
     for size, beta, expected in ((3, 0.1, 3), (1, 0.5, 5)):

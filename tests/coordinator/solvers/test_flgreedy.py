@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import ParameterError, UnknownNameError
 from fedagent_coordinator.solvers import Assignment
-from fedagent_coordinator.solvers.flgreedy import FlgreedySolver
+from fedagent_coordinator.solvers.flgreedy import FlgreedySolver, _items
 from fedagent_coordinator.solvers.utility import UTILITIES, SqrtPerEdgeUtility, named_utility
 
 from .instances import assignments, brute_force_of, is_feasible, near_misses, paper_instance
@@ -54,6 +54,23 @@ def test_a_dense_trifle_does_not_keep_the_valuable_pair_out() -> None:
         budget=np.array([100], dtype=np.int64),
     )
     assert FlgreedySolver().solve(problem).pairs.tolist() == [1]
+
+
+def test_the_first_pair_that_overflows_ends_a_guess_and_is_a_candidate_alone() -> None:
+    """As the proof wants it: the third pair would still fit, and is not taken."""
+    problem = Assignment(
+        value=np.array([10.0, 9.0, 1.0]),
+        cost=np.array([6, 6, 1], dtype=np.int64),
+        client=np.arange(3, dtype=np.int32),
+        edge=np.zeros(3, dtype=np.int32),
+        budget=np.array([10], dtype=np.int64),
+    )
+    solver, items = FlgreedySolver(epsilon=1.0), _items(problem)
+    alone = items.value.copy()
+    candidates = solver._candidates(problem, items, alone, 0.0)
+    assert [c.tolist() for c in candidates] == [[0], [1]]
+    thick = solver._candidates(problem, items, alone, 16.0)
+    assert [c.tolist() for c in thick] == [[0]]
 
 
 def test_sqrt_per_edge_spreads_where_linear_does_not() -> None:

@@ -1,0 +1,67 @@
+"""`linucb`: its regressions and bounds, one edge at a time."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.errors import ParameterError
+from fedagent_coordinator.policies.linucb import LinUcbPolicy
+
+from .worlds import column_view, ended
+
+RATES: dict[str, Any] = {
+    "download_bps": [1e5, 1e5, 1e6, 1e6, 1e7, 1e7],
+    "compute": [2.0, 2.0, 3.0, 3.0, 4.0, 4.0],
+}
+VIEW = column_view(edges_seen=2, **RATES)
+
+
+def features(rate: float, compute: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    one, two = (math.log10(rate) - 4.5) / 2.5, (compute - 2.0) / 2.0
+    return np.array([1.0, one, two, one * one, one * two])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 2.0])
+def test_scores_are_the_upper_bounds_of_the_edges_own_ridge(alpha: float) -> None:
+    policy = LinUcbPolicy(alpha=alpha, ridge=0.5)
+    h, moment = np.stack([0.5 * np.eye(5)] * 2), np.zeros((2, 5))
+    rounds = [([0, 3, 4], [True, False, True]), ([1, 2], [False, True]), ([5], [True])]
+    for pairs, x in rounds:
+        policy.learn(ended(VIEW, pairs, x=x))
+        for pair, success in zip(pairs, x, strict=True):
+            row = features(RATES["download_bps"][pair], RATES["compute"][pair])
+            h[pair % 2] += np.outer(row, row)
+            moment[pair % 2] += row * success
+    scores = policy.select(VIEW, np.random.default_rng(0)).scores
+    for pair in range(6):
+        row = features(RATES["download_bps"][pair], RATES["compute"][pair])
+        inverse = np.linalg.inv(h[pair % 2])
+        upper = row @ inverse @ moment[pair % 2] + alpha * math.sqrt(row @ inverse @ row)
+        assert scores[pair] == pytest.approx(upper, abs=1e-9)
+
+
+def test_bounds_follow_all_pairs_that_were_seen() -> None:
+    policy = LinUcbPolicy()
+    wide = column_view(download_bps=[1e6, 1e2, 1e9], compute=[3.0, 9.0, 0.5])
+    policy.learn(ended(wide, [0]))
+    state = policy.state()
+    assert state["low"] == pytest.approx([2.0, 0.5], rel=1e-6)
+    assert state["high"] == pytest.approx([9.0, 9.0], rel=1e-6)
+
+
+def test_it_learns_which_edge_is_good() -> None:
+    policy = LinUcbPolicy()
+    for _ in range(30):
+        policy.learn(ended(VIEW, [0, 3, 4], x=[True, False, True]))
+        policy.learn(ended(VIEW, [1, 2, 5], x=[False, True, False]))
+    chosen = policy.select(VIEW, np.random.default_rng(0)).pairs
+    assert sorted(chosen.tolist()) == [0, 2, 4]
+
+
+@pytest.mark.parametrize(("parameter", "value"), [("alpha", -0.1), ("ridge", 0.0)])
+def test_parameters_out_of_range_are_named(parameter: str, value: float) -> None:
+    with pytest.raises(ParameterError) as caught:
+        LinUcbPolicy(**{parameter: value})  # type: ignore[arg-type]
+    assert caught.value.parameter == parameter
