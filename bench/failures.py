@@ -5,7 +5,7 @@ here that are not recipes of the testbed are the smallest that show the effect.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_coordinator.policies.beliefs import propagate, wire
 from fedagent_coordinator.policies.literal_beliefs import propagate_literal
 from fedagent_coordinator.policies.neighbours import k_nearest
-from fedagent_testbed.study import compare, load_recipe, play
+from fedagent_testbed.study import compare, load_recipe, make_policy, make_world, play
 from fedagent_testbed.study.history import History
 
 SEEDS = 5
@@ -28,6 +28,7 @@ CLIENTS, SIZE, SLOTS = 20, 5, 500
 EDGES, RENTED_ROUNDS = 10, 1000
 MICRO = 1_000_000
 WEIGHTS = (1, 2, 5, 10, 20, 50, 100)
+QUEUED = (1, 5, 20, 50)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,6 +171,25 @@ def fairness(
     runs = [play(recipe, name, seed) for seed in range(seeds)]
     seconds = [float(run.seconds.mean()) for run in runs]
     return float(np.mean(seconds)), float(np.mean([run.rates().min() for run in runs]))
+
+
+def queues(weight: float, *, seed: int = 0, rounds: int = 500) -> tuple[FloatArray, FloatArray]:
+    """Run RBCS-F on `rbcs-f-numeric` with this V.
+
+    Returns:
+        The mean queue before each round, float64[T], and every client's share of rounds,
+        float64[N], ten clients of each class, the fastest class first.
+    """
+    recipe = load_recipe("rbcs-f-numeric", [f"policies.rbcs-f.V={float(weight)}"])
+    policy, world = make_policy(recipe, "rbcs-f"), make_world(recipe, seed)
+    mean, plays = np.zeros(rounds), np.zeros(recipe.clients)
+    for t in range(1, rounds + 1):
+        view = world.view(t)
+        selection = policy.select(view, round_rng(seed, t, Purpose.SELECT))
+        mean[t - 1] = selection.notes["queue_mean"]
+        plays[view.pair_client[selection.pairs]] += 1
+        policy.learn(replace(world.play(view, selection.pairs), view=replace(view, truth=None)))
+    return mean, plays / rounds
 
 
 def quick_inits(seeds: Sequence[int], count: int = SLOTS) -> Iterator[tuple[str, list[Slots]]]:

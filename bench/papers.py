@@ -73,9 +73,26 @@ def gda_mnist(seeds: int = 2, slots: int = 200, names: Sequence[str] = ()) -> It
     }
 
 
+def cocs_settings(seeds: int = 5) -> Iterator[Row]:
+    """Successes in 1000 rounds for the paper's budgets and deadlines (COCS, Fig. 4)."""
+    names = ("adaptive", "linucb", "cocs", "random")
+    for key, values in (("budget.per_edge", (3.5, 5, 10)), ("rounds.deadline_s", (2, 4, 8))):
+        for value in values:
+            sets = [f"{key}={value}"]
+            if key == "rounds.deadline_s":
+                sets.append("rounds.max_wait_s=16")
+            result = compare(load_recipe("cocs-decisions", sets), names, seeds=seeds, jobs=2)
+            wins = {
+                name: figure([float(run.wins.sum()) for run in runs]).record()
+                for name, runs in {**result.histories, **result.reference}.items()
+            }
+            yield {"bench": "cocs-settings", key: value, "seeds": seeds, "successes": wins}
+
+
 def rbcs_fashion(seeds: int = 2) -> Iterator[Row]:
-    """Accuracy against rounds and time for RBCS-F and its baselines, Dirichlet 1 and 10."""
-    for gamma in (1.0, 10.0):
+    """Accuracy against rounds and time for RBCS-F and its baselines; Dirichlet 1, 10, infinity."""
+    for gamma in ("1.0", "10.0", "inf"):
+        dealt = "training.partition=iid" if gamma == "inf" else f"training.gamma={gamma}"
         curves: dict[str, object] = {}
         for name, sets in (
             ("rbcs-f V=1", ("policies.rbcs-f.V=1.0",)),
@@ -85,7 +102,7 @@ def rbcs_fashion(seeds: int = 2) -> Iterator[Row]:
             ("fedcs", ()),
             ("fastest", ()),
         ):
-            recipe = load_recipe("rbcs-f-fashion", (f"training.gamma={gamma}", *sets))
+            recipe = load_recipe("rbcs-f-fashion", (dealt, *sets))
             policy = name.split()[0]
             result = compare(recipe, [policy], seeds=seeds, jobs=2)
             curves[name] = _curve(result, policy)
@@ -154,6 +171,7 @@ def _curve(result: Comparison, name: str) -> dict[str, object]:
 
 ROWS: dict[str, Callable[[int], Iterator[Row]]] = {
     "cocs-mnist": cocs_mnist,
+    "cocs-settings": cocs_settings,
     "gda-mnist": gda_mnist,
     "gda-digits": gda_digits,
     "rbcs-f-fashion": rbcs_fashion,
@@ -163,6 +181,7 @@ ROWS: dict[str, Callable[[int], Iterator[Row]]] = {
 def rows() -> Iterator[Row]:
     """Yield every figure."""
     yield from cocs_mnist()
+    yield from cocs_settings()
     yield from gda_mnist()
     yield from gda_digits()
     yield from rbcs_fashion()

@@ -4,7 +4,7 @@ Needs matplotlib (extra `report`). The same seeds give the same bytes; the whole
 about four minutes on two cores. The numbers go to `figures.json` beside the pictures.
 
 python -m bench.plots                   # all
-python -m bench.plots --only rbcs-f     # one of bp-ucb, cocs, quick-init, placement, rbcs-f
+python -m bench.plots --only rbcs-f     # or bp-ucb, cocs, quick-init, placement, rbcs-f-queues
 """
 
 import argparse
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedagent_coordinator.policies.base import FloatArray
 from fedagent_testbed.study import History
 
 from . import failures
@@ -200,6 +201,30 @@ def beliefs(runs: Sequence[Saturation]) -> tuple["Figure", Numbers]:
     }
 
 
+def rbcs_queues(
+    runs: dict[int, tuple[FloatArray, FloatArray]], beta: float
+) -> tuple["Figure", Numbers]:
+    """Mean queue over the rounds, and how often each client took part, for several V."""
+    figure, (left, right) = _figure(2)
+    numbers: Numbers = {}
+    for (v, (queue, share)), colour in zip(runs.items(), (GREY, BLUE, ORANGE, RED), strict=False):
+        at = np.append(np.arange(0, len(queue) - 1, EVERY), len(queue) - 1)
+        left.plot(at + 1, queue[at], color=colour, label=f"V = {v}")
+        right.plot(np.arange(1, len(share) + 1), share, ".", color=colour, label=f"V = {v}")
+        by_class = share.reshape(4, -1).mean(axis=1).round(3)
+        numbers[f"V={v}"] = {
+            "queue_last": round(float(queue[-1]), 2),
+            "share_by_class": by_class.tolist(),
+        }
+    right.axhline(beta, color=GREY, linestyle=":")
+    left.set_xlabel("round")
+    left.set_ylabel("mean queue, rounds owed")
+    left.legend(loc="upper left")
+    right.set_xlabel("client; each ten are a class, the fastest first")
+    right.set_ylabel("share of the rounds")
+    return figure, numbers
+
+
 def write(name: str, draw: Callable[[], tuple["Figure", Numbers]], folder: Path) -> None:
     """Draw and save a picture, and its numbers in `figures.json`."""
     from matplotlib import rc_context
@@ -255,12 +280,18 @@ def _rbcs(folder: Path) -> None:
     write("rbcs-f", lambda: rbcs(curve, others, 0.15), folder)
 
 
+def _rbcs_queues(folder: Path) -> None:
+    runs = {v: failures.queues(v) for v in failures.QUEUED}
+    write("rbcs-f-queues", lambda: rbcs_queues(runs, 0.15), folder)
+
+
 PLOTS: dict[str, Callable[[Path], None]] = {
     "bp-ucb": _bp_ucb,
     "cocs": _cocs,
     "quick-init": _quick_init,
     "placement": _placement,
     "rbcs-f": _rbcs,
+    "rbcs-f-queues": _rbcs_queues,
 }
 
 

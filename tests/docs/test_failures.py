@@ -57,6 +57,17 @@ def test_a_larger_v_is_faster_and_less_fair() -> None:
     assert unfair < 0.5 * fair
 
 
+def test_a_larger_v_owes_more_before_it_serves_the_slow() -> None:
+    settled, even = failures.queues(1, rounds=120)
+    growing, uneven = failures.queues(50, rounds=120)
+    assert settled[0] == growing[0] == 0
+    assert settled[-60:].max() < 1
+    assert growing[-1] > 5
+    assert (np.diff(growing) > 0).mean() > 0.9
+    assert even[:10].mean() - even[-10:].mean() < 0.2 < uneven[:10].mean() - uneven[-10:].mean()
+    assert even.sum() == pytest.approx(8)
+
+
 def test_pictures_and_numbers_are_the_same_every_time(tmp_path: Path) -> None:
     written = []
     for folder in (tmp_path / "one", tmp_path / "two"):
@@ -66,7 +77,12 @@ def test_pictures_and_numbers_are_the_same_every_time(tmp_path: Path) -> None:
         runs = {-166: failures.exploration(-166, seeds=1, rounds=30)}
         plots.write("cocs", lambda runs=runs: plots.cocs(runs), folder)  # type: ignore[misc]
         curve = {1: (10.0, 0.15), 100: (5.0, 0.0)}
+        owed = {v: failures.queues(v, rounds=30) for v in (1, 50)}
+        plots.write("rbcs-f-queues", lambda owed=owed: plots.rbcs_queues(owed, 0.15), folder)  # type: ignore[misc]
         plots.write("rbcs-f", lambda curve=curve: plots.rbcs(curve, {}, 0.15), folder)  # type: ignore[misc]
         written.append({path.name: path.read_bytes() for path in folder.iterdir()})
-    assert set(written[0]) == {"quick-init.svg", "cocs.svg", "rbcs-f.svg", "figures.json"}
+    assert set(written[0]) == {
+        *("quick-init.svg", "cocs.svg", "rbcs-f.svg", "rbcs-f-queues.svg"),
+        "figures.json",
+    }
     assert written[0] == written[1]
