@@ -61,6 +61,7 @@ _LAYOUT = {
     "centre": np.float64,
     "played": np.int64,
     "slack_bits": np.float64,
+    "slack_wait": np.float64,
     "slack_work": np.float64,
     "slack_count": np.float64,
     "wins": np.float64,
@@ -73,6 +74,7 @@ _SHAPES: dict[str, Shape] = {
     "centre": (1 + len(_LOGS),),
     "played": ("clients",),
     "slack_bits": (1,),
+    "slack_wait": (1,),
     "slack_work": ("clients",),
     "slack_count": ("clients",),
     "wins": ("deeds",),
@@ -80,7 +82,7 @@ _SHAPES: dict[str, Shape] = {
     **{f"theta_{i}": (5,) for i in range(3)},
     **{f"precision_{i}": (5, 5) for i in range(3)},
 }
-_COUNTS = ("slack_bits", "slack_work", "slack_count", "wins", "forecast")
+_COUNTS = ("slack_bits", "slack_wait", "slack_work", "slack_count", "wins", "forecast")
 
 
 class AdaptivePolicy:

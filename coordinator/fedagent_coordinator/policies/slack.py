@@ -1,9 +1,9 @@
 """What a round asks of a pair's uplink: the physics that every deadline has.
 
-``tau = bits / download + work / compute + bits / upload``. Bits and work are learnt from
-the durations of updates that arrived, the work client by client, so that a client that
-overstates its compute is soon known by its deeds. What is left of the deadline says which
-upload rate is needed.
+``tau = bits / download + work / compute + wait + bits / upload``. Bits, work and the wait
+for arrivals between the steps of a round are learnt from the durations of updates that
+arrived, the work client by client, so that a client that overstates its compute is soon
+known by its deeds. What is left of the deadline says which upload rate is needed.
 """
 
 import math
@@ -32,6 +32,7 @@ class Slack:
 
     def __init__(self) -> None:
         self._bits = 0.0
+        self._wait = 0.0
         self._work = np.zeros(0)
         self._count = np.zeros(0)
 
@@ -51,7 +52,7 @@ class Slack:
         left = np.full(len(view.pair_client), view.deadline_s)[rows]
         if not math.isfinite(view.deadline_s):
             return left, np.zeros(len(left))
-        left = left - self._download(view, rows) - self._compute(view, rows)
+        left = left - self._wait - self._download(view, rows) - self._compute(view, rows)
         room = np.maximum(left, _FLOOR * view.deadline_s)
         rate = self._bits_or(view) / room
         band = optional(view, "bandwidth_hz", rows)
@@ -83,15 +84,31 @@ class Slack:
             self._bits = 0.9 * self._bits + 0.1 * seen if self._bits else seen
         speed = optional(view, "compute", rows)
         pace = 1.0 if speed is None else np.maximum(speed, _LEAST_PACE)
-        work = feedback.lc_s[known] * pace
+        work = self._computing(feedback, known) * pace
         clients = view.pair_client[rows]
         np.add.at(self._work, clients, np.where(np.isfinite(work), work, 0.0))
         np.add.at(self._count, clients, np.isfinite(work).astype(np.float64))
+
+    def _computing(self, feedback: Feedback, known: BoolArray) -> FloatArray:
+        """Return seconds of computation, and learn how long a round waits beside it.
+
+        Waits for arrivals do not grow when a device has less compute. Who does not say what
+        was computation has computed all the time.
+        """
+        local = feedback.lc_s[known]
+        told = None if feedback.train_s is None else feedback.train_s[known]
+        if told is None or not (np.isfinite(told) & (told > 0)).any():
+            return local
+        computing = np.where(np.isfinite(told) & (told > 0), np.minimum(told, local), local)
+        wait = float(np.median(local - computing))
+        self._wait = 0.9 * self._wait + 0.1 * wait if self._wait else wait
+        return computing
 
     def state(self) -> State:
         """Return what was learnt."""
         return {
             "slack_bits": np.array([self._bits]),
+            "slack_wait": np.array([self._wait]),
             "slack_work": self._work.copy(),
             "slack_count": self._count.copy(),
         }
@@ -99,6 +116,7 @@ class Slack:
     def restore(self, arrays: State) -> None:
         """Continue from what `state` returned."""
         self._bits = float(arrays["slack_bits"][0])
+        self._wait = float(arrays["slack_wait"][0])
         self._work = np.array(arrays["slack_work"], dtype=np.float64)
         self._count = np.array(arrays["slack_count"], dtype=np.float64)
 

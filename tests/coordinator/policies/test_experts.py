@@ -39,6 +39,25 @@ def test_a_client_that_overstates_its_compute_has_less_time_left() -> None:
     assert left[2] == pytest.approx(10 - 0.5 - 5 / 4, abs=0.1)
 
 
+def test_waits_for_arrivals_do_not_grow_with_less_compute() -> None:
+    slack, view = Slack(), column_view(deadline_s=1.5, **CLOCK)
+    # Half a second of arrival steps, two hundredths of computation at 2 cores.
+    heard = replace(
+        ended(view, [0, 1]),
+        dt_s=np.full(2, 0.01),
+        lc_s=np.full(2, 0.52),
+        train_s=np.full(2, 0.02),
+    )
+    for _ in range(30):
+        slack.learn(heard)
+    busy = column_view(deadline_s=1.5, **{**CLOCK, "compute": [0.2, 0.2, 0.2]})
+    left = slack.required(busy)[0]
+    assert left == pytest.approx([0.79, 0.79, 0.795], abs=0.01)
+    again = Slack()
+    again.restore(slack.state())
+    assert again.required(busy)[0].tolist() == left.tolist()
+
+
 def test_a_pair_without_time_for_its_upload_is_hopeless() -> None:
     slack = Slack()
     assert slack.hopeless(np.array([0.19, 0.21, -3.0]), 10.0).tolist() == [True, False, True]
