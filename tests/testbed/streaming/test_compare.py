@@ -61,6 +61,10 @@ def test_other_worlds_and_names_are_refused() -> None:
         compare_streams(load_recipe("cocs-decisions"), NAMES)
     with pytest.raises(RecipeError, match="ITERATIONS"):
         compare_streams(small(), ["adaptive"])
+    with pytest.raises(RecipeError, match="'adaptive' is no ITERATIONS"):
+        compare_streams(small(), "adaptive")
+    with pytest.raises(ValueError, match="ask for 1 or more"):
+        compare_streams(small(), NAMES, seeds=0)
 
 
 def test_pandas_has_a_row_per_round() -> None:

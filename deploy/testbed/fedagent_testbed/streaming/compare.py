@@ -147,7 +147,7 @@ class StreamComparison:
 
 def compare_streams(
     recipe: TestbedRecipe,
-    names: Iterable[str] = (),
+    names: str | Iterable[str] = (),
     *,
     seeds: int = 5,
     first_seed: int = 0,
@@ -159,8 +159,8 @@ def compare_streams(
 
     Args:
         recipe: A study of the world ``bas``.
-        names: ``ITERATIONS+PLACEMENT``; ``all`` for ours and the twelve baselines of the
-            paper. Without any, those the recipe names.
+        names: ``ITERATIONS+PLACEMENT``, one or several; ``all`` for ours and the twelve baselines
+            of the paper. Without any, those the recipe names.
         seeds: How many.
         first_seed: The first of them.
         jobs: Processes.
@@ -170,11 +170,13 @@ def compare_streams(
     Raises:
         PolicyError: A parameter is wrong, or a control fails.
         RecipeError: A name is none, or the recipe is of another world.
+        ValueError: There are no seeds, or negative ones.
         DatasetError: The recipe's data are not there.
     """
     if recipe.world != "bas":
         raise RecipeError("world", f"is {recipe.world}", "a study of streams has world = 'bas'")
-    wanted = list(dict.fromkeys(names)) or list(recipe.compare) or [recipe.policy]
+    wanted = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    wanted = wanted or list(recipe.compare) or [recipe.policy]
     if wanted == ["all"]:
         wanted = list(ALL)
     for name in wanted:
