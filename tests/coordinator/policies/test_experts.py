@@ -116,15 +116,18 @@ def test_one_round_moves_to_the_most_likely_theta(logit: bool) -> None:
 
 def test_evidence_fades_towards_the_prior() -> None:
     x, wins = np.array([[1.0, 0.0]]), np.array([True])
-    keeps = {}
+    keeps, precisions = {}, {}
     for keep in (1.0, 0.5):
         model = prior(logit=True, keep=keep)
         belief = start(model)
         for _ in range(40):
             belief = updated(model, belief, x, wins)
         keeps[keep] = float(chance(model, belief.theta, x)[0])
+        precisions[keep] = float(belief.precision[0, 0])
     first = float(chance(prior(logit=True), start(prior(logit=True)).theta, x)[0])
     assert keeps[1.0] > keeps[0.5] > first
+    # A logit says a quarter at most each time, and half of it is gone a round later.
+    assert precisions[1.0] > 1.5 >= precisions[0.5] > 1.0
     model = prior(logit=True)
     assert updated(model, start(model), x[:0], wins[:0]).theta.tolist() == [0.2, -0.4]
 
