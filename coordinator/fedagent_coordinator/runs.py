@@ -196,4 +196,5 @@ def minds_of(recipe: Recipe) -> Minds:
         policies.create(recipe.policy.name, **recipe.policy.params),
         iterations.create(spec.name, spec.params, default=rounds.iterations),
         None if where.name == COORDINATOR else placed,
+        recipe.learner.steps,
     )

@@ -38,16 +38,18 @@ class Minds:
         policy: Who trains where.
         control: How many local iterations.
         placement: Which edge is rented; None in a run that is not placed.
+        steps: |M_t|, arrival steps of a round in the task.
     """
 
     policy: SelectionPolicy
     control: IterationControl = field(default_factory=LearnerControl)
     placement: PlacementPolicy | None = None
+    steps: int = 1
 
     def learn(self, feedback: Feedback, controls: Controls) -> None:
         """Take in a settled round."""
         self.policy.learn(feedback)
-        self.control.learn(feedback, horizon=controls.horizon)
+        self.control.learn(feedback, horizon=controls.horizon, steps=self.steps)
         if self.placement is not None:
             self.placement.learn(charged(controls.placement, feedback), feedback.psi)
 

@@ -28,8 +28,14 @@ class IterationControl(Protocol):
     def choose(self, rng: np.random.Generator) -> int:
         """Return the number for the next round; 0 leaves it to the learner."""
 
-    def learn(self, feedback: Feedback, *, horizon: float) -> None:
-        """Take in a settled round; `horizon` is how many rounds the run may have in all."""
+    def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:
+        """Take in a settled round.
+
+        Args:
+            feedback: What it showed; devices that a load limit stopped did fewer steps.
+            horizon: How many rounds the run may have in all.
+            steps: |M_t|, arrival steps of a round in the task.
+        """
 
     def notes(self) -> Mapping[str, float]:
         """Return what it goes by, named, for the books."""
@@ -70,7 +76,7 @@ class LearnerControl:
         """Return the same number every round."""
         return self._iterations
 
-    def learn(self, feedback: Feedback, *, horizon: float) -> None:
+    def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:
         """Learn nothing."""
 
     def notes(self) -> Mapping[str, float]:

@@ -94,14 +94,14 @@ class PrimalDualControl:
         """Return the real number rounded up or down at random, right on average."""
         return rounded(self._rho, rng)
 
-    def learn(self, feedback: Feedback, *, horizon: float) -> None:
+    def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:
         """Move the multipliers by what the round showed, then the iterations.
 
         A device that did not answer keeps the seconds it showed last; a round in which
         nobody answered moves nothing.
         """
         self._rounds += 1
-        seen = revealed(feedback, default_limit_s=self._limit_s)
+        seen = revealed(feedback, steps=steps, default_limit_s=self._limit_s)
         size = max(len(self._h), int(seen.client.max(initial=-1)) + 1)
         self._h = grown(self._h, size, math.nan)
         self._load = grown(self._load, size, 0.0)
@@ -111,7 +111,7 @@ class PrimalDualControl:
         if not answered.any():
             return
         client, limit_s = seen.client[known], seen.limit_s[known]
-        density = 2 * seen.arrivals[answered] / seen.steps[answered]
+        density = 2 * seen.arrivals[answered] / steps
         omega = float(np.mean(self._u * np.maximum(1.0, density**self._alpha) * self._h_max))
         self._move(client, self._h[client], limit_s, omega, horizon)
 

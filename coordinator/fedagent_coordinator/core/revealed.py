@@ -19,32 +19,30 @@ class Revealed:
 
     Attributes:
         client: int64[S], run-wide index.
-        h_s: float64[S], h_i of ALGORITHMS section 7: seconds per iteration times arrival
-            steps; NaN where no valid update came, or it said nothing.
+        h_s: float64[S], h_i of ALGORITHMS section 7: seconds per iteration times the arrival
+            steps of the task, also where a load limit stopped the device before the last
+            one; NaN where no valid update came, or it said nothing.
         limit_s: float64[S], pi: the smaller of the run's limit and the device's own;
             infinite for none.
         arrivals: float64[S], samples that came in.
-        steps: float64[S], arrival steps, at least 1.
     """
 
     client: IntArray
     h_s: FloatArray
     limit_s: FloatArray
     arrivals: FloatArray
-    steps: FloatArray
 
 
-def revealed(feedback: Feedback, *, default_limit_s: float) -> Revealed:
+def revealed(feedback: Feedback, *, steps: int, default_limit_s: float) -> Revealed:
     """Return what a round showed.
 
     Args:
         feedback: The settled round.
+        steps: |M_t|, arrival steps of a round in the task.
         default_limit_s: The run's load limit; 0 for none.
     """
     f, view = feedback, feedback.view
     rows = len(f.pairs)
-    said = np.ones(rows, dtype=np.int64) if f.steps is None else f.steps
-    steps = np.maximum(said, 1).astype(np.float64)
     h_s = f.seconds_per_iteration * steps
     h_s = np.where(~f.void & np.isfinite(h_s) & (h_s > 0), h_s, np.nan)
     limit_s = np.full(rows, default_limit_s if default_limit_s > 0 else math.inf)
@@ -58,7 +56,6 @@ def revealed(feedback: Feedback, *, default_limit_s: float) -> Revealed:
         h_s=h_s,
         limit_s=limit_s,
         arrivals=f.arrivals.astype(np.float64),
-        steps=steps,
     )
 
 

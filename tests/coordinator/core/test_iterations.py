@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import iterations
+from fedagent_coordinator.core.controls import Controls
 from fedagent_coordinator.core.primal_dual import PrimalDualControl, minimiser, rounded
 from fedagent_coordinator.errors import ParameterError, StateError, UnknownNameError
 from fedagent_coordinator.policies.base import Feedback, Purpose, RoundView, round_rng
+from fedagent_coordinator.runs import minds_of
+from fedagent_task.recipe import parse_recipe
 
 positive = st.floats(1e-6, 1e3)
 
@@ -163,7 +166,7 @@ def test_multipliers_and_iterations_stay_in_range(
     control = PrimalDualControl(least=2, most=17, load_limit_s=limit, normalise=normalise)
     for t, (seconds, arrivals, steps, second) in enumerate(rounds, start=1):
         given_ = feedback([seconds, 0.01], steps=steps, arrivals=arrivals, answered=[True, second])
-        control.learn(given_, horizon=50)
+        control.learn(given_, horizon=50, steps=steps)
         notes = control.notes()
         assert notes["lambda_load"] >= 0
         assert notes["lambda_quality"] >= 0
@@ -214,8 +217,28 @@ def test_a_silent_device_keeps_what_it_showed_last() -> None:
 
 def test_arrival_steps_multiply_the_seconds() -> None:
     control = PrimalDualControl()
-    control.learn(feedback([0.1], steps=50), horizon=9)
+    control.learn(feedback([0.1], steps=50), horizon=9, steps=50)
     assert control.state()["h"] == pytest.approx([5.0])
+
+
+def test_a_device_stopped_by_its_limit_counts_all_steps_of_the_task() -> None:
+    whole, cut = (PrimalDualControl(load_limit_s=0.2, start=20) for _ in range(2))
+    for _ in range(80):
+        done = min(10, int(0.2 / (0.01 * cut.rho)))  # the limit is spent, the rest is left out
+        assert done < 10 or cut.rho <= 2
+        whole.learn(feedback([0.01], steps=10, arrivals=80), horizon=80, steps=10)
+        cut.learn(feedback([0.01], steps=done, arrivals=80), horizon=80, steps=10)
+    assert cut.state()["h"] == pytest.approx([0.1])
+    assert cut.rho == whole.rho
+    assert cut.rho < 5
+
+
+def test_the_control_of_a_run_is_told_the_steps_of_its_task() -> None:
+    text = 'name = "t"\n[model]\nkind = "softmax"\nfeatures = 4\nclasses = 2\n'
+    told = ("learner.steps=7", "iterations.name=primal-dual")
+    minds = minds_of(parse_recipe(text, told))
+    minds.learn(feedback([0.1], steps=2), Controls(horizon=9.0))
+    assert minds.state()["iterations/h"] == pytest.approx([0.7])
 
 
 # ------------------------------------------------------------------- keep, and refuse

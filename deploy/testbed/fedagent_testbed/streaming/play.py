@@ -138,7 +138,9 @@ class _Study:
         began = time.perf_counter()
         if self._placement is not None and edge is not None:
             self._placement.learn(decision.placed, float(self._cost_s[row, edge]))
-        self._iterations.learn(feedback_of(t, trained, seconds), horizon=self._horizon(t))
+        self._iterations.learn(
+            feedback_of(t, trained, seconds), horizon=self._horizon(t), steps=settings.steps
+        )
         learnt = time.perf_counter() - began
         transfer = 0.0 if edge is None else float(self._transfer_s[row, edge])
         whole = 0.0 if edge is None else float(self._cost_s[row, edge])
