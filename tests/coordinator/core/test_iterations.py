@@ -234,7 +234,19 @@ def test_a_device_stopped_by_its_limit_counts_all_steps_of_the_task() -> None:
 
 
 def test_the_control_of_a_run_is_told_the_steps_of_its_task() -> None:
-    text = 'name = "t"\n[model]\nkind = "softmax"\nfeatures = 4\nclasses = 2\n'
+    text = """
+        name = "t"
+        [model]
+        kind = "softmax"
+        features = 4
+        classes = 2
+        [learner]
+        name = "none"
+        [policy]
+        name = "all"
+        [rounds]
+        count = 3
+    """
     told = ("learner.steps=7", "iterations.name=primal-dual")
     minds = minds_of(parse_recipe(text, told))
     minds.learn(feedback([0.1], steps=2), Controls(horizon=9.0))
