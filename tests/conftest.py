@@ -1,7 +1,12 @@
 """Options of the whole suite."""
 
+import os
+
 import pytest
 from hypothesis import settings
+
+# No test leaves a compiler behind; the one that wants it says so.
+os.environ["FEDAGENT_WARM"] = "off"
 
 # Tests measure no time: the first example of some compiles a kernel.
 settings.register_profile("fedagent", deadline=None)

@@ -20,6 +20,7 @@ from .arrival_steps import LoadMeter, parts
 from .evaluation import Scorer
 from .learners import NO_TRAINING, Learner, instead_of
 from .learners import create as create_learner
+from .learners.warm import ready_or_start
 from .streams.base import Samples, Stream, StreamSchema
 from .streams.open import create as create_stream
 from .streams.spec import StreamError, parse_stream
@@ -277,7 +278,10 @@ def _prepare(request: Open) -> _Work:
         offset=request.offset,
         labels=task.data.labels,
     )
-    learner = create_learner(model, task.learner, np.random.default_rng(seeds))
+    # A round has no time for a compiler: what is not compiled yet is done in numpy.
+    fast = task.learner.name == "strsaga" and ready_or_start()
+    rng = np.random.default_rng(seeds)
+    learner = create_learner(model, task.learner, rng, compile_loops=fast)
     return _Work(task, model, learner, stream, Scorer(task, model), request.slow_s)
 
 

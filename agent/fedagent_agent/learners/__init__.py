@@ -57,8 +57,16 @@ def instead_of(model: ModelSpec, spec: LearnerSpec) -> str | None:
     return _CONVEX_ONLY.get(spec.name) if model.is_network else None
 
 
-def create(model: Model, spec: LearnerSpec, rng: np.random.Generator) -> Learner:
+def create(
+    model: Model, spec: LearnerSpec, rng: np.random.Generator, *, compile_loops: bool = True
+) -> Learner:
     """Return the learner that a task names, or what `instead_of` says.
+
+    Args:
+        model: What is learnt.
+        spec: Name and parameters.
+        rng: Source of the learner's random numbers.
+        compile_loops: Whether strSAGA may use numba, and wait seconds if it has to compile.
 
     Raises:
         TaskFormatError: This software knows no such learner, it cannot learn the model, or
@@ -71,6 +79,8 @@ def create(model: Model, spec: LearnerSpec, rng: np.random.Generator) -> Learner
         raise TaskFormatError("learner.name", f"{name!r} is not known here, only {known}")
     if name == "strsaga" and spec.rate * model.spec.l2 >= 1:
         raise TaskFormatError("learner.rate", "times model.l2 must be < 1 for strsaga")
+    if name == "strsaga":
+        return StrSaga(model, spec, rng, compile_loops=compile_loops)
     return learner(_backed(model, spec), spec, rng)
 
 

@@ -67,7 +67,8 @@ class StrSaga:
         model: What is learnt.
         spec: Rate, most samples of the buffer (`buffer`) and of the set (`cap`).
         rng: Source of three numbers an iteration, however the iterations are called.
-        compile_loops: Whether to use numba where it is installed.
+        compile_loops: Whether to use numba where it is installed; the first use on a
+            machine waits for its compiler, see `warm`.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class StrSaga:
         self._base: Tensors = model.init(0)
         self._lost = 0
         if self._loops:
-            _warm_up(self._loops, ratings=model.spec.kind == "mf", many=model.spec.outputs > 1)
+            warm_up(self._loops, ratings=model.spec.kind == "mf", many=model.spec.outputs > 1)
         self._table = self._table_for(sparse=False)
 
     @property
@@ -164,7 +165,7 @@ def create_table(spec: ModelSpec, rate: float, loops: Loops | None, *, sparse: b
 
 
 @functools.cache
-def _warm_up(loops: Loops, *, ratings: bool, many: bool) -> None:
+def warm_up(loops: Loops, *, ratings: bool, many: bool) -> None:
     """Compile what a model needs, so that no training waits for it."""
     spec = ModelSpec(kind="softmax", features=1, classes=2)
     if ratings:

@@ -1,0 +1,97 @@
+"""Loops that are not compiled yet hold up no task: numpy learns while a process compiles."""
+
+import json
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedagent_agent.learners import warm
+from fedagent_agent.learners.strsaga_loops import compiled
+from fedagent_agent.trainer_wire import Open, Opened
+from fedagent_agent.training import Trainer
+from fedagent_task.recipe import parse_recipe, task_bytes
+
+pytestmark = pytest.mark.skipif(compiled() is None, reason="numba is not installed")
+
+ROOT = Path(__file__).parents[3]
+RECIPE = (ROOT / "deploy" / "recipes" / "demo.toml").read_text()
+TASK = task_bytes(parse_recipe(RECIPE, ("learner.name=strsaga", "learner.rate=0.01")))
+
+_OPENS = """
+import json, sys
+from fedagent_agent.trainer_wire import Open
+from fedagent_agent.training import Trainer
+trainer = Trainer(lambda job, wait: False)
+trainer.open(Open(job=1, task=sys.stdin.buffer.read(), stream="digits", seed=1))
+print(json.dumps(["numba" in sys.modules, trainer._work.learner._loops is not None]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(warm, "_started", [])
+
+
+def _opened() -> list[bool]:
+    """Return whether a new trainer loaded numba, and whether its learner uses it."""
+    command = (sys.executable, "-c", _OPENS)
+    done = subprocess.run(command, input=TASK, capture_output=True, timeout=100, check=True)
+    said: list[bool] = json.loads(done.stdout)
+    return said
+
+
+def test_a_task_that_finds_no_compiled_loops_is_opened_in_numpy(tmp_path: Path) -> None:
+    assert _opened() == [False, False]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_is_compiled_is_used_as_long_as_it_is_true(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "fedagent_agent.learners.warm")
+    subprocess.run(command, timeout=200, check=True)
+    kept = set(tmp_path.rglob("*.nbc"))
+    assert kept
+    assert _opened() == [True, True]
+    assert set(tmp_path.rglob("*.nbc")) == kept
+    marker = tmp_path / "fedagent-strsaga.ready"
+    marker.write_text(marker.read_text().replace("numba-", "numba-0"))
+    assert _opened() == [False, False]  # another numba would compile anew
+
+
+def test_one_process_is_started_that_stays_behind_and_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(warm.VARIABLE)
+    caplog.set_level(logging.INFO)
+    trainer = Trainer(lambda job, wait: False)
+    try:
+        for job in (1, 2):
+            opened = trainer.open(Open(job=job, task=TASK, stream="digits", seed=1))
+            assert isinstance(opened, Opened)
+        (process,) = warm._started
+        found = psutil.Process(process.pid)
+        until = time.monotonic() + 30
+        while found.nice() != 19 and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert found.nice() == 19
+        assert [line.levelname for line in caplog.records if "strsaga" in line.message] == ["INFO"]
+    finally:
+        trainer.close()
+        for process in warm._started:
+            process.kill()
+            process.wait()
+
+
+def test_nobody_compiles_what_another_process_compiles(tmp_path: Path) -> None:
+    with warm._lock() as mine:
+        assert mine
+        assert not warm._is_free()
+        warm.compile_all()
+    assert warm._is_free()
+    assert not warm.is_ready()
