@@ -26,6 +26,7 @@ from fedagent_protocol.transport.mqtt import Arrival
 from .asked import ASK_S, Programs
 from .config import AgentConfig
 from .context import Context
+from .core.sample_counts import in_words
 from .first_start import identity_without_its_libraries
 from .links import Links
 from .outward import (
@@ -65,6 +66,7 @@ class AgentDaemon:
         self._measuring: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._declined = ""
+        self._samples: dict[str, int] = {}
         self._asking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -279,6 +281,8 @@ class AgentDaemon:
             self._say_declined(event)
         elif event.name == "update":
             self._declined = ""
+        elif event.name == "samples":
+            self._say_samples(event)
         _log.debug("%s: %s %s", self._id, event.name, event.data)
         if not self._config.json_events:
             return
@@ -296,6 +300,13 @@ class AgentDaemon:
         if event.data["why"] not in _PASSING and why != self._declined:
             level, self._declined = logging.WARNING, why
         _log.log(level, "%s: declined round %s: %s", self._id, event.data["round"], why)
+
+    def _say_samples(self, event: Event) -> None:
+        """Warn once of each reason why samples are not learnt from; the totals come at the end."""
+        counters = msgspec.convert(event.data["counters"], dict[str, int])
+        for reason in counters.keys() - self._samples.keys():
+            _log.warning("%s: %s", self._id, in_words(reason, counters[reason]))
+        self._samples = counters
 
     def _watch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -318,3 +329,6 @@ class AgentDaemon:
         self._perform(self._runtime.bye("stopping", time.monotonic()))
         await asyncio.gather(self._discovery.stop(), self._links.stop(), self._trainer.close())
         self._runtime.close()
+        if self._samples:
+            totals = ", ".join(f"{reason} {n}" for reason, n in sorted(self._samples.items()))
+            _log.info("%s: samples that were not learnt from: %s", self._id, totals)

@@ -359,7 +359,13 @@ async def _log_lines(process: Process) -> None:
         *lines, rest = (rest + data).split(b"\n")
         rest = rest[-_MAX_LINE:]
         for line in lines:
-            _log.warning("trainer: %s", _printable(line))
+            _log.log(_level_of(line), "trainer: %s", _printable(line))
+
+
+def _level_of(line: bytes) -> int:
+    """Return the level that a line of the trainer names; what libraries print is a warning."""
+    name = line.partition(b" ")[0].decode("ascii", "replace")
+    return logging.getLevelNamesMapping().get(name, logging.WARNING)
 
 
 def _printable(line: bytes) -> str:

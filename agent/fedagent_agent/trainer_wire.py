@@ -139,11 +139,13 @@ class Failed(_Frame, frozen=True, kw_only=True, tag="failed"):
             ``disk``, ``memory``, ``died`` or ``error``.
         detail: One line, without anything of a sample.
         offset: Position of the stream, where it is open.
+        counters: As those of `Trained`.
     """
 
     reason: Text
     detail: Text = ""
     offset: int | None = None
+    counters: dict[str, int] = {}
 
 
 Request = Open | Train | Cancel | Stop

@@ -122,6 +122,7 @@ class Trainer:
                 reason=failed.reason,
                 detail=failed.detail,
                 offset=self._work.stream.offset,
+                counters=self._counters(self._work),
             )
         except (MemoryError, RuntimeError) as error:
             if not lacks_memory(error):
@@ -191,7 +192,7 @@ class Trainer:
             if tally.limited and work.task.learner.step_s > 0:
                 break  # what is still to come waits in the stream for the next round
         if meter.iterations == 0:
-            raise FailedTrainingError("no_data", "nothing has arrived on the stream yet")
+            raise FailedTrainingError("no_data", self._nothing(work))
         if work.learner.num_samples == 0:
             # strSAGA takes a sample in at every second iteration: one alone learns nothing.
             raise FailedTrainingError("no_data", "too few iterations to take in a sample")
@@ -222,6 +223,15 @@ class Trainer:
             x, y = x[rows], samples.y[rows]
             work.scorer.look(x, y)
             work.learner.absorb(x, y)
+
+    def _nothing(self, work: _Work) -> str:
+        """Say why there is nothing to learn from."""
+        names = ("missing", "unfit")
+        counted = self._counters(work).items()
+        refused = [f"{name} {n}" for name, n in counted if name in names or name[:4] == "bad_"]
+        if refused:
+            return f"all samples were refused ({', '.join(refused)})"
+        return "nothing has arrived on the stream yet"
 
     def _counters(self, work: _Work) -> dict[str, int]:
         own = {"unfit": self._unfit, "not_learnt": work.learner.dropped}

@@ -283,6 +283,37 @@ def test_a_real_model_is_trained_in_the_child_process(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_samples_that_are_not_learnt_from_are_told_with_their_reasons(tmp_path: Path) -> None:
+    csv = tmp_path / "a.csv"
+    row = ",".join(["1"] * 64)
+    csv.write_text(f"{row},11\n" * 12)
+
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            edge.task = REAL
+            device = edge.device(stream=f"csv:{csv},dtype=uint8")
+            await edge.hear(ContextReport)
+            edge.order(1, DIGITS)
+            decline = await edge.hear(Decline)
+            assert decline.why is DeclineReason.NO_DATA
+            assert decline.detail == "all samples were refused (unfit 12)"
+            assert (await said(device, "samples"))["counters"] == {"unfit": 12}
+            with csv.open("a") as file:
+                file.write(f"{row},11\n{row},3\n" * 4 + "nonsense\n")
+            edge.order(2, DIGITS)
+            await edge.hear(UpdateOffer)
+            counters = {"unfit": 16, "bad_columns": 1}
+            assert (await said(device, "samples", counters=counters))["counters"] == counters
+            device.popen.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(device.wait_exit) == 0
+            log = device.log.read_text()
+            assert log.count("12 samples were refused: unfit") == 1
+            assert log.count("1 samples were refused: bad_columns") == 1
+            assert "not learnt from: bad_columns 1, unfit 16" in log
+
+    asyncio.run(scenario())
+
+
 def test_a_trainer_that_is_killed_in_training_is_an_answer_and_the_next_round_works(
     tmp_path: Path,
 ) -> None:

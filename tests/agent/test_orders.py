@@ -259,18 +259,20 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
 
 
 @pytest.mark.parametrize(
-    ("reason", "why"),
+    ("reason", "why", "detail"),
     [
-        ("no_data", DeclineReason.NO_DATA),
-        ("died", DeclineReason.ERROR),
-        ("diverged", DeclineReason.ERROR),
+        ("no_data", DeclineReason.NO_DATA, "so it went"),
+        ("died", DeclineReason.ERROR, "died: so it went"),
+        ("diverged", DeclineReason.ERROR, "diverged: so it went"),
     ],
 )
-def test_a_failed_training_is_an_answer(trainee: HandEdge, reason: str, why: DeclineReason) -> None:
+def test_a_failed_training_is_an_answer(
+    trainee: HandEdge, reason: str, why: DeclineReason, detail: str
+) -> None:
     job = start(trainee, 1).job
     failed = Failed(job=job, reason=reason, detail="so it went")
     trainee.keep(trainee.runtime.trained(job, failed, trainee.now))
-    assert [(d.why, d.detail) for d in trainee.said(Decline)] == [(why, f"{reason}: so it went")]
+    assert [(d.why, d.detail) for d in trainee.said(Decline)] == [(why, detail)]
     assert trainee.runtime.core.work.current is None
 
 

@@ -19,6 +19,7 @@ from .download import MAX_FRESH_STARTS, Download
 from .effects import CancelTraining, Effect, Event, KeepUpdate, Key, OpenTask, Send, Train
 from .history import History
 from .reporting import Link, Own, is_stale
+from .sample_counts import SampleCounts
 from .session import Session
 from .work import OPEN_AGAIN_S, TASK_AGAIN_S, Task, TaskState, Work
 
@@ -41,6 +42,7 @@ class Workbench:
         self._own = own
         self._history = history
         self._counters = counters
+        self._samples = SampleCounts()
         self._task: Task | None = None
         self._job = 0
         self._trained_at: float | None = None
@@ -328,6 +330,12 @@ class Workbench:
 
     def trained(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
         """Take in how a training ended."""
+        effects: list[Effect] = []
+        if self._samples.note(result.counters):
+            effects.append(Event("samples", {"counters": dict(self._samples.totals)}))
+        return effects + self._ended(job, result, now)
+
+    def _ended(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
         work = self.current
         if work is None or work.job != job:
             self._counters["training_unwanted"] += 1
@@ -336,7 +344,7 @@ class Workbench:
             self._counters[f"training_{result.reason}"] += 1
             why = REASONS.get(result.reason, DeclineReason.ERROR)
             work.job = None
-            return self._give_back(why, f"{result.reason}: {result.detail}".rstrip(": "))
+            return self._give_back(why, _said(why, result))
         # The first training also counts what had gathered before; that is no rate.
         rate = None
         if self._trained_at is not None and work.train_at > self._trained_at:
@@ -409,3 +417,10 @@ class Workbench:
         if work.download is not None and work.download.due is not None:
             times.append(work.download.due)
         return times
+
+
+def _said(why: DeclineReason, failed: Failed) -> str:
+    """Return the detail of a decline; its reason is said beside it already."""
+    if failed.reason == why and failed.detail:
+        return failed.detail
+    return f"{failed.reason}: {failed.detail}".rstrip(": ")

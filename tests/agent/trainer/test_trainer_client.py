@@ -1,6 +1,7 @@
 """The trainer as a real process: it trains, obeys, is killed, and comes back."""
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from fedagent_agent.trainer_client import (
     TrainerDiedError,
     TrainerMemoryError,
     TrainerRefusedError,
+    _log_lines,
 )
 from fedagent_agent.trainer_wire import Failed, Reply, Train, Trained
 from fedagent_agent.training import Trainer
@@ -363,3 +365,30 @@ def test_an_unforeseen_error_tells_type_and_place_but_no_sample(
     assert reply.detail.startswith("ValueError at test_trainer_client.py:")
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text + reply.detail
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        (b"INFO fedagent_agent.evaluation: scoring in numpy", logging.INFO),
+        (b"CRITICAL fedagent_agent.trainer: ends", logging.CRITICAL),
+        (b"Traceback (most recent call last):", logging.WARNING),
+        (b"", logging.WARNING),
+    ],
+)
+def test_what_the_process_logs_keeps_its_level(
+    caplog: pytest.LogCaptureFixture, line: bytes, level: int
+) -> None:
+    async def run() -> None:
+        program = f"import sys; sys.stderr.buffer.write({line!r} + b'\\n')"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, stderr=subprocess.PIPE
+        )
+        await _log_lines(process)
+        await process.wait()
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(run())
+    assert [(r.levelno, r.message) for r in caplog.records] == [
+        (level, f"trainer: {line.decode()}")
+    ]

@@ -172,6 +172,16 @@ def test_samples_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     trainer.close()
 
 
+def test_a_stream_of_samples_that_do_not_fit_is_not_called_empty(tmp_path: Path) -> None:
+    csv = tmp_path / "a.csv"
+    csv.write_text((",".join(["1"] * 64) + ",11\n") * 12 + "nonsense\n")
+    trainer, _ = _opened(stream=f"csv:{csv},dtype=uint8")
+    failed = _failed(_train(trainer, tmp_path, _model_file(tmp_path)), "no_data")
+    assert failed.detail == "all samples were refused (bad_columns 1, unfit 12)"
+    assert failed.counters == {"bad_columns": 1, "unfit": 12}
+    trainer.close()
+
+
 def test_the_learner_none_takes_any_stream_and_needs_no_model(tmp_path: Path) -> None:
     sets = ("learner.name=none", "model.features=5")
     trainer, opened = _opened(*sets)
