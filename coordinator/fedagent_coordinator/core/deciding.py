@@ -23,7 +23,7 @@ from .gate import BUDGET, PRICES, RENTS
 from .iterations import IterationControl, LearnerControl
 from .observe import Observed
 from .orders import affordable
-from .placing import at_edge, charged, horizon, market
+from .placing import Market, at_edge, charged, horizon, market
 from .settings import Settings
 
 _PLACEMENT = "placement/"
@@ -106,9 +106,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing can be decided; `BUDGET` ends the run."""
+    """Why nothing can be decided.
+
+    Attributes:
+        reason: As the gate's; `BUDGET` ends the run, at once or after some patience.
+        sure: No live edge might fit what is left as soon as more is known of it.
+    """
 
     reason: str
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +152,11 @@ class Decider:
                 observed.view, ready, live, free_micro=free_micro, settings=self.settings
             )
             offers = found.offers
-            if not found.silent and self._place(found.all).exhausted:
-                return Refusal(BUDGET)
+            whole = self._place(found.all)
+            if whole.exhausted:
+                return Refusal(BUDGET, sure=not found.doubt)
             placement = self._place(offers)
-            if placement.exhausted or not offers.edge_live.any():
+            if placement.exhausted or (not offers.edge_live.any() and not _unrented(found, whole)):
                 return Refusal(RENTS if found.silent else PRICES)
         view, left = observed.view, free_micro
         if placement.edge is not None:
@@ -176,3 +183,8 @@ class Decider:
 
     def _rng(self, round_: int, purpose: Purpose) -> np.random.Generator:
         return round_rng(self.settings.seed, round_, purpose)
+
+
+def _unrented(found: Market, whole: Placement) -> bool:
+    """Return whether the placement rents nobody though it could: the coordinator averages."""
+    return whole.edge is None and bool(found.all.edge_live.any()) and not found.silent

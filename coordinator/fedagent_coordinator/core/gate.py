@@ -35,6 +35,7 @@ class Gate:
     started_at: float = 0.0
     gathered: bool = False
     _no_feature_since: float | None = None
+    _broke_since: float | None = None
 
     def closed_by(
         self, observed: Observed, *, edges: int, agents: int, free_micro: int | None, now: float
@@ -56,6 +57,27 @@ class Gate:
             return DECLINED if self.gathered and observed.left_out[DECLINED] else few
         self.gathered = True
         return _unpayable(observed, free_micro)
+
+    def broke(self, now: float, *, sure: bool) -> bool:
+        """Return whether a placed run ends, whose budget pays no edge that is known.
+
+        An edge that is away, or of which too little is known, may be cheap enough. It is
+        waited for as long as a resumed run waits, once from the start of this process and
+        again from the moment when nobody could be paid any more.
+
+        Args:
+            now: The time.
+            sure: Every edge of the run is heard, and none of them might fit yet.
+        """
+        if self._broke_since is None:
+            self._broke_since = now
+        patience_s = self.settings.resume_wait_s
+        since = self.started_at if sure else self._broke_since
+        return now - since >= patience_s
+
+    def solvent(self) -> None:
+        """Note that somebody could be paid, or that nobody is there to ask."""
+        self._broke_since = None
 
     def _features_missing(self, observed: Observed, now: float) -> bool:
         view = observed.view

@@ -55,14 +55,18 @@ class Market:
 
     Attributes:
         offers: What can be rented now: edges whose agents can be paid on top.
-        all: Every live edge, its rent with the price of the fewest agents of a round: where
-            none of these fits, the budget is used up.
+        all: Every edge that answered and has agents it may pay, willing or not: its rent with
+            the price of the fewest agents of a round. Where none of these fits, the budget is
+            used up, as far as is known.
         silent: Some live edge has not said its rent yet.
+        doubt: Some live edge might fit yet: it has not said its rent, or its rent alone fits
+            and it has not answered, or knows no agent now that it may pay.
     """
 
     offers: PlacementView
     all: PlacementView
     silent: bool
+    doubt: bool
 
 
 def market(
@@ -88,10 +92,13 @@ def market(
     offered, heard = np.zeros(edges, np.bool_), np.zeros(edges, np.bool_)
     willing = _least_round(view, view.eligible, settings)
     in_sight = _least_round(view, np.ones(len(view.pair_edge), np.bool_), settings)
+    doubt = False
     for edge in live:
         e = edge.index
-        heard[e], rent[e] = True, edge.rent or 0
+        rent[e] = edge.rent or 0
+        heard[e] = edge.rent is not None and in_sight[e] != NOBODY
         asked[e] = min(int(rent[e]) + max(int(in_sight[e]), 0), MAX_MICRO)
+        doubt |= not heard[e] and int(rent[e]) <= left
     for edge in ready:
         e = edge.index
         known = willing[e] != NOBODY and edge.rent is not None
@@ -107,7 +114,7 @@ def market(
         )
         for alive, price in ((offered, rent), (heard, asked))
     )
-    return Market(offers, everywhere, any(edge.rent is None for edge in live))
+    return Market(offers, everywhere, any(edge.rent is None for edge in live), bool(doubt))
 
 
 def _least_round(

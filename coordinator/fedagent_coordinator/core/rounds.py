@@ -28,7 +28,7 @@ from .effects import (
 )
 from .errors import NeedsUnmetError
 from .fates import Books, Fates
-from .gate import BUDGET, DECLINED, Gate
+from .gate import BUDGET, DECLINED, RENTS, Gate
 from .hearing import Hearing, Phase
 from .observe import Observed, merge_observations
 from .orders import OrderedRound, plan_round
@@ -184,6 +184,7 @@ class RoundEngine(Hearing):
         self._survey = Survey(now, now + REOPEN_S)
         live = self.edges.live()
         if not live:
+            self._gate.solvent()
             return self._wait("edges", now)
         return [self._say.open(edge, self.round) for edge in live]
 
@@ -231,7 +232,8 @@ class RoundEngine(Hearing):
             observed, edges=len(ready), agents=agents, free_micro=self._free_micro, now=now
         )
         if missing == BUDGET:
-            return self._finish(BUDGET, now)
+            everybody = len(np.unique(view.pair_edge)) == len(self.edges.live())
+            return self._broke(ready, agents, now, sure=everybody)
         if missing:
             return self._wait(missing, now, edges=len(ready), agents=agents)
         decision = self._decider.decide(
@@ -243,8 +245,10 @@ class RoundEngine(Hearing):
         )
         if isinstance(decision, Refusal):
             if decision.reason == BUDGET:
-                return self._finish(BUDGET, now)
+                return self._broke(ready, agents, now, sure=decision.sure)
+            self._gate.solvent()
             return self._wait(decision.reason, now, edges=len(ready), agents=agents)
+        self._gate.solvent()
         self._patience.over()
         self._opened_at = self._survey.opened_at
         self.timing_ms = {
@@ -252,6 +256,15 @@ class RoundEngine(Hearing):
             "decide": _ms(decision.seconds),
         }
         return self._order(decision, ready, now)
+
+    def _broke(
+        self, ready: list[EdgeSession], agents: int, now: float, *, sure: bool
+    ) -> list[Effect]:
+        """End the run; a placed one waits first for edges that may be cheaper."""
+        known = self._indices.sizes()[1] == len(self.edges.live())
+        if self.settings.placed and not self._gate.broke(now, sure=sure and known):
+            return self._wait(RENTS, now, edges=len(ready), agents=agents)
+        return self._finish(BUDGET, now)
 
     def _view(self, ready: list[EdgeSession], now: float) -> Observed:
         clients, edges = self._indices.sizes()

@@ -19,7 +19,7 @@ WAITING = {
     "declined": "the agents have just declined",
     "features": "for agents to measure what the policy needs",
     "prices": "every agent asks more than an edge may spend",
-    "rents": "for edges to say their rent",
+    "rents": "for an edge whose rent can be paid",
 }
 """Words for the reasons of docs/coordinator.md, A round."""
 Last = Annotated[int, typer.Option(min=0, help="How many of the newest; 0 for all.")]

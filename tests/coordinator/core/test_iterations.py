@@ -246,6 +246,9 @@ def test_the_control_of_a_run_is_told_the_steps_of_its_task() -> None:
         name = "all"
         [rounds]
         count = 3
+        deadline_s = 2.0
+        [budget]
+        per_edge = 1.0
     """
     told = ("learner.steps=7", "iterations.name=primal-dual")
     minds = minds_of(parse_recipe(text, told))

@@ -198,8 +198,10 @@ def test_who_can_be_rented() -> None:
     found = market(seen, edges, edges, free_micro=100, settings=run)
     assert found.offers.edge_live.tolist() == [False, True, False]
     assert found.all.edge_rent.tolist() == [550, 80, 10]
-    assert found.all.fits.tolist() == [False, True, True]
-    assert not found.silent
+    assert found.all.fits.tolist() == [False, True, False], "nobody can train at the last"
+    assert (found.silent, found.doubt) == (False, True)
+    assert not market(seen, edges, edges[:2], free_micro=100, settings=run).doubt
+    assert not market(seen, edges, edges, free_micro=9, settings=run).doubt
     unsaid = [*edges[:2], session(2, None)]
     assert market(seen, edges, unsaid, free_micro=100, settings=run).silent
     both = settings(per_edge_micro=1000, min_updates=2)

@@ -1,0 +1,160 @@
+"""When a placed run ends: not for who is heard first, and not never."""
+
+from collections.abc import Callable
+
+import pytest
+
+from fedagent_coordinator import placement
+from fedagent_coordinator.core.deciding import Minds
+from fedagent_coordinator.core.hearing import Phase
+from fedagent_coordinator.core.rounds import RoundEngine
+from fedagent_coordinator.core.settings import Progress
+from fedagent_protocol.tensors import digest_of
+
+from .harness import START_BYTES, Field, MemoryIndices, settings, toy_edges
+
+DEAR, CHEAP = 50_000_000, 1_000_000
+ROUND = CHEAP + 2_000_000
+"""What a round costs at the cheap edge, with two agents."""
+
+
+def market(name: str = "min-cost", *, edge: int | None = None, **changes: object) -> Field:
+    """A dear edge, and a cheap one."""
+    edges = toy_edges(2, 2)
+    edges[0].rent, edges[1].rent = DEAR, CHEAP
+    params = {} if edge is None else {"edge": edge}
+    given = {"placed": True, "count": 500, "total_micro": 30_000_000, **changes}
+    return Field(
+        edges,
+        settings(**given),
+        placement=placement.create(name, **params),
+        plan=lambda _: [0.05],
+    )
+
+
+def paid_out(field: Field) -> bool:
+    total = field.settings.total_micro
+    assert total is not None
+    return field.engine.spent_micro <= total < field.engine.spent_micro + CHEAP + 1_000_000
+
+
+def resumed(field: Field) -> None:
+    """Let an engine begin that knows both edges from its books, and hears none yet."""
+    indices = MemoryIndices()
+    for edge in field.edges:
+        indices.edge(edge.id)
+    field.engine = RoundEngine(
+        settings=field.settings,
+        progress=Progress(
+            next_round=3,
+            rounds_done=2,
+            spent_micro=2 * ROUND,
+            model=digest_of(START_BYTES),
+            model_size=len(START_BYTES),
+        ),
+        minds=Minds(field.policy, field.control, field.placement),
+        indices=indices,
+        fate=lambda _round, _edge: False,
+        clock=lambda: field.kernel.now,
+    )
+
+
+def away(field: Field, *, seconds: float) -> None:
+    """Let the cheap edge be lost, and come back."""
+    edge = field.edges[1]
+    field.engine.edges.by_id[edge.id].live = False
+    edge.mute = True
+    field.kernel.after(seconds, lambda: setattr(edge, "mute", False))
+
+
+def forgetful(field: Field, *, seconds: float) -> None:
+    """Let the cheap edge restart, and its agents come back later."""
+    edge = field.edges[1]
+    agents, edge.agents = edge.agents, []
+    edge.restart()
+    field.kernel.after(seconds, lambda: setattr(edge, "agents", agents))
+
+
+@pytest.mark.parametrize("agent_micro", [1_000_000, 40_000_000], ids=["rent", "agents"])
+def test_a_dear_edge_that_comes_first_does_not_end_the_run(agent_micro: int) -> None:
+    field = market(per_edge_micro=60_000_000)
+    for agent in field.edges[0].agents:
+        agent.price = agent_micro
+    field.edges[1].mute = True
+    field.kernel.after(6.0, lambda: setattr(field.edges[1], "mute", False))
+    field.run(hello=False)
+    assert field.end == "budget"
+    assert paid_out(field)
+    assert "rents" in field.reasons()
+
+
+def test_a_dear_edge_alone_ends_the_run_in_a_while() -> None:
+    field = market()
+    field.edges[1].mute = True
+    field.run(until=13.0, hello=False)
+    assert field.end == "budget"
+    assert not field.settled
+
+
+@pytest.mark.parametrize(("comes_s", "plays"), [(8.0, True), (None, False)])
+def test_a_resumed_run_waits_for_the_edges_of_its_books(
+    comes_s: float | None, *, plays: bool
+) -> None:
+    field = market()
+    resumed(field)
+    field.edges[1].mute = True
+    if comes_s is not None:
+        field.kernel.after(comes_s, lambda: setattr(field.edges[1], "mute", False))
+    field.run(until=60.0, hello=False)
+    assert field.end == "budget"
+    assert bool(field.settled) == plays
+    assert paid_out(field) == plays
+
+
+@pytest.mark.parametrize(
+    ("trouble", "phase"), [(away, Phase.OBSERVING), (forgetful, Phase.MERGING)]
+)
+def test_a_cheap_edge_that_restarts_late_is_waited_for(
+    trouble: Callable[..., None], phase: Phase
+) -> None:
+    def between_rounds() -> None:
+        if field.engine.phase is phase:
+            trouble(field, seconds=5.0)
+        else:
+            field.kernel.after(0.01, between_rounds)
+
+    field = market(total_micro=80 * ROUND)
+    for edge in field.edges:
+        edge.rent = CHEAP if edge.id == "edge-1" else 100 * ROUND
+    field.kernel.after(12.0, between_rounds)
+    field.run()
+    assert field.end == "budget"
+    assert "rents" in field.reasons()
+    assert paid_out(field)
+
+
+def test_the_end_is_prompt_when_every_edge_is_heard() -> None:
+    field = market(total_micro=80 * ROUND)
+    field.edges[0].rent = 100 * ROUND
+    field.run()
+    assert field.end == "budget"
+    assert field.kernel.now > 15.0
+    assert "rents" not in field.reasons()
+    assert paid_out(field)
+
+
+def test_an_edge_where_nobody_can_train_is_no_reason_to_go_on() -> None:
+    field = market()
+    field.edges[1].agents = []
+    field.run(until=60.0)
+    assert field.end == "budget"
+    assert not field.settled
+
+
+def test_unrented_rounds_end_when_the_rest_pays_nobody() -> None:
+    field = market("fixed", edge=5, total_micro=3_500_000)
+    field.edges[1].rent = DEAR
+    field.run(until=60.0)
+    assert field.end == "budget"
+    assert [s.feedback.rent_micro for s in field.settled.values()] == [0] * len(field.settled)
+    assert field.engine.spent_micro == 3_000_000
