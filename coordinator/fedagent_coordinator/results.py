@@ -53,7 +53,13 @@ def result_of(
         "policy": recipe.policy.name,
         "seed": recipe.seed,
         "reason": reason,
-        "conclusion": conclusion(reason, placed=placed, rounds_done=rounds_done, model=model),
+        "conclusion": conclusion(
+            reason,
+            placed=placed,
+            rent_micro=sum(rents.values()),
+            rounds_done=rounds_done,
+            model=model,
+        ),
         "rounds_done": rounds_done,
         "updates_used": read.updates_used(run_id),
         "accuracy": None if judged is None else judged.accuracy,
@@ -70,11 +76,19 @@ def result_of(
     }
 
 
-def conclusion(reason: str, *, placed: bool, rounds_done: int, model: str) -> str:
-    """Return one line on why a run stopped before its last round; empty if it did not."""
+def conclusion(reason: str, *, placed: bool, rent_micro: int, rounds_done: int, model: str) -> str:
+    """Return one line on why a run stopped before its last round; empty if it did not.
+
+    Args:
+        reason: Why it ended.
+        placed: Its rounds were placed at edges.
+        rent_micro: Rents that were paid; where they are 0 it was not for a rent that it stopped.
+        rounds_done: Rounds that were settled.
+        model: Digest of the global model.
+    """
     if reason != BUDGET:
         return ""
-    what = "rent" if placed else "update"
+    what = ("rent" if rent_micro else "rounds") if placed else "update"
     return (
         f"the budget pays no more {what}: stopped after {rounds_done} rounds, "
         f"final model {model[:12]}"

@@ -67,6 +67,7 @@ def status(
     ended = conclusion(
         chosen.end_reason or "",
         placed=recipe is not None and recipe.placement.name != "coordinator",
+        rent_micro=rents,
         rounds_done=len(settled),
         model=final.digest if final else "",
     )

@@ -1,6 +1,7 @@
 """Iteration control: the minimiser, the multipliers, the rounding, and what is kept."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -148,6 +149,37 @@ def test_one_round_by_hand_as_printed() -> None:
         + (grid - 5) ** 2 / (2 * gamma)
     )
     assert control.rho == pytest.approx(grid[np.argmin(cost)], abs=1e-3)
+
+
+def test_one_round_by_hand_in_units_of_the_problem() -> None:
+    control = PrimalDualControl(start=5, load_limit_s=2.0)
+    control.learn(feedback([0.6, 0.2], arrivals=40), horizon=8)
+    gamma = 8 ** (-1 / 3)
+    omega = 0.001 * 80**0.75
+    unit = 1 / (2.0 * math.sqrt(2))  # of a second of load: per limit, and per root of devices
+    load = gamma * unit * (5 * 0.6 - 2.0)
+    quality = gamma * (omega * 5**-0.75 / 0.005 - 0.3)
+    state = control.state()
+    assert state["load"] == pytest.approx([load, 0.0])
+    assert state["numbers"][1] == pytest.approx(quality)
+    grid = np.linspace(1, 30, 300_001)
+    cost = (
+        0.8 * grid / (2 * 2.0)
+        + load * unit * grid * 0.6
+        + quality * omega * grid**-0.75 / 0.005
+        + ((grid - 5) / 29) ** 2 / (2 * gamma)
+    )
+    assert 2 < control.rho < 5
+    assert control.rho == pytest.approx(grid[np.argmin(cost)], abs=1e-3)
+
+
+def test_the_quality_is_a_mean_over_devices() -> None:
+    control = PrimalDualControl(start=5)
+    unequal = replace(feedback([0.1, 0.1, 0.1]), arrivals=np.array([8, 0, 50]))
+    control.learn(unequal, horizon=8)
+    omega = 0.001 * np.mean([16**0.75, 1.0, 100**0.75])
+    quality = 8 ** (-1 / 3) * (omega * 5**-0.75 / 0.005 - 0.3)
+    assert control.notes()["lambda_quality"] == pytest.approx(quality)
 
 
 @settings(deadline=None, max_examples=60)

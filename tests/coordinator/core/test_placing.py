@@ -160,6 +160,27 @@ def test_psi_is_what_moved_the_models_and_made_the_average() -> None:
     assert field.settled[1].feedback.psi == pytest.approx(2 * 0.5 + 0.05)
 
 
+def test_in_psi_an_agent_that_shows_no_times_counts_as_the_mean_of_the_others() -> None:
+    field = placed(count=1)
+    shown, silent = field.edges[1].agents
+    shown.outcome = m.Outcome(
+        agent=shown.id,
+        status=m.OutcomeStatus.ARRIVED,
+        in_time=True,
+        used=True,
+        valid=True,
+        weight=1.0,
+        tau_ms=900,
+        dt_ms=200,
+        lc_ms=400,
+        ut_ms=300,
+    )
+    silent.outcome = m.Outcome(agent=silent.id, status=m.OutcomeStatus.MISSED)
+    field.edges[1].timing_ms = {"aggregate": 50.0}
+    field.run()
+    assert field.settled[1].feedback.psi == pytest.approx(2 * 0.5 + 0.05)
+
+
 # ------------------------------------------------------------------------ the pieces
 
 

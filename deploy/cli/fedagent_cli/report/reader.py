@@ -30,6 +30,7 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
         ended = conclusion(
             run.end_reason or "",
             placed=recipe is not None and recipe.placement.name != "coordinator",
+            rent_micro=sum(reader.rents(run.run_id).values()),
             rounds_done=len(rows),
             model=final.digest if final else "",
         )
