@@ -161,6 +161,26 @@ def test_a_model_that_is_gone_is_named(home: Path) -> None:
     assert "kept are rounds: 3" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--out", "none/m.safetensors"),
+        ("--out", "none/m.npz"),
+        ("--out", ".", "--format", "npz"),
+        ("--onnx", "none/m.onnx"),
+    ],
+)
+def test_a_place_where_no_model_can_be_written_is_named(
+    home: Path, arguments: tuple[str, ...]
+) -> None:
+    if "--onnx" in arguments:
+        pytest.importorskip("onnx", reason="onnx is not installed")
+    done = call(home, "models", "export", *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert f"cannot write {arguments[1]}: " in done.stderr
+
+
 def test_a_report_of_any_run(home: Path, tmp_path: Path) -> None:
     read = last_object(call(home, "report", "--out", str(tmp_path), "--json"))
     assert (read["rounds_done"], read["accuracy"]) == (3, 0.8)

@@ -106,11 +106,20 @@ class ReplayStream:
         index, count = spec.part
         if spec.sparse:
             sparse = load_sparse(spec.dataset, features=spec.width or None)
+            self._expect_samples(len(sparse))
             sparse = with_labels(sparse, spec.labels) if spec.labels else sparse
             return part_of(sparse, index - 1, count)
         data = load(spec.dataset, features=spec.width or None)
+        self._expect_samples(len(data))
         data = with_labels(data, spec.labels) if spec.labels else data
         return part_of(data, index - 1, count)
+
+    def _expect_samples(self, count: int) -> None:
+        """Refuse a file of nothing, before labels and part choose from it."""
+        if not count:
+            raise StreamOpenError(
+                "stream", f"{self._spec.dataset} is empty", "put samples into it, or name another"
+            )
 
     def _rows(self, first: int, last: int) -> npt.NDArray[np.intp]:
         """Return the rows at these positions; each lap has an order of its own."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options, places
-from .errors import MissingError
+from .errors import MissingError, UsageError
 from .output import emit, say, table
 
 if TYPE_CHECKING:
@@ -110,10 +110,13 @@ def models_export(
     if style is None:
         style = _BY_SUFFIX.get("" if out is None else out.suffix, Format.SAFETENSORS)
     target = out if out is not None else Path(f"model.{style}")
-    if style is Format.ONNX:
-        target.write_bytes(_as_onnx(recipe_of(chosen), data))
-    else:
-        _write(target, data, style)
+    content = _as_onnx(recipe_of(chosen), data) if style is Format.ONNX else data
+    try:
+        _write(target, content, style)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {target}: {error.strerror or error}", "name another file"
+        ) from error
     if as_json:
         emit(
             {
@@ -187,8 +190,8 @@ def _as_onnx(recipe: "Recipe | None", data: bytes) -> bytes:
 
 
 def _write(target: Path, data: bytes, style: Format) -> None:
-    """Write safetensors bytes in the wanted format."""
-    if style is Format.SAFETENSORS:
+    """Write what is an ONNX file already, or safetensors bytes in the wanted format."""
+    if style is not Format.NPZ:
         target.write_bytes(data)
         return
     import numpy as np  # noqa: PLC0415 - only here

@@ -47,4 +47,4 @@ def read_idx(images: Path, labels: Path | None = None, limit: int = MAX_BYTES) -
     x, y = read_idx_array(images, limit), read_idx_array(beside, limit)
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
         raise DatasetError(str(images), f"has {len(x)} samples, {beside.name} does not fit", _MEND)
-    return Dataset(x.reshape(len(x), -1), y.astype(np.int64))
+    return Dataset(x.reshape(len(x), math.prod(x.shape[1:])), y.astype(np.int64))

@@ -1,5 +1,6 @@
 """numpy archives with arrays ``x`` and ``y``; nothing in them is ever executed."""
 
+import math
 import zipfile
 from pathlib import Path
 
@@ -31,4 +32,4 @@ def read_npz(path: Path, limit: int = MAX_BYTES) -> Dataset:
     if not numeric or x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
         raise DatasetError(str(path), f"x is {x.dtype}{x.shape}, y is {y.dtype}{y.shape}", _MEND)
     labels = y.astype(np.int64) if y.dtype.kind in "iub" else whole_numbers(y.astype(np.float64))
-    return Dataset(x.reshape(len(x), -1), labels)
+    return Dataset(x.reshape(len(x), math.prod(x.shape[1:])), labels)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedagent_agent.stream_check import check_stream
@@ -27,12 +28,15 @@ def start(folder: Path, stream: str) -> subprocess.CompletedProcess[str]:
     [
         ("csv:{0}/nope.csv", "there is no such file; check the path"),
         ("replay:{0}/nope.npz", "no such file"),
+        ("replay:{0}/empty.npz", "empty.npz is empty; put samples into it"),
+        ("replay:{0}/empty.npz,labels=1", "empty.npz is empty; put samples into it"),
         ("digits:labels=77", "has no such sample; choose other labels"),
         ("csv:{0}/there.csv,label=mood", "no column 'mood'"),
     ],
 )
 def test_what_is_not_there_ends_the_start(tmp_path: Path, stream: str, words: str) -> None:
     (tmp_path / "there.csv").write_text("x,y\n1,2\n")
+    np.savez(tmp_path / "empty.npz", x=np.zeros((0, 4), np.float32), y=np.zeros(0, np.int64))
     done = start(tmp_path, stream.format(tmp_path))
     assert done.returncode == 13
     assert words in done.stderr
