@@ -70,6 +70,17 @@ def test_a_flood_of_samples_is_scored_in_part() -> None:
     assert scorer.count == MOST_SAMPLES
 
 
+def test_what_is_scored_of_a_flood_is_spread_over_all_of_it() -> None:
+    model, rng = create(MLP), np.random.default_rng(3)
+    weights, scorer = model.init(0), _scorer(MLP)
+    x = rng.normal(size=(4 * MOST_SAMPLES, 64)).astype(np.float32)
+    y = model.predict(weights, x).copy()
+    y[: 3 * MOST_SAMPLES] = (y[: 3 * MOST_SAMPLES] + 1) % 10
+    scorer.begin(weights)
+    scorer.look(x, y)
+    assert scorer.score == pytest.approx(0.25, abs=0.002)
+
+
 def test_who_is_not_asked_scores_nothing() -> None:
     scorer = _scorer(MLP, on_device=False)
     scorer.begin(create(MLP).init(0))
