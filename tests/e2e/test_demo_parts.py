@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from fedagent_cli import places
 from fedagent_cli.demo.plan import deal_labels, make_plan
+from fedagent_cli.demo.prepare import prepare
 from fedagent_cli.demo.state import AgentState, DemoState, EdgeState
 from fedagent_cli.demo.view import picture, sparkline
 from fedagent_cli.report import page, plots
@@ -178,3 +180,25 @@ def test_plots_have_ids_of_their_own_and_the_pages_colour() -> None:
     ids = [part.split('"')[0] for svg in drawn for part in svg.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
     assert all("currentColor" in svg for svg in drawn)
+
+
+@pytest.mark.parametrize(("asked", "seed"), [(None, 41), (3, 3)])
+def test_a_persons_own_recipe_keeps_its_budget_and_its_seed(
+    tmp_path: Path, asked: int | None, seed: int
+) -> None:
+    own = tmp_path / "own.toml"
+    bundled = places.find_recipe("demo").read_text()
+    own.write_text(bundled.replace("seed = 7", "seed = 41").replace("3.3", "1.25"))
+    for recipe, wanted in ((str(own), ()), ("demo", ("budget.per_edge",))):
+        made, _ = prepare(
+            agents=8,
+            edges=None,
+            rounds=None,
+            policy=None,
+            seed=asked,
+            recipe=recipe,
+            broker="auto",
+            folder=tmp_path / Path(recipe).stem,
+        )
+        assert tuple(item.partition("=")[0] for item in made.sets) == wanted
+        assert made.seed == (seed if recipe == str(own) or asked is not None else 7)

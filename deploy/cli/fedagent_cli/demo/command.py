@@ -23,7 +23,10 @@ Edges = Annotated[
 ]
 Rounds = Annotated[int | None, typer.Option(min=1, max=100_000, help="Rounds.", show_default="60")]
 Policy = Annotated[str | None, typer.Option(help="Who trains.", show_default="that of the recipe")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, help="Seed of everything random.", show_default="that of the recipe"),
+]
 Recipe = Annotated[str, typer.Option(help="Recipe for digits: a file or a bundled name.")]
 Broker = Annotated[
     str, typer.Option(help="auto, mosquitto, embedded, or the URL of a running broker.")
@@ -60,7 +63,7 @@ def demo(
     edges: Edges = None,
     rounds: Rounds = None,
     policy: Policy = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     recipe: Recipe = "demo",
     broker: Broker = "auto",
     folder: Folder = None,

@@ -34,7 +34,7 @@ def prepare(
     edges: int | None,
     rounds: int | None,
     policy: str | None,
-    seed: int,
+    seed: int | None,
     recipe: str,
     broker: str,
     folder: Path | None,
@@ -61,6 +61,8 @@ def prepare(
             f"{path.name} is not for digits: the demo's devices have 64 features and 10 classes",
             "use --recipe demo, or start the roles yourself as in docs/quickstart.md",
         )
+    # The bundled recipes leave the demo's budget to the fleet; a person's own says what it means.
+    bundled = path.parent == places.recipe_folder()
     placed = read.placement.name != "coordinator"
     plan = make_plan(
         agents=agents,
@@ -70,10 +72,10 @@ def prepare(
     )
     settings = Settings(
         recipe=path,
-        sets=(*sets, f"budget.per_edge={plan.budget}"),
+        sets=(*sets, f"budget.per_edge={plan.budget}") if bundled else sets,
         rounds=read.rounds.count,
         policy=policy,
-        seed=seed,
+        seed=read.seed if seed is None else seed,
         broker=broker,
         directory=_make_folder(folder),
         max_wait_s=read.rounds.max_wait_s,
