@@ -10,6 +10,7 @@ from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
 from fedagent_protocol.transport.settings import (
     LogLevel,
     Scope,
+    SettingError,
     TlsSettings,
     broker_address,
     check_site,
@@ -19,6 +20,7 @@ from fedagent_protocol.transport.settings import (
 )
 
 PREFIX = "FEDAGENT_EDGE_"
+_MICRO = 1e-6
 
 
 class EdgeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +70,8 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> EdgeC
     """
     config = load_settings(EdgeConfig, text, prefix=PREFIX, environment=environment)
     check_site(config.site)
+    if 0 < config.rent < _MICRO:
+        raise SettingError("rent", "is less than a micro-credit", "write 0, or 0.000001 or more")
     tls, insecure = config.tls is not None, config.insecure
     shared_broker(config.broker, tls=tls, insecure=insecure)
     if config.coordinator is not None:

@@ -34,6 +34,7 @@ def test_a_toml_file(tmp_path: Path) -> None:
         ('{"data_dir": "/x", "listen": "[::1"}', "listen"),
         ('{"data_dir": "/x", "chunk_bytes": 1}', "chunk_bytes"),
         ('{"data_dir": "/x", "port": 70000}', "port"),
+        ('{"data_dir": "/x", "rent": 1e-7}', "rent"),
         ("{", "config"),
     ],
 )
