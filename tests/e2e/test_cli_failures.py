@@ -95,6 +95,8 @@ def test_what_the_parser_refuses(tmp_path: Path, arguments: tuple[str, ...]) -> 
         ((*DEMO, "--grace-s", "nan"), "--grace-s"),
         ((*DEMO, "--linger-s", "inf"), "--linger-s"),
         ((*AGENT, "--price-base", "nan"), "--price-base"),
+        ((*AGENT, "--load-limit", "nan"), "--load-limit"),
+        ((*AGENT, "--least-battery", "nan"), "--least-battery"),
         ((*AGENT, "--slow-s", "-inf"), "--slow-s"),
     ],
 )
@@ -161,3 +163,9 @@ main()
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
     )
     assert said(done, 130)["error"] == "interrupted"
+
+
+def test_a_word_that_is_no_choice_is_answered_with_the_choices(tmp_path: Path) -> None:
+    last = said(run(*AGENT, "--metered", "maybe", "--json", home=tmp_path), 2)
+    assert "maybe" in str(last)
+    assert "write auto, yes or no" in str(last)

@@ -121,7 +121,7 @@ def test_sizes_are_limited_before_arrays_are_made(tmp_path: Path) -> None:
     wide.write_text("1 90000000:1\n" * 200)
     with pytest.raises(DatasetError, match="limit"):
         read_libsvm(wide)
-    with pytest.raises(DatasetError, match="only 10"):
+    with pytest.raises(DatasetError, match="only 10 are expected; raise width"):
         read_libsvm(wide, features=10)
     bomb = tmp_path / "bomb.csv.gz"
     bomb.write_bytes(gzip.compress(b"1,2\n" * 1_000_000))

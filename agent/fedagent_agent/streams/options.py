@@ -34,14 +34,14 @@ def whole(key: str, text: str, least: int, most: int) -> int:
     return int(text)
 
 
-def number(key: str, text: str) -> float:
+def number(key: str, text: str, mend: str = "") -> float:
     """Return a finite number."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise StreamSpecError(key, f"{text[:40]!r} is no number", f"write {key}=0.5")
+        raise StreamSpecError(key, f"{text[:40]!r} is no number", mend or f"write {key}=0.5")
     return value
 
 

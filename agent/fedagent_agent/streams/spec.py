@@ -228,11 +228,12 @@ def _field(key: str, text: str) -> tuple[str, Field | None]:
     least, dots, most = span.partition("..")
     if not dots:
         raise StreamSpecError(key, f"{span[:40]!r} is no range", f"write {name}:{dtype}:-40..60")
+    mend = f"write {name}:{dtype}:-40..60"
     field = Field(
         name,
         field.dtype,
-        number(key, least) if least else field.least,
-        number(key, most) if most else field.most,
+        number(key, least, mend) if least else field.least,
+        number(key, most, mend) if most else field.most,
     )
     if field.least > field.most:
         raise StreamSpecError(key, f"the range {span[:40]} is empty", "put the smaller one first")

@@ -251,7 +251,7 @@ def all_checks(folder: Path, care: CareSettings | None = None) -> list[Callable[
         lambda: package(
             "onnxruntime", "neural networks scored faster", "pip install 'fedagent[onnx]'"
         ),
-        lambda: package("numba", "faster kernels, in a later version", "pip install numba"),
+        lambda: package("numba", "strsaga learnt faster", "pip install 'fedagent[fast]'"),
     ]
 
 

@@ -23,6 +23,8 @@ MODULES = {
     "coordinator": "fedagent_coordinator",
 }
 Config = dict[str, object]
+_OPTIONS = {"load_limit_s": "--load-limit"}
+"""Options that are called otherwise than their keys."""
 
 
 def read_config(path: Path | None) -> Config:
@@ -97,9 +99,10 @@ def check(role: str, config: Config) -> None:
 def _check_finite(config: Mapping[str, object], option: str = "-") -> None:
     """Refuse nan and inf, which JSON cannot carry to the role."""
     for key, value in config.items():
-        name = f"{option}-{key.replace('_', '-')}"
+        name = _OPTIONS.get(key, f"{option}-{key.replace('_', '-')}")
         if isinstance(value, Mapping):
-            _check_finite(value, name)
+            # The options of the table `care` do not begin with its name.
+            _check_finite(value, "-" if key == "care" else name)
         elif isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{name}: {value} is no number to reckon with", "give a finite one")
 

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -83,7 +83,7 @@ def load_settings(
         problem, _, path = str(error).partition(" - at `$.")
         key = path.rstrip("`") or problem.partition("`")[2].partition("`")[0] or "config"
         problem = problem[:1].lower() + problem[1:]
-        raise SettingError(key, problem, "give a value that fits") from error
+        raise SettingError(key, problem, _choices(kind, key)) from error
     _check_finite(made)
     return made
 
@@ -150,6 +150,16 @@ def _check_finite(value: object, key: str = "") -> None:
             _check_finite(getattr(value, field), f"{key}.{field}".lstrip("."))
     elif isinstance(value, float) and not math.isfinite(value):
         raise SettingError(key, f"{value} is no number to reckon with", "give a finite number")
+
+
+def _choices(kind: object, key: str) -> str:
+    """Return a mend that names the words that a setting may be, where it is one of some."""
+    for part in key.split("."):
+        kind = get_type_hints(kind).get(part) if isinstance(kind, type) else None
+    words = [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
+    if not words:
+        return "give a value that fits"
+    return f"write {', '.join(words[:-1])} or {words[-1]}"
 
 
 _FORMS = "host:port, mqtt://host:port or mqtts://host:port (or auto, embedded, mosquitto)"

@@ -60,7 +60,7 @@ def read_libsvm_sparse(
     widest = max(columns, default=-1) + 1
     if features is not None and widest > features:
         raise DatasetError(
-            str(path), f"has feature {widest}, only {features} are expected", "raise features"
+            str(path), f"has feature {widest}, only {features} are expected", "raise width"
         )
     x = Csr(
         np.array(starts, np.int64),

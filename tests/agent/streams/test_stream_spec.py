@@ -129,6 +129,7 @@ def test_a_line_of_text_is_a_stream(text: str, spec: object) -> None:
         ("series:w.npz,predict=t,lags=0", "lags", "no number"),
         ("mqtt://box/t?features=a:real&label=y", "features", "float32"),
         ("mqtt://box/t?features=a:int16:5&label=y", "features", "-40..60"),
+        ("mqtt://box/t?features=a:int16:x..1&label=y", "features", "write a:int16:-40..60"),
         ("mqtt://box/t?features=a:int16:5..1&label=y", "features", "smaller one first"),
         ("mqtt://box/t?features=:int16&label=y", "features", "has no name"),
         ("mqtt://box/t?features=a&label=y:int16:x..1", "label", "is no number"),
