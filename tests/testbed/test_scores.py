@@ -63,7 +63,10 @@ def test_a_network_learns_and_every_round_has_the_devices_score(
 ) -> None:
     monkeypatch.setattr(worlds, "AgentRole", _Learning)
     world = World(tmp_path, parse_recipe(RECIPE), seed=1)
-    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: world.kernel.now))
+    clock = SimpleNamespace(
+        monotonic=lambda: world.kernel.now, process_time=lambda: world.kernel.now
+    )
+    monkeypatch.setattr(training, "time", clock)
     ending = world.run()
     assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 5, True)
     with open_reader(world.coordinator.directory) as read:

@@ -74,15 +74,28 @@ class _Context(SpawnContext):
 
 @contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Hold SIGINT back from this thread; processes that it starts never get one."""
+    """Let SIGINT wait; processes that are started meanwhile never get one.
+
+    The mask is what they inherit. It holds back this thread only: Python would still raise in
+    the main thread what another one was sent, and leave a process half started.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    heard: list[int] = []
+    mine = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
+    if mine:
+        signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if mine:
+            signal.signal(signal.SIGINT, handler)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _begin() -> None:
