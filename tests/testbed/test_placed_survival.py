@@ -115,6 +115,20 @@ def test_it_stops_exactly_at_the_budget(tmp_path: Path, seed: int, placement: st
     assert ending.spent_micro + min(rents) + CHEAPEST > money
 
 
+def test_a_dear_edge_does_not_end_a_resumed_run_by_being_heard_first(tmp_path: Path) -> None:
+    sets = ("placement.name=min-cost", "budget.total=30", "rounds.count=20")
+    here = world(tmp_path, 1, sets=sets, edges=2, agents=2, rents=(50_000_000, 1_000_000))
+    here.nodes["edge-1"].stay_down_s = 14.0
+    here.kill_after("edge-1", 3.0)
+    here.kill_after("coordinator", 3.0)
+    ending = here.run(seconds=300)
+    assert ending.reason == "rounds"
+    assert ending.rounds_done == 20
+    assert here.nodes["edge-1"].restarts == 1
+    assert {edge for _, edge, _ in ending.rents} == {"edge-1"}
+    assert ending.balanced, ending.problems
+
+
 @pytest.mark.parametrize("point", [*COORDINATOR_POINTS, "ending", "reported-result"])
 def test_the_coordinator_is_killed_and_goes_on_with_what_it_knew(
     tmp_path: Path, point: str
