@@ -15,8 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedagent_testbed.study import Comparison, compare, load_recipe
-from fedagent_testbed.study.compare import figure
+from fedagent_testbed.study import Comparison, compare, load_recipe, play
+from fedagent_testbed.study.compare import figure, run_jobs
 
 from .digits import gda_digits
 
@@ -47,7 +47,11 @@ def cocs_mnist(seeds: int = 10) -> Iterator[Row]:
 def gda_mnist(seeds: int = 2, slots: int = 200, names: Sequence[str] = ()) -> Iterator[Row]:
     """Gap of the policies over client sets to the best fixed set after T slots."""
     recipe = load_recipe("gda-mnist", (f"rounds.count={15 * slots}",))
-    result = compare(recipe, names, seeds=seeds, jobs=2)
+    # Not by `compare`: its oracles would train too, and here everybody arrives.
+    numbers = tuple(range(seeds))
+    wanted = list(names) or list(recipe.compare)
+    runs = run_jobs(play, recipe, wanted, numbers, 2, None, lambda _name, _seed, _total: None)
+    result = Comparison(recipe, numbers, runs, {}, {})
     final = {name: _opinion(result, name, 5) for name in result.histories}
     best = figure(final["fixed"]).mean if "fixed" in final else None
     gap = {
@@ -75,7 +79,7 @@ def gda_mnist(seeds: int = 2, slots: int = 200, names: Sequence[str] = ()) -> It
 
 def cocs_settings(seeds: int = 5) -> Iterator[Row]:
     """Successes in 1000 rounds for the paper's budgets and deadlines (COCS, Fig. 4)."""
-    names = ("adaptive", "linucb", "cocs", "random")
+    names = ("adaptive", "cocs", "random")
     for key, values in (("budget.per_edge", (3.5, 5, 10)), ("rounds.deadline_s", (2, 4, 8))):
         for value in values:
             sets = [f"{key}={value}"]
