@@ -13,13 +13,8 @@ help: ## Show the targets
 demo: run-env ## Run a whole federation on this machine
 	@$(BIN)/fedagent demo $(ARGS)
 
-test: dev-env ## Run the tests: two at a time, those with real processes one by one
-ifeq ($(strip $(ARGS)),)
-	@$(BIN)/pytest -n 2 --ignore=tests/e2e
-	@$(BIN)/pytest tests/e2e
-else
+test: dev-env ## Run the tests
 	@$(BIN)/pytest $(ARGS)
-endif
 
 check: dev-env ## Check format, lint, types and layers
 	@$(BIN)/ruff format --check .
