@@ -23,6 +23,9 @@ from .base import Assignment, Solution
 from .density import DensitySolver
 
 _NAME = "exact"
+_SMALL = 64
+"""Pairs up to which HiGHS goes without its presolve, which can lose an optimum that is within
+a tolerance of overspending."""
 _BITS = 10
 """Largest cost of an edge and largest value as HiGHS sees them: 2^10.
 
@@ -128,7 +131,12 @@ class ExactSolver:
                 integrality=np.ones(len(rows)),
                 bounds=self._optimize.Bounds(0, 1),
                 constraints=self._optimize.LinearConstraint(matrix, -np.inf, upper),
-                options={"disp": False, "time_limit": limit_s, "mip_rel_gap": self._mip_gap},
+                options={
+                    "disp": False,
+                    "time_limit": limit_s,
+                    "mip_rel_gap": self._mip_gap,
+                    "presolve": len(rows) > _SMALL,
+                },
             )
         dual = result.mip_dual_bound
         return _Answer(

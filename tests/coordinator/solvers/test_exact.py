@@ -49,6 +49,13 @@ def test_one_micro_credit_decides(seed: int, edges: int, scale: int) -> None:
         assert solution.value == pytest.approx(linear_optimum(problem))
 
 
+def test_what_a_presolve_loses_is_found() -> None:
+    rng = np.random.default_rng(17966)
+    near_misses(rng, clients=5, edges=1, scale=1_000_000, short=0)
+    problem = near_misses(rng, clients=5, edges=1, scale=1_000_000, short=1)
+    assert ExactSolver().solve(problem).value == pytest.approx(linear_optimum(problem))
+
+
 def test_values_of_any_size_are_told_apart() -> None:
     rng = np.random.default_rng(11)
     for factor in (1e-250, 1e-9, 1e12, 1e250):
