@@ -4,12 +4,15 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, RoundView
 from fedagent_protocol.columns import Columns
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 FRESH_S = 45.0
 """Age at which a context no longer counts."""
@@ -107,16 +110,11 @@ def merge_observations(
     complete = np.isfinite(values[:, wanted]).all(axis=1)
     left_out = Counter({"stale": int((~fresh).sum()), "no_feature": int((fresh & ~complete).sum())})
 
-    clients, _ = sizes
-    client_price = np.zeros(clients, dtype=np.int64)
-    available = np.zeros(clients, dtype=np.bool_)
-    client_seq = np.zeros(clients, dtype=np.int64)
     # Oldest first, so that the newest report is written last and stays.
     rows = np.flatnonzero(fresh)
     rows = rows[np.lexsort((-rows, -age_s[rows], seq[rows]))]
-    client_price[client[rows]] = price[rows]
-    available[client[rows]] = willing[rows]
-    client_seq[client[rows]] = seq[rows]
+    clients, owner = sizes[0], client[rows]
+    client_seq = _by_client(clients, owner, seq[rows])
 
     pairs = fresh & complete
     view = RoundView(
@@ -125,13 +123,22 @@ def merge_observations(
         pair_edge=edge[pairs],
         pair_features=values[pairs],
         feature_names=names,
-        client_price=client_price,
-        client_available=available,
+        client_price=_by_client(clients, owner, price[rows]),
+        client_available=_by_client(clients, owner, willing[rows]),
         edge_budget=edge_budget,
         deadline_s=deadline_s,
         model_bytes=model_bytes,
     )
     return Observed(view, client_seq, +left_out)
+
+
+def _by_client(
+    clients: int, client: npt.NDArray[np.int32], column: npt.NDArray[Scalar]
+) -> npt.NDArray[Scalar]:
+    """Return the column by client, [clients]; of several rows the last counts, of none 0."""
+    table = np.zeros(clients, dtype=column.dtype)
+    table[client] = column
+    return table
 
 
 def _joined(parts: list[npt.NDArray[np.generic]], scalar: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg] # the scalar decides

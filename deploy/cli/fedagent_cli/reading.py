@@ -1,16 +1,22 @@
 """`status`, `rounds`, `devices` and `ledger`: what a run has done, read beside it."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import options, places
 from .errors import UnbalancedError
 from .output import credits_text, emit, say, table
+
+if TYPE_CHECKING:
+    from fedagent_coordinator.audit import Balance
+    from fedagent_coordinator.reader import Run
+    from fedagent_coordinator.situation import Situation
 
 ledger_app = typer.Typer(name="ledger", help="Read and check the ledger.", no_args_is_help=True)
 WAITING = {
@@ -97,21 +103,38 @@ def status(
     if as_json:
         emit(record)
         return
+    _say_status(chosen, record, balance, rents=rents, now=now, pid=pid)
+
+
+def _say_status(
+    chosen: "Run",
+    record: Mapping[str, object],
+    balance: "Balance",
+    *,
+    rents: int,
+    now: "Situation | None",
+    pid: int | None,
+) -> None:
+    """Say in a few lines what `status` found."""
     process = f"coordinator runs (process {pid})" if pid else "coordinator does not run"
-    accuracy = f"{judged[-1]:.3f}" if judged else "not measured yet"
+    ended = f"ended: {record['conclusion'] or chosen.end_reason}"
+    accuracy = record["accuracy"]
     say(f"run       {chosen.run_id[:12]}  {record['recipe']}, policy {record['policy']}")
-    say(f"state     {f'ended: {ended or chosen.end_reason}' if chosen.ended_ms else process}")
+    say(f"state     {ended if chosen.ended_ms else process}")
     if now is not None and now.waiting:
         say(f"waiting   {WAITING.get(now.waiting, now.waiting)}{now.detail and ': ' + now.detail}")
-    say(f"rounds    {record['rounds_done']} of {record['rounds'] or '?'}, {used} updates used")
-    say(f"accuracy  {accuracy}")
+    say(
+        f"rounds    {record['rounds_done']} of {record['rounds'] or '?'}, "
+        f"{record['updates_used']} updates used"
+    )
+    say(f"accuracy  {'not measured yet' if accuracy is None else f'{accuracy:.3f}'}")
     say(
         f"spent     {credits_text(balance.settled_micro)} credits, "
         f"{credits_text(balance.reserved_micro)} reserved"
         + (f"; {credits_text(rents)} of it rents" if rents else "")
     )
     live = f", {now.edges_live} of them live" if now is not None else ""
-    say(f"seen      {len(agents)} agents, {len(edges)} edges{live}")
+    say(f"seen      {record['agents']} agents, {record['edges']} edges{live}")
 
 
 def rounds(
