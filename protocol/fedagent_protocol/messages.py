@@ -10,45 +10,95 @@ Money is int64 micro-credits.
 
 import math
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
-CHUNK_BYTES = 256 * 1024
-MAX_CHUNK_BYTES = 512 * 1024
-MAX_CHUNKS = 65_536
-MAX_MICRO = 10**15
+from .basics import (
+    CHUNK_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_CHUNKS,
+    MAX_MICRO,
+    ChunkIndex,
+    ChunkSize,
+    Column,
+    Count,
+    Data,
+    Digest,
+    FeatureName,
+    Id,
+    Message,
+    Micro,
+    Millis,
+    Name,
+    OpenEnum,
+    OptionalDigest,
+    Range,
+    Ranges,
+    Round,
+    RunId,
+    Score,
+    Seq,
+    Text,
+)
+from .opinions import (
+    Neighbours,
+    Opinion,
+    OpinionCall,
+    OpinionClose,
+    OpinionMode,
+    OpinionOpen,
+    Opinions,
+    OpinionsReceipt,
+    PeerDeliver,
+    PeerSend,
+    Volunteer,
+    Volunteers,
+)
 
-Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-RunId = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")]
-Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
-OptionalDigest = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")]
-Text = Annotated[str, Meta(max_length=500)]
-Name = Annotated[str, Meta(max_length=100)]
-Round = Annotated[int, Meta(ge=0, lt=2**53)]
-Seq = Annotated[int, Meta(ge=0, le=2**62)]
-Count = Annotated[int, Meta(ge=0, lt=2**53)]
-Millis = Annotated[int, Meta(ge=0, le=30 * 86_400_000)]
-Micro = Annotated[int, Meta(ge=0, le=MAX_MICRO)]
-ChunkSize = Annotated[int, Meta(ge=1024, le=MAX_CHUNK_BYTES)]
-ChunkIndex = Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]
-Data = Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
-Range = tuple[ChunkIndex, Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]]
-Ranges = Annotated[tuple[Range, ...], Meta(max_length=1024)]
-Column = Annotated[bytes, Meta(max_length=900_000)]
-Score = Annotated[float, Meta(ge=0, le=1)]
-FeatureName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+__all__ = [
+    "CHUNK_BYTES",
+    "MAX_CHUNKS",
+    "MAX_CHUNK_BYTES",
+    "MAX_MICRO",
+    "ChunkIndex",
+    "ChunkSize",
+    "Column",
+    "Count",
+    "Data",
+    "Digest",
+    "FeatureName",
+    "Id",
+    "Message",
+    "Micro",
+    "Millis",
+    "Name",
+    "Neighbours",
+    "OpenEnum",
+    "Opinion",
+    "OpinionCall",
+    "OpinionClose",
+    "OpinionMode",
+    "OpinionOpen",
+    "Opinions",
+    "OpinionsReceipt",
+    "OptionalDigest",
+    "PeerDeliver",
+    "PeerSend",
+    "Range",
+    "Ranges",
+    "Round",
+    "RunId",
+    "Score",
+    "Seq",
+    "Text",
+    "Volunteer",
+    "Volunteers",
+]
+"""What is passed on; everything below is public too."""
 
 
-class _OpenEnum(StrEnum):
-    """An enumeration that maps words of newer peers to ``other``."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> Self:  # noqa: ARG003 - enum's own hook
-        return cls("other")
-
-
-class DeclineReason(_OpenEnum):
+class DeclineReason(OpenEnum):
     """Why an agent does not train although it was ordered to."""
 
     BUSY = "busy"  # already training for a newer order
@@ -61,7 +111,7 @@ class DeclineReason(_OpenEnum):
     OTHER = "other"
 
 
-class ReceiptStatus(_OpenEnum):
+class ReceiptStatus(OpenEnum):
     """What became of an update; every status ends the transfer."""
 
     ACCEPTED = "accepted"  # valid, in time
@@ -71,7 +121,7 @@ class ReceiptStatus(_OpenEnum):
     OTHER = "other"
 
 
-class OutcomeStatus(_OpenEnum):
+class OutcomeStatus(OpenEnum):
     """How an ordered agent ended the round."""
 
     ARRIVED = "arrived"
@@ -92,20 +142,6 @@ class Weighting(StrEnum):
 
     UNIFORM = "uniform"
     SAMPLES = "samples"
-
-
-class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
-    """What every message carries.
-
-    Attributes:
-        run: The run's uuid as 32 hex digits; empty outside a run.
-        round: Round of the run, from 1; 0 outside a round.
-        seq: Sender's sequence number.
-    """
-
-    run: RunId = ""
-    round: Round = 0
-    seq: Seq = 0
 
 
 # --- both ways -------------------------------------------------------------
@@ -164,7 +200,7 @@ class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
 
     willing: bool
     price: Micro
-    features: Annotated[dict[FeatureName, float], Meta(max_length=32)] = {}
+    features: Annotated[dict[FeatureName, float], Meta(max_length=32)] = field(default_factory=dict)
     why: Text = ""
 
     def __post_init__(self) -> None:
@@ -332,8 +368,8 @@ class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
     epoch: RunId
     agents: Count = 0
     model: OptionalDigest = ""
-    counters: Annotated[dict[str, int], Meta(max_length=256)] = {}
-    names: Annotated[dict[Id, Name], Meta(max_length=500)] = {}
+    counters: Annotated[dict[str, int], Meta(max_length=256)] = field(default_factory=dict)
+    names: Annotated[dict[Id, Name], Meta(max_length=500)] = field(default_factory=dict)
     rent: Micro = 0
 
 
@@ -421,7 +457,7 @@ class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
     used: Count = 0
     weight: float = 0.0
     first: Data = b""
-    timing_ms: Annotated[dict[str, float], Meta(max_length=32)] = {}
+    timing_ms: Annotated[dict[str, float], Meta(max_length=32)] = field(default_factory=dict)
 
 
 # --- coordinator -> edge ---------------------------------------------------
@@ -519,6 +555,9 @@ AgentToEdge = (
     | Probe
     | ProbeReply
     | Bye
+    | Opinion
+    | Volunteer
+    | PeerSend
 )
 EdgeToAgent = (
     EdgeBeacon
@@ -531,8 +570,13 @@ EdgeToAgent = (
     | RoundClosed
     | Probe
     | ProbeReply
+    | OpinionCall
+    | Neighbours
+    | PeerDeliver
 )
-EdgeToCoordinator = EdgeHello | EdgeStatus | RoundColumns | RoundReport | Need | Chunk
+EdgeToCoordinator = (
+    EdgeHello | EdgeStatus | RoundColumns | RoundReport | Need | Chunk | Opinions | Volunteers
+)
 CoordinatorToEdge = (
     CoordinatorBeacon
     | EdgeWelcome
@@ -543,6 +587,9 @@ CoordinatorToEdge = (
     | RunEnded
     | Need
     | Chunk
+    | OpinionOpen
+    | OpinionClose
+    | OpinionsReceipt
 )
 AnyMessage = AgentToEdge | EdgeToAgent | EdgeToCoordinator | CoordinatorToEdge
 

@@ -27,6 +27,8 @@ from .spec import (
     LearnerSpec,
     LimitsSpec,
     ModelSpec,
+    OpinionsSpec,
+    PeersSpec,
     PlacementSpec,
     PolicySpec,
     Recipe,
@@ -45,6 +47,8 @@ __all__ = [
     "LearnerSpec",
     "LimitsSpec",
     "ModelSpec",
+    "OpinionsSpec",
+    "PeersSpec",
     "PlacementSpec",
     "PolicySpec",
     "Recipe",
@@ -64,6 +68,8 @@ __all__ = [
     "task_of",
 ]
 
+VOLUNTEERS = "volunteers"
+"""The policy under which whoever volunteers trains."""
 MAX_RECIPE_BYTES = 256 * 1024
 MAX_TASK_BYTES = 64 * 1024
 MAX_BUFFER_BYTES = 256 * 1024 * 1024
@@ -142,6 +148,8 @@ def task_of(recipe: Recipe) -> TaskSpec:
         learner=recipe.learner,
         limits=recipe.limits,
         on_device=recipe.evaluation.on_device,
+        opinions=recipe.opinions,
+        peers=recipe.peers,
     )
 
 
@@ -273,6 +281,7 @@ def _cross_check(recipe: Recipe) -> None:
         )
     if budget.total_micro is not None and budget.total_micro < budget.per_edge_micro:
         raise RecipeError("budget.total", "is less than budget.per_edge", "raise it, or leave out")
+    _check_opinions(recipe)
     _check_task(task_of(recipe))
     size = len(task_bytes(recipe))
     if size > MAX_TASK_BYTES:
@@ -281,10 +290,27 @@ def _cross_check(recipe: Recipe) -> None:
         )
 
 
+def _check_opinions(recipe: Recipe) -> None:
+    """Check that who volunteers decides, and that nobody else is told of opinions."""
+    peers = recipe.opinions.mode == "peers"
+    if peers != (recipe.policy.name == VOLUNTEERS):
+        raise RecipeError(
+            "opinions.mode",
+            f"is {recipe.opinions.mode}, but the policy is {recipe.policy.name}",
+            f"peers goes with policy.name = {VOLUNTEERS!r}, and with no other",
+        )
+    if peers and recipe.evaluation.on_device:
+        raise RecipeError(
+            "evaluation.on_device", "tells opinions, which peers keep to themselves", "drop it"
+        )
+
+
 def _check_task(task: TaskSpec) -> None:
     model, data, learner = task.model, task.data, task.learner
     if not (math.isfinite(data.scale) and math.isfinite(data.offset)) or data.scale == 0:
         raise RecipeError("data.scale", "must be a finite number other than 0", "leave it out")
+    if task.opinions.low >= task.opinions.high:
+        raise RecipeError("opinions.low", "must be less than opinions.high", "leave both out")
     _check_network(model, learner)
     _check_model(model)
     if data.labels and model.regression:

@@ -278,6 +278,55 @@ class EvaluationSpec(_Section, frozen=True, kw_only=True):
     on_device: Annotated[bool, _text("true or false", "true")] = False
 
 
+class OpinionsSpec(_Section, frozen=True, kw_only=True):
+    """What becomes of clients' opinions of the global model (docs/opinions.md).
+
+    Attributes:
+        mode: ``auto`` is ``report`` if the policy decides by opinions, else ``off``.
+        every: Merges from one call for opinions to the next.
+        timeout_s: How long a call waits; later opinions do not count.
+        window: Newest samples, not learnt from yet, that an opinion rests on.
+        low, high: An opinion is clipped to these before noise.
+        step: What it is rounded to after clipping; 0 for not at all.
+        epsilon: Local differential privacy of one opinion, by Laplace noise; 0 for none.
+    """
+
+    mode: Annotated[
+        Literal["auto", "off", "report", "peers"],
+        _text("one of auto, off, report, peers", '"report"'),
+    ] = "auto"
+    every: Annotated[int, Meta(ge=1, le=1_000_000), _text("merges", 1)] = 1
+    timeout_s: Annotated[Seconds, _text("seconds", 5.0)] = 5.0
+    window: Annotated[int, Meta(ge=1, le=1_000_000), _text("samples", 500)] = 500
+    low: Annotated[float, Meta(ge=0, le=1), _text("the least opinion", 0.0)] = 0.0
+    high: Annotated[float, Meta(ge=0, le=1), _text("the largest opinion", 1.0)] = 1.0
+    step: Annotated[float, Meta(ge=0, le=1), _text("a step, or 0", 0.05)] = 0.0
+    epsilon: Annotated[float, Meta(ge=0, le=1000), _text("an epsilon, or 0", 1.0)] = 0.0
+
+
+class PeersSpec(_Section, frozen=True, kw_only=True):
+    """How neighbours decide among themselves who trains, in mode ``peers`` (docs/democratized.md).
+
+    Attributes:
+        best: K, how many volunteer.
+        mu: Weight of exploration.
+        graph: ``near`` are the nearest of the same edge by declared positions, or next in
+            the order of ids where nobody declares one; ``radius`` those within `radius_km`;
+            ``declared`` those that the devices name themselves.
+        neighbours: Of ``near``.
+        slot_rounds: L, rounds with one set of volunteers.
+    """
+
+    best: Annotated[int, Meta(ge=1, le=1024), _text("volunteers", 5)] = 5
+    mu: Annotated[float, Meta(ge=0, le=1000), _text("a weight", 0.01)] = 0.01
+    graph: Annotated[
+        Literal["near", "radius", "declared"], _text("one of near, radius, declared", '"near"')
+    ] = "near"
+    neighbours: Annotated[int, Meta(ge=1, le=32), _text("neighbours", 4)] = 4
+    radius_km: Annotated[float, Meta(gt=0, le=1e6), _text("kilometres", 0.3)] = 0.3
+    slot_rounds: Annotated[int, Meta(ge=1, le=1_000_000), _text("rounds", 1)] = 1
+
+
 class Recipe(_Section, frozen=True, kw_only=True):
     """One run, as its file says it."""
 
@@ -293,6 +342,8 @@ class Recipe(_Section, frozen=True, kw_only=True):
     limits: LimitsSpec = LimitsSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     iterations: IterationsSpec = IterationsSpec()
+    opinions: OpinionsSpec = OpinionsSpec()
+    peers: PeersSpec = PeersSpec()
 
 
 class TaskSpec(_Section, frozen=True, kw_only=True):
@@ -311,3 +362,5 @@ class TaskSpec(_Section, frozen=True, kw_only=True):
     limits: LimitsSpec = LimitsSpec()
     on_device: bool = False
     onnx: Annotated[bytes, Meta(max_length=MAX_GRAPH_BYTES)] = b""
+    opinions: OpinionsSpec = OpinionsSpec()
+    peers: PeersSpec = PeersSpec()

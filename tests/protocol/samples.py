@@ -50,6 +50,9 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
             context=_CONTEXT,
         ),
         m.Bye(why="stopped"),
+        m.Opinion(run=RUN, round=4, model=D1, score=0.75, samples=120, metric="accuracy"),
+        m.Volunteer(run=RUN, round=4),
+        m.PeerSend(to="agent-2", body=b"sealed"),
         *_BOTH,
         *_PROBES,
     ),
@@ -75,6 +78,11 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
             run=RUN, round=4, digest=D1, status=m.ReceiptStatus.REJECTED, reason="non_finite"
         ),
         m.RoundClosed(run=RUN, round=4),
+        m.OpinionCall(
+            run=RUN, round=4, task=D3, model=D1, size=3, chunk_bytes=262_144, until_ms=5000, slot=5
+        ),
+        m.Neighbours(peers={"agent-2": 0.5, "agent-3": 1.0}),
+        m.PeerDeliver(sender="agent-2", body=b"sealed"),
         *_BOTH,
         *_PROBES,
     ),
@@ -126,6 +134,23 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
             first=b"abc",
             timing_ms={"collect": 451.5},
         ),
+        m.Opinions(
+            run=RUN,
+            round=4,
+            epoch=RUN,
+            model=D1,
+            known=1,
+            new_ids=("agent-2",),
+            session=b"\x01\x00\x00\x00",
+            score=b"\x00\x00\x40\x3f",
+            samples=b"\x78\x00\x00\x00\x00\x00\x00\x00",
+            metric="accuracy",
+            asked=2,
+            reasons={"none": 1},
+        ),
+        m.Volunteers(
+            run=RUN, round=4, epoch=RUN, known=2, new_ids=(), session=b"\x01\x00\x00\x00", asked=2
+        ),
         *_BOTH,
     ),
     Direction.COORDINATOR_TO_EDGE: (
@@ -150,6 +175,9 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         ),
         m.ReportReceipt(run=RUN, round=4, expired=True),
         m.RunEnded(run=RUN, why="rounds"),
+        m.OpinionOpen(run=RUN, round=4, model=D1, until_ms=5000, slot=5, epoch=RUN, known=1),
+        m.OpinionClose(run=RUN, round=4),
+        m.OpinionsReceipt(run=RUN, round=4),
         *_BOTH,
     ),
 }

@@ -20,6 +20,9 @@ from fedagent_protocol.messages import (
     EdgeToAgent,
     Hello,
     Need,
+    Neighbours,
+    OpinionCall,
+    PeerDeliver,
     Probe,
     ProbeReply,
     Receipt,
@@ -175,6 +178,9 @@ class AgentCore:
                 return [Send(edge, ProbeReply(nonce=message.nonce, data=padding))]
             case ProbeReply():
                 return self._on_probe_reply(session, message, now)
+            case OpinionCall() | Neighbours() | PeerDeliver():
+                self.counters["not_expected"] += 1
+                return []
 
     def _on_beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
         if beacon.edge != session.edge:

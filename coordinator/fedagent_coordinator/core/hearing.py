@@ -16,8 +16,10 @@ from fedagent_protocol.messages import (
     EdgeStatus,
     EdgeToCoordinator,
     Need,
+    Opinions,
     RoundColumns,
     RoundReport,
+    Volunteers,
 )
 from fedagent_protocol.transport.errors import safe_text
 
@@ -121,6 +123,9 @@ class Hearing(ABC):
                     return self._on_need(edge, message, now, link_idle=link_idle)
                 case Chunk():
                     return self._on_chunk(edge, message, now)
+                case Opinions() | Volunteers():
+                    self.counters["not_expected"] += 1
+                    return []
         except ProtocolError as error:
             self.counters[error.reason] += 1
             return []

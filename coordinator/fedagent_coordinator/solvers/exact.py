@@ -108,10 +108,9 @@ class ExactSolver:
                 break
             covers += broken
             limit = self._time_limit_s / _MAX_CUTS
-        best = None if answer.rows is None else repaired(problem, answer.rows)
-        if best is None or broken or not answer.proved or self._mip_gap > 0:
-            other = DensitySolver().solve(problem).pairs
-            best = other if best is None else max(best, other, key=lambda p: _total(problem, p))
+        best = DensitySolver().solve(problem).pairs
+        if answer.rows is not None:
+            best = max(repaired(problem, answer.rows), best, key=lambda p: _total(problem, p))
         value = _total(problem, best)
         return Solution(pairs=best, value=value, bound=max(value, bound))
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import ParameterError, PolicyError
 from fedagent_coordinator.solvers import Assignment
+from fedagent_coordinator.solvers.base import Solution
 from fedagent_coordinator.solvers.density import DensitySolver
 from fedagent_coordinator.solvers.exact import ExactSolver, MissingPackageError, repaired
 from fedagent_coordinator.solvers.flgreedy import FlgreedySolver
@@ -73,7 +74,8 @@ def test_what_highs_overspends_is_excluded_and_searched_again(
     solver = ExactSolver()
     optimize = solver._optimize
     true_milp, searches = optimize.milp, []
-    monkeypatch.setattr(DensitySolver, "solve", None)  # the covers must do it alone
+    nothing = Solution(pairs=np.zeros(0, np.int64), value=0.0, bound=0.0)
+    monkeypatch.setattr(DensitySolver, "solve", lambda *_: nothing)  # the covers must do it alone
 
     def tolerant(value: Any, *, constraints: Any, **rest: Any) -> Any:
         searches.append(1)

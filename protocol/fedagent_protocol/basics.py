@@ -1,0 +1,53 @@
+"""What all messages are made of: checked types, and what every message carries."""
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from msgspec import Meta, Struct
+
+CHUNK_BYTES = 256 * 1024
+MAX_CHUNK_BYTES = 512 * 1024
+MAX_CHUNKS = 65_536
+MAX_MICRO = 10**15
+
+Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+RunId = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+OptionalDigest = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")]
+Text = Annotated[str, Meta(max_length=500)]
+Name = Annotated[str, Meta(max_length=100)]
+Round = Annotated[int, Meta(ge=0, lt=2**53)]
+Seq = Annotated[int, Meta(ge=0, le=2**62)]
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Millis = Annotated[int, Meta(ge=0, le=30 * 86_400_000)]
+Micro = Annotated[int, Meta(ge=0, le=MAX_MICRO)]
+ChunkSize = Annotated[int, Meta(ge=1024, le=MAX_CHUNK_BYTES)]
+ChunkIndex = Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]
+Data = Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
+Range = tuple[ChunkIndex, Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]]
+Ranges = Annotated[tuple[Range, ...], Meta(max_length=1024)]
+Column = Annotated[bytes, Meta(max_length=900_000)]
+Score = Annotated[float, Meta(ge=0, le=1)]
+FeatureName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+
+
+class OpenEnum(StrEnum):
+    """An enumeration that maps words of newer peers to ``other``."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:  # noqa: ARG003 - enum's own hook
+        return cls("other")
+
+
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
+    """What every message carries.
+
+    Attributes:
+        run: The run's uuid as 32 hex digits; empty outside a run.
+        round: Round of the run, from 1; 0 outside a round.
+        seq: Sender's sequence number.
+    """
+
+    run: RunId = ""
+    round: Round = 0
+    seq: Seq = 0
