@@ -1,8 +1,8 @@
 """Reading the ledger: show it, export it, and prove that it is whole.
 
 `Ledger.verify` trusts nothing that is stored as a sum: it walks every entry, checks
-the hash chain, replays all balances, and compares budgets, reservations, round ends
-and the high-water mark with what it found.
+the hash chain, replays all balances, and compares budgets, reservations, round ends,
+the seals of opinions and the high-water mark with what it found.
 """
 
 import csv
@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from .audit_opinions import check_judgements
 from .audit_rounds import Place, check_rounds
 from .ledger import COLUMNS, GRANTOR, TREASURY, Entry, paid_to, rent_of, reserved_at
 from .mark import GENESIS, Mark, read_mark
@@ -187,6 +188,7 @@ class Ledger:
             self._check_mark(audit, mark)
             self._check_accounts(audit)
             check_rounds(self._db, audit.reserved, audit.ended, audit.problem)
+            check_judgements(self._db, audit.problem)
             self._check_database(audit)
             runs = [row[0] for row in self._db.execute("SELECT run_id FROM runs ORDER BY run_id")]
         finally:

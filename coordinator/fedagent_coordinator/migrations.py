@@ -218,6 +218,54 @@ def m003_controls(db: Database) -> None:
     _protect(db, "controls")
 
 
+_OPINIONS = (
+    """CREATE TABLE judgements (
+        run_id TEXT NOT NULL REFERENCES runs,
+        round INTEGER NOT NULL CHECK (round >= 0),
+        slot INTEGER NOT NULL CHECK (slot >= 1),
+        mode TEXT NOT NULL CHECK (mode IN ('report', 'peers')),
+        digest TEXT NOT NULL,
+        metric TEXT NOT NULL,
+        asked INTEGER NOT NULL CHECK (asked >= answered),
+        answered INTEGER NOT NULL CHECK (answered >= 0),
+        mean REAL CHECK (mean BETWEEN 0 AND 1),
+        reasons TEXT NOT NULL,
+        seconds REAL NOT NULL CHECK (seconds >= 0),
+        seal BLOB NOT NULL CHECK (length(seal) = 32),
+        PRIMARY KEY (run_id, round),
+        CHECK (mode = 'report' OR mean IS NULL)
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE opinions (
+        run_id TEXT NOT NULL, round INTEGER NOT NULL,
+        client INTEGER NOT NULL, edge INTEGER NOT NULL,
+        score REAL NOT NULL CHECK (score BETWEEN 0 AND 1),
+        samples INTEGER NOT NULL CHECK (samples > 0),
+        epsilon REAL NOT NULL CHECK (epsilon >= 0),
+        PRIMARY KEY (run_id, round, client),
+        FOREIGN KEY (run_id, round) REFERENCES judgements,
+        FOREIGN KEY (run_id, client) REFERENCES clients,
+        FOREIGN KEY (run_id, edge) REFERENCES edges
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE volunteers (
+        run_id TEXT NOT NULL, round INTEGER NOT NULL,
+        client INTEGER NOT NULL, edge INTEGER NOT NULL,
+        PRIMARY KEY (run_id, round, client),
+        FOREIGN KEY (run_id, round) REFERENCES judgements,
+        FOREIGN KEY (run_id, client) REFERENCES clients,
+        FOREIGN KEY (run_id, edge) REFERENCES edges
+    ) STRICT, WITHOUT ROWID""",
+)
+
+
+@migrations()
+def m004_opinions(db: Database) -> None:
+    """Keep what clients think of each model, or who volunteered after it."""
+    for statement in _OPINIONS:
+        db.execute(statement)
+    for table in ("judgements", "opinions", "volunteers"):
+        _protect(db, table)
+
+
 def _protect(db: Database, table: str) -> None:
     """Let nobody change or delete a row."""
     for verb in ("UPDATE", "DELETE"):

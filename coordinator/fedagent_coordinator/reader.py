@@ -14,6 +14,7 @@ from .damage import damage_behind
 from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
 from .ledger import TREASURY
 from .policies.base import RoundView, Selection
+from .reader_opinions import OpinionReader
 from .records import unpack_controls, unpack_selection, unpack_view
 
 DATABASE = "coordinator.db"
@@ -135,8 +136,8 @@ class ModelRow:
     metrics: Mapping[str, float]
 
 
-class Reader:
-    """Queries over one connection.
+class Reader(OpinionReader):
+    """Queries over one connection; those about opinions are in `reader_opinions`.
 
     Args:
         connection: A connection to the database, read-only or not.
@@ -144,7 +145,7 @@ class Reader:
     """
 
     def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
-        self._db = connection
+        super().__init__(connection)
         self.ledger = Ledger(connection, folder / MARK)
 
     def runs(self) -> list[Run]:

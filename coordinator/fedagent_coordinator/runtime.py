@@ -306,7 +306,7 @@ class CoordinatorRuntime:
                 self._book(effect)
                 return []
 
-    def _book(self, effect: fx.Reserve | fx.Settle | fx.Learn | fx.CommitModel | fx.Forget) -> None:
+    def _book(self, effect: fx.Booked) -> None:
         """Write one step of a round, with crash points around it."""
         run_id, began = self.run.run_id, self._clock()
         match effect:
@@ -330,6 +330,10 @@ class CoordinatorRuntime:
                     name = self.options.recipe.policy.name
                     self.store.journal.snapshot(run_id, effect.round, name, self._minds.state())
                     self.checkpoint("snapshot")
+            case fx.BookOpinions() | fx.BookVolunteers():
+                self.checkpoint("judging")
+                self.store.judge(run_id, effect)
+                self.checkpoint("judged")
             case fx.CommitModel():
                 self.checkpoint("merged")
                 self.store.save_model(

@@ -16,7 +16,7 @@ from typing import Literal, Self
 
 from fedagent_protocol.failpoints import Checkpoint, hit
 
-from .core.effects import Reserve, Settle
+from .core.effects import BookOpinions, BookVolunteers, Reserve, Settle
 from .database import Database, wall_clock_ms
 from .errors import (
     BudgetExceededError,
@@ -29,6 +29,7 @@ from .errors import (
 from .indices import RunIndices
 from .journal import PolicyJournal
 from .ledger import checked_micro
+from .opinion_book import insert_opinions, insert_volunteers
 from .reader import Reader, Run
 from .round_book import (
     RoundBook,
@@ -287,6 +288,24 @@ class Store:
                 rounds = self._book.void_open(sql, run_id, reason)
             self._db.fold_wal()
             return rounds
+
+    def judge(self, run_id: str, found: BookOpinions | BookVolunteers) -> bool:
+        """Commit what a call for opinions came to; False if its round was judged before.
+
+        Crash points: ``judge.before-commit``, ``judge.committed``, ``judge.marked``.
+
+        Raises:
+            RefusedEntryError: A score, a client or an edge is none.
+        """
+        with self._db.lock:
+            if self.read.is_judged(run_id, found.round):
+                return False
+            with self._db.transaction("judge") as sql:
+                if isinstance(found, BookOpinions):
+                    insert_opinions(sql, run_id, found)
+                else:
+                    insert_volunteers(sql, run_id, found)
+        return True
 
     # --- models -------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """What the round engine asks for: frozen records, performed in order.
 
-Disk effects (`Reserve`, `Settle`, `StorePart`, `FinishPart`, `CommitModel`, `Forget`,
-`End`) are done by the runtime before anything that follows them; the others leave it.
+Disk effects (`Reserve`, `Settle`, `BookOpinions`, `BookVolunteers`, `StorePart`,
+`FinishPart`, `CommitModel`, `Forget`, `End`) are done by the runtime before anything that
+follows them; the others leave it.
 """
 
 from collections.abc import Mapping
@@ -145,6 +146,61 @@ class Learn:
     controls: Controls = PLAIN
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BookOpinions:
+    """Commit what clients think of a model, once per round; rows in order of clients.
+
+    Attributes:
+        round: Of the model; 0 for the one that the run begins with.
+        slot: Models judged so far in this run, with this one.
+        digest: The model; empty if nobody can know any more which it was.
+        metric: What the scores are; empty without rows.
+        asked: Agents that were called.
+        client, edge: int64[P], run-wide indices; a client has one row at most.
+        score: float64[P], in [0, 1].
+        samples: int64[P], > 0.
+        epsilon: float64[P], 0 where no noise was added.
+        reasons: Agents without a row, by reason.
+        seconds: From the call to its end.
+    """
+
+    round: int
+    slot: int
+    digest: str
+    metric: str
+    asked: int
+    client: npt.NDArray[np.int64]
+    edge: npt.NDArray[np.int64]
+    score: npt.NDArray[np.float64]
+    samples: npt.NDArray[np.int64]
+    epsilon: npt.NDArray[np.float64]
+    reasons: Mapping[str, int]
+    seconds: float
+
+    @property
+    def mean(self) -> float | None:
+        """The reward: every client's opinion counts the same; None without any."""
+        return float(self.score.mean()) if len(self.score) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BookVolunteers:
+    """Commit who volunteers to train after a model, once per round; as `BookOpinions`.
+
+    Attributes:
+        client, edge: int64[P], run-wide indices; a client has one row at most.
+    """
+
+    round: int
+    slot: int
+    digest: str
+    asked: int
+    client: npt.NDArray[np.int64]
+    edge: npt.NDArray[np.int64]
+    reasons: Mapping[str, int]
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class StorePart:
     """Keep one chunk of an edge model that is being pulled."""
@@ -214,6 +270,8 @@ Effect = (
     | Reserve
     | Settle
     | Learn
+    | BookOpinions
+    | BookVolunteers
     | StorePart
     | FinishPart
     | Merge
@@ -222,3 +280,6 @@ Effect = (
     | Evaluate
     | End
 )
+
+Booked = Reserve | Settle | Learn | BookOpinions | BookVolunteers | CommitModel | Forget
+"""Steps of a round that are written, or learnt, with crash points around them."""

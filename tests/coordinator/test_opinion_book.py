@@ -1,0 +1,188 @@
+"""Opinions and volunteers in the books: once per round, never changed, read back as they came."""
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.core.effects import BookOpinions, BookVolunteers
+from fedagent_coordinator.errors import RefusedEntryError
+from fedagent_coordinator.reader import DATABASE, open_reader
+from fedagent_coordinator.store import Store
+
+from .money import Crash, CrashAt, begun
+
+DIGEST = "d" * 64
+
+
+def opinions(round_: int, scores: dict[int, float], **changes: object) -> BookOpinions:
+    """Clients' opinions at edge 0, resting on ten samples each."""
+    n = len(scores)
+    given: dict[str, object] = {
+        "round": round_,
+        "slot": round_ + 1,
+        "digest": DIGEST,
+        "metric": "accuracy" if n else "",
+        "asked": n + 1,
+        "client": np.array(list(scores), dtype=np.int64),
+        "edge": np.zeros(n, dtype=np.int64),
+        "score": np.array(list(scores.values())),
+        "samples": np.full(n, 10, dtype=np.int64),
+        "epsilon": np.full(n, 0.5),
+        "reasons": {"late": 1},
+        "seconds": 0.25,
+        **changes,
+    }
+    return BookOpinions(**given)  # type: ignore[arg-type] # a test's keywords
+
+
+def volunteers(round_: int, clients: list[int]) -> BookVolunteers:
+    return BookVolunteers(
+        round=round_,
+        slot=round_ + 1,
+        digest=DIGEST,
+        asked=5,
+        client=np.array(clients, dtype=np.int64),
+        edge=np.zeros(len(clients), dtype=np.int64),
+        reasons={},
+        seconds=1.5,
+    )
+
+
+def people(store: Store) -> str:
+    """Begin a run whose clients have indices, one of them a name; return its id."""
+    run_id = begun(store).run_id
+    store.indices(run_id).label_clients({"agent-1": "kitchen"})
+    return run_id
+
+
+def test_opinions_come_back_by_client_with_their_mean(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run_id = people(store)
+        assert store.judge(run_id, opinions(0, {2: 0.9, 1: 0.3}))
+        assert store.judge(run_id, opinions(1, {1: 0.1}))
+        first, second = store.read.judgements(run_id)
+        assert (first.round, first.slot, first.mode, first.digest) == (0, 1, "report", DIGEST)
+        assert (first.metric, first.asked, first.answered, first.mean) == ("accuracy", 3, 2, 0.6)
+        assert (first.reasons, first.seconds) == ({"late": 1}, 0.25)
+        assert second.mean == 0.1
+        rows = store.read.opinions(run_id)
+        assert [(row.round, row.client, row.score) for row in rows] == [
+            (0, 1, 0.3),
+            (0, 2, 0.9),
+            (1, 1, 0.1),
+        ]
+        row = rows[0]
+        assert (row.agent_id, row.label, row.edge, row.edge_id) == (
+            "agent-1",
+            "kitchen",
+            0,
+            "edge-0",
+        )
+        assert (row.samples, row.epsilon) == (10, 0.5)
+        assert store.read.opinions(run_id, 1) == rows[2:]
+        assert store.read.last_opinions(run_id) == {1: 0.1, 2: 0.9}
+        assert store.read.ledger.verify().problems == ()
+    with open_reader(tmp_path) as reader:
+        assert len(reader.judgements(run_id)) == 2
+
+
+def test_volunteers_come_back_without_any_opinion(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run_id = people(store)
+        store.judge(run_id, volunteers(3, [2, 0]))
+        (judged,) = store.read.judgements(run_id)
+        assert (judged.mode, judged.answered, judged.mean, judged.metric) == ("peers", 2, None, "")
+        rows = store.read.volunteers(run_id)
+        assert [(row.client, row.agent_id, row.edge_id) for row in rows] == [
+            (0, "agent-0", "edge-0"),
+            (2, "agent-2", "edge-0"),
+        ]
+        assert store.read.volunteers(run_id, 2) == []
+        assert store.read.opinions(run_id) == []
+        assert store.read.ledger.verify().problems == ()
+
+
+def test_a_model_is_judged_once_and_nobody_having_answered_is_a_judgement(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        run_id = people(store)
+        assert not store.read.is_judged(run_id, 1)
+        assert store.judge(run_id, opinions(1, {}, reasons={"restart": 3}))
+        assert store.read.is_judged(run_id, 1)
+        assert not store.judge(run_id, opinions(1, {0: 0.5}))
+        (judged,) = store.read.judgements(run_id)
+        assert (judged.answered, judged.mean, judged.reasons) == (0, None, {"restart": 3})
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        opinions(1, {0: 1.5}),
+        opinions(1, {0: 0.5}, samples=np.zeros(1, dtype=np.int64)),
+        opinions(1, {999: 0.5}),
+        opinions(1, {0: 0.5}, asked=0),
+        opinions(1, {0: 0.5}, slot=0),
+    ],
+)
+def test_what_cannot_be_is_refused_whole(tmp_path: Path, found: BookOpinions) -> None:
+    with Store(tmp_path) as store:
+        run_id = people(store)
+        with pytest.raises(RefusedEntryError):
+            store.judge(run_id, found)
+        assert store.read.judgements(run_id) == []
+        assert store.read.opinions(run_id) == []
+
+
+@pytest.mark.parametrize("point", ["judge.before-commit", "judge.committed"])
+def test_a_crash_leaves_a_judgement_whole_or_not_there(tmp_path: Path, point: str) -> None:
+    checkpoint = CrashAt(point)
+    store = Store(tmp_path, checkpoint=checkpoint)
+    run_id = people(store)
+    with pytest.raises(Crash):
+        store.judge(run_id, opinions(1, {0: 0.5, 1: 0.25}))
+    store.close()
+    with Store(tmp_path) as store:
+        there = point == "judge.committed"
+        assert len(store.read.opinions(run_id)) == 2 * there
+        assert store.read.is_judged(run_id, 1) == there
+        assert store.read.ledger.verify().problems == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("UPDATE opinions SET score = 0.99 WHERE client = 1", "what its model was judged"),
+        ("DELETE FROM opinions WHERE client = 1", "2 opinions were booked, 1 are there"),
+        ("UPDATE judgements SET mean = 0.99 WHERE round = 1", "what its model was judged"),
+        ("UPDATE volunteers SET client = 1", "what its model was judged"),
+        ("DELETE FROM judgements WHERE round = 2", "of a model that was not judged"),
+    ],
+)
+def test_tampering_with_opinions_is_named(tmp_path: Path, change: str, problem: str) -> None:
+    with Store(tmp_path) as store:
+        run_id = people(store)
+        store.judge(run_id, opinions(1, {0: 0.5, 1: 0.25}))
+        store.judge(run_id, volunteers(2, [0]))
+    plain = sqlite3.connect(tmp_path / DATABASE)
+    for (name,) in plain.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    ).fetchall():
+        plain.execute(f"DROP TRIGGER {name}")
+    plain.execute(change)
+    plain.commit()
+    plain.close()
+    with open_reader(tmp_path) as reader:
+        problems = reader.ledger.verify().problems
+    assert any(problem in line for line in problems), problems
+
+
+@pytest.mark.parametrize("table", ["judgements", "opinions", "volunteers"])
+@pytest.mark.parametrize("verb", ["DELETE FROM {}", "UPDATE {} SET round = 9"])
+def test_judgements_refuse_to_change(tmp_path: Path, table: str, verb: str) -> None:
+    with Store(tmp_path) as store:
+        run_id = people(store)
+        store.judge(run_id, opinions(1, {0: 0.5}))
+        store.judge(run_id, volunteers(2, [0]))
+        with pytest.raises(sqlite3.IntegrityError, match="can only be appended to"):
+            store._db.connection.execute(verb.format(table))
