@@ -2,14 +2,19 @@
 
 Feedbacks are part of the settle transaction, so a policy that is restored has
 learnt exactly what was settled, bit for bit (DESIGN, Policies); so have iteration
-control and placement.
+control and placement. Opinions are booked later, with the judgement of a round's model,
+and join its feedback here.
 """
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from .core.controls import PLAIN, Controls
 from .core.deciding import Minds
+from .core.judging import spread
 from .database import Database
 from .errors import RecordError, StateError
 from .policies.base import Feedback, State
@@ -89,11 +94,23 @@ class PolicyJournal:
             RecordError: Stored bytes are damaged.
         """
         rows = self._db.connection.execute(
-            "SELECT r.view, r.feedback, c.record FROM rounds r "
-            "LEFT JOIN controls c USING (run_id, round) WHERE r.run_id = ? AND r.round > ? "
+            "SELECT r.round, r.view, r.feedback, c.record, j.mode FROM rounds r "
+            "LEFT JOIN controls c USING (run_id, round) "
+            "LEFT JOIN judgements j USING (run_id, round) WHERE r.run_id = ? AND r.round > ? "
             "AND r.state = 'done' ORDER BY r.round",
             (run_id, since),
         )
-        for view, feedback, record in rows:
+        for round_, view, feedback, record, mode in rows:
             controls = PLAIN if record is None else unpack_controls(record)
-            yield unpack_feedback(feedback, unpack_view(view)), controls
+            found = unpack_feedback(feedback, unpack_view(view))
+            yield self._judged(run_id, round_, found) if mode == "report" else found, controls
+
+    def _judged(self, run_id: str, round_: int, feedback: Feedback) -> Feedback:
+        """Return the feedback of a round with the opinions of its model."""
+        rows = self._db.connection.execute(
+            "SELECT client, score FROM opinions WHERE run_id = ? AND round = ?", (run_id, round_)
+        ).fetchall()
+        client = np.array([row[0] for row in rows], dtype=np.int64)
+        score = np.array([row[1] for row in rows], dtype=np.float64)
+        opinions = spread(client, score, len(feedback.view.client_price))
+        return replace(feedback, opinions=opinions)

@@ -161,3 +161,21 @@ class OpinionReader:
             )
             for row in rows
         ]
+
+    def done_rounds(self, run_id: str, since: int) -> list[tuple[int, int]]:
+        """Return the settled rounds after `since`, and how many clients each ordered."""
+        return self._db.execute(
+            "SELECT round, ordered FROM rounds WHERE run_id = ? AND round > ? "
+            "AND state = 'done' ORDER BY round",
+            (run_id, since),
+        ).fetchall()
+
+    def trained_since(self, run_id: str, since: int) -> list[str]:
+        """Return the agents whose updates were used in rounds after `since`."""
+        rows = self._db.execute(
+            "SELECT DISTINCT c.agent_id FROM outcomes o "
+            "JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client "
+            "WHERE o.run_id = ? AND o.round > ? AND o.used ORDER BY c.idx",
+            (run_id, since),
+        )
+        return [row[0] for row in rows]

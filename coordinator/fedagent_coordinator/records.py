@@ -87,8 +87,10 @@ def unpack_arrays(data: bytes) -> dict[str, npt.NDArray[np.generic]]:
 def pack_view(view: RoundView) -> bytes:
     """Return a view as bytes."""
     arrays = {name: getattr(view, name) for name in _VIEW}
-    if view.opinions is not None:
-        arrays["opinions"] = view.opinions
+    for name in ("opinions", "volunteers"):
+        column = getattr(view, name)
+        if column is not None:
+            arrays[name] = column
     numbers = {"deadline_s": view.deadline_s, "model_bytes": float(view.model_bytes)}
     return msgspec.msgpack.encode(
         _Record(arrays=_encode(arrays), numbers=numbers, names=view.feature_names, round=view.round)

@@ -6,13 +6,14 @@ from importlib.util import find_spec
 
 import msgspec
 
+from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transport.blobs import BlobStore
 from fedagent_task import models
 from fedagent_task.recipe import recipe_digest, task_bytes, task_digest, task_of
 from fedagent_task.spec import Recipe
 
-from . import placement, policies
+from . import calls, placement, policies
 from .core import iterations
 from .core.deciding import Minds
 from .core.settings import Progress, Settings, Window, learnt_weight
@@ -58,10 +59,25 @@ class OpenedRun:
     progress: Progress
 
 
-def open_run(store: Store, blobs: BlobStore, recipe: Recipe, *, new_run: bool) -> OpenedRun:
+def open_run(
+    store: Store,
+    blobs: BlobStore,
+    recipe: Recipe,
+    *,
+    new_run: bool,
+    opinions: OpinionMode | None = None,
+) -> OpenedRun:
     """Resume the run of this recipe, or begin one.
 
-    What was in flight is voided, once: its reservations go back to the budget.
+    What was in flight is voided, once: its reservations go back to the budget. A judgement
+    that was in flight is booked before anything is learnt from the books.
+
+    Args:
+        store: The books.
+        blobs: The models.
+        recipe: What is wanted.
+        new_run: End the run that is open.
+        opinions: What its clients are called for.
 
     Raises:
         RunConflictError: A run of another recipe is open and `new_run` is not set.
@@ -83,7 +99,12 @@ def open_run(store: Store, blobs: BlobStore, recipe: Recipe, *, new_run: bool) -
     if voided:
         _log.warning("voided what was in flight: round %s", ", ".join(map(str, voided)))
     progress = _with_model(store, blobs, recipe, run.run_id)
-    progress = replace(progress, windows=_windows(store, run.run_id, recipe.limits.max_samples))
+    windows = _windows(store, run.run_id, recipe.limits.max_samples)
+    told = calls.resumed(store, run.run_id, recipe, opinions)
+    if windows and told.owed is not None:
+        # Edges hold what they learnt, not the model to be judged; the next merge calls again.
+        told = replace(told, owed=None)
+    progress = replace(progress, windows=windows, calls=told)
     return OpenedRun(run.run_id, resumed, voided, progress)
 
 
@@ -153,6 +174,7 @@ def settings_of(
     wait_agents: int,
     grace_s: float,
     load_limit_s: float = 0.0,
+    opinions: OpinionMode | None = None,
 ) -> Settings:
     """Return the round engine's settings for a recipe; placed rounds merge every round."""
     rounds, body = recipe.rounds, task_body(recipe)
@@ -180,6 +202,10 @@ def settings_of(
         grace_s=grace_s,
         placed=placed,
         load_limit_ms=max(1, round(1000 * load_limit_s)) if load_limit_s > 0 else 0,
+        opinions=opinions,
+        opinions_every=calls.every_of(recipe, opinions),
+        opinions_timeout_s=recipe.opinions.timeout_s,
+        volunteers=recipe.peers.best,
     )
 
 
@@ -188,12 +214,15 @@ def minds_of(recipe: Recipe) -> Minds:
 
     Raises:
         PolicyError: A name is unknown, or a parameter out of range.
+        RecipeError: The policy's slots end without an opinion.
     """
     rounds, where = recipe.rounds, recipe.placement
     spec = recipe.iterations
     placed = placement.create(where.name, **where.params)
+    policy = policies.create(recipe.policy.name, **recipe.policy.params)
+    calls.check_slots(recipe, policy)
     return Minds(
-        policies.create(recipe.policy.name, **recipe.policy.params),
+        policy,
         iterations.create(spec.name, spec.params, default=rounds.iterations),
         None if where.name == COORDINATOR else placed,
         recipe.learner.steps,

@@ -31,6 +31,7 @@ from fedagent_protocol.transport.data_dir import write_private
 from fedagent_task import models
 from fedagent_task.spec import Recipe
 
+from .calls import mode_of
 from .core import effects as fx
 from .core.gate import DECLINED
 from .core.outcomes import SILENT
@@ -137,6 +138,7 @@ class CoordinatorRuntime:
         self.counters: Counter[str] = Counter()
         self._clock = clock
         self._minds = minds_of(recipe)
+        self._opinions = mode_of(recipe, self._minds.policy)
         self._held_out: HeldOut | None = held_out(recipe)
         self._manifest: Manifest = models.create(recipe.model).manifest()
         self.store = Store(
@@ -147,7 +149,13 @@ class CoordinatorRuntime:
         )
         try:
             self.blobs = BlobStore(options.data_dir / "models")
-            self.run: OpenedRun = open_run(self.store, self.blobs, recipe, new_run=options.new_run)
+            self.run: OpenedRun = open_run(
+                self.store,
+                self.blobs,
+                recipe,
+                new_run=options.new_run,
+                opinions=self._opinions,
+            )
             self.engine = self._engine()
         except BaseException:
             self.store.close()
@@ -178,6 +186,7 @@ class CoordinatorRuntime:
                 wait_agents=options.wait_agents,
                 grace_s=options.grace_s,
                 load_limit_s=self._minds.control.load_limit_s,
+                opinions=self._opinions,
             ),
             progress=self.run.progress,
             minds=self._minds,

@@ -67,17 +67,17 @@ def unpack(message: RoundColumns) -> Columns:
         MalformedError: Lengths differ, a session is named twice or unknown, or
             a price or age is negative.
     """
-    session = _column(message.session, np.int32, "session")
+    session = column(message.session, np.int32, "session")
     rows = len(session)
     width = len(message.features)
-    values = _column(message.values, np.float32, "values")
+    values = column(message.values, np.float32, "values")
     columns = Columns(
         features=message.features,
         session=session,
-        price=_column(message.price, np.int64, "price"),
-        context_seq=_column(message.context_seq, np.int64, "context_seq"),
-        age_ms=_column(message.age_ms, np.int32, "age_ms"),
-        willing=_column(message.willing, np.uint8, "willing") != 0,
+        price=column(message.price, np.int64, "price"),
+        context_seq=column(message.context_seq, np.int64, "context_seq"),
+        age_ms=column(message.age_ms, np.int32, "age_ms"),
+        willing=column(message.willing, np.uint8, "willing") != 0,
         values=values.reshape(rows, width) if values.size == rows * width else values,
     )
     lengths = {len(columns.price), len(columns.context_seq), len(columns.age_ms)}
@@ -95,7 +95,12 @@ def unpack(message: RoundColumns) -> Columns:
     return columns
 
 
-def _column(data: bytes, scalar: type[S], name: str) -> npt.NDArray[S]:
+def column(data: bytes, scalar: type[S], name: str) -> npt.NDArray[S]:
+    """Return a little-endian column of a message.
+
+    Raises:
+        MalformedError: It ends in the middle of a value.
+    """
     wire = np.dtype(scalar).newbyteorder("<")
     if len(data) % wire.itemsize:
         raise MalformedError(f"column {name} is cut off")

@@ -40,6 +40,7 @@ def random_view(
         client_available=rng.random(clients) < available,
         edge_budget=np.full(edges, budget, dtype=np.int64),
         opinions=rng.random(clients),
+        volunteers=np.random.default_rng((round_, clients)).random(clients) < 0.7,
         deadline_s=3.0,
         truth=Truth(
             arrives=rng.random(len(visible)) < 0.6,

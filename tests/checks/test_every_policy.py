@@ -16,7 +16,7 @@ from fedagent_coordinator.errors import (
     UnknownNameError,
 )
 from fedagent_coordinator.policies import Bound, Purpose, RoundView, SelectionPolicy, round_rng
-from fedagent_coordinator.policies.base import OPINIONS, TRUTH, State
+from fedagent_coordinator.policies.base import NOT_FEATURES, State
 from fedagent_coordinator.policies.selection import check_selection, spent_per_edge
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
 
@@ -173,7 +173,7 @@ def test_a_budget_of_zero_buys_only_free_clients(name: str) -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_feature_that_is_not_finite_is_named(name: str, bad: float) -> None:
     policy = policies.create(name)
-    for feature in sorted(policy.needs - {OPINIONS, TRUTH}):
+    for feature in sorted(policy.needs - NOT_FEATURES):
         view = random_view(np.random.default_rng(1), 1)
         view.pair_features[2, FEATURES.index(feature)] = bad
         with pytest.raises(NonFiniteFeatureError) as caught:
@@ -187,7 +187,7 @@ def test_a_feature_that_is_not_finite_is_named(name: str, bad: float) -> None:
 @every_policy
 def test_a_feature_that_is_missing_is_named(name: str) -> None:
     policy = policies.create(name)
-    needed = policy.needs - {OPINIONS, TRUTH}
+    needed = policy.needs - NOT_FEATURES
     if not needed:
         return
     view = random_view(np.random.default_rng(1), 1)

@@ -1,5 +1,6 @@
 """An edge small enough to read: it speaks the whole protocol and trains in no time."""
 
+import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +23,16 @@ class ToyAgent:
     features: dict[str, float] = field(default_factory=lambda: {"compute": 1.0})
     outcome: m.Outcome | None = None
     name: str = ""
+    score: float | None = None
+    samples: int = 20
+    volunteers: bool = True
+
+    def opinion(self, model: str) -> float:
+        """Its own score, or one that model and agent decide."""
+        if self.score is not None:
+            return self.score
+        seed = hashlib.sha256(f"{model} {self.id}".encode()).digest()
+        return int.from_bytes(seed[:4], "big") / 2**32
 
 
 @dataclass
@@ -47,7 +58,14 @@ class ToyEdge:
     pull: Receiver | None = None
     pull_digest: str = ""
     parts: dict[int, bytes] = field(default_factory=dict)
+    calls: list[m.OpinionOpen] = field(default_factory=list)
+    opinion_receipts: list[int] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+    deaf: bool = False
+    asked: m.OpinionOpen | None = None
+    unheard: m.Opinions | None = None
     _said_at: float = 0.0
+    _answer_at: float = 0.0
     _report_at: float = 0.0
     _senders: dict[str, Sender] = field(default_factory=dict)
 
@@ -79,6 +97,9 @@ class ToyEdge:
         if self.pending is not None and now - self._report_at >= 1.0:
             self._report_at = now
             out.append(self.pending)
+        if self.unheard is not None and now - self._answer_at >= 1.0:
+            self._answer_at = now
+            out.append(self.unheard)
         if self.pull is not None:
             out += self._need(now)
         return [] if self.mute else out
@@ -118,9 +139,62 @@ class ToyEdge:
                 return self._serve(message)
             case m.RunEnded() if message.run == self.run:
                 self.ended = message.why
+            case m.OpinionOpen() if message.run == self.run:
+                self.calls.append(message)
+                self.asked = message
+                return self._answer(now)
+            case m.OpinionsReceipt() if message.run == self.run:
+                self.opinion_receipts.append(message.round)
+                self.unheard = None
+            case m.OpinionClose() if message.run == self.run:
+                self.closed.append(message.round)
+                self.unheard = None
             case _:
                 pass
         return []
+
+    def _answer(self, now: float) -> list[m.EdgeToCoordinator]:
+        """Answer the last call once, as soon as the model is there."""
+        call = self.asked
+        if call is None or self.deaf or call.model != self.digest:
+            return []
+        self.asked = None
+        return [self.answer(call, now)]
+
+    def answer(self, call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers:
+        """All its agents' opinions, or those that volunteer."""
+        known = call.known if call.epoch == self.epoch else 0
+        new_ids = tuple(agent.id for agent in self.agents[known:])
+        if call.mode is m.OpinionMode.PEERS:
+            rows = [row for row, agent in enumerate(self.agents) if agent.volunteers]
+            return m.Volunteers(
+                run=self.run,
+                round=call.round,
+                epoch=self.epoch,
+                known=known,
+                new_ids=new_ids,
+                session=np.array(rows, dtype="<i4").tobytes(),
+                asked=len(self.agents),
+            )
+        rows = [row for row, agent in enumerate(self.agents) if agent.samples]
+        there = [self.agents[row] for row in rows]
+        silent = len(self.agents) - len(rows)
+        self.unheard = m.Opinions(
+            run=self.run,
+            round=call.round,
+            epoch=self.epoch,
+            model=call.model,
+            known=known,
+            new_ids=new_ids,
+            session=np.array(rows, dtype="<i4").tobytes(),
+            score=np.array([a.opinion(call.model) for a in there], dtype="<f4").tobytes(),
+            samples=np.array([agent.samples for agent in there], dtype="<i8").tobytes(),
+            metric="accuracy",
+            asked=len(self.agents),
+            reasons={"none": silent} if silent else {},
+        )
+        self._answer_at = now
+        return self.unheard
 
     def columns(self, message: m.RoundOpen) -> m.RoundColumns:
         known = message.known if message.epoch == self.epoch else 0
@@ -214,7 +288,7 @@ class ToyEdge:
         model = b"".join(self.parts[i] for i in sorted(self.parts))
         assert digest_of(model) == self.pull_digest
         self.model, self.pull = model, None
-        return [self.status()]
+        return [self.status(), *self._answer(now)]
 
     def _need(self, now: float) -> list[m.EdgeToCoordinator]:
         assert self.pull is not None

@@ -87,19 +87,26 @@ class EdgeSession:
             MalformedError: The columns contradict each other or the ids heard before.
         """
         columns = unpack(message)
-        known = len(self.ids)
-        if message.known > known:
-            return None
-        overlap = self.ids[message.known : message.known + len(message.new_ids)]
-        if tuple(overlap) != message.new_ids[: len(overlap)]:
+        return columns if self.learn_ids(message.known, message.new_ids, indices) else None
+
+    def learn_ids(self, known: int, new_ids: tuple[str, ...], indices: Indices) -> bool:
+        """Take in the ids from `known` on; False if ids are missing between.
+
+        Raises:
+            MalformedError: They contradict those heard before.
+        """
+        if known > len(self.ids):
+            return False
+        overlap = self.ids[known : known + len(new_ids)]
+        if tuple(overlap) != new_ids[: len(overlap)]:
             raise MalformedError("session ids differ from those named before")
-        fresh = message.new_ids[len(overlap) :]
+        fresh = new_ids[len(overlap) :]
         if len(set(fresh)) != len(fresh) or not set(fresh).isdisjoint(self.ids):
             raise MalformedError("two sessions have one id")
         if fresh:
             self.ids.extend(fresh)
             self.client = np.concatenate([self.client, indices.clients(fresh)])
-        return columns
+        return True
 
 
 @dataclass(slots=True)

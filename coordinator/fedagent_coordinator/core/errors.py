@@ -20,6 +20,16 @@ class NeedsUnmetError(PolicyError):
                 f"policy {self.policy!r} needs the truth of a round before it is played, which "
                 "only the testbed knows; choose another policy"
             )
+        if "opinions" in self.missing:
+            return (
+                f"policy {self.policy!r} needs opinions, which this run does not call for; "
+                'set opinions.mode = "report"'
+            )
+        if "volunteers" in self.missing:
+            return (
+                f"policy {self.policy!r} needs volunteers, which this run does not call for; "
+                'set opinions.mode = "peers"'
+            )
         return (
             f"policy {self.policy!r} needs {', '.join(self.missing)}, which no agent reports "
             f"(they report: {', '.join(self.reported) or 'nothing yet'}); choose another policy"

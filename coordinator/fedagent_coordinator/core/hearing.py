@@ -1,7 +1,7 @@
 """What edges say to the round engine: hello, status, columns, reports, pieces of models.
 
-The first half of the engine: it keeps sessions and answers, and hands on what ends a
-step of the round (`rounds.py`).
+The first part of the engine: it keeps sessions and answers, and hands on what ends a
+step of the round (`calling.py`, `rounds.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -27,6 +27,7 @@ from .edges import EdgeSession, EdgeTable, Indices
 from .effects import Effect, Event
 from .fates import Fates
 from .gate import Patience
+from .judging import Call
 from .letters import Letters
 from .merge import Serving
 from .models import Models
@@ -45,6 +46,7 @@ class Phase(Enum):
     OBSERVING = "observing"
     ORDERED = "ordered"
     MERGING = "merging"
+    JUDGING = "judging"
     ENDED = "ended"
 
 
@@ -79,6 +81,7 @@ class Hearing(ABC):
         self._say = Letters(settings, progress.next_round << 20)
         self._survey = Survey(0.0, 0.0)
         self._ordered: OrderedRound | None = None
+        self._call: Call | None = None
         self._over = progress.next_round - 1
         self._finishing = ""
         self._patience = Patience()
@@ -94,6 +97,14 @@ class Hearing(ABC):
     @abstractmethod
     def _merge_if_complete(self, now: float) -> list[Effect]:
         """Go on once every model is here or given up."""
+
+    @abstractmethod
+    def _on_answer(self, edge: str, message: Opinions | Volunteers, now: float) -> list[Effect]:
+        """Take in opinions, or who volunteers."""
+
+    @abstractmethod
+    def _call_again(self, session: EdgeSession, now: float) -> list[Effect]:
+        """Call an edge for opinions that is new, back, or does not know of the call."""
 
     def receive(
         self, edge: str, message: EdgeToCoordinator, now: float, *, link_idle: bool = True
@@ -124,8 +135,7 @@ class Hearing(ABC):
                 case Chunk():
                     return self._on_chunk(edge, message, now)
                 case Opinions() | Volunteers():
-                    self.counters["not_expected"] += 1
-                    return []
+                    return self._on_answer(edge, message, now)
         except ProtocolError as error:
             self.counters[error.reason] += 1
             return []
@@ -244,6 +254,8 @@ class Hearing(ABC):
                 part = self._ordered.parts.get(session.id)
                 if part is not None and part.report is None:
                     part.resend_at = now
+            case Phase.JUDGING:
+                effects += self._call_again(session, now)
             case Phase.MERGING:
                 pass
         return effects

@@ -2,10 +2,19 @@
 
 from dataclasses import dataclass
 
-from fedagent_protocol.messages import EdgeWelcome, ReportReceipt, RoundOpen, RunEnded
+from fedagent_protocol.messages import (
+    EdgeWelcome,
+    OpinionClose,
+    OpinionOpen,
+    OpinionsReceipt,
+    ReportReceipt,
+    RoundOpen,
+    RunEnded,
+)
 
 from .edges import EdgeSession
 from .effects import Effect, Send
+from .judging import Call
 from .orders import OrderedRound
 from .outcomes import EdgePart
 from .settings import Settings
@@ -50,6 +59,30 @@ class Letters:
         run = self.settings.run
         return Send(edge, ReportReceipt(run=run, round=round_, seq=self._next(), expired=expired))
 
+    def call(self, edge: EdgeSession, call: Call, now: float) -> Send:
+        """Return the call for opinions of a model, with the time that is left."""
+        message = OpinionOpen(
+            run=self.settings.run,
+            round=call.round,
+            seq=self._next(),
+            model=call.digest,
+            until_ms=max(0, int(1000 * (call.until - now))),
+            mode=call.mode,
+            slot=call.slot,
+            epoch=edge.epoch,
+            known=len(edge.ids),
+            trained=_trained(edge, call),
+        )
+        return Send(edge.id, message)
+
+    def call_over(self, edge: str, round_: int) -> Send:
+        """Return that nothing is wanted of a call any more."""
+        return Send(edge, OpinionClose(run=self.settings.run, round=round_, seq=self._next()))
+
+    def opinions_receipt(self, edge: str, round_: int) -> Send:
+        """Return the answer to opinions."""
+        return Send(edge, OpinionsReceipt(run=self.settings.run, round=round_, seq=self._next()))
+
     def run_ended(self, edge: str, why: str) -> Send:
         """Return the end of the run."""
         return Send(edge, RunEnded(run=self.settings.run, seq=self._next(), why=why))
@@ -57,3 +90,12 @@ class Letters:
     def _next(self) -> int:
         self.seq += 1
         return self.seq
+
+
+def _trained(edge: EdgeSession, call: Call) -> tuple[str, ...]:
+    """Return the agents of an edge whose updates are in the model that it is called for."""
+    if not call.trained:
+        return ()
+    # An edge that has just been started again has named nobody yet.
+    known = call.trained.intersection(edge.ids) if edge.ids else call.trained
+    return tuple(sorted(known))

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.policies.base import OPINIONS, TRUTH, RoundView
+from fedagent_coordinator.policies.base import NOT_FEATURES, RoundView
 from fedagent_protocol.columns import Columns
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -106,7 +106,7 @@ def merge_observations(
     values = _aligned(ordered, names)
 
     fresh = age_s <= FRESH_S
-    wanted = [names.index(name) for name in needs - {OPINIONS, TRUTH} if name in names]
+    wanted = [names.index(name) for name in needs - NOT_FEATURES if name in names]
     complete = np.isfinite(values[:, wanted]).all(axis=1)
     left_out = Counter({"stale": int((~fresh).sum()), "no_feature": int((fresh & ~complete).sum())})
 

@@ -1,4 +1,4 @@
-"""The round engine: observe, decide, reserve, order, settle, merge, and again.
+"""The round engine: observe, decide, reserve, order, settle, merge, judge, and again.
 
 A pure state machine (docs/protocol.md, One round). Messages, ticks and results
 of jobs go in with the time; effects come out, to be performed in order. A disk
@@ -10,8 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import OPINIONS, TRUTH
+from fedagent_coordinator.policies.base import NOT_FEATURES, OPINIONS, VOLUNTEERS
+from fedagent_protocol.messages import OpinionMode
 
+from .calling import Calling
 from .deciding import Decider, Decision, Minds, Refusal
 from .edges import EdgeSession, Indices
 from .effects import (
@@ -21,7 +23,6 @@ from .effects import (
     End,
     Evaluate,
     Event,
-    Learn,
     Mark,
     Reserve,
     Send,
@@ -29,7 +30,7 @@ from .effects import (
 from .errors import NeedsUnmetError
 from .fates import Books, Fates
 from .gate import BUDGET, DECLINED, RENTS, Gate
-from .hearing import Hearing, Phase
+from .hearing import Phase
 from .observe import Observed, merge_observations
 from .orders import OrderedRound, plan_round
 from .outcomes import Settled, round_event, settle_outcomes
@@ -39,7 +40,7 @@ from .settings import Progress, Settings, learnt_weight
 from .survey import REOPEN_S, Survey
 
 
-class RoundEngine(Hearing):
+class RoundEngine(Calling):
     """All rounds of one run.
 
     Args:
@@ -60,7 +61,8 @@ class RoundEngine(Hearing):
         counters: What was refused or odd, by reason.
 
     Raises:
-        NeedsUnmetError: The policy needs what only a testbed knows.
+        NeedsUnmetError: The policy needs what only a testbed knows, or what this run does
+            not call for.
     """
 
     def __init__(
@@ -73,14 +75,13 @@ class RoundEngine(Hearing):
         fate: Books,
         clock: Callable[[], float],
     ) -> None:
-        unmet = minds.policy.needs & {TRUTH, OPINIONS}
+        unmet = minds.policy.needs & NOT_FEATURES - _called_for(settings)
         if unmet:
             raise NeedsUnmetError(settings.policy, unmet, ())
         super().__init__(settings, progress, indices, Fates(fate))
-        self.needs = minds.policy.needs
+        self.needs = minds.policy.needs - NOT_FEATURES
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
-        self.timing_ms: dict[str, float] = {}
         self._summary: Event | None = None
         self._opened_at = 0.0
         self._decider = Decider(settings, minds, clock)
@@ -120,6 +121,8 @@ class RoundEngine(Hearing):
                 if self.models.work is not None:
                     effects += self.models.work.tick(now)
                 effects += self._merge_if_complete(now)
+            case Phase.JUDGING:
+                effects += self._tick_judging(now)
             case Phase.ENDED:
                 pass
         return effects
@@ -138,6 +141,9 @@ class RoundEngine(Hearing):
             case Phase.MERGING:
                 if self.models.work is not None:
                     times.append(self.models.work.next_due())
+            case Phase.JUDGING:
+                assert self._call is not None
+                times.append(self._call.next_due())
             case Phase.ENDED:
                 return None
         return min((time for time in times if time is not None), default=None)
@@ -236,6 +242,10 @@ class RoundEngine(Hearing):
             return self._broke(ready, agents, now, sure=everybody)
         if missing:
             return self._wait(missing, now, edges=len(ready), agents=agents)
+        if self._owed is not None:
+            self._gate.solvent()
+            self._patience.over()
+            return self._judge(self._owed, now, opening=True)
         decision = self._decider.decide(
             observed,
             ready,
@@ -281,7 +291,7 @@ class RoundEngine(Hearing):
             deadline_s=self.settings.deadline_ms / 1000,
             model_bytes=self.models.size,
         )
-        return observed.without(self._respite.away(observed.client_seq, now))
+        return self._heard(observed.without(self._respite.away(observed.client_seq, now)))
 
     @property
     def _free_micro(self) -> int | None:
@@ -344,7 +354,9 @@ class RoundEngine(Hearing):
         effects: list[Effect] = [
             result.booked(ordered.round, self.timing_ms),
             *(self._say.receipt(part.edge, ordered.round, expired=False) for part in reporters),
-            Learn(ordered.round, result.feedback, ordered.controls),
+            *self._learn_or_hold(
+                ordered, result.feedback, last=self.rounds_done >= self.settings.count
+            ),
             *self._respite.settle(ordered, result, began=self._opened_at, now=now),
         ]
         for edge in result.edges:
@@ -381,7 +393,9 @@ class RoundEngine(Hearing):
         return [job]
 
     def _round_over(self, now: float) -> list[Effect]:
-        """Tell of the round, and go on at once."""
+        """Have its model judged if that is due; tell of the round, and go on at once."""
+        if self._due is not None:
+            return self._judge(self._due, now)
         summary, self._summary = self._summary, None
         effects: list[Effect] = []
         if summary is not None:
@@ -397,6 +411,10 @@ class RoundEngine(Hearing):
             self._patience.until(self._respite.open_at)
             return effects
         return effects + self._open(now)
+
+    def _after_call(self, now: float, *, opening: bool) -> list[Effect]:
+        """Go on when a call is booked: decide the first round, or end the one before it."""
+        return self._open(now) if opening else self._round_over(now)
 
     def _finish(self, reason: str, now: float) -> list[Effect]:
         """End the run, after a last merge if edges have learnt since the one before."""
@@ -426,6 +444,17 @@ class RoundEngine(Hearing):
         if not self.edges.live():
             self._patience.sleep()
         return effects
+
+
+def _called_for(settings: Settings) -> frozenset[str]:
+    """Return the needs that are no features and that this run calls clients for."""
+    match settings.opinions:
+        case OpinionMode.REPORT:
+            return frozenset({OPINIONS})
+        case OpinionMode.PEERS:
+            return frozenset({VOLUNTEERS})
+        case None:
+            return frozenset()
 
 
 def _ms(seconds: float) -> float:

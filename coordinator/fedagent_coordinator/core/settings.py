@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from fedagent_protocol.messages import Weighting
+from fedagent_protocol.messages import OpinionMode, Weighting
+
+from .cadence import NO_CALLS, Calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,10 @@ class Settings:
         needs_wait_s: How long agents may take to measure a feature for the first time.
         placed: Each round is placed at one edge; it merges every round.
         load_limit_ms: Training computation of a round on a device; 0 for no limit.
+        opinions: What clients are called for after a merge; None for nothing.
+        opinions_every: Merges from one call to the next; rounds in mode ``peers``.
+        opinions_timeout_s: How long a call waits.
+        volunteers: How many a call of mode ``peers`` waits for.
     """
 
     run: str
@@ -54,6 +60,10 @@ class Settings:
     needs_wait_s: float = 10.0
     placed: bool = False
     load_limit_ms: int = 0
+    opinions: OpinionMode | None = None
+    opinions_every: int = 1
+    opinions_timeout_s: float = 5.0
+    volunteers: int = 5
 
 
 def learnt_weight(reported: float, ordered: int, max_samples: int) -> float:
@@ -86,6 +96,7 @@ class Progress:
         model: Digest of the global model.
         model_size: Its bytes; the same for every model of the run.
         windows: Edge models that were settled and not merged.
+        calls: Where calls for opinions stand.
     """
 
     next_round: int
@@ -94,3 +105,4 @@ class Progress:
     model: str
     model_size: int
     windows: tuple[Window, ...] = ()
+    calls: Calls = NO_CALLS

@@ -43,6 +43,7 @@ registry: Registry[SelectionPolicy] = Registry(
         "rbcs-f": f"{_PACKAGE}.rbcs_f:RbcsFPolicy",
         "round-robin": f"{_PACKAGE}.round_robin:RoundRobinPolicy",
         "ucb": f"{_PACKAGE}.ucb:UcbPolicy",
+        "volunteers": f"{_PACKAGE}.volunteers:VolunteersPolicy",
     },
     members={
         "needs": None,

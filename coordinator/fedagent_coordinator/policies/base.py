@@ -35,6 +35,8 @@ MAX_COUNT = 2**31 - 1
 
 OPINIONS = "opinions"
 TRUTH = "truth"
+VOLUNTEERS = "volunteers"
+NOT_FEATURES = frozenset({OPINIONS, TRUTH, VOLUNTEERS})
 """Needs that are not features; ``truth`` exists in testbed and replay only."""
 
 
@@ -100,6 +102,7 @@ class RoundView:
         model_bytes: Size of the model that goes each way; 0 where nobody says.
         opinions: float64[N], each client's last opinion, NaN where none; or None.
         truth: What oracles know; None in a live run.
+        volunteers: bool[N], who has volunteered for this round; or None.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
@@ -117,6 +120,7 @@ class RoundView:
     model_bytes: int = 0
     opinions: FloatArray | None = None
     truth: Truth | None = None
+    volunteers: BoolArray | None = None
 
     def __post_init__(self) -> None:
         """Refuse columns that contradict each other."""
@@ -129,6 +133,8 @@ class RoundView:
         _column(self, "edge_budget", np.int64, (len(self.edge_budget),))
         if self.opinions is not None:
             _column(self, "opinions", np.float64, (n,))
+        if self.volunteers is not None:
+            _column(self, "volunteers", np.bool_, (n,))
         if self.truth is not None:
             _column(self.truth, "arrives", np.bool_, (p,))
             _column(self.truth, "chance", np.float64, (p,))
@@ -179,6 +185,16 @@ class RoundView:
             raise MissingFeatureError(TRUTH, self.feature_names)
         return self.truth
 
+    def known_volunteers(self) -> BoolArray:
+        """Return who has volunteered.
+
+        Raises:
+            MissingFeatureError: Nobody is called for it in this run.
+        """
+        if self.volunteers is None:
+            raise MissingFeatureError(VOLUNTEERS, self.feature_names)
+        return self.volunteers
+
     def reported(self, needs: frozenset[str]) -> BoolArray:
         """Return bool[P]: pairs whose every needed feature is finite.
 
@@ -188,7 +204,7 @@ class RoundView:
         Raises:
             MissingFeatureError: No agent reports a needed feature.
         """
-        wanted = sorted(needs - {OPINIONS, TRUTH})
+        wanted = sorted(needs - NOT_FEATURES)
         for name in wanted:
             if name not in self.feature_names:
                 raise MissingFeatureError(name, self.feature_names)
@@ -210,6 +226,7 @@ class RoundView:
             model_bytes=self.model_bytes,
             opinions=self.opinions,
             truth=None if self.truth is None else self.truth.take(pairs),
+            volunteers=self.volunteers,
         )
 
 
@@ -314,7 +331,7 @@ class SelectionPolicy(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Features it reads, and ``opinions`` or ``truth``."""
+        """Features it reads, and ``opinions``, ``truth`` or ``volunteers``."""
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Decide one round. Changes no state."""

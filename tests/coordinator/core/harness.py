@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core.cadence import NO_CALLS, Calls
 from fedagent_coordinator.core.deciding import Minds
 from fedagent_coordinator.core.hearing import Phase
 from fedagent_coordinator.core.iterations import IterationControl, LearnerControl
@@ -14,7 +15,7 @@ from fedagent_coordinator.core.rounds import RoundEngine
 from fedagent_coordinator.core.settings import Progress, Settings
 from fedagent_coordinator.merging import EdgeModel, merge_models
 from fedagent_coordinator.placement.base import PlacementPolicy
-from fedagent_coordinator.policies.base import SelectionPolicy
+from fedagent_coordinator.policies.base import Feedback, SelectionPolicy
 from fedagent_coordinator.policies.random_choice import RandomPolicy
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
@@ -93,6 +94,9 @@ class Field:
     reserved: dict[int, fx.Reserve] = field(default_factory=dict)
     settled: dict[int, fx.Settle] = field(default_factory=dict)
     learnt: list[int] = field(default_factory=list)
+    feedbacks: dict[int, Feedback] = field(default_factory=dict)
+    judged: dict[int, fx.BookOpinions | fx.BookVolunteers] = field(default_factory=dict)
+    calls: Calls = NO_CALLS
     committed: list[str] = field(default_factory=list)
     events: list[fx.Event] = field(default_factory=list)
     sent: list[tuple[str, m.CoordinatorToEdge]] = field(default_factory=list)
@@ -109,6 +113,7 @@ class Field:
                 spent_micro=0,
                 model=start,
                 model_size=len(START_BYTES),
+                calls=self.calls,
             ),
             minds=Minds(self.policy, self.control, self.placement),
             indices=MemoryIndices(),
@@ -182,9 +187,8 @@ class Field:
                 assert effect.round in self.reserved, "settled before reserved"
                 assert effect.round not in self.settled, "settled twice"
                 self.settled[effect.round] = effect
-            case fx.Learn():
-                assert effect.round in self.settled, "learnt before settled"
-                self.learnt.append(effect.round)
+            case fx.Learn() | fx.BookOpinions() | fx.BookVolunteers():
+                self._learn(effect)
             case fx.StorePart():
                 self.parts.setdefault(effect.digest, {})[effect.offset] = effect.data
             case fx.FinishPart():
@@ -209,6 +213,18 @@ class Field:
                 self.end = effect.reason
             case fx.Mark() | fx.Evaluate():
                 pass
+
+    def _learn(self, effect: fx.Learn | fx.BookOpinions | fx.BookVolunteers) -> None:
+        if isinstance(effect, fx.Learn):
+            assert effect.round in self.settled, "learnt before settled"
+            assert effect.round not in self.feedbacks, "learnt twice"
+            self.learnt.append(effect.round)
+            self.feedbacks[effect.round] = effect.feedback
+            return
+        assert effect.round not in self.judged, "judged twice"
+        early = effect.round in self.feedbacks and isinstance(effect, fx.BookOpinions)
+        assert not early, "learnt before judged"
+        self.judged[effect.round] = effect
 
     def _down(self, edge_id: str, message: m.CoordinatorToEdge) -> None:
         self.sent.append((edge_id, message))

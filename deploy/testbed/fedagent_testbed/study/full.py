@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from fedagent_coordinator.policies import RoundView
-from fedagent_coordinator.policies.base import OPINIONS, TRUTH
+from fedagent_coordinator.policies.base import NOT_FEATURES
 from fedagent_coordinator.reader import OutcomeRow, open_reader
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError
@@ -169,7 +169,7 @@ def unmet_full(recipe: TestbedRecipe, name: str) -> str:
         return f"needs links, which the {recipe.world} world does not have"
     if recipe.churn.share:
         return "cannot replace agents in mid run (churn.share)"
-    if make_policy(recipe, name).needs & {TRUTH, OPINIONS}:
+    if make_policy(recipe, name).needs & NOT_FEATURES:
         return "needs what no live coordinator knows"
     return unmet(recipe, name)
 

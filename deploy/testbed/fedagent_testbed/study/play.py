@@ -9,7 +9,7 @@ import numpy as np
 from fedagent_coordinator import policies
 from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
-from fedagent_coordinator.policies.base import OPINIONS, FloatArray
+from fedagent_coordinator.policies.base import OPINIONS, VOLUNTEERS, FloatArray
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_task.errors import RecipeError
 
@@ -80,6 +80,8 @@ def unmet(recipe: TestbedRecipe, name: str) -> str:
     collected = recipe.training.opinions and recipe.training.dataset
     if OPINIONS in policy.needs and not collected:
         return "needs opinions, which this recipe does not collect (training.opinions)"
+    if VOLUNTEERS in policy.needs:
+        return "needs volunteers, and clients of a study have no neighbours to agree with"
     try:
         make_world(recipe, 0).view(1).reported(policy.needs)
     except MissingFeatureError as error:

@@ -1,0 +1,98 @@
+"""What a run calls its clients for, and where its calls stand after a restart."""
+
+import logging
+
+from fedagent_protocol.messages import OpinionMode
+from fedagent_task.errors import RecipeError
+from fedagent_task.spec import Recipe
+
+from . import policies
+from .core.cadence import NO_CALLS, Cadence, Calls
+from .core.judging import nobody
+from .core.settings import Progress
+from .policies.base import OPINIONS, SelectionPolicy
+from .store import Store
+
+_log = logging.getLogger(__name__)
+
+
+def mode_of(recipe: Recipe, policy: SelectionPolicy) -> OpinionMode | None:
+    """Return what clients of a run are called for; None for nothing."""
+    match recipe.opinions.mode:
+        case "auto":
+            return OpinionMode.REPORT if OPINIONS in policy.needs else None
+        case "off":
+            return None
+        case mode:
+            return OpinionMode(mode)
+
+
+def every_of(recipe: Recipe, mode: OpinionMode | None) -> int:
+    """Return how many merges, or rounds of volunteers, there are to a call."""
+    return recipe.peers.slot_rounds if mode is OpinionMode.PEERS else recipe.opinions.every
+
+
+def check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:
+    """Refuse slots that end without an opinion: the policy would never learn.
+
+    Raises:
+        RecipeError: `slot_rounds` is no multiple of the rounds from call to call.
+    """
+    if OPINIONS not in policy.needs or mode_of(recipe, policy) is not OpinionMode.REPORT:
+        return
+    spec = recipe.policy
+    given = {**policies.parameters(spec.name), **spec.params}.get("slot_rounds")
+    rounds = recipe.opinions.every * recipe.rounds.merge_every
+    if isinstance(given, int) and given % rounds:
+        raise RecipeError(
+            "opinions.every",
+            f"makes a call for opinions every {rounds} rounds, "
+            f"policy.params.slot_rounds of {spec.name} is {given}",
+            f"take opinions.every = {given} and rounds.merge_every = 1",
+        )
+
+
+def resumed(store: Store, run_id: str, recipe: Recipe, mode: OpinionMode | None) -> Calls:
+    """Return where the calls of a run stand; a lost one is booked as answered by nobody.
+
+    A coordinator that died between the end of a round and its judgement cannot know any
+    more what clients thought: the books say so (``restart``) before anything is learnt from
+    them. Volunteers are called for again, because nothing is learnt from who they were.
+    """
+    if mode is None:
+        return NO_CALLS
+    read = store.read
+    judged = read.judgements(run_id)
+    since = judged[-1].round if judged else 0
+    cadence = Cadence(mode, every_of(recipe, mode))
+    owing = _owing(cadence, read.progress(run_id), read.done_rounds(run_id, since), recipe)
+    if owing is not None and mode is OpinionMode.REPORT:
+        model = read.last_global(run_id)
+        digest = model.digest if model is not None and model.round == owing else ""
+        clients = store.indices(run_id).sizes()[0]
+        store.judge(run_id, nobody(owing, len(judged) + 1, digest, clients))
+        _log.warning("nobody's opinion counts for round %d: the coordinator was restarted", owing)
+        return Calls(judged=len(judged) + 1, opinions=read.last_opinions(run_id))
+    if not judged and read.progress(run_id).rounds_done == 0:
+        owing = 0
+    last = read.volunteers(run_id, since)
+    return Calls(
+        judged=len(judged),
+        count=cadence.count,
+        owed=owing,
+        opinions=read.last_opinions(run_id),
+        volunteers=frozenset(row.client for row in last),
+        trained=frozenset(read.trained_since(run_id, since)),
+    )
+
+
+def _owing(
+    cadence: Cadence, progress: Progress, done: list[tuple[int, int]], recipe: Recipe
+) -> int | None:
+    """Count the rounds since the last call; return the last one if its call is missing."""
+    due = False
+    for place, (round_, ordered) in enumerate(done, start=1 + progress.rounds_done - len(done)):
+        last = place >= recipe.rounds.count
+        merges = last or round_ % recipe.rounds.merge_every == 0
+        due = cadence.over(merges=merges, played=ordered > 0, last=last)
+    return done[-1][0] if due else None

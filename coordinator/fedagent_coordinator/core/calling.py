@@ -1,0 +1,220 @@
+"""Calls for opinions and volunteers between two rounds: the middle part of the engine.
+
+After a merge whose model is to be judged every live edge is called, and again every second
+until it has answered; the policy learns of the round when the answers are booked, so that
+what it learns and what the books replay is the same (docs/opinions.md).
+"""
+
+from abc import abstractmethod
+from dataclasses import replace
+
+import numpy as np
+
+from fedagent_coordinator.policies.base import Feedback
+from fedagent_protocol.messages import OpinionMode, Opinions, Volunteers
+
+from .cadence import Cadence, Voices
+from .edges import EdgeSession, Indices
+from .effects import BookOpinions, BookVolunteers, Effect, Event, Learn, Value
+from .fates import Fates
+from .hearing import Hearing, Phase
+from .judging import (
+    Answer,
+    Call,
+    RefusedAnswerError,
+    opinions_in,
+    spread,
+    volunteers_in,
+)
+from .observe import Observed
+from .orders import OrderedRound
+from .settings import Progress, Settings
+
+
+class Calling(Hearing):
+    """Calls clients to judge models.
+
+    Args:
+        settings: The run.
+        progress: Where it stands.
+        indices: Run-wide indices of clients and edges.
+        fates: Asked about rounds that this process did not settle itself.
+
+    Attributes:
+        timing_ms: Durations of the steps of this round.
+    """
+
+    def __init__(
+        self, settings: Settings, progress: Progress, indices: Indices, fates: Fates
+    ) -> None:
+        super().__init__(settings, progress, indices, fates)
+        calls = progress.calls
+        self.timing_ms: dict[str, float] = {}
+        self._voices = Voices(calls)
+        self._cadence = Cadence(settings.opinions, settings.opinions_every, calls.count)
+        self._owed = calls.owed if settings.opinions is not None else None
+        self._trained_since = set(calls.trained)
+        self._due: int | None = None
+        self._held: Learn | None = None
+
+    @abstractmethod
+    def _after_call(self, now: float, *, opening: bool) -> list[Effect]:
+        """Go on when a call is booked."""
+
+    # ------------------------------------------------------ before and after a call
+
+    def _learn_or_hold(
+        self, ordered: OrderedRound, feedback: Feedback, *, last: bool
+    ) -> list[Effect]:
+        """Let the policy learn of a settled round, now or when its model is judged."""
+        learn = Learn(ordered.round, feedback, ordered.controls)
+        mode = self.settings.opinions
+        if mode is OpinionMode.PEERS:
+            used = np.flatnonzero(feedback.used).tolist()
+            self._trained_since.update(ordered.agents(used))
+        played = bool(len(feedback.pairs))
+        if not self._cadence.over(merges=ordered.want_model, played=played, last=last):
+            return [learn]
+        self._due = ordered.round
+        if mode is OpinionMode.PEERS:
+            return [learn]
+        self._held = learn
+        return []
+
+    def _heard(self, observed: Observed) -> Observed:
+        """Return the same with what clients said last, if the run calls for it."""
+        clients = len(observed.view.client_price)
+        match self.settings.opinions:
+            case OpinionMode.REPORT:
+                said = replace(observed.view, opinions=self._voices.opinions(clients))
+            case OpinionMode.PEERS:
+                said = replace(observed.view, volunteers=self._voices.volunteers(clients))
+            case None:
+                return observed
+        return replace(observed, view=said)
+
+    def _judge(self, round_: int, now: float, *, opening: bool = False) -> list[Effect]:
+        """Call every live edge for opinions of the global model."""
+        s = self.settings
+        assert s.opinions is not None
+        self._due = self._owed = None
+        until = now + s.opinions_timeout_s
+        trained, self._trained_since = frozenset(self._trained_since), set()
+        self._call = Call(
+            round=round_,
+            slot=self._voices.judged + 1,
+            mode=s.opinions,
+            digest=self.models.digest,
+            began=now,
+            until=until,
+            give_up_at=until + s.grace_s,
+            best=s.volunteers,
+            opening=opening,
+            trained=trained,
+        )
+        self.phase = Phase.JUDGING
+        for edge in self.edges.live():
+            self._call.join(edge, now)
+        return self._tick_judging(now)
+
+    def _tick_judging(self, now: float) -> list[Effect]:
+        """Call those again that did not answer, bring them the model, or end the call."""
+        call = self._call
+        assert call is not None
+        if call.over(self.edges.live(), now):
+            return self._judged(call, now)
+        effects: list[Effect] = []
+        for part in call.due_again(now):
+            edge = self.edges.by_id[part.edge]
+            if edge.live:
+                if edge.model != edge.expected:
+                    effects += self.models.catch_up(edge, self.round, now)
+                effects.append(self._say.call(edge, call, now))
+        return effects
+
+    def _judged(self, call: Call, now: float) -> list[Effect]:
+        """Book what a call came to, then let the policy learn."""
+        self._call = None
+        found = call.booked(now)
+        self._voices.take(found)
+        self.timing_ms["judge"] = round(1000.0 * (now - call.began), 3)
+        effects: list[Effect] = [found]
+        for part in call.parts.values():
+            if call.mode is OpinionMode.REPORT and part.answer is not None:
+                effects.append(self._say.opinions_receipt(part.edge, call.round))
+            elif self.edges.by_id[part.edge].live:
+                effects.append(self._say.call_over(part.edge, call.round))
+        held, self._held = self._held, None
+        if held is not None:
+            assert isinstance(found, BookOpinions)
+            size = len(held.feedback.view.client_price)
+            opinions = spread(found.client, found.score, size)
+            effects.append(replace(held, feedback=replace(held.feedback, opinions=opinions)))
+        effects.append(_told(found))
+        return effects + self._after_call(now, opening=call.opening)
+
+    # ---------------------------------------------------------------- what edges say
+
+    def _call_again(self, session: EdgeSession, now: float) -> list[Effect]:
+        """Call an edge that is new, back, or does not know a call."""
+        call = self._call
+        if call is None:
+            return []
+        call.join(session, now)
+        return self._tick_judging(now)
+
+    def _on_answer(self, edge: str, message: Opinions | Volunteers, now: float) -> list[Effect]:
+        """Take in opinions, or who volunteers."""
+        if not self._ours(message.run):
+            return []
+        session, changed = self._hear(edge, message.epoch, now)
+        effects = self._greet(session, now, changed=True) if changed else []
+        call = self._call
+        if call is None or message.round != call.round:
+            return effects + self._late(edge, message)
+        if isinstance(message, Opinions) != (call.mode is OpinionMode.REPORT):
+            self.counters["opinions_mode"] += 1
+            return effects
+        if not session.learn_ids(message.known, message.new_ids, self._indices):
+            # What it names goes on where an answer ended that never came.
+            return effects + self._call_again(session, now)
+        if edge not in call.parts:
+            call.join(session, now)
+        try:
+            answer = self._read(message, session, call)
+        except RefusedAnswerError as error:
+            self.counters[f"opinions_{error.why}"] += 1
+            call.parts[edge].refused = call.parts[edge].answer is None
+            return effects + self._tick_judging(now)
+        if call.mode is OpinionMode.REPORT and call.parts[edge].answer is not None:
+            self.counters["opinions_repeated"] += 1
+            return effects
+        call.take(edge, answer, now)
+        return effects + self._tick_judging(now)
+
+    def _read(self, message: Opinions | Volunteers, session: EdgeSession, call: Call) -> Answer:
+        if isinstance(message, Opinions):
+            return opinions_in(message, session, call.digest)
+        return volunteers_in(message, session)
+
+    def _late(self, edge: str, message: Opinions | Volunteers) -> list[Effect]:
+        """Count what nobody waits for; an edge that is told so stops saying it."""
+        if message.round > self._over:
+            self.counters["opinions_unasked"] += 1
+            return []
+        self.counters["opinions_late"] += 1
+        if isinstance(message, Opinions):
+            return [self._say.opinions_receipt(edge, message.round)]
+        return [self._say.call_over(edge, message.round)]
+
+
+def _told(found: BookOpinions | BookVolunteers) -> Event:
+    """Return what is told of a call on stdout."""
+    fields: dict[str, Value] = {"round": found.round, "slot": found.slot}
+    if isinstance(found, BookOpinions):
+        fields |= {"mode": "report", "mean": found.mean, "answered": len(found.client)}
+    else:
+        fields |= {"mode": "peers", "volunteers": len(found.client)}
+    missing = {why: float(count) for why, count in found.reasons.items()}
+    fields |= {"asked": found.asked, "missing": missing, "seconds": found.seconds}
+    return Event("opinions", fields)

@@ -1,0 +1,461 @@
+"""The engine calls clients to judge models: who counts, who is waited for, what is learnt."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core.cadence import Calls
+from fedagent_coordinator.core.errors import NeedsUnmetError
+from fedagent_coordinator.core.hearing import Phase
+from fedagent_coordinator.core.settings import Settings
+from fedagent_coordinator.policies import create
+from fedagent_protocol import messages as m
+from tests.coordinator.toy_edge import ToyAgent, ToyEdge
+
+from .harness import Field, settings, toy_edges
+
+FIRST = Calls(owed=0)
+
+
+def report(**changes: object) -> Settings:
+    return settings(**{"opinions": m.OpinionMode.REPORT, "opinions_timeout_s": 3.0, **changes})
+
+
+def peers(**changes: object) -> Settings:
+    return settings(**{"opinions": m.OpinionMode.PEERS, "opinions_timeout_s": 3.0, **changes})
+
+
+def opinions_of(field: Field, round_: int) -> fx.BookOpinions:
+    found = field.judged[round_]
+    assert isinstance(found, fx.BookOpinions)
+    return found
+
+
+def told(field: Field) -> list[dict[str, fx.Value]]:
+    return [dict(event.fields) for event in field.events if event.name == "opinions"]
+
+
+def test_every_model_is_judged_by_everybody_before_the_policy_learns_of_its_round() -> None:
+    field = Field(toy_edges(2), settings=report(), calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    assert list(field.judged) == [0, 1, 2, 3]
+    assert field.learnt == [1, 2, 3]
+    agents = [agent for edge in field.edges for agent in edge.agents]
+    for round_, found in field.judged.items():
+        book = opinions_of(field, round_)
+        assert (book.slot, book.asked, book.metric) == (round_ + 1, 6, "accuracy")
+        assert book.reasons == {}
+        assert found.client.tolist() == list(range(6))
+    digests = [opinions_of(field, t).digest for t in field.judged]
+    assert digests[1:] == field.committed
+    learnt = field.feedbacks[3].opinions
+    assert learnt is not None
+    said = np.array([np.float32(a.opinion(digests[3])) for a in agents], dtype=np.float64)
+    assert learnt.tolist() == said.tolist()
+    assert opinions_of(field, 3).mean == pytest.approx(said.mean())
+    assert told(field)[0]["mode"] == "report"
+    rounds = [e for e in field.events if e.name == "round"]
+    timing = rounds[0].fields["timing_ms"]
+    assert isinstance(timing, dict)
+    assert "judge" in timing
+
+
+def test_the_first_view_shows_what_they_think_of_the_model_at_the_begin() -> None:
+    edges = toy_edges()
+    for place, agent in enumerate(edges[0].agents):
+        agent.score = place / 4
+    field = Field(edges, settings=report(), calls=FIRST)
+    field.run()
+    first = field.reserved[1].view.opinions
+    assert first is not None
+    assert first.tolist() == [0.0, 0.25, 0.5]
+    assert all(receipts == [0, 1, 2, 3] for receipts in [edges[0].opinion_receipts])
+
+
+@pytest.mark.parametrize("name", ["quick-init-ucb", "quick-init-ucb-paper", "ucb"])
+def test_policies_that_decide_by_opinions_run_live(name: str) -> None:
+    policy = create(name, clients_per_round=1)
+    edges = toy_edges(1, 4)
+    edges[0].agents[2].score = 0.9
+    field = Field(edges, settings=report(policy=name, count=8), policy=policy, calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    assert all(feedback.opinions is not None for feedback in field.feedbacks.values())
+
+
+def test_a_run_without_a_call_refuses_a_policy_that_needs_one_and_names_the_mend() -> None:
+    with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "report"'):
+        Field(toy_edges(), policy=create("ucb"))
+    with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "report"'):
+        Field(toy_edges(), settings=peers(), policy=create("ucb"))
+    with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "peers"'):
+        Field(toy_edges(), settings=report(), policy=create("volunteers"))
+
+
+def test_agents_without_an_opinion_are_missing_and_have_a_reason() -> None:
+    edges = toy_edges(1, 3)
+    edges[0].agents[1].samples = 0
+    field = Field(edges, settings=report(), calls=FIRST)
+    field.run()
+    found = opinions_of(field, 2)
+    assert (found.asked, found.client.tolist(), found.reasons) == (3, [0, 2], {"none": 1})
+    learnt = field.feedbacks[2].opinions
+    assert learnt is not None
+    assert np.isnan(learnt).tolist() == [False, True, False]
+    assert told(field)[2]["missing"] == {"none": 1.0}
+
+
+def test_nobody_having_an_opinion_ends_a_call_all_the_same() -> None:
+    edges = toy_edges()
+    for agent in edges[0].agents:
+        agent.samples = 0
+    field = Field(edges, settings=report(), calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    assert opinions_of(field, 1).mean is None
+    assert told(field)[1]["mean"] is None
+
+
+def test_an_agent_that_two_edges_see_counts_once_at_the_first() -> None:
+    edges = toy_edges(2, 2)
+    edges[1].agents[0] = ToyAgent(edges[0].agents[0].id, score=0.125)
+    edges[0].agents[0].score = 0.875
+    field = Field(edges, settings=report(), calls=FIRST)
+    field.run()
+    found = opinions_of(field, 1)
+    assert found.reasons == {"twice": 1}
+    assert len(found.client) == 3
+    at = found.client.tolist().index(0)
+    assert (found.edge[at], found.score[at]) == (0, 0.875)
+
+
+def test_an_edge_that_says_nothing_is_given_up_and_its_late_answer_is_dropped() -> None:
+    edges = toy_edges(2)
+    edges[1].deaf = True
+    field = Field(edges, settings=report(count=2), calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    found = opinions_of(field, 0)
+    assert found.reasons == {"edge": 3}
+    assert (found.asked, len(found.client)) == (6, 3)
+    assert 5.0 <= found.seconds <= 5.2  # the timeout and the grace
+    calls = [call for call in edges[1].calls if call.round == 0]
+    assert len(calls) == 3
+    assert calls[0].until_ms > calls[1].until_ms > calls[2].until_ms
+    assert 0 in edges[1].closed
+    late = edges[1].answer(calls[0], 0.0)
+    effects = field.engine.receive(edges[1].id, late, field.kernel.now)
+    assert [type(effect.message) for effect in effects if isinstance(effect, fx.Send)] == [
+        m.OpinionsReceipt
+    ]
+    assert field.engine.counters["opinions_late"] == 1
+    assert list(field.judged) == [0, 1, 2]
+
+
+def test_an_edge_that_dies_in_a_call_holds_it_up_no_longer_than_its_time() -> None:
+    edges = toy_edges(2)
+    field = Field(edges, settings=report(count=1), calls=FIRST)
+
+    def die() -> None:
+        edges[1].mute = True
+
+    edges[1].deaf = True
+    field.kernel.after(1.0, die)
+    field.run()
+    assert field.end == "rounds"
+    assert opinions_of(field, 0).seconds < 5.2
+
+
+def test_lost_calls_and_answers_are_said_again() -> None:
+    lost = {"opinion-open": 1, "opinions": 1, "opinions-receipt": 1, "global-model": 1}
+
+    def plan(kind: str) -> list[float]:
+        if lost.get(kind, 0):
+            lost[kind] -= 1
+            return []
+        return [0.001, 0.002] if kind.startswith("opinion") else [0.001]
+
+    field = Field(toy_edges(), settings=report(), calls=FIRST, plan=plan)
+    field.run()
+    assert field.end == "rounds"
+    assert [len(found.client) for found in field.judged.values()] == [3, 3, 3, 3]
+    assert field.engine.counters["opinions_repeated"] + field.engine.counters["opinions_late"] > 0
+
+
+def test_an_edge_that_restarts_in_a_call_is_called_with_its_new_sessions() -> None:
+    edges = toy_edges()
+    edges[0].deaf = True
+    field = Field(edges, settings=report(count=1), calls=FIRST)
+
+    def again() -> None:
+        assert field.engine.phase is Phase.JUDGING
+        edges[0].restart()
+        edges[0].agents.reverse()
+        edges[0].deaf = False
+
+    field.kernel.after(1.5, again)
+    field.run()
+    found = opinions_of(field, 0)
+    assert len(found.client) == 3
+    agents = {0: "agent-0-0", 1: "agent-0-1", 2: "agent-0-2"}
+    said = {c: np.float32(ToyAgent(agents[c]).opinion(found.digest)) for c in agents}
+    assert dict(zip(found.client.tolist(), found.score.tolist(), strict=True)) == said
+
+
+def test_an_edge_that_comes_in_a_call_is_called_too() -> None:
+    edges = toy_edges(2)
+    edges[0].deaf = edges[1].mute = True
+    field = Field(edges, settings=report(count=1), calls=FIRST)
+
+    def come() -> None:
+        assert field.engine.phase is Phase.JUDGING
+        edges[1].mute = False
+
+    def hear() -> None:
+        edges[0].deaf = False
+
+    field.kernel.after(1.2, come)
+    field.kernel.after(2.2, hear)
+    field.run()
+    assert len(opinions_of(field, 0).client) == 6
+
+
+Change = Callable[[m.Opinions], m.Opinions]
+
+
+@pytest.mark.parametrize(
+    ("why", "change"),
+    [
+        ("length", {"score": b""}),
+        ("length", {"epsilon": np.zeros(1, dtype="<f4").tobytes()}),
+        ("range", {"score": np.array([0.1, np.nan, 0.2], dtype="<f4").tobytes()}),
+        ("range", {"score": np.array([0.1, 1.01, 0.2], dtype="<f4").tobytes()}),
+        ("range", {"score": np.array([0.1, -0.01, 0.2], dtype="<f4").tobytes()}),
+        ("range", {"samples": np.array([1, 0, 1], dtype="<i8").tobytes()}),
+        ("range", {"epsilon": np.array([1, np.inf, 1], dtype="<f4").tobytes()}),
+        ("range", {"reasons": {"none": -1}}),
+        ("session", {"session": np.array([0, 1, 3], dtype="<i4").tobytes()}),
+        ("session", {"session": np.array([0, -1, 2], dtype="<i4").tobytes()}),
+        ("twice", {"session": np.array([0, 1, 1], dtype="<i4").tobytes()}),
+        ("model", {"model": "f" * 64}),
+    ],
+)
+def test_what_cannot_be_an_answer_is_refused_and_counted(
+    why: str, change: dict[str, object]
+) -> None:
+    field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
+    liar = field.edges[1]
+    honest = liar.answer
+
+    def lie(call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers:
+        return msgspec.structs.replace(honest(call, now), **change)
+
+    liar.answer = lie  # type: ignore[method-assign]
+    field.run()
+    assert field.end == "rounds"
+    assert field.engine.counters[f"opinions_{why}"] >= 2
+    for round_ in (0, 1):
+        found = opinions_of(field, round_)
+        assert set(found.edge.tolist()) == {0}
+        # Nobody waits for what such an edge may say next.
+        assert found.seconds < 1.0
+    assert 1 in liar.closed
+
+
+def test_cut_columns_and_answers_of_other_rounds_and_modes_change_nothing() -> None:
+    edges = toy_edges(1)
+    edges[0].deaf = True
+    field = Field(edges, settings=report(count=1, opinions_timeout_s=60.0), calls=FIRST)
+    field.run(until=1.0)
+    assert field.engine.phase is Phase.JUDGING
+    answer = edges[0].answer(edges[0].calls[0], 0.0)
+    assert isinstance(answer, m.Opinions)
+    volunteers = edges[0].answer(
+        msgspec.structs.replace(edges[0].calls[0], mode=m.OpinionMode.PEERS), 0.0
+    )
+    replaced = msgspec.structs.replace
+    for wrong, counter in [
+        (replaced(answer, score=b"abc"), "malformed"),
+        (replaced(answer, round=7), "opinions_unasked"),
+        (replaced(answer, run="f" * 32), "other_run"),
+        (volunteers, "opinions_mode"),
+    ]:
+        effects = field.engine.receive(edges[0].id, wrong, field.kernel.now)
+        assert field.engine.counters[counter] == 1, counter
+        assert not any(isinstance(effect, fx.BookOpinions) for effect in effects)
+    # Ids are missing between: it is called again at once, with what is known.
+    later = replaced(answer, known=9)
+    (again,) = field.engine.receive(edges[0].id, later, field.kernel.now)
+    assert isinstance(again, fx.Send)
+    assert isinstance(again.message, m.OpinionOpen)
+    assert again.message.known == 3
+
+
+def test_answers_with_another_metric_do_not_mix() -> None:
+    field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
+    honest = field.edges[1].answer
+    field.edges[1].answer = lambda call, now: msgspec.structs.replace(  # type: ignore[method-assign]
+        honest(call, now), metric="r2"
+    )
+    field.run()
+    found = opinions_of(field, 1)
+    assert (found.metric, found.reasons) == ("accuracy", {"metric": 3})
+
+
+def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
+    field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
+    for edge in field.edges:
+        honest = edge.answer
+        reasons = {f"{edge.id}-{n}\x1b[31m" + "x" * 90: 1 for n in range(32)}
+        edge.answer = lambda call, now, honest=honest, reasons=reasons: (  # type: ignore[method-assign, misc]
+            msgspec.structs.replace(honest(call, now), reasons=reasons)
+        )
+    field.run()
+    kept = opinions_of(field, 1).reasons
+    assert len(kept) == 32
+    assert sum(kept.values()) == 64
+    assert not any("\x1b" in why or len(why) > 40 for why in kept)
+
+
+def test_every_second_merge_is_judged_and_rounds_without_are_learnt_at_once() -> None:
+    field = Field(toy_edges(), settings=report(count=5, opinions_every=2), calls=FIRST)
+    field.run()
+    assert list(field.judged) == [0, 2, 4]
+    assert field.learnt == [1, 2, 3, 4, 5]
+    assert [t for t, f in field.feedbacks.items() if f.opinions is not None] == [2, 4]
+    shown = field.reserved[2].view.opinions
+    assert shown is not None
+    assert shown.tolist() == opinions_of(field, 0).score.tolist()
+
+
+def test_a_run_that_judges_nothing_is_as_it_was() -> None:
+    field = Field(toy_edges())
+    field.run()
+    assert field.judged == {}
+    assert all(feedback.opinions is None for feedback in field.feedbacks.values())
+    assert field.reserved[1].view.opinions is None
+    assert field.reserved[1].view.volunteers is None
+
+
+# --- volunteers --------------------------------------------------------------
+
+
+def volunteers_field(edges: list[ToyEdge], **changes: object) -> Field:
+    given = peers(policy="volunteers", **changes)
+    return Field(edges, settings=given, policy=create("volunteers"), calls=FIRST)
+
+
+def test_volunteers_train_and_nobody_else() -> None:
+    edges = toy_edges(1, 4)
+    edges[0].agents[1].volunteers = edges[0].agents[3].volunteers = False
+    field = volunteers_field(edges, volunteers=2)
+    field.run()
+    assert field.end == "rounds"
+    assert list(field.judged) == [0, 1, 2]  # nobody follows the last round
+    for reserve in field.reserved.values():
+        view = reserve.view
+        assert sorted(view.pair_client[reserve.selection.pairs].tolist()) == [0, 2]
+        assert view.opinions is None
+        assert view.volunteers is not None
+        assert view.volunteers.tolist() == [True, False, True, False]
+    assert all(found.seconds == pytest.approx(0.3, abs=0.1) for found in field.judged.values())
+    assert told(field)[1]["volunteers"] == 2
+    assert "mean" not in told(field)[1]
+    assert edges[0].closed == [0, 1, 2]
+
+
+def test_agents_are_told_whether_their_update_is_in_the_model() -> None:
+    edges = toy_edges(1, 4)
+    for agent in edges[0].agents[2:]:
+        agent.volunteers = False
+    field = volunteers_field(edges, volunteers=2)
+    field.run()
+    trained = {call.round: call.trained for call in edges[0].calls}
+    assert trained == {0: (), 1: ("agent-0-0", "agent-0-1"), 2: ("agent-0-0", "agent-0-1")}
+
+
+def test_all_that_there_are_is_enough_volunteers() -> None:
+    field = volunteers_field(toy_edges(1, 3), volunteers=5)
+    field.run()
+    assert all(found.seconds < 0.5 for found in field.judged.values())
+
+
+def test_too_few_volunteers_are_waited_for_until_the_time_is_over_and_train() -> None:
+    edges = toy_edges(1, 4)
+    for agent in edges[0].agents[1:]:
+        agent.volunteers = False
+    field = volunteers_field(edges, volunteers=2, count=2)
+    field.run()
+    assert all(found.seconds == pytest.approx(3.0, abs=0.1) for found in field.judged.values())
+    assert all(len(r.selection.pairs) == 1 for r in field.reserved.values())
+
+
+def test_a_set_of_volunteers_serves_a_whole_slot() -> None:
+    field = volunteers_field(toy_edges(1, 3), volunteers=3, count=5, opinions_every=2)
+    field.run()
+    assert list(field.judged) == [0, 2, 4]
+    assert field.learnt == [1, 2, 3, 4, 5]
+
+
+def test_a_round_without_volunteers_is_followed_by_another_call() -> None:
+    edges = toy_edges(1, 3)
+    for agent in edges[0].agents:
+        agent.volunteers = False
+    field = volunteers_field(edges, volunteers=2, count=3, opinions_every=3)
+
+    def come_round() -> None:
+        for agent in edges[0].agents:
+            agent.volunteers = True
+
+    field.kernel.after(4.0, come_round)
+    field.run()
+    assert field.end == "rounds"
+    ordered = [len(r.selection.pairs) for r in field.reserved.values()]
+    assert ordered[0] == 0
+    assert ordered[-1] == 3
+
+
+def test_the_newest_word_of_an_edge_counts() -> None:
+    edges = toy_edges(1, 3)
+    edges[0].deaf = True
+    field = volunteers_field(edges, volunteers=3, count=1, opinions_timeout_s=20.0)
+    field.run(until=1.0)
+    call = edges[0].calls[0]
+    for willing in ([True, False, True], [True, True, False]):
+        for agent, one in zip(edges[0].agents, willing, strict=True):
+            agent.volunteers = one
+        said = edges[0].answer(call, 0.0)
+        field.perform(field.engine.receive(edges[0].id, said, field.kernel.now))
+    field.kernel.run(until=field.kernel.now + 30.0)
+    found = field.judged[0]
+    assert isinstance(found, fx.BookVolunteers)
+    assert found.client.tolist() == [0, 1]
+
+
+def test_late_volunteers_are_told_that_the_call_is_over() -> None:
+    edges = toy_edges(1, 3)
+    field = volunteers_field(edges, volunteers=3, count=1)
+    field.run()
+    late = edges[0].answer(edges[0].calls[0], 0.0)
+    effects = field.engine.receive(edges[0].id, late, field.kernel.now)
+    assert field.engine.counters["opinions_late"] == 1
+    assert [type(e.message) for e in effects if isinstance(e, fx.Send)] == [m.OpinionClose]
+
+
+def test_a_resumed_run_knows_who_volunteered_and_what_is_owed() -> None:
+    calls = Calls(judged=3, volunteers=frozenset({1}))
+    given = peers(policy="volunteers", count=1)
+    field = Field(toy_edges(), settings=given, policy=create("volunteers"), calls=calls)
+    field.run()
+    reserve = field.reserved[1]
+    assert reserve.view.pair_client[reserve.selection.pairs].tolist() == [1]
+    owed = replace(calls, owed=1, trained=frozenset({"agent-0-2"}))
+    again = Field(toy_edges(), settings=given, policy=create("volunteers"), calls=owed)
+    again.run(until=2.0)
+    assert again.edges[0].calls[0].trained == ("agent-0-2",)
+    assert again.edges[0].calls[0].slot == 4
