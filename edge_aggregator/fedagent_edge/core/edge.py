@@ -14,18 +14,18 @@ from fedagent_protocol.messages import (
     CoordinatorBeacon,
     CoordinatorToEdge,
     Decline,
-    EdgeBeacon,
-    EdgeHello,
-    EdgeStatus,
     EdgeWelcome,
     GlobalModel,
     Hello,
     Need,
+    Opinion,
+    OpinionClose,
+    OpinionOpen,
+    OpinionsReceipt,
     Outcome,
+    PeerSend,
     Probe,
     ProbeReply,
-    Receipt,
-    ReceiptStatus,
     ReportReceipt,
     RoundOpen,
     RoundOrder,
@@ -33,12 +33,14 @@ from fedagent_protocol.messages import (
     TaskBody,
     TaskNeed,
     UpdateOffer,
+    Volunteer,
     Welcome,
 )
 from fedagent_protocol.topics import PROTOCOL_VERSION
 from fedagent_protocol.transfer import CreditPool, Layout
 
 from .admission import Verdict
+from .analytics import Analytics
 from .effects import (
     AdoptRun,
     Commit,
@@ -53,15 +55,14 @@ from .effects import (
     ToAgent,
     ToCoordinator,
 )
+from .greetings import BEACON_S, beacon, expired, hello, status
 from .live import LiveRound
 from .reports import closed_event, make_report, refused_outcomes
 from .round import EdgeRound, Restored
 from .sessions import Sessions
 from .settings import EdgeSettings, Memory
-from .upstream import HELLO_SELDOM_S, STATUS_S, ModelPull, ModelServing, Upstream
+from .upstream import HELLO_SELDOM_S, STATUS_S, Incoming, ModelServing, Upstream
 
-BEACON_S = 2.0
-"""Agents drop an edge after three silent periods."""
 SETTLING_S = 10.0
 SETTLING_BEACON_S = 0.5
 """Agents that start together with the edge hear of it sooner."""
@@ -83,6 +84,7 @@ class EdgeCore:
     Attributes:
         counters: What was refused, repeated or lost, by reason.
         live: The round at work.
+        analytics: Calls for opinions, and the relay between agents.
     """
 
     def __init__(self, settings: EdgeSettings, memory: Memory) -> None:
@@ -91,13 +93,14 @@ class EdgeCore:
         self.counters: Counter[str] = Counter()
         self.sessions = Sessions(settings.epoch)
         self.upstream = Upstream()
+        self.analytics = Analytics(settings, self.sessions, self.counters, memory)
         self.live: LiveRound | None = None
         self._last: LiveRound | None = None
         self._pool = CreditPool(settings.credit_bytes)
         self._waiting_order: RoundOrder | None = None
         self._committing = False
         self._ended = ""
-        self._pull: ModelPull | None = None
+        self._incoming = Incoming(self.counters, settings.max_model_bytes)
         self._serving = ModelServing(self.counters)
         self._seq = 0
         self._beacon_at = self._report_at = self._search_at = self._settled_at = 0.0
@@ -107,16 +110,12 @@ class EdgeCore:
     def lan_up(self, now: float) -> list[Effect]:
         """The broker of the agents is there: tell everybody, at first often."""
         self._settled_at = now + SETTLING_S
+        self.analytics.lan_up(now)
         return self._beacon(now)
 
     def _beacon(self, now: float) -> list[Effect]:
         self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
-        beacon = EdgeBeacon(
-            edge=self.settings.edge,
-            period_ms=round(BEACON_S * 1000),
-            epoch=self.settings.epoch,
-        )
-        return [ToAgent("", beacon)]
+        return [beacon(self.settings)]
 
     def wan_up(self, now: float) -> list[Effect]:
         """The coordinator's broker is there: say hello."""
@@ -134,10 +133,13 @@ class EdgeCore:
             self.counters["too_many_agents"] += 1
             return []
         effects: list[Effect] = [Event("agent_joined", {"agent": agent})] if joined else []
+        if joined and not isinstance(message, Hello):
+            effects += self.analytics.here(agent, now)
         try:
             match message:
                 case ContextReport():
                     self.sessions.context(session, message, now)
+                    self.analytics.relay.placed(agent, now)
                 case UpdateOffer():
                     if message.context is not None:
                         self.sessions.context(session, message.context, now)
@@ -152,7 +154,7 @@ class EdgeCore:
         except ProtocolError as error:
             self.counters[error.reason] += 1
             effects.append(Note(agent, f"{type(message).__name__}: {error}"))
-        return effects + self._close_if_over(now)
+        return effects + self._close_if_over(now) + self.analytics.tick(now)
 
     def _handle(
         self, agent: str, message: AgentToEdge, now: float, at: float, *, link_idle: bool
@@ -160,8 +162,12 @@ class EdgeCore:
         match message:
             case Chunk() if live := self._current(message.run, message.round):
                 return live.chunk(agent, message, now, at)
+            case Need() if self._is_for_the_call(agent, message):
+                return self.analytics.need(agent, message, now, link_idle=link_idle)
             case Need() if self.live is not None:
                 return self.live.need(agent, message, now, link_idle=link_idle)
+            case Opinion() | Volunteer() | PeerSend():
+                return self.analytics.handle(agent, message, now)
             case Decline() if live := self._current(message.run, message.round):
                 return live.decline(agent, message, now)
             case TaskNeed():
@@ -183,12 +189,20 @@ class EdgeCore:
             return []
         welcome = ToAgent(agent, Welcome(run=self.memory.run, edge=self.settings.edge))
         open_round = self.live is not None and not self.live.rnd.closed
-        return [welcome, *(self.live.hello(agent, now) if self.live and open_round else [])]
+        ordered = self.live.hello(agent, now) if self.live and open_round else []
+        return [welcome, *ordered, *self.analytics.here(agent, now)]
 
     def _lost(self, agent: str, now: float) -> list[Effect]:
         live = self.live if self.live is not None and not self.live.rnd.closed else None
         ended = live.gone(agent, now) if live is not None else []
-        return [Event("agent_lost", {"agent": agent}), *ended]
+        left = self.analytics.left(agent, now)
+        return [Event("agent_lost", {"agent": agent}), *ended, *left]
+
+    def _is_for_the_call(self, agent: str, need: Need) -> bool:
+        """Whether an agent wants the model to judge it: whoever trains from it has an order."""
+        live = self.live
+        ordered = live is not None and agent in live.rnd.parts and need.digest == live.rnd.base
+        return not ordered and self.analytics.serves(agent, need)
 
     def _on_task_need(self, agent: str, need: TaskNeed) -> list[Effect]:
         if not need.digest or need.digest != self.memory.task:
@@ -207,14 +221,7 @@ class EdgeCore:
             return last.late(agent, offer, now)
         self.counters["expired"] += 1
         why = "the round is over" if offer.run == self.memory.run else "another run"
-        receipt = Receipt(
-            run=offer.run,
-            round=offer.round,
-            digest=offer.digest,
-            status=ReceiptStatus.EXPIRED,
-            reason=why,
-        )
-        return [ToAgent(agent, receipt)]
+        return [expired(agent, offer, why)]
 
     def _current(self, run: str, number: int) -> LiveRound | None:
         live = self.live
@@ -259,9 +266,9 @@ class EdgeCore:
 
     def model_ready(self, digest: str, size: int, now: float) -> list[Effect]:
         """Take in a verified model of the coordinator; `size` 0 says it is not usable."""
-        if self._pull is None or self._pull.digest != digest:
+        if not self._incoming.expects(digest):
             return []
-        self._pull = None
+        self._incoming.forget()
         if not size:
             # The coordinator offers it again when it sees that we lack it.
             self.counters["model_unusable"] += 1
@@ -270,7 +277,8 @@ class EdgeCore:
         self.memory.model, self.memory.model_bytes = digest, size
         effects += [SaveModel(), self._status(now)]
         waiting, self._waiting_order = self._waiting_order, None
-        return effects + (self._on_order(waiting, now) if waiting is not None else [])
+        effects += self._on_order(waiting, now) if waiting is not None else []
+        return effects + self.analytics.tick(now)
 
     # -------------------------------------------------------- from coordinator
 
@@ -293,7 +301,7 @@ class EdgeCore:
         except ProtocolError as error:
             self.counters[error.reason] += 1
             return [Note("", f"{type(message).__name__} of the coordinator: {error}")]
-        return effects + self._close_if_over(now)
+        return effects + self._close_if_over(now) + self.analytics.tick(now)
 
     def _obey(self, message: CoordinatorToEdge, now: float, *, link_idle: bool) -> list[Effect]:
         memory = self.memory
@@ -307,7 +315,13 @@ class EdgeCore:
             case GlobalModel():
                 return self._on_global(message, now)
             case Chunk():
-                return self._on_model_chunk(message, now)
+                return self._incoming.chunk(message, now)
+            case OpinionOpen():
+                return self.analytics.open(message, now)
+            case OpinionClose():
+                self.analytics.close(message)
+            case OpinionsReceipt():
+                self.analytics.receipt(message)
             case Need() if memory.model:
                 layout = Layout(memory.model_bytes, self.settings.chunk_bytes)
                 return self._serving.need(
@@ -317,7 +331,7 @@ class EdgeCore:
                 return self._on_run_ended(message, now)
             case _:
                 self.counters["need_unknown"] += 1
-                return []
+        return []
 
     def _on_beacon(self, coordinator: str, beacon: CoordinatorBeacon, now: float) -> list[Effect]:
         upstream = self.upstream
@@ -341,9 +355,12 @@ class EdgeCore:
         if (welcome.run, welcome.task) != (self.memory.run, self.memory.task):
             effects += self._drop_round()
             self.memory = Memory(run=welcome.run, task=welcome.task, body=welcome.body)
-            self._pull, self._waiting_order, self._last = None, None, None
+            self._incoming.forget()
+            self._waiting_order = self._last = None
+            self.analytics.adopt(self.memory)
             effects.append(AdoptRun())
         self.sessions.welcomed()
+        self.analytics.welcomed()
         effects.append(self._status(now))
         if self.memory.report is not None:
             self._report_at = now + REPORT_AGAIN_S
@@ -352,7 +369,9 @@ class EdgeCore:
 
     def _on_run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
         effects = self._drop_round()
-        self._pull, self._waiting_order, self.memory.report = None, None, None
+        self._incoming.forget()
+        self.analytics.end_run()
+        self._waiting_order = self.memory.report = None
         # The next run may come from the same coordinator: be ready to be welcomed again.
         self.upstream.welcomed = False
         self.upstream.hello_at = now + HELLO_SELDOM_S
@@ -365,23 +384,7 @@ class EdgeCore:
     def _on_global(self, offer: GlobalModel, now: float) -> list[Effect]:
         if offer.digest == self.memory.model:
             return [self._status(now)]
-        if offer.size > self.settings.max_model_bytes:
-            self.counters["oversize"] += 1
-            return [Note("", f"a model of {offer.size} bytes is too large")]
-        effects: list[Effect] = []
-        if self._pull is None or self._pull.digest != offer.digest:
-            self._pull = ModelPull.of(offer)
-            effects = self._pull.begin()
-        if offer.first:
-            effects += self._pull.take(0, offer.first, now)
-        return effects + self._pull.ask(offer.run, now)
-
-    def _on_model_chunk(self, chunk: Chunk, now: float) -> list[Effect]:
-        pull = self._pull
-        if pull is None or chunk.digest != pull.digest:
-            self.counters["chunk_unasked"] += 1
-            return []
-        return pull.take(chunk.index, chunk.data, now) + pull.ask(chunk.run, now)
+        return self._incoming.offered(offer, now)
 
     def _on_open(self, ask: RoundOpen, now: float) -> list[Effect]:
         older = self.live is not None and ask.round > self.live.rnd.round
@@ -400,10 +403,11 @@ class EdgeCore:
             self.counters["order_twice"] += 1
             return []
         lacks_base = bool(order.base) and order.base != memory.model
-        if self._committing or (lacks_base and self._pull and self._pull.digest == order.base):
+        if self._committing or (lacks_base and self._incoming.expects(order.base)):
             self._waiting_order = order
             return []
         effects = self._drop_round()
+        self.analytics.ordered(order.round)
         memory.last_round, memory.report = order.round, None
         rnd = EdgeRound(memory.run, order, memory.model, now)
         refusal = self._cannot_serve(order, lacks_base=lacks_base)
@@ -520,7 +524,7 @@ class EdgeCore:
                 effects += self._lost(agent, now)
         if self.live is not None and not self.live.rnd.closed:
             effects += self.live.tick(now)
-        return effects + self._close_if_over(now)
+        return effects + self._close_if_over(now) + self.analytics.tick(now)
 
     def _tick_upstream(self, now: float) -> list[Effect]:
         upstream = self.upstream
@@ -535,16 +539,15 @@ class EdgeCore:
             self._report_at = now + REPORT_AGAIN_S
             self.counters["report_again"] += 1
             effects.append(ToCoordinator(self.memory.report))
-        if self._pull is not None and (due := self._pull.due) is not None and now >= due:
-            effects += self._pull.ask(self.memory.run, now)
-        return effects
+        return effects + self._incoming.tick(self.memory.run, now)
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
         times = [self._beacon_at, self._search_at, self.upstream.next_due()]
+        times.append(self.analytics.next_due(now))
         if self.memory.report is not None and self.upstream.welcomed:
             times.append(self._report_at)
-        if self._pull is not None and (due := self._pull.due) is not None:
+        if (due := self._incoming.due) is not None:
             times.append(due)
         if self.live is not None and not self.live.rnd.closed:
             times.append(self.live.next_due(now))
@@ -552,28 +555,10 @@ class EdgeCore:
 
     def _hello(self, now: float) -> list[Effect]:
         self.upstream.said_hello(now)
-        settings = self.settings
-        hello = EdgeHello(
-            edge=settings.edge,
-            epoch=settings.epoch,
-            software=settings.software,
-            broker=settings.broker,
-            name=settings.name,
-            rent=settings.rent_micro,
-        )
-        return [ToCoordinator(hello)]
+        return [ToCoordinator(hello(self.settings))]
 
     def _status(self, now: float) -> ToCoordinator:
         self.upstream.status_at = now + STATUS_S
         self._seq += 1
-        status = EdgeStatus(
-            run=self.memory.run,
-            seq=self._seq,
-            epoch=self.settings.epoch,
-            agents=self.sessions.present,
-            model=self.memory.model,
-            counters=dict(self.counters),
-            names=self.sessions.unsaid_names(),
-            rent=self.settings.rent_micro,
-        )
-        return ToCoordinator(status)
+        word = status(self.settings, self.memory, self.sessions, self.counters, self._seq)
+        return ToCoordinator(word)

@@ -15,6 +15,23 @@ MAX_NAMES = 500
 MAX_IDS_BYTES = 350_000
 MAX_ROWS_BYTES = 550_000
 """One message names all agents: together below the limit of a payload."""
+FARTHEST = 1e8
+"""A place beyond this, in kilometres, is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The ids that a message tells of the edge's list.
+
+    Attributes:
+        known: How many the coordinator has.
+        named: How many it has after this message; later ones wait.
+        new_ids: Those from `known` on.
+    """
+
+    known: int
+    named: int
+    new_ids: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -111,20 +128,46 @@ class Sessions:
         session = self._by_id.get(agent)
         return session is not None and session.present
 
+    def present_ids(self) -> list[str]:
+        """Return the agents with a live session, in the order in which they came."""
+        return [agent for agent in self._ids if self._by_id[agent].present]
+
+    def index(self, agent: str) -> int:
+        """Return the position of an agent that has been here.
+
+        Raises:
+            KeyError: It has not.
+        """
+        return self._by_id[agent].index
+
+    def place(self, agent: str) -> tuple[float, float] | None:
+        """Return x and y in kilometres as the agent last declared them."""
+        session = self._by_id.get(agent)
+        if session is None or session.context is None:
+            return None
+        features = session.context.features
+        place = features.get("x_km", np.nan), features.get("y_km", np.nan)
+        return place if all(abs(value) <= FARTHEST for value in place) else None
+
+    def listing(self, epoch: str, known: int) -> Listing:
+        """Return what a message tells a coordinator that has `known` ids of `epoch`."""
+        known = min(known, len(self._ids)) if epoch == self.epoch else 0
+        named = _fitting(self._ids, known)
+        return Listing(known, named, tuple(self._ids[known:named]))
+
     def columns(self, ask: RoundOpen, *, model: str, now: float) -> RoundColumns:
         """Answer `open`: every fresh context, and the ids the coordinator lacks.
 
         What does not fit into one message waits: ids for the next round, and of the
         contexts the oldest.
         """
-        known = min(ask.known, len(self._ids)) if ask.epoch == self.epoch else 0
-        named = _fitting(self._ids, known)
+        listing = self.listing(ask.epoch, ask.known)
         rows = [
             (session, session.context)
             for session in self._by_id.values()
             if session.present
             and session.context is not None
-            and session.index < named
+            and session.index < listing.named
             and now - session.context_at <= FRESH_S
         ]
         names = _common_features([context for _, context in rows])
@@ -145,8 +188,8 @@ class Sessions:
             run=ask.run,
             round=ask.round,
             epoch=self.epoch,
-            known=known,
-            new_ids=tuple(self._ids[known:named]),
+            known=listing.known,
+            new_ids=listing.new_ids,
             features=columns.features,
             model=model,
             **pack(columns),

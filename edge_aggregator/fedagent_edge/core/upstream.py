@@ -3,10 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from fedagent_protocol.messages import GlobalModel, Need
+from fedagent_protocol.messages import Chunk, GlobalModel, Need
 from fedagent_protocol.transfer import Layout, Receiver, Sender
 
-from .effects import Effect, FinishModel, OpenModel, SendChunk, ToCoordinator, WriteModel
+from .effects import Effect, FinishModel, Note, OpenModel, SendChunk, ToCoordinator, WriteModel
 
 STATUS_S = 5.0
 HELLO_AGAIN_S = 1.0
@@ -110,6 +110,66 @@ class ModelPull:
     def due(self) -> float | None:
         """When to ask again."""
         return None if self.finishing else self.receiver.due
+
+
+@dataclass(slots=True)
+class Incoming:
+    """At most one model of the coordinator on its way in.
+
+    Attributes:
+        max_bytes: Larger models are refused.
+    """
+
+    counters: Counter[str]
+    max_bytes: int
+    _pull: ModelPull | None = None
+
+    def expects(self, digest: str) -> bool:
+        """Whether this model is on its way."""
+        return self._pull is not None and self._pull.digest == digest
+
+    def offered(self, offer: GlobalModel, now: float) -> list[Effect]:
+        """Begin, or go on, to take a model.
+
+        Raises:
+            ProtocolError: Size, chunks or the first chunk do not fit.
+        """
+        if offer.size > self.max_bytes:
+            self.counters["oversize"] += 1
+            return [Note("", f"a model of {offer.size} bytes is too large")]
+        effects: list[Effect] = []
+        if self._pull is None or self._pull.digest != offer.digest:
+            self._pull = ModelPull.of(offer)
+            effects = self._pull.begin()
+        if offer.first:
+            effects += self._pull.take(0, offer.first, now)
+        return effects + self._pull.ask(offer.run, now)
+
+    def chunk(self, chunk: Chunk, now: float) -> list[Effect]:
+        """Take a chunk of it.
+
+        Raises:
+            ChunkError: It does not fit; nothing changed.
+        """
+        pull = self._pull
+        if pull is None or chunk.digest != pull.digest:
+            self.counters["chunk_unasked"] += 1
+            return []
+        return pull.take(chunk.index, chunk.data, now) + pull.ask(chunk.run, now)
+
+    def forget(self) -> None:
+        """Want no model any more."""
+        self._pull = None
+
+    def tick(self, run: str, now: float) -> list[Effect]:
+        """Ask again for what is due."""
+        due = self.due
+        return self._pull.ask(run, now) if self._pull and due is not None and now >= due else []
+
+    @property
+    def due(self) -> float | None:
+        """When `tick` is wanted."""
+        return self._pull.due if self._pull is not None else None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,181 @@
+"""Federated and democratized analytics at the edge: the call at work, and the relay.
+
+docs/protocol.md tells the order of things. In mode ``peers`` no opinion comes here; one
+that a device sends nevertheless is dropped unread.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
+
+from fedagent_protocol.messages import (
+    Need,
+    Opinion,
+    OpinionClose,
+    OpinionMode,
+    OpinionOpen,
+    OpinionsReceipt,
+    PeerSend,
+    Volunteer,
+)
+from fedagent_task.spec import OpinionsSpec, PeersSpec
+
+from .effects import Effect
+from .judging import Judging
+from .relay import Relay
+from .sessions import Sessions
+from .settings import EdgeSettings, Memory
+
+RETURN_S = 2.0
+"""How long agents that were here before a restart of the edge may take to be back."""
+
+
+class _Task(Struct):
+    """What the edge reads of a task; it carries the rest as bytes."""
+
+    opinions: OpinionsSpec = OpinionsSpec()
+    peers: PeersSpec = PeersSpec()
+
+
+_tasks = msgspec.msgpack.Decoder(_Task)
+
+
+@dataclass(slots=True)
+class Analytics:
+    """Calls for opinions, one at a time, and what agents tell each other meanwhile.
+
+    Attributes:
+        call: The call at work, or the last one of this run.
+    """
+
+    settings: EdgeSettings
+    sessions: Sessions
+    counters: Counter[str]
+    memory: Memory
+    call: Judging | None = None
+    relay: Relay = field(init=False)
+    _returned_at: float = 0.0
+    _peers: bool = False
+
+    def __post_init__(self) -> None:
+        """Begin with the run that the edge remembers."""
+        self.relay = Relay(self.sessions, self.counters)
+        self.adopt(self.memory)
+
+    def adopt(self, memory: Memory) -> None:
+        """Begin with another run or task."""
+        self.memory, self.call = memory, None
+        try:
+            task = _tasks.decode(memory.body) if memory.body else _Task()
+        except msgspec.DecodeError:
+            # Made for a newer edge; its agents may understand it.
+            self.counters["task_unread"] += 1
+            task = _Task()
+        self._peers = task.opinions.mode == "peers"
+        self.relay.begin(memory.run, task.peers, open_=self._peers)
+
+    def welcomed(self) -> None:
+        """Take in that the coordinator is there, maybe again after it had ended the run."""
+        self.relay.open = self.relay.open or self._peers
+
+    def lan_up(self, now: float) -> None:
+        """Take in that agents can come from now on."""
+        self._returned_at = now + RETURN_S
+
+    # -------------------------------------------------------- from coordinator
+
+    def open(self, ask: OpinionOpen, now: float) -> list[Effect]:
+        """Begin a call, or say again what has become of it."""
+        call = self.call
+        past = ask.round < self.memory.last_round or (call is not None and ask.round < call.round)
+        if past or (call is not None and call.ended and ask.round == call.round):
+            self.counters["opinion_open_old"] += 1
+            return []
+        if call is not None and call.is_same(ask):
+            return call.again(ask, now)
+        self.call = Judging(
+            ask,
+            memory=self.memory,
+            sessions=self.sessions,
+            settings=self.settings,
+            counters=self.counters,
+            began_at=now,
+            settled_at=self._returned_at,
+        )
+        effects: list[Effect] = []
+        if ask.mode is OpinionMode.PEERS:
+            self.relay.open = True
+            self.relay.refresh()
+            effects = [e for agent in self.sessions.present_ids() for e in self.relay.tell(agent)]
+        return effects + self.call.tick(now)
+
+    def close(self, word: OpinionClose) -> None:
+        """End the call of this round."""
+        if self.call is not None and self.call.round == word.round:
+            self.call.end()
+
+    def receipt(self, word: OpinionsReceipt) -> None:
+        """Take in that the opinions of this round are booked."""
+        if self.call is not None and self.call.round == word.round:
+            self.call.receipt()
+
+    def ordered(self, number: int) -> None:
+        """End the call of a round before the one that begins."""
+        if self.call is not None and self.call.round < number:
+            self.call.end()
+
+    def end_run(self) -> None:
+        """End the call and the relay; the run is over."""
+        if self.call is not None:
+            self.call.end()
+        self.relay.begin(self.memory.run, self.relay.spec, open_=False)
+
+    # ------------------------------------------------------------- from agents
+
+    def handle(self, agent: str, word: Opinion | Volunteer | PeerSend, now: float) -> list[Effect]:
+        """Take in what an agent thinks, or has to say to another."""
+        if isinstance(word, PeerSend):
+            return self.relay.send(agent, word, now)
+        call = self.call
+        name = "opinion" if isinstance(word, Opinion) else "volunteer"
+        if call is None or (word.run, word.round) != (self.memory.run, call.round):
+            self.counters[f"{name}_late"] += 1
+            return []
+        if isinstance(word, Opinion):
+            return call.opinion(agent, word, now)
+        return call.volunteer(agent, now)
+
+    def serves(self, agent: str, need: Need) -> bool:
+        """Whether an agent that was called may have this model."""
+        return self.call is not None and self.call.serves(agent, need.digest)
+
+    def need(self, agent: str, need: Need, now: float, *, link_idle: bool) -> list[Effect]:
+        """Send chunks to one for whom `serves` is true."""
+        assert self.call is not None
+        return self.call.need(agent, need, now, link_idle=link_idle)
+
+    def here(self, agent: str, now: float) -> list[Effect]:
+        """Take in that an agent came, or came back."""
+        self.relay.changed(now)
+        told = self.relay.tell(agent) if self.relay.open else []
+        return [*told, *(self.call.here(agent, now) if self.call is not None else [])]
+
+    def left(self, agent: str, now: float) -> list[Effect]:
+        """Take in that an agent left."""
+        self.relay.changed(now)
+        return self.call.left(agent, now) if self.call is not None else []
+
+    # ------------------------------------------------------------------- time
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due; also to be called when something happened."""
+        return self.relay.tick(now) + (self.call.tick(now) if self.call is not None else [])
+
+    def next_due(self, now: float) -> float:
+        """Return when `tick` is wanted."""
+        dues = [self.relay.next_due()]
+        if self.call is not None:
+            dues.append(self.call.next_due(now))
+        return min((due for due in dues if due is not None), default=float("inf"))

@@ -1,0 +1,147 @@
+"""What passes between agents through the edge: sealed letters, and who talks with whom.
+
+The edge cannot read a letter. It bounds how much each agent sends, and keeps nothing.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from fedagent_protocol.messages import Neighbours, PeerDeliver, PeerSend
+from fedagent_task.spec import PeersSpec
+
+from .effects import Effect, ToAgent
+from .neighbours import Graph, Place, near, within
+from .sessions import Sessions
+
+RATE_BYTES = 256 * 1024
+BURST_BYTES = 1024 * 1024
+RATE_LETTERS = 1000
+BURST_LETTERS = 4000
+"""Of one agent, per second and at once: several times what an honest one sends."""
+SOON_S = 0.2
+"""How long a change of the graph waits for others: agents come in crowds."""
+PER_AGENT_S = 5e-4
+"""And longer where many have to be compared."""
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """What one agent may still send."""
+
+    at: float
+    bytes: float = BURST_BYTES
+    letters: float = BURST_LETTERS
+
+    def take(self, size: int, now: float) -> bool:
+        """Note a letter; False if it is too much."""
+        waited = max(0.0, now - self.at)
+        self.at = now
+        self.bytes = min(BURST_BYTES, self.bytes + waited * RATE_BYTES)
+        self.letters = min(BURST_LETTERS, self.letters + waited * RATE_LETTERS)
+        if self.bytes < size or self.letters < 1:
+            return False
+        self.bytes -= size
+        self.letters -= 1
+        return True
+
+
+@dataclass(slots=True)
+class Relay:
+    """Carries letters between present agents, and tells them their neighbours.
+
+    Attributes:
+        open: Letters are carried.
+        spec: What the task says of peers.
+    """
+
+    sessions: Sessions
+    counters: Counter[str]
+    spec: PeersSpec = field(default_factory=PeersSpec)
+    open: bool = False
+    run: str = ""
+    _allowed: dict[str, _Allowance] = field(default_factory=dict)
+    _graph: Graph = field(default_factory=dict)
+    _places: dict[str, Place | None] = field(default_factory=dict)
+    _due: float | None = None
+
+    def begin(self, run: str, spec: PeersSpec, *, open_: bool) -> None:
+        """Begin with another run or task, and without anybody's neighbours."""
+        self.run, self.spec, self.open = run, spec, open_
+        self._graph, self._places, self._due = {}, {}, None
+        self._allowed.clear()
+
+    # ----------------------------------------------------------------- letters
+
+    def send(self, sender: str, letter: PeerSend, now: float) -> list[Effect]:
+        """Hand a letter on, or count why not."""
+        allowed = self._allowed.get(sender)
+        if allowed is None:
+            allowed = self._allowed[sender] = _Allowance(now)
+        refused = self._refuse(sender, letter, allowed, now)
+        if refused:
+            self.counters[refused] += 1
+            return []
+        self.counters["relayed"] += 1
+        return [ToAgent(letter.to, PeerDeliver(sender=sender, body=letter.body))]
+
+    def _refuse(self, sender: str, letter: PeerSend, allowed: _Allowance, now: float) -> str:
+        if not self.open:
+            return "relay_closed"
+        if not allowed.take(len(letter.body), now):
+            return "relay_too_much"
+        if letter.to == sender or not self.sessions.is_present(letter.to):
+            return "relay_absent"
+        return ""
+
+    # -------------------------------------------------------------- neighbours
+
+    def changed(self, now: float) -> None:
+        """Note that somebody came or went."""
+        if self.open and self.spec.graph != "declared" and self._due is None:
+            self._due = now + SOON_S + PER_AGENT_S * len(self._graph)
+
+    def placed(self, agent: str, now: float) -> None:
+        """Note that a context came: who has told its place first, or no more, has others near.
+
+        Whoever moves keeps its neighbours until the next call, since beliefs converge on
+        a graph that stays.
+        """
+        if agent in self._places:
+            told = self.sessions.place(agent) is not None
+            if told != (self._places[agent] is not None):
+                self.changed(now)
+
+    def refresh(self) -> list[Effect]:
+        """Look at the graph again; tell those whose neighbours are others now."""
+        self._due = None
+        self._places = {a: self.sessions.place(a) for a in self.sessions.present_ids()}
+        old, self._graph = self._graph, self._drawn()
+        return [
+            effect
+            for agent, peers in self._graph.items()
+            if peers != old.get(agent)
+            for effect in self.tell(agent)
+        ]
+
+    def _drawn(self) -> Graph:
+        match self.spec.graph:
+            case "near":
+                return near(self._places, self.spec.neighbours)
+            case "radius":
+                return within(self._places, self.spec.radius_km)
+            case _:
+                # The devices know.
+                return {agent: {} for agent in self._places}
+
+    def tell(self, agent: str) -> list[Effect]:
+        """Tell an agent its neighbours, as far as the graph has it."""
+        peers = self._graph.get(agent)
+        return [] if peers is None else [ToAgent(agent, Neighbours(run=self.run, peers=peers))]
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        return self.refresh() if self._due is not None and now >= self._due else []
+
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted."""
+        return self._due

@@ -1,0 +1,285 @@
+"""Mode peers at one edge: volunteers go up, letters pass sideways, opinions nowhere."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_edge.core.effects import Note, ToCoordinator
+from fedagent_edge.core.relay import BURST_BYTES, BURST_LETTERS, RATE_BYTES
+from fedagent_protocol import messages as m
+from fedagent_protocol.codec import decode_edge_to_agent, decode_edge_to_coordinator, encode
+from fedagent_protocol.opinions import MAX_PEER_BYTES
+
+from .judges import MODEL, OTHER, RUN, Hall, peers_task, volunteers
+
+
+def _hall(*agents: str, **facts: object) -> Hall:
+    hall = Hall(body=peers_task(**facts))
+    hall.hello(*agents)
+    return hall
+
+
+def _letter(to: str, size: int = 256) -> m.PeerSend:
+    return m.PeerSend(to=to, body=bytes(size))
+
+
+# ------------------------------------------------------------------ volunteers
+
+
+def test_volunteers_go_up_together_and_cumulative() -> None:
+    hall = _hall("a0", "a1", "a2")
+    hall.open(mode="peers", slot=2)
+    call = hall.down("a0", m.OpinionCall)[0]
+    assert (call.mode, call.slot) == ("peers", 2)
+    assert [(one.asked, one.session) for one in hall.up(m.Volunteers)] == [(3, b"")]
+    hall.wait(0.3)
+    hall.volunteer("a2")
+    hall.wait(0.01)
+    hall.volunteer("a0")
+    assert len(hall.up(m.Volunteers)) == 1
+    hall.wait(0.01)
+    assert [volunteers(one) for one in hall.up(m.Volunteers)] == [[], ["a0", "a2"]]
+    hall.volunteer("a0")
+    hall.wait(0.1)
+    assert len(hall.up(m.Volunteers)) == 2, "it says so until its order comes"
+    hall.volunteer("a1")
+    hall.wait(0.02)
+    last = hall.up(m.Volunteers)[-1]
+    assert volunteers(last) == ["a0", "a1", "a2"]
+    assert decode_edge_to_coordinator(encode(last)) == last
+
+
+def test_volunteers_are_repeated_while_the_call_lasts_and_then_no_more() -> None:
+    hall = _hall("a0", "a1")
+    hall.open(mode="peers", until_ms=3000)
+    hall.volunteer("a0")
+    hall.wait(10)
+    told = hall.up(m.Volunteers)
+    assert 4 <= len(told) <= 6
+    assert volunteers(told[-1]) == ["a0"]
+    assert not hall.up(m.Opinions)
+    hall.volunteer("a1")
+    hall.volunteer("a0")
+    assert hall.core.counters["volunteer_late"] == 1
+    assert len(hall.down("a1", m.OpinionCall)) == 3
+    assert len(hall.down("a0", m.OpinionCall)) == 1
+
+
+def test_a_close_ends_the_call_but_not_the_letters() -> None:
+    hall = _hall("a0", "a1")
+    hall.open(mode="peers")
+    hall.tell(m.OpinionClose(run=RUN, round=1))
+    hall.wait(3)
+    assert len(hall.up(m.Volunteers)) == 1
+    hall.say("a0", _letter("a1"))
+    assert len(hall.down("a1", m.PeerDeliver)) == 1
+
+
+def test_a_volunteer_of_another_round_or_unasked_is_counted() -> None:
+    hall = _hall("a0")
+    hall.volunteer("a0")
+    hall.open(mode="peers")
+    hall.volunteer("a0", 2)
+    hall.say("a0", m.Volunteer(run="9" * 32, round=1))
+    assert hall.core.counters["volunteer_late"] == 3
+    hall.open(2, mode="report")
+    hall.volunteer("a0", 2)
+    assert hall.core.counters["volunteer_unasked"] == 1
+    hall.wait(6)
+    assert volunteers(hall.up(m.Volunteers)[-1]) == []
+
+
+def test_a_call_says_who_trained() -> None:
+    hall = _hall("a0", "a1")
+    hall.open(mode="peers", trained=("a1",))
+    assert not hall.down("a0", m.OpinionCall)[0].trained
+    assert hall.down("a1", m.OpinionCall)[0].trained
+
+
+@pytest.mark.parametrize("score", [0.123456789, 0.987654321])
+def test_an_opinion_sent_in_mode_peers_leaves_no_trace(score: float) -> None:
+    hall = _hall("a0", "a1")
+    hall.open(mode="peers")
+    before = len(hall.effects)
+    hall.opinion("a0", score, why=str(score), epsilon=score)
+    hall.wait(6)
+    assert hall.core.counters["opinion_unasked"] == 1
+    told = hall.effects[before:]
+    assert not [one for one in told if isinstance(one, Note)]
+    assert not [
+        e for e in told if isinstance(e, ToCoordinator) and isinstance(e.message, m.Opinions)
+    ]
+    assert hall.core.analytics.call is not None
+    assert str(score) not in repr(hall.core.analytics) + repr(told)
+
+
+# --------------------------------------------------------------------- letters
+
+
+def test_a_letter_is_carried_as_it_is_to_one_who_is_here() -> None:
+    hall = _hall("a0", "a1")
+    body = bytes(range(256))
+    hall.say("a0", m.PeerSend(to="a1", body=body))
+    [told] = hall.down("a1", m.PeerDeliver)
+    assert (told.sender, told.body) == ("a0", body)
+    assert decode_edge_to_agent(encode(told)) == told
+    largest = m.PeerDeliver(sender="a" * 64, body=bytes(MAX_PEER_BYTES))
+    assert decode_edge_to_agent(encode(largest)) == largest
+
+
+def test_letters_go_to_present_agents_only() -> None:
+    hall = _hall("a0", "a1")
+    hall.say("a0", _letter("a9"))
+    hall.say("a0", _letter("a0"))
+    hall.say("a1", m.Bye())
+    hall.say("a0", _letter("a1"))
+    assert hall.core.counters["relay_absent"] == 3
+    assert hall.core.counters["relayed"] == 0
+
+
+def test_letters_are_carried_only_where_task_or_call_say_peers() -> None:
+    hall = Hall()
+    hall.hello("a0", "a1")
+    hall.say("a0", _letter("a1"))
+    hall.open(1)
+    hall.say("a0", _letter("a1"))
+    assert hall.core.counters["relay_closed"] == 2
+    hall.open(2, mode="peers")
+    hall.say("a0", _letter("a1"))
+    assert hall.core.counters["relayed"] == 1
+    hall.tell(m.RunEnded(run=RUN))
+    hall.say("a0", _letter("a1"))
+    assert hall.core.counters["relay_closed"] == 3
+
+
+def test_a_welcome_to_another_task_opens_or_closes_the_relay() -> None:
+    hall = Hall()
+    hall.hello("a0", "a1")
+    welcome = m.EdgeWelcome(run=RUN, coordinator="coord", task=OTHER, body=peers_task())
+    hall.tell(welcome)
+    hall.say("a0", _letter("a1"))
+    assert hall.core.counters["relayed"] == 1
+    hall.tell(m.RunEnded(run=RUN))
+    hall.tell(welcome)
+    hall.say("a0", _letter("a1"))
+    assert hall.core.counters["relayed"] == 2, "the run was taken up again"
+    hall.tell(m.EdgeWelcome(run="2" * 32, coordinator="coord", task=MODEL, body=b"\xc1"))
+    hall.say("a0", _letter("a1"))
+    assert (hall.core.counters["relay_closed"], hall.core.counters["task_unread"]) == (1, 1)
+
+
+def test_one_agents_flood_is_bounded_and_hurts_no_other() -> None:
+    hall = _hall("a0", "a1", "a2")
+    for _ in range(40):
+        hall.say("a0", _letter("a1", 65_536))
+    passed = sum(len(one.body) for one in hall.down("a1", m.PeerDeliver))
+    assert BURST_BYTES - 65_536 < passed <= BURST_BYTES
+    assert hall.core.counters["relay_too_much"] == 40 - passed // 65_536
+    hall.say("a2", _letter("a1"))
+    assert hall.down("a1", m.PeerDeliver)[-1].sender == "a2"
+    hall.wait(1.0)
+    for _ in range(10):
+        hall.say("a0", _letter("a2", 65_536))
+    assert sum(len(x.body) for x in hall.down("a2", m.PeerDeliver)) <= RATE_BYTES + 65_536
+    for _ in range(BURST_LETTERS + 100):
+        hall.say("a2", _letter("a0", 0))
+    assert len(hall.down("a0", m.PeerDeliver)) == BURST_LETTERS
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(0, 65_536), st.floats(0, 2)), max_size=80))
+def test_no_agent_ever_gets_more_through_than_its_rate(steps: list[tuple[int, float]]) -> None:
+    hall = _hall("a0", "a1")
+    began = hall.now
+    for size, wait in steps:
+        hall.now += wait
+        hall.say("a0", _letter("a1", size))
+        passed = sum(len(one.body) for one in hall.down("a1", m.PeerDeliver))
+        assert passed <= BURST_BYTES + RATE_BYTES * (hall.now - began) + 1
+
+
+# ------------------------------------------------------------------ neighbours
+
+
+def test_neighbours_are_told_with_the_first_call() -> None:
+    hall = _hall("a0", "a1", "a2", "a3", neighbours=2)
+    for number, agent in enumerate(("a3", "a0", "a2", "a1")):
+        hall.place(agent, float(number), 0.0)
+    hall.open(mode="peers")
+    assert hall.down("a0", m.Neighbours)[-1].peers == {"a1": 2.0, "a2": 1.0, "a3": 1.0}
+    assert hall.down("a1", m.Neighbours)[-1].run == RUN
+    kinds = [type(x) for x in hall.down("a1", m.Message) if not isinstance(x, m.Welcome)]
+    assert kinds[-2:] == [m.Neighbours, m.OpinionCall]
+
+
+def test_who_comes_or_goes_changes_the_neighbours_of_those_around() -> None:
+    hall = _hall(*(f"a{i}" for i in range(8)), neighbours=2)
+    hall.open(mode="peers")
+    told = {agent: len(hall.down(agent, m.Neighbours)) for agent in ("a3", "a4", "a5")}
+    hall.hello("a45")
+    hall.wait(0.3)
+    assert hall.down("a45", m.Neighbours)[-1].peers == {"a4": 1.0, "a5": 1.0}
+    assert hall.down("a4", m.Neighbours)[-1].peers == {"a3": 1.0, "a45": 1.0}
+    assert len(hall.down("a3", m.Neighbours)) == told["a3"], "nothing changed for it"
+    hall.say("a45", m.Bye())
+    hall.wait(0.3)
+    assert hall.down("a4", m.Neighbours)[-1].peers == {"a3": 1.0, "a5": 1.0}
+
+
+def test_an_agent_that_comes_back_is_told_again() -> None:
+    hall = _hall("a0", "a1", "a2")
+    hall.open(mode="peers")
+    told = len(hall.down("a0", m.Neighbours))
+    hall.hello("a0")
+    assert len(hall.down("a0", m.Neighbours)) == told + 1
+
+
+def test_a_place_that_is_told_later_counts_at_once_and_a_move_at_the_next_call() -> None:
+    hall = _hall("a0", "a1", "a2", "a3", neighbours=1)
+    hall.open(mode="peers")
+    for number, agent in enumerate(("a0", "a2", "a1", "a3")):
+        hall.place(agent, float(number), 0.0)
+    hall.wait(0.5)
+    assert set(hall.down("a0", m.Neighbours)[-1].peers) == {"a2"}
+    told = len(hall.down("a0", m.Neighbours))
+    hall.say(
+        "a3", m.ContextReport(seq=2, willing=True, price=1, features={"x_km": -1.0, "y_km": 0})
+    )
+    hall.wait(0.5)
+    assert len(hall.down("a0", m.Neighbours)) == told
+    hall.open(2, mode="peers")
+    assert set(hall.down("a0", m.Neighbours)[-1].peers) == {"a2", "a3"}
+
+
+def test_declared_neighbours_are_the_devices_own() -> None:
+    hall = _hall("a0", "a1", graph="declared")
+    hall.open(mode="peers")
+    assert [one.peers for one in hall.down("a0", m.Neighbours)] == [{}]
+
+
+def test_radius() -> None:
+    hall = _hall("a0", "a1", "a2", graph="radius", radius_km=1.0)
+    for number, agent in enumerate(("a0", "a1", "a2")):
+        hall.place(agent, 0.8 * number, 0.0)
+    hall.open(mode="peers")
+    assert hall.down("a0", m.Neighbours)[-1].peers == {"a1": pytest.approx(0.8)}
+
+
+def test_in_mode_report_nobody_has_neighbours() -> None:
+    hall = Hall()
+    hall.hello("a0", "a1")
+    hall.open()
+    hall.hello("a2")
+    hall.wait(6)
+    assert not hall.down("a0", m.Neighbours)
+
+
+def test_a_place_out_of_this_world_is_none() -> None:
+    hall = _hall("a0", "a1")
+    hall.place("a0", 1e300, 0.0)
+    assert hall.core.sessions.place("a0") is None
+    hall.say("a1", m.ContextReport(seq=1, willing=True, price=1, features={"x_km": 1.0}))
+    assert hall.core.sessions.place("a1") is None
+    hall.open(mode="peers")
+    assert np.isfinite(hall.down("a0", m.Neighbours)[-1].peers["a1"])
