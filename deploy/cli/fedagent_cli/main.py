@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from . import doctor, models, reading, start
+from . import doctor, models, opinions, reading, start
 from .demo import command as demo_command
 from .errors import UsageError
 from .options import examples
@@ -44,6 +44,7 @@ app.add_typer(start.edge_app, rich_help_panel=AGENT)
 app.add_typer(start.coordinator_app, rich_help_panel=AGENT)
 demo_command.mount(app, panel=AGENT)
 reading.mount(app, panel=READ)
+opinions.mount(app, panel=READ)
 models.mount(app, panel=READ)
 report_command.mount(app, panel=READ)
 testbed_command.mount(app, panel=STUDY)

@@ -1,10 +1,13 @@
 """The report as one HTML file: no script, no request to anywhere, light and dark."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
 from fedagent_cli.output import credits_text
 
+from .judged import PEERS
+from .opinions import mean_opinions
 from .story import RoundRow, Story
 
 STYLE = """
@@ -67,7 +70,15 @@ def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
         parts.append(f"<h2>{escape(name)}</h2><p>{escape(text)}</p><figure>{svg}</figure>")
     if not plots and story.rounds:
         parts.append(f'<p class="hint">{NO_PLOTS}</p>')
-    parts += [_agents(story), _edges(story), _rounds(story), _facts(story), "</body></html>"]
+    parts += [
+        _reached(story),
+        _judged(story),
+        _agents(story),
+        _edges(story),
+        _rounds(story),
+        _facts(story),
+        "</body></html>",
+    ]
     return "\n".join(parts) + "\n"
 
 
@@ -83,6 +94,7 @@ def _tiles(story: Story) -> str:
     tiles = (
         (accuracy, "accuracy, held-out samples", ""),
         *on_devices,
+        *_opinion(story),
         (f"{len(story.rounds)}", f"rounds of {story.rounds_wanted}", ""),
         (f"{in_time / ordered:.0%}" if ordered else "-", "of ordered updates in time", ""),
         (median, "median round", ""),
@@ -98,6 +110,65 @@ def _tiles(story: Story) -> str:
         for value, what, tone in tiles
     )
     return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def _opinion(story: Story) -> list[tuple[str, str, str]]:
+    """Return the tile of the clients' mean opinion, where they told any."""
+    if story.opinion is None:
+        return []
+    return [(f"{story.opinion:.3f}", "mean opinion of the clients", "")]
+
+
+def _reached(story: Story) -> str:
+    """Return how long each accuracy took, in a run whose clients judge."""
+    if not story.judged or not story.reached():
+        return ""
+    rows = (
+        (
+            f"{target:.3g}",
+            "-" if row is None else row.round,
+            "-" if row is None else f"{row.ended_s:.1f}",
+        )
+        for target, row in story.reached()
+    )
+    return "<h2>Time to accuracy</h2>" + _table(("accuracy", "rounds", "seconds"), rows)
+
+
+def _judged(story: Story) -> str:
+    """Return what clients said, by kind of client and in all; nothing where nobody was asked."""
+    if not story.judged:
+        return ""
+    means = mean_opinions(story)
+    kinds = dict.fromkeys(agent.kind for agent in story.agents)
+    rows = []
+    for kind in kinds:
+        own = [agent for agent in story.agents if agent.kind == kind]
+        known = [means[agent.agent] for agent in own if agent.agent in means]
+        rows.append(
+            (
+                kind or "all clients",
+                len(own),
+                f"{sum(agent.ordered for agent in own) / len(own):.1f}",
+                _number(sum(known) / len(known) if known else None),
+            )
+        )
+    head = ("clients", "number", "times chosen, mean", "mean opinion")
+    asked, answered = (sum(getattr(r, n) for r in story.judged) for n in ("asked", "answered"))
+    peers = any(row.mode == PEERS for row in story.judged)
+    missing: Counter[str] = Counter()
+    for row in story.judged:
+        missing.update(row.reasons)
+    why = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
+    epsilon = max(row.epsilon for row in story.judged)
+    said = (
+        f"{len(story.judged)} models were judged. {answered} agents volunteered; what they think "
+        "of the models never left them."
+        if peers
+        else f"{len(story.judged)} models were judged: {answered} opinions of {asked} asked for."
+    )
+    said += f" Missing: {why}." if why else ""
+    said += f" Noise: epsilon {epsilon:g} for each opinion." if epsilon else ""
+    return f"<h2>Who was chosen</h2><p>{escape(said)}</p>" + _table(head, rows)
 
 
 def _agents(story: Story) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from .colours import COLOURS, borders, whole
 from .control import control_plots
+from .opinions import opinion_plots
 from .story import RoundRow, Story
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def draw_all(story: Story) -> list[tuple[str, str, str]]:
                 lambda axes: _accuracy(axes, rows),
             )
         )
+    plots += opinion_plots(story)
     plots += control_plots(story, rows)
     plots += [
         (

@@ -7,6 +7,8 @@ from fedagent_cli.runs import open_run, recipe_of
 from fedagent_coordinator import reader as store
 from fedagent_coordinator.results import conclusion
 
+from .indices import read_beliefs, read_indices
+from .judged import read_judged
 from .story import AgentRow, EdgeShare, RoundRow, Story
 
 SHORT = 8
@@ -27,6 +29,8 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
         balance = reader.balance(run.run_id)
         latency = _latency(reader, run.run_id, rows)
         final = reader.last_global(run.run_id)
+        judged = read_judged(reader, run.run_id)
+        done = [row.round for row in rows]
         ended = conclusion(
             run.end_reason or "",
             placed=recipe is not None and recipe.placement.name != "coordinator",
@@ -40,7 +44,7 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
             policy=rows[-1].policy if rows else recipe.policy.name if recipe else "?",
             seed=run.seed,
             rounds_wanted=recipe.rounds.count if recipe else len(rows),
-            rounds=tuple(_round(row, edges, latency.get(row.round, ())) for row in rows),
+            rounds=tuple(_round(row, edges, latency.get(row.round, ()), rows[0]) for row in rows),
             agents=_agents(reader, run.run_id),
             edges={row.edge_id: row.label for row in edges},
             ledger_balanced=verified.balanced,
@@ -48,6 +52,10 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
             budget_per_edge_micro=recipe.budget.per_edge_micro if recipe else None,
             budget_total_micro=recipe.budget.total_micro if recipe else None,
             conclusion=ended,
+            target=recipe.evaluation.target if recipe else 0.0,
+            judged=judged,
+            indices=read_indices(reader, run.run_id, done) if judged else {},
+            beliefs=read_beliefs(reader, run.run_id, recipe, done) if judged and recipe else {},
             facts={
                 "state": run.end_reason or ("ended" if run.ended_ms else "not ended"),
                 "rounds that were voided": str(voids),
@@ -76,7 +84,10 @@ def _latency(
 
 
 def _round(
-    row: store.RoundRow, edges: list[store.EdgeRow], latency_s: tuple[float, ...]
+    row: store.RoundRow,
+    edges: list[store.EdgeRow],
+    latency_s: tuple[float, ...],
+    first: store.RoundRow,
 ) -> RoundRow:
     """Return one round with its shares by edge."""
     wall_ms = (row.closed_ms or row.opened_ms) - row.opened_ms
@@ -107,6 +118,7 @@ def _round(
         rent_micro=row.rent_micro,
         notes=dict(row.notes),
         latency_s=latency_s,
+        ended_s=((row.closed_ms or row.opened_ms) - first.opened_ms) / 1000,
     )
 
 

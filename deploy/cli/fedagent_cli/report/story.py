@@ -1,6 +1,17 @@
 """What a report tells: plain rows, as read from a coordinator's data directory."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+
+from .judged import JudgedRow
+
+Columns = dict[str, list[tuple[int, float]]]
+"""By agent id: (round, value)."""
+
+
+TARGETS = (0.75, 0.78, 0.82, 0.85)
+"""Those of the GDA paper."""
+SHARES = (0.8, 0.9, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,7 @@ class RoundRow:
         notes: What iteration control went by, named.
         latency_s: Download, computation and upload of the slowest device, and the rest of the
             round at its edge; empty where no update came.
+        ended_s: From the run's first round to the end of this one; 0 if unknown.
     """
 
     round: int
@@ -49,11 +61,12 @@ class RoundRow:
     rent_micro: int = 0
     notes: dict[str, float] = field(default_factory=dict)
     latency_s: tuple[float, ...] = ()
+    ended_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRow:
-    """One agent over the whole run."""
+    """One agent over the whole run; `kind` says what it holds, where that is known."""
 
     agent: str
     name: str
@@ -62,6 +75,7 @@ class AgentRow:
     used: int
     paid_micro: int
     outcomes: dict[str, int]
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,11 @@ class Story:
         edges: Names by edge id.
         conclusion: Why it stopped before its last round, in one line; empty if it did not.
         facts: More lines for the first table of the page.
+        target: Accuracy that the recipe wants to see named; 0 for none.
+        judged: What clients think of the models, or who volunteered.
+        indices, beliefs: By which the policy chose, where the books have them.
+        inside: What the devices knew and told nobody, by what it is; only where their owner
+            is the one who reads.
     """
 
     run: str
@@ -88,6 +107,11 @@ class Story:
     budget_total_micro: int | None = None
     conclusion: str = ""
     facts: dict[str, str] = field(default_factory=dict)
+    target: float = 0.0
+    judged: tuple[JudgedRow, ...] = ()
+    indices: Columns = field(default_factory=dict)
+    beliefs: Columns = field(default_factory=dict)
+    inside: dict[str, Columns] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float | None:
@@ -115,6 +139,30 @@ class Story:
     def controlled(self) -> bool:
         """Whether iterations were controlled or edges rented."""
         return any(row.iterations or row.rented for row in self.rounds)
+
+    @property
+    def opinion(self) -> float | None:
+        """Newest mean opinion."""
+        means = [row.mean for row in self.judged if row.mean is not None]
+        return means[-1] if means else None
+
+    def reached(self) -> list[tuple[float, RoundRow | None]]:
+        """Return accuracies worth naming, and the first round that had each."""
+        found: list[tuple[float, RoundRow | None]] = []
+        for target in self._targets():
+            reach = (r for r in self.rounds if r.accuracy is not None and r.accuracy >= target)
+            found.append((target, next(reach, None)))
+        return found
+
+    def _targets(self) -> Sequence[float]:
+        """Return the papers' targets, or shares of the best where that is below them."""
+        best = self.best_accuracy
+        if best is None:
+            return ()
+        own = (self.target,) if self.target else ()
+        if best >= TARGETS[0]:
+            return sorted({*TARGETS, *own})
+        return sorted({*(round(share * best, 3) for share in SHARES), *own})
 
     def edge_name(self, edge: str) -> str:
         """Return an edge's name, or its id shortened."""

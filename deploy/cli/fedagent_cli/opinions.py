@@ -1,0 +1,257 @@
+"""`opinions`: what clients think of a run's models, or who volunteered after each."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+from .errors import MissingError
+from .output import emit, say, table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from .report.judged import JudgedRow
+
+Names = dict[str, str]
+MATRIX = 10
+"""Columns of the table of clients by rounds."""
+PRIVATE = "opinions never left the devices: the coordinator knows who volunteered, nothing else"
+Round = Annotated[
+    int | None, typer.Option("--round", min=0, help="One model: that of this round; 0 the first.")
+]
+Client = Annotated[
+    str | None,
+    typer.Option("--client", metavar="NAME", help="One client: its name, or the start of its id."),
+]
+Last = Annotated[int, typer.Option(min=0, help="How many of the newest; 0 for all.")]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw them; .svg, .png or .pdf.")
+]
+
+
+def mount(app: typer.Typer, *, panel: str) -> None:
+    """Add the command to the app."""
+    app.command(
+        rich_help_panel=panel,
+        epilog=options.examples(
+            "fedagent opinions",
+            "fedagent opinions --round 12",
+            "fedagent opinions --client kitchen --last 0",
+            "fedagent opinions --plot opinions.svg",
+        ),
+    )(opinions)
+
+
+def opinions(
+    *,
+    round_: Round = None,
+    client: Client = None,
+    last: Last = 20,
+    plot: Plot = None,
+    data_dir: options.CoordinatorData = None,
+    run: options.RunId = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what clients think of the models, or who volunteered to train.
+
+    A row for each model that was judged; round 0 is the one that the run began with.
+    """
+    from .report.judged import read_judged  # noqa: PLC0415 - heavy imports
+    from .runs import open_run  # noqa: PLC0415
+
+    with open_run(data_dir, run) as (reader, chosen):
+        whole = read_judged(reader, chosen.run_id)
+        names = {row.agent: row.label or row.agent[:8] for row in reader.devices(chosen.run_id)}
+    rows = _chosen(whole, round_) if round_ is not None else whole[-last:]
+    agent = None if client is None else _agent(names, client)
+    if plot is not None:
+        _draw(whole, names, plot)
+    if as_json:
+        kept = rows if agent is None else [row for row in rows if _speaks(row, agent)]
+        clients = {agent: names[agent]} if agent is not None else names
+        records = [_record(row, agent) for row in kept]
+        emit({"run": chosen.run_id, "clients": clients, "judgements": records})
+    elif not whole:
+        say('no model of this run was judged; a recipe asks for it with opinions.mode = "report"')
+    elif agent is not None:
+        _show_client(rows, agent, names[agent])
+    elif round_ is not None:
+        _show_round(rows[0], names)
+    else:
+        _show(rows, names)
+    if plot is not None and not as_json:
+        say(f"{plot}: drawn")
+
+
+def _chosen(rows: Sequence["JudgedRow"], round_: int) -> list["JudgedRow"]:
+    """Return the row of a round."""
+    found = [row for row in rows if row.round == round_]
+    if not found:
+        judged = ", ".join(str(row.round) for row in rows[-5:]) or "none"
+        raise MissingError(
+            f"the model of round {round_} was not judged", f"the newest that were: {judged}"
+        )
+    return found
+
+
+def _agent(names: Names, wanted: str) -> str:
+    """Return the id of the client that a name, or the start of an id, means."""
+    found = [agent for agent, name in names.items() if name == wanted]
+    found = found or [agent for agent in names if agent.startswith(wanted)]
+    if len(found) != 1:
+        known = ", ".join(list(names.values())[:10]) or "nobody"
+        many = "more than one client is" if found else "no client is"
+        raise MissingError(f"{many} {wanted!r}", f"there are: {known}; or give the id")
+    return found[0]
+
+
+def _speaks(row: "JudgedRow", agent: str) -> bool:
+    return agent in row.scores or agent in row.volunteers
+
+
+def _record(row: "JudgedRow", agent: str | None) -> dict[str, object]:
+    """Return a row as JSON; of one client only, if one is given."""
+    record = row.record()
+    if agent is not None:
+        for name in ("scores", "samples", "epsilons"):
+            column = getattr(row, name)
+            record[name] = {agent: column[agent]} if agent in column else {}
+        record["volunteers"] = [agent] if agent in row.volunteers else []
+    return record
+
+
+def _show(rows: Sequence["JudgedRow"], names: Names) -> None:
+    """Print a row for each model, and the clients beside the newest ones."""
+    reported = [row for row in rows if row.mode != "peers"]
+    if reported:
+        _show_reported(reported)
+    volunteered = [row for row in rows if row.mode == "peers"]
+    if volunteered:
+        _show_volunteers(volunteered, names)
+    newest = rows[-MATRIX:]
+    known = [agent for agent in names if any(_speaks(row, agent) for row in rows)]
+    say()
+    table(
+        ("client", *(f"r{row.round}" for row in newest), "volunteered" if volunteered else "mean"),
+        (
+            (names[agent], *(_cell(row, agent) for row in newest), _whole(rows, agent))
+            for agent in known
+        ),
+    )
+    if volunteered:
+        say(PRIVATE)
+
+
+def _show_reported(rows: Sequence["JudgedRow"]) -> None:
+    table(
+        (
+            *("round", "slot", "mean", "least", "most", "answered", "asked"),
+            *("metric", "epsilon", "seconds", "missing"),
+        ),
+        (
+            (
+                *(row.round, row.slot, row.mean, row.least, row.most, row.answered, row.asked),
+                *(row.metric or "-", row.epsilon, row.seconds, row.missing),
+            )
+            for row in rows
+        ),
+        unless={"missing": "", "epsilon": 0.0},
+    )
+
+
+def _show_volunteers(rows: Sequence["JudgedRow"], names: Names) -> None:
+    table(
+        ("round", "slot", "volunteers", "asked", "seconds", "who"),
+        (
+            (
+                *(row.round, row.slot, row.answered, row.asked, row.seconds),
+                ", ".join(names.get(agent, agent[:8]) for agent in row.volunteers) or "nobody",
+            )
+            for row in rows
+        ),
+    )
+
+
+def _show_round(row: "JudgedRow", names: Names) -> None:
+    """Print what each client said of one model."""
+    if row.mode == "peers":
+        _show_volunteers([row], names)
+        say(PRIVATE)
+        return
+    order = sorted(row.scores, key=lambda agent: (-row.scores[agent], names.get(agent, agent)))
+    table(
+        ("client", row.metric or "opinion", "samples", "epsilon"),
+        (
+            (names.get(a, a[:8]), row.scores[a], row.samples[a], row.epsilons.get(a, 0.0))
+            for a in order
+        ),
+        unless={"epsilon": 0.0},
+    )
+    missing = f"; missing: {row.missing}" if row.missing else ""
+    say(
+        f"round {row.round}: {row.answered} of {row.asked} answered in {row.seconds:.2f} s{missing}"
+    )
+
+
+def _show_client(rows: Sequence["JudgedRow"], agent: str, name: str) -> None:
+    """Print what one client said of each model."""
+    if any(row.mode == "peers" for row in rows):
+        table(
+            ("round", "slot", f"{name} volunteered"),
+            ((row.round, row.slot, agent in row.volunteers) for row in rows),
+        )
+        say(PRIVATE)
+        return
+    table(
+        ("round", "slot", name, "mean of all", "samples", "epsilon"),
+        (
+            (
+                *(row.round, row.slot, row.scores.get(agent), row.mean),
+                *(row.samples.get(agent), row.epsilons.get(agent, 0.0)),
+            )
+            for row in rows
+        ),
+        unless={"epsilon": 0.0},
+    )
+
+
+def _cell(row: "JudgedRow", agent: str) -> str:
+    if row.mode == "peers":
+        return "x" if agent in row.volunteers else "."
+    score = row.scores.get(agent)
+    return "." if score is None else f"{score:.2f}"
+
+
+def _whole(rows: Sequence["JudgedRow"], agent: str) -> object:
+    """Return a client's mean opinion over the rows, or how often it volunteered."""
+    if any(row.mode == "peers" for row in rows):
+        return sum(agent in row.volunteers for row in rows)
+    scores = [row.scores[agent] for row in rows if agent in row.scores]
+    return sum(scores) / len(scores) if scores else None
+
+
+def _draw(rows: Sequence["JudgedRow"], names: Names, path: Path) -> None:
+    """Draw all judged models.
+
+    Raises:
+        MissingError: matplotlib is not installed, or there is nothing to draw.
+        UsageError: The file cannot be written.
+    """
+    from .report.opinions import panels  # noqa: PLC0415 - heavy imports
+    from .testbed.plots import draw_panels  # noqa: PLC0415
+
+    if not rows:
+        raise MissingError("there are no opinions to draw", "leave out --plot")
+    draws: list[Callable[[Axes], None]] = [_titled(*panel) for panel in panels(rows, names)]
+    draw_panels(draws, "clients' opinions of the global model", path)
+
+
+def _titled(title: str, draw: Callable[["Axes"], None]) -> Callable[["Axes"], None]:
+    def drawn(axes: "Axes") -> None:
+        axes.set_title(title)
+        draw(axes)
+
+    return drawn

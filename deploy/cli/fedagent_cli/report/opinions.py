@@ -1,0 +1,225 @@
+"""Plots of what clients think of the models, and of who was chosen for it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .colours import COLOURS, legend_above, whole
+from .judged import PEERS, JudgedRow
+from .story import AgentRow, Story
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Draw = Callable[["Axes"], None]
+Plot = tuple[str, str, Draw]
+MANY = 400
+"""Rounds in a heat map at most; longer runs are thinned evenly."""
+SHOWN = 40
+"""Clients in a plot at most."""
+NO_KIND = ""
+
+
+def opinion_plots(story: Story) -> list[Plot]:
+    """Return title, text and drawing of every plot that has data; none without judgements."""
+    names = {agent.agent: agent.name for agent in story.agents}
+    reported = tuple(row for row in story.judged if row.scores)
+    volunteered = tuple(row for row in story.judged if row.mode == PEERS)
+    plots: list[Plot] = []
+    if reported:
+        plots += _reported(story, reported, names)
+    if volunteered:
+        plots += [
+            (
+                "Volunteers",
+                (
+                    "Who was among the best; the devices found it out among themselves. Their "
+                    "opinions never left them."
+                ),
+                lambda axes: _volunteers(axes, volunteered, names),
+            ),
+            (
+                "Chosen, client by client",
+                "How often each client trained" + _by_kind(story),
+                lambda axes: _chosen(axes, story, {}),
+            ),
+        ]
+    plots += _inside(story)
+    return plots
+
+
+def panels(rows: Sequence[JudgedRow], names: Mapping[str, str]) -> list[tuple[str, Draw]]:
+    """Return titles and drawings for a picture of opinions alone."""
+    reported = tuple(row for row in rows if row.scores)
+    volunteered = tuple(row for row in rows if row.mode == PEERS)
+    drawn: list[tuple[str, Draw]] = []
+    if reported:
+        drawn += [
+            ("mean, least and largest", lambda axes: _band(axes, reported)),
+            ("client by client", lambda axes: _heat(axes, reported, names)),
+        ]
+    if volunteered:
+        drawn.append(("volunteers", lambda axes: _volunteers(axes, volunteered, names)))
+    return drawn or [("nobody answered", lambda axes: axes.set_axis_off())]
+
+
+def _reported(story: Story, rows: tuple[JudgedRow, ...], names: Mapping[str, str]) -> list[Plot]:
+    plots: list[Plot] = [
+        (
+            "Opinions",
+            (
+                "What clients think of each global model, on samples that nobody has learnt from: "
+                "the mean, and from the smallest to the largest."
+            ),
+            lambda axes: _band(axes, rows),
+        ),
+        (
+            "Opinions, client by client",
+            "Dark is a low opinion, light a high one; white is none.",
+            lambda axes: _heat(axes, rows, names),
+        ),
+        (
+            "Chosen, and of which opinion",
+            "How often each client trained (bars), and its mean opinion (dots)" + _by_kind(story),
+            lambda axes: _chosen(axes, story, mean_opinions(story)),
+        ),
+    ]
+    for title, text, columns in (
+        ("Index", "By which the policy chose: the largest ones train.", story.indices),
+        ("Belief", "That a client is good, given what it and its neighbours say.", story.beliefs),
+    ):
+        if columns:
+            plots.append((title, text + _by_kind(story), _lines(story, columns, title.lower())))
+    return plots
+
+
+def _inside(story: Story) -> list[Plot]:
+    """Return what the devices knew, where they told the owner of all of them."""
+    return [
+        (
+            f"What the devices knew: {name}",
+            "From the devices' own directories, which only their owner can read: none of this "
+            "was ever sent to an edge or the coordinator" + _by_kind(story),
+            _lines(story, columns, name),
+        )
+        for name, columns in story.inside.items()
+        if columns
+    ]
+
+
+def mean_opinions(story: Story) -> dict[str, float]:
+    """Return each client's mean opinion over the run, by agent id."""
+    scores: dict[str, list[float]] = {}
+    for row in story.judged:
+        for agent, score in row.scores.items():
+            scores.setdefault(agent, []).append(score)
+    return {agent: sum(own) / len(own) for agent, own in scores.items()}
+
+
+def _by_kind(story: Story) -> str:
+    kinds = _kinds(story)
+    return f"; coloured by what they hold: {', '.join(kinds)}." if len(kinds) > 1 else "."
+
+
+def _kinds(story: Story) -> list[str]:
+    """Return the kinds of clients in the order of the agents."""
+    return list(dict.fromkeys(agent.kind for agent in story.agents))
+
+
+def _band(axes: "Axes", rows: Sequence[JudgedRow]) -> None:
+    x = [row.round for row in rows]
+    least, mean, most = (
+        np.array([getattr(row, name) for row in rows], dtype=np.float64)
+        for name in ("least", "mean", "most")
+    )
+    axes.fill_between(x, least, most, color=COLOURS[0], alpha=0.2, linewidth=0)
+    marker = "o" if len(x) < 3 else None
+    axes.plot(x, mean, color=COLOURS[0], linewidth=1.8, marker=marker, label="mean")
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("round of the model")
+    axes.set_ylabel(rows[-1].metric or "opinion")
+    whole(axes, "x")
+
+
+def _heat(axes: "Axes", rows: Sequence[JudgedRow], names: Mapping[str, str]) -> None:
+    rows = rows[:: 1 + len(rows) // MANY]
+    agents = [agent for agent in names if any(agent in row.scores for row in rows)][:SHOWN]
+    grid = np.array([[row.scores.get(agent, np.nan) for row in rows] for agent in agents])
+    x = np.arange(len(rows) + 1)
+    axes.pcolormesh(x, np.arange(len(agents) + 1), grid, vmin=0, vmax=1, cmap="cividis")
+    _rounds_below(axes, rows)
+    _clients_beside(axes, [names[agent] for agent in agents])
+
+
+def _volunteers(axes: "Axes", rows: Sequence[JudgedRow], names: Mapping[str, str]) -> None:
+    rows = rows[:: 1 + len(rows) // MANY]
+    agents = [agent for agent in names if any(agent in row.volunteers for row in rows)][:SHOWN]
+    for line, agent in enumerate(agents):
+        at = [index + 0.5 for index, row in enumerate(rows) if agent in row.volunteers]
+        axes.plot(at, [line + 0.5] * len(at), "s", color=COLOURS[0], markersize=4)
+    axes.set_xlim(0, len(rows))
+    _rounds_below(axes, rows)
+    _clients_beside(axes, [names[agent] for agent in agents])
+
+
+def _rounds_below(axes: "Axes", rows: Sequence[JudgedRow]) -> None:
+    step = 1 + len(rows) // 12
+    places = range(0, len(rows), step)
+    axes.set_xticks([place + 0.5 for place in places], [str(rows[p].round) for p in places])
+    axes.set_xlabel("round of the model")
+    axes.grid(visible=False)
+
+
+def _clients_beside(axes: "Axes", names: Sequence[str]) -> None:
+    axes.set_yticks([place + 0.5 for place in range(len(names))], list(names))
+    axes.set_ylim(len(names), 0)
+
+
+def _chosen(axes: "Axes", story: Story, means: Mapping[str, float]) -> None:
+    agents = story.agents[:SHOWN]
+    kinds = _kinds(story)
+    places = np.arange(len(agents))
+    for index, kind in enumerate(kinds):
+        own = [place for place in places if agents[place].kind == kind]
+        counts = [agents[place].ordered for place in own]
+        colour = COLOURS[index % len(COLOURS)]
+        axes.barh(own, counts, color=colour, height=0.7, label=kind or "chosen")
+    axes.set_yticks(places, [agent.name for agent in agents])
+    axes.invert_yaxis()
+    axes.set_xlabel("rounds")
+    whole(axes, "x")
+    if means:
+        other = axes.twiny()
+        known = [place for place in places if agents[place].agent in means]
+        other.plot([means[agents[place].agent] for place in known], known, "o", color=COLOURS[5])
+        other.set_xlim(0, 1)
+        other.set_xlabel("mean opinion")
+        other.grid(visible=False)
+    if len(kinds) > 1:
+        axes.legend(loc="lower right")
+
+
+def _lines(story: Story, columns: Mapping[str, Sequence[tuple[int, float]]], name: str) -> Draw:
+    kinds = _kinds(story)
+
+    def draw(axes: "Axes") -> None:
+        labelled: set[str] = set()
+        for agent in _listed(story.agents, columns):
+            x, y = zip(*columns[agent.agent], strict=True)
+            label = agent.kind if agent.kind and agent.kind not in labelled else None
+            labelled.add(agent.kind)
+            colour = COLOURS[kinds.index(agent.kind) % len(COLOURS)]
+            marker = "o" if len(x) < 3 else None
+            axes.plot(x, y, color=colour, linewidth=1.0, alpha=0.8, label=label, marker=marker)
+        axes.set_xlabel("round")
+        axes.set_ylabel(name)
+        whole(axes, "x")
+        if labelled - {NO_KIND}:
+            legend_above(axes, columns=4)
+
+    return draw
+
+
+def _listed(agents: Sequence[AgentRow], columns: Mapping[str, object]) -> list[AgentRow]:
+    return [agent for agent in agents if columns.get(agent.agent)][:SHOWN]

@@ -1,0 +1,182 @@
+"""`fedagent opinions` and the report of judged runs, on directories that the store wrote."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_cli.report.reader import read_story
+from fedagent_cli.report.write import write_report
+
+from .judged_run import SCORES, write_judged
+from .stored_run import write_run
+from .test_cli_reading import call, last_object
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("reported")
+    write_judged(home / "coordinator", epsilon=0.5)
+    return home
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("peers")
+    write_judged(home / "coordinator", mode="peers")
+    return home
+
+
+def rows_of(home: Path, *arguments: str) -> list[dict[str, object]]:
+    rows = last_object(call(home, "opinions", *arguments, "--json"))["judgements"]
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_each_judged_model_is_a_row(reported: Path) -> None:
+    rows = rows_of(reported)
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    assert [row["mean"] for row in rows] == pytest.approx([0.2, 0.4, 0.65, 2 / 3])
+    assert (rows[1]["least"], rows[1]["most"], rows[1]["metric"]) == (0.1, 0.6, "accuracy")
+    assert (rows[2]["answered"], rows[2]["asked"]) == (2, 3)
+    assert (rows[2]["reasons"], rows[2]["epsilon"]) == ({"late": 1}, 0.5)
+    assert rows[3]["scores"] == dict(zip(("agent-a", "agent-b", "agent-c"), SCORES[3], strict=True))
+    text = call(reported, "opinions").stdout
+    assert "1 late" in text
+    assert "epsilon" in text
+    kitchen = next(line for line in text.splitlines() if line.startswith("kitchen"))
+    assert kitchen.split() == ["kitchen", "0.30", "0.50", "0.70", "0.90", "0.600"]
+    silent = next(line for line in text.splitlines() if line.startswith("agent-c"))
+    assert silent.split()[3] == "."
+
+
+def test_one_round_and_one_client(reported: Path) -> None:
+    assert [row["round"] for row in rows_of(reported, "--round", "2")] == [2]
+    assert [row["round"] for row in rows_of(reported, "--last", "2")] == [2, 3]
+    own = rows_of(reported, "--client", "agent-c")
+    assert [row["round"] for row in own] == [0, 1, 3]
+    assert own[0]["scores"] == {"agent-c": 0.1}
+    assert own[0]["volunteers"] == []
+    text = call(reported, "opinions", "--round", "2").stdout
+    assert text.splitlines()[1].split()[0] == "kitchen"
+    assert "2 of 3 answered in 0.25 s; missing: 1 late" in text
+    assert "mean of all" in call(reported, "opinions", "--client", "kitchen").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--round", "9"), "the newest that were: 0, 1, 2, 3"),
+        (("--client", "cellar"), "there are: kitchen"),
+        (("--client", "agent"), "more than one client is 'agent'"),
+    ],
+)
+def test_what_is_not_there_is_one_line(
+    reported: Path, arguments: tuple[str, ...], named: str
+) -> None:
+    done = call(reported, "opinions", *arguments)
+    assert done.returncode == 43
+    assert named in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_peers_show_who_volunteered_and_no_opinion(peers: Path) -> None:
+    rows = rows_of(peers)
+    assert [row["volunteers"] for row in rows][:2] == [
+        ["agent-a", "agent-b"],
+        ["agent-a", "agent-c"],
+    ]
+    assert all(row["mean"] is None and row["scores"] == {} for row in rows)
+    for arguments in ((), ("--round", "1"), ("--client", "kitchen")):
+        text = call(peers, "opinions", *arguments).stdout
+        assert "opinions never left the devices" in text
+    text = call(peers, "opinions").stdout
+    kitchen = next(line for line in text.splitlines() if line.startswith("kitchen"))
+    assert kitchen.split() == ["kitchen", "x", "x", "x", "x", "4"]
+
+
+def test_a_run_that_nobody_judged_says_what_to_set(tmp_path: Path) -> None:
+    write_run(tmp_path / "coordinator")
+    assert rows_of(tmp_path) == []
+    assert 'opinions.mode = "report"' in call(tmp_path, "opinions").stdout
+    done = call(tmp_path, "opinions", "--plot", "o.svg")
+    assert done.returncode == 43
+    assert read_story(tmp_path / "coordinator").judged == ()
+
+
+def test_opinions_are_drawn(reported: Path, peers: Path, tmp_path: Path) -> None:
+    for name, home, title in (
+        ("report.svg", reported, "client by client"),
+        ("peers.svg", peers, "volunteers"),
+    ):
+        out = tmp_path / name
+        done = call(home, "opinions", "--plot", str(out))
+        assert done.returncode == 0, done.stderr
+        assert f"{out}: drawn" in done.stdout
+        assert title in out.read_text()
+    done = call(reported, "opinions", "--plot", "o.jpg")
+    assert done.returncode == 2
+
+
+def test_beliefs_in_the_report_are_those_that_the_policy_had(tmp_path: Path) -> None:
+    beliefs = write_judged(tmp_path / "coordinator")
+    story = read_story(tmp_path / "coordinator")
+    for client, agent in enumerate(("agent-a", "agent-b", "agent-c")):
+        seen = dict(story.beliefs[agent])
+        assert seen == {round_: own[client] for round_, own in beliefs.items()}  # type: ignore[index] # lists
+        assert [round_ for round_, _ in story.indices[agent]] == [1, 2, 3]
+
+
+def test_beliefs_end_where_the_books_do_not_explain_the_indices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that lost the opinions of round 1 chose by others from then on."""
+    scores = SCORES.copy()
+    write_judged(tmp_path / "one")
+    whole = read_story(tmp_path / "one")
+    scores[1] = [0.0, 0.1, 1.0]
+    booked = __import__("tests.e2e.judged_run", fromlist=["opinions_of"]).opinions_of
+
+    def other(round_: int, **given: object) -> object:
+        found = booked(round_, **given)
+        if round_ == 1:
+            object.__setattr__(found, "score", np.array([0.0, 0.1, 1.0]))
+        return found
+
+    monkeypatch.setattr("tests.e2e.judged_run.opinions_of", other)
+    write_judged(tmp_path / "two")
+    story = read_story(tmp_path / "two")
+    assert [round_ for round_, _ in story.beliefs["agent-a"]] == [1]
+    assert [round_ for round_, _ in whole.beliefs["agent-a"]] == [1, 2, 3]
+    assert len(story.indices["agent-a"]) == 3
+
+
+def test_the_report_shows_opinions_and_who_was_chosen(reported: Path, tmp_path: Path) -> None:
+    story = read_story(reported / "coordinator")
+    html = write_report(story, tmp_path).read_text()
+    for title in (
+        "Opinions",
+        "Opinions, client by client",
+        "Chosen, and of which opinion",
+        "Index",
+        "Belief",
+        "Time to accuracy",
+        "Who was chosen",
+    ):
+        assert f"<h2>{title}</h2>" in html
+    assert "4 models were judged: 11 opinions of 12 asked for. Missing: 1 late." in html
+    assert "epsilon 0.5 for each opinion" in html
+    assert "<td>0.75</td><td>3</td>" in html
+    assert "<td>0.85</td><td>-</td><td>-</td>" in html
+    assert len(html) < 300_000
+    record = json.loads((tmp_path / "report.json").read_text())
+    assert record["judged"][3]["scores"]["agent-a"] == 0.9
+    assert record["indices"]["agent-a"][0][0] == 1
+
+
+def test_the_report_of_peers_shows_volunteers_only(peers: Path, tmp_path: Path) -> None:
+    html = write_report(read_story(peers / "coordinator"), tmp_path).read_text()
+    assert "<h2>Volunteers</h2>" in html
+    assert "what they think of the models never left them" in html
+    assert "<h2>Opinions</h2>" not in html
