@@ -2,6 +2,7 @@
 
 import io
 import json
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from fedagent_agent.streams.spec import parse_stream
 from fedagent_cli import places
-from fedagent_cli.demo.plan import deal_labels, make_plan
+from fedagent_cli.demo.plan import (
+    EVERY_DIGIT,
+    FEW_DIGITS,
+    Plan,
+    deal_labels,
+    make_judged_plan,
+    make_plan,
+)
 from fedagent_cli.demo.prepare import prepare
-from fedagent_cli.demo.state import AgentState, DemoState, EdgeState
-from fedagent_cli.demo.view import picture, sparkline
+from fedagent_cli.demo.run import Settings
+from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
+from fedagent_cli.demo.view import LineView, picture, sparkline
 from fedagent_cli.report import page, plots
 from fedagent_cli.report.story import AgentRow, EdgeShare, RoundRow, Story
 from fedagent_cli.report.write import write_report
+from fedagent_coordinator import policies
+from fedagent_task.recipe import parse_recipe
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
@@ -52,6 +64,89 @@ def test_labels_are_dealt_evenly() -> None:
     hands = deal_labels(10)
     counts = [sum(label in hand for hand in hands) for label in range(10)]
     assert counts == [2] * 10
+
+
+@given(st.integers(2, 64), st.integers(1, 16), st.integers(1, 20))
+def test_a_judged_fleet_has_as_many_whole_agents_as_train(
+    agents: int, edges: int, best: int
+) -> None:
+    plan = make_judged_plan(agents=agents, edges=edges, best=best)
+    whole = [agent for agent in plan.agents if agent.kind == EVERY_DIGIT]
+    few = [agent for agent in plan.agents if agent.kind == FEW_DIGITS]
+    assert len(plan.agents) == agents
+    assert len(whole) == min(best, agents)
+    assert all(agent.labels == tuple(range(10)) for agent in whole)
+    assert all(1 <= len(set(agent.labels)) == len(agent.labels) <= 2 for agent in few)
+    assert not {label for agent in few for label in agent.labels} & {0, 1, 2}
+    assert len({agent.position_km for agent in plan.agents}) == agents
+    assert (plan.victim, plan.slow) == ("", "")
+    # It pays the best, wherever they are seen, and fewer than twice as many.
+    dearest = max(agent.price for agent in plan.agents)
+    assert plan.budget >= dearest * best / edges - 1e-3
+    assert plan.budget * edges < dearest * (best + edges) + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "policy", "edges"),
+    [
+        ("fa-digits", None, 2),
+        ("fa-digits", "random", 2),
+    ],
+)
+def test_the_recipe_alone_makes_a_judged_fleet(
+    tmp_path: Path, recipe: str, policy: str | None, edges: int
+) -> None:
+    made, plan = wanted(tmp_path / "d", recipe, policy=policy)
+    assert (len(plan.agents), len(plan.edges)) == (10, edges)
+    assert sum(agent.kind == EVERY_DIGIT for agent in plan.agents) == 3
+    assert made.seed == 35
+    whole, few = plan.agents[0], plan.agents[4]
+    assert whole.stream == "digits:labels=0+1+2+3+4+5+6+7+8+9,start=200"
+    assert parse_stream(few.stream) == parse_stream("digits:labels=5,start=200")
+    read = parse_recipe(places.find_recipe(recipe).read_text(), made.sets)
+    assert read.policy.name == policy or policy is None
+    # Another policy does not get parameters that it has not.
+    assert policies.create(read.policy.name, **read.policy.params)
+
+
+def wanted(folder: Path, recipe: str, *, policy: str | None) -> tuple[Settings, Plan]:
+    return prepare(
+        agents=None,
+        edges=None,
+        rounds=None,
+        policy=policy,
+        seed=None,
+        recipe=recipe,
+        broker="auto",
+        folder=folder,
+    )
+
+
+def test_what_clients_think_is_on_the_screen() -> None:
+    state = DemoState(3, {}, {})
+    view = LineView()
+    closed = {"event": "round", "round": 1, "in_time": 3, "ordered": 3, "seconds": 0.5}
+    for event in (
+        {"event": "opinions", "round": 0, "mean": None, "answered": 0, "asked": 9},
+        {"event": "opinions", "round": 1, "mean": 0.25, "answered": 9, "asked": 9},
+        closed,
+    ):
+        state.apply("coordinator", event, 1.0)
+    assert state.opinion == [0.25]
+    assert "opinion 0.250" in told(view, closed, state)
+    text = io.StringIO()
+    Console(width=100, file=text).print(picture(state, 3.0))
+    assert "opinion" in text.getvalue()
+    peers = DemoState(3, {}, {})
+    peers.apply("coordinator", {"event": "opinions", "mode": "peers", "volunteers": 3}, 1.0)
+    assert "volunteers 3" in told(view, closed, peers)
+
+
+def told(view: LineView, event: Event, state: DemoState) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        view.event("coordinator", event, state)
+    return out.getvalue()
 
 
 def test_the_state_follows_the_events() -> None:

@@ -14,14 +14,25 @@ if TYPE_CHECKING:
     from .plan import Plan
     from .run import Settings
 
-Agents = Annotated[int, typer.Option(min=1, max=64, help="Devices.")]
+Agents = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=64, help="Devices.", show_default="8; 10 where clients judge the model"
+    ),
+]
 Edges = Annotated[
     int | None,
     typer.Option(
-        min=1, max=16, help="Edge aggregators.", show_default="2; 3 where the recipe rents them"
+        min=1,
+        max=16,
+        help="Edge aggregators.",
+        show_default="2; 3 where the recipe rents them, 1 where neighbours decide",
     ),
 ]
-Rounds = Annotated[int | None, typer.Option(min=1, max=100_000, help="Rounds.", show_default="60")]
+Rounds = Annotated[
+    int | None,
+    typer.Option(min=1, max=100_000, help="Rounds.", show_default="that of the recipe"),
+]
 Policy = Annotated[str | None, typer.Option(help="Who trains.", show_default="that of the recipe")]
 Seed = Annotated[
     int | None,
@@ -53,13 +64,14 @@ def mount(app: typer.Typer, *, panel: str) -> None:
             "fedagent demo --agents 12 --edges 3 --broker embedded",
             "fedagent demo --rounds 5 --json",
             "fedagent demo --recipe bas-digits",
+            "fedagent demo --recipe fa-digits",
         ),
     )(demo)
 
 
 def demo(
     *,
-    agents: Agents = 8,
+    agents: Agents = None,
     edges: Edges = None,
     rounds: Rounds = None,
     policy: Policy = None,
@@ -75,6 +87,7 @@ def demo(
     A coordinator, edges and devices as separate processes find each other by zeroconf
     on loopback, learn handwritten digits over MQTT, two digits per device, with a
     budget for about six of eight. One device is too slow, one is killed half way.
+    Where clients judge the model (fa-digits, da-digits), some hold all ten digits.
     Ctrl-C ends everything cleanly and still writes the report.
     """
     # Before the heavy imports: a signal has its clean end and its result from here on.

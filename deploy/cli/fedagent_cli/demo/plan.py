@@ -1,6 +1,7 @@
 """Who is who in the demo: labels, prices, the slow one, the one that is killed.
 
-Pure: the same numbers give the same fleet.
+Pure: the same numbers give the same fleet. A recipe by which clients judge the model has
+a fleet of another kind: see `make_judged_plan`.
 """
 
 import itertools
@@ -20,6 +21,17 @@ STEP = 1.4
 BEYOND_S = 0.2
 """How far the slow agent's training goes beyond the deadline."""
 
+EVERY_DIGIT = "all digits"
+FEW_DIGITS = "one or two digits"
+"""The kinds of clients in a judged demo."""
+HELD_BY_ALL = 3
+"""Digits, from 0, that only agents with all digits hold: without those nobody learns them."""
+START = 200
+"""Samples that a judged agent has at once: its first opinion must not be chance."""
+TURN = math.pi * (3 - math.sqrt(5))
+"""The golden angle: positions fill a disc evenly, whoever many there are."""
+RADIUS_KM = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class AgentPlan:
@@ -29,12 +41,24 @@ class AgentPlan:
         labels: Digits that its stream holds.
         price: Credits it asks for a round.
         slow_s: Extra seconds of training, beyond the deadline for the slow one.
+        kind: Of a client, where the demo has several kinds; empty otherwise.
+        start: Samples that are there at once; 0 leaves it to the stream.
+        position_km: Where it says that it is; None: it does not say.
     """
 
     name: str
     labels: tuple[int, ...]
     price: float
     slow_s: float = 0.0
+    kind: str = ""
+    start: int = 0
+    position_km: tuple[float, float] | None = None
+
+    @property
+    def stream(self) -> str:
+        """Its stream, as `fedagent start --stream` takes it."""
+        start = f",start={self.start}" if self.start else ""
+        return f"digits:labels={'+'.join(map(str, self.labels))}{start}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +87,7 @@ def make_plan(*, agents: int, edges: int, deadline_s: float, placed: bool = Fals
     run at the one that is rented, and each edge asks more rent than the one before it.
     """
     labels = deal_labels(agents)
-    prices = [round(1.0 + 0.2 * (i % 5) / 4, 3) for i in range(agents)]
+    prices = _prices(agents)
     slow, victim = _spared(labels)
     made = tuple(
         AgentPlan(
@@ -79,11 +103,41 @@ def make_plan(*, agents: int, edges: int, deadline_s: float, placed: bool = Fals
     rents = [round(share * RENT * STEP**i, 3) for i in range(edges)] if placed else [0.0] * edges
     return Plan(
         agents=made,
-        edges=tuple(f"edge-{i + 1}" for i in range(edges)),
+        edges=_edge_names(edges),
         budget=round(share, 3),
         rents=tuple(rents),
         victim="" if victim is None else made[victim].name,
         slow="" if slow is None else made[slow].name,
+    )
+
+
+def make_judged_plan(*, agents: int, edges: int, best: int) -> Plan:
+    """Return the fleet of a recipe by which clients judge the model.
+
+    As many agents as train in a round hold all ten digits, the others one or two each, of
+    which none is 0, 1 or 2; where they are fills a disc evenly. Nobody is slow or killed: how
+    often each was chosen is to be read off. The budget pays `best` agents over all edges.
+    """
+    whole = min(best, agents)
+    prices = _prices(agents)
+    hands = [tuple(range(LABELS))] * whole + deal_few(agents - whole)
+    made = tuple(
+        AgentPlan(
+            name=f"agent-{i + 1}",
+            labels=hand,
+            price=prices[i],
+            kind=EVERY_DIGIT if i < whole else FEW_DIGITS,
+            start=START,
+            position_km=_position(i, agents),
+        )
+        for i, hand in enumerate(hands)
+    )
+    share = math.ceil(best / edges) * max(prices)
+    return Plan(
+        agents=made,
+        edges=_edge_names(edges),
+        budget=round(share, 3),
+        rents=(0.0,) * edges,
     )
 
 
@@ -98,6 +152,29 @@ def deal_labels(agents: int) -> list[tuple[int, ...]]:
             hand[next(laps)] = None
         hands.append(tuple(sorted(hand)))
     return hands
+
+
+def deal_few(agents: int) -> list[tuple[int, ...]]:
+    """Deal two labels and one label in turns, lap after lap, without the first three."""
+    laps = itertools.cycle(range(HELD_BY_ALL, LABELS))
+    return [tuple(sorted(next(laps) for _ in range(2 - i % 2))) for i in range(agents)]
+
+
+def _prices(agents: int) -> list[float]:
+    return [round(1.0 + 0.2 * (i % 5) / 4, 3) for i in range(agents)]
+
+
+def _edge_names(edges: int) -> tuple[str, ...]:
+    return tuple(f"edge-{i + 1}" for i in range(edges))
+
+
+def _position(index: int, count: int) -> tuple[float, float]:
+    """Return the place of one of `count` on a disc, in kilometres from its lower left."""
+    out, angle = RADIUS_KM * math.sqrt((index + 0.5) / count), TURN * index
+    return (
+        round(RADIUS_KM + out * math.cos(angle), 3),
+        round(RADIUS_KM + out * math.sin(angle), 3),
+    )
 
 
 def _spared(labels: list[tuple[int, ...]]) -> tuple[int | None, int | None]:

@@ -16,12 +16,20 @@ from fedagent_protocol.transport.errors import LinkError, connect_reason
 from fedagent_protocol.transport.probe import ANSWER_S, answers
 from fedagent_task.errors import TaskError
 from fedagent_task.recipe import parse_recipe
+from fedagent_task.spec import Recipe
 
-from .plan import Plan, make_plan
+from .plan import Plan, make_judged_plan, make_plan
 from .run import Settings
 
 KINDS = ("auto", "mosquitto", "embedded")
+AGENTS = 8
+JUDGES = 10
+"""Agents unless a number is asked for, and where they judge the model."""
+BEST = 3
+"""Who trains in a round of a recipe that calls for opinions and does not say how many."""
 EDGES = 2
+PEER_EDGES = 1
+"""Neighbours are of one edge: with more of them there would be as many circles."""
 PLACED_EDGES = 3
 """Edges unless a number is asked for; a placed run needs some to choose from."""
 DIGITS = (64, 10)
@@ -30,7 +38,7 @@ DIGITS = (64, 10)
 
 def prepare(
     *,
-    agents: int,
+    agents: int | None,
     edges: int | None,
     rounds: int | None,
     policy: str | None,
@@ -54,6 +62,10 @@ def prepare(
     sets = () if rounds is None else (f"rounds.count={rounds}",)
     try:
         read = parse_recipe(path.read_text(encoding="utf-8"), sets)
+        if policy not in (None, read.policy.name):
+            # Parameters are those of the recipe's policy: another one has its own.
+            sets = (*sets, f"policy.name={policy}", "policy.params={}")
+            read = parse_recipe(path.read_text(encoding="utf-8"), sets)
     except (TaskError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name}: {error}") from error
     if (read.model.features, read.model.outputs) != DIGITS:
@@ -64,12 +76,7 @@ def prepare(
     # The bundled recipes leave the demo's budget to the fleet; a person's own says what it means.
     bundled = path.parent == places.recipe_folder()
     placed = read.placement.name != "coordinator"
-    plan = make_plan(
-        agents=agents,
-        edges=edges or (PLACED_EDGES if placed else EDGES),
-        deadline_s=read.rounds.deadline_s,
-        placed=placed,
-    )
+    plan = _fleet(read, agents=agents, edges=edges, placed=placed)
     settings = Settings(
         recipe=path,
         sets=(*sets, f"budget.per_edge={plan.budget}") if bundled else sets,
@@ -81,6 +88,23 @@ def prepare(
         max_wait_s=read.rounds.max_wait_s,
     )
     return settings, plan
+
+
+def _fleet(recipe: Recipe, *, agents: int | None, edges: int | None, placed: bool) -> Plan:
+    """Return the fleet that a recipe is best watched with, as large as asked for."""
+    if not placed and recipe.opinions.mode in ("report", "peers"):
+        peers = recipe.opinions.mode == "peers"
+        named = recipe.policy.params.get("clients_per_round")
+        best = recipe.peers.best if peers else named if isinstance(named, int) else BEST
+        return make_judged_plan(
+            agents=agents or JUDGES, edges=edges or (PEER_EDGES if peers else EDGES), best=best
+        )
+    return make_plan(
+        agents=agents or AGENTS,
+        edges=edges or (PLACED_EDGES if placed else EDGES),
+        deadline_s=recipe.rounds.deadline_s,
+        placed=placed,
+    )
 
 
 def _check_broker(broker: str) -> None:

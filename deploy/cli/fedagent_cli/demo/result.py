@@ -62,6 +62,7 @@ def summary(
         "rounds_done": len(story.rounds) if story else 0,
         "conclusion": str((finish.state.end or {}).get("conclusion", "")),
         "accuracy": story.accuracy if story else None,
+        **({"opinion": story.opinion, "chosen": _chosen(story)} if story and story.judged else {}),
         "ledger_balanced": story.ledger_balanced if story else None,
         "report": str(report) if report else None,
         "seconds_to_first_round": None if first is None else round(first, 3),
@@ -81,6 +82,13 @@ def summary(
     }
 
 
+def _chosen(story: Story) -> dict[str, float]:
+    """Return by kind of client how often one of them was chosen, on average."""
+    kinds = dict.fromkeys(agent.kind for agent in story.agents)
+    own = {kind: [a.ordered for a in story.agents if a.kind == kind] for kind in kinds}
+    return {kind: round(sum(times) / len(times), 2) for kind, times in own.items()}
+
+
 def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None:
     """Print one screen of results, and what to do next."""
     from rich.panel import Panel  # noqa: PLC0415 - the view has loaded rich already
@@ -95,6 +103,7 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
     lines = {
         "rounds": f"{result['rounds_done']} of {story.rounds_wanted if story else '?'}",
         "accuracy": f"{accuracy:.3f}" if isinstance(accuracy, float) else "not measured",
+        **_judged_lines(story),
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
         "spent": f"{credits_text(story.spent_micro if story else 0)} credits",
         **({"ended": str(result["conclusion"])} if result["conclusion"] else {}),
@@ -116,6 +125,15 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
         say(f"  {program} {role}")
 
 
+def _judged_lines(story: Story | None) -> dict[str, str]:
+    """Return what the screen says where clients judge the model."""
+    if story is None or not story.judged:
+        return {}
+    chosen = ", ".join(f"{times:g} x {kind}" for kind, times in _chosen(story).items())
+    opinion = {} if story.opinion is None else {"mean opinion": f"{story.opinion:.3f}"}
+    return {**opinion, "chosen, each": chosen}
+
+
 def _program() -> str:
     """Return what a person types to get this program here."""
     called = Path(sys.argv[0])
@@ -135,8 +153,11 @@ def _read(data_dir: Path) -> Story | None:
 def _named(story: Story, state: DemoState, plan: Plan, finish: Finish) -> Story:
     """Give agents and edges the demo's names, and tell how it was set up."""
     notes = {agent.name: agent.note for agent in state.agents.values()}
+    kinds = {agent.name: agent.kind for agent in plan.agents}
     agents: list[AgentRow] = [
-        replace(agent, name=state.agent_name(agent.agent)) for agent in story.agents
+        replace(agent, name=name, kind=kinds.get(name, ""))
+        for agent in story.agents
+        for name in (state.agent_name(agent.agent),)
     ]
     agents.sort(key=lambda agent: (len(agent.name), agent.name))
     first = finish.seconds_to_first_round

@@ -15,7 +15,7 @@ from fedagent_cli.errors import DemoError
 from fedagent_cli.output import credits_text
 from fedagent_testbed.local import LocalField, RoleProcess
 
-from .plan import Plan
+from .plan import LABELS, Plan
 from .state import DOOMED, AgentState, DemoState, EdgeState, Event
 from .view import View
 
@@ -128,13 +128,14 @@ class Demo:
             self._field.edge(name, broker=own.broker, **({"rent": rent} if rent else {}))
         shared = {"broker": own.broker} if "://" in own.broker else {}
         for index, agent in enumerate(self.plan.agents):
-            labels = "+".join(map(str, agent.labels))
+            place = {} if agent.position_km is None else {"position": list(agent.position_km)}
             self._field.agent(
                 agent.name,
-                f"digits:labels={labels}",
+                agent.stream,
                 price={"base": agent.price, "per_compute": 0.0},
                 slow_s=agent.slow_s,
                 seed=own.seed * 1000 + index,
+                **place,
                 **shared,
             )
         return coordinator
@@ -226,7 +227,8 @@ def _fallen(process: RoleProcess, code: int) -> DemoError:
 def _first_state(plan: Plan, rounds: int) -> DemoState:
     agents = {}
     for agent in plan.agents:
-        note = "digits " + " ".join(map(str, agent.labels))
+        note = agent.kind if len(agent.labels) == LABELS and agent.kind else ""
+        note = note or "digits " + " ".join(map(str, agent.labels))
         note += f", asks {credits_text(round(agent.price * 1e6))}"
         note += ", slow" if agent.name == plan.slow else ""
         note += DOOMED if agent.name == plan.victim else ""

@@ -57,6 +57,8 @@ class DemoState:
     spent_micro: int = 0
     first_round_at: float | None = None
     accuracy: list[float] = field(default_factory=list)
+    opinion: list[float] = field(default_factory=list)
+    volunteers: list[int] = field(default_factory=list)
     in_time: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     end: dict[str, object] | None = None
@@ -112,10 +114,21 @@ class DemoState:
             case "model":
                 if (accuracy := event.get("accuracy")) is not None:
                     self.accuracy.append(float(str(accuracy)))
+            case "opinions":
+                self._judge(event)
             case "end":
                 self.end = dict(event)
             case _:
                 pass
+
+    def _judge(self, event: Event) -> None:
+        """Take in what clients think of a model, or how many of them volunteer."""
+        mean, volunteers = event.get("mean"), event.get("volunteers")
+        if isinstance(mean, int | float):
+            self.opinion.append(float(mean))
+        if volunteers is not None:
+            count = len(volunteers) if isinstance(volunteers, list) else volunteers
+            self.volunteers.append(count if isinstance(count, int) else 0)
 
     def _close_round(self, event: Event, now: float) -> None:
         self.round = _integer(event, "round")

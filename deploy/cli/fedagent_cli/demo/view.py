@@ -15,7 +15,7 @@ from fedagent_cli.output import credits_text, emit
 
 from .state import AgentState, DemoState, Event
 
-FIXED_LINES = 22
+FIXED_LINES = 23
 """Lines of the roomy picture beside those of agents and edges, notes included."""
 BARS = "▁▂▃▄▅▆▇█"
 STATES = {
@@ -76,7 +76,7 @@ class LineView:
             accuracy = f"{state.accuracy[-1]:.3f}" if state.accuracy else "-"
             self._line(
                 f"round {state.round}/{state.rounds}  in time {event.get('in_time')} of "
-                f"{event.get('ordered')}  accuracy {accuracy}  "
+                f"{event.get('ordered')}  accuracy {accuracy}  {_judged(state)}"
                 f"spent {credits_text(state.spent_micro)}" + _rented(event, state)
             )
         elif kind in ("edge_joined", "agent_joined") and name == "coordinator":
@@ -152,6 +152,12 @@ def _head(state: DemoState, elapsed_s: float) -> RenderableType:
     grid.add_row(
         "accuracy", Text(best + sparkline(state.accuracy, low=0.0, high=1.0), style="green")
     )
+    if state.opinion:
+        bars = sparkline(state.opinion, low=0.0, high=1.0)
+        grid.add_row("opinion", Text(f"{state.opinion[-1]:.3f} {bars}", style="magenta"))
+    if state.volunteers:
+        bars = sparkline(state.volunteers, low=0.0, high=max(state.volunteers))
+        grid.add_row("volunteers", Text(f"{state.volunteers[-1]} {bars}", style="magenta"))
     most = max(state.in_time, default=1)
     last = f"{state.in_time[-1]} " if state.in_time else ""
     grid.add_row("in time", Text(last + sparkline(state.in_time, low=0.0, high=most), style="cyan"))
@@ -203,6 +209,13 @@ def _agents(state: DemoState) -> RenderableType:
             Text(agent.note, style="dim"),
         )
     return table
+
+
+def _judged(state: DemoState) -> str:
+    """Return the newest mean opinion, or how many volunteered; empty where nobody is asked."""
+    if state.opinion:
+        return f"opinion {state.opinion[-1]:.3f}  "
+    return f"volunteers {state.volunteers[-1]}  " if state.volunteers else ""
 
 
 def _rented(event: Event, state: DemoState) -> str:
