@@ -1,6 +1,7 @@
 """The agent's settings, read once."""
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -24,6 +25,8 @@ PREFIX = "FEDAGENT_AGENT_"
 MICRO = 1_000_000
 _HALF = 0.5
 """Share of the machine's memory that a training may take unless it is configured."""
+_PEER = re.compile(r"([a-z0-9][a-z0-9-]{0,63})(?::([0-9.eE+-]{1,20}))?")
+_MOST_KM = 1e6
 Credits = Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -88,6 +91,10 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         site: Only roles of one site see each other.
         edges: Addresses of edges that zeroconf does not find.
         broker: Address of a broker that several edges share.
+        peers: Neighbours in democratized analytics with ``graph = "declared"``, each an id
+            and how many kilometres it is away: ``ID`` or ``ID:KM``.
+        position: x and y in kilometres in a frame that all devices of a site share; edges
+            see it, and join the nearest.
         discovery: Where to look for edges; not used when `broker` is given.
         insecure: Allow brokers beyond this machine without certificates.
         price: What a round costs; never falls with more compute.
@@ -108,6 +115,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     site: str = "default"
     edges: tuple[str, ...] = ()
     broker: str | None = None
+    peers: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    position: tuple[float, float] | None = None
     discovery: Scope = "lan"
     tls: TlsSettings | None = None
     insecure: bool = False
@@ -122,6 +131,14 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     json_events: bool = False
     watch_parent: bool = False
     log_level: LogLevel = "info"
+
+    def neighbours(self) -> dict[str, float]:
+        """Return the declared neighbours, and how far they are in kilometres.
+
+        Raises:
+            SettingError: One of them is not ``ID`` or ``ID:KM``.
+        """
+        return dict(_neighbour(text) for text in self.peers)
 
     def memory_bytes(self) -> int:
         """Return the bound of a training's memory in bytes; 0 for none."""
@@ -146,8 +163,23 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Agent
         broker_address("edges", edge, tls=tls, insecure=insecure)
     if config.broker is not None:
         broker_address("broker", config.broker, tls=tls, insecure=insecure)
+    config.neighbours()
+    if config.position is not None and not all(abs(v) <= _MOST_KM for v in config.position):
+        raise SettingError("position", "is not a place", f"two numbers within ±{_MOST_KM:g} km")
     try:
         parse_stream(config.stream)
     except StreamError as error:
         raise SettingError(error.key, error.reason, error.mend) from error
     return config
+
+
+def _neighbour(text: str) -> tuple[str, float]:
+    """Return the id and the distance of ``ID`` or ``ID:KM``; without one, 1 km."""
+    found = _PEER.fullmatch(text)
+    try:
+        far = float(found[2] or 1.0) if found is not None else -1.0
+    except ValueError:
+        far = -1.0
+    if found is None or not 0 <= far <= _MOST_KM:
+        raise SettingError("peers", f"{text!r} is no neighbour", "write ID or ID:KM")
+    return found[1], far

@@ -128,6 +128,9 @@ class AgentDaemon:
             slow_s=config.slow_s,
             name=config.name,
             load_limit_s=config.load_limit_s,
+            identity=identity,
+            neighbours=config.neighbours(),
+            position=config.position,
         )
         return AgentRuntime(
             self._directory,

@@ -7,8 +7,9 @@ A kill between any two disk effects is a `checkpoint` that does not return.
 import hashlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -26,6 +27,7 @@ from .core.effects import (
     Effect,
     Event,
     FinishModel,
+    KeepSlot,
     KeepUpdate,
     Key,
     OpenModel,
@@ -47,8 +49,12 @@ from .errors import OutboxError
 from .models_cache import ModelsCache
 from .outbox import MAX_BYTES, Outbox
 from .outward import OpenStream, Outward, Publish, StartTraining, Subscribe, Unsubscribe
+from .peer_desk import PeerDesk
 from .trainer_wire import Failed, Opened, Refused, Trained
 from .wire_bench import idle_update
+
+if TYPE_CHECKING:
+    from fedagent_protocol.transport.identity import Identity
 
 __all__ = [
     "AgentRuntime",
@@ -68,7 +74,13 @@ FLUSH_AGAIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """What the runtime is told of the configuration."""
+    """What the runtime is told of the configuration.
+
+    Attributes:
+        identity: Signs the card that neighbours are shown; None: there are no neighbours.
+        neighbours: Those that the owner declares, and how far they are in kilometres.
+        position: x and y in kilometres, as the owner declares it.
+    """
 
     agent: str
     site: str
@@ -80,6 +92,9 @@ class RuntimeSettings:
     name: str = ""
     outbox_bytes: int = MAX_BYTES
     load_limit_s: float = 0.0
+    identity: "Identity | None" = None
+    neighbours: dict[str, float] = field(default_factory=dict)
+    position: tuple[float, float] | None = None
 
 
 @dataclass(slots=True)
@@ -129,6 +144,9 @@ class AgentRuntime:
         self._jobs: dict[int, _Job] = {}
         self._idle: str = ""
         self._flush_at: float | None = None
+        self._peer_desk = PeerDesk(
+            directory, settings.identity, settings.neighbours, seed=settings.seed
+        )
         self.core = AgentCore(
             AgentSettings(
                 settings.agent,
@@ -137,10 +155,12 @@ class AgentRuntime:
                 settings.software,
                 settings.name,
                 settings.load_limit_s,
+                settings.position,
             ),
             kept=self._outbox.load(),
             answered=self._outbox.answered(),
             pending=self._pending,
+            peering=self._peer_desk.make,
         )
 
     # ------------------------------------------------------------- events in
@@ -224,15 +244,17 @@ class AgentRuntime:
 
     def bye(self, why: str, now: float) -> list[Outward]:
         """Close all sessions in good order."""
-        return self._run(self.core.bye(why), now)
+        return self._run(self.core.bye(why, now), now)
 
     def close(self) -> None:
         """Commit what waits, and close the disk."""
         self._outbox.close()
+        self._peer_desk.close()
 
     def crash(self) -> None:
         """Close the disk as a kill would leave it; for the testbed."""
         self._outbox.abandon()
+        self._peer_desk.close()
 
     # --------------------------------------------------------------- effects
 
@@ -280,6 +302,9 @@ class AgentRuntime:
                 self._outbox.drop(effect.key)
                 if self._outbox.unflushed and self._flush_at is None:
                     self._flush_at = now + FLUSH_S
+            case KeepSlot():
+                if not self._peer_desk.keep(effect):
+                    self.core.counters["peer_not_kept"] += 1
         return []
 
     def _take_model(self, effect: OpenModel | WriteModel | FinishModel, now: float) -> list[Effect]:
@@ -358,6 +383,7 @@ class AgentRuntime:
             task = parse_task(effect.body)
         except TaskFormatError as error:
             return self.core.task_opened(effect.digest, now, refused=str(error))
+        self.core.peers.task(effect.digest, task.peers)
         if task.learner.name == "none":
             self._idle = effect.digest
             return self.core.task_opened(effect.digest, now)

@@ -32,6 +32,7 @@ from fedagent_protocol.transport.identity import Identity, identity_of
 
 from .sealing_errors import (
     CardError,
+    CrowdedError,
     EpochError,
     ForgedError,
     NoCardError,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 BLOCK = 256
 WINDOW = 1024
+MAX_SESSIONS = 512
+"""Neighbours in one start. Keys outlast the neighbourhood: a counter must not begin again."""
 _VERSION = 1
 _HEADER = struct.Struct(">BQQQ")
 _LENGTH = struct.Struct(">I")
@@ -137,10 +140,19 @@ class PeerSeal:
         """Take a neighbour's card; return its id. The same card again changes nothing.
 
         Raises:
-            StrangerError, CardError, OldCardError, TwinError: It is not used.
+            StrangerError, CardError, OldCardError, TwinError, CrowdedError: It is not used.
         """
         peer = identity_of(card.identity)
         return self._counted(lambda: self._meet(peer, card))
+
+    def among(self, neighbours: frozenset[str]) -> None:
+        """Take cards and packets from these neighbours from now on, and from no others."""
+        self.neighbours = neighbours
+
+    def epoch_of(self, peer: str) -> int:
+        """Return the start that the known card of `peer` is of; 0 without one."""
+        session = self._sessions.get(peer)
+        return session.card.epoch if session is not None else 0
 
     def knows(self, peer: str) -> bool:
         """Return whether letters to `peer` can be sealed."""
@@ -176,6 +188,8 @@ class PeerSeal:
             if card.agreement == known.card.agreement:
                 return peer
             raise TwinError(peer)
+        if known is None and len(self._sessions) >= MAX_SESSIONS:
+            raise CrowdedError(peer)
         self._sessions[peer] = self._agree(peer, card)
         return peer
 

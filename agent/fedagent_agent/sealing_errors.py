@@ -6,6 +6,7 @@
     ├── CardError           a card is not signed by the identity that it names
     ├── OldCardError        the card is of an earlier start than the one known
     ├── TwinError           two keys for one start: a copied data directory
+    ├── CrowdedError        more neighbours in one start than keys are kept of
     ├── StrangerError       the agent is not among the neighbours
     ├── NoCardError         no card of this neighbour yet: send it ours, it answers
     ├── EpochError          the packet is for an earlier start of one of the two
@@ -54,6 +55,13 @@ class TwinError(SealError):
 
     reason = "twin"
     text = "two keys in one start: give each device a data directory of its own"
+
+
+class CrowdedError(SealError):
+    """Raised when there were more neighbours in one start than keys are kept of."""
+
+    reason = "crowded"
+    text = "too many neighbours since the start; start the agent again"
 
 
 class StrangerError(SealError):

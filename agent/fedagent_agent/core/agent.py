@@ -5,6 +5,7 @@ effects come out. A message that does not fit is counted by reason and changes
 nothing else.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from fedagent_protocol.messages import (
 
 from .effects import Effect, Event, Kept, Key, Relink, Route, Send, Unroute
 from .history import History
+from .peer_door import Make, PeerDoor
 from .reporting import FREE, Own, Price, Readings
 from .session import Session, State
 from .upload import Upload, Uploads
@@ -54,6 +56,7 @@ class AgentSettings:
     software: str = ""
     name: str = ""
     load_limit_s: float = 0.0
+    position: tuple[float, float] | None = None
 
     @property
     def greeting(self) -> Hello:
@@ -69,6 +72,7 @@ class AgentCore:
         kept: The outbox as it survived the last process.
         answered: Orders that were answered with an update before.
         pending: Bytes that the link to an edge holds unacknowledged.
+        peering: Makes what talks with neighbours, when it is first needed; None: nothing does.
     """
 
     def __init__(
@@ -78,11 +82,15 @@ class AgentCore:
         kept: Iterable[Kept] = (),
         answered: Iterable[Key] = (),
         pending: Callable[[str], int],
+        peering: Make | None = None,
     ) -> None:
         self.settings = settings
         self._greeting = settings.greeting
         self.counters: Counter[str] = Counter()
-        self.own = Own(settings.price, load_limit_s=settings.load_limit_s)
+        self.peers = PeerDoor(self.counters, *([peering] if peering is not None else []))
+        self.own = Own(
+            settings.price, load_limit_s=settings.load_limit_s, position=settings.position
+        )
         self.sessions: dict[str, Session] = {}
         self.uploads = Uploads()
         self._pending = pending
@@ -178,9 +186,11 @@ class AgentCore:
                 return [Send(edge, ProbeReply(nonce=message.nonce, data=padding))]
             case ProbeReply():
                 return self._on_probe_reply(session, message, now)
-            case OpinionCall() | Neighbours() | PeerDeliver():
+            case OpinionCall():
                 self.counters["not_expected"] += 1
-                return []
+                return self._sideways(self.peers.called(edge, message, now))
+            case Neighbours() | PeerDeliver():
+                return self._sideways(self.peers.message(edge, message, now))
 
     def _on_beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
         if beacon.edge != session.edge:
@@ -208,6 +218,7 @@ class AgentCore:
         return effects
 
     def _on_order(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
+        self.peers.ordered(order)
         key = Key(session.edge, order.run, order.round)
         upload = self.uploads.by_key.get(key)
         if upload is not None:
@@ -347,6 +358,7 @@ class AgentCore:
             if now >= session.silent_at:
                 effects += self._lose(session)
         effects += self.work.tick(now)
+        effects += self._sideways(self.peers.tick(now))
         for upload in self.uploads.by_key.values():
             effects += self._tick_upload(upload, now)
         effects += self._report_changes(now)
@@ -372,14 +384,29 @@ class AgentCore:
                 if upload.poll_at is not None:
                     times.append(upload.poll_at)
         times += self.work.dues()
+        if self.peers.due < math.inf:
+            times.append(self.peers.due)
         return min(times, default=None)
 
-    def bye(self, why: str) -> list[Effect]:
+    def bye(self, why: str, now: float) -> list[Effect]:
         """Close all sessions in good order."""
-        return [
+        effects = self.peers.leave(now)
+        return effects + [
             Send(session.edge, Bye(run=session.run, why=why))
             for session in self.sessions.values()
             if session.state is State.OPEN
+        ]
+
+    def _sideways(self, effects: list[Effect]) -> list[Effect]:
+        """Leave out what no open session would take; neighbours are told again."""
+        return [
+            effect
+            for effect in effects
+            if not isinstance(effect, Send)
+            or (
+                (session := self.sessions.get(effect.edge)) is not None
+                and session.state is State.OPEN
+            )
         ]
 
     def _tick_upload(self, upload: Upload, now: float) -> list[Effect]:

@@ -32,11 +32,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-import numpy as np
-
 from fedagent_protocol.peers import BeliefNote
 
-from .line import PER_LIFE, Hearing, Line
+from .line import PER_LIFE, Hearing, Jitter, Line
 from .peer_settings import PAPER_C, BeliefSettings
 
 COUPLING = 0.9
@@ -138,7 +136,7 @@ class BeliefNode:
             self._recompute(now)
         return {peer for peer, around in self._around.items() if around.line.wants(now)}
 
-    def note(self, peer: str, now: float, rng: np.random.Generator) -> BeliefNote | None:
+    def note(self, peer: str, now: float, rng: Jitter) -> BeliefNote | None:
         """Return what `peer` should be told now; None if there is nothing."""
         around = self._around[peer]
         content = around.line.content(now)
@@ -160,7 +158,7 @@ class BeliefNode:
             distance=around.distance,
         )
 
-    def tick(self, now: float, rng: np.random.Generator) -> list[tuple[str, BeliefNote]]:
+    def tick(self, now: float, rng: Jitter) -> list[tuple[str, BeliefNote]]:
         """Return the notes that are due, (neighbour, note)."""
         notes = ((peer, self.note(peer, now, rng)) for peer in sorted(self.wants(now)))
         return [(peer, note) for peer, note in notes if note is not None]

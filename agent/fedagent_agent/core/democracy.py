@@ -19,13 +19,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-import numpy as np
-
 from fedagent_protocol.peers import BeliefNote, GossipNote, Letter, PeerNote
 
 from .beliefs import BeliefNode
 from .gossip import Gossip
+from .line import Jitter
+from .peer_records import Standing
 from .peer_settings import BeliefSettings, GossipSettings, PeerSettingError
+
+__all__ = [
+    "DemocracySettings",
+    "Democrat",
+    "Effect",
+    "Phase",
+    "StandAside",
+    "Standing",
+    "Tell",
+    "Volunteer",
+]
 
 _SLACK = 1e-9
 
@@ -62,32 +73,6 @@ class Phase(Enum):
     BELIEFS = "beliefs"
     GOSSIP = "gossip"
     DECIDED = "decided"
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What an agent keeps over restarts.
-
-    Attributes:
-        mean: Mean opinion over the slots in which it trained; None before any opinion.
-        pulls: Pi.
-        slot: The newest slot that is in them.
-    """
-
-    mean: float | None = None
-    pulls: int = 0
-    slot: int = 0
-
-    def after(self, slot: int, opinion: float | None, *, trained: bool) -> "Standing":
-        """Return the standing with the opinion at the start of `slot`; twice is as once."""
-        if slot <= self.slot or opinion is None:
-            return self
-        if self.mean is None:
-            return Standing(opinion, 1, slot)
-        if not trained:
-            return Standing(self.mean, self.pulls, slot)
-        mean = (self.mean * self.pulls + opinion) / (self.pulls + 1)
-        return Standing(mean, self.pulls + 1, slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +128,27 @@ class Democrat:
         self._beliefs = BeliefNode(self.distances, self.settings.beliefs, self.starts)
         self._gossip = Gossip(self.me, there, self.settings.gossip, self.starts)
 
-    def begin(self, slot: int, opinion: float | None, now: float, *, trained: bool) -> None:
+    def begin(
+        self,
+        slot: int,
+        opinion: float | None,
+        now: float,
+        *,
+        trained: bool,
+        settings: DemocracySettings | None = None,
+    ) -> None:
         """Start slot t; `trained` says whether this agent's update is in the model.
 
         An agent that has no opinion passes on what others say, and stands aside. A slot
-        that is over or running does not begin again.
+        that is over or running does not begin again. `settings` are from now on others:
+        slots may differ in the time they have.
         """
         if slot <= self._beliefs.slot:
             self._count("begun")
             return
+        if settings is not None:
+            self.settings = settings
+            self._beliefs.settings, self._gossip.settings = settings.beliefs, settings.gossip
         if opinion is not None:
             opinion = max(0.0, min(opinion, 1.0)) if math.isfinite(opinion) else None
         self.standing = self.standing.after(slot, opinion, trained=trained)
@@ -171,7 +168,7 @@ class Democrat:
                 case GossipNote():
                     self._gossip.receive(peer, note, now)
 
-    def tick(self, now: float, rng: np.random.Generator) -> list[Effect]:
+    def tick(self, now: float, rng: Jitter) -> list[Effect]:
         """Go on: letters that are due, and the decision when it is ripe."""
         if self.phase is Phase.IDLE:
             return []
@@ -224,13 +221,14 @@ class Democrat:
         return {
             "slot": float(self.slot),
             "bp_sweeps": float(self._beliefs.sweeps),
+            "exchanges": float(self._gossip.exchanges),
             "bp_residual": self._beliefs.residual,
             "belief": self._beliefs.belief,
             "agents": float(self._gossip.agents),
             "silent_neighbours": float(len(self._beliefs.silent | self._gossip.silent)),
         }
 
-    def _letter(self, peer: str, now: float, rng: np.random.Generator) -> Tell | None:
+    def _letter(self, peer: str, now: float, rng: Jitter) -> Tell | None:
         """Return one letter with all that the neighbour should be told now."""
         found: tuple[PeerNote | None, ...] = (
             self._beliefs.note(peer, now, rng),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from fedagent_protocol.messages import AgentToEdge, UpdateOffer
 
+from .peer_records import SlotRecord, Standing
+
 Rank = tuple[str, int]
 """(run, round) of an order."""
 
@@ -176,6 +178,20 @@ class DropUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepSlot:
+    """Keep durably what this device knows of a slot; it is for its owner alone.
+
+    Attributes:
+        life: Number of the newest wiring; a later one must be larger, also after a restart.
+        standing: Of the record's run.
+    """
+
+    life: int
+    standing: Standing
+    record: SlotRecord
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something a person may want to know."""
 
@@ -200,5 +216,6 @@ Effect = (
     | CancelTraining
     | KeepUpdate
     | DropUpdate
+    | KeepSlot
     | Event
 )

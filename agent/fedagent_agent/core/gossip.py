@@ -26,11 +26,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from fedagent_protocol.peers import MAX_SKETCH, GossipNote
 
-from .line import PER_LIFE, Line
+from .line import PER_LIFE, Jitter, Line
 from .peer_settings import GossipSettings
 
 Entry = tuple[float, str]
@@ -156,7 +154,7 @@ class Gossip:
             self._count("dropped", fell)
         return {peer for peer, around in self._around.items() if around.line.wants(now)}
 
-    def note(self, peer: str, now: float, rng: np.random.Generator) -> GossipNote | None:
+    def note(self, peer: str, now: float, rng: Jitter) -> GossipNote | None:
         """Return what `peer` should be told now; None if there is nothing."""
         around = self._around[peer]
         content = around.line.content(now)
@@ -178,7 +176,7 @@ class Gossip:
             spoken=tuple(sorted(said.spoken)),
         )
 
-    def tick(self, now: float, rng: np.random.Generator) -> list[tuple[str, GossipNote]]:
+    def tick(self, now: float, rng: Jitter) -> list[tuple[str, GossipNote]]:
         """Return the notes that are due, (neighbour, note)."""
         notes = ((peer, self.note(peer, now, rng)) for peer in sorted(self.wants(now)))
         return [(peer, note) for peer, note in notes if note is not None]
@@ -212,6 +210,11 @@ class Gossip:
     def best(self) -> list[Entry]:
         """The K best of this slot as far as is known, best first."""
         return sorted(self._known.best, key=_rank)
+
+    @property
+    def exchanges(self) -> int:
+        """Most contents sent to one neighbour in this slot."""
+        return max((a.line.contents for a in self._around.values()), default=0)
 
     @property
     def agents(self) -> int:

@@ -9,14 +9,21 @@ so that two quiet neighbours stay quiet.
 
 from dataclasses import dataclass, field
 from enum import Enum
-
-import numpy as np
+from typing import Protocol
 
 from .peer_settings import MAX_NOTES, Pace
 
 PER_LIFE = MAX_NOTES + 1
 """Numbers of one life of an agent; the next life begins at the next multiple."""
 _NEVER = float("inf")
+
+
+class Jitter(Protocol):
+    """What is wanted of a seeded generator; `random.Random` spares a device numpy's memory."""
+
+    def uniform(self, low: float, high: float, /) -> float:
+        """Return a number between two."""
+        ...
 
 
 class Hearing(Enum):
@@ -119,7 +126,7 @@ class Line:
             return True
         return False if self._ack_at < _NEVER else None
 
-    def stamp(self, now: float, rng: np.random.Generator, *, content: bool) -> tuple[int, int]:
+    def stamp(self, now: float, rng: Jitter, *, content: bool) -> tuple[int, int]:
         """Count a note that goes out; return its number and its acknowledgement."""
         self.notes += 1
         self._ack_at = _NEVER

@@ -89,6 +89,7 @@ class Own:
     Attributes:
         load_limit_s: pi of the device, seconds of computation per round; 0 for no limit.
         cold: The next training starts a process, or a learner, that remembers nothing.
+        position: x and y in kilometres, where the owner declares them.
     """
 
     price: Price
@@ -98,6 +99,7 @@ class Own:
     arrivals_per_step: float | None = None
     load_limit_s: float = 0.0
     cold: bool = True
+    position: tuple[float, float] | None = None
 
     @property
     def price_micro(self) -> int:
@@ -122,6 +124,7 @@ class Own:
 
     def report(self, link: Link, *, run: str, seq: int) -> ContextReport:
         """Return the report for the edge at the end of `link`."""
+        x_km, y_km = self.position if self.position is not None else (None, None)
         features = {
             "compute": self.readings.compute,
             "cold": float(self.cold),
@@ -134,6 +137,8 @@ class Own:
             "download_bps": link.download_bps,
             "upload_bps": link.upload_bps,
             "rtt_s": link.rtt_s,
+            "x_km": x_km,
+            "y_km": y_km,
         }
         return ContextReport(
             run=run,

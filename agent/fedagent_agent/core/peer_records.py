@@ -1,0 +1,72 @@
+"""What a device keeps of democratized analytics, for itself alone."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an agent keeps over restarts.
+
+    Attributes:
+        mean: Mean opinion over the slots in which it trained; None before any opinion.
+        pulls: Pi.
+        slot: The newest slot that is in them.
+    """
+
+    mean: float | None = None
+    pulls: int = 0
+    slot: int = 0
+
+    def after(self, slot: int, opinion: float | None, *, trained: bool) -> "Standing":
+        """Return the standing with the opinion at the start of `slot`; twice is as once."""
+        if slot <= self.slot or opinion is None:
+            return self
+        if self.mean is None:
+            return Standing(opinion, 1, slot)
+        if not trained:
+            return Standing(self.mean, self.pulls, slot)
+        mean = (self.mean * self.pulls + opinion) / (self.pulls + 1)
+        return Standing(mean, self.pulls + 1, slot)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecord:
+    """One slot as this device has lived it; it must not leave the device.
+
+    Attributes:
+        run, round: Of the model that was judged.
+        slot: t of the selection that follows from it.
+        opinion: Its own, in [0, 1]; None: it had none.
+        trained: Its update was in the model.
+        mean, pulls: Its standing with this opinion.
+        belief: Marginal of state 1, in [0, 1]; None until it was used.
+        index: Psi; None without an opinion, or before it was named.
+        chosen: Whether it volunteered; None: undecided.
+        best: The K best as far as it knows, best first.
+        agents: About how many took part.
+        neighbours, silent: How many it had, and how many of them said nothing.
+        sweeps: Most contents of beliefs to one neighbour.
+        exchanges: The same of gossip.
+        letters, bytes: What it sent to neighbours, envelopes left out.
+        seconds: From the beginning to the decision; to the end where none was taken.
+    """
+
+    run: str
+    round: int
+    slot: int
+    opinion: float | None
+    trained: bool
+    mean: float | None = None
+    pulls: int = 0
+    belief: float | None = None
+    index: float | None = None
+    chosen: bool | None = None
+    best: tuple[str, ...] = ()
+    agents: int = 0
+    neighbours: int = 0
+    silent: int = 0
+    sweeps: int = 0
+    exchanges: int = 0
+    letters: int = 0
+    bytes: int = 0
+    seconds: float = 0.0

@@ -1,0 +1,394 @@
+"""Democratized analytics on a device: calls in, sealed letters out, and one word.
+
+A call of mode ``peers`` begins a slot (docs/democratized.md). `Democrat` does what GDA
+says; here are the neighbours that edges name or the owner declares, the ways to them, the
+time that a slot has, the word `Volunteer` until it was heard, and what is kept.
+
+What leaves in the open is `Volunteer`, with run and round, and cards, which are public.
+Everything else is in sealed letters.
+"""
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from fedagent_protocol.messages import (
+    Neighbours,
+    OpinionCall,
+    OpinionMode,
+    PeerDeliver,
+    TrainOrder,
+    Volunteer,
+)
+from fedagent_task.spec import PeersSpec
+
+from .democracy import DemocracySettings, Democrat, Phase, StandAside, Standing, Tell
+from .effects import Effect, KeepSlot, Send
+from .line import Jitter
+from .peer_post import PeerPost, Seal
+from .peer_records import SlotRecord
+from .peer_settings import BeliefSettings, GossipSettings
+
+SAY_AGAIN_S = 1.0
+SAY_AFTER_S = 2.0
+"""How long after the end of a call the word may still be of use."""
+NAMES_WAIT_S = 1.0
+"""How long a slot waits for an edge to name the neighbours."""
+MAX_AROUND = 64
+MAX_REWIRED = 4
+"""New wirings within one slot; later ones wait for the next."""
+_REMEMBERED = 16
+_LEAST_S = 0.5
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class PeeringSettings:
+    """What a device brings.
+
+    Attributes:
+        me: Its id.
+        life: Larger than every life before.
+        declared: Neighbours that its owner names, and how far they are.
+    """
+
+    me: str
+    life: int
+    declared: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A call that this agent takes part in.
+
+    Attributes:
+        ends: Edges that have called, and until when they listen.
+        say_at: When each is to be told the word.
+        started: Neighbours are known, and talk has begun.
+        rewired: How often neighbours have changed since.
+    """
+
+    call: OpinionCall
+    rules: PeersSpec
+    opinion: float | None
+    begun: float
+    ends: dict[str, float]
+    say_at: dict[str, float] = field(default_factory=dict)
+    started: bool = False
+    rewired: int = 0
+    record: SlotRecord | None = None
+
+    @property
+    def names_at(self) -> float:
+        """When the slot starts although an edge has named nobody."""
+        remaining = max(self.ends.values()) - self.begun
+        return self.begun + max(0.0, min(NAMES_WAIT_S, 0.2 * remaining))
+
+
+class Peering:
+    """One agent among its neighbours, slot after slot, run after run.
+
+    Args:
+        settings: What the device brings.
+        seal: Its keys of this start.
+        rng: Seeded; spreads repeats in time, nothing else.
+        kept: Standings as they survived the last process, by run.
+        counters: Of the agent; reasons begin with ``peer_``.
+    """
+
+    def __init__(
+        self,
+        settings: PeeringSettings,
+        seal: Seal,
+        rng: Jitter,
+        *,
+        kept: Mapping[str, Standing],
+        counters: Counter[str],
+    ) -> None:
+        self.counters = counters
+        self._settings = settings
+        self._rng = rng
+        self._life = settings.life
+        self._post = PeerPost(seal, counters)
+        self._kept = OrderedDict(kept)
+        self._rules: OrderedDict[str, PeersSpec] = OrderedDict()
+        self._called: OrderedDict[tuple[str, int], dict[str, float]] = OrderedDict()
+        self._newest: OrderedDict[str, int] = OrderedDict()
+        self._named: dict[str, dict[str, float]] = {}
+        self._slot: _Slot | None = None
+        self._democrat: Democrat | None = None
+
+    # ------------------------------------------------------------- what comes in
+
+    def task(self, digest: str, rules: PeersSpec) -> None:
+        """Take in what a task says of peers; needed before a call of it begins."""
+        _note(self._rules, digest, rules)
+
+    def called(self, call: OpinionCall, edge: str, now: float) -> list[Effect]:
+        """Take in that an edge has called, before there is an opinion: time runs from here."""
+        if call.mode is not OpinionMode.PEERS:
+            return []
+        ends = self._called.get((call.run, call.round), {})
+        _note(self._called, (call.run, call.round), ends)
+        ends[edge] = now + call.until_ms / 1000
+        effects = self._admit(now)
+        slot = self._slot
+        if slot is None or slot.ends is not ends:
+            return effects
+        if slot.record is not None and slot.record.chosen and slot.say_at:
+            slot.say_at.setdefault(edge, now)  # another edge of the same slot
+        return effects + self._rewire(now)
+
+    def begin(
+        self, call: OpinionCall, edge: str, opinion: float | None, now: float
+    ) -> list[Effect]:
+        """Begin the slot of a call with this agent's opinion; None: it has none.
+
+        The same call again, also by another edge, begins nothing anew.
+        """
+        effects: list[Effect] = []
+        if edge not in self._called.get((call.run, call.round), {}):
+            effects = self.called(call, edge, now)
+        rules = self._rules.get(call.task)
+        if rules is None:
+            self.counters["peer_no_task"] += 1
+            return effects
+        if call.round <= self._newest.get(call.run, -1):
+            return effects
+        _note(self._newest, call.run, call.round)
+        effects += self.leave(now)
+        if opinion is not None and not math.isfinite(opinion):
+            opinion = None
+        ends = self._called[call.run, call.round]
+        self._slot = _Slot(call, rules, opinion, now, ends)
+        return effects + self._admit(now) + self._try(now)
+
+    def neighbours(self, edge: str, message: Neighbours, now: float) -> list[Effect]:
+        """Take in whom an edge names; the newest list replaces those before it."""
+        named = {peer: far for peer, far in message.peers.items() if peer != self._settings.me}
+        if self._named.get(edge) == named:
+            return []
+        self._named[edge] = named
+        return self._admit(now) + self._rewire(now) + self._try(now)
+
+    def deliver(self, edge: str, message: PeerDeliver, now: float) -> list[Effect]:
+        """Take in what a neighbour has sent through an edge.
+
+        Raises:
+            ProtocolError: It is no letter.
+        """
+        effects, letter = self._post.receive(edge, message, now)
+        if letter is None:
+            return effects
+        if self._democrat is None:
+            self.counters["peer_early"] += 1
+            return effects
+        self._democrat.receive(message.sender, letter, now)
+        return effects + self._go(now)
+
+    def ordered(self, order: TrainOrder) -> None:
+        """Take in an order: one of a later round says that the word was heard."""
+        slot = self._slot
+        if slot is not None and order.run == slot.call.run and order.round > slot.call.round:
+            slot.say_at.clear()
+
+    # ---------------------------------------------------------------------- time
+
+    def tick(self, now: float) -> list[Effect]:
+        """Let time pass."""
+        return self._try(now) + self._go(now) + self._say(now)
+
+    @property
+    def due(self) -> float:
+        """When `tick` is wanted although nothing came; inf: never."""
+        due = self._democrat.due if self._democrat is not None else math.inf
+        slot = self._slot
+        if slot is None:
+            return due
+        return min(due, *slot.say_at.values(), math.inf if slot.started else slot.names_at)
+
+    # ---------------------------------------------------------------- neighbours
+
+    def _around(self, rules: PeersSpec, edges: Mapping[str, float]) -> dict[str, float]:
+        """Return the neighbours of a slot and how far they are; the nearest, if too many."""
+        if rules.graph == "declared":
+            found = dict(self._settings.declared)
+        else:
+            found = {}
+            for edge in sorted(edges):
+                for peer, far in self._named.get(edge, {}).items():
+                    found[peer] = min(far, found.get(peer, math.inf))
+        nearest = sorted(found.items(), key=lambda item: (item[1], item[0]))[:MAX_AROUND]
+        return dict(sorted(nearest))
+
+    def _admit(self, now: float) -> list[Effect]:
+        """Know everybody who may be talked with, in this slot or the next."""
+        calling = tuple(sorted(next(reversed(self._called.values()), {})))
+        ways = dict.fromkeys(self._settings.declared, calling)
+        for edge, named in sorted(self._named.items()):
+            for peer in named:
+                ways[peer] = (*(way for way in ways.get(peer, ()) if way != edge), edge)
+        # An edge that does not call any more may be gone without a word.
+        ways = {
+            peer: tuple(way for way in edges if way in calling) or edges
+            for peer, edges in ways.items()
+        }
+        if self._democrat is not None:
+            ways = dict.fromkeys(self._democrat.distances, calling) | ways
+        return self._post.admit(ways, now)
+
+    def _rewire(self, now: float) -> list[Effect]:
+        """Begin a slot anew whose neighbours have changed, unless it is too late for it."""
+        slot, democrat = self._slot, self._democrat
+        if slot is None or democrat is None or not slot.started:
+            return []
+        if democrat.phase is not Phase.BELIEFS or slot.rewired >= MAX_REWIRED:
+            return []
+        if self._around(slot.rules, slot.ends) == democrat.distances:
+            return []
+        slot.rewired += 1
+        return self._start(slot, now)
+
+    # ---------------------------------------------------------------------- slot
+
+    def _try(self, now: float) -> list[Effect]:
+        """Start the slot that waits, once its neighbours are known or it has waited enough."""
+        slot = self._slot
+        if slot is None or slot.started:
+            return []
+        known = slot.rules.graph == "declared" or all(edge in self._named for edge in slot.ends)
+        if not known and now < slot.names_at:
+            return []
+        self._post.reset()
+        slot.started = True
+        return self._start(slot, now)
+
+    def _start(self, slot: _Slot, now: float) -> list[Effect]:
+        call, democrat = slot.call, self._democrat
+        number = call.slot + 1
+        around = self._around(slot.rules, slot.ends)
+        settings = _settings_of(slot.rules, max(slot.ends.values()) - now)
+        same = democrat is not None and democrat.run == call.run
+        if democrat is None or not same or democrat.distances != around or democrat.slot >= number:
+            if same:
+                # Neighbours take it for a restart, and tell again what was lost with it.
+                self._life += 1
+            standing = self._kept.get(call.run, Standing())
+            democrat = Democrat(self._settings.me, around, settings, call.run, self._life, standing)
+            self._democrat = democrat
+        democrat.begin(number, slot.opinion, now, trained=call.trained, settings=settings)
+        _note(self._kept, call.run, democrat.standing)
+        return [*self._admit(now), self._keep(slot, democrat, now), *self._go(now)]
+
+    def _go(self, now: float) -> list[Effect]:
+        """Send the letters that are due; take in a decision."""
+        if self._democrat is None:
+            return []
+        effects: list[Effect] = []
+        for effect in self._democrat.tick(now, self._rng):
+            if isinstance(effect, Tell):
+                effects += self._post.send(effect.peer, effect.letter, now)
+            else:
+                chosen = not isinstance(effect, StandAside)
+                effects += self._decide(effect.slot, now, chosen=chosen)
+        return effects
+
+    def _decide(self, number: int, now: float, *, chosen: bool) -> list[Effect]:
+        slot, democrat = self._slot, self._democrat
+        if slot is None or democrat is None or slot.call.slot + 1 != number or not slot.started:
+            return []  # of a slot that another call has ended
+        if chosen:
+            slot.say_at = dict.fromkeys(slot.ends, now)
+        kept = self._keep(slot, democrat, now, chosen=chosen)
+        return [kept, *self._say(now)]
+
+    def _say(self, now: float) -> list[Effect]:
+        """Say the word to every edge that has not shown that it was heard."""
+        slot = self._slot
+        if slot is None:
+            return []
+        effects: list[Effect] = []
+        word = Volunteer(run=slot.call.run, round=slot.call.round)
+        for edge, at in list(slot.say_at.items()):
+            if now >= slot.ends[edge] + SAY_AFTER_S:
+                del slot.say_at[edge]
+            elif now >= at:
+                slot.say_at[edge] = now + SAY_AGAIN_S
+                effects.append(Send(edge, word))
+        return effects
+
+    def leave(self, now: float) -> list[Effect]:
+        """End the slot; its last letters are in what is kept of it."""
+        slot, democrat = self._slot, self._democrat
+        self._slot = None
+        if slot is None or democrat is None or slot.record is None:
+            return []
+        return [self._keep(slot, democrat, now, chosen=slot.record.chosen)]
+
+    def _keep(
+        self, slot: _Slot, democrat: Democrat, now: float, *, chosen: bool | None = None
+    ) -> KeepSlot:
+        """Return the slot as it is now; what was decided by stays as it was."""
+        before, standing, notices = slot.record, democrat.standing, democrat.notices
+        post = self._post
+        if before is not None and before.chosen is not None:
+            slot.record = replace(before, letters=post.letters, bytes=post.sent_bytes)
+            return KeepSlot(self._life, standing, slot.record)
+        named = democrat.phase in (Phase.GOSSIP, Phase.DECIDED)
+        slot.record = SlotRecord(
+            run=slot.call.run,
+            round=slot.call.round,
+            slot=democrat.slot,
+            opinion=slot.opinion,
+            trained=slot.call.trained,
+            mean=standing.mean,
+            pulls=standing.pulls,
+            belief=notices["belief"] if named else None,
+            index=democrat.index if named else None,
+            chosen=chosen,
+            best=tuple(democrat.chosen),
+            agents=int(notices["agents"]),
+            neighbours=len(democrat.distances),
+            silent=int(notices["silent_neighbours"]),
+            sweeps=int(notices["bp_sweeps"]),
+            exchanges=int(notices["exchanges"]),
+            letters=post.letters,
+            bytes=post.sent_bytes,
+            seconds=max(0.0, now - slot.begun),
+        )
+        return KeepSlot(self._life, standing, slot.record)
+
+
+def _settings_of(rules: PeersSpec, remaining_s: float) -> DemocracySettings:
+    """Return a task's settings, with bounds by which a slot decides before its call ends.
+
+    Beliefs and gossip together take at most three quarters of the time; a neighbour that
+    does not answer for a fifth of it is left out.
+    """
+    time = max(_LEAST_S, remaining_s)
+    beliefs, gossip = BeliefSettings(), GossipSettings(keep=rules.best)
+    silence = min(beliefs.pace.silence_s, 0.2 * time)
+    return DemocracySettings(
+        mu=rules.mu,
+        beliefs=replace(
+            beliefs,
+            max_s=min(beliefs.max_s, 0.4 * time),
+            pace=replace(beliefs.pace, silence_s=silence),
+        ),
+        gossip=replace(
+            gossip,
+            max_s=min(gossip.max_s, 0.35 * time),
+            pace=replace(gossip.pace, silence_s=silence),
+        ),
+    )
+
+
+def _note(table: OrderedDict[K, V], key: K, value: V) -> None:
+    """Remember the newest entries."""
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > _REMEMBERED:
+        table.popitem(last=False)

@@ -1,0 +1,169 @@
+"""What a device remembers of democratized analytics: one SQLite file that its owner may read.
+
+Standings by run, and the newest slots. Nothing of it is ever sent or logged; the file is
+for the owner alone (0600, as are SQLite's files beside it, which take its mode).
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from .core.effects import KeepSlot
+from .core.peer_records import SlotRecord, Standing
+from .errors import PeerStoreError
+
+FILE = "peers.sqlite"
+KEPT_SLOTS = 1000
+KEPT_RUNS = 8
+_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE standings (
+  run TEXT PRIMARY KEY, mean REAL, pulls INTEGER NOT NULL, slot INTEGER NOT NULL,
+  born INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE slots (
+  number INTEGER PRIMARY KEY, run TEXT NOT NULL, slot INTEGER NOT NULL, record TEXT NOT NULL,
+  UNIQUE (run, slot)
+) STRICT;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+"""
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(SlotRecord)
+
+
+class PeerStore:
+    """The durable memory of one agent among its neighbours.
+
+    Args:
+        directory: The agent's data directory.
+
+    Attributes:
+        life: Larger than any life before; durable, also over a power cut.
+
+    Raises:
+        PeerStoreError: The file cannot be used.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        try:
+            # SQLite would make it readable by others.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._db = sqlite3.connect(self._path, isolation_level=None)
+        except (OSError, sqlite3.Error) as error:
+            raise PeerStoreError(self._path, str(error)) from error
+        try:
+            self._prepare()
+            self.life = self._begin_life()
+        except sqlite3.Error as error:
+            self._db.close()
+            raise PeerStoreError(self._path, str(error)) from error
+
+    def standings(self) -> dict[str, Standing]:
+        """Return the standing in the newest runs, oldest first.
+
+        Raises:
+            PeerStoreError: The file is damaged.
+        """
+        try:
+            rows = self._db.execute("SELECT run, mean, pulls, slot FROM standings ORDER BY born")
+            return {run: Standing(*row) for run, *row in rows.fetchall()}
+        except sqlite3.Error as error:
+            raise PeerStoreError(self._path, str(error)) from error
+
+    def keep(self, effect: KeepSlot) -> None:
+        """Keep a slot and the standing after it, in one commit.
+
+        Raises:
+            PeerStoreError: The disk refused; what was kept before stays.
+        """
+        standing, record = effect.standing, effect.record
+        text = _encoder.encode(record).decode()
+        try:
+            with self._transaction():
+                self._set_life(effect.life)
+                self._db.execute(
+                    "INSERT OR REPLACE INTO standings SELECT ?,?,?,?,"
+                    " coalesce(max(born), 0) + 1 FROM standings",
+                    (record.run, standing.mean, standing.pulls, standing.slot),
+                )
+                self._db.execute(
+                    "INSERT INTO slots (run, slot, record) VALUES (?,?,?)"
+                    " ON CONFLICT (run, slot) DO UPDATE SET record = excluded.record",
+                    (record.run, record.slot, text),
+                )
+                self._forget()
+        except sqlite3.Error as error:
+            raise PeerStoreError(self._path, str(error)) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _forget(self) -> None:
+        self._db.execute(
+            "DELETE FROM slots WHERE number <= (SELECT number FROM slots"
+            " ORDER BY number DESC LIMIT 1 OFFSET ?)",
+            (KEPT_SLOTS,),
+        )
+        self._db.execute(
+            "DELETE FROM standings WHERE born <= (SELECT born FROM standings"
+            " ORDER BY born DESC LIMIT 1 OFFSET ?)",
+            (KEPT_RUNS,),
+        )
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA cache_size = -256")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        elif version != _VERSION:
+            raise PeerStoreError(self._path, f"was written by newer software (format {version})")
+
+    def _begin_life(self) -> int:
+        """Count a life and sync it: two keys with one number would make neighbours refuse both."""
+        self._db.execute("PRAGMA synchronous = FULL")
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'life'").fetchone()
+        life = int(row[0]) + 1 if row else 1
+        self._set_life(life)
+        # From here on a commit outlives the process, not the power: it spares the card.
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        return life
+
+    def _set_life(self, life: int) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('life', ?)", (life,))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+
+def read_slots(directory: Path, *, run: str = "", last: int = KEPT_SLOTS) -> list[SlotRecord]:
+    """Return the newest slots that a device keeps, oldest first; of runs that begin with `run`.
+
+    Raises:
+        PeerStoreError: There is no such file, or it cannot be read.
+    """
+    path = directory / FILE
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+            rows = db.execute(
+                "SELECT record FROM slots WHERE substr(run, 1, ?) = ? ORDER BY number DESC LIMIT ?",
+                (len(run), run, last),
+            ).fetchall()
+        return [_decoder.decode(text) for (text,) in reversed(rows)]
+    except (sqlite3.Error, msgspec.DecodeError) as error:
+        raise PeerStoreError(path, str(error)) from error

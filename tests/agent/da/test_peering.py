@@ -1,0 +1,325 @@
+"""Agents decide with their neighbours through edges that relay: called, judged, volunteered."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_agent.core.peer_records import Standing
+from fedagent_agent.core.peering import SAY_AFTER_S, SAY_AGAIN_S
+from fedagent_agent.peer_store import PeerStore
+from fedagent_coordinator.policies.beliefs import propagate, wire
+from fedagent_protocol.messages import Neighbours, PeerDeliver
+from fedagent_task.spec import PeersSpec
+
+from .town import Post, distances, names, near_graph
+from .village import HALL, RUN, YARD, Around, Village, around_of
+
+Make = Callable[..., Village]
+
+
+@pytest.fixture
+def village(tmp_path: Path) -> Iterator[Make]:
+    """Make villages that are closed at the end."""
+    made: list[Village] = []
+
+    def make(total: int, **fields: object) -> Village:
+        made.append(Village(tmp_path / f"village-{len(made)}", total, **fields))  # type: ignore[arg-type]  # by name
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def near(of: Village, seed: int = 0, k: int = 3) -> Around:
+    """Name the nearest of random places; return who was named to whom."""
+    graph = near_graph(np.random.default_rng(seed), of.total, k)
+    around = around_of(of.ids, distances(graph), names(of.total))
+    of.name(around)
+    return around
+
+
+def opinions_of(of: Village, seed: int) -> dict[str, float | None]:
+    """Opinions that no belief can bring out of their order."""
+    order = np.random.default_rng(seed).permutation(of.total)
+    return {me: 0.2123 + 0.0337 * int(order[n]) for n, me in enumerate(of.ids)}
+
+
+def best(opinions: dict[str, float | None], k: int) -> set[str]:
+    ranked = sorted(opinions, key=lambda me: -(opinions[me] or 0.0))
+    return set(ranked[:k])
+
+
+def test_the_k_best_of_the_batch_volunteer_slot_after_slot(village: Make) -> None:
+    seed, k, total = 3, 3, 9
+    here = village(total, rules=PeersSpec(best=k))
+    graph = near_graph(np.random.default_rng(seed), total, 3)
+    here.name(around_of(here.ids, distances(graph), names(total)))
+    wiring = wire(graph, local=True)
+    rng = np.random.default_rng(seed)
+    mean, pulls, trained = np.zeros(total), np.ones(total), np.zeros(total, dtype=bool)
+    for number in range(4):
+        opinion = (rng.permutation(total) * 0.05 + 0.3).astype(np.float64)
+        if number == 0:
+            mean = opinion.copy()
+        mean = np.where(trained, (mean * pulls + opinion) / (pulls + 1), mean)
+        pulls = pulls + trained
+        belief = propagate(wiring, opinion, tolerance=1e-12, max_sweeps=2000).belief
+        index = mean + belief / total + 0.01 * np.sqrt(math.log(number + 2) / pulls)
+        chosen = np.argsort(-index, kind="stable")[:k]
+        said = here.slot(
+            number,
+            dict(zip(here.ids, opinion.tolist(), strict=True)),
+            trained=frozenset(here.ids[n] for n in np.flatnonzero(trained)),
+        )
+        assert said == {here.ids[n] for n in chosen}
+        trained = np.isin(np.arange(total), chosen)
+    for n, me in enumerate(here.ids):
+        kept = here.slots(me)
+        assert [slot.slot for slot in kept] == [2, 3, 4, 5]
+        assert kept[-1].mean == pytest.approx(mean[n])
+        assert kept[-1].pulls == pulls[n]
+        assert kept[-1].index == pytest.approx(index[n], abs=1e-2)
+        assert kept[-1].belief == pytest.approx(belief[n], abs=0.05)
+        assert kept[-1].chosen == trained[n]
+        assert set(kept[-1].best) == {here.ids[n] for n in chosen}
+        assert kept[-1].bytes > 0
+        assert 0 < kept[-1].seconds < 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_loss_and_the_dead_everybody_decides_before_the_call_ends(
+    village: Make, seed: int
+) -> None:
+    here = village(10, rules=PeersSpec(best=3), post=Post(0.25, 0.1, 0.0, 0.05), seed=seed)
+    near(here, seed, 4)
+    here.dead = set(here.ids[seed : seed + 1])
+    for number in range(3):
+        opinions = opinions_of(here, 10 * seed + number)
+        said = here.slot(number, opinions)
+        living = [me for me in here.ids if me not in here.dead]
+        assert all(here.slots(me)[-1].chosen is not None for me in living)
+        assert 1 <= len(said) <= 6
+    assert len(said) == 3, "once the dead are known, neighbours agree in spite of loss"
+
+
+def test_a_partition_decides_twice_and_heals(village: Make) -> None:
+    here = village(10, rules=PeersSpec(best=3), seed=1)
+    near(here, 1, 4)
+    assert len(here.slot(0, opinions_of(here, 1))) == 3
+    half = set(here.ids[:5])
+    here.post.cut = lambda now, a, b: now < 10.0 and (a in half) != (b in half)
+    apart = here.slot(1, opinions_of(here, 2))
+    assert len(apart) > 3
+    assert apart & half
+    assert apart - half
+    here.run(2.0)
+    here.slot(2, opinions_of(here, 3))
+    assert len(here.slot(3, opinions_of(here, 4))) == 3
+
+
+def test_an_agent_that_starts_again_keeps_its_standing_and_is_heard_again(village: Make) -> None:
+    here = village(6, rules=PeersSpec(best=2))
+    around = near(here)
+    first = opinions_of(here, 1)
+    here.slot(0, first)
+    me = max(first, key=lambda one: first[one] or 0.0)
+    here.slot(1, first, trained=frozenset({me}))
+    standing = Standing(first[me], 2, 3)
+    here.restart(me)
+    assert PeerStore(here.folders[me]).standings() == {RUN: standing}
+    here.tell(me, Neighbours(peers=around[me]))
+    assert here.slot(2, first, trained=frozenset({me})) == best(first, 2)
+    kept = here.slots(me)
+    assert [slot.slot for slot in kept] == [2, 3, 4]
+    assert kept[-1].pulls == 3
+
+
+def test_an_agent_killed_within_a_slot_takes_part_in_it_again(village: Make) -> None:
+    here = village(6, rules=PeersSpec(best=2))
+    around = near(here)
+    opinions = opinions_of(here, 5)
+    me = max(opinions, key=lambda one: opinions[one] or 0.0)
+    here.slot(0, opinions, limit_s=0.15, spread_s=0.0)
+    here.restart(me)
+    here.tell(me, Neighbours(peers=around[me]))
+    here.begin(me, 0, opinions[me])
+    here.run(5.0)
+    assert me in here.volunteers(0)
+    assert PeerStore(here.folders[me]).standings()[RUN] == Standing(opinions[me], 1, 2)
+
+
+def test_the_word_is_said_each_second_until_an_order_shows_that_it_was_heard(
+    village: Make,
+) -> None:
+    here = village(1)
+    me = here.ids[0]
+    here.tell(me, Neighbours())
+    here.begin(me, 4, 0.5)
+    here.run(2.5)
+    times = [at for at, _ in here.said[me, HALL]]
+    assert np.diff(times) == pytest.approx([SAY_AGAIN_S] * 2)
+    here.order(me, 4)
+    here.run(1.0)
+    assert len(here.said[me, HALL]) == 4, "an order of that round was under way before"
+    here.order(me, 5)
+    here.run(3.0)
+    assert len(here.said[me, HALL]) == 4
+
+
+def test_the_word_ends_with_the_next_call_and_with_the_call_itself(village: Make) -> None:
+    here = village(1)
+    me = here.ids[0]
+    here.tell(me, Neighbours())
+    here.begin(me, 0, 0.5)
+    here.run(0.5)
+    here.begin(me, 1, 0.5)
+    here.run(20.0)
+    said = here.said[me, HALL]
+    assert [number for _, number in said].count(0) == 1
+    assert said[-1][0] <= 0.5 + 5.0 + SAY_AFTER_S
+
+
+def test_a_slot_waits_a_little_for_its_neighbours_and_not_for_ever(village: Make) -> None:
+    here = village(2, rules=PeersSpec(best=1))
+    one, two = here.ids
+    here.begin(one, 0, 0.3)
+    here.run(0.5)
+    assert not here.slots(one) if (here.folders[one] / "peers.sqlite").exists() else True
+    here.name({one: {two: 1.0}, two: {one: 1.0}})
+    here.begin(two, 0, 0.6)
+    here.run(3.0)
+    assert here.volunteers(0) == {two}
+    alone = village(1)
+    alone.begin(alone.ids[0], 0, 0.3)
+    alone.run(1.5)
+    assert alone.volunteers(0) == set(alone.ids), "an edge that names nobody is not waited for"
+
+
+def test_neighbours_that_change_within_a_slot_are_talked_with(village: Make) -> None:
+    here = village(3, rules=PeersSpec(best=1))
+    a, b, c = here.ids
+    here.name({a: {b: 1.0}, b: {a: 1.0}, c: {}})
+    for me, opinion in ((a, 0.3), (b, 0.4), (c, 0.9)):
+        here.begin(me, 0, opinion)
+        if me == b:
+            here.run(0.03)
+            here.name({a: {b: 1.0}, b: {a: 1.0, c: 2.0}, c: {b: 2.0}})
+    here.run(4.0)
+    assert here.volunteers(0) == {c}
+    assert here.slots(b)[-1].neighbours == 2
+    assert here.slots(b)[-1].pulls == 1
+
+
+def test_an_agent_of_two_edges_joins_both(village: Make) -> None:
+    here = village(5, rules=PeersSpec(best=1))
+    a, b, both, c, d = here.ids
+    for me in (a, b):
+        here.homes[me] = (HALL,)
+    for me in (c, d):
+        here.homes[me] = (YARD,)
+    here.homes[both] = (HALL, YARD)
+    for me in here.ids:
+        here.restart(me)
+    here.name({a: {b: 1.0}, b: {a: 1.0, both: 1.0}, both: {b: 1.0}}, HALL)
+    here.name({both: {c: 1.0}, c: {both: 1.0, d: 1.0}, d: {c: 1.0}}, YARD)
+    opinions: dict[str, float | None] = {a: 0.2, b: 0.3, both: 0.4, c: 0.5, d: 0.6}
+    assert here.slot(0, opinions) == {d}
+    opinions[both] = 0.95
+    assert here.slot(1, opinions, trained=frozenset({both})) == {both}, "(0.4 + 0.95) / 2 > 0.6"
+    assert {edge for me, edge in here.said if me == both} == {HALL, YARD}
+
+
+def test_declared_neighbours_need_no_edge_to_name_them(village: Make, tmp_path: Path) -> None:
+    ring: dict[str, dict[str, float]] = {}
+    here = village(
+        4, rules=PeersSpec(best=2, graph="declared"), declared=lambda me: ring.get(me, {})
+    )
+    ring |= {
+        me: {here.ids[i - 1]: 0.1, here.ids[(i + 1) % 4]: 0.2} for i, me in enumerate(here.ids)
+    }
+    for me in here.ids:
+        here.restart(me)
+        here.tell(me, Neighbours(peers={other: 1.0 for other in here.ids if other not in ring[me]}))
+    opinions = opinions_of(here, 2)
+    assert here.slot(0, opinions) == best(opinions, 2)
+    assert all(here.slots(me)[-1].neighbours == 2 for me in here.ids)
+
+
+def test_without_an_opinion_an_agent_passes_on_and_stands_aside(village: Make) -> None:
+    here = village(3, rules=PeersSpec(best=3))
+    a, b, c = here.ids
+    here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}})
+    assert here.slot(0, {a: 0.5, b: None, c: math.nan}) == {a}
+    assert here.slot(1, {a: 0.5, b: 0.6, c: 0.7}) == {a, b, c}
+
+
+def test_calls_that_were_answered_begin_nothing(village: Make) -> None:
+    here = village(1)
+    me = here.ids[0]
+    here.tell(me, Neighbours())
+    here.begin(me, 3, 0.5)
+    here.run(0.5)
+    for number in (3, 2, 3):
+        here.begin(me, number, 0.9)
+    assert [(slot.round, slot.opinion) for slot in here.slots(me)] == [(3, 0.5)]
+
+
+def test_a_call_of_an_unknown_task_begins_nothing(village: Make) -> None:
+    here = village(1)
+    agent = here.agents[here.ids[0]]
+    call = here.call(0)
+    import msgspec
+
+    effects = agent.core.peers.begin(
+        msgspec.structs.replace(call, task="00" * 32), HALL, 0.5, here.now
+    )
+    assert effects == []
+    assert agent.core.counters["peer_no_task"] == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(bodies=st.lists(st.binary(max_size=600), max_size=5), seed=st.integers(0, 99))
+def test_whatever_a_relay_delivers_the_slot_goes_on(
+    bodies: list[bytes], seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    here = Village(tmp_path_factory.mktemp("hostile"), 2, rules=PeersSpec(best=1), seed=seed)
+    one, two = here.ids
+    here.name({one: {two: 1.0}, two: {one: 1.0}})
+    for body in bodies:
+        here.tell(one, PeerDeliver(sender=two, body=body))
+        here.tell(two, PeerDeliver(sender="stranger", body=body))
+    assert here.slot(0, {one: 0.5, two: 0.4}, limit_s=2.0) == {one}
+    here.close()
+
+
+def test_time_does_not_stand_still_for_a_slot(village: Make) -> None:
+    here = village(5, post=Post(0.5, 0.2, 0.0, 0.1))
+    near(here)
+    here.slot(0, opinions_of(here, 1))
+    here.run(40.0)
+    assert here.ticks < 5 * 800
+    before = here.ticks
+    here.run(10.0)
+    assert here.ticks - before <= 5 * 2, "after its life nothing of a slot wakes a device"
+
+
+def test_an_agent_that_meets_nobody_makes_no_key(village: Make) -> None:
+    here = village(1)
+    here.run(5.0)
+    assert not (here.folders[here.ids[0]] / "peers.sqlite").exists()
+
+
+def test_what_is_kept_is_for_the_owner_alone(village: Make) -> None:
+    here = village(1)
+    me = here.ids[0]
+    here.tell(me, Neighbours())
+    here.begin(me, 0, 0.5)
+    files = list(here.folders[me].glob("peers.sqlite*"))
+    assert files
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files)

@@ -1,0 +1,268 @@
+"""Whole agents with their disks, and edges that call, name neighbours and relay blindly.
+
+Time is simulated; the post loses, delays, reorders and duplicates.
+"""
+
+import functools
+import heapq
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from fedagent_agent.core.peer_records import SlotRecord
+from fedagent_agent.outward import Outward, Publish
+from fedagent_agent.peer_store import read_slots
+from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
+from fedagent_protocol.codec import decode_edge_to_agent, encode
+from fedagent_protocol.messages import (
+    EdgeBeacon,
+    EdgeToAgent,
+    Neighbours,
+    OpinionCall,
+    OpinionMode,
+    PeerDeliver,
+    PeerSend,
+    TrainOrder,
+    Volunteer,
+    Welcome,
+)
+from fedagent_protocol.transport.identity import Identity, load_or_create
+from fedagent_task.spec import PeersSpec
+
+from .town import Post
+
+RUN = "ab" * 16
+TASK = "cd" * 32
+MODEL = "ef" * 32
+HALL, YARD = "hall", "yard"
+Around = dict[str, dict[str, float]]
+
+
+@dataclass
+class Village:
+    """Agents, and what passes between them and their edges.
+
+    Attributes:
+        homes: Edges of each agent.
+        seen: Every payload that left an agent, as a broker sees it.
+        sent: Bytes of relayed messages by agent.
+        said: When an agent said that it volunteers: (agent, edge) -> [(now, round)].
+    """
+
+    directory: Path
+    total: int
+    rules: PeersSpec = field(default_factory=PeersSpec)
+    post: Post = field(default_factory=Post)
+    seed: int = 0
+    homes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    declared: Callable[[str], dict[str, float]] = lambda me: {}
+    now: float = 0.0
+    dead: set[str] = field(default_factory=set)
+    seen: list[bytes] = field(default_factory=list)
+    sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    said: dict[tuple[str, str], list[tuple[float, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    ticks: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self._bag: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = count()
+        made = [load_or_create(self.directory / str(n)) for n in range(self.total)]
+        self.identities: dict[str, Identity] = {}
+        self.folders: dict[str, Path] = {}
+        for n, identity in sorted(enumerate(made), key=lambda pair: pair[1].id):
+            self.identities[identity.id] = identity
+            self.folders[identity.id] = self.directory / str(n)
+        self.ids = list(self.identities)
+        self.agents = {me: self._boot(me) for me in self.ids}
+
+    # ------------------------------------------------------------------ agents
+
+    def _boot(self, me: str) -> AgentRuntime:
+        self.homes.setdefault(me, (HALL,))
+        settings = RuntimeSettings(
+            agent=me,
+            site="here",
+            stream="digits",
+            seed=self.seed,
+            identity=self.identities[me],
+            neighbours=self.declared(me),
+        )
+        agent = AgentRuntime(self.folders[me], settings, now=self.now, pending_bytes=lambda _: 0)
+        for edge in self.homes[me]:
+            for message in (EdgeBeacon(edge=edge, period_ms=60_000), Welcome(edge=edge)):
+                agent.message("link", edge, message, self.now)
+        agent.core.peers.task(TASK, self.rules)
+        return agent
+
+    def restart(self, me: str) -> None:
+        """Kill an agent and start it again on its directory."""
+        self.agents[me].crash()
+        self.agents[me] = self._boot(me)
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            agent.close()
+
+    def slots(self, me: str) -> list[SlotRecord]:
+        """What an agent's owner can read."""
+        return read_slots(self.folders[me])
+
+    # ------------------------------------------------------------------- edges
+
+    def tell(self, me: str, message: EdgeToAgent, edge: str = HALL) -> None:
+        """Say something to an agent, at once, as the bytes that it would be."""
+        if me not in self.dead:
+            agent, known = self.agents[me], decode_edge_to_agent(encode(message))
+            self._out(me, agent.message("link", edge, known, self.now))
+
+    def name(self, around: Around, edge: str = HALL) -> None:
+        """Name the neighbours of everybody."""
+        for me, peers in around.items():
+            self.tell(me, Neighbours(peers=peers), edge)
+
+    def call(
+        self, number: int, *, trained: bool = False, until_s: float = 5.0, run: str = RUN
+    ) -> OpinionCall:
+        return OpinionCall(
+            run=run,
+            round=number,
+            task=TASK,
+            model=MODEL,
+            size=1000,
+            chunk_bytes=1024,
+            until_ms=round(1000 * until_s),
+            mode=OpinionMode.PEERS,
+            slot=number + 1,
+            trained=trained,
+        )
+
+    def begin(
+        self,
+        me: str,
+        number: int,
+        opinion: float | None,
+        *,
+        trained: bool = False,
+        edge: str = HALL,
+        until_s: float = 5.0,
+    ) -> None:
+        """Be the judge: an agent has its opinion of the model of a round."""
+        if me in self.dead:
+            return
+        call, agent = self.call(number, trained=trained, until_s=until_s), self.agents[me]
+        effects = agent.core.peers.begin(call, edge, opinion, self.now)
+        self._out(me, agent._run(effects, self.now))
+
+    def order(self, me: str, number: int, edge: str = HALL) -> None:
+        """Order a round, as the sign that a word was heard."""
+        order = TrainOrder(
+            run=RUN,
+            round=number,
+            task=TASK,
+            model=MODEL,
+            size=1000,
+            chunk_bytes=1024,
+            deadline_ms=1000,
+            give_up_ms=2000,
+        )
+        self.tell(me, order, edge)
+
+    def slot(
+        self,
+        number: int,
+        opinions: dict[str, float | None],
+        *,
+        trained: frozenset[str] = frozenset(),
+        spread_s: float = 0.1,
+        limit_s: float = 5.0,
+    ) -> set[str]:
+        """Call everybody at all its edges, opinions come within `spread_s`; who volunteers."""
+        for me, opinion in opinions.items():
+            for edge in self.homes[me]:
+                self.tell(me, self.call(number, trained=me in trained, until_s=limit_s), edge)
+            self.later(
+                self.rng.uniform(0.0, spread_s),
+                lambda me=me, opinion=opinion: self.begin(  # type: ignore[misc]  # bound now
+                    me,
+                    number,
+                    opinion,
+                    trained=me in trained,
+                    edge=self.homes[me][0],
+                    until_s=limit_s,
+                ),
+            )
+        self.run(limit_s)
+        return self.volunteers(number)
+
+    def volunteers(self, number: int) -> set[str]:
+        """Who has volunteered after the model of a round."""
+        return {me for (me, _), said in self.said.items() if any(n == number for _, n in said)}
+
+    # -------------------------------------------------------------------- time
+
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._bag, (self.now + seconds, next(self._number), do))
+
+    def run(self, seconds: float) -> None:
+        """Let time pass; every agent is ticked when it wants to be."""
+        end = self.now + seconds
+        while True:
+            due = {
+                me: at
+                for me, agent in self.agents.items()
+                if me not in self.dead and (at := agent.next_due()) is not None
+            }
+            first = min(due.values(), default=end + 1)
+            at = min(first, self._bag[0][0] if self._bag else end + 1)
+            if at > end:
+                self.now = end
+                return
+            self.now = max(self.now, at)
+            for me in sorted(me for me, when in due.items() if when <= self.now):
+                self.ticks += 1
+                self._out(me, self.agents[me].tick(self.now))
+            while self._bag and self._bag[0][0] <= self.now:
+                heapq.heappop(self._bag)[2]()
+
+    def _out(self, me: str, outward: list[Outward]) -> None:
+        for effect in outward:
+            if not isinstance(effect, Publish):
+                continue
+            payload = encode(effect.message)
+            self.seen.append(payload)
+            edge = effect.topic.split("/")[6]
+            match effect.message:
+                case PeerSend():
+                    self.sent[me] += len(payload)
+                    self._carry(me, edge, effect.message)
+                case Volunteer():
+                    self.said[me, edge].append((self.now, effect.message.round))
+
+    def _carry(self, me: str, edge: str, message: PeerSend) -> None:
+        """Carry sealed bytes to another agent of this edge, or lose them."""
+        to, post = message.to, self.post
+        if edge not in self.homes.get(to, ()) or post.cut(self.now, me, to):
+            return
+        if self.rng.random() < post.loss:
+            return
+        for _ in range(2 if self.rng.random() < post.twice else 1):
+            carried = PeerDeliver(sender=me, body=message.body)
+            self.later(
+                self.rng.uniform(post.least_s, post.most_s),
+                functools.partial(self.tell, to, carried, edge),
+            )
+
+
+def around_of(ids: list[str], graph: Around, names: list[str]) -> Around:
+    """A graph of `town` with the ids of real agents."""
+    real = dict(zip(names, ids, strict=True))
+    return {
+        real[me]: {real[peer]: far for peer, far in peers.items()} for me, peers in graph.items()
+    }
