@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.effects import Relink
-from fedagent_agent.core.reporting import Price, Readings
+from fedagent_agent.core.reporting import FREE, Link, Own, Price, Readings
 from fedagent_agent.outward import Publish
 from fedagent_protocol.messages import (
     Bye,
@@ -227,3 +227,9 @@ def test_the_name_for_people_goes_with_the_hello(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path, name="kitchen")
     edge.join()
     assert edge.said(Hello)[0].name == "kitchen"
+
+
+def test_a_declared_position_is_a_feature() -> None:
+    placed = Own(FREE, position=(0.25, -2.0)).report(Link(), run="", seq=1).features
+    assert (placed["x_km"], placed["y_km"]) == (0.25, -2.0)
+    assert not {"x_km", "y_km"} & Own(FREE).report(Link(), run="", seq=1).features.keys()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from . import doctor, models, opinions, reading, start
+from . import beliefs, doctor, models, opinions, reading, start
 from .demo import command as demo_command
 from .errors import UsageError
 from .options import examples
@@ -48,6 +48,7 @@ opinions.mount(app, panel=READ)
 models.mount(app, panel=READ)
 report_command.mount(app, panel=READ)
 testbed_command.mount(app, panel=STUDY)
+beliefs.mount(app, panel=CARE)
 doctor.mount(app, panel=CARE)
 
 

@@ -131,6 +131,23 @@ SharedBroker = Annotated[
         rich_help_panel=LINK,
     ),
 ]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="ID[:KM]",
+        help="A neighbour to decide with, where a task has neighbours declared. Repeatable.",
+        rich_help_panel=LINK,
+    ),
+]
+Position = Annotated[
+    str | None,
+    typer.Option(
+        metavar="X_KM,Y_KM",
+        help="Where this device is, in kilometres; edges see it, and join the nearest.",
+        rich_help_panel=LINK,
+    ),
+]
 Stream = Annotated[
     str | None,
     typer.Option(help="What to learn from: `digits`, a CSV file that grows, an MQTT topic."),

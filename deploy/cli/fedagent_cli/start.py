@@ -3,6 +3,7 @@
 Each command lists its own options; those that all roles have are in `options.of_a_role`.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def agent_start(
     most_load: options.MostLoad = None,
     edges: options.Edges = None,
     broker: options.SharedBroker = None,
+    peers: options.Peers = None,
+    position: options.Position = None,
     **shared: object,
 ) -> None:
     """Run this device as an agent: find the edges, learn on the own stream.
@@ -67,6 +70,8 @@ def agent_start(
         },
         "edges": edges,
         "broker": broker,
+        "peers": peers,
+        "position": None if position is None else _place(position),
     }
     _start("agent", given, shared)
 
@@ -185,6 +190,17 @@ def _finish_agent(made: launch.Config) -> None:
     """Ask for a stream."""
     if "stream" not in made:
         raise UsageError("no stream to learn from", "add one, e.g. --stream digits")
+
+
+def _place(text: str) -> list[float]:
+    """Return x and y of ``X_KM,Y_KM``."""
+    try:
+        x, y = (float(part) for part in text.split(","))
+    except ValueError:
+        x = y = math.nan
+    if not (math.isfinite(x) and math.isfinite(y)):
+        raise UsageError(f"--position: {text!r} is no place", "write e.g. 0.12,-0.4")
+    return [x, y]
 
 
 def _finish_coordinator(made: launch.Config) -> None:

@@ -1,0 +1,108 @@
+"""`fedagent beliefs`: what this device thought of the models, for its owner alone."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options, places
+from .errors import MissingError, NoRunError, UsageError
+from .output import emit, say, table
+
+if TYPE_CHECKING:
+    from fedagent_agent.core.peer_records import SlotRecord
+
+SHOWN = 20
+_SHORT = 8
+
+
+def mount(app: typer.Typer, *, panel: str) -> None:
+    """Add the command to the app."""
+    app.command(
+        "beliefs",
+        rich_help_panel=panel,
+        epilog=options.examples(
+            "fedagent beliefs",
+            "fedagent beliefs --name kitchen --last 100",
+            "fedagent beliefs --plot beliefs.svg",
+        ),
+    )(beliefs)
+
+
+def beliefs(
+    *,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Data directory of the agent to read.", show_default="$FEDAGENT_HOME/agent"
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The agent's name, in place of --data-dir.")] = (
+        None
+    ),
+    run: options.RunId = None,
+    last: Annotated[int, typer.Option(min=0, help="Slots to show; 0 for all.")] = SHOWN,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw them as .svg, .png or .pdf (extra `report`).")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show this device's own opinions, beliefs, indices and pulls, newest slot last.
+
+    They are kept by an agent that decides with its neighbours who trains, and never leave
+    the device in the clear.
+    """
+    from fedagent_agent.errors import PeerStoreError  # noqa: PLC0415 - not for --help
+    from fedagent_agent.peer_store import KEPT_SLOTS, read_slots  # noqa: PLC0415
+
+    if data_dir is not None and name is not None:
+        raise UsageError("--data-dir and --name both say where to read", "give one of them")
+    folder = (data_dir or places.data_dir("agent", name)).expanduser()
+    try:
+        slots = read_slots(folder, run=run or "", last=last or KEPT_SLOTS)
+    except PeerStoreError as error:
+        raise NoRunError(
+            f"{folder} holds no beliefs ({error.reason})",
+            "give --data-dir of an agent that has taken part in a run of mode `peers`",
+        ) from error
+    if plot is not None:
+        _draw(plot, slots)
+    if as_json:
+        emit({"data_dir": str(folder), "slots": [asdict(slot) for slot in slots]})
+        return
+    table(
+        (
+            "run", "round", "slot", "opinion", "mean", "pulls", "belief", "index", "volunteered",
+            "agents", "sweeps", "exchanges", "bytes", "seconds", "best",
+        ),
+        (
+            (
+                slot.run[:_SHORT], slot.round, slot.slot, slot.opinion, slot.mean, slot.pulls,
+                slot.belief, slot.index, slot.chosen, slot.agents, slot.sweeps, slot.exchanges,
+                slot.bytes, slot.seconds, " ".join(peer[:_SHORT] for peer in slot.best),
+            )
+            for slot in slots
+        ),
+    )  # fmt: skip
+    if plot is not None:
+        say(str(plot))
+
+
+def _draw(path: Path, slots: "list[SlotRecord]") -> None:
+    """Draw the slots of the newest run among them."""
+    from .beliefs_plot import SUFFIXES, available, draw  # noqa: PLC0415 - optional package
+
+    if path.suffix not in SUFFIXES:
+        raise UsageError(
+            f"--plot {path}: no such kind of file", f"end it with {', '.join(SUFFIXES)}"
+        )
+    if not available():
+        raise MissingError("plots need matplotlib", "pip install 'fedagent[report]'")
+    if not slots:
+        raise NoRunError("there are no slots to draw", "see `fedagent beliefs`")
+    newest = [slot for slot in slots if slot.run == slots[-1].run]
+    try:
+        draw(path, newest)
+    except OSError as error:
+        raise UsageError(f"--plot {path}: {error.strerror}", "name a file in a folder") from error

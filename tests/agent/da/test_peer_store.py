@@ -1,0 +1,83 @@
+"""What a device keeps for its owner: bounded, durable, refused in one line when it is damaged."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from fedagent_agent import peer_store
+from fedagent_agent.core.effects import KeepSlot
+from fedagent_agent.core.peer_records import SlotRecord, Standing
+from fedagent_agent.errors import PeerStoreError
+from fedagent_agent.peer_store import FILE, PeerStore, read_slots
+
+RUN = "ab" * 16
+
+
+def kept(slot: int, *, run: str = RUN, life: int = 1, opinion: float | None = 0.5) -> KeepSlot:
+    record = SlotRecord(run=run, round=slot - 2, slot=slot, opinion=opinion, trained=False)
+    return KeepSlot(life, Standing(0.25, slot, slot), record)
+
+
+def test_every_start_and_every_wiring_has_a_larger_life(tmp_path: Path) -> None:
+    store = PeerStore(tmp_path)
+    assert store.life == 1
+    store.keep(kept(2, life=7))
+    store.close()
+    again = PeerStore(tmp_path)
+    assert again.life == 8
+    assert again.standings() == {RUN: Standing(0.25, 2, 2)}
+    again.close()
+
+
+def test_a_slot_that_is_kept_again_replaces_what_was_known_of_it(tmp_path: Path) -> None:
+    store = PeerStore(tmp_path)
+    for opinion in (0.5, None, 0.75):
+        store.keep(kept(2, opinion=opinion))
+    assert [slot.opinion for slot in read_slots(tmp_path)] == [0.75]
+    store.close()
+
+
+def test_the_newest_slots_and_runs_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_store, "KEPT_SLOTS", 5)
+    monkeypatch.setattr(peer_store, "KEPT_RUNS", 2)
+    store = PeerStore(tmp_path)
+    runs = [f"{n:032x}" for n in range(4)]
+    for slot in range(2, 6):
+        for run in runs:
+            store.keep(kept(slot, run=run))
+    assert list(store.standings()) == runs[-2:]
+    assert [(s.run, s.slot) for s in read_slots(tmp_path)] == [
+        (runs[3], 4),
+        *((run, 5) for run in runs),
+    ]
+    assert [s.slot for s in read_slots(tmp_path, run=runs[3])] == [4, 5]
+    assert [s.run for s in read_slots(tmp_path, last=1)] == [runs[3]]
+    store.close()
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(PeerStoreError, match="unable to open"):
+        read_slots(tmp_path)
+    (tmp_path / FILE).write_bytes(b"not a database" * 100)
+    with pytest.raises(PeerStoreError, match="free space, or move the file away"):
+        PeerStore(tmp_path)
+    (tmp_path / FILE).unlink()
+    db = sqlite3.connect(tmp_path / FILE)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(PeerStoreError, match="newer software"):
+        PeerStore(tmp_path)
+
+
+def test_a_disk_that_refuses_leaves_what_was_kept(tmp_path: Path) -> None:
+    store = PeerStore(tmp_path)
+    store.keep(kept(2))
+    store._db.execute("PRAGMA query_only = ON")
+    with pytest.raises(PeerStoreError):
+        store.keep(kept(3))
+    store._db.execute("PRAGMA query_only = OFF")
+    assert [slot.slot for slot in read_slots(tmp_path)] == [2]
+    store.close()
