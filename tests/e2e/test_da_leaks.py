@@ -1,0 +1,135 @@
+"""Nothing of what a device thinks leaves it, in any encoding; a build that leaks is caught."""
+
+import base64
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fedagent_agent.core.reporting import Own
+from fedagent_protocol.messages import ContextReport
+from fedagent_task.spec import PeersSpec
+from tests.agent.da.town import distances, names, near_graph
+from tests.agent.da.village import Village, around_of
+
+from .leaks import Search, says, trivial
+
+SCORES = st.floats(0.001, 2.0).filter(lambda value: trivial(value) is None)
+
+
+def searched(*values: float) -> Search:
+    search = Search()
+    for n, value in enumerate(values):
+        search.add(value, f"canary {n}")
+    return search
+
+
+# ------------------------------------------------------------------- the search
+
+
+@given(value=SCORES, before=st.binary(max_size=20), after=st.binary(max_size=20))
+@example(value=0.7351234567, before=b"", after=b"")
+def test_every_encoding_is_found(value: float, before: bytes, after: bytes) -> None:
+    search = searched(value)
+    for kind in ("<d", ">d", "<f", ">f"):
+        raw = struct.pack(kind, value)
+        for data in (raw, raw.hex().encode(), raw.hex().upper().encode()):
+            assert search.look("here", before + data + after)
+        assert search.look("here", base64.b64encode(before + raw + after))
+    columns = np.array([1.0, value, 3.0])
+    assert search.look("here", columns.astype("<f4").tobytes())
+    for text in (repr(value), f"{value:.6e}", f"{value:.8f}", json.dumps({"score": value})):
+        if sum(c.isdigit() for c in text.partition("e")[0].lstrip("0.")) >= 6:
+            assert search.look("here", text.encode()), text
+
+
+def test_text_of_six_digits_is_found_rounded_and_cut_and_of_five_it_is_not() -> None:
+    value = 0.73519968
+    assert all(says(float(text), 6, value) for text in ("0.735199", "0.735200"))
+    assert not says(0.735201, 6, value)
+    search = searched(value)
+    assert search.look("log", b"score=0.735199 of the model")
+    assert search.look("log", b'{"x":7.35199e-1}')
+    assert search.look("log", repr(float(np.float32(value))).encode())
+    assert not search.look("log", b"0.7352 and 0.73519")
+    assert not search.look("log", b"10.735199 1.7351996 0x0.735199a")
+
+
+@given(value=SCORES, data=st.binary(max_size=400))
+def test_random_bytes_hold_nothing(value: float, data: bytes) -> None:
+    leaks = searched(value).look("here", data)
+    assert all("float32" in leak.form for leak in leaks)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0, 0.125, 1 / 3, 5 / 7, 63 / 64, 0.1, float("nan")])
+def test_numbers_that_occur_by_chance_are_left_out(value: float) -> None:
+    search = searched(value)
+    assert search.canaries == []
+    assert sum(search.left_out.values()) == 1
+
+
+def test_a_find_says_whose_number_it_is_and_where(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "edge.log").write_bytes(b"took 0.4375193 s")
+    (tmp_path / "other").write_bytes(b"nothing")
+    (leak,) = searched(0.4375193).look_through(tmp_path)
+    assert str(leak) == "canary 0 = 0.4375193 is in deep/edge.log as text 0.4375193"
+
+
+# ------------------------------------------------------- agents of one process
+
+
+@pytest.fixture
+def village(tmp_path: Path) -> Iterator[Village]:
+    here = Village(tmp_path, 8, rules=PeersSpec(best=3), seed=4)
+    graph = near_graph(np.random.default_rng(4), here.total, 3)
+    here.name(around_of(here.ids, distances(graph), names(here.total)))
+    yield here
+    here.close()
+
+
+def live(here: Village, slots: int = 4) -> Search:
+    """Live some slots; return the search for all that the devices keep."""
+    rng = np.random.default_rng(8)
+    chosen: set[str] = set()
+    for number in range(slots):
+        opinions: dict[str, float | None] = dict(zip(here.ids, rng.random(8).tolist(), strict=True))
+        chosen = here.slot(number, opinions, trained=frozenset(chosen))
+        assert len(chosen) == 3
+        here.run(20.0)
+    return Search.of({me: here.slots(me) for me in here.ids})
+
+
+def test_what_agents_send_holds_no_opinion_belief_or_index(village: Village) -> None:
+    search = live(village)
+    assert len(search.canaries) >= 8 * 4 * 3
+    leaks = [leak for payload in village.seen for leak in search.look("the broker", payload)]
+    # Four bytes of a sealed packet are some float32: about one in 2^32 at each place.
+    assert not [leak for leak in leaks if "float64" in leak.form or "text" in leak.form]
+    assert len(leaks) <= 1
+    kept = b"".join(path.read_bytes() for path in village.directory.rglob("peers.sqlite*"))
+    assert search.look("the device", kept), "the search finds what is there"
+
+
+def test_a_build_that_leaks_is_caught(village: Village, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that puts its newest score into a feature of its reports."""
+    honest = Own.report
+
+    def leaky(self: Own, link: object, *, run: str, seq: int) -> ContextReport:
+        said = honest(self, link, run=run, seq=seq)  # type: ignore[arg-type]  # passed on
+        for me, agent in village.agents.items():
+            if agent.core.own is self and (village.folders[me] / "peers.sqlite").exists():
+                slots = village.slots(me)
+                said.features.update({"quality": slots[-1].opinion or 0.0} if slots else {})
+        return said
+
+    monkeypatch.setattr(Own, "report", leaky)
+    search = live(village, slots=2)
+    reports = [payload for payload in village.seen if b"quality" in payload]
+    assert reports
+    assert any(search.look("the broker", payload) for payload in reports)
