@@ -83,6 +83,7 @@ def trainer_of(
     local_steps: int | None = None,
     memory_bytes: int = 2**26,
     model: Model | None = None,
+    seed: int = 7,
 ) -> FederatedTrainer:
     return FederatedTrainer(
         data,
@@ -92,7 +93,7 @@ def trainer_of(
         batch_size=BATCH,
         epochs=epochs,
         local_steps=local_steps,
-        seed=7,
+        seed=seed,
         memory_bytes=memory_bytes,
     )
 
@@ -225,6 +226,19 @@ def test_opinions_are_accuracies_on_what_was_held_out(digits: LearningData) -> N
         assert opinions[client] == pytest.approx((predicted == held.y[rows]).mean())
     predicted = (digits.test_x @ weight.T + bias).argmax(axis=1)
     assert trainer.accuracy(theta) == pytest.approx((predicted == digits.test_y).mean())
+
+
+def test_opinions_on_the_test_set_are_of_disjoint_shares_of_it(digits: LearningData) -> None:
+    trainer = trainer_of(digits, iid(digits.y, 7, seed=1))
+    theta = all_of(trainer, trainer.initial(1), [5], 0)[0]
+    shares = trainer.opinions_on_test(theta)
+    total = len(digits.test_y)
+    sizes = np.diff(np.arange(8) * total // 7)
+    assert (shares * sizes).sum() == pytest.approx(trainer.accuracy(theta) * total)
+    assert len(np.unique(shares)) > 3
+    assert shares.tolist() == trainer.opinions_on_test(theta).tolist()
+    other = trainer_of(digits, iid(digits.y, 7, seed=1), seed=8)
+    assert shares.tolist() != other.opinions_on_test(theta).tolist(), "dealt by the seed"
 
 
 def test_nobody_trains_on_what_is_held_out(digits: LearningData) -> None:

@@ -19,6 +19,8 @@ from .shards import split
 DEFAULT_MEMORY_BYTES = 64 * 1024**2
 _ROUND = 1
 """First word of the spawn key of a client's batches; 0 is its split (`shards`)."""
+_SHARES = 2
+"""First word of the spawn key of the shares of the test set."""
 
 
 class FederatedTrainer:
@@ -151,6 +153,18 @@ class FederatedTrainer:
         self._check_one(theta)
         held = self._held
         return mean_by_client(right(self.model, theta, held.x, held.y), held.offsets)
+
+    def opinions_on_test(self, theta: Floats) -> npt.NDArray[np.float64]:
+        """Return each client's score on its share of the common test set, float64[N].
+
+        Shares are seeded, disjoint and differ by a sample at most; NaN without one.
+        """
+        self._check_one(theta)
+        correct = right(self.model, theta, *self._test)
+        key = np.random.SeedSequence(self._seed, spawn_key=(_SHARES,))
+        order = np.random.default_rng(key).permutation(len(correct))
+        ends = np.arange(self.clients + 1) * len(correct) // self.clients
+        return mean_by_client(correct[order], ends)
 
     def _stream(
         self, start: Floats, clients: Indices, edges: Indices, round_: int

@@ -75,7 +75,9 @@ class Learner:
 
     def opinions(self) -> FloatArray:
         """Return every client's score of the mean model, float64[N]."""
-        return self._trainer.opinions(self.model)
+        on_test = self._recipe.training.judged_on == "test"
+        judge = self._trainer.opinions_on_test if on_test else self._trainer.opinions
+        return judge(self.model)
 
 
 def _partition(

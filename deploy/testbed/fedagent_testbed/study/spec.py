@@ -165,7 +165,9 @@ class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         weighting: ``uniform`` or ``samples``.
         slot_rounds: Rounds of a slot; opinions are asked for at its end (section 5).
         reset: Start every slot from the same model.
-        opinions: Clients score the global model after every round.
+        opinions: Clients score the global model after every slot.
+        judged_on: ``own``: a client scores it on a fifth of its samples, which it does not train
+            on; ``test``: on its share of the common test set.
         evaluate_every: Rounds between two tests of accuracy.
         targets: Accuracies whose first round and second are reported.
     """
@@ -184,6 +186,7 @@ class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     slot_rounds: Count = 1
     reset: bool = False
     opinions: bool = False
+    judged_on: Literal["own", "test"] = "own"
     evaluate_every: Count = 1
     targets: tuple[Share, ...] = (0.7,)
 
