@@ -62,19 +62,20 @@ class Analytics:
     def __post_init__(self) -> None:
         """Begin with the run that the edge remembers."""
         self.relay = Relay(self.sessions, self.counters)
-        self.adopt(self.memory)
+        self.adopt()
 
-    def adopt(self, memory: Memory) -> None:
+    def adopt(self) -> None:
         """Begin with another run or task."""
-        self.memory, self.call = memory, None
+        self.call = None
+        body = self.memory.body
         try:
-            task = _tasks.decode(memory.body) if memory.body else _Task()
+            task = _tasks.decode(body) if body else _Task()
         except msgspec.DecodeError:
             # Made for a newer edge; its agents may understand it.
             self.counters["task_unread"] += 1
             task = _Task()
         self._peers = task.opinions.mode == "peers"
-        self.relay.begin(memory.run, task.peers, open_=self._peers)
+        self.relay.begin(self.memory.run, task.peers, open_=self._peers)
 
     def welcomed(self) -> None:
         """Take in that the coordinator is there, maybe again after it had ended the run."""

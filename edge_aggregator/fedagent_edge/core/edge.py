@@ -22,7 +22,6 @@ from fedagent_protocol.messages import (
     OpinionClose,
     OpinionOpen,
     OpinionsReceipt,
-    Outcome,
     PeerSend,
     Probe,
     ProbeReply,
@@ -50,14 +49,13 @@ from .effects import (
     Key,
     Note,
     SaveModel,
-    SaveReport,
     SaveRound,
     ToAgent,
     ToCoordinator,
 )
 from .greetings import BEACON_S, beacon, expired, hello, status
 from .live import LiveRound
-from .reports import closed_event, make_report, refused_outcomes
+from .reports import Reporting
 from .round import EdgeRound, Restored
 from .sessions import Sessions
 from .settings import EdgeSettings, Memory
@@ -68,8 +66,6 @@ SETTLING_BEACON_S = 0.5
 """Agents that start together with the edge hear of it sooner."""
 NAMES_WAIT_S = 0.5
 """How long the name of a new agent waits for those of others."""
-REPORT_AGAIN_S = 1.0
-"""How long a report waits for its receipt before it goes again."""
 SEARCH_S = 5.0
 """How often agents that fell silent are looked for."""
 
@@ -100,10 +96,11 @@ class EdgeCore:
         self._waiting_order: RoundOrder | None = None
         self._committing = False
         self._ended = ""
+        self._reporting = Reporting(settings, memory, self.counters)
         self._incoming = Incoming(self.counters, settings.max_model_bytes)
         self._serving = ModelServing(self.counters)
         self._seq = 0
-        self._beacon_at = self._report_at = self._search_at = self._settled_at = 0.0
+        self._beacon_at = self._search_at = self._settled_at = 0.0
 
     # ------------------------------------------------------------ connections
 
@@ -311,7 +308,7 @@ class EdgeCore:
             case RoundOrder():
                 return self._on_order(message, now)
             case ReportReceipt():
-                return self._on_report_receipt(message)
+                self._reporting.receipt(message)
             case GlobalModel():
                 return self._on_global(message, now)
             case Chunk():
@@ -354,18 +351,14 @@ class EdgeCore:
             effects.append(Event("coordinator_joined", {"coordinator": welcome.coordinator}))
         if (welcome.run, welcome.task) != (self.memory.run, self.memory.task):
             effects += self._drop_round()
-            self.memory = Memory(run=welcome.run, task=welcome.task, body=welcome.body)
+            self.memory.adopt(welcome.run, welcome.task, welcome.body)
             self._incoming.forget()
             self._waiting_order = self._last = None
-            self.analytics.adopt(self.memory)
+            self.analytics.adopt()
             effects.append(AdoptRun())
         self.sessions.welcomed()
         self.analytics.welcomed()
-        effects.append(self._status(now))
-        if self.memory.report is not None:
-            self._report_at = now + REPORT_AGAIN_S
-            effects.append(ToCoordinator(self.memory.report))
-        return effects
+        return [*effects, self._status(now), *self._reporting.again(now)]
 
     def _on_run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
         effects = self._drop_round()
@@ -398,7 +391,7 @@ class EdgeCore:
     def _on_order(self, order: RoundOrder, now: float) -> list[Effect]:
         memory = self.memory
         if memory.report is not None and order.round == memory.report.round:
-            return [ToCoordinator(memory.report)]
+            return self._reporting.again(now)
         if order.round <= memory.last_round:
             self.counters["order_twice"] += 1
             return []
@@ -413,7 +406,7 @@ class EdgeCore:
         refusal = self._cannot_serve(order, lacks_base=lacks_base)
         if refusal:
             self.counters["order_refused"] += 1
-            return effects + self._refuse(rnd, refusal, now)
+            return effects + self._reporting.refuse(rnd, refusal, now)
         effects.append(SaveRound(order, memory.model, now))
         self._last = None
         self.live = self._new_live(rnd, start_at=now + self.settings.need_wait_s)
@@ -423,10 +416,6 @@ class EdgeCore:
         if order.task != self.memory.task:
             return "the edge has another task"
         return "the edge has no such model" if lacks_base or not self.memory.model else ""
-
-    def _refuse(self, rnd: EdgeRound, why: str, now: float) -> list[Effect]:
-        """Report at once a round that cannot be done."""
-        return self._store_report(rnd, refused_outcomes(rnd, why), why, now)
 
     def _new_live(self, rnd: EdgeRound, *, start_at: float) -> LiveRound:
         return LiveRound(
@@ -458,16 +447,6 @@ class EdgeCore:
         self.live = self._new_live(rnd, start_at=began_at)
         self.live.resume(known, have)
 
-    def _on_report_receipt(self, receipt: ReportReceipt) -> list[Effect]:
-        report = self.memory.report
-        if report is None or report.round != receipt.round:
-            return []
-        if receipt.expired:
-            self.counters["report_expired"] += 1
-        # Not worth a write: a report that is sent again is only receipted again.
-        self.memory.report = None
-        return []
-
     # -------------------------------------------------------------- the close
 
     def _close_if_over(self, now: float) -> list[Effect]:
@@ -484,23 +463,7 @@ class EdgeCore:
         self, live: LiveRound, failed: str, now: float, *, first: bytes = b""
     ) -> list[Effect]:
         self.live, self._last = None, live
-        return self._store_report(live.rnd, live.outcomes, failed, now, first=first)
-
-    def _store_report(
-        self,
-        rnd: EdgeRound,
-        outcomes: tuple[Outcome, ...],
-        failed: str,
-        now: float,
-        *,
-        first: bytes = b"",
-    ) -> list[Effect]:
-        report = make_report(
-            rnd, outcomes, failed, now, memory=self.memory, settings=self.settings, first=first
-        )
-        self.memory.report = report
-        self._report_at = now + REPORT_AGAIN_S
-        return [SaveReport(report), ToCoordinator(report), closed_event(rnd, report, now)]
+        return self._reporting.tell(live.rnd, live.outcomes, failed, now, first=first)
 
     def _drop_round(self) -> list[Effect]:
         """End a round that nobody wants any more."""
@@ -535,18 +498,16 @@ class EdgeCore:
             effects += self._hello(now)
         if upstream.welcomed and now >= upstream.status_at:
             effects.append(self._status(now))
-        if self.memory.report is not None and upstream.welcomed and now >= self._report_at:
-            self._report_at = now + REPORT_AGAIN_S
-            self.counters["report_again"] += 1
-            effects.append(ToCoordinator(self.memory.report))
+        if upstream.welcomed:
+            effects += self._reporting.tick(now)
         return effects + self._incoming.tick(self.memory.run, now)
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
         times = [self._beacon_at, self._search_at, self.upstream.next_due()]
         times.append(self.analytics.next_due(now))
-        if self.memory.report is not None and self.upstream.welcomed:
-            times.append(self._report_at)
+        if self.upstream.welcomed and (due := self._reporting.due) is not None:
+            times.append(due)
         if (due := self._incoming.due) is not None:
             times.append(due)
         if self.live is not None and not self.live.rnd.closed:

@@ -1,15 +1,80 @@
 """What the edge tells of a round that is over."""
 
+from collections import Counter
+from dataclasses import dataclass
+
 from msgspec.structs import replace
 
-from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
+from fedagent_protocol.messages import Outcome, OutcomeStatus, ReportReceipt, RoundReport
 
-from .effects import Event
+from .effects import Effect, Event, SaveReport, ToCoordinator
 from .round import EdgeRound
 from .settings import EdgeSettings, Memory
 
+AGAIN_S = 1.0
+"""How long a report waits for its receipt before it goes again."""
 OUTCOMES_WITH_CHUNK = 1500
 """More outcomes leave no room in the report for a chunk of the model."""
+
+
+@dataclass(slots=True)
+class Reporting:
+    """The report that waits for its receipt; `memory` keeps it over a restart."""
+
+    settings: EdgeSettings
+    memory: Memory
+    counters: Counter[str]
+    _again_at: float = 0.0
+
+    def tell(
+        self,
+        rnd: EdgeRound,
+        outcomes: tuple[Outcome, ...],
+        failed: str,
+        now: float,
+        *,
+        first: bytes = b"",
+    ) -> list[Effect]:
+        """Store and send the report of a round; see `make_report`."""
+        report = make_report(
+            rnd, outcomes, failed, now, memory=self.memory, settings=self.settings, first=first
+        )
+        self.memory.report = report
+        self._again_at = now + AGAIN_S
+        return [SaveReport(report), ToCoordinator(report), closed_event(rnd, report, now)]
+
+    def refuse(self, rnd: EdgeRound, why: str, now: float) -> list[Effect]:
+        """Report at once a round that cannot be done."""
+        return self.tell(rnd, refused_outcomes(rnd, why), why, now)
+
+    def again(self, now: float) -> list[Effect]:
+        """Send what was not receipted, if anything."""
+        if self.memory.report is None:
+            return []
+        self._again_at = now + AGAIN_S
+        return [ToCoordinator(self.memory.report)]
+
+    def receipt(self, receipt: ReportReceipt) -> None:
+        """Take in that a report is settled."""
+        report = self.memory.report
+        if report is None or report.round != receipt.round:
+            return
+        if receipt.expired:
+            self.counters["report_expired"] += 1
+        # Not worth a write: a report that is sent again is only receipted again.
+        self.memory.report = None
+
+    def tick(self, now: float) -> list[Effect]:
+        """Repeat what is due."""
+        if self.memory.report is None or now < self._again_at:
+            return []
+        self.counters["report_again"] += 1
+        return self.again(now)
+
+    @property
+    def due(self) -> float | None:
+        """When `tick` is wanted."""
+        return self._again_at if self.memory.report is not None else None
 
 
 def make_report(

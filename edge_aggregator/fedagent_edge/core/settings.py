@@ -36,3 +36,9 @@ class Memory:
     model_bytes: int = 0
     last_round: int = 0
     report: RoundReport | None = None
+
+    def adopt(self, run: str, task: str, body: bytes) -> None:
+        """Begin with another run or task."""
+        self.run, self.task, self.body = run, task, body
+        self.model, self.model_bytes = "", 0
+        self.last_round, self.report = 0, None
