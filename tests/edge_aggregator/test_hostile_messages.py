@@ -56,6 +56,14 @@ def _values(field: Field) -> dict[str, st.SearchStrategy[Any]]:
         "max_wait_ms": st.sampled_from([0, 500, 10**9]),
         "min_updates": small,
         "expired": st.booleans(),
+        "to": st.sampled_from(["x", "a0", "nobody"]),
+        "score": st.sampled_from([0.0, 0.5, 1.0]),
+        "samples": st.sampled_from([0, 1, 2**52]),
+        "metric": st.sampled_from(["", "accuracy"]),
+        "mode": st.sampled_from(["report", "peers"]),
+        "until_ms": st.sampled_from([0, 500, 10**9]),
+        "slot": small,
+        "trained": st.sampled_from([[], ["a0"]]),
     }
 
 
@@ -86,7 +94,12 @@ def test_a_hostile_agent_hurts_only_itself(
     chosen = tuple(m.Assignment(agent=a) for a in ("a0", "a1", "x"))
     field.to_edge("x", m.Hello(agent="x"))
     field.run_for(0.1)
+    mode = data.draw(st.sampled_from([None, *m.OpinionMode]))
     field.order(assignments=chosen, deadline_ms=2000, max_wait_ms=4000)
+    if mode is not None:
+        # Not as it is in a run, where a call is between two rounds: both go on at once.
+        ask = m.OpinionOpen(run=RUN, round=1, model=field.digest, until_ms=1000, mode=mode)
+        field.coordinator(ask)
     for _ in range(data.draw(st.integers(1, 25))):
         try:
             message = decode_agent_to_edge(_draw(data, AGENT_KINDS, field))
@@ -102,6 +115,10 @@ def test_a_hostile_agent_hurts_only_itself(
     weights = {"a0": 10.0, "a1": 10.0}
     assert report.model == digest_of(encode_tensors(expected_mean(64, weights)))
     assert field.edge.core._pool.used_bytes == 0
+    if mode is m.OpinionMode.REPORT:
+        told = [x for x in field.to_coordinator if isinstance(x, m.Opinions)]
+        assert told, "no opinion of an agent keeps the others' from being told"
+        assert all(sum(x.reasons.values()) + len(x.session) // 4 == x.asked for x in told)
     assert not list((field.directory / "spool").glob("*.update"))
 
 

@@ -1,0 +1,168 @@
+"""Calls with a real directory: agents fetch the model, the net loses, the edge is killed."""
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_protocol import messages as m
+from fedagent_protocol.tensors import digest_of
+from fedagent_protocol.transfer import Layout, Receiver
+
+from .harness import RUN, Field, ToyAgent
+from .judges import scores
+
+CANARY = 0.8137254901960784
+
+
+@dataclass
+class Judge(ToyAgent):
+    """Fetches what it is to judge, and answers every call with the same score."""
+
+    score: float = 0.5
+    judge_s: float = 0.2
+    calls: list[m.OpinionCall] = field(default_factory=list)
+    models: set[str] = field(default_factory=set)
+    fetched: int = 0
+    _in: Receiver | None = None
+    _pieces: dict[int, bytes] = field(default_factory=dict)
+
+    def receive(self, message: m.EdgeToAgent, f: Field) -> None:
+        if isinstance(message, m.OpinionCall):
+            self._called(message, f)
+        elif isinstance(message, m.Chunk) and self._in is not None:
+            self._piece(message, f)
+        else:
+            super().receive(message, f)
+
+    def _called(self, call: m.OpinionCall, f: Field) -> None:
+        self.calls.append(call)
+        if call.model in self.models:
+            f.later(self.judge_s, lambda: self._answer(call, f))
+        elif self._in is None:
+            self._in = Receiver(Layout(call.size, call.chunk_bytes))
+            self._ask_for(call, f)
+
+    def _ask_for(self, call: m.OpinionCall, f: Field) -> None:
+        if self._in is None or self.calls[-1].round != call.round:
+            return
+        ranges = self._in.ask(f.now)
+        if ranges:
+            need = m.Need(run=call.run, round=call.round, digest=call.model, ranges=ranges)
+            f.to_edge(self.id, need)
+        f.later(0.3, lambda: self._ask_for(call, f))
+
+    def _piece(self, chunk: m.Chunk, f: Field) -> None:
+        call = self.calls[-1]
+        assert self._in is not None
+        if chunk.digest != call.model or not self._in.accept(chunk.index, len(chunk.data), f.now):
+            return
+        self._pieces[chunk.index] = chunk.data
+        if self._in.complete:
+            body = b"".join(self._pieces[i] for i in sorted(self._pieces))
+            assert digest_of(body) == call.model
+            self.models.add(call.model)
+            self.fetched += 1
+            self._in, self._pieces = None, {}
+            f.later(self.judge_s, lambda: self._answer(call, f))
+
+    def _answer(self, call: m.OpinionCall, f: Field) -> None:
+        if call.mode is m.OpinionMode.PEERS:
+            f.to_edge(self.id, m.Volunteer(run=call.run, round=call.round))
+            return
+        opinion = m.Opinion(
+            run=call.run, round=call.round, model=call.model, score=self.score, samples=7,
+            metric="accuracy",
+        )  # fmt: skip
+        f.to_edge(self.id, opinion)
+
+
+def _field(directory: Path, **facts: object) -> Field:
+    judges: dict[str, ToyAgent] = {f"a{i}": Judge(f"a{i}", score=i / 8) for i in range(4)}
+    return Field(directory, judges, **facts).ready()  # type: ignore[arg-type]  # a test's facts
+
+
+def _call(f: Field, number: int = 0, **facts: object) -> None:
+    values: dict[str, object] = {
+        "run": RUN, "round": number, "model": f.digest, "until_ms": 20_000, **facts,
+    }  # fmt: skip
+    f.coordinator(m.OpinionOpen(**values))  # type: ignore[arg-type]  # a test's own facts
+
+
+def _told(f: Field, number: int = 0) -> list[m.Opinions]:
+    told = [one for one in f.to_coordinator if isinstance(one, m.Opinions)]
+    return [one for one in told if one.round == number]
+
+
+EVERYBODY = {f"a{i}": i / 8 for i in range(4)}
+
+
+@pytest.mark.parametrize("size", [64, 40_000], ids=["small", "many-chunks"])
+def test_everybody_fetches_the_model_once_from_the_topic_and_judges_it(
+    tmp_path: Path, size: int
+) -> None:
+    f = _field(tmp_path, size=size, chunk_bytes=16 * 1024)
+    _call(f)
+    f.run_for(5.0)
+    assert scores(_told(f)[0]) == EVERYBODY
+    assert f.broadcasts == Layout(len(f.model), f.chunk_bytes).count
+    _call(f, 1)
+    f.run_for(1.0)
+    assert scores(_told(f, 1)[0]) == EVERYBODY
+    assert [judge.fetched for judge in f.agents.values() if isinstance(judge, Judge)] == [1] * 4
+
+
+def test_a_round_after_the_call_trains_from_the_judged_model(tmp_path: Path) -> None:
+    f = _field(tmp_path)
+    _call(f)
+    f.run_for(1.0)
+    f.order(1)
+    report = f.run_until_report()
+    assert all(outcome.used for outcome in report.outcomes)
+    before = len(_told(f))
+    f.run_for(5.0)
+    assert len(_told(f)) == before, "the order says that nobody waits for opinions any more"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_net_that_loses_repeats_and_delays_costs_time_but_no_opinion(
+    tmp_path: Path, seed: int
+) -> None:
+    f = _field(tmp_path, size=20_000, chunk_bytes=16 * 1024)
+    f.lossy = random.Random(seed)
+    _call(f)
+    f.run_for(20.0)
+    assert scores(_told(f)[0]) == EVERYBODY
+
+
+def test_an_edge_that_is_killed_in_a_call_asks_again(tmp_path: Path) -> None:
+    f = _field(tmp_path)
+    _call(f)
+    f.run_for(0.1)
+    assert not _told(f)
+    f.restart()
+    f.run_for(0.9)
+    _call(f, until_ms=19_000)
+    f.run_for(3.0)
+    assert scores(_told(f)[0]) == EVERYBODY
+    assert _told(f)[0].epoch == f"{2:032x}"
+
+
+@pytest.mark.parametrize("mode", list(m.OpinionMode))
+def test_nothing_of_an_opinion_is_on_the_edges_disk(tmp_path: Path, mode: m.OpinionMode) -> None:
+    f = _field(tmp_path)
+    for agent in f.agents.values():
+        assert isinstance(agent, Judge)
+        agent.score = CANARY
+    _call(f, mode=mode)
+    f.run_for(2.0)
+    f.order(1)
+    f.run_until_report()
+    found = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    for form in (">f8", "<f8", ">f4", "<f4"):
+        assert np.array(CANARY, form).tobytes() not in found
+    assert str(CANARY)[:8].encode() not in found
+    assert bool(_told(f)) == (mode is m.OpinionMode.REPORT)
+    assert str(CANARY)[:8] not in "".join(note.text for note in f.notes)
