@@ -25,6 +25,9 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     context = _Context()
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     try:
+        with _no_interrupts():
+            # The first job starts the pool's thread, which must not be half started at the end.
+            pool.submit(_idle)
         yield pool
     except BaseException as error:
         context.terminate()
@@ -102,6 +105,10 @@ def _begin() -> None:
     """Begin a worker: deaf to Ctrl-C, which its parent hears, and gone when that is."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+
+
+def _idle() -> None:
+    """Do nothing."""
 
 
 def _end_with_parent() -> None:
