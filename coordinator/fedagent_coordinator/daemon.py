@@ -376,6 +376,7 @@ def _level(name: str, fields: dict[str, object]) -> int:
         name == "edge_lost"
         or (name == "round" and not fields["used"])
         or (name == "waiting" and fields["why"] == DECLINED)
+        or (name == "opinions" and not fields.get("answered", fields.get("volunteers")))
         or (name == "declined" and float(str(fields["seconds"])) >= OFTEN_S)
     )
     return logging.WARNING if loud else logging.INFO

@@ -43,6 +43,7 @@ class Ending:
         rents: (round, edge, micro-credits) of every rent that was settled.
         controls: Of each round that is done: iterations ordered, edge rented, rent paid, and
             what iteration control went by.
+        judged: (round, answers) of every call for opinions, or for volunteers.
     """
 
     reason: str
@@ -54,6 +55,7 @@ class Ending:
     spent_micro: int
     rents: tuple[tuple[int, str, int], ...] = ()
     controls: tuple[Control, ...] = ()
+    judged: tuple[tuple[int, int], ...] = ()
 
 
 class World:
@@ -175,6 +177,7 @@ class World:
             paid = tuple(
                 (row.round, row.agent) for row in read.outcomes(run.run_id) if row.paid_micro
             )
+            judged = tuple((one.round, one.answered) for one in read.judgements(run.run_id))
             edges = list(read.edges(run.run_id))
             rents = [
                 (entry.round or 0, edges[entry.edge or 0], entry.amount_micro)
@@ -195,6 +198,7 @@ class World:
                 for row in rows
                 if row.state == "done"
             ),
+            judged=judged,
         )
 
     def _opening(self, round_: int) -> float:

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from fedagent_coordinator import placement
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.cadence import Calls
 from fedagent_coordinator.core.errors import NeedsUnmetError
@@ -86,6 +87,30 @@ def test_policies_that_decide_by_opinions_run_live(name: str) -> None:
     field.run()
     assert field.end == "rounds"
     assert all(feedback.opinions is not None for feedback in field.feedbacks.values())
+
+
+def test_bp_ucb_runs_live_on_opinions_and_positions() -> None:
+    edges = toy_edges(1, 5)
+    for place, agent in enumerate(edges[0].agents):
+        agent.features = {"x_km": 0.1 * place, "y_km": 0.0}
+        agent.score = 0.9 if place < 2 else 0.1
+    given = report(policy="bp-ucb", count=12)
+    field = Field(edges, given, create("bp-ucb", clients_per_round=2), calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    last = [r.view.pair_client[r.selection.pairs].tolist() for r in field.reserved.values()][-6:]
+    # Opinions decide: those who like the model train it.
+    assert all(set(clients) == {0, 1} for clients in last)
+
+
+def test_placed_rounds_are_judged_too() -> None:
+    edges = toy_edges(2)
+    edges[1].rent = 5
+    given = report(placed=True, count=3)
+    field = Field(edges, given, placement=placement.create("min-cost"), calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    assert [len(found.client) for found in field.judged.values()] == [6] * 4
 
 
 def test_a_run_without_a_call_refuses_a_policy_that_needs_one_and_names_the_mend() -> None:

@@ -1,0 +1,143 @@
+"""Whatever gets lost, comes twice, dies or comes back: what is booked of a model is true."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core.cadence import Cadence, Calls, Voices
+from fedagent_coordinator.core.judging import nobody, spread
+from fedagent_coordinator.policies import create
+from fedagent_protocol import messages as m
+from tests.coordinator.toy_edge import ToyAgent, ToyEdge
+
+from .harness import Field, MemoryIndices, Plan, toy_edges
+from .harness import settings as run_settings
+
+MODES = [m.OpinionMode.REPORT, m.OpinionMode.PEERS]
+
+
+def troubled(rng: np.random.Generator, loss: float) -> Plan:
+    """Lose, repeat and delay messages."""
+
+    def plan(kind: str) -> list[float]:
+        copies = int(rng.random() >= loss) + int(rng.random() < 0.2)
+        late = 4.0 if kind in {"opinions", "volunteers"} and rng.random() < 0.1 else 0.0
+        return [float(rng.uniform(0.001, 0.3)) + late for _ in range(copies)]
+
+    return plan
+
+
+def trouble(field: Field, rng: np.random.Generator) -> None:
+    """Let edges restart, fall silent, and come back at random times."""
+
+    def restart(edge: ToyEdge) -> None:
+        edge.restart()
+        rng.shuffle(edge.agents)
+
+    def mute(edge: ToyEdge) -> None:
+        edge.mute = not edge.mute
+
+    for edge in field.edges:
+        for when in rng.uniform(0.5, 30.0, size=2):
+            field.kernel.after(float(when), lambda edge=edge: restart(edge))  # type: ignore[misc] # a bound default
+        start = float(rng.uniform(0.5, 20.0))
+        for when in (start, start + float(rng.uniform(1.0, 25.0))):
+            field.kernel.after(when, lambda edge=edge: mute(edge))  # type: ignore[misc] # a bound default
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32),
+    loss=st.sampled_from([0.0, 0.1, 0.3]),
+    mode=st.sampled_from(MODES),
+    every=st.integers(1, 3),
+)
+def test_what_is_booked_is_what_agents_said(
+    seed: int, loss: float, mode: m.OpinionMode, every: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    edges = toy_edges(2, 3)
+    edges[1].agents.append(ToyAgent(edges[0].agents[0].id))
+    report = mode is m.OpinionMode.REPORT
+    for agent in (agent for edge in edges for agent in edge.agents):
+        agent.samples = int(rng.integers(0, 3))
+        agent.volunteers = bool(rng.random() < 0.7)
+    given_settings = run_settings(
+        opinions=mode, opinions_every=every, opinions_timeout_s=3.0, volunteers=3, count=6
+    )
+    policy = create("random" if report else "volunteers")
+    field = Field(edges, given_settings, policy, plan=troubled(rng, loss), calls=Calls(owed=0))
+    trouble(field, rng)
+    field.run(until=900.0)
+    assert field.end == "rounds"
+    assert field.learnt == sorted(field.settled)
+    indices = field.engine._indices
+    assert isinstance(indices, MemoryIndices)
+    name = {index: agent for agent, index in indices.client_of.items()}
+    for round_, found in field.judged.items():
+        clients = found.client.tolist()
+        assert len(set(clients)) == len(clients) <= found.asked
+        assert found.seconds <= 3.0 + 2.0 + 0.1
+        if isinstance(found, fx.BookOpinions):
+            said = [np.float32(ToyAgent(name[c]).opinion(found.digest)) for c in clients]
+            assert found.score.tolist() == said
+            if round_:
+                learnt = field.feedbacks[round_].opinions
+                assert learnt is not None
+                size = len(learnt)
+                expected = spread(found.client, found.score, size)
+                assert np.array_equal(learnt, expected, equal_nan=True)
+    if report:
+        assert list(field.judged) == [0, *range(every, 7, every)]
+    chosen = {
+        t: set(r.view.pair_client[r.selection.pairs].tolist()) for t, r in field.reserved.items()
+    }
+    if not report:
+        for t, clients_ in chosen.items():
+            newest = max(round_ for round_ in field.judged if round_ < t)
+            assert clients_ <= set(field.judged[newest].client.tolist())
+
+
+@given(
+    rounds=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30),
+    mode=st.sampled_from(MODES),
+    every=st.integers(1, 4),
+    cut=st.integers(0, 30),
+)
+def test_a_count_goes_on_from_where_it_was_kept(
+    rounds: list[tuple[bool, bool]], mode: m.OpinionMode, every: int, cut: int
+) -> None:
+    whole = Cadence(mode, every)
+    due = [whole.over(merges=a, played=b, last=False) for a, b in rounds]
+    cut = min(cut, len(rounds))
+    # A restart counts again from the last call in the books.
+    since = max((i + 1 for i in range(cut) if due[i]), default=0)
+    again = Cadence(mode, every)
+    replayed = [again.over(merges=a, played=b, last=False) for a, b in rounds[since:]]
+    assert replayed == due[since:]
+    assert not any(one and not merges for one, (merges, _) in zip(due, rounds, strict=True))
+
+
+@given(
+    calls=st.lists(
+        st.dictionaries(st.integers(0, 8), st.floats(0, 1), max_size=6), min_size=1, max_size=5
+    ),
+    clients=st.integers(0, 12),
+)
+def test_a_view_shows_the_newest_word_of_each(calls: list[dict[int, float]], clients: int) -> None:
+    voices, kept = Voices(Calls()), dict[int, float]()
+    for number, said in enumerate(calls):
+        empty = nobody(number, number + 1, "", 0)
+        columns = {
+            "client": np.array(list(said), dtype=np.int64),
+            "score": np.array(list(said.values()), dtype=np.float64),
+        }
+        fields = {name: getattr(empty, name) for name in empty.__slots__}
+        voices.take(fx.BookOpinions(**{**fields, **columns}))
+        kept.update(said)
+    shown = voices.opinions(clients)
+    resumed = Voices(Calls(opinions=kept)).opinions(clients)
+    assert np.array_equal(shown, resumed, equal_nan=True)
+    for client in range(clients):
+        assert shown[client] == kept[client] if client in kept else np.isnan(shown[client])
