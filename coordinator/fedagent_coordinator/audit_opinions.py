@@ -28,28 +28,33 @@ def judgement_seal(head: Sequence[object], rows: Sequence[Row]) -> bytes:
 
 
 def check_judgements(db: sqlite3.Connection, problem: Callable[[str], None]) -> None:
-    """Compare every judgement with its rows and its seal.
+    """Compare every judgement with its rows and its seal; keys find rows without one.
 
     Args:
         db: The database.
         problem: Takes what is wrong, one line each.
     """
-    rows: dict[tuple[str, int, str], list[Row]] = {}
-    for run_id, round_, *row in db.execute(
-        "SELECT run_id, round, client, edge, score, samples, epsilon FROM opinions "
-        "ORDER BY run_id, round, client"
-    ):
-        rows.setdefault((run_id, round_, "report"), []).append(row)
-    for run_id, round_, *row in db.execute(
-        "SELECT run_id, round, client, edge FROM volunteers ORDER BY run_id, round, client"
-    ):
-        rows.setdefault((run_id, round_, "peers"), []).append(row)
-    for run_id, seal, *head in db.execute(f"SELECT run_id, seal, {SEALED} FROM judgements"):  # noqa: S608 - constant
+    # One judgement at a time: a long run has millions of opinions.
+    judged = db.execute(
+        f"SELECT run_id, seal, {SEALED} FROM judgements ORDER BY run_id, round"  # noqa: S608 - constant
+    )
+    for run_id, seal, *head in judged:
         round_, mode, answered = head[0], head[2], head[6]
-        found = rows.pop((run_id, round_, mode), [])
-        if len(found) != answered:
-            problem(f"round {round_}: {answered} opinions were booked, {len(found)} are there")
+        rows = {
+            kept: db.execute(
+                f"SELECT {columns} WHERE run_id = ? AND round = ? ORDER BY client",
+                (run_id, round_),
+            ).fetchall()
+            for kept, columns in _ROWS.items()
+        }
+        found = rows.pop(mode)
+        if len(found) != answered or any(rows.values()):
+            problem(f"round {round_}: {answered} answers were booked, others are there")
         elif judgement_seal(head, found) != seal:
             problem(f"round {round_}: what its model was judged has changed")
-    for _, round_, mode in sorted(rows):
-        problem(f"round {round_}: opinions or volunteers of a model that was not judged ({mode})")
+
+
+_ROWS = {
+    "report": "client, edge, score, samples, epsilon FROM opinions",
+    "peers": "client, edge FROM volunteers",
+}

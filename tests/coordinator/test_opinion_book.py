@@ -153,10 +153,11 @@ def test_a_crash_leaves_a_judgement_whole_or_not_there(tmp_path: Path, point: st
     ("change", "problem"),
     [
         ("UPDATE opinions SET score = 0.99 WHERE client = 1", "what its model was judged"),
-        ("DELETE FROM opinions WHERE client = 1", "2 opinions were booked, 1 are there"),
+        ("DELETE FROM opinions WHERE client = 1", "2 answers were booked, others are there"),
         ("UPDATE judgements SET mean = 0.99 WHERE round = 1", "what its model was judged"),
         ("UPDATE volunteers SET client = 1", "what its model was judged"),
-        ("DELETE FROM judgements WHERE round = 2", "of a model that was not judged"),
+        ("INSERT INTO volunteers SELECT run_id, 1, 3, 0 FROM runs", "others are there"),
+        ("DELETE FROM judgements WHERE round = 2", "volunteers refers to a row that is missing"),
     ],
 )
 def test_tampering_with_opinions_is_named(tmp_path: Path, change: str, problem: str) -> None:

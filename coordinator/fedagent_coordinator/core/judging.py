@@ -30,6 +30,8 @@ NO_ANSWER = "edge"
 RESTART = "restart"
 """Why nobody has an opinion of a model that a coordinator died over."""
 TWICE = "twice"
+DIFFER = "differ"
+"""An agent seems to have told two edges different things: one of the edges lies."""
 OTHER_METRIC = "metric"
 OTHER = "other"
 
@@ -253,11 +255,13 @@ class Call:
         edge = _joined([np.full(len(a.client), index) for index, a in answers], np.int64)
         ours = _joined([np.full(len(a.client), a.metric == metric) for _, a in answers], np.bool_)
         reasons[OTHER_METRIC] += int((~ours).sum())
+        score = _joined([a.score for _, a in answers], np.float64)
         rows = np.flatnonzero(ours)
         # The first of equals: edges stand in the order of their indices.
-        _, first = np.unique(client[rows], return_index=True)
-        again = len(rows) - len(first)
-        reasons[TWICE] += again
+        _, first, of = np.unique(client[rows], return_index=True, return_inverse=True)
+        differ = int((score[rows] != score[rows[first]][of]).sum())
+        reasons[DIFFER] += differ
+        reasons[TWICE] += len(rows) - len(first) - differ
         rows = rows[first]
         return BookOpinions(
             round=self.round,
@@ -267,7 +271,7 @@ class Call:
             asked=asked,
             client=client[rows],
             edge=edge[rows],
-            score=_joined([a.score for _, a in answers], np.float64)[rows],
+            score=score[rows],
             samples=_joined([a.samples for _, a in answers], np.int64)[rows],
             epsilon=_joined([a.epsilon for _, a in answers], np.float64)[rows],
             reasons=_most(reasons),
