@@ -116,6 +116,7 @@ def test_a_hostile_agent_hurts_only_itself(
     assert report.model == digest_of(encode_tensors(expected_mean(64, weights)))
     assert field.edge.core._pool.used_bytes == 0
     if mode is m.OpinionMode.REPORT:
+        field.run_for(1.0)
         told = [x for x in field.to_coordinator if isinstance(x, m.Opinions)]
         assert told, "no opinion of an agent keeps the others' from being told"
         assert all(sum(x.reasons.values()) + len(x.session) // 4 == x.asked for x in told)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedagent_edge.core.effects import Event
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import decode_edge_to_coordinator, encode
 
@@ -33,6 +34,8 @@ def test_all_present_agents_are_called_and_their_answers_go_up_together() -> Non
     assert Rows.of(told).epsilon.tolist() == [2.0, 0.0]
     assert (told.model, told.metric, told.asked, told.reasons) == (MODEL, "accuracy", 2, {})
     assert decode_edge_to_coordinator(encode(told)) == told
+    [event] = [e.data for e in hall.effects if isinstance(e, Event) and e.name == "judged"]
+    assert event == {"round": 1, "mode": "report", "asked": 2, "answered": 2, "seconds": 0.0}
 
 
 def test_ids_that_the_coordinator_has_are_not_told_again() -> None:

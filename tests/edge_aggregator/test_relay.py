@@ -213,6 +213,23 @@ def test_neighbours_are_told_with_the_first_call() -> None:
     assert kinds[-2:] == [m.Neighbours, m.OpinionCall]
 
 
+@pytest.mark.parametrize("graph", ["near", "radius", "declared"])
+def test_who_comes_in_mid_call_is_called_with_its_neighbours(graph: str) -> None:
+    hall = _hall("a0", "a1", graph=graph)
+    hall.open(mode="peers")
+    hall.hello("a2")
+    assert not hall.down("a2", m.OpinionCall), "without neighbours it would think it is alone"
+    hall.wait(0.3)
+    kinds = [type(x) for x in hall.down("a2", m.Message)]
+    assert kinds == [m.Welcome, m.Neighbours, m.OpinionCall]
+    assert hall.down("a2", m.Neighbours)[0].peers.keys() == (
+        {"a0", "a1"} if graph == "near" else set()
+    )
+    hall.volunteer("a2")
+    hall.wait(0.1)
+    assert volunteers(hall.up(m.Volunteers)[-1]) == ["a2"]
+
+
 def test_who_comes_or_goes_changes_the_neighbours_of_those_around() -> None:
     hall = _hall(*(f"a{i}" for i in range(8)), neighbours=2)
     hall.open(mode="peers")

@@ -105,12 +105,12 @@ class Analytics:
             began_at=now,
             settled_at=self._returned_at,
         )
-        effects: list[Effect] = []
+        told: list[Effect] = []
         if ask.mode is OpinionMode.PEERS:
             self.relay.open = True
             self.relay.refresh()
-            effects = [e for agent in self.sessions.present_ids() for e in self.relay.tell(agent)]
-        return effects + self.call.tick(now)
+            told += [e for agent in self.sessions.present_ids() for e in self.relay.tell(agent)]
+        return told + self.call.tick(now)
 
     def close(self, word: OpinionClose) -> None:
         """End the call of this round."""
@@ -160,8 +160,12 @@ class Analytics:
     def here(self, agent: str, now: float) -> list[Effect]:
         """Take in that an agent came, or came back."""
         self.relay.changed(now)
-        told = self.relay.tell(agent) if self.relay.open else []
-        return [*told, *(self.call.here(agent, now) if self.call is not None else [])]
+        told: list[Effect] = [*self.relay.tell(agent)] if self.relay.open else []
+        call = self.call
+        if call is None or (not told and not call.reports):
+            # Alone it would find itself the best: it is called with its neighbours, soon.
+            return told
+        return [*told, *call.here(agent, now)]
 
     def left(self, agent: str, now: float) -> list[Effect]:
         """Take in that an agent left."""
@@ -170,9 +174,19 @@ class Analytics:
 
     # ------------------------------------------------------------------- time
 
+    def look(self, now: float) -> list[Effect]:
+        """Take in that something happened."""
+        return self.call.look(now) if self.call is not None else []
+
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due; also to be called when something happened."""
-        return self.relay.tick(now) + (self.call.tick(now) if self.call is not None else [])
+        """Do what is due."""
+        effects: list[Effect] = []
+        call = self.call
+        for told in self.relay.tick(now):
+            effects.append(told)
+            if call is not None and not call.reports and not call.was_asked(told.agent):
+                effects += call.here(told.agent, now)
+        return effects + (call.tick(now) if call is not None else [])
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""

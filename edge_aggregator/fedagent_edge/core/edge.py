@@ -151,7 +151,7 @@ class EdgeCore:
         except ProtocolError as error:
             self.counters[error.reason] += 1
             effects.append(Note(agent, f"{type(message).__name__}: {error}"))
-        return effects + self._close_if_over(now) + self.analytics.tick(now)
+        return effects + self._close_if_over(now) + self.analytics.look(now)
 
     def _handle(
         self, agent: str, message: AgentToEdge, now: float, at: float, *, link_idle: bool
@@ -275,7 +275,7 @@ class EdgeCore:
         effects += [SaveModel(), self._status(now)]
         waiting, self._waiting_order = self._waiting_order, None
         effects += self._on_order(waiting, now) if waiting is not None else []
-        return effects + self.analytics.tick(now)
+        return effects + self.analytics.look(now)
 
     # -------------------------------------------------------- from coordinator
 
@@ -298,7 +298,7 @@ class EdgeCore:
         except ProtocolError as error:
             self.counters[error.reason] += 1
             return [Note("", f"{type(message).__name__} of the coordinator: {error}")]
-        return effects + self._close_if_over(now) + self.analytics.tick(now)
+        return effects + self._close_if_over(now) + self.analytics.look(now)
 
     def _obey(self, message: CoordinatorToEdge, now: float, *, link_idle: bool) -> list[Effect]:
         memory = self.memory

@@ -20,7 +20,7 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.transfer import Layout
 
 from .distribution import Distribution
-from .effects import Effect, ToAgent, ToCoordinator
+from .effects import Effect, Event, ToAgent, ToCoordinator
 from .sessions import Sessions
 from .settings import EdgeSettings, Memory
 from .tally import opinions_of, volunteers_of
@@ -79,6 +79,10 @@ class Judging:
     def round(self) -> int:
         """Round of the model; 0 for the one that the run begins with."""
         return self.ask.round
+
+    def was_asked(self, agent: str) -> bool:
+        """Whether an agent was called."""
+        return agent in self._asked
 
     @property
     def reports(self) -> bool:
@@ -182,14 +186,20 @@ class Judging:
 
     # ------------------------------------------------------------------- time
 
+    def look(self, now: float) -> list[Effect]:
+        """Begin when the model is here, end when all have answered or the time is over."""
+        if self.over:
+            return []
+        began = not self.started and now < self._deadline and self._is_held
+        effects = self._begin(now) if began else []
+        if not self._is_over(now):
+            return effects
+        self.over, self._distribution = True, None
+        return [*effects, *self._tell(now), self._judged(now)]
+
     def tick(self, now: float) -> list[Effect]:
-        """Begin, repeat and end what is due."""
-        effects: list[Effect] = []
-        if not self.started and not self.over and now < self._deadline and self._is_held:
-            effects += self._begin(now)
-        if not self.over and self._is_over(now):
-            self.over, self._distribution = True, None
-            return [*effects, *self._tell(now)]
+        """Do what is due, and repeat what was not answered."""
+        effects = self.look(now)
         if self._distribution is not None and self._is_held:
             effects += self._distribution.pump(now)
         if not self.over:
@@ -270,6 +280,18 @@ class Judging:
                 reasons[why] = reasons.get(why, 0) + 1
         rows = {a: o for a, o in self._answers.items() if not self._why_not(a)}
         return [ToCoordinator(opinions_of(self.ask, self.sessions, rows, reasons, asked))]
+
+    def _judged(self, now: float) -> Event:
+        """Return what a person is told: counts, and no opinion."""
+        valid = sum(not self._why_not(agent) for agent in self._answers)
+        data: dict[str, object] = {
+            "round": self.round,
+            "mode": str(self.ask.mode),
+            "asked": len(self._asked),
+            "answered": valid if self.reports else len(self._volunteers),
+            "seconds": round(now - self.began_at, 4),
+        }
+        return Event("judged", data)
 
     def _why_not(self, agent: str) -> str:
         """Return why an agent has no row, or an empty string."""

@@ -97,7 +97,7 @@ class Relay:
 
     def changed(self, now: float) -> None:
         """Note that somebody came or went."""
-        if self.open and self.spec.graph != "declared" and self._due is None:
+        if self.open and self._due is None:
             self._due = now + SOON_S + PER_AGENT_S * len(self._graph)
 
     def placed(self, agent: str, now: float) -> None:
@@ -111,7 +111,7 @@ class Relay:
             if told != (self._places[agent] is not None):
                 self.changed(now)
 
-    def refresh(self) -> list[Effect]:
+    def refresh(self) -> list[ToAgent]:
         """Look at the graph again; tell those whose neighbours are others now."""
         self._due = None
         self._places = {a: self.sessions.place(a) for a in self.sessions.present_ids()}
@@ -133,12 +133,12 @@ class Relay:
                 # The devices know.
                 return {agent: {} for agent in self._places}
 
-    def tell(self, agent: str) -> list[Effect]:
+    def tell(self, agent: str) -> list[ToAgent]:
         """Tell an agent its neighbours, as far as the graph has it."""
         peers = self._graph.get(agent)
         return [] if peers is None else [ToAgent(agent, Neighbours(run=self.run, peers=peers))]
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> list[ToAgent]:
         """Do what is due."""
         return self.refresh() if self._due is not None and now >= self._due else []
 
