@@ -1,5 +1,6 @@
 """Runs whose models were judged, written through the real store by the real policy."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,7 @@ DECIDES = {
     "report": '{ name = "bp-ucb", params = { clients_per_round = 2, mu = 0.1 } }',
     "peers": '{ name = "volunteers" }',
 }
+ROUNDS = 3
 AGENTS = ("agent-a", "agent-b", "agent-c")
 PLACES = np.array([[0.0, 0.0], [0.1, 0.0], [0.0, 0.2]], dtype=np.float32)
 SCORES = np.array([[0.3, 0.2, 0.1], [0.5, 0.6, 0.1], [0.7, 0.6, 0.2], [0.9, 0.8, 0.3]])
@@ -75,11 +77,13 @@ def feedback_of(
     )
 
 
-def opinions_of(round_: int, *, late: int | None = None, epsilon: float = 0.0) -> BookOpinions:
+def opinions_of(
+    round_: int, *, late: int | None = None, epsilon: float = 0.0, **changes: object
+) -> BookOpinions:
     """Everybody's opinion of a model but that of the client who is late."""
     client = np.array([c for c in range(3) if c != late], dtype=np.int64)
     count = len(client)
-    return BookOpinions(
+    found = BookOpinions(
         round=round_,
         slot=round_ + 1,
         digest="d" * 64,
@@ -93,6 +97,7 @@ def opinions_of(round_: int, *, late: int | None = None, epsilon: float = 0.0) -
         reasons={} if late is None else {"late": 1},
         seconds=0.25,
     )
+    return replace(found, **changes)  # type: ignore[arg-type] # a test's keywords
 
 
 def volunteers_of(round_: int) -> BookVolunteers:
@@ -108,10 +113,13 @@ def volunteers_of(round_: int) -> BookVolunteers:
     )
 
 
-def write_judged(folder: Path, *, mode: str = "report", epsilon: float = 0.0) -> dict[int, object]:
+def write_judged(
+    folder: Path, *, mode: str = "report", epsilon: float = 0.0, **changes: object
+) -> dict[int, object]:
     """Write a run of three rounds; return the policy's belief after each.
 
-    Client 2 is too late with its opinion of the model of round 2.
+    Client 2 is too late with its opinion of the model of round 2. `changes` are to what is
+    booked of the last one.
     """
     policy = policies.create("bp-ucb", clients_per_round=2, mu=0.1)
     beliefs: dict[int, object] = {}
@@ -129,7 +137,7 @@ def write_judged(folder: Path, *, mode: str = "report", epsilon: float = 0.0) ->
         judge = mode == "report"
         store.judge(run.run_id, opinions_of(0, epsilon=epsilon) if judge else volunteers_of(0))
         last = SCORES[0].copy()
-        for round_ in (1, 2, 3):
+        for round_ in range(1, ROUNDS + 1):
             view = view_of(round_, last if judge else None)
             selection = policy.select(view_of(round_, last), np.random.default_rng(0))
             if not judge:  # neither scores nor notes of what nobody told
@@ -139,7 +147,8 @@ def write_judged(folder: Path, *, mode: str = "report", epsilon: float = 0.0) ->
             store.settle(run.run_id, _settled(round_, feedback_of(view, selection)))
             store.save_metrics(run.run_id, round_, "d" * 64, {"accuracy": 0.5 + round_ / 10})
             late = 2 if round_ == 2 else None
-            booked = opinions_of(round_, late=late, epsilon=epsilon)
+            own = changes if round_ == ROUNDS else {}
+            booked = opinions_of(round_, late=late, epsilon=epsilon, **own)
             store.judge(run.run_id, booked if judge else volunteers_of(round_))
             said = SCORES[round_].copy()
             if late is not None:

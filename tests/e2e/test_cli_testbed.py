@@ -69,6 +69,27 @@ def test_a_table_for_people_learns_digits() -> None:
     assert "±" in lines[1]
 
 
+def test_both_ways_to_judge_run_on_gda_mnist() -> None:
+    """FA's policy, and the one by which devices decide among themselves, in one command."""
+    fitted = (
+        "training.dataset=digits",
+        "training.samples_per_client=40",
+        "training.batch=20",
+        "training.rate=0.002",
+        "training.slot_rounds=3",
+        "training.evaluate_every=3",
+        "rounds.count=30",
+        "policies.bp-ucb.local_weights=true",
+    )
+    sets = [part for one in fitted for part in ("--set", one)]
+    arguments = ("gda-mnist", "--policies", "quick-init-ucb,bp-ucb", "--seeds", "1", *sets)
+    done = fedagent("compare", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert set(record["policies"]) == {"quick-init-ucb", "bp-ucb"}
+    assert all(figures["accuracy"]["mean"] > 0.1 for figures in record["policies"].values())
+
+
 def test_run_takes_the_policy_that_is_called_all() -> None:
     done = fedagent("run", "cocs-decisions", "--policy", "all", *SHORT, "--json")
     assert list(json.loads(done.stdout)["policies"]) == ["all"]

@@ -1,6 +1,7 @@
 """`fedagent opinions` and the report of judged runs, on directories that the store wrote."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 
 from fedagent_cli.report.reader import read_story
 from fedagent_cli.report.write import write_report
+from fedagent_coordinator.core.effects import BookOpinions
 
-from .judged_run import SCORES, write_judged
+from . import judged_run
+from .judged_run import SCORES, opinions_of, write_judged
 from .stored_run import write_run
 from .test_cli_reading import call, last_object
 
@@ -49,6 +52,12 @@ def test_each_judged_model_is_a_row(reported: Path) -> None:
     assert kitchen.split() == ["kitchen", "0.30", "0.50", "0.70", "0.90", "0.600"]
     silent = next(line for line in text.splitlines() if line.startswith("agent-c"))
     assert silent.split()[3] == "."
+
+
+def test_an_agent_that_two_edges_see_is_asked_once(tmp_path: Path) -> None:
+    write_judged(tmp_path / "coordinator", reasons={"twice": 2, "late": 1}, asked=6)
+    row = rows_of(tmp_path, "--round", "3")[0]
+    assert (row["answered"], row["asked"], row["reasons"]) == (3, 4, {"late": 1})
 
 
 def test_one_round_and_one_client(reported: Path) -> None:
@@ -131,24 +140,16 @@ def test_beliefs_in_the_report_are_those_that_the_policy_had(tmp_path: Path) -> 
 def test_beliefs_end_where_the_books_do_not_explain_the_indices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A coordinator that lost the opinions of round 1 chose by others from then on."""
-    scores = SCORES.copy()
-    write_judged(tmp_path / "one")
-    whole = read_story(tmp_path / "one")
-    scores[1] = [0.0, 0.1, 1.0]
-    booked = __import__("tests.e2e.judged_run", fromlist=["opinions_of"]).opinions_of
+    """A coordinator that lost opinions of round 1 went on by others than the books have."""
 
-    def other(round_: int, **given: object) -> object:
-        found = booked(round_, **given)
-        if round_ == 1:
-            object.__setattr__(found, "score", np.array([0.0, 0.1, 1.0]))
-        return found
+    def lost(round_: int, **given: object) -> BookOpinions:
+        found = opinions_of(round_, **given)  # type: ignore[arg-type] # a test's keywords
+        return replace(found, score=np.array([0.0, 0.1, 1.0])) if round_ == 1 else found
 
-    monkeypatch.setattr("tests.e2e.judged_run.opinions_of", other)
-    write_judged(tmp_path / "two")
-    story = read_story(tmp_path / "two")
+    monkeypatch.setattr(judged_run, "opinions_of", lost)
+    write_judged(tmp_path)
+    story = read_story(tmp_path)
     assert [round_ for round_, _ in story.beliefs["agent-a"]] == [1]
-    assert [round_ for round_, _ in whole.beliefs["agent-a"]] == [1, 2, 3]
     assert len(story.indices["agent-a"]) == 3
 
 

@@ -7,7 +7,8 @@ from fedagent_coordinator.reader import Reader
 from fedagent_coordinator.reader_opinions import Judgement, OpinionRow
 
 PEERS = "peers"
-SHORT = 8
+TWICE = "twice"
+"""The reason of a row whose agent has answered at another edge too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class JudgedRow:
         slot: Models judged so far, with this one.
         mode: ``report`` or ``peers``.
         metric: What the scores are; empty without scores.
-        asked: Agents that were called.
+        asked: Agents that were called; one that has answered at two edges is one agent.
         answered: Opinions that came, or volunteers.
         reasons: Agents without an answer, by reason.
         seconds: From the call to its end.
@@ -72,14 +73,16 @@ def read_judged(reader: Reader, run_id: str) -> tuple[JudgedRow, ...]:
 
 def _row(found: Judgement, opinions: Sequence[OpinionRow], volunteers: list[str]) -> JudgedRow:
     scores = {row.agent_id: row.score for row in opinions}
+    reasons = dict(found.reasons)
+    twice = reasons.pop(TWICE, 0)
     return JudgedRow(
         round=found.round,
         slot=found.slot,
         mode=found.mode,
         metric=found.metric,
-        asked=found.asked,
+        asked=found.asked - twice,
         answered=found.answered,
-        reasons=dict(found.reasons),
+        reasons=reasons,
         seconds=found.seconds,
         mean=found.mean,
         least=min(scores.values(), default=None),
