@@ -1,4 +1,4 @@
-"""Scoring each order's model on the device's own new samples, before it learns from them.
+"""Scoring models on the device's own new samples, before it learns from them.
 
 Prequential: every sample is held out until it has been scored, so a stream needs no
 test set, and none of it is lost for learning. Nothing but a score and a count leaves
@@ -33,6 +33,7 @@ class Scorer:
 
     Args:
         task: What the device was told; its graph is used where onnxruntime is installed.
+            With `on_device` each order's model is looked at.
         model: The task's model in numpy.
 
     Raises:
@@ -54,20 +55,32 @@ class Scorer:
 
     def look(self, x: Inputs, y: Labels) -> None:
         """Score samples that nobody has learnt from yet: scaled [n, features], labels [n]."""
-        if not self._wanted or not len(y):
+        if not self._wanted:
             return
         if len(y) > MOST_SAMPLES:
             rows = np.linspace(0, len(y) - 1, MOST_SAMPLES).astype(np.intp)
             x, y = x[rows], y[rows]
-        output = self._output(x)
-        self._count += len(y)
-        self._sum += float(_losses(output, y).sum() if self._regression else _right(output, y))
+        self.add(x, y)
+
+    def add(self, x: Inputs, y: Labels) -> None:
+        """Score all of these samples: scaled [n, features], labels [n]."""
+        for start in range(0, len(y), MOST_SAMPLES):
+            part = slice(start, start + MOST_SAMPLES)
+            output, labels = self._output(x[part]), y[part]
+            self._count += len(labels)
+            lost = self._regression
+            self._sum += float(_losses(output, labels).sum() if lost else _right(output, labels))
 
     def _output(self, x: Inputs) -> Doubles:
         """Return what the model says; sparse samples stay sparse, which the graph cannot."""
         if self._session is None or isinstance(x, Csr):
             return self._model.forward(self._base, x)
         return self._session.forward(self._base, x)
+
+    @property
+    def metric(self) -> str:
+        """What the score is."""
+        return "inverse-error" if self._regression else "accuracy"
 
     @property
     def count(self) -> int:
@@ -97,7 +110,7 @@ def _losses(output: Doubles, y: Labels) -> Doubles:
 
 def _session_of(task: TaskSpec, model: Model) -> "OnnxSession | None":
     """Return what runs the task's graph, None where numpy is to score."""
-    if not (task.on_device and task.onnx and isinstance(model, Mlp)):
+    if not (task.onnx and isinstance(model, Mlp)):
         return None
     if find_spec("onnxruntime") is None:
         _log.info("scoring in numpy; with onnxruntime (fedagent[onnx]) it takes a tenth")

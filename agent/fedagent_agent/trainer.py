@@ -24,6 +24,7 @@ from .trainer_wire import (
     Cancel,
     Failed,
     FrameBuffer,
+    Judge,
     Open,
     Reply,
     Request,
@@ -118,6 +119,8 @@ def answer(trainer: Trainer, request: Request) -> Reply:
     try:
         if isinstance(request, Open):
             return trainer.open(request)
+        if isinstance(request, Judge):
+            return trainer.judge(request)
         assert isinstance(request, Train)
         return trainer.train(request)
     except EndedError:

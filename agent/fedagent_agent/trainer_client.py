@@ -17,6 +17,8 @@ import msgspec
 from .trainer_wire import (
     Cancel,
     Failed,
+    Judge,
+    Judged,
     Open,
     Opened,
     Refused,
@@ -196,17 +198,31 @@ class TrainerClient:
                     load_limit_s=load_limit_s,
                 )
                 reply = await self._ask(request, timeout_s or self._watchdog_s)
-            except TrainerDiedError as error:
-                out.with_name(f".{out.name}.part").unlink(missing_ok=True)
-                return Failed(job=self._job, reason=error.reason)
-            except TrainerRefusedError as error:
-                return Failed(job=self._job, reason="stream", detail=error.detail)
-            except TrainerMemoryError as error:
-                return Failed(job=self._job, reason="memory", detail=error.detail)
+            except TrainerError as error:
+                if isinstance(error, TrainerDiedError):
+                    out.with_name(f".{out.name}.part").unlink(missing_ok=True)
+                return _failed(self._job, error)
             finally:
                 self._training, self._give_up = None, False
                 self._disarm()
         if isinstance(reply, Trained | Failed):
+            return reply
+        return Failed(job=self._job, reason="error", detail="an answer of the wrong kind")
+
+    async def judge(self, model: Path) -> Judged | Failed:
+        """Score a model file on samples that nobody has learnt from yet.
+
+        Never raises for what the process does, and is not cancelled: it is short.
+        """
+        async with self._turn:
+            try:
+                await self._ensure()
+                if not self._is_open:
+                    await self._open()
+                reply = await self._ask(Judge(job=0, model=str(model)), self._watchdog_s)
+            except TrainerError as error:
+                return _failed(self._job, error)
+        if isinstance(reply, Judged | Failed):
             return reply
         return Failed(job=self._job, reason="error", detail="an answer of the wrong kind")
 
@@ -252,12 +268,12 @@ class TrainerClient:
                 raise TrainerRefusedError(reply.key, reply.detail)
             case Failed() if reply.reason == "memory":
                 raise TrainerMemoryError(reply.detail)
-            case Trained() | Failed():
+            case Trained() | Judged() | Failed():
                 raise TrainerRefusedError("stream", "stream: the trainer could not open it")
             case _:
                 assert_never(reply)
 
-    async def _ask(self, request: Open | Train, timeout_s: float) -> Reply:
+    async def _ask(self, request: Open | Train | Judge, timeout_s: float) -> Reply:
         """Send a request under the next number and wait for its answer."""
         self._job += 1
         loop = asyncio.get_running_loop()
@@ -349,6 +365,19 @@ class TrainerClient:
         if self._killer is not None:
             self._killer.cancel()
             self._killer = None
+
+
+def _failed(job: int, error: TrainerError) -> Failed:
+    """Return the answer that an error is."""
+    match error:
+        case TrainerRefusedError():
+            return Failed(job=job, reason="stream", detail=error.detail)
+        case TrainerMemoryError():
+            return Failed(job=job, reason="memory", detail=error.detail)
+        case TrainerDiedError():
+            return Failed(job=job, reason=error.reason)
+        case _:
+            return Failed(job=job, reason="error", detail=type(error).__name__)
 
 
 async def _log_lines(process: Process) -> None:

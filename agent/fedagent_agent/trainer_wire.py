@@ -60,6 +60,12 @@ class Train(_Frame, frozen=True, kw_only=True, tag="train"):
     load_limit_s: float = 0.0
 
 
+class Judge(_Frame, frozen=True, kw_only=True, tag="judge"):
+    """Score the model file on what has arrived and is not learnt from yet."""
+
+    model: PathText
+
+
 class Cancel(_Frame, frozen=True, kw_only=True, tag="cancel"):
     """Give up the training with this number; it answers `Failed(cancelled)`."""
 
@@ -130,13 +136,32 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
         return self.arrivals / max(1, self.steps)
 
 
+class Judged(_Frame, frozen=True, kw_only=True, tag="judged"):
+    """What the device thinks of a model, as the task wants it clipped, rounded and noised.
+
+    Attributes:
+        score: In [0, 1].
+        samples: What it rests on; 0: nothing has arrived, and there is no score.
+        metric: What the score is.
+        epsilon: Local differential privacy that the answer costs; 0 for no noise.
+        counters: As those of `Trained`.
+    """
+
+    score: float = 0.0
+    samples: int = 0
+    metric: Text = ""
+    epsilon: float = 0.0
+    counters: dict[str, int] = {}
+
+
 class Failed(_Frame, frozen=True, kw_only=True, tag="failed"):
-    """There is no update.
+    """There is no update, or no opinion.
 
     Attributes:
         reason: ``cancelled``, ``timeout``, ``no_data``, ``model`` (the base is not
             what the task says), ``diverged``, ``norm``, ``stream``, ``not_open``,
-            ``disk``, ``memory``, ``died`` or ``error``.
+            ``disk``, ``memory``, ``privacy`` (noise is wanted and cannot be made), ``died``
+            or ``error``.
         detail: One line, without anything of a sample.
         offset: Position of the stream, where it is open.
         counters: As those of `Trained`.
@@ -148,8 +173,8 @@ class Failed(_Frame, frozen=True, kw_only=True, tag="failed"):
     counters: dict[str, int] = {}
 
 
-Request = Open | Train | Cancel | Stop
-Reply = Opened | Refused | Trained | Failed
+Request = Open | Train | Judge | Cancel | Stop
+Reply = Opened | Refused | Trained | Judged | Failed
 
 _encoder = Encoder()
 _requests: Decoder[Request] = Decoder(Request)

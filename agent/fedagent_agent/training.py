@@ -18,13 +18,15 @@ from fedagent_task.spec import ModelSpec, TaskSpec
 
 from .arrival_steps import LoadMeter, parts
 from .evaluation import Scorer
+from .held_out import HeldOut
 from .learners import NO_TRAINING, Learner, instead_of
 from .learners import create as create_learner
 from .learners.warm import ready_or_start
+from .privacy import PrivacyMissingError, protect
 from .streams.base import Samples, Stream, StreamSchema
 from .streams.open import create as create_stream
 from .streams.spec import StreamError, parse_stream
-from .trainer_wire import Failed, Open, Opened, Refused, Reply, Train, Trained
+from .trainer_wire import Failed, Judge, Judged, Open, Opened, Refused, Reply, Train, Trained
 from .update_files import FailedTrainingError, checked_norm, read_model, write_update
 
 POLL_S = 0.01
@@ -40,7 +42,7 @@ Cancelled = Callable[[int, float], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What `open` makes and `train` uses."""
+    """What `open` makes and `train` and `judge` use."""
 
     task: TaskSpec
     model: Model
@@ -48,6 +50,12 @@ class _Work:
     stream: Stream
     scorer: Scorer
     slow_s: float
+    held: HeldOut
+
+    @property
+    def offset(self) -> int:
+        """Where to go on in the stream so that no sample is lost with this process."""
+        return self.held.offset(self.stream.offset)
 
     @property
     def idle(self) -> bool:
@@ -59,7 +67,6 @@ class _Work:
 class _Tally:
     """What the arrival steps of one training did."""
 
-    arrivals: int = 0
     steps: int = 0
     seen: int = 0
     loss: float = 0.0
@@ -82,7 +89,7 @@ class Trainer:
     def __init__(self, cancelled: Cancelled) -> None:
         self._cancelled = cancelled
         self._work: _Work | None = None
-        self._unfit = 0
+        self._unfit = self._arrived = 0
         self._slip_s = 0.0
 
     def open(self, request: Open) -> Reply:
@@ -102,7 +109,7 @@ class Trainer:
         if misfit is not None:
             work.stream.close()
             return Refused(job=request.job, key=misfit[0], detail=f"{misfit[0]}: {misfit[1]}")
-        self._work, self._unfit = work, 0
+        self._work, self._unfit, self._arrived = work, 0, 0
         return Opened(
             job=request.job,
             features=schema.features,
@@ -117,24 +124,68 @@ class Trainer:
         try:
             return self._train(request, self._work)
         except FailedTrainingError as failed:
-            return Failed(
-                job=request.job,
-                reason=failed.reason,
-                detail=failed.detail,
-                offset=self._work.stream.offset,
-                counters=self._counters(self._work),
-            )
+            return self._failed(request.job, failed, self._work)
         except (MemoryError, RuntimeError) as error:
             if not lacks_memory(error):
                 raise
-            offset = self._work.stream.offset
+            offset = self._work.offset
             return Failed(job=request.job, reason="memory", detail=_NO_MEMORY, offset=offset)
+
+    def judge(self, request: Judge) -> Reply:
+        """Score a model on the newest samples that are not learnt from yet."""
+        if self._work is None:
+            return Failed(job=request.job, reason="not_open", detail="no stream is open")
+        try:
+            return self._judge(request, self._work)
+        except FailedTrainingError as failed:
+            return self._failed(request.job, failed, self._work)
+        except PrivacyMissingError as error:
+            return Failed(job=request.job, reason="privacy", detail=str(error))
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
+            return Failed(job=request.job, reason="memory", detail=_NO_MEMORY)
 
     def close(self) -> None:
         """Let go of the stream."""
         if self._work is not None:
             self._work.stream.close()
         self._work = None
+
+    def _judge(self, request: Judge, work: _Work) -> Judged:
+        if work.idle:
+            raise FailedTrainingError("idle", "the task learns nothing")
+        base = read_model(Path(request.model), work.model.manifest())
+        spec, held = work.task.opinions, work.held
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            self._gather(work)
+            work.scorer.begin(base)
+            for x, y in held.newest(spec.window):
+                work.scorer.add(x, y)
+        held.scored()
+        # What is beyond the window is not scored again: the learner bounds what it keeps.
+        for x, y in held.give(len(held) - spec.window):
+            work.learner.absorb(x, y)
+        if not work.scorer.count:
+            return Judged(job=request.job, counters=self._counters(work))
+        said = protect(work.scorer.score, spec)
+        return Judged(
+            job=request.job,
+            score=said.score,
+            samples=work.scorer.count,
+            metric=work.scorer.metric,
+            epsilon=said.epsilon,
+            counters=self._counters(work),
+        )
+
+    def _failed(self, job: int, failed: FailedTrainingError, work: _Work) -> Failed:
+        return Failed(
+            job=job,
+            reason=failed.reason,
+            detail=failed.detail,
+            offset=work.offset,
+            counters=self._counters(work),
+        )
 
     def _train(self, request: Train, work: _Work) -> Trained:
         began = time.monotonic()
@@ -159,6 +210,8 @@ class Trainer:
         self._slip_s = meter.slip_s
         body = encode_tensors(update)
         write_update(Path(request.out), body)
+        work.held.release()
+        arrived, self._arrived = self._arrived, 0
         return Trained(
             job=request.job,
             digest=digest_of(body),
@@ -167,10 +220,10 @@ class Trainer:
             iterations=max(1, round(meter.iterations / tally.steps)),
             seconds=time.monotonic() - began,
             seconds_per_iteration=meter.iterating_s / meter.iterations,
-            arrivals=tally.arrivals,
+            arrivals=arrived,
             loss=tally.mean_loss,
             norm=norm,
-            offset=work.stream.offset,
+            offset=work.offset,
             counters=self._counters(work),
             steps=tally.steps,
             train_s=meter.spent_s,
@@ -182,10 +235,12 @@ class Trainer:
     def _learn(self, request: Train, work: _Work, meter: LoadMeter, began: float) -> _Tally:
         """Do the arrival steps of a round; the load limit may end them early."""
         tally = _Tally()
-        for samples in self._arrivals(request.job, work, began):
-            tally.arrivals += len(samples)
+        for ready in self._arrivals(request.job, work, meter, began):
             with meter:
-                self._absorb(work, samples)
+                for x, y in work.held.give(ready):
+                    if not work.idle:
+                        work.scorer.look(x, y)
+                    work.learner.absorb(x, y)
             if not tally.limited:
                 tally.steps += 1
                 self._iterate(request, work.learner, meter, tally)
@@ -198,31 +253,40 @@ class Trainer:
             raise FailedTrainingError("no_data", "too few iterations to take in a sample")
         return tally
 
-    def _arrivals(self, job: int, work: _Work, began: float) -> Iterator[Samples]:
-        """Yield what each arrival step brings; a cancel ends the waits between them."""
+    def _arrivals(self, job: int, work: _Work, meter: LoadMeter, began: float) -> Iterator[int]:
+        """Yield how many samples each arrival step takes; a cancel ends the waits between."""
         steps, step_s = work.task.learner.steps, work.task.learner.step_s
         if step_s == 0:
-            gathered = _take(work.stream)
-            yield from (gathered.rows(part) for part in parts(len(gathered), steps))
+            ready = self._ready(work, meter)
+            yield from (part.stop - part.start for part in parts(ready, steps))
             return
         for step in range(steps):
             wait = max(0.0, began + step * step_s - time.monotonic())
             if self._cancelled(job, wait):
                 raise FailedTrainingError("cancelled")
-            yield _take(work.stream)
+            yield self._ready(work, meter)
 
-    def _absorb(self, work: _Work, samples: Samples) -> None:
-        """Give the learner those samples that fit."""
+    def _ready(self, work: _Work, meter: LoadMeter) -> int:
+        """Look at the stream, and return how many samples may be learnt from."""
+        with meter:
+            self._gather(work)
+        if not work.held.ready and not work.learner.num_samples:
+            work.held.release()  # a device that no call has reached must not stand idle
+        return work.held.ready
+
+    def _gather(self, work: _Work) -> None:
+        """Take what arrived since the last look, and hold those samples that fit."""
+        start = work.stream.offset
+        samples = _take(work.stream)
+        self._arrived += len(samples)
         if work.idle:
-            work.learner.absorb(np.empty((len(samples), 0), np.float32), samples.y)
+            work.held.put(np.empty((len(samples), 0), np.float32), samples.y, start=start)
         elif len(samples):
             x = scaled(samples.x, work.task.data)
             good = fitting(x, samples.y, work.task.model)
             self._unfit += len(samples) - int(good.sum())
             rows = np.flatnonzero(good)
-            x, y = x[rows], samples.y[rows]
-            work.scorer.look(x, y)
-            work.learner.absorb(x, y)
+            work.held.put(x[rows], samples.y[rows], start=start)
 
     def _nothing(self, work: _Work) -> str:
         """Say why there is nothing to learn from."""
@@ -292,7 +356,7 @@ def _prepare(request: Open) -> _Work:
     fast = task.learner.name == "strsaga" and ready_or_start()
     rng = np.random.default_rng(seeds)
     learner = create_learner(model, task.learner, rng, compile_loops=fast)
-    return _Work(task, model, learner, stream, Scorer(task, model), request.slow_s)
+    return _Work(task, model, learner, stream, Scorer(task, model), request.slow_s, HeldOut())
 
 
 def misfit_of(schema: StreamSchema, task: TaskSpec) -> tuple[str, str] | None:

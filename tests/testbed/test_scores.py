@@ -9,7 +9,7 @@ import pytest
 
 from fedagent_agent import training
 from fedagent_agent.outward import OpenStream, Outward, StartTraining
-from fedagent_agent.trainer_wire import Failed, Open, Train, Trained
+from fedagent_agent.trainer_wire import Failed, Judged, Open, Train, Trained
 from fedagent_agent.training import Trainer
 from fedagent_coordinator.reader import open_reader
 from fedagent_task.recipe import parse_recipe
@@ -48,7 +48,7 @@ class _Learning(AgentRole):
             opened = self.trainer.open(
                 Open(job=0, task=effect.task, stream="digits:rate=200", seed=effect.seed)
             )
-            assert not isinstance(opened, Trained)
+            assert not isinstance(opened, Trained | Judged)
             self._perform(self.runtime.stream_opened(effect.digest, opened, now))
             return
         trained = self.trainer.train(

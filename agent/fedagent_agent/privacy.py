@@ -1,0 +1,87 @@
+"""Local differential privacy of an opinion: clipped, rounded and noised on the device.
+
+Clipped to [low, high], the whole stream of a device may change the score by high - low at
+most. Laplace noise of scale (high - low) / epsilon makes the answer epsilon-differentially
+private, whatever the samples are; what is clamped to [0, 1] afterwards stays so. Noise and
+accounting are OpenDP's, whose sampler floating-point attacks do not break. How many samples
+an opinion rests on is told as it is.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from fedagent_task.spec import OpinionsSpec
+
+from .errors import AgentError
+
+if TYPE_CHECKING:
+    from opendp.mod import Measurement
+
+MEND = "pip install 'fedagent[privacy]'"
+
+
+class PrivacyMissingError(AgentError):
+    """Raised when noise is wanted and OpenDP is not installed."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__(epsilon)
+        self.epsilon = epsilon
+
+    def __str__(self) -> str:
+        return f"the task wants noise of epsilon {self.epsilon:g}, and opendp is missing: {MEND}"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What may leave the device.
+
+    Attributes:
+        score: In [0, 1].
+        epsilon: What it costs, by OpenDP's accounting; 0: it was not noised.
+    """
+
+    score: float
+    epsilon: float = 0.0
+
+
+def shape(score: float, spec: OpinionsSpec) -> float:
+    """Return the score clipped to [low, high] and rounded to steps from low on."""
+    clipped = min(max(score, spec.low), spec.high)
+    if spec.step <= 0:
+        return clipped
+    steps = round((clipped - spec.low) / spec.step)
+    return min(spec.low + steps * spec.step, spec.high)
+
+
+def protect(score: float, spec: OpinionsSpec) -> Said:
+    """Return what a task allows to be told of a score in [0, 1].
+
+    Draws noise each time: whoever is asked twice repeats the first answer.
+
+    Raises:
+        PrivacyMissingError: Noise is wanted and cannot be made; nothing may be told.
+    """
+    shaped = shape(score, spec)
+    if spec.epsilon <= 0:
+        return Said(shaped)
+    measurement = laplace(spec.high - spec.low, spec.epsilon)
+    noised, cost = float(measurement(shaped)), float(measurement.map(spec.high - spec.low))
+    return Said(min(max(noised, 0.0), 1.0), cost)
+
+
+@lru_cache(maxsize=8)
+def laplace(sensitivity: float, epsilon: float) -> "Measurement":
+    """Return OpenDP's Laplace mechanism for one number.
+
+    Raises:
+        PrivacyMissingError: OpenDP is not installed.
+    """
+    if find_spec("opendp") is None:
+        raise PrivacyMissingError(epsilon)
+    import opendp.prelude as dp  # noqa: PLC0415 - half a second, only where noise is wanted
+
+    dp.enable_features("contrib")
+    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
+    return dp.m.make_laplace(*space, scale=sensitivity / epsilon)

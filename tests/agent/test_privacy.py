@@ -1,0 +1,69 @@
+"""Local differential privacy of opinions, with OpenDP's noise and accounting."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_agent import privacy
+from fedagent_agent.privacy import PrivacyMissingError, Said, laplace, protect, shape
+from fedagent_task.spec import OpinionsSpec
+
+SPECS = st.builds(
+    OpinionsSpec,
+    low=st.floats(0, 0.4),
+    high=st.floats(0.5, 1),
+    step=st.one_of(st.just(0.0), st.floats(0.01, 1)),
+)
+
+
+@given(score=st.floats(0, 1), spec=SPECS)
+def test_an_opinion_is_clipped_and_rounded_inside_its_bounds(
+    score: float, spec: OpinionsSpec
+) -> None:
+    said = protect(score, spec)
+    assert said == Said(shape(score, spec), 0.0)
+    assert spec.low <= said.score <= spec.high
+    clipped = min(max(score, spec.low), spec.high)
+    assert abs(said.score - clipped) <= spec.step / 2 + 1e-12 or said.score == spec.high
+    assert shape(said.score, spec) == pytest.approx(said.score)
+
+
+def test_without_opendp_there_is_no_noise_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    laplace.cache_clear()
+    monkeypatch.setattr(privacy, "find_spec", lambda _name: None)
+    with pytest.raises(PrivacyMissingError, match=r"pip install 'fedagent\[privacy\]'"):
+        protect(0.5, OpinionsSpec(epsilon=1.0))
+    assert protect(0.5, OpinionsSpec()) == Said(0.5)
+
+
+def test_noise_is_laplace_of_the_declared_scale() -> None:
+    pytest.importorskip("opendp", reason="opendp is not installed")
+    measurement = laplace(0.5, 2.0)
+    # The sampler takes no seed: bounds at five standard errors fail once in a million runs.
+    noise = np.array([measurement(0.25) - 0.25 for _ in range(4000)])
+    assert abs(noise.mean()) < 5 * 0.25 * math.sqrt(2 / 4000)
+    assert np.abs(noise).mean() == pytest.approx(0.25, abs=5 * 0.25 / math.sqrt(4000))
+
+
+def test_two_neighbouring_opinions_are_hard_to_tell_apart() -> None:
+    pytest.importorskip("opendp", reason="opendp is not installed")
+    spec, n = OpinionsSpec(epsilon=1.0), 6000
+    low, high = (np.array([protect(score, spec).score for _ in range(n)]) for score in (0.0, 1.0))
+    for bound in (0.25, 0.5, 0.75):
+        p, q = (low <= bound).mean(), (high <= bound).mean()
+        slack = 5 * math.sqrt(1 / (n * min(p, q)))
+        assert abs(math.log(p / q)) <= spec.epsilon + slack
+
+
+def test_what_an_opinion_costs_is_what_opendp_accounts() -> None:
+    dp = pytest.importorskip("opendp.prelude", reason="opendp is not installed")
+    spec = OpinionsSpec(low=0.2, high=0.9, epsilon=0.5)
+    said = protect(0.4, spec)
+    assert 0 <= said.score <= 1
+    assert said.epsilon == pytest.approx(0.5)
+    assert said.epsilon >= 0.5 * (1 - 1e-12)
+    ten = dp.c.make_composition([laplace(spec.high - spec.low, spec.epsilon)] * 10)
+    assert ten.map(spec.high - spec.low) == pytest.approx(10 * said.epsilon)
