@@ -17,6 +17,7 @@ from fedagent_protocol.transport.settings import (
     load_settings,
 )
 
+from .core.calls import PrivacyLimits
 from .core.reporting import Price
 from .streams.spec import StreamError, parse_stream
 from .willing import Limits
@@ -82,6 +83,22 @@ class CareSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return {"auto": None, "yes": True, "no": False}[self.metered]
 
 
+class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the owner grants to calls for opinions; with either, never one without noise.
+
+    Attributes:
+        most_epsilon: Largest epsilon of one opinion; absent: any, and none at all.
+        total_epsilon: Epsilon of all opinions of one run together; absent: any.
+    """
+
+    most_epsilon: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    total_epsilon: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+
+    def limits(self) -> PrivacyLimits:
+        """Return the limits."""
+        return PrivacyLimits(self.most_epsilon, self.total_epsilon)
+
+
 class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one device.
 
@@ -106,6 +123,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         memory_limit: Megabytes that a training may take; 0 for no limit, absent for half
             of the machine's.
         care: When the device trains.
+        privacy: What opinions may cost.
         json_events: One JSON object per line on stdout.
         watch_parent: End when stdin ends.
     """
@@ -128,6 +146,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     nice: Annotated[int, Meta(ge=0, le=19)] = 10
     memory_limit: Annotated[int, Meta(ge=0, le=1 << 20)] | None = None
     care: CareSettings = CareSettings()
+    privacy: PrivacySettings = PrivacySettings()
     json_events: bool = False
     watch_parent: bool = False
     log_level: LogLevel = "info"

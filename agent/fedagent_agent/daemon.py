@@ -36,6 +36,7 @@ from .outward import (
     Outward,
     Publish,
     Relink,
+    StartJudging,
     StartTraining,
     Subscribe,
     Unsubscribe,
@@ -43,7 +44,7 @@ from .outward import (
 from .runtime import AgentRuntime, RuntimeSettings
 from .trainer_client import TrainerClient
 from .trainer_jobs import TrainerJobs
-from .trainer_wire import Failed, Opened, Refused, Trained
+from .trainer_wire import Failed, Judged, Opened, Refused, Trained
 
 MEASURE_S = 5.0
 _PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
@@ -75,7 +76,7 @@ class AgentDaemon:
         Raises:
             DataDirBusyError: Another process uses the directory.
             LinkError: The identity or the certificates cannot be used.
-            AgentError: The outbox, or a typed address, cannot be used.
+            AgentError: The outbox, the record of opinions, or a typed address, cannot be used.
         """
         with DataDirLock(self._directory):
             self._loop = asyncio.get_running_loop()
@@ -91,7 +92,7 @@ class AgentDaemon:
                 memory_bytes=self._config.memory_bytes(),
                 on_end=self._trainer_ended,
             )
-            self._trainer = TrainerJobs(self._stream_opened, self._trained, client)
+            self._trainer = TrainerJobs(self._stream_opened, self._trained, self._judged, client)
             try:
                 await self._serve()
             finally:
@@ -131,6 +132,7 @@ class AgentDaemon:
             identity=identity,
             neighbours=config.neighbours(),
             position=config.position,
+            privacy=config.privacy.limits(),
         )
         return AgentRuntime(
             self._directory,
@@ -191,7 +193,7 @@ class AgentDaemon:
                 case Unsubscribe():
                     if (link := self._links[effect.link]) is not None:
                         link.unsubscribe(effect.topic)
-                case OpenStream() | StartTraining():
+                case OpenStream() | StartTraining() | StartJudging():
                     self._trainer.put(effect)
                 case CancelTraining():
                     self._trainer.cancel(effect.job)
@@ -242,6 +244,10 @@ class AgentDaemon:
 
     def _trained(self, job: int, result: Trained | Failed) -> None:
         self._perform(self._runtime.trained(job, result, time.monotonic()))
+        self._schedule()
+
+    def _judged(self, job: int, result: Judged | Failed) -> None:
+        self._perform(self._runtime.judged(job, result, time.monotonic()))
         self._schedule()
 
     def _trainer_ended(self) -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "Outward",
     "Publish",
     "Relink",
+    "StartJudging",
     "StartTraining",
     "Subscribe",
     "Unsubscribe",
@@ -71,6 +72,22 @@ class StartTraining:
     load_limit_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class StartJudging:
+    """Job for the trainer; answer with `AgentRuntime.judged`."""
+
+    job: int
+    model: Path
+
+
 Outward = (
-    Publish | Subscribe | Unsubscribe | Relink | OpenStream | StartTraining | CancelTraining | Event
+    Publish
+    | Subscribe
+    | Unsubscribe
+    | Relink
+    | OpenStream
+    | StartTraining
+    | StartJudging
+    | CancelTraining
+    | Event
 )

@@ -21,12 +21,15 @@ from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe import parse_task
 
 from .core.agent import AgentCore, AgentSettings
+from .core.calls import NO_LIMITS, PrivacyLimits
 from .core.effects import (
     CancelTraining,
     DropUpdate,
     Effect,
     Event,
     FinishModel,
+    JudgeModel,
+    KeepAnswer,
     KeepSlot,
     KeepUpdate,
     Key,
@@ -47,10 +50,19 @@ from .core.reporting import FREE, Price, Readings
 from .core.workbench import REASONS
 from .errors import OutboxError
 from .models_cache import ModelsCache
+from .opinion_book import OpinionBook, OpinionBookError
 from .outbox import MAX_BYTES, Outbox
-from .outward import OpenStream, Outward, Publish, StartTraining, Subscribe, Unsubscribe
+from .outward import (
+    OpenStream,
+    Outward,
+    Publish,
+    StartJudging,
+    StartTraining,
+    Subscribe,
+    Unsubscribe,
+)
 from .peer_desk import PeerDesk
-from .trainer_wire import Failed, Opened, Refused, Trained
+from .trainer_wire import Failed, Judged, Opened, Refused, Trained
 from .wire_bench import idle_update
 
 if TYPE_CHECKING:
@@ -62,6 +74,7 @@ __all__ = [
     "Outward",
     "Publish",
     "RuntimeSettings",
+    "StartJudging",
     "StartTraining",
     "Subscribe",
     "Unsubscribe",
@@ -95,6 +108,7 @@ class RuntimeSettings:
     identity: "Identity | None" = None
     neighbours: dict[str, float] = field(default_factory=dict)
     position: tuple[float, float] | None = None
+    privacy: PrivacyLimits = NO_LIMITS
 
 
 @dataclass(slots=True)
@@ -121,6 +135,7 @@ class AgentRuntime:
 
     Raises:
         OutboxError: The outbox cannot be used.
+        OpinionBookError: The record of opinions cannot be used.
     """
 
     def __init__(
@@ -141,6 +156,7 @@ class AgentRuntime:
             directory / "outbox", max_bytes=settings.outbox_bytes, checkpoint=checkpoint
         )
         self._models = ModelsCache(directory / "models", checkpoint=checkpoint)
+        self._book = OpinionBook(directory / "opinions.json", checkpoint=checkpoint)
         self._jobs: dict[int, _Job] = {}
         self._idle: str = ""
         self._flush_at: float | None = None
@@ -156,9 +172,11 @@ class AgentRuntime:
                 settings.name,
                 settings.load_limit_s,
                 settings.position,
+                settings.privacy,
             ),
             kept=self._outbox.load(),
             answered=self._outbox.answered(),
+            said=self._book.said,
             pending=self._pending,
             peering=self._peer_desk.make,
         )
@@ -216,6 +234,10 @@ class AgentRuntime:
         outward = self._run(self.core.trained(job, result, now), now)
         self._forget(job)
         return outward
+
+    def judged(self, job: int, result: Judged | Failed, now: float) -> list[Outward]:
+        """Take in the end of a `StartJudging`."""
+        return self._run(self.core.judged(job, result, now), now)
 
     def tick(self, now: float) -> list[Outward]:
         """Let time pass."""
@@ -298,6 +320,10 @@ class AgentRuntime:
                 return self._train(effect, outward, now)
             case KeepUpdate():
                 return self._keep(effect, now)
+            case JudgeModel():
+                return self._judge(effect, outward, now)
+            case KeepAnswer():
+                return self._keep_answer(effect, now)
             case DropUpdate():
                 self._outbox.drop(effect.key)
                 if self._outbox.unflushed and self._flush_at is None:
@@ -322,7 +348,7 @@ class AgentRuntime:
                     return self.core.model_finished(effect.digest, now, ok=ok)
         except OSError as error:
             self._models.discard(effect.digest)
-            return self.core.model_unwritable(effect.digest, _in_words(error))
+            return self.core.model_unwritable(effect.digest, _in_words(error), now)
 
     # --------------------------------------------------------------- network
 
@@ -378,7 +404,8 @@ class AgentRuntime:
 
     def _open_task(self, effect: OpenTask, outward: list[Outward], now: float) -> list[Effect]:
         if hashlib.sha256(effect.body).hexdigest() != effect.digest:
-            return self.core.task_spoilt(effect.digest, now)
+            self.core.task_spoilt(effect.digest, now)
+            return []
         try:
             task = parse_task(effect.body)
         except TaskFormatError as error:
@@ -422,6 +449,25 @@ class AgentRuntime:
             )
         )
         return []
+
+    def _judge(self, effect: JudgeModel, outward: list[Outward], now: float) -> list[Effect]:
+        if effect.task == self._idle:
+            idle = Failed(job=effect.job, reason="idle", detail="the task learns nothing")
+            return self.core.judged(effect.job, idle, now)
+        try:
+            model = self._models.path(effect.model)
+        except OSError as error:
+            failed = Failed(job=effect.job, reason="disk", detail=_in_words(error))
+            return self.core.judged(effect.job, failed, now)
+        outward.append(StartJudging(effect.job, model))
+        return []
+
+    def _keep_answer(self, effect: KeepAnswer, now: float) -> list[Effect]:
+        try:
+            self._book.keep(effect.answer, effect.spent)
+        except OpinionBookError as error:
+            return self.core.answer_kept(effect.answer, now, refused=error.reason)
+        return self.core.answer_kept(effect.answer, now)
 
     def _train_idly(self, effect: Train, job: _Job, now: float) -> list[Effect]:
         model = self._models.read(effect.model)

@@ -5,14 +5,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from .outward import OpenStream, StartTraining
+from .outward import OpenStream, StartJudging, StartTraining
 from .trainer_client import (
     TrainerClient,
     TrainerDiedError,
     TrainerMemoryError,
     TrainerRefusedError,
 )
-from .trainer_wire import Failed, Opened, Refused, Trained
+from .trainer_wire import Failed, Judged, Opened, Refused, Trained
 
 MAX_WAITING = 16
 
@@ -20,6 +20,10 @@ _log = logging.getLogger(__name__)
 
 OnOpened = Callable[[str, Opened | Refused | Failed], None]
 OnTrained = Callable[[int, Trained | Failed], None]
+OnJudged = Callable[[int, Judged | Failed], None]
+
+Job = OpenStream | StartTraining | StartJudging
+Result = Opened | Refused | Trained | Judged | Failed
 
 
 class TrainerJobs:
@@ -30,21 +34,27 @@ class TrainerJobs:
     Args:
         on_opened: Gets the task's digest and the answer to an `OpenStream`.
         on_trained: Gets the job's number and the answer to a `StartTraining`.
+        on_judged: Gets the job's number and the answer to a `StartJudging`.
         client: The process; a plain one by default.
     """
 
     def __init__(
-        self, on_opened: OnOpened, on_trained: OnTrained, client: TrainerClient | None = None
+        self,
+        on_opened: OnOpened,
+        on_trained: OnTrained,
+        on_judged: OnJudged,
+        client: TrainerClient | None = None,
     ) -> None:
         self._on_opened = on_opened
         self._on_trained = on_trained
+        self._on_judged = on_judged
         self._client = client if client is not None else TrainerClient()
-        self._waiting: deque[OpenStream | StartTraining] = deque()
+        self._waiting: deque[Job] = deque()
         self._more = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._running: int | None = None
 
-    def put(self, job: OpenStream | StartTraining) -> None:
+    def put(self, job: Job) -> None:
         """Have a job done after those that wait."""
         if len(self._waiting) >= MAX_WAITING:
             asyncio.get_running_loop().call_soon(
@@ -82,10 +92,12 @@ class TrainerJobs:
             job = self._waiting.popleft()
             self._answer(job, await self._do(job))
 
-    async def _do(self, job: OpenStream | StartTraining) -> Opened | Refused | Trained | Failed:
+    async def _do(self, job: Job) -> Result:
         try:
             if isinstance(job, OpenStream):
                 return await self._open(job)
+            if isinstance(job, StartJudging):
+                return await self._client.judge(job.model)
             self._running = job.job
             return await self._client.train(
                 job.model,
@@ -112,11 +124,12 @@ class TrainerJobs:
         except TrainerDiedError as error:
             return Failed(job=0, reason=error.reason)
 
-    def _answer(
-        self, job: OpenStream | StartTraining, result: Opened | Refused | Trained | Failed
-    ) -> None:
+    def _answer(self, job: Job, result: Result) -> None:
         if isinstance(job, OpenStream):
-            if not isinstance(result, Trained):
+            if isinstance(result, Opened | Refused | Failed):
                 self._on_opened(job.digest, result)
+        elif isinstance(job, StartJudging):
+            if isinstance(result, Judged | Failed):
+                self._on_judged(job.job, result)
         elif isinstance(result, Trained | Failed):
             self._on_trained(job.job, result)

@@ -8,11 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from fedagent_agent.core.calls import NO_LIMITS, PrivacyLimits
 from fedagent_agent.core.effects import Event, Relink
 from fedagent_agent.core.reporting import FREE, Price
-from fedagent_agent.outward import OpenStream, Outward, Publish, StartTraining, Subscribe
+from fedagent_agent.outward import (
+    OpenStream,
+    Outward,
+    Publish,
+    StartJudging,
+    StartTraining,
+    Subscribe,
+)
 from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
-from fedagent_agent.trainer_wire import Opened, Trained
+from fedagent_agent.trainer_wire import Judged, Opened, Trained
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import (
     AgentToEdge,
@@ -21,6 +29,8 @@ from fedagent_protocol.messages import (
     EdgeToAgent,
     Hello,
     Need,
+    OpinionCall,
+    OpinionMode,
     Receipt,
     ReceiptStatus,
     TaskBody,
@@ -68,6 +78,7 @@ class HandEdge:
 
     Attributes:
         out: Every outward effect, in order.
+        models: Those that were called for, by digest; served whatever `serve` is given.
         now: The clock; the test moves it.
     """
 
@@ -79,12 +90,14 @@ class HandEdge:
     slow_s: float = 0.0
     load_limit_s: float = 0.0
     name: str = ""
+    privacy: PrivacyLimits = NO_LIMITS
     chunk_bytes: int = CHUNK
     task: TaskSpec = IDLE
     checkpoint: Checkpoint = hit
     pending: int = 0
     now: float = 100.0
     out: list[Outward] = field(default_factory=list)
+    models: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.runtime = self.boot()
@@ -100,6 +113,7 @@ class HandEdge:
             slow_s=self.slow_s,
             load_limit_s=self.load_limit_s,
             name=self.name,
+            privacy=self.privacy,
         )
         self.runtime = AgentRuntime(
             self.directory,
@@ -150,6 +164,39 @@ class HandEdge:
         )
         return self.say(order, edge=edge)
 
+    def call(
+        self,
+        number: int,
+        model: bytes,
+        *,
+        run: str = RUN,
+        edge: str = "",
+        mode: OpinionMode = OpinionMode.REPORT,
+        until_ms: int = 5000,
+    ) -> list[Outward]:
+        """Ask for an opinion."""
+        self.models[digest_of(model)] = model
+        call = OpinionCall(
+            run=run,
+            round=number,
+            task=task_digest(task_bytes(self.task)),
+            model=digest_of(model),
+            size=len(model),
+            chunk_bytes=self.chunk_bytes,
+            until_ms=until_ms,
+            mode=mode,
+        )
+        return self.say(call, edge=edge)
+
+    def judge(
+        self, start: StartJudging, score: float = 0.5, *, samples: int = 7, epsilon: float = 0.0
+    ) -> list[Outward]:
+        """Be the trainer: say what the model is worth."""
+        judged = Judged(
+            job=start.job, score=score, samples=samples, metric="accuracy", epsilon=epsilon
+        )
+        return self.keep(self.runtime.judged(start.job, judged, self.now))
+
     def serve(self, outward: list[Outward], model: bytes, *, run: str = RUN) -> None:
         """Answer what the agent asks for, until it asks no more."""
         todo = list(outward)
@@ -169,6 +216,7 @@ class HandEdge:
         if isinstance(message, TaskNeed):
             yield TaskBody(run=run, digest=message.digest, body=task_bytes(self.task))
         elif isinstance(message, Need):
+            model = self.models.get(message.digest, model)
             layout = Layout(len(model), self.chunk_bytes)
             for start, stop in message.ranges:
                 for index in range(start, stop):

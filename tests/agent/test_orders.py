@@ -295,7 +295,7 @@ def test_a_task_that_is_not_what_it_is_called_is_asked_for_again(edge: HandEdge)
 def test_a_task_that_nobody_understands_is_a_misfit(edge: HandEdge) -> None:
     edge.order(1, MODEL)
     body = b"\x81\xa7version\x01"
-    edge.runtime.core.work._task.digest = digest_of(body)  # type: ignore[union-attr]
+    edge.runtime.core._tasks._task.digest = digest_of(body)  # type: ignore[union-attr]
     edge.runtime.core.work.current.order = _with_task(  # type: ignore[union-attr]
         edge, digest_of(body)
     )

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fedagent_agent.trainer_wire import Failed, Trained
+from fedagent_agent.trainer_wire import Failed, Judged, Trained
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     Bye,
@@ -33,11 +33,14 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 
-from .effects import Effect, Event, Kept, Key, Relink, Route, Send, Unroute
+from .calls import NO_LIMITS, NOTHING_SAID, PrivacyLimits, Said
+from .effects import Answer, Effect, Event, Kept, Key, Relink, Route, Send, Unroute
 from .history import History
+from .judge import Judge
 from .peer_door import Make, PeerDoor
 from .reporting import FREE, Own, Price, Readings
 from .session import Session, State
+from .tasks import Tasks
 from .upload import Upload, Uploads
 from .workbench import Workbench
 
@@ -57,6 +60,7 @@ class AgentSettings:
     name: str = ""
     load_limit_s: float = 0.0
     position: tuple[float, float] | None = None
+    privacy: PrivacyLimits = NO_LIMITS
 
     @property
     def greeting(self) -> Hello:
@@ -71,6 +75,7 @@ class AgentCore:
         settings: What the configuration says.
         kept: The outbox as it survived the last process.
         answered: Orders that were answered with an update before.
+        said: Opinions that were given before.
         pending: Bytes that the link to an edge holds unacknowledged.
         peering: Makes what talks with neighbours, when it is first needed; None: nothing does.
     """
@@ -81,6 +86,7 @@ class AgentCore:
         *,
         kept: Iterable[Kept] = (),
         answered: Iterable[Key] = (),
+        said: Said = NOTHING_SAID,
         pending: Callable[[str], int],
         peering: Make | None = None,
     ) -> None:
@@ -96,7 +102,17 @@ class AgentCore:
         self._pending = pending
         self._seq = settings.boots << FIRST_SEQ_BITS
         history = History()
-        self.work = Workbench(self.own, history, self.counters)
+        self._tasks = Tasks(self.own, self.counters)
+        self.work = Workbench(self.own, history, self._tasks, self.counters)
+        self.judge = Judge(
+            self.own,
+            self.work,
+            self._tasks,
+            self.counters,
+            limits=settings.privacy,
+            said=said,
+        )
+        self.judge.peering = self.peers
         for key in answered:
             history.note_order(key)
             history.note_answer(key, None)
@@ -138,7 +154,7 @@ class AgentCore:
             effects += self._dispatch(session, message, now)
         except ProtocolError as error:
             self.counters[error.reason] += 1
-        return effects
+        return effects + self.judge.go_on(now)
 
     def _hear(self, edge: str, link: str, now: float) -> tuple[Session | None, list[Effect]]:
         """Note a sign of life; a silent edge may come back on another link."""
@@ -172,9 +188,10 @@ class AgentCore:
             case TrainOrder():
                 return self._on_order(session, message, now)
             case TaskBody():
-                return self.work.task_body(message)
+                return self._tasks.body(message)
             case Chunk():
-                return self.work.chunk(edge, message, now)
+                taker = self.judge if self.judge.has(message.digest) else self.work
+                return taker.chunk(edge, message, now)
             case Need():
                 return self._on_need(edge, message, now)
             case Receipt():
@@ -187,8 +204,8 @@ class AgentCore:
             case ProbeReply():
                 return self._on_probe_reply(session, message, now)
             case OpinionCall():
-                self.counters["not_expected"] += 1
-                return self._sideways(self.peers.called(edge, message, now))
+                effects = self._sideways(self.peers.called(edge, message, now))
+                return effects + self.judge.call(session, message, now)
             case Neighbours() | PeerDeliver():
                 return self._sideways(self.peers.message(edge, message, now))
 
@@ -213,6 +230,7 @@ class AgentCore:
             upload.reconnected()
             effects += self._offer(upload, session, now)
         effects += self.work.reconnected(session.edge, now)
+        effects += self.judge.reconnected(session.edge, now)
         if self.work.current is None:
             effects += session.probe(now)
         return effects
@@ -226,7 +244,7 @@ class AgentCore:
             return self._offer(upload, session, now)
         effects, accepted = self.work.order(key, order, session, now)
         if accepted:
-            return self.uploads.end_others(key) + effects
+            return [*self.judge.make_room(), *self.uploads.end_others(key), *effects]
         if self.own.price_micro != order.price and session.report_wanted(self.own, now):
             effects.append(Send(session.edge, self._report(session, now)))
         return effects
@@ -277,7 +295,7 @@ class AgentCore:
         effects = [] if readings.willing else self.work.veto(readings.why)
         for session in self.sessions.values():
             session.look_again(now)
-        return effects + self._report_changes(now)
+        return effects + self._report_changes(now) + self.judge.go_on(now)
 
     def trainer_ended(self, now: float) -> list[Effect]:
         """Take in that the trainer's process has ended, with what its learner remembered."""
@@ -288,22 +306,31 @@ class AgentCore:
 
     def subscribed(self, edge: str, digest: str, now: float, *, ok: bool) -> list[Effect]:
         """Take in the broker's answer to `SubscribeModel`."""
-        return self.work.subscribed(edge, digest, now, ok=ok)
+        if self.judge.has(digest):
+            return self.judge.subscribed(edge, digest, now, ok=ok)
+        return self.work.subscribed(edge, digest, now, ok=ok) + self.judge.go_on(now)
 
     def model_opened(self, digest: str, have: frozenset[int] | None, now: float) -> list[Effect]:
         """Take in which chunks are on disk; None: the whole model is here."""
-        return self.work.model_opened(digest, have, now)
+        if self.judge.has(digest):
+            return self.judge.model_opened(digest, have, now)
+        return self.work.model_opened(digest, have, now) + self.judge.go_on(now)
 
-    def model_unwritable(self, digest: str, detail: str) -> list[Effect]:
+    def model_unwritable(self, digest: str, detail: str, now: float) -> list[Effect]:
         """Take in that the disk has no room for a model."""
-        return self.work.model_unwritable(digest, detail)
+        if self.judge.has(digest):
+            return self.judge.model_unwritable(digest, detail, now)
+        return self.work.model_unwritable(digest, detail) + self.judge.go_on(now)
 
     def model_finished(self, digest: str, now: float, *, ok: bool) -> list[Effect]:
         """Take in whether the model hashes to its name."""
-        current = self.work.current
+        judging = self.judge.has(digest)
+        current = self.judge.current if judging else self.work.current
         session = self.sessions.get(current.key.edge) if current is not None else None
         link = session.measured if session is not None else None
-        return self.work.model_finished(digest, link, now, ok=ok)
+        if judging:
+            return self.judge.model_finished(digest, link, now, ok=ok)
+        return self.work.model_finished(digest, link, now, ok=ok) + self.judge.go_on(now)
 
     def task_opened(
         self,
@@ -314,15 +341,26 @@ class AgentCore:
         why: DeclineReason = DeclineReason.SCHEMA,
     ) -> list[Effect]:
         """Take in whether the stream fits the task; `refused` says what does not, if not."""
-        return self.work.task_opened(digest, now, refused=refused, why=why)
+        if not self._tasks.settle(digest, now, refused=refused, why=why):
+            return []
+        return self.work.task_settled(now) + self.judge.go_on(now)
 
-    def task_spoilt(self, digest: str, now: float) -> list[Effect]:
+    def task_spoilt(self, digest: str, now: float) -> None:
         """Take in that the task's body does not hash to its name."""
-        return self.work.task_spoilt(digest, now)
+        self._tasks.spoilt(digest, now)
 
     def trained(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
         """Take in how a training ended."""
         return self.work.trained(job, result, now)
+
+    def judged(self, job: int, result: Judged | Failed, now: float) -> list[Effect]:
+        """Take in how a scoring ended."""
+        effects = self.work.note_samples(result.counters) if result.counters else []
+        return effects + self.judge.judged(job, result, now)
+
+    def answer_kept(self, answer: Answer, now: float, *, refused: str = "") -> list[Effect]:
+        """Take in that an opinion with noise is durable; `refused` says why it is not."""
+        return self.judge.answer_kept(answer, now, refused=refused)
 
     def kept(self, kept: Kept, now: float) -> list[Effect]:
         """Take in that an update is durable: now it may be offered."""
@@ -357,8 +395,10 @@ class AgentCore:
         for session in list(self.sessions.values()):
             if now >= session.silent_at:
                 effects += self._lose(session)
+                effects += self.judge.lost(session.edge, now)
         effects += self.work.tick(now)
         effects += self._sideways(self.peers.tick(now))
+        effects += self.judge.tick(now)
         for upload in self.uploads.by_key.values():
             effects += self._tick_upload(upload, now)
         effects += self._report_changes(now)
@@ -386,6 +426,7 @@ class AgentCore:
         times += self.work.dues()
         if self.peers.due < math.inf:
             times.append(self.peers.due)
+        times += self.judge.dues()
         return min(times, default=None)
 
     def bye(self, why: str, now: float) -> list[Effect]:

@@ -6,7 +6,7 @@ durable before it is offered.
 
 from dataclasses import dataclass
 
-from fedagent_protocol.messages import AgentToEdge, UpdateOffer
+from fedagent_protocol.messages import AgentToEdge, Opinion, OpinionMode, UpdateOffer
 
 from .peer_records import SlotRecord, Standing
 
@@ -192,6 +192,40 @@ class KeepSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What the device says of a model, once and for all that ask.
+
+    Attributes:
+        opinion: As an edge may be told it in mode ``report``.
+        mode: What it was made for; it is never used for anything else.
+    """
+
+    opinion: Opinion
+    mode: OpinionMode
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeModel:
+    """Score a model on held-out samples; answer with `AgentCore.judged`."""
+
+    job: int
+    task: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAnswer:
+    """Store an answer that costs privacy durably; reply with `AgentCore.answer_kept`.
+
+    Attributes:
+        spent: Epsilon that its run has cost so far, with this answer.
+    """
+
+    answer: Answer
+    spent: float
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something a person may want to know."""
 
@@ -217,5 +251,7 @@ Effect = (
     | KeepUpdate
     | DropUpdate
     | KeepSlot
+    | JudgeModel
+    | KeepAnswer
     | Event
 )

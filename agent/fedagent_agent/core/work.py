@@ -1,44 +1,12 @@
 """What an agent works on: one order at a time, from the order to the update."""
 
 from dataclasses import dataclass
-from enum import Enum
 
 from fedagent_agent.trainer_wire import Trained
-from fedagent_protocol.messages import DeclineReason, TrainOrder, UpdateOffer
+from fedagent_protocol.messages import TrainOrder, UpdateOffer
 
 from .download import Download
 from .effects import Kept, Key
-
-TASK_AGAIN_S = 1.0
-OPEN_AGAIN_S = 10.0
-"""A stream that did not fit is tried again after this long, at a new order."""
-
-
-class TaskState(Enum):
-    """How far a task is."""
-
-    WANTED = "wanted"  # its body was asked for
-    OPENING = "opening"  # the stream is being opened for it
-    OPEN = "open"
-    REFUSED = "refused"
-
-
-@dataclass(slots=True)
-class Task:
-    """The task of the newest order.
-
-    Attributes:
-        body: Its canonical bytes; empty until they came.
-        why: What a refusal is about: the stream, memory, or the trainer itself.
-    """
-
-    digest: str
-    state: TaskState = TaskState.WANTED
-    body: bytes = b""
-    detail: str = ""
-    why: DeclineReason = DeclineReason.SCHEMA
-    asked_at: float = -1e9
-    refused_at: float = 0.0
 
 
 @dataclass(slots=True)

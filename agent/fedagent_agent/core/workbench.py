@@ -1,6 +1,7 @@
 """The workbench: takes orders, fetches task and model, has them trained, refuses the rest."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedagent_agent.trainer_wire import Failed, Trained
@@ -9,19 +10,18 @@ from fedagent_protocol.messages import (
     Chunk,
     Decline,
     DeclineReason,
-    TaskBody,
-    TaskNeed,
     TrainOrder,
 )
 from fedagent_protocol.transfer import Layout
 
 from .download import MAX_FRESH_STARTS, Download
-from .effects import CancelTraining, Effect, Event, KeepUpdate, Key, OpenTask, Send, Train
+from .effects import CancelTraining, Effect, Event, KeepUpdate, Key, Send, Train
 from .history import History
 from .reporting import Link, Own, is_stale
 from .sample_counts import SampleCounts
 from .session import Session
-from .work import OPEN_AGAIN_S, TASK_AGAIN_S, Task, TaskState, Work
+from .tasks import Tasks
+from .work import Work
 
 MAX_MODEL_BYTES = 512 << 20
 REASONS = {"no_data": DeclineReason.NO_DATA, "memory": DeclineReason.LOAD}
@@ -37,15 +37,20 @@ class _Refusal:
 class Workbench:
     """At most one order at a time, and never one round twice."""
 
-    def __init__(self, own: Own, history: History, counters: Counter[str]) -> None:
+    def __init__(self, own: Own, history: History, tasks: Tasks, counters: Counter[str]) -> None:
         self.current: Work | None = None
         self._own = own
         self._history = history
+        self._tasks = tasks
         self._counters = counters
         self._samples = SampleCounts()
-        self._task: Task | None = None
         self._job = 0
         self._trained_at: float | None = None
+
+    @property
+    def loading(self) -> bool:
+        """Whether a model is coming in for the order under way."""
+        return self.current is not None and self.current.download is not None
 
     # ----------------------------------------------------------------- orders
 
@@ -171,67 +176,18 @@ class Workbench:
     # ------------------------------------------------------------------- task
 
     def _fetch_task(self, work: Work, now: float) -> list[Effect]:
-        digest = work.order.task
-        task = self._task
-        if task is None or task.digest != digest:
-            task = self._task = Task(digest)
-            self._own.cold = True
-        if task.state is TaskState.REFUSED:
-            # A trainer that died is started again at once; a stream must be mended first.
-            mendable = task.why is not DeclineReason.ERROR
-            settled = mendable and now < task.refused_at + OPEN_AGAIN_S
-            return self._refuse_task(task) if settled else self._open_task(task)
-        return self._ask_task(work, task, now) if task.state is TaskState.WANTED else []
+        effects = self._tasks.want(work.order.task, work.key, now)
+        return effects + self._refuse_task()
 
-    def _ask_task(self, work: Work, task: Task, now: float) -> list[Effect]:
-        task.asked_at = now
-        need = TaskNeed(run=work.key.run, round=work.key.round, digest=task.digest)
-        return [Send(work.key.edge, need)]
+    def _refuse_task(self) -> list[Effect]:
+        """Give the order back if the device cannot do its task."""
+        work = self.current
+        task = self._tasks.refused(work.order.task) if work is not None else None
+        return [] if task is None else self._give_back(task.why, task.detail)
 
-    def _open_task(self, task: Task) -> list[Effect]:
-        task.state = TaskState.OPENING
-        return [OpenTask(task.digest, task.body)]
-
-    def _refuse_task(self, task: Task) -> list[Effect]:
-        if self.current is None or self.current.order.task != task.digest:
-            return []
-        return self._give_back(task.why, task.detail)
-
-    def task_body(self, message: TaskBody) -> list[Effect]:
-        """Take in the task that was asked for."""
-        task = self._task
-        if task is None or task.digest != message.digest or task.state is not TaskState.WANTED:
-            self._counters["task_unasked"] += 1
-            return []
-        task.body = message.body
-        return self._open_task(task)
-
-    def task_opened(
-        self,
-        digest: str,
-        now: float,
-        *,
-        refused: str = "",
-        why: DeclineReason = DeclineReason.SCHEMA,
-    ) -> list[Effect]:
-        """Take in whether the stream fits."""
-        task = self._task
-        if task is None or task.digest != digest or task.state is not TaskState.OPENING:
-            return []
-        if refused:
-            task.state, task.refused_at = TaskState.REFUSED, now
-            task.detail, task.why = refused, why
-            return self._refuse_task(task)
-        task.state = TaskState.OPEN
-        return self._train(now)
-
-    def task_spoilt(self, digest: str, now: float) -> list[Effect]:
-        """The body does not hash to its name: ask again, later."""
-        task = self._task
-        if task is not None and task.digest == digest:
-            self._counters["digest_mismatch"] += 1
-            task.state, task.body, task.asked_at = TaskState.WANTED, b"", now
-        return []
+    def task_settled(self, now: float) -> list[Effect]:
+        """Go on when the stream is open, or does not fit."""
+        return self._refuse_task() or self._train(now)
 
     # ------------------------------------------------------------------ model
 
@@ -316,10 +272,10 @@ class Workbench:
 
     def _train(self, now: float) -> list[Effect]:
         """Train, once both task and model are here."""
-        work, task = self.current, self._task
+        work = self.current
         if work is None or work.model_at is None or work.job is not None:
             return []
-        if task is None or task.digest != work.order.task or task.state is not TaskState.OPEN:
+        if self._tasks.opened(work.order.task) is None:
             return []
         self._job += 1
         work.job, work.train_at = self._job, now
@@ -330,10 +286,13 @@ class Workbench:
 
     def trained(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
         """Take in how a training ended."""
-        effects: list[Effect] = []
-        if self._samples.note(result.counters):
-            effects.append(Event("samples", {"counters": dict(self._samples.totals)}))
-        return effects + self._ended(job, result, now)
+        return self.note_samples(result.counters) + self._ended(job, result, now)
+
+    def note_samples(self, counters: Mapping[str, int]) -> list[Effect]:
+        """Take in which samples are not learnt from; tell if there are more."""
+        if not self._samples.note(counters):
+            return []
+        return [Event("samples", {"counters": dict(self._samples.totals)})]
 
     def _ended(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
         work = self.current
@@ -379,10 +338,7 @@ class Workbench:
         work = self.current
         if work is None or work.key.edge != edge:
             return []
-        effects: list[Effect] = []
-        task = self._task
-        if task is not None and task.state is TaskState.WANTED:
-            effects += self._ask_task(work, task, now)
+        effects = self._tasks.ask(work.order.task, work.key, now)
         if work.download is not None:
             effects += work.download.reconnected()
         return effects
@@ -395,11 +351,7 @@ class Workbench:
         if now >= work.give_up_at:
             self._history.note_answer(work.key, None)
             return self._abandon("give_up")
-        effects: list[Effect] = []
-        task = self._task
-        wanted = task is not None and task.state is TaskState.WANTED
-        if task is not None and wanted and now >= task.asked_at + TASK_AGAIN_S:
-            effects += self._ask_task(work, task, now)
+        effects = self._tasks.again(work.order.task, work.key, now)
         due = work.download.due if work.download is not None else None
         if work.download is not None and due is not None and now >= due:
             effects += work.download.ask(work.key.round, now)
@@ -411,9 +363,8 @@ class Workbench:
         if work is None:
             return []
         times = [work.give_up_at]
-        task = self._task
-        if task is not None and task.state is TaskState.WANTED:
-            times.append(task.asked_at + TASK_AGAIN_S)
+        if (asked := self._tasks.due(work.order.task)) is not None:
+            times.append(asked)
         if work.download is not None and work.download.due is not None:
             times.append(work.download.due)
         return times

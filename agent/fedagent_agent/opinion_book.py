@@ -1,0 +1,105 @@
+"""What opinions have cost, and the answers that cost it: one small file, replaced whole.
+
+An answer with noise is told only after it stands here. So a device that restarts repeats
+its noise instead of drawing it again, and what its owner grants to a run stays spent.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from fedagent_protocol.failpoints import Checkpoint, hit
+from fedagent_protocol.messages import Opinion, OpinionMode
+
+from .core.calls import Said
+from .core.effects import Answer
+from .errors import AgentError
+
+MOST_RUNS = 1024
+"""Runs that are remembered; the one that was silent for longest is forgotten first."""
+
+
+class OpinionBookError(AgentError):
+    """Raised when the file cannot be read or written."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}; free space, or move the file away to start empty"
+
+
+class _Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run: what it cost, and its newest answer."""
+
+    spent: float
+    mode: OpinionMode
+    opinion: Opinion
+
+
+class OpinionBook:
+    """The durable part of the judge.
+
+    Args:
+        path: The file; it need not be there.
+        checkpoint: Called between any two disk effects.
+
+    Raises:
+        OpinionBookError: The file is damaged.
+    """
+
+    def __init__(self, path: Path, *, checkpoint: Checkpoint = hit) -> None:
+        self._path = path
+        self._checkpoint = checkpoint
+        self._rows: dict[str, _Row] = {}
+        try:
+            self._rows = msgspec.json.decode(path.read_bytes(), type=dict[str, _Row])
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise OpinionBookError(path, error.strerror or "cannot be read") from error
+        except (msgspec.DecodeError, ValueError) as error:
+            raise OpinionBookError(path, "is damaged") from error
+
+    @property
+    def said(self) -> Said:
+        """What the judge begins with."""
+        answers = [Answer(row.opinion, row.mode) for row in self._rows.values()]
+        return Said(answers, {run: row.spent for run, row in self._rows.items()})
+
+    def keep(self, answer: Answer, spent: float) -> None:
+        """Keep an answer durably.
+
+        Raises:
+            OpinionBookError: The disk refused; nothing is kept.
+        """
+        run = answer.opinion.run
+        rows = {name: row for name, row in self._rows.items() if name != run}
+        rows[run] = _Row(spent=spent, mode=answer.mode, opinion=answer.opinion)
+        while len(rows) > MOST_RUNS:
+            del rows[next(iter(rows))]
+        try:
+            self._replace(msgspec.json.encode(rows))
+        except OSError as error:
+            raise OpinionBookError(self._path, error.strerror or "cannot be written") from error
+        self._rows = rows
+
+    def _replace(self, body: bytes) -> None:
+        part = self._path.with_suffix(".part")
+        with part.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        self._checkpoint("agent.opinions.written")
+        part.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._checkpoint("agent.opinions.kept")

@@ -1,0 +1,342 @@
+"""Calls for opinions: what is answered, to whom, how often, and what is never told."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from fedagent_agent.core.calls import PrivacyLimits
+from fedagent_agent.core.effects import Effect
+from fedagent_agent.core.reporting import Readings
+from fedagent_agent.errors import AgentError
+from fedagent_agent.opinion_book import OpinionBook, OpinionBookError
+from fedagent_agent.outward import StartJudging, StartTraining, Subscribe, Unsubscribe
+from fedagent_agent.trainer_wire import Failed, Refused
+from fedagent_protocol.codec import Direction, decode, encode
+from fedagent_protocol.messages import (
+    Chunk,
+    Decline,
+    EdgeBeacon,
+    Need,
+    Opinion,
+    OpinionCall,
+    OpinionMode,
+    TaskBody,
+    TaskNeed,
+    UpdateOffer,
+)
+from fedagent_task.recipe import task_bytes
+from fedagent_task.spec import OpinionsSpec
+
+from .support import EDGE, IDLE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
+
+MODEL, NEWER = model_of(500), model_of(500, 1)
+RUN_2 = "2" * 32
+PEERS = OpinionMode.PEERS
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> HandEdge:
+    edge = HandEdge(tmp_path, task=REAL)
+    edge.join()
+    edge.join(edge=OTHER)
+    return edge
+
+
+def with_opinions(folder: Path, limits: PrivacyLimits | None = None, **spec: object) -> HandEdge:
+    opinions = OpinionsSpec(**spec)  # type: ignore[arg-type]  # by test
+    edge = HandEdge(folder, task=structs.replace(REAL, opinions=opinions))
+    if limits is not None:
+        edge.privacy = limits
+        edge.boot()
+    edge.join()
+    edge.join(edge=OTHER)
+    return edge
+
+
+def asked(edge: HandEdge, number: int, model: bytes = MODEL, **fields: object) -> StartJudging:
+    """Call, serve what is asked for, and return the scoring."""
+    edge.serve(edge.call(number, model, **fields), model)  # type: ignore[arg-type]
+    return edge.jobs(StartJudging)[-1]
+
+
+def test_a_model_is_fetched_scored_and_answered_once_for_all(edge: HandEdge) -> None:
+    start = asked(edge, 3)
+    assert start.model.read_bytes() == MODEL
+    assert edge.said(Opinion) == []
+    edge.judge(start, 0.75)
+    (opinion,) = edge.said(Opinion)
+    assert opinion == Opinion(
+        run=RUN, round=3, model=digest_of(MODEL), score=0.75, samples=7, metric="accuracy"
+    )
+    assert decode(Direction.AGENT_TO_EDGE, encode(opinion)) == opinion
+    for name in (EDGE, OTHER, EDGE):
+        edge.call(3, MODEL, edge=name)
+    assert edge.said(Opinion) == [opinion] * 4
+    assert len(edge.jobs(StartJudging)) == len(edge.said(TaskNeed)) == 1
+    assert "0.75" not in str(edge.events("opinion"))
+
+
+def test_two_edges_that_ask_at_once_have_the_same_answer(edge: HandEdge) -> None:
+    edge.call(0, MODEL)
+    out = edge.call(0, MODEL, edge=OTHER)
+    assert not edge.jobs(Subscribe, out)
+    edge.serve(list(edge.out), MODEL)
+    (start,) = edge.jobs(StartJudging)
+    out = edge.judge(start, 0.25)
+    first, second = edge.said(Opinion, out)
+    assert first == second
+    assert first.round == 0
+
+
+def test_a_newer_round_takes_the_place_of_an_older_one(edge: HandEdge) -> None:
+    old = asked(edge, 1)
+    new = asked(edge, 2, NEWER)
+    edge.judge(old, 0.1)
+    assert edge.said(Opinion) == []
+    edge.call(1, MODEL)
+    edge.judge(new, 0.9)
+    edge.call(1, MODEL)
+    assert [(o.round, o.score) for o in edge.said(Opinion)] == [(2, 0.9)]
+    counters = edge.runtime.core.counters
+    assert (counters["opinion_superseded"], counters["opinion_unwanted"]) == (1, 1)
+    assert counters["opinion_outdated"] == 2
+
+
+def test_a_round_has_one_model(edge: HandEdge) -> None:
+    start = asked(edge, 1)
+    edge.call(1, NEWER, edge=OTHER)
+    edge.judge(start)
+    edge.call(1, NEWER, edge=OTHER)
+    assert [o.model for o in edge.said(Opinion)] == [digest_of(MODEL)]
+    assert edge.runtime.core.counters["opinion_of_another"] == 2
+
+
+def test_lost_chunks_and_tasks_are_asked_for_again(edge: HandEdge) -> None:
+    edge.call(1, MODEL)
+    edge.keep(edge.runtime.subscribed(EDGE, digest_of(MODEL), edge.now))
+    asked_first = (len(edge.said(TaskNeed)), len(edge.said(Need)))
+    edge.serve(edge.later(3.0), MODEL)
+    assert asked_first == (1, 1)
+    assert edge.jobs(StartJudging)
+
+
+def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, task=REAL, chunk_bytes=1024)
+    edge.join()
+    big, other = model_of(4500), model_of(4500, 1)
+    edge.call(1, big)
+    edge.keep(edge.runtime.subscribed(EDGE, digest_of(big), edge.now))
+    out = edge.order(2, other)
+    assert [e.topic[-64:] for e in edge.jobs(Unsubscribe, out)] == [digest_of(big)]
+    assert [e.digest for e in edge.jobs(Subscribe, out)] == [digest_of(other)]
+    late = Chunk(run=RUN, round=1, digest=digest_of(big), index=0, data=big[:1024])
+    edge.say(late)
+    assert edge.runtime.core.counters["chunk_unasked"] == 1
+    edge.serve(out, other)
+    (training,) = edge.jobs(StartTraining)
+    (judging,) = edge.jobs(StartJudging)
+    assert (training.model.read_bytes(), judging.model.read_bytes()) == (other, big)
+    edge.judge(judging)
+    edge.train(training, b"update")
+    assert len(edge.said(Opinion)) == len(edge.said(UpdateOffer)) == 1
+
+
+def test_a_call_waits_while_an_order_loads_and_for_another_task(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, task=REAL)
+    edge.join()
+    out = edge.order(2, NEWER)
+    called = edge.call(1, MODEL)
+    assert not edge.jobs(Subscribe, called)
+    edge.serve(out, NEWER)
+    assert edge.jobs(StartTraining)
+    assert edge.jobs(StartJudging)
+    edge.task = IDLE
+    edge.call(1, MODEL, run=RUN_2)
+    assert edge.runtime.core.counters["opinion_busy"] == 1
+
+
+def test_another_edge_goes_on_with_the_model_when_the_first_is_gone(edge: HandEdge) -> None:
+    edge.call(1, MODEL, until_ms=60_000)
+    edge.call(1, MODEL, edge=OTHER, until_ms=60_000)
+    assert [e.edge for e in edge.jobs(Subscribe)] == [EDGE]
+    for _ in range(5):
+        edge.later(4.0)
+        edge.say(EdgeBeacon(edge=OTHER), edge=OTHER)
+    assert EDGE not in edge.runtime.core.sessions
+    assert [e.edge for e in edge.jobs(Subscribe)] == [EDGE, OTHER]
+
+
+def test_nobody_waits_for_ever(edge: HandEdge) -> None:
+    edge.call(1, MODEL, until_ms=1000)
+    edge.later(2.0)
+    assert edge.runtime.core.judge.current is None
+    assert edge.runtime.core.counters["opinion_late"] == 1
+    edge.judge(asked(edge, 1))
+    assert edge.said(Opinion)
+
+
+def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) -> None:
+    edge.judge(asked(edge, 1), samples=0)
+    failed = Failed(job=asked(edge, 2).job, reason="died")
+    edge.keep(edge.runtime.judged(failed.job, failed, edge.now))
+    edge.keep(edge.runtime.measured(Readings(willing=False, why="battery 4 %"), edge.now))
+    edge.call(3, MODEL)
+    assert [o.why for o in edge.said(Opinion)] == [
+        "nothing has arrived that was not learnt from",
+        "died",
+        "battery 4 %",
+    ]
+    assert {o.samples for o in edge.said(Opinion)} == {0}
+
+
+def test_a_task_without_training_has_no_opinions(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, task=IDLE)
+    edge.join()
+    edge.serve(edge.call(1, MODEL), MODEL)
+    assert [o.why for o in edge.said(Opinion)] == ["the task learns nothing"]
+
+
+def test_a_task_that_does_not_fit_ends_the_call(edge: HandEdge) -> None:
+    edge.call(1, MODEL)
+    digest = edge.said(TaskNeed)[0].digest
+    edge.say(TaskBody(run=RUN, digest=digest, body=task_bytes(REAL)))
+    misfit = Refused(job=0, key="model.features", detail="too wide")
+    edge.keep(edge.runtime.stream_opened(digest, misfit, edge.now))
+    edge.call(2, MODEL)
+    assert [o.why for o in edge.said(Opinion)] == ["too wide"] * 2
+    assert not edge.said(Decline)
+
+
+# ------------------------------------------------------------------ who is told
+
+
+@dataclass
+class Neighbourhood:
+    """Peers that remember what they were begun with."""
+
+    begun: list[tuple[int, str, float | None]] = field(default_factory=list)
+
+    def begin(
+        self, call: OpinionCall, edge: str, opinion: float | None, now: float
+    ) -> list[Effect]:
+        self.begun.append((call.round, edge, opinion))
+        return []
+
+
+def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
+    edge = with_opinions(tmp_path, mode="peers")
+    edge.call(1, MODEL, mode=PEERS)
+    assert edge.runtime.core.counters["peers_unsupported"] == 1
+    peers = edge.runtime.core.judge.peering = Neighbourhood()
+    edge.judge(asked(edge, 1, mode=PEERS), 0.625)
+    edge.call(1, MODEL, mode=PEERS, edge=OTHER)
+    edge.call(1, MODEL)
+    edge.judge(asked(edge, 2, mode=PEERS), samples=0)
+    assert peers.begun == [(1, EDGE, 0.625), (1, OTHER, 0.625), (2, EDGE, None)]
+    assert edge.said(Opinion) == []
+    assert edge.runtime.core.counters["opinion_of_another"] == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "called"), [("peers", "report"), ("report", "peers"), ("off", "report")]
+)
+def test_an_edge_gets_no_other_opinion_than_the_task_has(
+    tmp_path: Path, said: str, called: str
+) -> None:
+    edge = with_opinions(tmp_path, mode=said)
+    peers = edge.runtime.core.judge.peering = Neighbourhood()
+    edge.serve(edge.call(1, MODEL, mode=OpinionMode(called)), MODEL)
+    assert not edge.jobs(StartJudging)
+    assert all(opinion.samples == 0 for opinion in edge.said(Opinion))
+    assert all(opinion is None for _, _, opinion in peers.begun)
+    assert len(edge.said(Opinion)) + len(peers.begun) == 1
+
+
+# --------------------------------------------------------------------- privacy
+
+
+@pytest.mark.parametrize(
+    ("limits", "epsilon", "why"),
+    [
+        (PrivacyLimits(most_epsilon=1.0), 0.0, "only with noise"),
+        (PrivacyLimits(total_epsilon=9.0), 0.0, "only with noise"),
+        (PrivacyLimits(most_epsilon=1.0), 1.5, "grants epsilon 1 an opinion, not 1.5"),
+        (PrivacyLimits(total_epsilon=1.0), 1.5, "is used up"),
+    ],
+)
+def test_what_the_owner_does_not_grant_is_not_even_scored(
+    tmp_path: Path, limits: PrivacyLimits, epsilon: float, why: str
+) -> None:
+    edge = with_opinions(tmp_path, limits, epsilon=epsilon)
+    edge.serve(edge.call(1, MODEL), MODEL)
+    assert not edge.jobs(StartJudging)
+    (opinion,) = edge.said(Opinion)
+    assert opinion.samples == 0
+    assert why in opinion.why
+
+
+def test_noise_is_drawn_once_and_stays_spent_over_restarts(tmp_path: Path) -> None:
+    edge = with_opinions(tmp_path, PrivacyLimits(1.0, 2.0), epsilon=1.0)
+    edge.judge(asked(edge, 1), 0.31, epsilon=1.0)
+    (opinion,) = edge.said(Opinion)
+    edge.restart()
+    edge.join()
+    edge.call(1, MODEL)
+    assert edge.said(Opinion) == [opinion]
+    assert not edge.jobs(StartJudging)
+    edge.judge(asked(edge, 2), 0.5, epsilon=1.0)
+    edge.restart()
+    edge.join()
+    edge.serve(edge.call(3, MODEL), MODEL)
+    assert not edge.jobs(StartJudging)
+    assert "epsilon of 2 for this run is used up" in edge.said(Opinion)[-1].why
+    asked(edge, 1, run=RUN_2)
+    assert edge.runtime.core.judge.spent == {RUN: 2.0}
+
+
+def test_what_is_not_on_disk_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = with_opinions(tmp_path, epsilon=1.0)
+    start = asked(edge, 1)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(OpinionBook, "_replace", full)
+    edge.judge(start, 0.5, epsilon=1.0)
+    assert [(o.samples, o.why) for o in edge.said(Opinion)] == [
+        (0, "disk: No space left on device")
+    ]
+    assert edge.runtime.core.judge.spent == {}
+
+
+def test_a_kill_before_the_record_tells_nothing(tmp_path: Path) -> None:
+    class KilledError(Exception):
+        """The agent is gone."""
+
+    edge = with_opinions(tmp_path, epsilon=1.0)
+    start = asked(edge, 1)
+
+    def kill(place: str) -> None:
+        if place == "agent.opinions.written":
+            raise KilledError
+
+    edge.runtime._book._checkpoint = kill
+    with pytest.raises(KilledError):
+        edge.judge(start, 0.5, epsilon=1.0)
+    assert edge.said(Opinion) == []
+    edge.restart()
+    assert edge.runtime.core.judge.spent == {}
+
+
+def test_the_record_is_private_and_damage_is_named(tmp_path: Path) -> None:
+    edge = with_opinions(tmp_path, epsilon=1.0)
+    edge.judge(asked(edge, 1), epsilon=1.0)
+    path = tmp_path / "opinions.json"
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_bytes(path.read_bytes()[:-3])
+    edge.runtime.crash()
+    with pytest.raises(OpinionBookError, match="move the file away") as caught:
+        edge.boot()
+    assert isinstance(caught.value, AgentError)
