@@ -2,7 +2,7 @@
 
 import io
 import json
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from fedagent_agent.core.effects import KeepSlot
+from fedagent_agent.core.peer_records import SlotRecord, Standing
+from fedagent_agent.peer_store import PeerStore
 from fedagent_agent.streams.spec import parse_stream
 from fedagent_cli import places
+from fedagent_cli.demo.inside import read_inside
 from fedagent_cli.demo.plan import (
     EVERY_DIGIT,
     FEW_DIGITS,
@@ -25,6 +29,7 @@ from fedagent_cli.demo.prepare import prepare
 from fedagent_cli.demo.run import Settings
 from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
 from fedagent_cli.demo.view import LineView, picture, sparkline
+from fedagent_cli.errors import UsageError
 from fedagent_cli.report import page, plots
 from fedagent_cli.report.story import AgentRow, EdgeShare, RoundRow, Story
 from fedagent_cli.report.write import write_report
@@ -91,6 +96,8 @@ def test_a_judged_fleet_has_as_many_whole_agents_as_train(
     [
         ("fa-digits", None, 2),
         ("fa-digits", "random", 2),
+        ("da-digits", None, 1),
+        ("da-digits", "volunteers", 1),
     ],
 )
 def test_the_recipe_alone_makes_a_judged_fleet(
@@ -107,6 +114,23 @@ def test_the_recipe_alone_makes_a_judged_fleet(
     assert read.policy.name == policy or policy is None
     # Another policy does not get parameters that it has not.
     assert policies.create(read.policy.name, **read.policy.params)
+
+
+def test_a_policy_that_does_not_go_with_the_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="volunteers"):
+        wanted(tmp_path / "d", "da-digits", policy="random")
+    assert not (tmp_path / "d").exists()
+
+
+def test_what_the_devices_knew_is_read_from_their_own_directories(tmp_path: Path) -> None:
+    run = "ab" * 16
+    kept = SlotRecord(run=run, round=3, slot=5, opinion=0.25, trained=False, belief=0.5)
+    (tmp_path / "one").mkdir()
+    with closing(PeerStore(tmp_path / "one")) as store:
+        store.keep(KeepSlot(1, Standing(), kept))
+    folders = {"a": tmp_path / "one", "b": tmp_path / "none"}
+    assert read_inside(folders, run) == {"opinion": {"a": [(3, 0.25)]}, "belief": {"a": [(3, 0.5)]}}
+    assert read_inside(folders, "cd" * 16) == {}
 
 
 def wanted(folder: Path, recipe: str, *, policy: str | None) -> tuple[Settings, Plan]:

@@ -9,7 +9,8 @@ from shutil import which
 
 from fedagent_cli.errors import INTERRUPTED, DemoError, NoRunError, UnbalancedError
 from fedagent_cli.output import credits_text, emit, say
-from fedagent_cli.report.story import AgentRow, Story
+from fedagent_cli.report.judged import PEERS
+from fedagent_cli.report.story import AgentRow, Columns, Story
 from fedagent_cli.report.write import write_report
 
 from .plan import Plan
@@ -34,6 +35,7 @@ def conclude(finish: Finish, *, settings: Settings, plan: Plan, as_json: bool) -
     report = None
     if story is not None:
         story = _named(story, finish.state, plan, finish)
+        story = replace(story, inside=_inside(story, finish.state, settings))
         report = write_report(story, settings.directory)
     result = summary(finish, story, settings=settings, plan=plan, report=report)
     if as_json:
@@ -172,6 +174,16 @@ def _named(story: Story, state: DemoState, plan: Plan, finish: Finish) -> Story:
     }
     edges = {edge: state.edge_name(edge) for edge in story.edges}
     return replace(story, agents=tuple(agents), edges=edges, facts={**story.facts, **facts})
+
+
+def _inside(story: Story, state: DemoState, settings: Settings) -> dict[str, Columns]:
+    """Return what the devices knew, where neighbours decided among themselves."""
+    if not any(row.mode == PEERS for row in story.judged):
+        return {}
+    from .inside import read_inside  # noqa: PLC0415 - an agent's store, for few demos
+
+    ids = {agent.id: settings.directory / agent.name for agent in state.agents.values()}
+    return read_inside(ids, story.run)
 
 
 def _was_killed(state: DemoState, plan: Plan) -> bool:
