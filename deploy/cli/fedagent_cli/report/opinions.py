@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Draw = Callable[["Axes"], None]
 Plot = tuple[str, str, Draw]
 MANY = 400
-"""Rounds in a heat map at most; longer runs are thinned evenly."""
+"""Rounds of one client at most; longer runs are thinned evenly."""
 SHOWN = 40
 """Clients in a plot at most."""
 NO_KIND = ""
@@ -76,7 +76,7 @@ def _reported(story: Story, rows: tuple[JudgedRow, ...], names: Mapping[str, str
         ),
         (
             "Opinions, client by client",
-            "Dark is a low opinion, light a high one; white is none.",
+            "Dark is a low opinion, light a high one; a gap is none.",
             lambda axes: _heat(axes, rows, names),
         ),
         (
@@ -146,8 +146,17 @@ def _heat(axes: "Axes", rows: Sequence[JudgedRow], names: Mapping[str, str]) -> 
     rows = rows[:: 1 + len(rows) // MANY]
     agents = [agent for agent in names if any(agent in row.scores for row in rows)][:SHOWN]
     grid = np.array([[row.scores.get(agent, np.nan) for row in rows] for agent in agents])
-    x = np.arange(len(rows) + 1)
-    axes.pcolormesh(x, np.arange(len(agents) + 1), grid, vmin=0, vmax=1, cmap="cividis")
+    # As an image: a path for each cell would be the largest part of the page.
+    whole_picture = (0, len(rows), len(agents), 0)
+    axes.imshow(
+        grid,
+        vmin=0,
+        vmax=1,
+        cmap="cividis",
+        aspect="auto",
+        extent=whole_picture,
+        interpolation="none",
+    )
     _rounds_below(axes, rows)
     _clients_beside(axes, [names[agent] for agent in agents])
 
@@ -206,7 +215,8 @@ def _lines(story: Story, columns: Mapping[str, Sequence[tuple[int, float]]], nam
     def draw(axes: "Axes") -> None:
         labelled: set[str] = set()
         for agent in _listed(story.agents, columns):
-            x, y = zip(*columns[agent.agent], strict=True)
+            points = columns[agent.agent]
+            x, y = zip(*points[:: 1 + len(points) // MANY], strict=True)
             label = agent.kind if agent.kind and agent.kind not in labelled else None
             labelled.add(agent.kind)
             colour = COLOURS[kinds.index(agent.kind) % len(COLOURS)]
