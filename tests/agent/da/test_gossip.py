@@ -57,13 +57,12 @@ def test_without_loss_diameter_plus_two_exchanges_are_enough(
     nodes, index = nodes_of(around, bounds), indices(rng, total)
     start(nodes, index)
     expected = best_of(index, set(index), keep)
-    exchanges = 0
-    while any(node.best != expected for node in nodes.values()):
-        exchanges += 1
-        sent = [(a, b, note) for a, n in nodes.items() for b, note in n.tick(exchanges * 0.01, rng)]
+    for exchange in range(1, diameter(around) + 3):
+        now = exchange * 0.01
+        sent = [(a, b, note) for a, node in nodes.items() for b, note in node.tick(now, rng)]
         for sender, receiver, note in sent:
-            nodes[receiver].receive(sender, note, exchanges * 0.01)
-    assert exchanges <= diameter(around) + 2
+            nodes[receiver].receive(sender, note, now)
+    assert all(node.best == expected for node in nodes.values())
 
 
 @settings(max_examples=20, deadline=None)
