@@ -151,6 +151,7 @@ def test_after_a_healed_partition_all_agree(seed: int) -> None:
     expected = best_of(index, set(index), 5)
     assert town.run(lambda: all(n.best == expected for n in nodes.values()), 5.0)
     assert town.run(lambda: all(n.agreed for n in nodes.values()), 5.0)
+    assert town.run(lambda: not any(n.silent for n in nodes.values()), 5.0), "all are taken back"
 
 
 def test_a_slot_begins_with_nothing_of_the_last_one() -> None:
@@ -190,6 +191,21 @@ def test_a_dead_neighbour_is_waited_for_in_one_slot_only() -> None:
         node.speak(0.9 if name == "c" else 0.5, town.now)
     assert town.run(lambda: all_done(town, nodes), 10.0)
     assert nodes["b"].best == [(0.9, "c")], "it takes part again as soon as it speaks"
+
+
+def test_nothing_is_agreed_before_every_neighbour_has_acknowledged_it() -> None:
+    node, rng = Gossip("a", frozenset({"b"}), GossipSettings(keep=2)), np.random.default_rng(1)
+    node.begin(1, 0.0)
+    node.speak(0.5, 0.0)
+    sent = node.tick(1.0, rng)
+    both = (hash_of(1, "a"), hash_of(1, "b"))
+    said = GossipNote(slot=1, seq=PER_LIFE + 1, best=((0.7, "b"),), heard=both, spoken=both)
+    node.receive("b", said, 1.1)
+    assert [note.seq for _, note in sent] == [PER_LIFE + 1]
+    assert not node.agreed, "what was sent may be lost"
+    node.receive("b", GossipNote(slot=1, seq=0, ack=PER_LIFE + 1), 1.2)
+    assert node.agreed
+    assert node.best == [(0.7, "b"), (0.5, "a")]
 
 
 def test_an_agent_without_an_index_passes_on_but_is_not_chosen() -> None:
