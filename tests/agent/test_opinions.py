@@ -227,6 +227,7 @@ class Neighbourhood:
 
 def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, mode="peers")
+    edge.runtime.core.judge.peering = None
     edge.call(1, MODEL, mode=PEERS)
     assert edge.runtime.core.counters["peers_unsupported"] == 1
     peers = edge.runtime.core.judge.peering = Neighbourhood()
