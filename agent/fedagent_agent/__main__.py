@@ -17,7 +17,7 @@ from fedagent_protocol.transport.settings import SettingError
 
 from .config import load
 from .daemon import AgentDaemon
-from .errors import AgentError, OutboxError
+from .errors import AgentError, OpinionBookError, OutboxError
 from .stream_check import check_stream
 from .streams.spec import StreamError
 
@@ -28,6 +28,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (DataDirBusyError, 75),
     (IdentityError, 11),
     (OutboxError, 12),
+    (OpinionBookError, 12),
     (StreamError, 13),
     (LinkError, 10),
     (AgentError, 10),

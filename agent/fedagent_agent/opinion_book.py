@@ -15,22 +15,10 @@ from fedagent_protocol.messages import Opinion, OpinionMode
 
 from .core.calls import Said
 from .core.effects import Answer
-from .errors import AgentError
+from .errors import OpinionBookError
 
 MOST_RUNS = 1024
 """Runs that are remembered; the one that was silent for longest is forgotten first."""
-
-
-class OpinionBookError(AgentError):
-    """Raised when the file cannot be read or written."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}; free space, or move the file away to start empty"
 
 
 class _Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -48,9 +48,9 @@ from .core.effects import (
 )
 from .core.reporting import FREE, Price, Readings
 from .core.workbench import REASONS
-from .errors import OutboxError
+from .errors import OpinionBookError, OutboxError
 from .models_cache import ModelsCache
-from .opinion_book import OpinionBook, OpinionBookError
+from .opinion_book import OpinionBook
 from .outbox import MAX_BYTES, Outbox
 from .outward import (
     OpenStream,

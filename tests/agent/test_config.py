@@ -5,6 +5,7 @@ import json
 import pytest
 
 from fedagent_agent.config import load
+from fedagent_agent.core.calls import PrivacyLimits
 from fedagent_agent.core.reporting import Price
 from fedagent_protocol.transport.settings import SettingError
 
@@ -21,6 +22,7 @@ from fedagent_protocol.transport.settings import SettingError
         ({"broker": "mqtt://192.168.1.20"}, "broker"),
         ({"strem": "digits"}, "strem"),
         ({"slow_s": -1}, "slow_s"),
+        ({"privacy": {"most_epsilon": -1}}, "privacy.most_epsilon"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_by_its_key(
@@ -38,3 +40,10 @@ def test_work_has_the_documented_price() -> None:
     assert config.price.price() == Price(base_micro=100_000, per_compute_micro=200_000)
     config = load('{"data_dir": "d", "stream": "digits", "price": {"base": 0}}', environment={})
     assert config.price.price() == Price(base_micro=0, per_compute_micro=200_000)
+
+
+def test_the_owner_grants_anything_unless_a_limit_is_set() -> None:
+    config = load('{"data_dir": "d", "stream": "digits"}', environment={})
+    assert config.privacy.limits() == PrivacyLimits(None, None)
+    given = '{"data_dir": "d", "stream": "digits", "privacy": {"total_epsilon": 0}}'
+    assert load(given, environment={}).privacy.limits() == PrivacyLimits(None, 0.0)

@@ -9,8 +9,8 @@ from msgspec import structs
 from fedagent_agent.core.calls import PrivacyLimits
 from fedagent_agent.core.effects import Effect
 from fedagent_agent.core.reporting import Readings
-from fedagent_agent.errors import AgentError
-from fedagent_agent.opinion_book import OpinionBook, OpinionBookError
+from fedagent_agent.errors import AgentError, OpinionBookError
+from fedagent_agent.opinion_book import OpinionBook
 from fedagent_agent.outward import StartJudging, StartTraining, Subscribe, Unsubscribe
 from fedagent_agent.trainer_wire import Failed, Refused
 from fedagent_protocol.codec import Direction, decode, encode

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_agent.config import PrivacySettings
 from fedagent_cli import checks, doctor, launch, output, places
 from fedagent_cli.checks import Finding, Level
 from fedagent_cli.errors import UsageError
@@ -101,6 +102,17 @@ def test_every_check_ends_in_one_line_with_a_mend(tmp_path: Path) -> None:
         finding = check()
         assert "\n" not in doctor.line(finding)
         assert finding.level is Level.OK or finding.mend
+
+
+def test_the_doctor_says_what_opinions_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.opinions(PrivacySettings()).level is Level.OK
+    limits = PrivacySettings(most_epsilon=0.5, total_epsilon=20)
+    for there, level in ((True, Level.OK), (False, Level.WARN)):
+        monkeypatch.setattr(checks, "find_spec", lambda _name, there=there: there or None)
+        found = checks.opinions(limits)
+        assert found.level is level
+        assert "with noise only, epsilon at most 0.5 each, 20 in a run" in found.text
+    assert "fedagent[privacy]" in found.mend
 
 
 def test_doctor_json_is_one_object() -> None:

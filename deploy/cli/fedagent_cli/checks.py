@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedagent_agent.config import CareSettings
+from fedagent_agent.config import CareSettings, PrivacySettings
 from fedagent_protocol.transport.mosquitto import mosquitto_program
 
 if TYPE_CHECKING:
@@ -230,7 +230,24 @@ def package(name: str, gives: str, install: str) -> Finding:
     return Finding(name, Level.OK, f"not installed, optional: {gives}", install)
 
 
-def all_checks(folder: Path, care: CareSettings | None = None) -> list[Callable[[], Finding]]:
+def opinions(privacy: PrivacySettings) -> Finding:
+    """Say what calls for opinions get from an agent on this machine."""
+    most, total = privacy.most_epsilon, privacy.total_epsilon
+    if most is None and total is None:
+        return Finding("opinions", Level.OK, "given as a task wants them, noised or not")
+    granted = [f"epsilon at most {most:g} each"] if most is not None else []
+    granted += [f"{total:g} in a run"] if total is not None else []
+    text = f"given with noise only, {', '.join(granted)}"
+    if find_spec("opendp") is None:
+        return Finding(
+            "opinions", Level.WARN, f"{text}; noise needs opendp", "pip install 'fedagent[privacy]'"
+        )
+    return Finding("opinions", Level.OK, text)
+
+
+def all_checks(
+    folder: Path, care: CareSettings | None = None, privacy: PrivacySettings | None = None
+) -> list[Callable[[], Finding]]:
     """Return every check, in the order of the lines."""
     rules = Rules(care if care is not None else CareSettings())
     return [
@@ -243,6 +260,7 @@ def all_checks(folder: Path, care: CareSettings | None = None) -> list[Callable[
         lambda: disk(folder),
         lambda: fsync(folder),
         *(partial(rules.check, rule) for rule in RULES),
+        lambda: opinions(privacy if privacy is not None else PrivacySettings()),
         lambda: package("amqtt", "the embedded broker", "pip install 'fedagent[edge]'"),
         lambda: package("matplotlib", "plots in reports", "pip install 'fedagent[report]'"),
         lambda: package(
@@ -251,6 +269,7 @@ def all_checks(folder: Path, care: CareSettings | None = None) -> list[Callable[
         lambda: package(
             "onnxruntime", "neural networks scored faster", "pip install 'fedagent[onnx]'"
         ),
+        lambda: package("opendp", "opinions with noise", "pip install 'fedagent[privacy]'"),
         lambda: package("numba", "strsaga learnt faster", "pip install 'fedagent[fast]'"),
     ]
 

@@ -10,7 +10,7 @@ from .errors import FAILED, OK, WARNED, UsageError
 from .output import emit, say
 
 if TYPE_CHECKING:
-    from fedagent_agent.config import CareSettings
+    from fedagent_agent.config import CareSettings, PrivacySettings
 
     from .checks import Finding
 
@@ -31,7 +31,8 @@ def mount(app: typer.Typer, *, panel: str) -> None:
 def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False) -> None:
     """Check this machine, one line per check with the mend.
 
-    With --config, the rules of that agent's table `care` say whether it would train now.
+    With --config, the rules of that agent's table `care` say whether it would train now, and
+    its table `privacy` what opinions it would give.
 
     Exit code 0: all is well; 44: it works with the warnings named; 45: something is
     broken.
@@ -39,7 +40,7 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
     from .checks import all_checks  # noqa: PLC0415 - sockets and brokers cost 50 ms to import
 
     findings = []
-    for check in all_checks(places.home(), _care(config)):
+    for check in all_checks(places.home(), *_tables(config)):
         finding = check()
         findings.append(finding)
         if not as_json:
@@ -59,16 +60,20 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
     raise typer.Exit(code)
 
 
-def _care(config: Path | None) -> "CareSettings":
-    """Return the table `care` of an agent's configuration; the defaults without one."""
+def _tables(config: Path | None) -> "tuple[CareSettings, PrivacySettings]":
+    """Return two tables of an agent's configuration; the defaults without one."""
     import msgspec  # noqa: PLC0415 - not for --help
 
-    from fedagent_agent.config import CareSettings  # noqa: PLC0415
+    from fedagent_agent.config import CareSettings, PrivacySettings  # noqa: PLC0415
 
+    file = launch.read_config(config)
+    name = "care"
     try:
-        return msgspec.convert(launch.read_config(config).get("care", {}), CareSettings)
+        care = msgspec.convert(file.get(name, {}), CareSettings)
+        name = "privacy"
+        return care, msgspec.convert(file.get(name, {}), PrivacySettings)
     except msgspec.ValidationError as error:
-        raise UsageError(f"care: {error}", "see docs/agent.md for the keys") from error
+        raise UsageError(f"{name}: {error}", "see docs/agent.md for the keys") from error
 
 
 def line(finding: "Finding") -> str:

@@ -101,8 +101,8 @@ def _check_finite(config: Mapping[str, object], option: str = "-") -> None:
     for key, value in config.items():
         name = _OPTIONS.get(key, f"{option}-{key.replace('_', '-')}")
         if isinstance(value, Mapping):
-            # The options of the table `care` do not begin with its name.
-            _check_finite(value, "-" if key == "care" else name)
+            # The options of these tables do not begin with their names.
+            _check_finite(value, "-" if key in ("care", "privacy") else name)
         elif isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{name}: {value} is no number to reckon with", "give a finite one")
 

@@ -253,6 +253,27 @@ MostLoad = Annotated[
     ),
 ]
 
+PRIVACY = "Privacy of opinions"
+
+MostEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        metavar="EPSILON",
+        help="Give no opinion of a model with less noise than this; without noise none.",
+        show_default="any",
+        rich_help_panel=PRIVACY,
+    ),
+]
+TotalEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        metavar="EPSILON",
+        help="What all opinions of one run may cost together; without noise none.",
+        show_default="any",
+        rich_help_panel=PRIVACY,
+    ),
+]
+
 # -------------------------------------------------------------------- the edge's
 
 CoordinatorAddress = Annotated[

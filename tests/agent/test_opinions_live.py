@@ -1,0 +1,92 @@
+"""Opinions of the agent as a real process, over a real broker."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from fedagent_protocol.messages import ContextReport, Opinion, OpinionCall, UpdateOffer
+from fedagent_protocol.tensors import encode_tensors
+from fedagent_task.models import create
+from fedagent_task.recipe import task_bytes, task_digest
+from fedagent_task.spec import OpinionsSpec
+
+from .support import REAL, RUN, digest_of
+from .test_daemon import DIGITS, PlayedEdge, played, said
+
+NEWER = encode_tensors(create(REAL.model).init(2))
+
+
+def call(edge: PlayedEdge, number: int, model: bytes) -> None:
+    edge.model = model
+    edge.say(
+        OpinionCall(
+            run=RUN,
+            round=number,
+            task=task_digest(task_bytes(edge.task)),
+            model=digest_of(model),
+            size=len(model),
+            chunk_bytes=edge.chunk_bytes,
+            until_ms=60_000,
+        )
+    )
+
+
+async def opinion(edge: PlayedEdge, number: int, since: int = 0) -> Opinion:
+    return await edge.hear(Opinion, lambda o: o.round == number, since=since)
+
+
+def test_a_device_judges_trains_and_judges_on_fresh_samples(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            edge.task = structs.replace(REAL, opinions=OpinionsSpec(window=100))
+            device = edge.device(stream="digits:start=300,rate=500")
+            await edge.hear(ContextReport)
+            call(edge, 0, DIGITS)
+            first = await opinion(edge, 0)
+            assert (first.samples, first.metric, first.model) == (
+                100,
+                "accuracy",
+                digest_of(DIGITS),
+            )
+            edge.order(1, DIGITS)
+            offer = await edge.hear(UpdateOffer)
+            assert offer.num_samples >= 300
+            call(edge, 1, NEWER)
+            second = await opinion(edge, 1)
+            assert second.samples > 0
+            since = len(edge.heard)
+            call(edge, 1, NEWER)
+            assert await opinion(edge, 1, since) == second
+            assert "score" not in await said(device, "opinion", round=1)
+
+    asyncio.run(scenario())
+
+
+def test_noise_is_kept_over_a_restart(tmp_path: Path) -> None:
+    pytest.importorskip("opendp", reason="opendp is not installed")
+
+    async def scenario() -> None:
+        async with played(tmp_path) as edge:
+            edge.task = structs.replace(REAL, opinions=OpinionsSpec(epsilon=0.5))
+            limits = {"most_epsilon": 0.5, "total_epsilon": 0.5}
+            device = edge.device(stream="digits:start=300", privacy=limits)
+            await edge.hear(ContextReport)
+            call(edge, 1, DIGITS)
+            told = await opinion(edge, 1)
+            assert told.epsilon == pytest.approx(0.5)
+            kept = json.loads((tmp_path / "device" / "opinions.json").read_bytes())
+            assert kept[RUN]["spent"] == told.epsilon
+            device.popen.kill()
+            await asyncio.to_thread(device.wait_exit)
+            since = len(edge.heard)
+            edge.device(stream="digits:start=300", privacy=limits)
+            await edge.hear(ContextReport, since=since)
+            call(edge, 1, DIGITS)
+            assert await opinion(edge, 1, since) == told
+            call(edge, 2, NEWER)
+            assert "used up" in (await opinion(edge, 2, since)).why
+
+    asyncio.run(scenario())
