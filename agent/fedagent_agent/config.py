@@ -105,6 +105,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         data_dir: Where identity, outbox and models are.
         stream: What to learn from; see `streams.spec`.
+        held_out: A second stream that opinions rest on, never learnt from; by default they
+            rest on what of `stream` is not learnt from yet.
         site: Only roles of one site see each other.
         edges: Addresses of edges that zeroconf does not find.
         broker: Address of a broker that several edges share.
@@ -130,6 +132,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     data_dir: str
     stream: Annotated[str, Meta(min_length=1, max_length=4000)]
+    held_out: Annotated[str, Meta(max_length=4000)] = ""
     site: str = "default"
     edges: tuple[str, ...] = ()
     broker: str | None = None

@@ -133,6 +133,7 @@ class AgentDaemon:
             neighbours=config.neighbours(),
             position=config.position,
             privacy=config.privacy.limits(),
+            held_out=config.held_out,
         )
         return AgentRuntime(
             self._directory,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from fedagent_task.models import Inputs, Labels
 
+from .streams.base import Stream
+
 Part = tuple[Inputs, Labels]
 
 
@@ -91,3 +93,32 @@ class HeldOut:
                 then what is held here cannot be read again.
         """
         return min(self._chunks[0].start, stream) if self._chunks else stream
+
+
+class Apart:
+    """The newest samples of a stream that nobody ever learns from.
+
+    Args:
+        stream: Not open yet.
+        count: How many to keep.
+    """
+
+    def __init__(self, stream: Stream, count: int) -> None:
+        self.stream = stream
+        self._count = count
+        self._parts: deque[Part] = deque()
+        self._held = 0
+
+    def put(self, x: Inputs, y: Labels) -> None:
+        """Take arrivals; the oldest go where there are too many."""
+        self._parts.append((x, y))
+        self._held += len(y)
+        while self._held - len(self._parts[0][1]) >= self._count:
+            self._held -= len(self._parts.popleft()[1])
+
+    def newest(self) -> Iterator[Part]:
+        """Yield what is kept, in parts, oldest first."""
+        surplus = max(0, self._held - self._count)
+        for x, y in self._parts:
+            yield x[surplus:], y[surplus:]
+            surplus = 0

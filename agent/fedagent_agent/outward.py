@@ -58,6 +58,7 @@ class OpenStream:
     seed: int
     offset: int
     slow_s: float
+    held_out: str = ""
 
 
 @dataclass(frozen=True, slots=True)

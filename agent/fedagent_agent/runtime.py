@@ -109,6 +109,7 @@ class RuntimeSettings:
     neighbours: dict[str, float] = field(default_factory=dict)
     position: tuple[float, float] | None = None
     privacy: PrivacyLimits = NO_LIMITS
+    held_out: str = ""
 
 
 @dataclass(slots=True)
@@ -424,6 +425,7 @@ class AgentRuntime:
                 settings.seed,
                 offset,
                 settings.slow_s,
+                settings.held_out,
             )
         )
         return []

@@ -137,7 +137,14 @@ class TrainerClient:
             await self._ensure()
 
     async def open(
-        self, task: bytes, stream: str, *, seed: int, offset: int = 0, slow_s: float = 0.0
+        self,
+        task: bytes,
+        stream: str,
+        *,
+        seed: int,
+        offset: int = 0,
+        slow_s: float = 0.0,
+        held_out: str = "",
     ) -> Opened:
         """Open a stream for a task, in the place of any other.
 
@@ -147,6 +154,7 @@ class TrainerClient:
             seed: Of the stream's order and of the learner.
             offset: Where to go on in the stream.
             slow_s: Extra seconds of every training; for demos and tests.
+            held_out: Description of a stream that is only judged by.
 
         Raises:
             TrainerRefusedError: It does not fit; names the key.
@@ -155,7 +163,13 @@ class TrainerClient:
         """
         async with self._turn:
             self._wanted = Open(
-                job=0, task=task, stream=stream, seed=seed, offset=offset, slow_s=slow_s
+                job=0,
+                task=task,
+                stream=stream,
+                seed=seed,
+                offset=offset,
+                slow_s=slow_s,
+                held_out=held_out,
             )
             self._is_open = False
             return await self._open()

@@ -115,7 +115,12 @@ class TrainerJobs:
     async def _open(self, job: OpenStream) -> Opened | Refused | Failed:
         try:
             return await self._client.open(
-                job.task, job.stream, seed=job.seed, offset=job.offset, slow_s=job.slow_s
+                job.task,
+                job.stream,
+                seed=job.seed,
+                offset=job.offset,
+                slow_s=job.slow_s,
+                held_out=job.held_out,
             )
         except TrainerRefusedError as error:
             return Refused(job=0, key=error.key, detail=error.detail)

@@ -37,6 +37,8 @@ class Open(_Frame, frozen=True, kw_only=True, tag="open"):
         stream: Description of the stream, as a person writes it.
         offset: Where to go on in the stream, as `Trained.offset` said.
         slow_s: Extra seconds of every training; for demos and tests.
+        held_out: Description of a stream that is only judged by; empty: opinions rest on
+            what of `stream` is not learnt from yet.
     """
 
     task: bytes
@@ -44,6 +46,7 @@ class Open(_Frame, frozen=True, kw_only=True, tag="open"):
     seed: int
     offset: int = 0
     slow_s: float = 0.0
+    held_out: PathText = ""
 
 
 class Train(_Frame, frozen=True, kw_only=True, tag="train"):

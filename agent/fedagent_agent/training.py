@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedagent_task.spec import ModelSpec, TaskSpec
 
 from .arrival_steps import LoadMeter, parts
 from .evaluation import Scorer
-from .held_out import HeldOut
+from .held_out import Apart, HeldOut, Part
 from .learners import NO_TRAINING, Learner, instead_of
 from .learners import create as create_learner
 from .learners.warm import ready_or_start
@@ -51,6 +51,12 @@ class _Work:
     scorer: Scorer
     slow_s: float
     held: HeldOut
+    apart: Apart | None = None
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """What is open: that which is learnt from, and that which is only judged by."""
+        return (self.stream,) if self.apart is None else (self.stream, self.apart.stream)
 
     @property
     def offset(self) -> int:
@@ -96,20 +102,23 @@ class Trainer:
         """Open the stream for the task, or say what does not fit."""
         self.close()
         try:
-            work = _prepare(request)
-            schema = work.stream.open(time.monotonic())
+            work = self._work = _prepare(request)
+            schemas = [stream.open(time.monotonic()) for stream in work.streams]
         except (TaskFormatError, StreamError) as error:
+            self.close()
             return Refused(job=request.job, key=error.key, detail=str(error)[:1000])
         except (MemoryError, RuntimeError) as error:
             if not lacks_memory(error):
                 raise
             self.close()
             return Failed(job=request.job, reason="memory", detail=_NO_MEMORY)
-        misfit = None if work.idle else misfit_of(schema, work.task)
+        misfits = () if work.idle else (misfit_of(schema, work.task) for schema in schemas)
+        misfit = next((found for found in misfits if found is not None), None)
         if misfit is not None:
-            work.stream.close()
+            self.close()
             return Refused(job=request.job, key=misfit[0], detail=f"{misfit[0]}: {misfit[1]}")
-        self._work, self._unfit, self._arrived = work, 0, 0
+        self._unfit = self._arrived = 0
+        schema = schemas[0]
         return Opened(
             job=request.job,
             features=schema.features,
@@ -147,10 +156,10 @@ class Trainer:
             return Failed(job=request.job, reason="memory", detail=_NO_MEMORY)
 
     def close(self) -> None:
-        """Let go of the stream."""
-        if self._work is not None:
-            self._work.stream.close()
-        self._work = None
+        """Let go of the streams."""
+        work, self._work = self._work, None
+        for stream in work.streams if work is not None else ():
+            stream.close()
 
     def _judge(self, request: Judge, work: _Work) -> Judged:
         if work.idle:
@@ -160,7 +169,7 @@ class Trainer:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             self._gather(work)
             work.scorer.begin(base)
-            for x, y in held.newest(spec.window):
+            for x, y in held.newest(spec.window) if work.apart is None else self._kept(work):
                 work.scorer.add(x, y)
         held.scored()
         # What is beyond the window is not scored again: the learner bounds what it keeps.
@@ -177,6 +186,12 @@ class Trainer:
             epsilon=said.epsilon,
             counters=self._counters(work),
         )
+
+    def _kept(self, work: _Work) -> Iterator[Part]:
+        """Look at the stream that is only judged by, and yield its newest samples."""
+        assert work.apart is not None
+        work.apart.put(*self._fitting(work, _take(work.apart.stream)))
+        return work.apart.newest()
 
     def _failed(self, job: int, failed: FailedTrainingError, work: _Work) -> Failed:
         return Failed(
@@ -282,11 +297,15 @@ class Trainer:
         if work.idle:
             work.held.put(np.empty((len(samples), 0), np.float32), samples.y, start=start)
         elif len(samples):
-            x = scaled(samples.x, work.task.data)
-            good = fitting(x, samples.y, work.task.model)
-            self._unfit += len(samples) - int(good.sum())
-            rows = np.flatnonzero(good)
-            work.held.put(x[rows], samples.y[rows], start=start)
+            work.held.put(*self._fitting(work, samples), start=start)
+
+    def _fitting(self, work: _Work, samples: Samples) -> Part:
+        """Return those samples that fit the task, scaled."""
+        x = scaled(samples.x, work.task.data)
+        good = fitting(x, samples.y, work.task.model)
+        self._unfit += len(samples) - int(good.sum())
+        rows = np.flatnonzero(good)
+        return x[rows], samples.y[rows]
 
     def _nothing(self, work: _Work) -> str:
         """Say why there is nothing to learn from."""
@@ -356,7 +375,15 @@ def _prepare(request: Open) -> _Work:
     fast = task.learner.name == "strsaga" and ready_or_start()
     rng = np.random.default_rng(seeds)
     learner = create_learner(model, task.learner, rng, compile_loops=fast)
-    return _Work(task, model, learner, stream, Scorer(task, model), request.slow_s, HeldOut())
+    work = _Work(task, model, learner, stream, Scorer(task, model), request.slow_s, HeldOut())
+    return replace(work, apart=_apart(request, task)) if request.held_out else work
+
+
+def _apart(request: Open, task: TaskSpec) -> Apart:
+    """Make the stream that is only judged by; it begins anew with each process."""
+    spec = parse_stream(request.held_out)
+    stream = create_stream(spec, seed=request.seed + 1, offset=0, labels=task.data.labels)
+    return Apart(stream, task.opinions.window)
 
 
 def misfit_of(schema: StreamSchema, task: TaskSpec) -> tuple[str, str] | None:

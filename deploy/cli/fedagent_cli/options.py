@@ -152,6 +152,14 @@ Stream = Annotated[
     str | None,
     typer.Option(help="What to learn from: `digits`, a CSV file that grows, an MQTT topic."),
 ]
+HeldOut = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STREAM",
+        help="A second stream that opinions rest on; nobody learns from it.",
+        show_default="what is not learnt from yet",
+    ),
+]
 PriceBase = Annotated[
     float | None,
     typer.Option(help="Credits this device asks for one round.", show_default="0.1"),

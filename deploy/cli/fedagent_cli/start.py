@@ -22,6 +22,7 @@ coordinator_app = typer.Typer(
 def agent_start(
     *,
     stream: options.Stream = None,
+    held_out: options.HeldOut = None,
     name: options.Name = None,
     price_base: options.PriceBase = None,
     price_per_compute: options.PricePerCompute = None,
@@ -53,6 +54,7 @@ def agent_start(
     """
     given = {
         "stream": stream,
+        "held_out": held_out,
         "name": name,
         "price": {"base": price_base, "per_compute": price_per_compute},
         "seed": seed,

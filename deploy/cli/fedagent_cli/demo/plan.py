@@ -24,8 +24,8 @@ BEYOND_S = 0.2
 EVERY_DIGIT = "all digits"
 FEW_DIGITS = "one or two digits"
 """The kinds of clients in a judged demo."""
-HELD_BY_ALL = 3
-"""Digits, from 0, that only agents with all digits hold: without those nobody learns them."""
+HELD_OUT = "digits:start=200"
+"""What judged agents judge by: all digits, whatever their owners let them learn from."""
 START = 200
 """Samples that a judged agent has at once: its first opinion must not be chance."""
 TURN = math.pi * (3 - math.sqrt(5))
@@ -44,6 +44,7 @@ class AgentPlan:
         kind: Of a client, where the demo has several kinds; empty otherwise.
         start: Samples that are there at once; 0 leaves it to the stream.
         position_km: Where it says that it is; None: it does not say.
+        held_out: A second stream that it only judges by; empty: it has none.
     """
 
     name: str
@@ -53,6 +54,7 @@ class AgentPlan:
     kind: str = ""
     start: int = 0
     position_km: tuple[float, float] | None = None
+    held_out: str = ""
 
     @property
     def stream(self) -> str:
@@ -114,9 +116,10 @@ def make_plan(*, agents: int, edges: int, deadline_s: float, placed: bool = Fals
 def make_judged_plan(*, agents: int, edges: int, best: int) -> Plan:
     """Return the fleet of a recipe by which clients judge the model.
 
-    As many agents as train in a round hold all ten digits, the others one or two each, of
-    which none is 0, 1 or 2; where they are fills a disc evenly. Nobody is slow or killed: how
-    often each was chosen is to be read off. The budget pays `best` agents over all edges.
+    As many agents as train in a round learn from all ten digits, the others from one or two
+    each; all meet, and judge by, every digit. Where they are fills a disc evenly. Nobody is
+    slow or killed: how often each was chosen is to be read off. The budget pays `best` agents
+    over all edges.
     """
     whole = min(best, agents)
     prices = _prices(agents)
@@ -129,6 +132,7 @@ def make_judged_plan(*, agents: int, edges: int, best: int) -> Plan:
             kind=EVERY_DIGIT if i < whole else FEW_DIGITS,
             start=START,
             position_km=_position(i, agents),
+            held_out=HELD_OUT,
         )
         for i, hand in enumerate(hands)
     )
@@ -155,8 +159,8 @@ def deal_labels(agents: int) -> list[tuple[int, ...]]:
 
 
 def deal_few(agents: int) -> list[tuple[int, ...]]:
-    """Deal two labels and one label in turns, lap after lap, without the first three."""
-    laps = itertools.cycle(range(HELD_BY_ALL, LABELS))
+    """Deal two labels and one label in turns, lap after lap."""
+    laps = itertools.cycle(range(LABELS))
     return [tuple(sorted(next(laps) for _ in range(2 - i % 2))) for i in range(agents)]
 
 

@@ -128,14 +128,16 @@ class Demo:
             self._field.edge(name, broker=own.broker, **({"rent": rent} if rent else {}))
         shared = {"broker": own.broker} if "://" in own.broker else {}
         for index, agent in enumerate(self.plan.agents):
-            place = {} if agent.position_km is None else {"position": list(agent.position_km)}
+            more: dict[str, object] = {"held_out": agent.held_out} if agent.held_out else {}
+            if agent.position_km is not None:
+                more["position"] = list(agent.position_km)
             self._field.agent(
                 agent.name,
                 agent.stream,
                 price={"base": agent.price, "per_compute": 0.0},
                 slow_s=agent.slow_s,
                 seed=own.seed * 1000 + index,
-                **place,
+                **more,
                 **shared,
             )
         return coordinator
