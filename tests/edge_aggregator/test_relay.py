@@ -1,5 +1,8 @@
 """Mode peers at one edge: volunteers go up, letters pass sideways, opinions nowhere."""
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -300,3 +303,57 @@ def test_a_place_out_of_this_world_is_none() -> None:
     assert hall.core.sessions.place("a1") is None
     hall.open(mode="peers")
     assert np.isfinite(hall.down("a0", m.Neighbours)[-1].peers["a1"])
+
+
+_crowd = [f"a{i}" for i in range(7)]
+_event = st.one_of(
+    st.tuples(st.just("hello"), st.sampled_from(_crowd)),
+    st.tuples(st.just("bye"), st.sampled_from(_crowd)),
+    st.tuples(st.just("place"), st.sampled_from(_crowd), st.integers(0, 5)),
+    st.tuples(st.just("volunteer"), st.sampled_from(_crowd)),
+    st.tuples(st.just("letter"), st.sampled_from(_crowd), st.sampled_from(_crowd)),
+    st.tuples(st.just("wait"), st.sampled_from([0.01, 0.1, 1.0])),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(events=st.lists(_event, max_size=30))
+def test_in_any_order_of_events_neighbours_agree_and_volunteers_add_up(
+    events: list[tuple[Any, ...]],
+) -> None:
+    hall = _hall("a0", "a1", neighbours=2)
+    hall.open(mode="peers", until_ms=100_000)
+    present, said = {"a0", "a1"}, set[str]()
+    for event in events:
+        match event:
+            case ("hello", agent):
+                hall.hello(agent)
+                present.add(agent)
+            case ("bye", agent) if agent in present:
+                hall.say(agent, m.Bye())
+                present.discard(agent)
+            case ("place", agent, x):
+                hall.place(agent, float(x), 0.0)
+                present.add(agent)
+            case ("volunteer", agent) if hall.down(agent, m.OpinionCall):
+                hall.volunteer(agent)
+                said.add(agent)
+                present.add(agent)
+            case ("letter", agent, to) if agent in present:
+                before = len(hall.down(to, m.PeerDeliver))
+                hall.say(agent, _letter(to))
+                carried = len(hall.down(to, m.PeerDeliver)) - before
+                assert carried == (to in present and to != agent)
+            case ("wait", seconds):
+                hall.wait(float(seconds))
+    hall.wait(1.5)
+    last = {agent: hall.down(agent, m.Neighbours)[-1].peers for agent in present}
+    for agent, peers in last.items():
+        assert agent not in peers
+        assert len(peers) <= 4
+        assert all(last[other][agent] == far for other, far in peers.items())
+        assert peers or present == {agent}
+        assert hall.down(agent, m.OpinionCall)
+    told = [set(volunteers(one)) for one in hall.up(m.Volunteers)]
+    assert all(one <= other for one, other in itertools.pairwise(told))
+    assert told[-1] == said
