@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_edge.core.effects import Note, ToCoordinator
+from fedagent_edge.core.effects import Event, Note, ToCoordinator
 from fedagent_edge.core.relay import BURST_BYTES, BURST_LETTERS, RATE_BYTES
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import decode_edge_to_agent, decode_edge_to_coordinator, encode
@@ -75,6 +75,8 @@ def test_a_close_ends_the_call_but_not_the_letters() -> None:
     hall.tell(m.OpinionClose(run=RUN, round=1))
     hall.wait(3)
     assert len(hall.up(m.Volunteers)) == 1
+    [event] = [e.data for e in hall.effects if isinstance(e, Event) and e.name == "judged"]
+    assert event == {"round": 1, "mode": "peers", "asked": 2, "answered": 0, "seconds": 0.0}
     hall.say("a0", _letter("a1"))
     assert len(hall.down("a1", m.PeerDeliver)) == 1
 

@@ -96,6 +96,7 @@ class Analytics:
             return []
         if call is not None and call.is_same(ask):
             return call.again(ask, now)
+        effects = call.end(now) if call is not None else []
         self.call = Judging(
             ask,
             memory=self.memory,
@@ -105,33 +106,31 @@ class Analytics:
             began_at=now,
             settled_at=self._returned_at,
         )
-        told: list[Effect] = []
         if ask.mode is OpinionMode.PEERS:
             self.relay.open = True
             self.relay.refresh()
-            told += [e for agent in self.sessions.present_ids() for e in self.relay.tell(agent)]
-        return told + self.call.tick(now)
+            effects += [e for agent in self.sessions.present_ids() for e in self.relay.tell(agent)]
+        return effects + self.call.tick(now)
 
-    def close(self, word: OpinionClose) -> None:
+    def close(self, word: OpinionClose, now: float) -> list[Effect]:
         """End the call of this round."""
-        if self.call is not None and self.call.round == word.round:
-            self.call.end()
+        call = self.call
+        return call.end(now) if call is not None and call.round == word.round else []
 
     def receipt(self, word: OpinionsReceipt) -> None:
         """Take in that the opinions of this round are booked."""
         if self.call is not None and self.call.round == word.round:
             self.call.receipt()
 
-    def ordered(self, number: int) -> None:
+    def ordered(self, number: int, now: float) -> list[Effect]:
         """End the call of a round before the one that begins."""
-        if self.call is not None and self.call.round < number:
-            self.call.end()
+        call = self.call
+        return call.end(now) if call is not None and call.round < number else []
 
-    def end_run(self) -> None:
+    def end_run(self, now: float) -> list[Effect]:
         """End the call and the relay; the run is over."""
-        if self.call is not None:
-            self.call.end()
         self.relay.begin(self.memory.run, self.relay.spec, open_=False)
+        return self.call.end(now) if self.call is not None else []
 
     # ------------------------------------------------------------- from agents
 

@@ -316,7 +316,7 @@ class EdgeCore:
             case OpinionOpen():
                 return self.analytics.open(message, now)
             case OpinionClose():
-                self.analytics.close(message)
+                return self.analytics.close(message, now)
             case OpinionsReceipt():
                 self.analytics.receipt(message)
             case Need() if memory.model:
@@ -361,9 +361,8 @@ class EdgeCore:
         return [*effects, self._status(now), *self._reporting.again(now)]
 
     def _on_run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
-        effects = self._drop_round()
+        effects = self._drop_round() + self.analytics.end_run(now)
         self._incoming.forget()
-        self.analytics.end_run()
         self._waiting_order = self.memory.report = None
         # The next run may come from the same coordinator: be ready to be welcomed again.
         self.upstream.welcomed = False
@@ -399,8 +398,7 @@ class EdgeCore:
         if self._committing or (lacks_base and self._incoming.expects(order.base)):
             self._waiting_order = order
             return []
-        effects = self._drop_round()
-        self.analytics.ordered(order.round)
+        effects = self._drop_round() + self.analytics.ordered(order.round, now)
         memory.last_round, memory.report = order.round, None
         rnd = EdgeRound(memory.run, order, memory.model, now)
         refusal = self._cannot_serve(order, lacks_base=lacks_base)

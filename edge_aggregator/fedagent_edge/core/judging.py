@@ -110,10 +110,12 @@ class Judging:
         """Take in that the opinions are booked."""
         self._receipted, self._up_at = True, math.inf
 
-    def end(self) -> None:
+    def end(self, now: float) -> list[Effect]:
         """Take in that nothing is wanted any more."""
+        told: list[Effect] = [] if self.over else [self._judged(now)]
         self.over = self.ended = True
         self._distribution, self._up_at = None, math.inf
+        return told
 
     # ------------------------------------------------------------- from agents
 
