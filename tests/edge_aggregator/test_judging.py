@@ -335,3 +335,22 @@ def test_in_any_order_of_events_first_answers_in_time_are_told_and_never_change(
         assert sum(one.reasons.values()) + len(one.session) // 4 == one.asked
         assert scores(one) == {a: s for a, (s, k) in valid.items() if k == one.metric}
     assert len({(one.session, one.score, one.asked) for one in told}) <= 1
+
+
+def test_twenty_thousand_opinions_fit_one_message_and_ids_that_do_not_wait() -> None:
+    hall = Hall()
+    agents = [f"{i:05}-" + "x" * 58 for i in range(20_000)]
+    hall.hello(*agents)
+    hall.open()
+    for agent in agents:
+        hall.opinion(agent, epsilon=1.0)
+    [told] = hall.up(m.Opinions)
+    assert told.reasons["unnamed"] + len(told.session) // 4 == told.asked == 20_000
+    known = len(told.new_ids)
+    assert decode_edge_to_coordinator(encode(told)) == told
+    for _ in range(3):
+        hall.open(epoch=told.epoch, known=known)
+        told = hall.up(m.Opinions)[-1]
+        known = told.known + len(told.new_ids)
+        assert len(encode(told)) < 1_000_000
+    assert (known, len(told.session) // 4, told.reasons) == (20_000, 20_000, {})

@@ -30,19 +30,7 @@ def opinions_of(
         asked: Who was called.
     """
     listing = sessions.listing(ask.epoch, ask.known)
-    metrics = Counter(one.metric for one in answers.values())
-    metric = max(sorted(metrics), key=metrics.__getitem__, default="")
-    without = Counter(reasons)
-    rows: list[tuple[int, Opinion]] = []
-    for agent, one in answers.items():
-        index = sessions.index(agent)
-        if one.metric != metric:
-            without["metric"] += 1
-        elif index >= listing.named:
-            without["unnamed"] += 1
-        else:
-            rows.append((index, one))
-    rows.sort(key=lambda row: row[0])
+    rows, metric, without = _rows(sessions, answers, listing.named)
     epsilon = np.array([one.epsilon for _, one in rows], "<f4")
     return Opinions(
         run=ask.run,
@@ -57,8 +45,27 @@ def opinions_of(
         epsilon=epsilon.tobytes() if epsilon.any() else b"",
         metric=metric,
         asked=len(asked),
-        reasons=dict(sorted(without.items())),
+        reasons=dict(sorted((without + Counter(reasons)).items())),
     )
+
+
+def _rows(
+    sessions: Sessions, answers: Mapping[str, Opinion], named: int
+) -> tuple[list[tuple[int, Opinion]], str, Counter[str]]:
+    """Return (index, answer) in the order of indices, their metric, and why others have none."""
+    metrics = Counter(one.metric for one in answers.values())
+    metric = max(sorted(metrics), key=metrics.__getitem__, default="")
+    without = Counter[str]()
+    rows: list[tuple[int, Opinion]] = []
+    for agent, one in answers.items():
+        index = sessions.index(agent)
+        if one.metric != metric:
+            without["metric"] += 1
+        elif index >= named:
+            without["unnamed"] += 1
+        else:
+            rows.append((index, one))
+    return sorted(rows, key=lambda row: row[0]), metric, without
 
 
 def volunteers_of(
