@@ -50,6 +50,8 @@ def main() -> int:
     )
     try:
         check_stream(config.stream)
+        if config.held_out:
+            check_stream(config.held_out)
         asyncio.run(AgentDaemon(config).run())
     except (AgentError, LinkError, StreamError, OSError) as error:
         return end("agent", error, EXIT_CODES, as_json=config.json_events)

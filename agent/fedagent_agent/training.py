@@ -165,16 +165,12 @@ class Trainer:
         if work.idle:
             raise FailedTrainingError("idle", "the task learns nothing")
         base = read_model(Path(request.model), work.model.manifest())
-        spec, held = work.task.opinions, work.held
+        spec = work.task.opinions
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            self._gather(work)
             work.scorer.begin(base)
-            for x, y in held.newest(spec.window) if work.apart is None else self._kept(work):
+            look = self._first_look if work.apart is None else self._look_apart
+            for x, y in look(work):
                 work.scorer.add(x, y)
-        held.scored()
-        # What is beyond the window is not scored again: the learner bounds what it keeps.
-        for x, y in held.give(len(held) - spec.window):
-            work.learner.absorb(x, y)
         if not work.scorer.count:
             return Judged(job=request.job, counters=self._counters(work))
         said = protect(work.scorer.score, spec)
@@ -187,8 +183,18 @@ class Trainer:
             counters=self._counters(work),
         )
 
-    def _kept(self, work: _Work) -> Iterator[Part]:
-        """Look at the stream that is only judged by, and yield its newest samples."""
+    def _first_look(self, work: _Work) -> Iterator[Part]:
+        """Yield the newest samples that nobody has learnt from; afterwards that is allowed."""
+        held, window = work.held, work.task.opinions.window
+        self._gather(work)
+        yield from held.newest(window)
+        held.scored()
+        # What is beyond the window is not scored again: the learner bounds what it keeps.
+        for x, y in held.give(len(held) - window):
+            work.learner.absorb(x, y)
+
+    def _look_apart(self, work: _Work) -> Iterator[Part]:
+        """Yield the newest samples of the stream that is only judged by."""
         assert work.apart is not None
         work.apart.put(*self._fitting(work, _take(work.apart.stream)))
         return work.apart.newest()

@@ -82,7 +82,7 @@ def test_a_judged_fleet_has_as_many_whole_agents_as_train(
     assert len(whole) == min(best, agents)
     assert all(agent.labels == tuple(range(10)) for agent in whole)
     assert all(1 <= len(set(agent.labels)) == len(agent.labels) <= 2 for agent in few)
-    assert not {label for agent in few for label in agent.labels} & {0, 1, 2}
+    assert all(parse_stream(agent.held_out).labels == () for agent in plan.agents)
     assert len({agent.position_km for agent in plan.agents}) == agents
     assert (plan.victim, plan.slow) == ("", "")
     # It pays the best, wherever they are seen, and fewer than twice as many.
@@ -106,10 +106,10 @@ def test_the_recipe_alone_makes_a_judged_fleet(
     made, plan = wanted(tmp_path / "d", recipe, policy=policy)
     assert (len(plan.agents), len(plan.edges)) == (10, edges)
     assert sum(agent.kind == EVERY_DIGIT for agent in plan.agents) == 3
-    assert made.seed == 35
+    assert made.seed == 7
     whole, few = plan.agents[0], plan.agents[4]
     assert whole.stream == "digits:labels=0+1+2+3+4+5+6+7+8+9,start=200"
-    assert parse_stream(few.stream) == parse_stream("digits:labels=5,start=200")
+    assert parse_stream(few.stream) == parse_stream("digits:labels=2,start=200")
     read = parse_recipe(places.find_recipe(recipe).read_text(), made.sets)
     assert read.policy.name == policy or policy is None
     # Another policy does not get parameters that it has not.

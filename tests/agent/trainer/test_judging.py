@@ -9,11 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fedagent_agent.evaluation import Scorer
 from fedagent_agent.learners.minibatch import Minibatch
 from fedagent_agent.trainer_client import TrainerClient
-from fedagent_agent.trainer_wire import Failed, Judge, Judged, Open, Opened, Train, Trained
+from fedagent_agent.trainer_wire import (
+    Failed,
+    Judge,
+    Judged,
+    Open,
+    Opened,
+    Refused,
+    Train,
+    Trained,
+)
 from fedagent_agent.training import Trainer
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import Inputs, Labels, create
@@ -131,6 +141,42 @@ def test_what_arrives_after_an_opinion_waits_for_the_next(
     reply = trainer.train(Train(job=4, model=str(model), out=str(tmp_path / "out")))
     assert isinstance(reply, Trained)
     assert (watch.learnt, reply.arrivals, reply.offset) == ([0, 1, 2], 0, csv.stat().st_size)
+
+
+def test_a_second_stream_is_judged_by_and_never_learnt_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closing: Closing
+) -> None:
+    watch = _Watch(monkeypatch)
+    model, csv = _files(tmp_path)
+    apart = tmp_path / "apart.csv"
+    apart.write_text("x,label\n" + "".join(f"{i},{i % 2}\n" for i in range(100, 107)))
+    trainer = closing(Trainer(lambda _job, _wait: False))
+    ask = Open(job=0, task=task_bytes(_task()), stream=f"csv:{csv}", seed=0)
+    assert isinstance(trainer.open(replace(ask, held_out=f"csv:{apart}")), Opened)
+    for more in ("", "107,1\n", ""):
+        with apart.open("a") as file:
+            file.write(more)
+        reply = trainer.judge(Judge(job=1, model=str(model)))
+        assert isinstance(reply, Judged)
+        assert reply.samples == 5
+    first, later = [102, 103, 104, 105, 106], [103, 104, 105, 106, 107]
+    assert watch.scored == first + later * 2
+    with csv.open("a") as file:
+        file.write("1,1\n2,0\n")
+    reply = trainer.train(Train(job=2, model=str(model), out=str(tmp_path / "out")))
+    assert isinstance(reply, Trained)
+    assert (watch.learnt, reply.arrivals) == ([0, 1, 2], 3), "nothing waits for an opinion"
+
+
+def test_a_second_stream_that_does_not_fit_is_refused(tmp_path: Path, closing: Closing) -> None:
+    _, csv = _files(tmp_path)
+    trainer = closing(Trainer(lambda _job, _wait: False))
+    ask = Open(job=0, task=task_bytes(_task()), stream=f"csv:{csv}", seed=0)
+    reply = trainer.open(replace(ask, held_out="digits"))
+    assert isinstance(reply, Refused)
+    assert reply.key == "model.features"
+    assert isinstance(trainer.train(Train(job=1, model="m", out="o")), Failed)
+    assert isinstance(trainer.open(ask), Opened)
 
 
 def test_what_is_beyond_the_window_goes_on_to_the_learner(
