@@ -71,8 +71,9 @@ class Judge:
             self._counters["peers_unsupported"] += 1
             return []
         known = self._answers.get(call.run)
-        if known is not None and call.round == known.opinion.round:
-            return self._repeat(edge, call, known, now)
+        said = known if known is not None and known.opinion.round == call.round else None
+        if said is not None and not self._wants_task(call, said):
+            return self._repeat(edge, call, said, now)
         current = self.current
         if current is not None and current.key.rank == (call.run, call.round):
             return self._join(current, edge, call, now)
@@ -83,13 +84,20 @@ class Judge:
         effects = self._stop("superseded")
         session.enter_run(call.run)
         key = Key(edge, call.run, call.round)
-        self.current = Call(key, call, {edge: call}, now + call.until_ms / 1000)
+        self.current = Call(key, call, {edge: call}, now + call.until_ms / 1000, answer=said)
+        if said is not None:
+            return effects + self._tasks.want(call.task, key, now) + self.go_on(now)
         readings = self._own.readings
         if not readings.willing:
             return effects + self._none(readings.why, now)
         if not 0 < call.size <= MAX_MODEL_BYTES or call.size > call.chunk_bytes * MAX_CHUNKS:
             return effects + self._none(f"a model of {call.size} bytes", now)
         return effects + self._tasks.want(call.task, key, now) + self.go_on(now)
+
+    def _wants_task(self, call: OpinionCall, said: Answer) -> bool:
+        """Whether neighbours need the task before they can be told again, after a restart."""
+        same = (said.opinion.model, said.mode) == (call.model, call.mode)
+        return same and call.mode is OpinionMode.PEERS and self._tasks.opened(call.task) is None
 
     def _repeat(self, edge: str, call: OpinionCall, known: Answer, now: float) -> list[Effect]:
         """Say again what was said of this round."""
@@ -217,6 +225,9 @@ class Judge:
         message = call.message
         if (task := self._tasks.refused(message.task)) is not None:
             return self._none(task.detail, now)
+        if call.answer is not None:
+            ready = self._tasks.opened(message.task) is not None
+            return self._give(call, call.answer, now) if ready else []
         if not call.here:
             if call.download is not None or self._bench.loading:
                 return []
