@@ -155,7 +155,7 @@ class BookOpinions:
         slot: Models judged so far in this run, with this one.
         digest: The model; empty if nobody can know any more which it was.
         metric: What the scores are; empty without rows.
-        asked: Agents that were called.
+        asked: Agents that were called; one that answered at two edges is one.
         client, edge: int64[P], run-wide indices; a client has one row at most.
         score: float64[P], in [0, 1].
         samples: int64[P], > 0.

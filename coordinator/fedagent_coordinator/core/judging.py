@@ -29,9 +29,8 @@ NO_ANSWER = "edge"
 """Why agents have no opinion whose edge said nothing in time."""
 RESTART = "restart"
 """Why nobody has an opinion of a model that a coordinator died over."""
-TWICE = "twice"
 DIFFER = "differ"
-"""An agent seems to have told two edges different things: one of the edges lies."""
+"""An agent seems to have told two edges different things: one of the edges lies. Not missing."""
 OTHER_METRIC = "metric"
 OTHER = "other"
 
@@ -261,7 +260,7 @@ class Call:
         _, first, of = np.unique(client[rows], return_index=True, return_inverse=True)
         differ = int((score[rows] != score[rows[first]][of]).sum())
         reasons[DIFFER] += differ
-        reasons[TWICE] += len(rows) - len(first) - differ
+        asked -= len(rows) - len(first)
         rows = rows[first]
         return BookOpinions(
             round=self.round,
@@ -287,7 +286,7 @@ class Call:
             round=self.round,
             slot=self.slot,
             digest=self.digest,
-            asked=asked,
+            asked=asked - (len(client) - len(first)),
             client=client[first],
             edge=edge[first],
             reasons=_most(reasons),
