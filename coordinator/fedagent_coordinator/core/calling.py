@@ -98,7 +98,8 @@ class Calling(Hearing):
         s = self.settings
         assert s.opinions is not None
         self._due = self._owed = None
-        until = now + s.opinions_timeout_s
+        first = self._voices.judged == 0
+        until = now + max(s.opinions_timeout_s, s.first_call_s if first else 0.0)
         trained, self._trained_since = frozenset(self._trained_since), set()
         self._call = Call(
             round=round_,

@@ -32,6 +32,7 @@ class Settings:
         opinions: What clients are called for after a merge; None for nothing.
         opinions_every: Merges from one call to the next; rounds in mode ``peers``.
         opinions_timeout_s: How long a call waits.
+        first_call_s: How long the first one waits at least: devices open streams for it.
         volunteers: How many a call of mode ``peers`` waits for.
     """
 
@@ -63,6 +64,7 @@ class Settings:
     opinions: OpinionMode | None = None
     opinions_every: int = 1
     opinions_timeout_s: float = 5.0
+    first_call_s: float = 10.0
     volunteers: int = 5
 
 

@@ -20,14 +20,15 @@ from tests.coordinator.toy_edge import ToyAgent, ToyEdge
 from .harness import Field, settings, toy_edges
 
 FIRST = Calls(owed=0)
+QUICK = {"opinions_timeout_s": 3.0, "first_call_s": 0.0}
 
 
 def report(**changes: object) -> Settings:
-    return settings(**{"opinions": m.OpinionMode.REPORT, "opinions_timeout_s": 3.0, **changes})
+    return settings(**{"opinions": m.OpinionMode.REPORT, **QUICK, **changes})
 
 
 def peers(**changes: object) -> Settings:
-    return settings(**{"opinions": m.OpinionMode.PEERS, "opinions_timeout_s": 3.0, **changes})
+    return settings(**{"opinions": m.OpinionMode.PEERS, **QUICK, **changes})
 
 
 def opinions_of(field: Field, round_: int) -> fx.BookOpinions:
@@ -183,6 +184,25 @@ def test_an_edge_that_says_nothing_is_given_up_and_its_late_answer_is_dropped() 
     ]
     assert field.engine.counters["opinions_late"] == 1
     assert list(field.judged) == [0, 1, 2]
+
+
+def test_the_first_call_waits_for_devices_that_open_their_streams() -> None:
+    edges = toy_edges()
+    edges[0].deaf = True
+    field = Field(edges, settings=report(count=1, first_call_s=10.0), calls=FIRST)
+
+    def hear() -> None:
+        edges[0].deaf = False
+
+    field.kernel.after(8.0, hear)
+    field.run()
+    assert len(opinions_of(field, 0).client) == 3
+    edges = toy_edges()
+    edges[0].deaf = True
+    silent = Field(edges, settings=report(count=1, first_call_s=10.0), calls=FIRST)
+    silent.run()
+    waited = [found.seconds for found in silent.judged.values()]
+    assert waited == pytest.approx([12.0, 5.0], abs=0.1)
 
 
 def test_an_edge_that_dies_in_a_call_holds_it_up_no_longer_than_its_time() -> None:

@@ -64,7 +64,12 @@ def test_what_is_booked_is_what_agents_said(
         agent.samples = int(rng.integers(0, 3))
         agent.volunteers = bool(rng.random() < 0.7)
     given_settings = run_settings(
-        opinions=mode, opinions_every=every, opinions_timeout_s=3.0, volunteers=3, count=6
+        opinions=mode,
+        opinions_every=every,
+        opinions_timeout_s=3.0,
+        first_call_s=0.0,
+        volunteers=3,
+        count=6,
     )
     policy = create("random" if report else "volunteers")
     field = Field(edges, given_settings, policy, plan=troubled(rng, loss), calls=Calls(owed=0))
