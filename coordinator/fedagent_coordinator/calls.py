@@ -1,6 +1,7 @@
 """What a run calls its clients for, and where its calls stand after a restart."""
 
 import logging
+from typing import TypedDict
 
 from fedagent_protocol.messages import OpinionMode
 from fedagent_task.errors import RecipeError
@@ -30,6 +31,23 @@ def mode_of(recipe: Recipe, policy: SelectionPolicy) -> OpinionMode | None:
 def every_of(recipe: Recipe, mode: OpinionMode | None) -> int:
     """Return how many merges, or rounds of volunteers, there are to a call."""
     return recipe.peers.slot_rounds if mode is OpinionMode.PEERS else recipe.opinions.every
+
+
+class CallSettings(TypedDict):
+    """The fields of `Settings` that shape a call."""
+
+    opinions_every: int
+    opinions_timeout_s: float
+    volunteers: int
+
+
+def settings_of(recipe: Recipe, mode: OpinionMode | None) -> CallSettings:
+    """Return how often a run in this mode calls, and how long it waits."""
+    return {
+        "opinions_every": every_of(recipe, mode),
+        "opinions_timeout_s": recipe.opinions.timeout_s,
+        "volunteers": recipe.peers.best,
+    }
 
 
 def check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:

@@ -70,14 +70,8 @@ def open_run(
     """Resume the run of this recipe, or begin one.
 
     What was in flight is voided, once: its reservations go back to the budget. A judgement
-    that was in flight is booked before anything is learnt from the books.
-
-    Args:
-        store: The books.
-        blobs: The models.
-        recipe: What is wanted.
-        new_run: End the run that is open.
-        opinions: What its clients are called for.
+    that was in flight is booked before anything is learnt from the books; `opinions` is
+    what the run calls its clients for.
 
     Raises:
         RunConflictError: A run of another recipe is open and `new_run` is not set.
@@ -99,13 +93,21 @@ def open_run(
     if voided:
         _log.warning("voided what was in flight: round %s", ", ".join(map(str, voided)))
     progress = _with_model(store, blobs, recipe, run.run_id)
-    windows = _windows(store, run.run_id, recipe.limits.max_samples)
-    told = calls.resumed(store, run.run_id, recipe, opinions)
+    return OpenedRun(
+        run.run_id, resumed, voided, _with_past(store, recipe, run.run_id, progress, opinions)
+    )
+
+
+def _with_past(
+    store: Store, recipe: Recipe, run_id: str, progress: Progress, opinions: OpinionMode | None
+) -> Progress:
+    """Return the progress with what edges learnt and clients said to former processes."""
+    windows = _windows(store, run_id, recipe.limits.max_samples)
+    told = calls.resumed(store, run_id, recipe, opinions)
     if windows and told.owed is not None:
         # Edges hold what they learnt, not the model to be judged; the next merge calls again.
         told = replace(told, owed=None)
-    progress = replace(progress, windows=windows, calls=told)
-    return OpenedRun(run.run_id, resumed, voided, progress)
+    return replace(progress, windows=windows, calls=told)
 
 
 def _begin(store: Store, recipe: Recipe, digest: str) -> Run:
@@ -203,9 +205,7 @@ def settings_of(
         placed=placed,
         load_limit_ms=max(1, round(1000 * load_limit_s)) if load_limit_s > 0 else 0,
         opinions=opinions,
-        opinions_every=calls.every_of(recipe, opinions),
-        opinions_timeout_s=recipe.opinions.timeout_s,
-        volunteers=recipe.peers.best,
+        **calls.settings_of(recipe, opinions),
     )
 
 

@@ -149,13 +149,7 @@ class CoordinatorRuntime:
         )
         try:
             self.blobs = BlobStore(options.data_dir / "models")
-            self.run: OpenedRun = open_run(
-                self.store,
-                self.blobs,
-                recipe,
-                new_run=options.new_run,
-                opinions=self._opinions,
-            )
+            self.run: OpenedRun = self._open_run()
             self.engine = self._engine()
         except BaseException:
             self.store.close()
@@ -171,6 +165,16 @@ class CoordinatorRuntime:
     def close(self) -> None:
         """Close the store. Idempotent."""
         self.store.close()
+
+    def _open_run(self) -> OpenedRun:
+        options = self.options
+        return open_run(
+            self.store,
+            self.blobs,
+            options.recipe,
+            new_run=options.new_run,
+            opinions=self._opinions,
+        )
 
     def _engine(self) -> RoundEngine:
         """Return the engine, with a policy that knows what it had learnt."""
