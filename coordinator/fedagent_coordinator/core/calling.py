@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import Feedback
+from fedagent_coordinator.policies.base import OPINIONS, VOLUNTEERS, Feedback
+from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import OpinionMode, Opinions, Volunteers
 
 from .cadence import Cadence, Voices
@@ -176,15 +177,16 @@ class Calling(Hearing):
         if isinstance(message, Opinions) != (call.mode is OpinionMode.REPORT):
             self.counters["opinions_mode"] += 1
             return effects
-        if not session.learn_ids(message.known, message.new_ids, self._indices):
-            # What it names goes on where an answer ended that never came.
-            return effects + self._call_again(session, now)
         if edge not in call.parts:
             call.join(session, now)
         try:
+            if not session.learn_ids(message.known, message.new_ids, self._indices):
+                # What it names goes on where an answer ended that never came.
+                return effects + self._call_again(session, now)
             answer = self._read(message, session, call)
-        except RefusedAnswerError as error:
-            self.counters[f"opinions_{error.why}"] += 1
+        except MalformedError as error:
+            why = error.why if isinstance(error, RefusedAnswerError) else error.reason
+            self.counters[f"opinions_{why}"] += 1
             call.parts[edge].refused = call.parts[edge].answer is None
             return effects + self._tick_judging(now)
         if call.mode is OpinionMode.REPORT and call.parts[edge].answer is not None:
@@ -207,6 +209,17 @@ class Calling(Hearing):
         if isinstance(message, Opinions):
             return [self._say.opinions_receipt(edge, message.round)]
         return [self._say.call_over(edge, message.round)]
+
+
+def called_for(mode: OpinionMode | None) -> frozenset[str]:
+    """Return the needs that are no features and that a run in this mode calls clients for."""
+    match mode:
+        case OpinionMode.REPORT:
+            return frozenset({OPINIONS})
+        case OpinionMode.PEERS:
+            return frozenset({VOLUNTEERS})
+        case None:
+            return frozenset()
 
 
 def _told(found: BookOpinions | BookVolunteers) -> Event:

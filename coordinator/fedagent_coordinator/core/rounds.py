@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import NOT_FEATURES, OPINIONS, VOLUNTEERS
-from fedagent_protocol.messages import OpinionMode
+from fedagent_coordinator.policies.base import NOT_FEATURES
 
-from .calling import Calling
+from .calling import Calling, called_for
 from .deciding import Decider, Decision, Minds, Refusal
 from .edges import EdgeSession, Indices
 from .effects import (
@@ -75,7 +74,7 @@ class RoundEngine(Calling):
         fate: Books,
         clock: Callable[[], float],
     ) -> None:
-        unmet = minds.policy.needs & NOT_FEATURES - _called_for(settings)
+        unmet = minds.policy.needs & (NOT_FEATURES - called_for(settings.opinions))
         if unmet:
             raise NeedsUnmetError(settings.policy, unmet, ())
         super().__init__(settings, progress, indices, Fates(fate))
@@ -444,17 +443,6 @@ class RoundEngine(Calling):
         if not self.edges.live():
             self._patience.sleep()
         return effects
-
-
-def _called_for(settings: Settings) -> frozenset[str]:
-    """Return the needs that are no features and that this run calls clients for."""
-    match settings.opinions:
-        case OpinionMode.REPORT:
-            return frozenset({OPINIONS})
-        case OpinionMode.PEERS:
-            return frozenset({VOLUNTEERS})
-        case None:
-            return frozenset()
 
 
 def _ms(seconds: float) -> float:

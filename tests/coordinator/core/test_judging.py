@@ -291,6 +291,8 @@ Change = Callable[[m.Opinions], m.Opinions]
         ("session", {"session": np.array([0, -1, 2], dtype="<i4").tobytes()}),
         ("twice", {"session": np.array([0, 1, 1], dtype="<i4").tobytes()}),
         ("model", {"model": "f" * 64}),
+        ("malformed", {"score": b"abc"}),
+        ("malformed", {"known": 0, "new_ids": ("agent-0-0", "somebody-else")}),
     ],
 )
 def test_what_cannot_be_an_answer_is_refused_and_counted(
@@ -315,7 +317,7 @@ def test_what_cannot_be_an_answer_is_refused_and_counted(
     assert 1 in liar.closed
 
 
-def test_cut_columns_and_answers_of_other_rounds_and_modes_change_nothing() -> None:
+def test_answers_of_other_rounds_and_modes_change_nothing() -> None:
     edges = toy_edges(1)
     edges[0].deaf = True
     field = Field(edges, settings=report(count=1, opinions_timeout_s=60.0), calls=FIRST)
@@ -328,7 +330,6 @@ def test_cut_columns_and_answers_of_other_rounds_and_modes_change_nothing() -> N
     )
     replaced = msgspec.structs.replace
     for wrong, counter in [
-        (replaced(answer, score=b"abc"), "malformed"),
         (replaced(answer, round=7), "opinions_unasked"),
         (replaced(answer, run="f" * 32), "other_run"),
         (volunteers, "opinions_mode"),
