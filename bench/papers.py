@@ -2,7 +2,7 @@
 
     python -m bench.papers                       # all of them; an hour on two cores
     python -m bench.papers --row cocs-mnist --seeds 3
-    python -m bench.papers --row gda-mnist --policies fixed,round-robin
+    python -m bench.papers --row gda-mnist       # Table I; the other figures: bench.goals
 
 All but gda-digits need FEDAGENT_DATA (MNIST, Fashion-MNIST). What they show is told in
 `docs/experiments.md`.
@@ -10,14 +10,15 @@ All but gda-digits need FEDAGENT_DATA (MNIST, Fashion-MNIST). What they show is 
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
 
-from fedagent_testbed.study import Comparison, compare, load_recipe, play
-from fedagent_testbed.study.compare import figure, run_jobs
+from fedagent_testbed.study import Comparison, compare, load_recipe
+from fedagent_testbed.study.compare import figure
 
+from . import goals
 from .digits import gda_digits
 
 Row = dict[str, object]
@@ -41,39 +42,6 @@ def cocs_mnist(seeds: int = 10) -> Iterator[Row]:
         "bar": "oracle <= adaptive <= cocs < random in rounds; adaptive <= 1.05 oracle",
         "order_holds": ordered,
         "met": ordered and ours is not None and best is not None and ours <= 1.05 * best,
-    }
-
-
-def gda_mnist(seeds: int = 2, slots: int = 200, names: Sequence[str] = ()) -> Iterator[Row]:
-    """Gap of the policies over client sets to the best fixed set after T slots."""
-    recipe = load_recipe("gda-mnist", (f"rounds.count={15 * slots}",))
-    # Not by `compare`: its oracles would train too, and here everybody arrives.
-    numbers = tuple(range(seeds))
-    wanted = list(names) or list(recipe.compare)
-    runs = run_jobs(play, recipe, wanted, numbers, 2, None, lambda _name, _seed, _total: None)
-    result = Comparison(recipe, numbers, runs, {}, {})
-    final = {name: _opinion(result, name, 5) for name in result.histories}
-    best = figure(final["fixed"]).mean if "fixed" in final else None
-    gap = {
-        name: figure([100 * (1 - one / best) for one in values]).record()
-        for name, values in final.items()
-        if best
-    }
-    mean = gap.get("quick-init-ucb", {}).get("mean")
-    yield {
-        "bench": "gda-mnist",
-        "seeds": seeds,
-        "slots": slots,
-        "opinion_of_last_5_slots": {n: figure(list(v)).record() for n, v in final.items()},
-        "gap_percent": gap,
-        "slots_to": {name: _slots_to(result, name) for name in result.histories},
-        "slots_of_an_iid_client_and_of_another": {
-            name: _pulls(result, name) for name in result.histories
-        },
-        "paper_gap_percent": {"quick-init-ucb": 1.44, "bp-ucb": 3.12},
-        "paper_slots_of_500": [228.95, 90.34],
-        "bar": "quick-init-ucb <= 1.44",
-        "met": mean is None or (isinstance(mean, float) and mean <= 1.44),
     }
 
 
@@ -126,31 +94,6 @@ def _to_target(
     return list(first), seconds
 
 
-def _opinion(result: Comparison, name: str, slots: int) -> list[float]:
-    """Return each seed's mean opinion at the ends of the last slots."""
-    return [float(run.opinion[14::15][-slots:].mean()) for run in result.histories[name]]
-
-
-def _slots_to(result: Comparison, name: str) -> dict[str, object]:
-    """Return the slots until the mean opinion reached the paper's levels."""
-    reached: dict[str, object] = {}
-    for level in (0.75, 0.78, 0.82, 0.85):
-        at = []
-        for run in result.histories[name]:
-            above = np.flatnonzero(run.opinion[14::15] >= level)
-            at.append(float(above[0]) + 1 if len(above) else None)
-        reached[str(level)] = figure(at).mean
-    return reached
-
-
-def _pulls(result: Comparison, name: str) -> list[float]:
-    """Return in how many slots a client with all labels trained, and in how many another."""
-    training = result.recipe.training
-    slots = np.mean([run.counts for run in result.histories[name]], axis=0) / training.slot_rounds
-    iid = training.iid_clients
-    return [round(float(slots[:iid].mean()), 2), round(float(slots[iid:].mean()), 2)]
-
-
 def _curve(result: Comparison, name: str) -> dict[str, object]:
     """Return accuracy after some rounds and some seconds, means over seeds."""
     runs = result.histories[name]
@@ -176,7 +119,7 @@ def _curve(result: Comparison, name: str) -> dict[str, object]:
 ROWS: dict[str, Callable[[int], Iterator[Row]]] = {
     "cocs-mnist": cocs_mnist,
     "cocs-settings": cocs_settings,
-    "gda-mnist": gda_mnist,
+    "gda-mnist": lambda seeds: goals.measured("table", seeds),
     "gda-digits": gda_digits,
     "rbcs-f-fashion": rbcs_fashion,
 }
@@ -186,7 +129,7 @@ def rows() -> Iterator[Row]:
     """Yield every figure."""
     yield from cocs_mnist()
     yield from cocs_settings()
-    yield from gda_mnist()
+    yield from goals.measured("table", 2)
     yield from gda_digits()
     yield from rbcs_fashion()
 
@@ -196,15 +139,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--row", choices=list(ROWS))
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--policies", default="", help="of gda-mnist: names with commas between")
     chosen = parser.parse_args()
-    names = [name for name in chosen.policies.split(",") if name]
-    if names and chosen.row != "gda-mnist":
-        parser.error("--policies is for --row gda-mnist")
-    if names:
-        found = gda_mnist(chosen.seeds, names=names)
-    else:
-        found = ROWS[chosen.row](chosen.seeds) if chosen.row else rows()
+    found = ROWS[chosen.row](chosen.seeds) if chosen.row else rows()
     for row in found:
         print(json.dumps(row), flush=True)
 

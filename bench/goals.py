@@ -1,0 +1,219 @@
+"""Goal-directed selection with training: the GDA paper's table and figures beside ours.
+
+    python -m bench.goals                      # all parts: an hour and a half on an idle core
+    python -m bench.goals --part table --seeds 3 --only bp-ucb --only fixed
+    python -m bench.goals --told --plots docs/images    # play nothing, draw what the file holds
+
+Every run is written to a file as soon as it is over, one line of JSON each, and a run that the
+file holds is not made again: stop and go on as you like; delete the file to measure anew. Needs
+FEDAGENT_DATA (MNIST). What it shows is told in `docs/experiments.md`.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from fedagent_testbed.study import TestbedRecipe, load_recipe, play
+
+from . import goals_told
+from .goal_times import slot_ms
+
+Record = dict[str, object]
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+RUNS = IMAGES / "gda-runs.jsonl"
+SLOT, SLOTS, FEW = 15, 200, 10
+SIZES = (20, 50, 100, 200, 500, 1000)
+CHANCES = (1.0, 0.75, 0.5)
+MUS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+TUNING_SEEDS = (10, 11)
+SMALL = ("training.samples_per_client=50", "training.batch=40")
+"""So few that MNIST is enough for a thousand clients; 40 are trained on, one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A policy in a setting.
+
+    Attributes:
+        part: Of `PARTS`.
+        label: What the documents call it; unique in its part.
+        policy: Its name.
+        sets: What differs from the recipe `gda-mnist`.
+        slots: How many.
+    """
+
+    part: str
+    label: str
+    policy: str
+    sets: tuple[str, ...] = ()
+    slots: int = SLOTS
+
+    def recipe(self) -> TestbedRecipe:
+        """Return the recipe that is played."""
+        return load_recipe("gda-mnist", (f"rounds.count={SLOT * self.slots}", *self.sets))
+
+    def measure(self, seed: int) -> Record:
+        """Play it; return mean opinion and accuracy at the ends of slots, and who trained."""
+        began = time.process_time()
+        run = play(self.recipe(), self.policy, seed)
+        end = slice(SLOT - 1, None, SLOT)
+        return {
+            "opinion": [round(float(one), 4) for one in run.opinion[end]],
+            "accuracy": [round(float(one), 4) for one in run.accuracy[end]],
+            "slots": (run.counts // SLOT).tolist(),
+            "cpu_s": round(time.process_time() - began, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Deciding:
+    """The processor time of a policy's decisions, without training.
+
+    Attributes:
+        part: ``time``.
+        label: Policy, N and K.
+        policy: Its name.
+        clients: N.
+        size: K.
+        mu: Exploration, as in the recipe.
+    """
+
+    part: str
+    label: str
+    policy: str
+    clients: int
+    size: int
+    mu: float
+
+    def measure(self, seed: int) -> Record:
+        """Return the milliseconds of a slot."""
+        ms = slot_ms(self.policy, self.clients, self.size, mu=self.mu, seed=seed)
+        return {"slot_ms": round(ms, 4)}
+
+
+def table() -> Iterator[Case]:
+    """Table I: all policies over client sets, N = 20, K = 5."""
+    bp = "policies.bp-ucb"
+    for label, policy, sets in (
+        ("bp-ucb", "bp-ucb", ()),
+        ("fixed", "fixed", ()),
+        ("bp-ucb, mu 1", "bp-ucb", (f"{bp}.mu=1.0",)),
+        ("bp-ucb, mu 0.01", "bp-ucb", (f"{bp}.mu=0.01",)),
+        ("quick-init-ucb", "quick-init-ucb", ()),
+        ("random", "random", ()),
+        ("round-robin", "round-robin", ()),
+        ("bp-ucb, local weights", "bp-ucb", (f"{bp}.local_weights=true",)),
+        ("bp-ucb, literal", "bp-ucb", (f"{bp}.literal=true",)),
+    ):
+        yield Case("table", label, policy, sets)
+
+
+def success() -> Iterator[Case]:
+    """Fig. 10: an update arrives with probability theta; 50 samples a client."""
+    for policy in ("bp-ucb", "quick-init-ucb"):
+        for chance in CHANCES:
+            yield Case("success", f"{policy}, {chance}", policy, (f"success={chance}", *SMALL))
+
+
+def tuning() -> Iterator[Case]:
+    """Exploration of bp-ucb: 50 samples a client, on seeds that no other part uses."""
+    for mu in MUS:
+        yield Case("mu", f"bp-ucb, {mu}", "bp-ucb", (f"policies.bp-ucb.mu={mu}", *SMALL))
+
+
+def sizes() -> Iterator[Case]:
+    """Fig. 11 and 12, K = 5, and on to a thousand clients; a quarter has all labels."""
+    for policy in ("bp-ucb", "quick-init-ucb", "random"):
+        for clients in SIZES:
+            yield Case(
+                "size",
+                f"{policy}, {clients}",
+                policy,
+                (f"clients={clients}", f"training.iid_clients={clients // 4}", *SMALL),
+            )
+
+
+def quarters() -> Iterator[Case]:
+    """A quarter of the clients trains, whatever their number; few slots."""
+    for policy in ("bp-ucb", "quick-init-ucb", "random"):
+        for clients in SIZES:
+            size = clients // 4
+            sets = [f"clients={clients}", f"training.iid_clients={size}", f"budget.per_edge={size}"]
+            if policy != "random":
+                sets.append(f"policies.{policy}.clients_per_round={size}")
+            yield Case("quarter", f"{policy}, {clients}", policy, (*sets, *SMALL), FEW)
+
+
+def times() -> Iterator[Deciding]:
+    """What a decision costs, K = 5 and K = N / 4."""
+    for clients in SIZES:
+        for kind, size in (("K = 5", 5), ("K = N/4", clients // 4)):
+            for policy, mu in (("bp-ucb", 3.0), ("quick-init-ucb", 0.3)):
+                label = f"{policy}, {clients}; {kind}"
+                yield Deciding("time", label, policy, clients, size, mu)
+
+
+PARTS: dict[str, Callable[[], Iterator[Case | Deciding]]] = {
+    "time": times,
+    "mu": tuning,
+    "table": table,
+    "success": success,
+    "size": sizes,
+    "quarter": quarters,
+}
+
+
+def play_missing(path: Path, cases: Sequence[Case | Deciding], seeds: Sequence[int]) -> None:
+    """Play what the file does not hold, a seed of everything at a time."""
+    known = {(run["part"], run["label"], run["seed"]) for run in goals_told.read(path)}
+    for seed in seeds:
+        for case in cases:
+            if (case.part, case.label, seed) in known:
+                continue
+            run = {"part": case.part, "label": case.label, "seed": seed, **case.measure(seed)}
+            line = json.dumps(run, separators=(",", ":"))
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+def measured(name: str, seeds: int) -> Iterator[Record]:
+    """Play a part anew and yield its rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "runs.jsonl"
+        play_missing(path, list(PARTS[name]()), range(seeds))
+        yield from goals_told.rows(path)
+
+
+def main() -> None:
+    """Play, tell, draw."""
+    parser = argparse.ArgumentParser(prog="bench.goals", description=__doc__)
+    parser.add_argument("--part", choices=list(PARTS))
+    parser.add_argument("--only", action="append", help="labels, as 'bp-ucb*'; may be repeated")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--plots", type=Path, help="a folder for the pictures")
+    parser.add_argument("--told", action="store_true", help="play nothing")
+    args = parser.parse_args()
+    for part in [args.part] if args.part else PARTS:
+        cases = [
+            case
+            for case in PARTS[part]()
+            if any(fnmatchcase(case.label, one) for one in args.only or ["*"])
+        ]
+        seeds = TUNING_SEEDS if part == "mu" else range(args.seeds)
+        if not args.told:
+            play_missing(args.runs, cases, seeds)
+    for row in goals_told.rows(args.runs):
+        print(json.dumps(row), flush=True)
+    if args.plots:
+        goals_told.draw(args.runs, args.plots)
+
+
+if __name__ == "__main__":
+    main()
