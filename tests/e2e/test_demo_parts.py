@@ -109,8 +109,8 @@ def test_the_recipe_alone_makes_a_judged_fleet(
     assert sum(agent.kind == EVERY_DIGIT for agent in plan.agents) == 3
     assert made.seed == 7
     whole, few = plan.agents[0], plan.agents[4]
-    assert whole.stream == "digits:labels=0+1+2+3+4+5+6+7+8+9,start=200"
-    assert parse_stream(few.stream) == parse_stream("digits:labels=2,start=200")
+    assert whole.stream == "digits:labels=0+1+2+3+4+5+6+7+8+9,start=200,rate=100"
+    assert parse_stream(few.stream) == parse_stream("digits:labels=2,start=200,rate=100")
     read = parse_recipe(places.find_recipe(recipe).read_text(), made.sets)
     assert read.policy.name == policy or policy is None
     # Another policy does not get parameters that it has not.

@@ -26,8 +26,8 @@ FEW_DIGITS = "one or two digits"
 """The kinds of clients in a judged demo."""
 HELD_OUT = "digits:start=200"
 """What judged agents judge by: all digits, whatever their owners let them learn from."""
-START = 200
-"""Samples that a judged agent has at once: its first opinion must not be chance."""
+START, RATE = 200, 100.0
+"""Samples that a judged agent has at once, and more per second: an opinion must not be chance."""
 TURN = math.pi * (3 - math.sqrt(5))
 """The golden angle: positions fill a disc evenly, whoever many there are."""
 RADIUS_KM = 0.5
@@ -43,6 +43,7 @@ class AgentPlan:
         slow_s: Extra seconds of training, beyond the deadline for the slow one.
         kind: Of a client, where the demo has several kinds; empty otherwise.
         start: Samples that are there at once; 0 leaves it to the stream.
+        rate: More of them per second; 0 leaves it to the stream.
         position_km: Where it says that it is; None: it does not say.
         held_out: A second stream that it only judges by; empty: it has none.
     """
@@ -53,6 +54,7 @@ class AgentPlan:
     slow_s: float = 0.0
     kind: str = ""
     start: int = 0
+    rate: float = 0.0
     position_km: tuple[float, float] | None = None
     held_out: str = ""
 
@@ -60,7 +62,8 @@ class AgentPlan:
     def stream(self) -> str:
         """Its stream, as `fedagent start --stream` takes it."""
         start = f",start={self.start}" if self.start else ""
-        return f"digits:labels={'+'.join(map(str, self.labels))}{start}"
+        rate = f",rate={self.rate:g}" if self.rate else ""
+        return f"digits:labels={'+'.join(map(str, self.labels))}{start}{rate}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,7 @@ def make_judged_plan(*, agents: int, edges: int, best: int) -> Plan:
             price=prices[i],
             kind=EVERY_DIGIT if i < whole else FEW_DIGITS,
             start=START,
+            rate=RATE,
             position_km=_position(i, agents),
             held_out=HELD_OUT,
         )
