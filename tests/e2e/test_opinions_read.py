@@ -179,5 +179,5 @@ def test_the_report_shows_opinions_and_who_was_chosen(reported: Path, tmp_path: 
 def test_the_report_of_peers_shows_volunteers_only(peers: Path, tmp_path: Path) -> None:
     html = write_report(read_story(peers / "coordinator"), tmp_path).read_text()
     assert "<h2>Volunteers</h2>" in html
-    assert "what they think of the models never left them" in html
+    assert "8 times an agent volunteered. What agents think of the models never left them" in html
     assert "<h2>Opinions</h2>" not in html

@@ -161,8 +161,8 @@ def _judged(story: Story) -> str:
     why = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
     epsilon = max(row.epsilon for row in story.judged)
     said = (
-        f"{len(story.judged)} models were judged; {answered} times an agent volunteered. "
-        "What they think of the models never left them."
+        f"{len(story.judged)} models were judged; {answered} times an agent volunteered. What "
+        "agents think of the models never left them."
         if peers
         else f"{len(story.judged)} models were judged: {answered} opinions of {asked} asked for."
     )
