@@ -59,15 +59,7 @@ def prepare(
             f"no policy is named {policy!r}", f"there are: {', '.join(policies.names())}"
         )
     path = places.find_recipe(recipe)
-    sets = () if rounds is None else (f"rounds.count={rounds}",)
-    try:
-        read = parse_recipe(path.read_text(encoding="utf-8"), sets)
-        if policy not in (None, read.policy.name):
-            # Parameters are those of the recipe's policy: another one has its own.
-            sets = (*sets, f"policy.name={policy}", "policy.params={}")
-            read = parse_recipe(path.read_text(encoding="utf-8"), sets)
-    except (TaskError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path.name}: {error}") from error
+    read, sets = _read(path, rounds, policy)
     if (read.model.features, read.model.outputs) != DIGITS:
         raise UsageError(
             f"{path.name} is not for digits: the demo's devices have 64 features and 10 classes",
@@ -88,6 +80,21 @@ def prepare(
         max_wait_s=read.rounds.max_wait_s,
     )
     return settings, plan
+
+
+def _read(path: Path, rounds: int | None, policy: str | None) -> tuple[Recipe, tuple[str, ...]]:
+    """Return a recipe as it was asked for, and the overrides that make it so."""
+    sets: tuple[str, ...] = () if rounds is None else (f"rounds.count={rounds}",)
+    try:
+        text = path.read_text(encoding="utf-8")
+        read = parse_recipe(text, sets)
+        if policy not in (None, read.policy.name):
+            # Parameters are those of the recipe's policy: another one has its own.
+            sets = (*sets, f"policy.name={policy}", "policy.params={}")
+            read = parse_recipe(text, sets)
+    except (TaskError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path.name}: {error}") from error
+    return read, sets
 
 
 def _fleet(recipe: Recipe, *, agents: int | None, edges: int | None, placed: bool) -> Plan:

@@ -121,7 +121,10 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
     console().print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
     program = _program()
     if story is not None:
-        say(f"Look closer:\n  {program} rounds --data-dir {os.path.relpath(data_dir)}")
+        looks = ("rounds", "opinions") if story.judged else ("rounds",)
+        say("Look closer:")
+        for look in looks:
+            say(f"  {program} {look} --data-dir {os.path.relpath(data_dir)}")
     say("Next, the same with devices of your own, in three terminals:")
     for role in ("coordinator start --recipe digits", "edge start", "start --stream digits"):
         say(f"  {program} {role}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from fedagent_cli.runs import open_run, recipe_of
 from fedagent_coordinator import reader as store
 from fedagent_coordinator.results import conclusion
+from fedagent_task.spec import Recipe
 
 from .indices import read_beliefs, read_indices
 from .judged import read_judged
@@ -28,16 +29,8 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
         verified = reader.ledger.verify()
         balance = reader.balance(run.run_id)
         latency = _latency(reader, run.run_id, rows)
-        final = reader.last_global(run.run_id)
         judged = read_judged(reader, run.run_id)
         done = [row.round for row in rows]
-        ended = conclusion(
-            run.end_reason or "",
-            placed=recipe is not None and recipe.placement.name != "coordinator",
-            rent_micro=sum(reader.rents(run.run_id).values()),
-            rounds_done=len(rows),
-            model=final.digest if final else "",
-        )
         return Story(
             run=run.run_id,
             recipe=recipe.name if recipe else run.recipe_digest[:SHORT],
@@ -51,7 +44,7 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
             spent_micro=balance.settled_micro,
             budget_per_edge_micro=recipe.budget.per_edge_micro if recipe else None,
             budget_total_micro=recipe.budget.total_micro if recipe else None,
-            conclusion=ended,
+            conclusion=_conclusion(reader, run, recipe, len(rows)),
             target=recipe.evaluation.target if recipe else 0.0,
             judged=judged,
             indices=read_indices(reader, run.run_id, done) if judged else {},
@@ -63,6 +56,18 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
                 **({"ledger problems": "; ".join(verified.problems)} if verified.problems else {}),
             },
         )
+
+
+def _conclusion(reader: store.Reader, run: store.Run, recipe: Recipe | None, done: int) -> str:
+    """Return why the run stopped before its last round; empty if it did not."""
+    final = reader.last_global(run.run_id)
+    return conclusion(
+        run.end_reason or "",
+        placed=recipe is not None and recipe.placement.name != "coordinator",
+        rent_micro=sum(reader.rents(run.run_id).values()),
+        rounds_done=done,
+        model=final.digest if final else "",
+    )
 
 
 def _latency(
