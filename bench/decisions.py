@@ -55,6 +55,7 @@ def town(rng: np.random.Generator, t: int, clients: int, edges: int) -> RoundVie
         model_bytes=22_500,
         opinions=rng.random(clients),
         truth=Truth(arrives=rng.random(pairs) < chance, chance=chance, tau_s=6 * rng.random(pairs)),
+        volunteers=np.arange(clients) % 10 == t % 10,
     )
 
 
