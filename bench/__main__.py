@@ -1,8 +1,8 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
 Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, beliefs, learning,
-learners, decisions, adaptive, scale, papers, onnx, bas, seeds. All of them without a name;
-figures are medians, and what is compared is measured in one run.
+learners, decisions, democracy, adaptive, scale, papers, onnx, bas, seeds. All of them without
+a name; figures are medians, and what is compared is measured in one run.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from . import (
     beliefs,
     decisions,
     demo,
+    democracy,
     gda,
     learners,
     learning,
@@ -44,6 +45,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "learning": learning.rows,
     "learners": learners.rows,
     "decisions": decisions.rows,
+    "democracy": democracy.rows,
     "adaptive": adaptive.rows,
     "scale": scale.rows,
     "papers": papers.rows,

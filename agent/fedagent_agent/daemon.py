@@ -15,7 +15,7 @@ import msgspec
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode_edge_to_agent, encode
 from fedagent_protocol.errors import OversizeError, ProtocolError
-from fedagent_protocol.messages import DeclineReason, Message
+from fedagent_protocol.messages import DeclineReason
 from fedagent_protocol.transport.address import BrokerAddress
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Discovery
@@ -186,7 +186,7 @@ class AgentDaemon:
         for effect in effects:
             match effect:
                 case Publish():
-                    self._publish(effect.link, effect.topic, effect.message)
+                    self._publish(effect)
                 case Event():
                     self._emit(effect)
                 case Subscribe():
@@ -201,18 +201,18 @@ class AgentDaemon:
                 case Relink():
                     self._links.renew(effect.link)
 
-    def _publish(self, name: str, topic: str, message: Message) -> None:
+    def _publish(self, effect: Publish) -> None:
         """Send one documented message: nothing else ever leaves the device."""
-        link = self._links[name]
+        link = self._links[effect.link]
         if link is None:
             return
         try:
-            payload = encode(message)  # type: ignore[arg-type]  # every Message is in the union
+            payload = encode(effect.message)
         except OversizeError as error:
             self._runtime.core.counters[error.reason] += 1
             _log.error("%s: %s", self._id, error)
             return
-        link.publish(topic, payload)
+        link.publish(effect.topic, payload, qos=effect.qos)
 
     def _subscribe(self, effect: Subscribe) -> None:
         link = self._links[effect.link]

@@ -23,11 +23,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Publish a message on a link; the only way for anything to leave the device."""
+    """Publish a message on a link; the only way for anything to leave the device.
+
+    Attributes:
+        qos: 0 where the sender itself repeats what gets lost, and a broker's
+            acknowledgement would cost as much again as the message.
+    """
 
     link: str
     topic: str
     message: AgentToEdge
+    qos: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,14 @@ from msgspec import structs
 
 from fedagent_protocol import topics
 from fedagent_protocol.failpoints import Checkpoint, hit
-from fedagent_protocol.messages import AgentToEdge, Chunk, DeclineReason, EdgeToAgent, kind
+from fedagent_protocol.messages import (
+    AgentToEdge,
+    Chunk,
+    DeclineReason,
+    EdgeToAgent,
+    PeerSend,
+    kind,
+)
 from fedagent_protocol.transfer import Layout
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe import parse_task
@@ -359,7 +366,8 @@ class AgentRuntime:
             self.core.counters["no_route"] += 1
             return
         topic = topics.agent_up(self.settings.site, self.settings.agent, edge, kind(message))
-        outward.append(Publish(link, topic, message))
+        qos = 0 if isinstance(message, PeerSend) else 1
+        outward.append(Publish(link, topic, message, qos))
 
     def _offer(self, outward: list[Outward], effect: SendOffer) -> None:
         offer = effect.offer

@@ -93,7 +93,7 @@ class BeliefNode:
     def __post_init__(self) -> None:
         """Know the neighbours and nothing of them."""
         self._around = {
-            peer: _Neighbour(distance, self._line(0.0))
+            peer: _Neighbour(distance, Line(self.settings.pace, 0.0, self.starts * PER_LIFE))
             for peer, distance in sorted(self.distances.items())
         }
 
@@ -102,7 +102,7 @@ class BeliefNode:
         self.slot, self._begun, self._changed_at = slot, now, now
         self._own = self._potential(opinion)
         for peer, around in self._around.items():
-            around.line = self._line(now, dropped=around.line.dropped)
+            around.line = around.line.next(now, self.starts * PER_LIFE, self.settings.pace)
             around.heard = around.told = 0.0
             early, around.early = around.early, None
             if early is not None and early.slot == slot:
@@ -271,9 +271,6 @@ class BeliefNode:
     @property
     def _typical(self) -> float:
         return median(self.distances.values()) if self.distances else 0.0
-
-    def _line(self, now: float, *, dropped: bool = False) -> Line:
-        return Line(self.settings.pace, now, self.starts * PER_LIFE, dropped=dropped)
 
     def _count(self, reason: str, times: int = 1) -> None:
         self.counters[reason] = self.counters.get(reason, 0) + times

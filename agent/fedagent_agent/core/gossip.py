@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from fedagent_protocol.peers import MAX_SKETCH, GossipNote
 
 from .line import PER_LIFE, Jitter, Line
-from .peer_settings import GossipSettings
+from .peer_settings import GossipSettings, Pace
 
 Entry = tuple[float, str]
 """(index, agent)."""
@@ -106,7 +106,10 @@ class Gossip:
 
     def __post_init__(self) -> None:
         """Know the neighbours and no news."""
-        self._around = {peer: _Neighbour(self._line(peer, 0.0)) for peer in sorted(self.neighbours)}
+        self._around = {
+            peer: _Neighbour(Line(self._pace(peer), 0.0, self.starts * PER_LIFE))
+            for peer in sorted(self.neighbours)
+        }
 
     def begin(self, slot: int, now: float, *, ceiling: float = math.inf) -> None:
         """Start a slot; no honest index is above `ceiling`."""
@@ -114,7 +117,7 @@ class Gossip:
         self.slot, self._ceiling = slot, ceiling
         self._known, self._spoken_at, self._changed_at = NOTHING, None, now
         for peer, around in self._around.items():
-            around.line = self._line(peer, now, dropped=around.line.dropped)
+            around.line = around.line.next(now, self.starts * PER_LIFE, self._pace(peer))
             around.pending = around.flight = NOTHING
         here = {self.me, *self.neighbours} - silent
         self._learn(News(heard=frozenset(hash_of(slot, agent) for agent in here)), "", now)
@@ -262,12 +265,10 @@ class Gossip:
                 around.pending = around.pending | new
                 around.line.change(now)
 
-    def _line(self, peer: str, now: float, *, dropped: bool = False) -> Line:
+    def _pace(self, peer: str) -> Pace:
         # One of two speaks first, so that the other need not repeat what both have heard.
         pace = self.settings.pace
-        if self.me < peer:
-            pace = replace(pace, hold_s=0.5 * pace.hold_s)
-        return Line(pace, now, self.starts * PER_LIFE, dropped=dropped)
+        return replace(pace, hold_s=0.5 * pace.hold_s) if self.me < peer else pace
 
     def _count(self, reason: str, times: int = 1) -> None:
         self.counters[reason] = self.counters.get(reason, 0) + times

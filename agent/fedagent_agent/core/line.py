@@ -3,6 +3,8 @@
 A line carries *states*, not a stream: a newer content replaces what came before, so a
 lost one need not be resent once a newer one is on its way. Contents are numbered; the
 number of the newest one is repeated, ever more patiently, until it is acknowledged.
+How long that takes is measured: where post is slow, contents and repeats are spaced wider,
+so that a slow relay gets fewer of them instead of more.
 A note with number 0 carries an acknowledgement and nothing else, and is never answered,
 so that two quiet neighbours stay quiet.
 """
@@ -49,6 +51,7 @@ class Line:
         notes: How many notes were sent.
         dropped: It owed an answer for too long, in this slot or the one before.
         forgot: Its last note was the first of a new life: it has lost what it had.
+        trip_s: From a content to its acknowledgement, smoothed; 0 where none was measured.
     """
 
     pace: Pace
@@ -61,6 +64,8 @@ class Line:
     notes: int = 0
     dropped: bool = False
     forgot: bool = False
+    trip_s: float = 0.0
+    _first_at: float = 0.0
     _dirty_at: float = field(init=False)
     _heard_at: float = field(init=False)
     _sent_at: float = -_NEVER
@@ -72,12 +77,16 @@ class Line:
         """Begin with nothing sent and nothing heard."""
         self.acked = self.seq
         self._heard_at = self._dirty_at = self.begun
-        self._patience_s = self.pace.repeat_s
+        self._patience_s = self._repeat_s
 
     @property
     def complete(self) -> bool:
         """The neighbour has had everything, and has spoken in this slot."""
         return not self.dirty and self.acked >= self.seq and self.taken > 0
+
+    def next(self, now: float, seq: int, pace: Pace) -> "Line":
+        """Return the line of the next slot: what was learnt of the neighbour stays."""
+        return Line(pace, now, seq, dropped=self.dropped, trip_s=self.trip_s)
 
     def change(self, now: float) -> None:
         """Note that there is newer content."""
@@ -94,8 +103,11 @@ class Line:
             self.change(now)
         elif self.acked < ack <= self.seq:
             self.acked = ack
+            if ack == self.seq:
+                trip = min(now - self._first_at, self.pace.longest_s)
+                self.trip_s = 0.5 * (self.trip_s + trip) if self.trip_s else trip
         if self.acked >= self.seq:
-            self._repeat_at, self._patience_s = _NEVER, self.pace.repeat_s
+            self._repeat_at, self._patience_s = _NEVER, self._repeat_s
         if seq == 0:
             return Hearing.ACK
         # A repeat means that our acknowledgement was lost: send it at once.
@@ -136,7 +148,8 @@ class Line:
             self.seq += 1
             self.contents += 1
             self.dirty = False
-            self._patience_s = self.pace.repeat_s
+            self._first_at = now
+            self._patience_s = self._repeat_s
         self._sent_at = now
         # Jitter, so that neighbours do not repeat themselves in chorus.
         self._repeat_at = now + self._patience_s * rng.uniform(0.8, 1.2)
@@ -149,12 +162,18 @@ class Line:
         waiting = not self.complete and not self.dropped
         return min(self._next(), self._heard_at + self.pace.silence_s if waiting else _NEVER)
 
+    @property
+    def _repeat_s(self) -> float:
+        """First wait for an acknowledgement."""
+        return max(self.pace.repeat_s, min(2 * self.trip_s, self.pace.longest_s))
+
     def _open(self, now: float) -> bool:
         return self.notes < self.pace.max_notes and now < self.begun + self.pace.life_s
 
     def _next(self) -> float:
         """Return when the next note is to go out."""
-        fresh = max(self._sent_at + self.pace.gap_s, self._dirty_at + self.pace.hold_s)
+        gap = max(self.pace.gap_s, 0.25 * self.trip_s)
+        fresh = max(self._sent_at + gap, self._dirty_at + self.pace.hold_s)
         content = fresh if self.dirty else self._repeat_at
         at = min(max(content, self.begun), self._ack_at)
         return at if self._open(at) else _NEVER

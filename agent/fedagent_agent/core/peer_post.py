@@ -5,6 +5,7 @@ whoever is shown a new card answers with its own. Letters are never kept here: t
 `beliefs` and `gossip` repeat what was not acknowledged.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,7 +25,9 @@ from fedagent_protocol.peers import (
 from .effects import Effect, Send
 
 CARD_GAP_S = 0.3
-"""Least time between two showings of the card to one neighbour, unless it shows a new one."""
+"""Least time between two showings of the card to one neighbour."""
+CROSSED_S = 0.05
+"""The same when it shows a card that is new: then both cards may just have crossed."""
 
 
 class Seal(Protocol):
@@ -126,10 +129,13 @@ class PeerPost:
         """Take a card, whoever has carried it; answer with the own one."""
         known = {peer: self.seal.epoch_of(peer) for peer in self.ways}
         peer = self.seal.meet(card)
-        return self._show(peer, now, at_once=known[peer] != card.epoch)
+        if known[peer] == card.epoch:
+            return self._show(peer, now)
+        # It has started anew since, and knows nothing of what was shown before.
+        return self._show(peer, now, gap_s=0.0 if known[peer] else CROSSED_S)
 
-    def _show(self, peer: str, now: float, *, at_once: bool = False) -> list[Effect]:
-        if not at_once and now < self._shown_at.get(peer, -CARD_GAP_S) + CARD_GAP_S:
+    def _show(self, peer: str, now: float, *, gap_s: float = CARD_GAP_S) -> list[Effect]:
+        if now < self._shown_at.get(peer, -math.inf) + gap_s:
             return []
         self._shown_at[peer] = now
         return self._put(peer, encode_relayed(self.seal.card))

@@ -48,6 +48,7 @@ class Village:
 
     Attributes:
         homes: Edges of each agent.
+        relay_s: What a letter costs the relay, which takes one after the other.
         seen: Every payload that left an agent, as a broker sees it.
         sent: Bytes of relayed messages by agent.
         said: When an agent said that it volunteers: (agent, edge) -> [(now, round)].
@@ -59,6 +60,7 @@ class Village:
     post: Post = field(default_factory=Post)
     seed: int = 0
     homes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    relay_s: float = 0.0
     declared: Callable[[str], dict[str, float]] = lambda me: {}
     now: float = 0.0
     dead: set[str] = field(default_factory=set)
@@ -68,6 +70,7 @@ class Village:
         default_factory=lambda: defaultdict(list)
     )
     ticks: int = 0
+    free_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -252,10 +255,12 @@ class Village:
             return
         if self.rng.random() < post.loss:
             return
+        self.free_at = max(self.now, self.free_at) + self.relay_s
+        queued = self.free_at - self.now
         for _ in range(2 if self.rng.random() < post.twice else 1):
             carried = PeerDeliver(sender=me, body=message.body)
             self.later(
-                self.rng.uniform(post.least_s, post.most_s),
+                queued + self.rng.uniform(post.least_s, post.most_s),
                 functools.partial(self.tell, to, carried, edge),
             )
 

@@ -1,0 +1,254 @@
+"""Twenty agents decide who trains, through a real broker and a relay: seconds and bytes.
+
+python -m bench democracy
+
+One process holds all agents, so that they share one core: each is the real runtime with its
+disk and a connection of its own. The relay is what an edge does with `PeerSend`. Time runs
+from the call, with every opinion ready, to the last decision; bytes are the payloads of
+`PeerSend` of the agent that sent most: letters, padding, seals, cards and envelopes, until
+nothing more is said about the slot.
+"""
+
+import asyncio
+import functools
+import secrets
+import shutil
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedagent_agent.outward import Outward, Publish
+from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
+from fedagent_coordinator.policies.neighbours import k_nearest
+from fedagent_protocol import topics
+from fedagent_protocol.codec import decode_agent_to_edge, decode_edge_to_agent, encode
+from fedagent_protocol.messages import (
+    EdgeBeacon,
+    EdgeToAgent,
+    Neighbours,
+    OpinionCall,
+    OpinionMode,
+    PeerDeliver,
+    PeerSend,
+    Volunteer,
+    Welcome,
+    kind,
+)
+from fedagent_protocol.transport.address import BrokerAddress
+from fedagent_protocol.transport.broker import Broker, BrokerSpec
+from fedagent_protocol.transport.identity import load_or_create
+from fedagent_protocol.transport.mqtt import Arrival, Link
+from fedagent_task.spec import PeersSpec
+
+AGENTS, BEST, NEAREST = 20, 5, 4
+SLOTS = 6
+SITE, EDGE = "bench", "relay"
+RUN, TASK, MODEL = "ab" * 16, "cd" * 32, "ef" * 32
+SETTLE_S = 3.0
+LIMIT_S = 20.0
+BAR_S, BAR_BYTES = 1.0, 20_000
+
+
+def rows() -> Iterator[dict[str, object]]:
+    """One row per kind of broker that is installed."""
+    kinds: list[Literal["mosquitto", "embedded"]] = ["embedded"]
+    if shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto"):
+        kinds.insert(0, "mosquitto")
+    for each in kinds:
+        with tempfile.TemporaryDirectory() as folder:
+            yield asyncio.run(_measure(Path(folder), each))
+
+
+@dataclass
+class _Agent:
+    """One agent, its connection and its timer."""
+
+    runtime: AgentRuntime
+    link: Link
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass
+class _Field:
+    """Everybody, and what is measured."""
+
+    folder: Path
+    agents: dict[str, _Agent] = field(default_factory=dict)
+    sent: Counter[str] = field(default_factory=Counter)
+    decided: dict[str, float] = field(default_factory=dict)
+    words: set[str] = field(default_factory=set)
+    number: int = 0
+    relay: Link | None = None
+
+    async def start(self, address: BrokerAddress) -> None:
+        self.relay = Link(
+            address, client_id="relay", on_arrivals=self._relayed, on_state=lambda _: None
+        )
+        await self.relay.start()
+        await self.relay.subscribe(*topics.edge_lan_filters(SITE, EDGE))
+        for n in range(AGENTS):
+            await self._start_agent(self.folder / str(n), address)
+
+    async def _start_agent(self, folder: Path, address: BrokerAddress) -> None:
+        identity = load_or_create(folder)
+        settings = RuntimeSettings(
+            agent=identity.id, site=SITE, stream="digits", seed=1, identity=identity
+        )
+        runtime = AgentRuntime(folder, settings, now=time.monotonic(), pending_bytes=lambda _: 0)
+        link = Link(
+            address,
+            client_id=identity.id,
+            on_arrivals=functools.partial(self._arrived, identity.id),
+            on_state=lambda _: None,
+        )
+        self.agents[identity.id] = _Agent(runtime, link)
+        await link.start()
+        await link.subscribe(*topics.agent_filters(SITE, identity.id))
+        for message in (EdgeBeacon(edge=EDGE, period_ms=60_000), Welcome(edge=EDGE)):
+            self.perform(identity.id, runtime.message("l", EDGE, message, time.monotonic()))
+        runtime.core.peers.task(TASK, PeersSpec(best=BEST))
+
+    async def stop(self) -> None:
+        for agent in self.agents.values():
+            if agent.timer is not None:
+                agent.timer.cancel()
+            await agent.link.stop()
+            agent.runtime.close()
+        if self.relay is not None:
+            await self.relay.stop()
+
+    # ------------------------------------------------------------------ agents
+
+    def _arrived(self, me: str, arrivals: list[Arrival]) -> None:
+        for arrival in arrivals:
+            message = decode_edge_to_agent(arrival.payload)
+            self.perform(me, self.agents[me].runtime.message("l", EDGE, message, arrival.at))
+
+    def perform(self, me: str, outward: list[Outward]) -> None:
+        agent = self.agents[me]
+        for effect in outward:
+            if not isinstance(effect, Publish):
+                continue
+            payload = encode(effect.message)
+            if isinstance(effect.message, PeerSend):
+                self.sent[me] += len(payload)
+            elif isinstance(effect.message, Volunteer):
+                self.words.add(me)
+            agent.link.publish(effect.topic, payload, qos=effect.qos)
+        self._note_decision(me)
+        if agent.timer is not None:
+            agent.timer.cancel()
+        due = agent.runtime.next_due()
+        if due is not None:
+            agent.timer = asyncio.get_running_loop().call_at(due, self._tick, me)
+
+    def _tick(self, me: str) -> None:
+        self.perform(me, self.agents[me].runtime.tick(time.monotonic()))
+
+    def _note_decision(self, me: str) -> None:
+        peering = self.agents[me].runtime.core.peers._inside  # noqa: SLF001 - the watch
+        slot = peering._slot if peering is not None else None  # noqa: SLF001
+        if slot is not None and slot.call.round == self.number and me not in self.decided:
+            record = slot.record
+            if record is not None and record.chosen is not None:
+                self.decided[me] = time.monotonic()
+
+    # ------------------------------------------------------------------- relay
+
+    def tell(self, me: str, message: EdgeToAgent) -> None:
+        assert self.relay is not None
+        qos = 0 if isinstance(message, PeerDeliver) else 1
+        self.relay.publish(
+            topics.agent_down(SITE, me, EDGE, kind(message)), encode(message), qos=qos
+        )
+
+    def _relayed(self, arrivals: list[Arrival]) -> None:
+        for arrival in arrivals:
+            message = decode_agent_to_edge(arrival.payload)
+            if isinstance(message, PeerSend):
+                sender = topics.parse(arrival.topic).agent
+                self.tell(message.to, PeerDeliver(sender=sender, body=message.body))
+
+    async def slot(self, number: int, opinions: dict[str, float]) -> dict[str, float]:
+        """Call everybody; return seconds, bytes and volunteers of a slot."""
+        self.number = number
+        self.sent.clear()
+        self.words.clear()
+        self.decided.clear()
+        call = OpinionCall(
+            run=RUN,
+            round=number,
+            task=TASK,
+            model=MODEL,
+            size=1,
+            chunk_bytes=1024,
+            until_ms=5000,
+            mode=OpinionMode.PEERS,
+            slot=number + 1,
+        )
+        begun, used = time.monotonic(), time.process_time()
+        for me, agent in self.agents.items():
+            effects = agent.runtime.core.peers.begin(call, EDGE, opinions[me], time.monotonic())
+            self.perform(me, agent.runtime._run(effects, time.monotonic()))  # noqa: SLF001
+        while len(self.decided) < AGENTS and time.monotonic() < begun + LIMIT_S:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        seconds = max(self.decided.values()) - begun
+        await asyncio.sleep(SETTLE_S)
+        return {
+            "seconds": seconds,
+            "cpu": time.process_time() - used,
+            "bytes": float(max(self.sent.values())),
+            "mean_bytes": statistics.mean(self.sent.values()),
+            "undecided": float(len(self.agents) - len(self.decided)),
+            "volunteers": float(len(self.words)),
+        }
+
+
+async def _measure(folder: Path, each: Literal["mosquitto", "embedded"]) -> dict[str, object]:
+    broker = Broker(BrokerSpec(data_dir=folder, kind=each, name=secrets.token_hex(4)))
+    address = await broker.start()
+    rng = np.random.default_rng(1)
+    graph = k_nearest("bench", rng.random((AGENTS, 2)), NEAREST)
+    here = _Field(folder)
+    try:
+        await here.start(address)
+        ids = sorted(here.agents)
+        around: dict[str, dict[str, float]] = {me: {} for me in ids}
+        for a, b, d in zip(graph.left, graph.right, graph.distance, strict=True):
+            around[ids[a]][ids[b]] = around[ids[b]][ids[a]] = float(d)
+        for me, peers in around.items():
+            here.tell(me, Neighbours(peers=peers))
+        await asyncio.sleep(1.0)
+        slots = []
+        for number in range(SLOTS):
+            opinion = np.clip(rng.normal(0.7, 0.1, AGENTS), 0, 1).tolist()
+            slots.append(await here.slot(number, dict(zip(ids, opinion, strict=True))))
+    finally:
+        await here.stop()
+        await broker.stop()
+    seconds = [slot["seconds"] for slot in slots]
+    most = max(slot["bytes"] for slot in slots)
+    agreed = sum(slot["volunteers"] == BEST for slot in slots)
+    whole = not any(slot["undecided"] for slot in slots)
+    return {
+        "bench": "democracy",
+        "broker": each,
+        "agents": AGENTS,
+        "slots": SLOTS,
+        "neighbours_most": max(map(len, around.values())),
+        "decided_s": round(statistics.median(seconds), 3),
+        "decided_s_most": round(max(seconds), 3),
+        "agents_and_relay_cpu_s": round(statistics.median(slot["cpu"] for slot in slots), 3),
+        "sent_bytes_most": int(most),
+        "sent_bytes_mean": int(statistics.mean(slot["mean_bytes"] for slot in slots)),
+        "slots_with_k_volunteers": agreed,
+        "bar": f"{BAR_S:g} s, {BAR_BYTES} bytes",
+        "met": statistics.median(seconds) <= BAR_S and most <= BAR_BYTES and whole,
+    }
