@@ -1,5 +1,6 @@
 """The tutorial "let clients judge the model", as it is written: demos, commands, recipes."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from fedagent_cli import places
+from fedagent_cli.demo.plan import EVERY_DIGIT, FEW_DIGITS
 from fedagent_task.recipe import parse_recipe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "opinions.md").read_text("utf-8")
 ROUNDS = 8
+KINDS = (EVERY_DIGIT, FEW_DIGITS)
 
 
 def blocks(language: str) -> list[str]:
@@ -55,5 +58,8 @@ def test_the_page_from_the_demo_to_the_plot(tmp_path: Path, word: str, shown: st
         read = call(tmp_path, arguments)
         assert read.returncode == 0, read.stderr
         assert shown in read.stdout
+    agents = json.loads((tmp_path / word / "report.json").read_text())["agents"]
+    chosen = {kind: [a["ordered"] for a in agents if a["kind"] == kind] for kind in KINDS}
+    assert min(chosen[EVERY_DIGIT]) > max(chosen[FEW_DIGITS])
     html = (tmp_path / word / "report.html").read_text()
     assert ("What the devices knew: opinion" if word == "da" else "<h2>Belief</h2>") in html
