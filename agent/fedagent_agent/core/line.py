@@ -163,6 +163,15 @@ class Line:
         return min(self._next(), self._heard_at + self.pace.silence_s if waiting else _NEVER)
 
     @property
+    def _gap_s(self) -> float:
+        """Least time from the newest content to the next."""
+        if not self.pace.gap_s:
+            return 0.0
+        gap = max(self.pace.gap_s, 0.25 * self.trip_s)
+        # Unanswered: post may be slow, and what comes meanwhile goes along later.
+        return gap if self.acked >= self.seq else max(gap, 0.4 * self._patience_s)
+
+    @property
     def _repeat_s(self) -> float:
         """First wait for an acknowledgement."""
         return max(self.pace.repeat_s, min(2 * self.trip_s, self.pace.longest_s))
@@ -172,8 +181,7 @@ class Line:
 
     def _next(self) -> float:
         """Return when the next note is to go out."""
-        gap = max(self.pace.gap_s, 0.25 * self.trip_s)
-        fresh = max(self._sent_at + gap, self._dirty_at + self.pace.hold_s)
+        fresh = max(self._sent_at + self._gap_s, self._dirty_at + self.pace.hold_s)
         content = fresh if self.dirty else self._repeat_at
         at = min(max(content, self.begun), self._ack_at)
         return at if self._open(at) else _NEVER

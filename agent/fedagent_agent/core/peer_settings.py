@@ -29,7 +29,7 @@ class Pace:
     """How notes to one neighbour are spaced and bounded within a slot.
 
     Attributes:
-        gap_s: Least time between two new contents.
+        gap_s: Least time between two new contents, more where answers are slow; 0: none at all.
         hold_s: How long new content waits for more, unless a note goes anyway; in gossip
             one of two neighbours waits half as long.
         ack_s: How long an acknowledgement may wait for a note to ride with.

@@ -34,16 +34,25 @@ def test_waits_follow_the_acknowledgements_within_their_bounds(trips: list[float
     assert wait >= 0.8 * min(2 * line.trip_s, PACE.longest_s)
 
 
-def test_contents_are_a_quarter_of_a_trip_apart_and_the_next_slot_remembers() -> None:
+def test_what_is_unanswered_holds_back_the_next_and_the_next_slot_remembers() -> None:
     line = Line(PACE, 0.0, PER_LIFE)
     now = told(line, 0.0, 0.8)
     assert line.trip_s == pytest.approx(0.8)
     line = line.next(now, PER_LIFE, PACE)
     assert line.trip_s == pytest.approx(0.8)
-    line.stamp(now, RNG, content=True)
+    seq, _ = line.stamp(now, RNG, content=True)
     line.change(now + 0.01)
-    assert not line.wants(now + 0.19)
-    assert line.wants(now + 0.21)
+    assert not line.wants(now + 0.3)
+    line.hear(0, seq, now + 0.3)
+    assert line.wants(now + 0.3), "a quarter of the new mean, 0.55 s, is over"
+
+
+def test_a_quick_neighbour_is_told_at_once() -> None:
+    line = Line(PACE, 0.0, PER_LIFE)
+    now = told(line, 0.0, 0.01)
+    line.change(now)
+    assert not line.wants(now)
+    assert line.wants(now + PACE.gap_s)
 
 
 def test_a_repeat_is_measured_from_the_first_time_it_was_said() -> None:
