@@ -1,6 +1,5 @@
 """Runs whose models were judged, written through the real store by the real policy."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -77,13 +76,11 @@ def feedback_of(
     )
 
 
-def opinions_of(
-    round_: int, *, late: int | None = None, epsilon: float = 0.0, **changes: object
-) -> BookOpinions:
+def opinions_of(round_: int, *, late: int | None = None, epsilon: float = 0.0) -> BookOpinions:
     """Everybody's opinion of a model but that of the client who is late."""
     client = np.array([c for c in range(3) if c != late], dtype=np.int64)
     count = len(client)
-    found = BookOpinions(
+    return BookOpinions(
         round=round_,
         slot=round_ + 1,
         digest="d" * 64,
@@ -97,7 +94,6 @@ def opinions_of(
         reasons={} if late is None else {"late": 1},
         seconds=0.25,
     )
-    return replace(found, **changes)  # type: ignore[arg-type] # a test's keywords
 
 
 def volunteers_of(round_: int) -> BookVolunteers:
@@ -113,13 +109,10 @@ def volunteers_of(round_: int) -> BookVolunteers:
     )
 
 
-def write_judged(
-    folder: Path, *, mode: str = "report", epsilon: float = 0.0, **changes: object
-) -> dict[int, object]:
+def write_judged(folder: Path, *, mode: str = "report", epsilon: float = 0.0) -> dict[int, object]:
     """Write a run of three rounds; return the policy's belief after each.
 
-    Client 2 is too late with its opinion of the model of round 2. `changes` are to what is
-    booked of the last one.
+    Client 2 is too late with its opinion of the model of round 2.
     """
     policy = policies.create("bp-ucb", clients_per_round=2, mu=0.1)
     beliefs: dict[int, object] = {}
@@ -147,8 +140,7 @@ def write_judged(
             store.settle(run.run_id, _settled(round_, feedback_of(view, selection)))
             store.save_metrics(run.run_id, round_, "d" * 64, {"accuracy": 0.5 + round_ / 10})
             late = 2 if round_ == 2 else None
-            own = changes if round_ == ROUNDS else {}
-            booked = opinions_of(round_, late=late, epsilon=epsilon, **own)
+            booked = opinions_of(round_, late=late, epsilon=epsilon)
             store.judge(run.run_id, booked if judge else volunteers_of(round_))
             said = SCORES[round_].copy()
             if late is not None:

@@ -54,12 +54,6 @@ def test_each_judged_model_is_a_row(reported: Path) -> None:
     assert silent.split()[3] == "."
 
 
-def test_an_agent_that_two_edges_see_is_asked_once(tmp_path: Path) -> None:
-    write_judged(tmp_path / "coordinator", reasons={"twice": 2, "late": 1}, asked=6)
-    row = rows_of(tmp_path, "--round", "3")[0]
-    assert (row["answered"], row["asked"], row["reasons"]) == (3, 4, {"late": 1})
-
-
 def test_one_round_and_one_client(reported: Path) -> None:
     assert [row["round"] for row in rows_of(reported, "--round", "2")] == [2]
     assert [row["round"] for row in rows_of(reported, "--last", "2")] == [2, 3]

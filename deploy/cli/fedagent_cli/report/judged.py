@@ -7,8 +7,6 @@ from fedagent_coordinator.reader import Reader
 from fedagent_coordinator.reader_opinions import Judgement, OpinionRow
 
 PEERS = "peers"
-TWICE = "twice"
-"""The reason of a row whose agent has answered at another edge too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +71,14 @@ def read_judged(reader: Reader, run_id: str) -> tuple[JudgedRow, ...]:
 
 def _row(found: Judgement, opinions: Sequence[OpinionRow], volunteers: list[str]) -> JudgedRow:
     scores = {row.agent_id: row.score for row in opinions}
-    reasons = dict(found.reasons)
-    twice = reasons.pop(TWICE, 0)
     return JudgedRow(
         round=found.round,
         slot=found.slot,
         mode=found.mode,
         metric=found.metric,
-        asked=found.asked - twice,
+        asked=found.asked,
         answered=found.answered,
-        reasons=reasons,
+        reasons=dict(found.reasons),
         seconds=found.seconds,
         mean=found.mean,
         least=min(scores.values(), default=None),
