@@ -22,7 +22,7 @@ from fedagent_protocol.codec import (
     encode,
 )
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.messages import AnyMessage, kind
+from fedagent_protocol.messages import AnyMessage, PeerDeliver, kind
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Advert, Discovery
@@ -272,8 +272,10 @@ class EdgeDaemon:
     def _publish(self, link: Link | None, topic: str, message: AnyMessage) -> None:
         if link is None:
             return
+        # A letter's sender repeats what gets lost; an acknowledgement would cost as much again.
+        qos = 0 if isinstance(message, PeerDeliver) else 1
         try:
-            sent = link.publish(topic, encode(message))
+            sent = link.publish(topic, encode(message), qos=qos)
         except ProtocolError as error:
             _log.error("%s: %s cannot be sent: %s", self._id, kind(message), error)
             sent = False
