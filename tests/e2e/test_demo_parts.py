@@ -79,7 +79,7 @@ def test_a_judged_fleet_has_as_many_whole_agents_as_train(
     whole = [agent for agent in plan.agents if agent.kind == EVERY_DIGIT]
     few = [agent for agent in plan.agents if agent.kind == FEW_DIGITS]
     assert len(plan.agents) == agents
-    assert len(whole) == min(best, agents)
+    assert len(whole) == min(best + 1, agents)
     assert all(agent.labels == tuple(range(10)) for agent in whole)
     assert all(1 <= len(set(agent.labels)) == len(agent.labels) <= 2 for agent in few)
     every = parse_stream("digits:start=200")

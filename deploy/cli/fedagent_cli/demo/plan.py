@@ -119,12 +119,12 @@ def make_plan(*, agents: int, edges: int, deadline_s: float, placed: bool = Fals
 def make_judged_plan(*, agents: int, edges: int, best: int) -> Plan:
     """Return the fleet of a recipe by which clients judge the model.
 
-    As many agents as train in a round learn from all ten digits, the others from one or two
-    each; all meet, and judge by, every digit. Where they are fills a disc evenly. Nobody is
+    One agent more than trains in a round learns from all ten digits, the others from one or
+    two each; all meet, and judge by, every digit. Where they are fills a disc evenly. Nobody is
     slow or killed: how often each was chosen is to be read off. The budget pays `best` agents
     over all edges.
     """
-    whole = min(best, agents)
+    whole = min(best + 1, agents)
     prices = _prices(agents)
     hands = [tuple(range(LABELS))] * whole + deal_few(agents - whole)
     made = tuple(
