@@ -25,7 +25,7 @@ KINDS = ("auto", "mosquitto", "embedded")
 AGENTS = 8
 JUDGES = 10
 """Agents unless a number is asked for, and where they judge the model."""
-BEST = 3
+BEST = 2
 """Who trains in a round of a recipe that calls for opinions and does not say how many."""
 EDGES = 2
 PEER_EDGES = 1
