@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fedagent_testbed.study import TestbedRecipe, load_recipe, play
 
-from . import goals_told
+from . import goal_kinds, goals_told
 from .goal_times import slot_ms
 
 Record = dict[str, object]
@@ -150,6 +150,21 @@ def quarters() -> Iterator[Case]:
             yield Case("quarter", f"{policy}, {clients}", policy, (*sets, *SMALL), FEW)
 
 
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """What clients think of what they have trained."""
+
+    part: str = "kind"
+    label: str = "random sets"
+
+    def measure(self, seed: int) -> Record:
+        """Return mean opinions by kind of client."""
+        return goal_kinds.opinions(seed)
+
+
+Job = Case | Deciding | Kinds
+
+
 def times() -> Iterator[Deciding]:
     """What a decision costs, K = 5 and K = N / 4."""
     for clients in SIZES:
@@ -159,8 +174,9 @@ def times() -> Iterator[Deciding]:
                 yield Deciding("time", label, policy, clients, size, mu)
 
 
-PARTS: dict[str, Callable[[], Iterator[Case | Deciding]]] = {
+PARTS: dict[str, Callable[[], Iterator[Job]]] = {
     "time": times,
+    "kind": lambda: iter([Kinds()]),
     "mu": tuning,
     "table": table,
     "success": success,
@@ -169,7 +185,7 @@ PARTS: dict[str, Callable[[], Iterator[Case | Deciding]]] = {
 }
 
 
-def play_missing(path: Path, cases: Sequence[Case | Deciding], seeds: Sequence[int]) -> None:
+def play_missing(path: Path, cases: Sequence[Job], seeds: Sequence[int]) -> None:
     """Play what the file does not hold, a seed of everything at a time."""
     known = {(run["part"], run["label"], run["seed"]) for run in goals_told.read(path)}
     for seed in seeds:

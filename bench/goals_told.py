@@ -71,6 +71,11 @@ def rows(path: Path) -> Iterator[Row]:
                 "accuracy": figure([last(run) for run in runs]).record(),
                 "tested": figure([last(run, "accuracy") for run in runs]).record(),
             }
+    for runs in part(path, "kind").values():
+        kinds = [key for key in runs[0] if key.startswith(("iid_", "other_"))]
+        yield {"bench": "gda-kind", "seeds": len(runs)} | {
+            key: round(float(np.mean([run[key] for run in runs])), 3) for key in kinds
+        }
     for label, runs in part(path, "time").items():
         ms = [round(run["slot_ms"], 3) for run in runs]
         yield {"bench": "gda-time", "of": label, "slot_cpu_ms": float(np.median(ms))}
