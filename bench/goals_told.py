@@ -39,6 +39,7 @@ COLOURS = {
     "round-robin": "#2ca02c",
     "bp-ucb, mu 0.01": "#9467bd",
 }
+TICKS = (20, 50, 100, 200, 500, 1000)
 DASHES = {"1.0": "-", "0.75": "--", "0.5": ":"}
 
 
@@ -144,7 +145,7 @@ def _slots(table: Runs, success: Runs, file: Path) -> None:
             axes.plot(*_curve(runs), color=COLOURS[name], label=name)
 
     def right(axes: "Axes") -> None:
-        axes.set_title("50 samples a client; chance that an update arrives")
+        axes.set_title("by the chance that an update arrives")
         for label, runs in success.items():
             name, _, chance = label.rpartition(", ")
             axes.plot(*_curve(runs), DASHES[chance], color=COLOURS[name], label=label)
@@ -169,6 +170,8 @@ def _scaling(size: Runs, quarter: Runs, times: Runs, file: Path) -> None:
     def deciding(axes: "Axes") -> None:
         axes.set_title("decision, ms of processor a slot")
         axes.set_yscale("log")
+        axes.set_yticks([0.25, 0.5, 1, 2], ["0.25", "0.5", "1", "2"])
+        axes.set_yticks([], minor=True)
         for label, dashes in (("K = 5", "o-"), ("K = N/4", "s:")):
             found = {
                 one.partition("; ")[0]: runs for one, runs in times.items() if one.endswith(label)
@@ -219,6 +222,9 @@ def _draw(
             if log:
                 axes.set_xscale("log")
             panel(axes)
+            if log:
+                axes.set_xticks(TICKS, [f"{at:g}" for at in TICKS])
+                axes.set_xticks([], minor=True)
             axes.set_xlabel(x)
             axes.set_ylabel(y)
             axes.legend(fontsize=7)
