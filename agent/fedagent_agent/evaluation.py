@@ -33,7 +33,7 @@ class Scorer:
 
     Args:
         task: What the device was told; its graph is used where onnxruntime is installed.
-            With `on_device` each order's model is looked at.
+            With `on_device` each order's model is looked at, except in mode ``peers``.
         model: The task's model in numpy.
 
     Raises:
@@ -42,7 +42,8 @@ class Scorer:
 
     def __init__(self, task: TaskSpec, model: Model) -> None:
         self._model = model
-        self._wanted = task.on_device
+        # Whoever made the task: where neighbours decide nobody else is told of opinions.
+        self._wanted = task.on_device and task.opinions.mode != "peers"
         self._regression = model.spec.regression
         self._base: Weights = {}
         self._sum = 0.0

@@ -106,7 +106,8 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
         seconds: From the request to the file on disk.
         seconds_per_iteration: Of the learning alone.
         arrivals: Samples that came since the last training.
-        loss: Mean loss over the training.
+        loss: Mean loss over the training; 0 where it is not finite, and in mode ``peers``,
+            in which nobody else is told of it.
         norm: L2 norm of the update over all tensors.
         offset: Position of the stream, to resume at.
         counters: Samples dropped or refused since `open`, by reason.

@@ -68,6 +68,11 @@ class _Work:
         """Whether nothing is learnt, so that any stream will do."""
         return self.task.learner.name == NO_TRAINING
 
+    @property
+    def silent(self) -> bool:
+        """Whether opinions stay on the device, and with them what is like one: the loss."""
+        return self.task.opinions.mode == "peers"
+
 
 @dataclass(slots=True)
 class _Tally:
@@ -242,7 +247,7 @@ class Trainer:
             seconds=time.monotonic() - began,
             seconds_per_iteration=meter.iterating_s / meter.iterations,
             arrivals=arrived,
-            loss=tally.mean_loss,
+            loss=0.0 if work.silent else tally.mean_loss,
             norm=norm,
             offset=work.offset,
             counters=self._counters(work),

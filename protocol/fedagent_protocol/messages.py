@@ -236,6 +236,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
         train_ms: Computation alone; `lc_ms` has the waits for arrivals in it.
         steps: Arrival steps that were done, of `iterations` each.
         limited: The load limit ended the iterations early.
+        loss: Mean over the training; 0 where it is not told.
         score: Of the base model on `score_n` samples that are new to it; see docs/agent.md.
     """
 

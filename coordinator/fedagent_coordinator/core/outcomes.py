@@ -115,7 +115,7 @@ class _Rows:
                 self.numbers["train_s"][row] = outcome.train_ms / 1000.0
             self.numbers["seconds_per_iteration"][row] = outcome.seconds_per_iteration
             self.numbers["norm"][row] = outcome.norm
-            self.numbers["loss"][row] = outcome.loss
+            self.numbers["loss"][row] = outcome.loss or math.nan  # 0 is what is not told
             self.numbers["score"][row] = outcome.score
             self.counts["score_n"][row] = outcome.score_n
         self.counts["arrivals"][row] = outcome.arrivals

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -245,3 +246,24 @@ def test_a_killed_process_reads_again_what_was_not_learnt_from(tmp_path: Path) -
     expected = [9, 0, 1]
     asyncio.run(run())
     assert not expected
+
+
+@pytest.mark.parametrize("mode", ["report", "peers"])
+def test_where_neighbours_decide_an_update_tells_neither_loss_nor_score(
+    tmp_path: Path, closing: Closing, mode: Literal["report", "peers"]
+) -> None:
+    model, csv = _files(tmp_path)
+    trainer = closing(Trainer(lambda _job, _wait: False))
+    spec = replace(_task(), on_device=True, opinions=OpinionsSpec(mode=mode))
+    trainer.open(Open(job=0, task=task_bytes(spec), stream=f"csv:{csv}", seed=0))
+    with csv.open("a") as file:
+        file.writelines(f"{row},{row % 2}\n" for row in range(1, 8))
+    judged = trainer.judge(Judge(job=1, model=str(model)))
+    assert isinstance(judged, Judged)
+    assert judged.samples == 8, "its own opinion it has"
+    with csv.open("a") as file:
+        file.writelines(f"{row},{row % 2}\n" for row in range(9, 13))
+    trained = trainer.train(Train(job=2, model=str(model), out=str(tmp_path / "out")))
+    assert isinstance(trained, Trained)
+    told = (trained.loss > 0, trained.score > 0, trained.score_n > 0)
+    assert told == ((True,) * 3 if mode == "report" else (False,) * 3)

@@ -1,20 +1,25 @@
 """What devices say of a model: one mean by samples, of valid updates alone."""
 
+import numpy as np
 import pytest
 
 from fedagent_coordinator.core.controls import Controls
-from fedagent_coordinator.core.outcomes import EdgePart, round_event, settle_outcomes
+from fedagent_coordinator.core.outcomes import EdgePart, Settled, round_event, settle_outcomes
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
 from tests.e2e.stored_run import plan
 
 
 def _settled(*outcomes: Outcome) -> tuple[float, int, object]:
+    settled = _settle(*outcomes)
+    said = round_event(1, settled, Controls(), 0, {}).fields["device_score"]
+    return settled.details.score, settled.details.score_n, said
+
+
+def _settle(*outcomes: Outcome) -> Settled:
     reserved = plan(1)
     part = EdgePart("edge-0", 0, [0, 1], ["a", "b"], None)
     part.report = RoundReport(epoch="0" * 32, outcomes=outcomes)
-    settled = settle_outcomes(reserved.view, reserved.selection.pairs, [part], waited_s=1.0)
-    said = round_event(1, settled, Controls(), 0, {}).fields["device_score"]
-    return settled.details.score, settled.details.score_n, said
+    return settle_outcomes(reserved.view, reserved.selection.pairs, [part], waited_s=1.0)
 
 
 def _outcome(agent: str, score: float, count: int, *, valid: bool = True) -> Outcome:
@@ -35,3 +40,13 @@ def test_who_sent_no_valid_update_has_no_say() -> None:
 
 def test_without_any_sample_there_is_no_score() -> None:
     assert _settled(_outcome("a", 0.0, 0), _outcome("b", 0.0, 0)) == (0.0, 0, None)
+
+
+def test_a_loss_that_is_not_told_is_unknown_and_not_zero() -> None:
+    arrived = OutcomeStatus.ARRIVED
+    settled = _settle(
+        Outcome(agent="a", status=arrived, valid=True, loss=0.25),
+        Outcome(agent="b", status=arrived, valid=True),
+    )
+    assert settled.details.loss[0] == 0.25
+    assert np.isnan(settled.details.loss[1])
