@@ -16,6 +16,9 @@ from .store import Store
 
 _log = logging.getLogger(__name__)
 
+COORDINATOR = "coordinator"
+"""The placement by which the coordinator averages, and no round is placed."""
+
 
 def mode_of(recipe: Recipe, policy: SelectionPolicy) -> OpinionMode | None:
     """Return what clients of a run are called for; None for nothing."""
@@ -31,6 +34,11 @@ def mode_of(recipe: Recipe, policy: SelectionPolicy) -> OpinionMode | None:
 def every_of(recipe: Recipe, mode: OpinionMode | None) -> int:
     """Return how many merges, or rounds of volunteers, there are to a call."""
     return recipe.peers.slot_rounds if mode is OpinionMode.PEERS else recipe.opinions.every
+
+
+def merge_every_of(recipe: Recipe) -> int:
+    """Return how many rounds there are to a merge; placed rounds merge every round."""
+    return 1 if recipe.placement.name != COORDINATOR else recipe.rounds.merge_every
 
 
 class CallSettings(TypedDict):
@@ -51,20 +59,25 @@ def settings_of(recipe: Recipe, mode: OpinionMode | None) -> CallSettings:
 
 
 def check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:
-    """Refuse slots that end without an opinion: the policy would never learn.
+    """Refuse slots that may end without an opinion: the policy would never learn.
+
+    Merges go by the number of a round, slots by the rounds in which somebody played: one
+    voided or empty round, and they no longer end together. Calls count as slots do, but
+    two of them in one slot fall apart over an empty round too.
 
     Raises:
-        RecipeError: `slot_rounds` is no multiple of the rounds from call to call.
+        RecipeError: Rounds do not all merge, or models are judged neither after each
+            round nor once in `slot_rounds`.
     """
     if OPINIONS not in policy.needs or mode_of(recipe, policy) is not OpinionMode.REPORT:
         return
     spec = recipe.policy
     given = {**policies.parameters(spec.name), **spec.params}.get("slot_rounds")
-    rounds = recipe.opinions.every * recipe.rounds.merge_every
-    if isinstance(given, int) and given % rounds:
+    every, merges = recipe.opinions.every, merge_every_of(recipe)
+    if isinstance(given, int) and (merges > 1 or every not in (1, given)):
         raise RecipeError(
             "opinions.every",
-            f"makes a call for opinions every {rounds} rounds, "
+            f"makes a call for opinions every {every * merges} rounds, "
             f"policy.params.slot_rounds of {spec.name} is {given}",
             f"take opinions.every = {given} and rounds.merge_every = 1",
         )
@@ -111,6 +124,6 @@ def _owing(
     due = False
     for place, (round_, ordered) in enumerate(done, start=1 + progress.rounds_done - len(done)):
         last = place >= recipe.rounds.count
-        merges = last or round_ % recipe.rounds.merge_every == 0
+        merges = last or round_ % merge_every_of(recipe) == 0
         due = cadence.over(merges=merges, played=ordered > 0, last=last)
     return done[-1][0] if due else None

@@ -14,6 +14,7 @@ from fedagent_task.recipe import recipe_digest, task_bytes, task_digest, task_of
 from fedagent_task.spec import Recipe
 
 from . import calls, placement, policies
+from .calls import COORDINATOR
 from .core import iterations
 from .core.deciding import Minds
 from .core.settings import Progress, Settings, Window, learnt_weight
@@ -23,8 +24,6 @@ from .store import Store
 
 _log = logging.getLogger(__name__)
 
-COORDINATOR = "coordinator"
-"""The placement by which the coordinator averages, and no round is placed."""
 VOID_REASON = "the coordinator was restarted"
 
 
@@ -192,7 +191,7 @@ def settings_of(
         deadline_ms=round(1000 * rounds.deadline_s),
         max_wait_ms=round(1000 * rounds.max_wait_s),
         min_updates=rounds.min_updates,
-        merge_every=1 if placed else rounds.merge_every,
+        merge_every=calls.merge_every_of(recipe),
         merge_timeout_s=rounds.merge_timeout_s,
         weighting=rounds.weighting,
         per_edge_micro=recipe.budget.per_edge_micro,

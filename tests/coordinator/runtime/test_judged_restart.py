@@ -129,11 +129,42 @@ def test_a_run_killed_after_its_end_says_so(tmp_path: Path) -> None:
         site.run()
 
 
-def test_slots_that_would_end_without_an_opinion_are_refused(tmp_path: Path) -> None:
-    given = recipe(*OPINIONS, "policy.params.slot_rounds=3", "opinions.every=2")
-    site = Site(tmp_path, given, toy_edges(given))
-    with pytest.raises(RecipeError, match=r"opinions\.every = 3 and rounds\.merge_every = 1"):
-        site.open()
-    whole = recipe(*OPINIONS, "policy.params.slot_rounds=4", "opinions.every=2")
-    runtime_ = Site(tmp_path, whole, toy_edges(whole)).open()
-    runtime_.close()
+@pytest.mark.parametrize("point", ["settled", "judged", "reserved"])
+def test_placed_rounds_keep_their_rhythm_over_a_restart(tmp_path: Path, point: str) -> None:
+    placed = ("placement.name=min-cost", "rounds.merge_every=3", "opinions.mode=report")
+    given = recipe(*placed)
+    site = Site(tmp_path, given, toy_edges(given, 2), kill_at=point, kill_hit=2)
+    run, judged, store = played(site)
+    with store:
+        done = [row.round for row in store.read.rounds(run.run_id) if row.state == "done"]
+        assert [one.round for one in judged] == [0, *done]
+
+
+@pytest.mark.parametrize(
+    ("slot", "every", "merge_every", "refused"),
+    [
+        (3, 2, 1, True),
+        (4, 2, 1, True),
+        (1, 1, 2, True),
+        (2, 1, 2, True),
+        (2, 2, 1, False),
+        (2, 1, 1, False),
+    ],
+)
+def test_slots_that_may_end_without_an_opinion_are_refused(
+    tmp_path: Path, slot: int, every: int, merge_every: int, *, refused: bool
+) -> None:
+    slots = f"policy.params.slot_rounds={slot}", f"opinions.every={every}"
+    given = recipe(*OPINIONS, *slots, f"rounds.merge_every={merge_every}")
+    site = Site(tmp_path, given, toy_edges(given), kill_at="reserved", kill_hit=2)
+    if refused:
+        with pytest.raises(RecipeError, match=rf"\.every = {slot} and rounds\.merge_every = 1"):
+            site.open()
+        return
+    # A voided round in the middle of a slot, and still every slot ends with an opinion.
+    _, _, store = played(site)
+    with store:
+        assert site.kills == 1
+        feedbacks = list(store.journal.feedbacks(store.read.run().run_id))
+        ends = feedbacks[slot - 1 :: slot]
+        assert all(found.opinions is not None for found in ends)
