@@ -100,6 +100,8 @@ class RuntimeSettings:
         identity: Signs the card that neighbours are shown; None: there are no neighbours.
         neighbours: Those that the owner declares, and how far they are in kilometres.
         position: x and y in kilometres, as the owner declares it.
+        idle_judged: Whoever performs `StartJudging` has a score even where the task learns
+            nothing; the virtual testbed does.
     """
 
     agent: str
@@ -117,6 +119,7 @@ class RuntimeSettings:
     position: tuple[float, float] | None = None
     privacy: PrivacyLimits = NO_LIMITS
     held_out: str = ""
+    idle_judged: bool = False
 
 
 @dataclass(slots=True)
@@ -461,7 +464,7 @@ class AgentRuntime:
         return []
 
     def _judge(self, effect: JudgeModel, outward: list[Outward], now: float) -> list[Effect]:
-        if effect.task == self._idle:
+        if effect.task == self._idle and not self.settings.idle_judged:
             idle = Failed(job=effect.job, reason="idle", detail="the task learns nothing")
             return self.core.judged(effect.job, idle, now)
         try:

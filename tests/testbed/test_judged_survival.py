@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedagent_coordinator.reader import open_reader
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.world import Ending
 
@@ -44,6 +45,26 @@ def test_the_coordinator_is_killed_around_a_judgement(
     ending = here.run()
     check(ending)
     judged_once(ending, last=True)
+    missing = [number for number, answers in ending.judged if answers < 4]
+    # What was in flight when the coordinator died is booked as nobody's.
+    assert len(missing) <= bool(point)
+    assert sum(answers for _, answers in ending.judged) >= 4 * (len(ending.judged) - 1)
+
+
+def test_opinions_follow_from_the_seed(tmp_path: Path) -> None:
+    faults = Faults(loss=0.1, duplicate=0.1, delay_s=0.003, jitter_s=0.02)
+    runs = []
+    for name in ("a", "b"):
+        here = world(tmp_path / name, 5, sets=REPORT, faults=faults, edges=2, agents=4)
+        runs.append(here.run())
+        with open_reader(tmp_path / name / "coordinator") as read:
+            rows = read.opinions(read.run().run_id)
+        assert len(rows) == sum(answers for _, answers in runs[-1].judged)
+        for agent in range(4):
+            scores = [row.score for row in rows if row.client == agent]
+            assert len(scores) > ROUNDS / 2
+            assert 0 < np.std(scores) < 0.2
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.parametrize("sets", [REPORT, PEERS])

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedagent_agent import training
-from fedagent_agent.outward import OpenStream, Outward, StartTraining
-from fedagent_agent.trainer_wire import Failed, Judged, Open, Train, Trained
+from fedagent_agent.outward import OpenStream, Outward, StartJudging, StartTraining
+from fedagent_agent.trainer_wire import Failed, Judge, Judged, Open, Train, Trained
 from fedagent_agent.training import Trainer
 from fedagent_coordinator.reader import open_reader
 from fedagent_task.recipe import parse_recipe
@@ -38,10 +38,13 @@ class _Learning(AgentRole):
     def _perform(self, outward: list[Outward]) -> None:
         super()._perform(outward)
         for effect in outward:
-            if isinstance(effect, OpenStream | StartTraining):
+            if isinstance(effect, OpenStream | StartTraining | StartJudging):
                 self.kernel.after(self.slow_s, functools.partial(self._work, effect))
 
-    def _work(self, effect: OpenStream | StartTraining) -> None:
+    def _judge(self, effect: StartJudging) -> None:
+        """Leave it to the trainer."""
+
+    def _work(self, effect: OpenStream | StartTraining | StartJudging) -> None:
         assert self.runtime is not None
         now = self.kernel.now
         if isinstance(effect, OpenStream):
@@ -50,6 +53,11 @@ class _Learning(AgentRole):
             )
             assert not isinstance(opened, Trained | Judged)
             self._perform(self.runtime.stream_opened(effect.digest, opened, now))
+            return
+        if isinstance(effect, StartJudging):
+            judged = self.trainer.judge(Judge(job=effect.job, model=str(effect.model)))
+            assert isinstance(judged, Judged | Failed)
+            self._perform(self.runtime.judged(effect.job, judged, now))
             return
         trained = self.trainer.train(
             Train(job=effect.job, model=str(effect.model), out=str(effect.out))
@@ -83,3 +91,28 @@ def test_a_network_learns_and_every_round_has_the_devices_score(
     # What the devices say of a model and what the coordinator measured of it agree.
     for before, score in zip(rows, scores[1:], strict=False):
         assert score == pytest.approx(before["accuracy"], abs=0.12)
+
+
+def test_a_network_learns_and_its_clients_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worlds, "AgentRole", _Learning)
+    sets = ("policy.name=quick-init-ucb", "policy.params.clients_per_round=2")
+    world = World(tmp_path, parse_recipe(RECIPE, sets), seed=1)
+    clock = SimpleNamespace(
+        monotonic=lambda: world.kernel.now, process_time=lambda: world.kernel.now
+    )
+    monkeypatch.setattr(training, "time", clock)
+    ending = world.run()
+    assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 5, True)
+    with open_reader(world.coordinator.directory) as read:
+        run = read.run().run_id
+        accuracy = {row.round: row.metrics["accuracy"] for row in read.rounds(run)}
+        judged = read.judgements(run)
+    assert [(one.round, one.answered) for one in judged] == [(t, 3) for t in range(6)]
+    means = [one.mean for one in judged if one.mean is not None]
+    assert len(means) == len(judged)
+    assert means[0] < 0.4
+    assert means[-1] > 0.7
+    for one in judged[1:]:
+        assert one.mean == pytest.approx(accuracy[one.round], abs=0.15)

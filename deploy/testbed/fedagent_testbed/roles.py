@@ -9,9 +9,17 @@ from msgspec import structs
 
 from fedagent_agent.core.effects import Relink
 from fedagent_agent.core.reporting import Price, Readings
-from fedagent_agent.runtime import AgentRuntime, RuntimeSettings, Subscribe, Unsubscribe
+from fedagent_agent.privacy import Said
+from fedagent_agent.runtime import (
+    AgentRuntime,
+    RuntimeSettings,
+    StartJudging,
+    Subscribe,
+    Unsubscribe,
+)
 from fedagent_agent.runtime import Outward as AgentOutward
 from fedagent_agent.runtime import Publish as AgentPublish
+from fedagent_agent.trainer_wire import Judged
 from fedagent_coordinator.core.effects import Event as CoordinatorEvent
 from fedagent_coordinator.core.effects import Mark
 from fedagent_coordinator.jobs import CheckPart, EvaluateModel, MergeModels
@@ -34,6 +42,7 @@ from fedagent_protocol.messages import (
     Chunk,
     ContextReport,
     EdgeToAgent,
+    OpinionCall,
     TrainOrder,
     UpdateOffer,
     kind,
@@ -42,6 +51,7 @@ from fedagent_task.spec import Recipe
 
 from .air import Pipes
 from .kernel import Kernel
+from .opinions import METRIC, SAMPLES
 from .wires import WAN, Wires, lan
 
 SITE = "virtual"
@@ -61,6 +71,8 @@ class AgentRole:
             training are always the same.
         iteration_s: What it says an iteration takes; 0 where it says nothing.
         arrivals: Samples that it says came in a round.
+        think: What it may say of a model, by its digest; without it, it has no opinions.
+        judging_s: How long it thinks.
     """
 
     kernel: Kernel
@@ -73,6 +85,8 @@ class AgentRole:
     pipes: Pipes | None = None
     iteration_s: float = 0.0
     arrivals: int = 0
+    think: Callable[[str], Said] | None = None
+    judging_s: float = 0.02
     runtime: AgentRuntime | None = None
 
     def start(self, checkpoint: Checkpoint) -> None:
@@ -84,6 +98,7 @@ class AgentRole:
             seed=1,
             price=Price(base_micro=self.price_micro),
             slow_s=self.slow_s,
+            idle_judged=self.think is not None,
         )
         self.runtime = AgentRuntime(
             self.directory,
@@ -214,8 +229,31 @@ class AgentRole:
                     self.wires.unsubscribe(effect.link, self.id, effect.topic)
                 case Relink():
                     self.wires.soon(self.id, functools.partial(self.reconnect, effect.link))
+                case StartJudging():
+                    self._judge(effect)
                 case _:
                     pass
+
+    def _judge(self, effect: StartJudging) -> None:
+        """Have an opinion after a while, unless the process that wants it is gone by then."""
+        think, asking = self.think, self.runtime
+        if think is None:
+            return
+
+        def done() -> None:
+            if self.runtime is None or self.runtime is not asking:
+                return
+            said = think(effect.model.name)
+            judged = Judged(
+                job=effect.job,
+                score=said.score,
+                samples=SAMPLES,
+                metric=METRIC,
+                epsilon=said.epsilon,
+            )
+            self._perform(self.runtime.judged(effect.job, judged, self.kernel.now))
+
+        self.kernel.after(self.judging_s, lambda: self.wires.defer[self.id](done))
 
     def _subscribed(self, effect: Subscribe) -> Callable[[], None]:
         def done() -> None:
@@ -300,7 +338,7 @@ class EdgeRole:
         """Return how long a model, or a part of it, takes beyond a message's delay."""
         if self.pipes is None:
             return 0.0
-        if isinstance(message, TrainOrder):
+        if isinstance(message, TrainOrder | OpinionCall):
             self.pipes.note(message.model, message.size)
         if not isinstance(message, Chunk):
             return 0.0

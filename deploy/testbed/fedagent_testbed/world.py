@@ -19,6 +19,7 @@ from fedagent_task.spec import Recipe
 from .air import Air, Pipes
 from .kernel import Faults, Kernel, Network
 from .node import Node
+from .opinions import Score, opinion_of, seeded_scores
 from .roles import AgentRole, CoordinatorRole, EdgeRole
 from .wires import Wires, lan
 
@@ -75,6 +76,8 @@ class World:
         iteration_s: What the first agent says an iteration takes, the second twice that, and
             so on; 0 where agents say nothing of their training.
         arrivals: Samples that an agent says came in a round.
+        score: An agent's score of a model, by name and digest; `seeded_scores` by default.
+            What the recipe says of opinions is done to it.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class World:
         rents: tuple[int, ...] = (),
         iteration_s: float = 0.0,
         arrivals: int = 0,
+        score: Score | None = None,
     ) -> None:
         self.kernel = Kernel()
         self.rng = np.random.default_rng(seed)
@@ -101,6 +105,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.directory = directory
         edge_ids = tuple(f"edge-{i}" for i in range(edges))
+        scores = seeded_scores(seed) if score is None else score
         self._pipes = pipes = Pipes(air) if air is not None else None
         self.coordinator = CoordinatorRole(
             self.kernel,
@@ -136,6 +141,7 @@ class World:
                 pipes,
                 iteration_s=iteration_s * (i + 1),
                 arrivals=arrivals,
+                think=opinion_of(name, scores, recipe.opinions),
             )
             for i, name in enumerate(f"agent-{i}" for i in range(agents))
         }

@@ -240,13 +240,36 @@ def test_models_in_chunks_take_as_long_as_whole_ones(
         assert two.tau_s == pytest.approx(one.tau_s, abs=SLACK_S)
 
 
+@pytest.mark.parametrize("policy", ["quick-init-ucb", "ucb"])
+def test_opinions_are_asked_for_at_the_end_of_each_slot(
+    tmp_path: Path, spies: list[Spy], policy: str
+) -> None:
+    slots = ("rounds.merge_every=2", "training.slot_rounds=4")
+    recipe = small(*slots, f"policies.{policy}.clients_per_round=2")
+    runs = [play_full(recipe, policy, 3, ROUNDS, tmp_path / str(k)) for k in range(2)]
+    run, spy = runs[0], spies[-1]
+    assert [number for number, _ in run.ending.judged] == [0, 4, 8, 12]
+    # A link can be too slow for the model to come before the call is over.
+    assert 3 * 6 < sum(answers for _, answers in run.ending.judged) <= 4 * 6
+    assert np.flatnonzero(np.isfinite(run.history.opinion)).tolist() == [3, 7, 11]
+    told = [feedback.view.round for feedback in spy.learnt if feedback.opinions is not None]
+    assert told == [4, 8, 12]
+    for view, _ in spy.seen:
+        assert view.opinions is not None
+        assert np.isfinite(view.opinions[view.pair_client]).all()
+    sets = [frozenset(selection.pairs.tolist()) for _, selection in spy.seen]
+    assert len(set(sets)) > 1
+    assert runs[1].digest == run.digest
+    assert runs[1].ending == run.ending
+
+
 @pytest.mark.parametrize(
     ("sets", "policy", "words"),
     [
         (("churn.share=0.1",), "random", "churn.share"),
         (("world=open", "edges=1"), "random", "links"),
         ((), "oracle", "no live coordinator"),
-        ((), "bp-ucb", "no live coordinator"),
+        ((), "ucb", "rounds.merge_every"),
     ],
 )
 def test_what_cannot_be_live_is_said(

@@ -12,7 +12,9 @@ study's world. What differs from `play`, which computes a round at once:
   uses its random numbers, otherwise;
 - agents train one order at a time and drop what nobody waits for any more;
 - an edge begins to send its model when all it ordered have asked for it, or a twentieth of
-  a second after the order.
+  a second after the order;
+- nothing is learnt, so that clients' opinions are made up: each has its own level by the
+  seed, and every model moves it; whoever judged a model need not fetch it to train.
 """
 
 import hashlib
@@ -26,7 +28,7 @@ import msgspec
 import numpy as np
 
 from fedagent_coordinator.policies import RoundView
-from fedagent_coordinator.policies.base import NOT_FEATURES
+from fedagent_coordinator.policies.base import OPINIONS, TRUTH
 from fedagent_coordinator.reader import OutcomeRow, open_reader
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError
@@ -35,6 +37,7 @@ from fedagent_task.spec import (
     BudgetSpec,
     LearnerSpec,
     ModelSpec,
+    OpinionsSpec,
     Params,
     PolicySpec,
     Recipe,
@@ -46,7 +49,7 @@ from fedagent_testbed.world import Ending
 from fedagent_testbed.world import World as Federation
 
 from .history import History
-from .play import make_policy, make_world, policy_params, unmet
+from .play import lacking, make_policy, make_world, policy_params, speechless
 from .spec import TestbedRecipe
 from .world import Times, World
 
@@ -169,9 +172,16 @@ def unmet_full(recipe: TestbedRecipe, name: str) -> str:
         return f"needs links, which the {recipe.world} world does not have"
     if recipe.churn.share:
         return "cannot replace agents in mid run (churn.share)"
-    if make_policy(recipe, name).needs & NOT_FEATURES:
+    policy = make_policy(recipe, name)
+    if TRUTH in policy.needs:
         return "needs what no live coordinator knows"
-    return unmet(recipe, name)
+    slots, merges = recipe.training.slot_rounds, recipe.rounds.merge_every
+    if OPINIONS in policy.needs and slots % merges:
+        return (
+            f"is told opinions after merges, every {merges} rounds, and its slots have {slots}"
+            " (rounds.merge_every, training.slot_rounds)"
+        )
+    return speechless(policy) or lacking(recipe, policy)
 
 
 def play_full(
@@ -247,6 +257,7 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
         ),
         budget=BudgetSpec(per_edge_micro=recipe.budget_micro),
         policy=PolicySpec(name=policy, params=params),
+        opinions=OpinionsSpec(every=max(1, recipe.training.slot_rounds // limits.merge_every)),
     )
 
 
@@ -260,11 +271,15 @@ def _read(
         failed = frozenset(
             (row.round, row.edge_id) for row in read.edge_results(run.run_id) if row.failed
         )
+        means = [(one.round, one.mean) for one in read.judgements(run.run_id)]
         trained_ms = {row.round: row.timing_ms.get("train", 0.0) for row in read.rounds(run.run_id)}
     history = History.empty(policy, seed, rounds)
     history.decide_ms[:] = math.nan  # virtual time stands still while a policy thinks
     clients = 1 + max((index(row.agent) for row in outcomes), default=-1)
     history.counts = np.zeros(clients, dtype=np.int64)
+    for number, mean in means:
+        if number and mean is not None:
+            history.opinion[number - 1] = mean
     for number, ms in trained_ms.items():
         history.seconds[number - 1] = ms / 1000
     for row in outcomes:

@@ -1,0 +1,39 @@
+"""What the agents of a virtual world think of models that nobody has trained."""
+
+import hashlib
+from collections.abc import Callable
+
+from fedagent_agent.privacy import Said, protect
+from fedagent_task.spec import OpinionsSpec
+
+METRIC = "seeded"
+SAMPLES = 100
+"""Samples that a virtual opinion says it rests on."""
+_TASTE = 0.3
+"""How far two models can be apart for one agent; the rest is the agent's own."""
+
+Score = Callable[[str, str], float]
+"""The score in [0, 1] that an agent, by name, gives a model, by digest."""
+
+
+def seeded_scores(seed: int) -> Score:
+    """Return scores that follow from a seed: an agent's own level, moved by the model."""
+
+    def score(agent: str, digest: str) -> float:
+        own = _uniform(f"{seed}/{agent}")
+        return (1 - _TASTE) * own + _TASTE * _uniform(f"{seed}/{agent}/{digest}")
+
+    return score
+
+
+def opinion_of(agent: str, score: Score, spec: OpinionsSpec) -> Callable[[str], Said]:
+    """Return what an agent may say of a model, as a device makes it: clipped, rounded, noised.
+
+    Noise is OpenDP's own and follows from no seed; without ``epsilon`` there is none.
+    """
+    return lambda digest: protect(score(agent, digest), spec)
+
+
+def _uniform(text: str) -> float:
+    """Return a number in [0, 1) that follows from a text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
