@@ -117,6 +117,15 @@ def test_the_recipe_alone_makes_a_judged_fleet(
     assert policies.create(read.policy.name, **read.policy.params)
 
 
+@pytest.mark.parametrize("policy", ["quick-init-ucb", "quick-init-ucb-paper", "ucb", "round-robin"])
+def test_the_budget_pays_whole_sets_of_another_policy(tmp_path: Path, policy: str) -> None:
+    made, plan = wanted(tmp_path / "d", "fa-digits", policy=policy)
+    read = parse_recipe(places.find_recipe("fa-digits").read_text(), made.sets)
+    assert read.policy.params == {"clients_per_round": 3}
+    dearest = sorted(agent.price for agent in plan.agents)[-3:]
+    assert sum(dearest) <= plan.budget * len(plan.edges)
+
+
 def test_a_policy_that_does_not_go_with_the_recipe_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="volunteers"):
         wanted(tmp_path / "d", "da-digits", policy="random")

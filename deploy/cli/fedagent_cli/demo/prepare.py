@@ -89,12 +89,22 @@ def _read(path: Path, rounds: int | None, policy: str | None) -> tuple[Recipe, t
         text = path.read_text(encoding="utf-8")
         read = parse_recipe(text, sets)
         if policy not in (None, read.policy.name):
-            # Parameters are those of the recipe's policy: another one has its own.
-            sets = (*sets, f"policy.name={policy}", "policy.params={}")
+            sets = (*sets, f"policy.name={policy}", f"policy.params={_carried(read, policy)}")
             read = parse_recipe(text, sets)
     except (TaskError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name}: {error}") from error
     return read, sets
+
+
+def _carried(recipe: Recipe, policy: str | None) -> str:
+    """Return the parameters that another policy takes over, as TOML: how many train at most.
+
+    The others are the recipe's policy's own. How many train stays, because the budget is
+    made for it: policies over sets learn only from sets that were paid whole.
+    """
+    size = recipe.policy.params.get("clients_per_round")
+    takes = policy is not None and "clients_per_round" in policies.parameters(policy)
+    return f"{{ clients_per_round = {size} }}" if takes and isinstance(size, int) else "{}"
 
 
 def _fleet(recipe: Recipe, *, agents: int | None, edges: int | None, placed: bool) -> Plan:
