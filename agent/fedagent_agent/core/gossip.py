@@ -234,10 +234,7 @@ class Gossip:
 
     def _take(self, peer: str, note: GossipNote, now: float) -> None:
         around = self._around[peer]
-        sane = frozenset(entry for entry in note.best if entry[0] <= self._ceiling)
-        if len(sane) < len(note.best):
-            self._count("too_good")
-        said = News(sane, frozenset(note.heard), frozenset(note.spoken))
+        said = News(self._believed(note.best), frozenset(note.heard), frozenset(note.spoken))
         around.line.hear(note.seq, note.ack, now)
         if around.line.forgot:
             around.pending = self._known
@@ -247,6 +244,18 @@ class Gossip:
         self._learn(said, peer, now)
         if not around.pending and around.line.contents:
             around.line.dirty = False
+
+    def _believed(self, best: Iterable[Entry]) -> frozenset[Entry]:
+        """Return what is possible: nobody else says whether this agent stands for election."""
+        found = set()
+        for entry in best:
+            if entry[0] > self._ceiling:
+                self._count("too_good")
+            elif entry[1] == self.me and entry not in self._known.best:
+                self._count("of_me")
+            else:
+                found.add(entry)
+        return frozenset(found)
 
     def _learn(self, said: News, source: str, now: float) -> None:
         """Merge what was said; pass on to the others what is new and counts."""

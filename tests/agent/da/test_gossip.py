@@ -228,6 +228,19 @@ def test_an_index_that_nobody_can_have_is_not_believed() -> None:
     assert node.counters == {"too_good": 1}
 
 
+@pytest.mark.parametrize("own", [None, 0.4])
+def test_nobody_else_says_that_an_agent_stands_for_election(own: float | None) -> None:
+    node = Gossip("a", frozenset({"b"}), GossipSettings(keep=2))
+    node.begin(1, 0.0)
+    node.speak(own, 0.0)
+    lie = GossipNote(slot=1, seq=PER_LIFE + 1, best=((1.9, "a"), (0.5, "b")))
+    echo = GossipNote(slot=1, seq=PER_LIFE + 2, best=((0.5, "b"), *(((own, "a"),) if own else ())))
+    for note in (lie, echo):
+        node.receive("b", note, 0.1)
+    assert node.best == [(0.5, "b")] + [(index, "a") for index in (own,) if index is not None]
+    assert node.counters == {"of_me": 1}
+
+
 def test_of_two_indices_of_one_agent_the_larger_counts() -> None:
     node = Gossip("a", frozenset({"b"}), GossipSettings(keep=2))
     node.begin(1, 0.0)
