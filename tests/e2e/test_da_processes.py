@@ -1,0 +1,109 @@
+"""A whole run in which devices decide among themselves: nothing of what they think gets out.
+
+Real processes, one real broker. Looked at is every message from the first on, every file of
+edge, coordinator and broker, every log and everything on stdout. Canaries are all opinions,
+means, beliefs and indices of all devices (`leaks`).
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fedagent_coordinator.reader import open_reader
+from fedagent_protocol.messages import UpdateOffer
+
+from .da_run import Ran, look_at, look_through_traffic, run_da
+
+LEAKY = '''
+"""A build that leaks: the newest own opinion is one more feature of what an agent reports."""
+
+from fedagent_agent.core.reporting import Own
+from fedagent_agent.peer_store import PeerStore
+
+newest = {}
+keep, report = PeerStore.keep, Own.report
+
+
+def keeping(self, effect):
+    if effect.record.opinion is not None:
+        newest["quality"] = effect.record.opinion
+    keep(self, effect)
+
+
+def leaking(self, link, **told):
+    said = report(self, link, **told)
+    said.features.update(newest)
+    return said
+
+
+PeerStore.keep, Own.report = keeping, leaking
+'''
+
+
+def _check_it_was_da(ran: Ran, *, rounds: int) -> None:
+    """Neighbours talked, volunteers were booked and trained, and nobody gave an opinion."""
+    kinds = {each.kind for each in ran.heard}
+    assert {"peer-send", "peer-deliver", "volunteer", "volunteers", "update"} <= kinds
+    assert not {"opinion", "opinions"} & kinds
+    with open_reader(ran.others[0]) as read:
+        (run,) = read.runs()
+        judged = read.judgements(run.run_id)
+        assert [each.mode for each in judged] == ["peers"] * len(judged)
+        assert len(judged) >= rounds
+        assert all(each.mean is None for each in judged)
+        assert len(read.volunteers(run.run_id)) >= rounds
+        assert read.opinions(run.run_id) == []
+        outcomes = read.outcomes(run.run_id)
+        assert read.ledger.verify().balanced
+    assert any(row.used for row in outcomes)
+    assert {row.loss for row in outcomes} == {None}
+    updates = [each.message for each in ran.heard if isinstance(each.message, UpdateOffer)]
+    assert {(offer.loss, offer.score, offer.score_n) for offer in updates} == {(0.0, 0.0, 0)}
+
+
+@pytest.mark.slow
+def test_no_opinion_belief_or_index_gets_out_of_a_run(tmp_path: Path) -> None:
+    rounds, agents = 7, 6
+    ran = run_da(tmp_path, rounds=rounds, agents=agents)
+    _check_it_was_da(ran, rounds=rounds)
+    search = ran.search
+    kept = [slot for slots in ran.slots.values() for slot in slots]
+    assert len(kept) >= agents * rounds
+    assert len(search.canaries) >= 2 * agents * rounds, search.left_out
+
+    assert look_through_traffic(search, ran.heard) == []
+    assert ran.stored == ()
+    assert look_at(search, ran.others) == []
+    for log in ran.logs:
+        assert search.look(log.name, log.read_bytes()) == []
+    for name, said in ran.said.items():
+        assert search.look(f"stdout of {name}", said) == []
+    # Four bytes of a sealed letter are some canary in about one run of five.
+    letters = {each.sealed for each in ran.heard} - {b""}
+    assert len(letters) > rounds * agents
+    chance = {leak.canary.what for leak in search.look("letters", b"".join(letters))}
+    assert len(chance) <= 3, chance
+
+    for me, folder in ran.folders.items():
+        found = {leak.where for leak in search.look_through(folder)}
+        assert "peers.sqlite" in {name.removesuffix("-wal") for name in found}, me
+
+
+@pytest.mark.slow
+def test_agents_that_leak_are_caught_with_whose_number_it_is_and_where(tmp_path: Path) -> None:
+    folder = tmp_path / "leaky"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(LEAKY)
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    ran = run_da(tmp_path / "run", rounds=3, agents=3, environment=environment)
+    leaks = look_through_traffic(ran.search, ran.heard)
+    for me, slots in ran.slots.items():
+        own = {slot.opinion for slot in slots}
+        assert own & {leak.canary.value for leak in leaks if f"/a/{me}/up/" in leak.where}, me
+    # Two agents may be of one opinion, but not all the time.
+    named = {leak.canary.what.split(" in ")[0] for leak in leaks}
+    assert named >= {f"opinion of {me[:8]}" for me in ran.slots}
+    assert "/up/columns as float32" in "\n".join(map(str, leaks)), "the edge passes features on"
+    kept = {leak.where.removesuffix("-wal") for leak in ran.stored}
+    assert "coordinator.db" in kept, "what it holds is found there too"
