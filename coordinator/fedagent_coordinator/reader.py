@@ -13,6 +13,7 @@ from .core.settings import Progress
 from .damage import damage_behind
 from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
 from .ledger import TREASURY
+from .older import as_of_today
 from .policies.base import RoundView, Selection
 from .reader_opinions import OpinionReader
 from .records import unpack_controls, unpack_selection, unpack_view
@@ -484,6 +485,7 @@ def open_reader(folder: Path) -> Iterator[Reader]:
         raise UnknownRunError("")
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
     try:
+        connection = as_of_today(connection)
         yield Reader(connection, folder)
     except Exception as error:
         problem = damage_behind(error, connection)
