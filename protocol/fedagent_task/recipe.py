@@ -291,7 +291,7 @@ def _cross_check(recipe: Recipe) -> None:
 
 
 def _check_opinions(recipe: Recipe) -> None:
-    """Check that who volunteers decides, and that nobody else is told of opinions."""
+    """Check that who volunteers decides where nobody else is told of opinions."""
     peers = recipe.opinions.mode == "peers"
     if peers != (recipe.policy.name == VOLUNTEERS):
         raise RecipeError(
@@ -299,9 +299,20 @@ def _check_opinions(recipe: Recipe) -> None:
             f"is {recipe.opinions.mode}, but the policy is {recipe.policy.name}",
             f"peers goes with policy.name = {VOLUNTEERS!r}, and with no other",
         )
-    if peers and recipe.evaluation.on_device:
+
+
+def _check_secrecy(task: TaskSpec) -> None:
+    """Check that no score leaves a device beside what its opinions keep back."""
+    opinions = task.opinions
+    if not task.on_device:
+        return
+    if opinions.mode == "peers":
         raise RecipeError(
             "evaluation.on_device", "tells opinions, which peers keep to themselves", "drop it"
+        )
+    if opinions.epsilon > 0 and opinions.mode != "off":
+        raise RecipeError(
+            "evaluation.on_device", "tells without noise what opinions.epsilon noises", "drop one"
         )
 
 
@@ -309,6 +320,7 @@ def _check_task(task: TaskSpec) -> None:
     model, data, learner = task.model, task.data, task.learner
     if not (math.isfinite(data.scale) and math.isfinite(data.offset)) or data.scale == 0:
         raise RecipeError("data.scale", "must be a finite number other than 0", "leave it out")
+    _check_secrecy(task)
     if task.opinions.low >= task.opinions.high:
         raise RecipeError("opinions.low", "must be less than opinions.high", "leave both out")
     _check_network(model, learner)

@@ -234,7 +234,9 @@ class HandEdge:
         self.serve(self.order(number, model), model)
         return self.said(UpdateOffer)[-1]
 
-    def train(self, start: StartTraining, body: bytes) -> list[Outward]:
+    def train(
+        self, start: StartTraining, body: bytes, *, score: float = 0.0, score_n: int = 0
+    ) -> list[Outward]:
         """Be the trainer: write an update and say so."""
         start.out.write_bytes(body)
         trained = Trained(
@@ -249,6 +251,8 @@ class HandEdge:
             loss=0.25,
             norm=1.0,
             offset=42,
+            score=score,
+            score_n=score_n,
         )
         return self.keep(self.runtime.trained(start.job, trained, self.now))
 

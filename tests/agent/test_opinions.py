@@ -275,6 +275,17 @@ def test_an_edge_gets_no_other_opinion_than_the_task_has(
 # --------------------------------------------------------------------- privacy
 
 
+@pytest.mark.parametrize("limits", [None, PrivacyLimits(total_epsilon=9.0)])
+def test_with_limits_no_score_goes_along_with_an_update(
+    tmp_path: Path, limits: PrivacyLimits | None
+) -> None:
+    edge = with_opinions(tmp_path, limits)
+    edge.serve(edge.order(1, MODEL), MODEL)
+    edge.train(edge.jobs(StartTraining)[-1], b"update", score=0.75, score_n=30)
+    (offer,) = edge.said(UpdateOffer)
+    assert (offer.score, offer.score_n) == ((0.75, 30) if limits is None else (0.0, 0))
+
+
 @pytest.mark.parametrize(
     ("limits", "epsilon", "why"),
     [

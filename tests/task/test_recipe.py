@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError, TaskFormatError
@@ -21,6 +22,7 @@ from fedagent_task.recipe import (
     task_digest,
     task_of,
 )
+from fedagent_task.spec import OpinionsSpec
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "deploy" / "recipes").glob("*.toml"))
@@ -151,6 +153,36 @@ def test_a_network_says_what_its_images_must_be(sets: list[str], key: str, says:
         parse_recipe(GOOD, ["model.kind=cnn", *sets])
     assert caught.value.key == key
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("opinions", "refused"),
+    [
+        (OpinionsSpec(mode="peers"), True),
+        (OpinionsSpec(epsilon=1.0), True),
+        (OpinionsSpec(mode="report", epsilon=1.0), True),
+        (OpinionsSpec(mode="off", epsilon=1.0), False),
+        (OpinionsSpec(mode="report"), False),
+    ],
+)
+def test_no_score_leaves_a_device_beside_what_its_opinions_keep_back(
+    opinions: OpinionsSpec, refused: bool
+) -> None:
+    task = structs.replace(task_of(parse_recipe(GOOD)), opinions=opinions)
+    assert parse_task(task_bytes(task)) == task
+    telling = task_bytes(structs.replace(task, on_device=True))
+    if not refused:
+        assert parse_task(telling).on_device
+        return
+    with pytest.raises(TaskFormatError) as caught:
+        parse_task(telling)
+    assert caught.value.key == "evaluation.on_device"
+
+
+def test_noise_and_scores_of_devices_do_not_go_together() -> None:
+    sets = ["evaluation.on_device=true", "opinions.mode=report", "opinions.epsilon=1"]
+    with pytest.raises(RecipeError, match="tells without noise"):
+        parse_recipe(GOOD, sets)
 
 
 def test_a_network_too_large_for_a_device_is_refused() -> None:

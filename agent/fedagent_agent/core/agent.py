@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from fedagent_agent.trainer_wire import Failed, Judged, Trained
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
@@ -351,6 +353,9 @@ class AgentCore:
 
     def trained(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
         """Take in how a training ended."""
+        if isinstance(result, Trained) and self.settings.privacy != NO_LIMITS:
+            # On the same samples this score would be the opinion, without noise.
+            result = structs.replace(result, score=0.0, score_n=0)
         return self.work.trained(job, result, now)
 
     def judged(self, job: int, result: Judged | Failed, now: float) -> list[Effect]:
