@@ -191,6 +191,14 @@ def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) ->
     assert {o.samples for o in edge.said(Opinion)} == {0}
 
 
+def test_a_model_that_came_in_while_work_was_forbidden_is_not_judged(edge: HandEdge) -> None:
+    called = edge.call(1, MODEL)
+    edge.keep(edge.runtime.measured(Readings(willing=False, why="battery 4 %"), edge.now))
+    edge.serve(called, MODEL)
+    assert not edge.jobs(StartJudging)
+    assert [o.why for o in edge.said(Opinion)] == ["battery 4 %"]
+
+
 def test_a_task_without_training_has_no_opinions(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path, task=IDLE)
     edge.join()

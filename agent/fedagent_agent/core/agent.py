@@ -294,6 +294,7 @@ class AgentCore:
     def measured(self, readings: Readings, now: float) -> list[Effect]:
         """Take in what was measured of the device."""
         self.own.readings = readings
+        self.peers.allow(work=readings.willing)
         effects = [] if readings.willing else self.work.veto(readings.why)
         for session in self.sessions.values():
             session.look_again(now)

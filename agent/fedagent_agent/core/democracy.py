@@ -108,6 +108,7 @@ class Democrat:
 
     Attributes:
         phase: How far the slot is.
+        stands: Whether it may be chosen when it names its index.
         counters: Letters that were not used, by reason.
     """
 
@@ -118,6 +119,7 @@ class Democrat:
     starts: int = 1
     standing: Standing = field(default_factory=Standing)
     phase: Phase = Phase.IDLE
+    stands: bool = True
     counters: dict[str, int] = field(default_factory=dict)
     _beliefs: BeliefNode = field(init=False)
     _gossip: Gossip = field(init=False)
@@ -139,8 +141,8 @@ class Democrat:
     ) -> None:
         """Start slot t; `trained` says whether this agent's update is in the model.
 
-        An agent that has no opinion passes on what others say, and stands aside. A slot
-        that is over or running does not begin again. `settings` are from now on others:
+        An agent that has never had an opinion passes on what others say, and stands aside;
+        one that has none now stands with its mean. A slot that is over or running does not begin again. `settings` are from now on others:
         slots may differ in the time they have.
         """
         if slot <= self._beliefs.slot:
@@ -176,7 +178,7 @@ class Democrat:
         wanting = self._beliefs.wants(now) | self._gossip.wants(now)
         if self.phase is Phase.BELIEFS and self._beliefs.done(now):
             self.phase = Phase.GOSSIP
-            self._gossip.speak(self.index, now)
+            self._gossip.speak(self.index if self.stands else None, now)
             wanting |= self._gossip.wants(now)
         if self.phase is Phase.GOSSIP and self._gossip.done(now):
             self.phase = Phase.DECIDED

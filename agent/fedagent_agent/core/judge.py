@@ -87,9 +87,8 @@ class Judge:
         self.current = Call(key, call, {edge: call}, now + call.until_ms / 1000, answer=said)
         if said is not None:
             return effects + self._tasks.want(call.task, key, now) + self.go_on(now)
-        readings = self._own.readings
-        if not readings.willing:
-            return effects + self._none(readings.why, now)
+        if not self._own.readings.willing:
+            return effects + self._none(self._own.readings.why, now)
         if not 0 < call.size <= MAX_MODEL_BYTES or call.size > call.chunk_bytes * MAX_CHUNKS:
             return effects + self._none(f"a model of {call.size} bytes", now)
         return effects + self._tasks.want(call.task, key, now) + self.go_on(now)
@@ -240,6 +239,9 @@ class Judge:
 
     def _judge(self, call: Call, spec: OpinionsSpec, now: float) -> list[Effect]:
         """Have the model scored, if the task and the owner want that."""
+        readings = self._own.readings
+        if not readings.willing:
+            return self._none(readings.why, now)
         if spec.mode not in MODES[call.message.mode]:
             # An edge must not get out of a device what its task keeps to itself.
             return self._none(f"the task has opinions.mode = {spec.mode}", now)

@@ -41,6 +41,7 @@ class PeerDoor:
         self._counters = counters
         self._inside: Peering | None = None
         self._tasks: OrderedDict[str, PeersSpec] = OrderedDict()
+        self._willing = True
 
     def task(self, digest: str, rules: PeersSpec) -> None:
         """Take in what a task says of peers."""
@@ -49,6 +50,12 @@ class PeerDoor:
             self._tasks.popitem(last=False)
         if self._inside is not None:
             self._inside.task(digest, rules)
+
+    def allow(self, *, work: bool) -> None:
+        """Take in whether the owner's rules allow work."""
+        self._willing = work
+        if self._inside is not None:
+            self._inside.willing = work
 
     def called(self, edge: str, call: OpinionCall, now: float) -> list[Effect]:
         """Take in that an edge has called; from here its time runs."""
@@ -109,6 +116,7 @@ class PeerDoor:
         if isinstance(made, str):
             return [Event("peers_off", {"why": made})]
         self._inside = made
+        made.willing = self._willing
         for digest, rules in self._tasks.items():
             made.task(digest, rules)
         return []

@@ -97,6 +97,9 @@ class Peering:
         rng: Seeded; spreads repeats in time, nothing else.
         kept: Standings as they survived the last process, by run.
         counters: Of the agent; reasons begin with ``peer_``.
+
+    Attributes:
+        willing: The owner's rules allow work; else it stands aside and says no word.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Peering:
         counters: Counter[str],
     ) -> None:
         self.counters = counters
+        self.willing = True
         self._settings = settings
         self._rng = rng
         self._life = settings.life
@@ -288,6 +292,7 @@ class Peering:
         if self._democrat is None:
             return []
         effects: list[Effect] = []
+        self._democrat.stands = self.willing
         for effect in self._democrat.tick(now, self._rng):
             if isinstance(effect, Tell):
                 effects += self._post.send(effect.peer, effect.letter, now)
@@ -317,7 +322,8 @@ class Peering:
                 del slot.say_at[edge]
             elif now >= at:
                 slot.say_at[edge] = now + SAY_AGAIN_S
-                effects.append(Send(edge, word))
+                if self.willing:
+                    effects.append(Send(edge, word))
         return effects
 
     def leave(self, now: float) -> list[Effect]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedagent_agent.core.peer_records import Standing
 from fedagent_agent.core.peering import SAY_AFTER_S, SAY_AGAIN_S
+from fedagent_agent.core.reporting import Readings
 from fedagent_agent.peer_store import PeerStore
 from fedagent_coordinator.policies.beliefs import propagate, wire
 from fedagent_protocol.messages import Neighbours, PeerDeliver
@@ -257,6 +258,33 @@ def test_without_an_opinion_an_agent_passes_on_and_stands_aside(village: Make) -
     here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}})
     assert here.slot(0, {a: 0.5, b: None, c: math.nan}) == {a}
     assert here.slot(1, {a: 0.5, b: 0.6, c: 0.7}) == {a, b, c}
+
+
+def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(village: Make) -> None:
+    here = village(3, rules=PeersSpec(best=1))
+    a, b, c = here.ids
+    here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}})
+    assert here.slot(0, {a: 0.5, b: 0.9, c: 0.6}) == {b}
+    here.agents[b].measured(Readings(willing=False, why="battery 4 %"), here.now)
+    assert here.slot(1, {a: 0.5, b: None, c: 0.6}) == {c}, "b's mean is still the best"
+    here.agents[b].measured(Readings(), here.now)
+    assert here.slot(2, {a: 0.5, b: 0.9, c: 0.6}) == {b}
+
+
+def test_a_device_that_may_not_work_any_more_does_not_say_the_word_again(village: Make) -> None:
+    here = village(1)
+    me = here.ids[0]
+    here.tell(me, Neighbours())
+    here.begin(me, 0, 0.5)
+    here.run(1.5)
+    before = len(here.said[me, HALL])
+    here.agents[me].measured(Readings(willing=False, why="battery 4 %"), here.now)
+    here.run(1.5)
+    held = len(here.said[me, HALL])
+    here.agents[me].measured(Readings(), here.now)
+    here.run(1.5)
+    assert (before, held) == (2, 2)
+    assert len(here.said[me, HALL]) in (3, 4)
 
 
 def test_calls_that_were_answered_begin_nothing(village: Make) -> None:
