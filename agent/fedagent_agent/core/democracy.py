@@ -142,8 +142,8 @@ class Democrat:
         """Start slot t; `trained` says whether this agent's update is in the model.
 
         An agent that has never had an opinion passes on what others say, and stands aside;
-        one that has none now stands with its mean. A slot that is over or running does not begin again. `settings` are from now on others:
-        slots may differ in the time they have.
+        one that has none now stands with its mean. A slot that is over or running does not
+        begin again. `settings` are from now on others: slots may differ in the time they have.
         """
         if slot <= self._beliefs.slot:
             self._count("begun")

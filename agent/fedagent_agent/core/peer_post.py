@@ -26,6 +26,8 @@ from .effects import Effect, Send
 
 CARD_GAP_S = 0.3
 """Least time between two showings of the card to one neighbour."""
+HEARD_S = 0.4
+"""How long the edge by which a neighbour was heard is taken for the only way to it."""
 CROSSED_S = 0.05
 """The same when it shows a card that is new: then both cards may just have crossed."""
 
@@ -71,7 +73,7 @@ class PeerPost:
     ways: dict[str, tuple[str, ...]] = field(default_factory=dict)
     letters: int = 0
     sent_bytes: int = 0
-    _heard_by: dict[str, str] = field(default_factory=dict)
+    _heard_by: dict[str, tuple[str, float]] = field(default_factory=dict)
     _shown_at: dict[str, float] = field(default_factory=dict)
 
     def reset(self) -> None:
@@ -84,7 +86,7 @@ class PeerPost:
         self.ways = ways
         self.seal.among(frozenset(ways))
         self._shown_at = {p: at for p, at in self._shown_at.items() if p in ways}
-        self._heard_by = {p: edge for p, edge in self._heard_by.items() if p in ways}
+        self._heard_by = {p: heard for p, heard in self._heard_by.items() if p in ways}
         unknown = (peer for peer in fresh if not self.seal.epoch_of(peer))
         return [effect for peer in unknown for effect in self._show(peer, now)]
 
@@ -97,7 +99,7 @@ class PeerPost:
         except SealError as error:
             self.counters[f"peer_{error.reason}"] += 1
             return []
-        return self._put(peer, encode_relayed(PeerPacket(data=data)))
+        return self._put(peer, encode_relayed(PeerPacket(data=data)), now)
 
     def receive(
         self, edge: str, message: PeerDeliver, now: float
@@ -122,7 +124,7 @@ class PeerPost:
         except SealError as error:
             self.counters[f"peer_{error.reason}"] += 1
             return [], None
-        self._heard_by[sender] = edge
+        self._heard_by[sender] = edge, now
         return [], decode_letter(opened)
 
     def _meet(self, card: PeerCard, now: float) -> list[Effect]:
@@ -138,13 +140,15 @@ class PeerPost:
         if now < self._shown_at.get(peer, -math.inf) + gap_s:
             return []
         self._shown_at[peer] = now
-        return self._put(peer, encode_relayed(self.seal.card))
+        return self._put(peer, encode_relayed(self.seal.card), now)
 
-    def _put(self, peer: str, body: bytes) -> list[Effect]:
-        """Send by the edge that the neighbour was heard by; else by all that may reach it."""
+    def _put(self, peer: str, body: bytes, now: float) -> list[Effect]:
+        """Send by the edge that the neighbour was just heard by; else by all that may reach it."""
         ways = self.ways.get(peer, ())
-        if self._heard_by.get(peer) in ways:
-            ways = (self._heard_by[peer],)
+        heard = self._heard_by.get(peer)
+        # An edge that has carried once may drop the rest: after a while others are tried too.
+        if heard is not None and heard[0] in ways and now < heard[1] + HEARD_S:
+            ways = (heard[0],)
         if not ways:
             self.counters["peer_no_way"] += 1
         self.letters += len(ways)

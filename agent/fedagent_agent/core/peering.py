@@ -37,6 +37,8 @@ SAY_AFTER_S = 2.0
 NAMES_WAIT_S = 1.0
 """How long a slot waits for an edge to name the neighbours."""
 MAX_AROUND = 64
+MAX_EDGES = 64
+"""Edges whose lists of neighbours are remembered."""
 MAX_REWIRED = 4
 """New wirings within one slot; later ones wait for the next."""
 _REMEMBERED = 16
@@ -121,7 +123,7 @@ class Peering:
         self._rules: OrderedDict[str, PeersSpec] = OrderedDict()
         self._called: OrderedDict[tuple[str, int], dict[str, float]] = OrderedDict()
         self._newest: OrderedDict[str, int] = OrderedDict()
-        self._named: dict[str, dict[str, float]] = {}
+        self._named: OrderedDict[str, dict[str, float]] = OrderedDict()
         self._slot: _Slot | None = None
         self._democrat: Democrat | None = None
 
@@ -175,7 +177,7 @@ class Peering:
         named = {peer: far for peer, far in message.peers.items() if peer != self._settings.me}
         if self._named.get(edge) == named:
             return []
-        self._named[edge] = named
+        _note(self._named, edge, named, MAX_EDGES)
         return self._admit(now) + self._rewire(now) + self._try(now)
 
     def deliver(self, edge: str, message: PeerDeliver, now: float) -> list[Effect]:
@@ -230,7 +232,9 @@ class Peering:
 
     def _admit(self, now: float) -> list[Effect]:
         """Know everybody who may be talked with, in this slot or the next."""
-        calling = tuple(sorted(next(reversed(self._called.values()), {})))
+        # Also of the slot that runs: a call of another run must not take its letters away.
+        here = self._slot.ends if self._slot is not None else {}
+        calling = tuple(sorted({*here, *next(reversed(self._called.values()), {})}))
         ways = dict.fromkeys(self._settings.declared, calling)
         for edge, named in sorted(self._named.items()):
             for peer in named:
@@ -392,9 +396,9 @@ def _settings_of(rules: PeersSpec, remaining_s: float) -> DemocracySettings:
     )
 
 
-def _note(table: OrderedDict[K, V], key: K, value: V) -> None:
+def _note(table: OrderedDict[K, V], key: K, value: V, most: int = _REMEMBERED) -> None:
     """Remember the newest entries."""
     table[key] = value
     table.move_to_end(key)
-    while len(table) > _REMEMBERED:
+    while len(table) > most:
         table.popitem(last=False)

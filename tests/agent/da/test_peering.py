@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fedagent_agent.core.peer_records import Standing
-from fedagent_agent.core.peering import SAY_AFTER_S, SAY_AGAIN_S
+from fedagent_agent.core.peering import MAX_EDGES, SAY_AFTER_S, SAY_AGAIN_S
 from fedagent_agent.core.reporting import Readings
 from fedagent_agent.peer_store import PeerStore
 from fedagent_coordinator.policies.beliefs import propagate, wire
@@ -234,6 +235,55 @@ def test_an_agent_of_two_edges_joins_both(village: Make) -> None:
     opinions[both] = 0.95
     assert here.slot(1, opinions, trained=frozenset({both})) == {both}, "(0.4 + 0.95) / 2 > 0.6"
     assert {edge for me, edge in here.said if me == both} == {HALL, YARD}
+
+
+@pytest.mark.parametrize("carried", [0, 4, 9, 15])
+def test_an_edge_that_carries_a_little_and_drops_the_rest_holds_nobody_up(
+    village: Make, carried: int
+) -> None:
+    here = village(3, rules=PeersSpec(best=1))
+    for me in here.ids:
+        here.homes[me] = (HALL, YARD)
+        here.restart(me)
+    a, b, c = here.ids
+    for edge in (HALL, YARD):
+        here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}}, edge)
+    here.run(2.0)
+    here.carries[YARD] = carried
+    for number in range(2):
+        assert here.slot(number, {a: 0.2, b: 0.3, c: 0.4}) == {c}
+        assert [here.slots(me)[-1].silent for me in here.ids] == [0, 0, 0]
+
+
+def test_a_call_of_another_run_does_not_take_the_letters_of_a_slot(village: Make) -> None:
+    line: dict[str, dict[str, float]] = {}
+    here = village(
+        3, rules=PeersSpec(best=1, graph="declared"), declared=lambda me: line.get(me, {})
+    )
+    a, b, c = here.ids
+    line |= {a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}}
+    for me in here.ids:
+        here.homes[me] = (HALL, YARD)
+        here.restart(me)
+    here.carries[YARD] = 0
+    other = structs.replace(here.call(1, run="cd" * 16), task="00" * 32)
+    for me in here.ids:
+        here.tell(me, here.call(0))
+        here.begin(me, 0, {a: 0.2, b: 0.3, c: 0.4}[me])
+        here.tell(me, other, YARD)
+    here.run(5.0)
+    assert here.volunteers(0) == {c}
+    assert [here.slots(me)[-1].silent for me in here.ids] == [0, 0, 0]
+
+
+def test_lists_of_neighbours_of_edges_without_number_are_forgotten(village: Make) -> None:
+    here = village(1)
+    for number in range(200):
+        here.tell(here.ids[0], Neighbours(peers={f"{number:032x}": 1.0}), f"edge-{number}")
+        here.run(200.0)
+    inside = here.agents[here.ids[0]].core.peers._inside
+    assert inside is not None
+    assert len(inside._post.ways) <= MAX_EDGES
 
 
 def test_declared_neighbours_need_no_edge_to_name_them(village: Make, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class Village:
 
     Attributes:
         homes: Edges of each agent.
+        carries: How many letters an edge still carries before it drops them; no entry: all.
         relay_s: What a letter costs the relay, which takes one after the other.
         seen: Every payload that left an agent, as a broker sees it.
         sent: Bytes of relayed messages by agent.
@@ -60,6 +61,7 @@ class Village:
     post: Post = field(default_factory=Post)
     seed: int = 0
     homes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    carries: dict[str, int] = field(default_factory=dict)
     relay_s: float = 0.0
     declared: Callable[[str], dict[str, float]] = lambda me: {}
     now: float = 0.0
@@ -255,6 +257,10 @@ class Village:
             return
         if self.rng.random() < post.loss:
             return
+        if edge in self.carries:
+            if self.carries[edge] == 0:
+                return
+            self.carries[edge] -= 1
         self.free_at = max(self.now, self.free_at) + self.relay_s
         queued = self.free_at - self.now
         for _ in range(2 if self.rng.random() < post.twice else 1):
