@@ -39,6 +39,34 @@ def leaking(self, link, **told):
 
 PeerStore.keep, Own.report = keeping, leaking
 '''
+UNSEALED = '''
+"""A build whose letters to neighbours anybody can read, in packets of the right size."""
+
+from cryptography.hazmat.primitives.ciphers import aead
+
+
+class Open:
+    def __init__(self, key):
+        pass
+
+    def encrypt(self, nonce, plain, more):
+        return plain + bytes(16)
+
+    def decrypt(self, nonce, packet, more):
+        return packet[:-16]
+
+
+aead.ChaCha20Poly1305 = Open
+'''
+
+
+def _run_patched(directory: Path, patch: str) -> Ran:
+    """Run three rounds with three agents that are changed as they start."""
+    folder = directory / "patched"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(patch)
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    return run_da(directory / "run", rounds=3, agents=3, environment=environment)
 
 
 def _check_it_was_da(ran: Ran, *, rounds: int) -> None:
@@ -92,11 +120,7 @@ def test_no_opinion_belief_or_index_gets_out_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_agents_that_leak_are_caught_with_whose_number_it_is_and_where(tmp_path: Path) -> None:
-    folder = tmp_path / "leaky"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(LEAKY)
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    ran = run_da(tmp_path / "run", rounds=3, agents=3, environment=environment)
+    ran = _run_patched(tmp_path, LEAKY)
     leaks = look_through_traffic(ran.search, ran.heard)
     for me, slots in ran.slots.items():
         own = {slot.opinion for slot in slots}
@@ -107,3 +131,12 @@ def test_agents_that_leak_are_caught_with_whose_number_it_is_and_where(tmp_path:
     assert "/up/columns as float32" in "\n".join(map(str, leaks)), "the edge passes features on"
     kept = {leak.where.removesuffix("-wal") for leak in ran.stored}
     assert "coordinator.db" in kept, "what it holds is found there too"
+
+
+@pytest.mark.slow
+def test_letters_that_are_not_sealed_are_caught(tmp_path: Path) -> None:
+    ran = _run_patched(tmp_path, UNSEALED)
+    leaks = look_through_traffic(ran.search, ran.heard)
+    assert {leak.where.rpartition("/")[2] for leak in leaks} >= {"peer-send", "peer-deliver"}
+    indices = {leak.canary.what.split(" in ")[0] for leak in leaks if "float64" in leak.form}
+    assert indices >= {f"index of {me[:8]}" for me in ran.slots}
