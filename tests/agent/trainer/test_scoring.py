@@ -18,7 +18,7 @@ from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp, create
 from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import DataSpec, LearnerSpec, ModelSpec, TaskSpec
+from fedagent_task.spec import DataSpec, LearnerSpec, ModelSpec, OpinionsSpec, TaskSpec
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 
@@ -86,6 +86,16 @@ def test_who_is_not_asked_scores_nothing() -> None:
     scorer.begin(create(MLP).init(0))
     scorer.look(np.zeros((5, 64), np.float32), np.zeros(5))
     assert scorer.count == 0
+
+
+def test_where_neighbours_decide_no_order_is_scored_whatever_the_task_says() -> None:
+    task = TaskSpec(model=MLP, on_device=True, opinions=OpinionsSpec(mode="peers"))
+    scorer, five = Scorer(task, create(MLP)), np.zeros((5, 64), np.float32)
+    scorer.begin(create(MLP).init(0))
+    scorer.look(five, np.zeros(5))
+    assert scorer.count == 0
+    scorer.add(five, np.zeros(5))
+    assert scorer.count == 5, "for itself it does"
 
 
 @settings(max_examples=10, deadline=None)
