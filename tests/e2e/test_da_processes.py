@@ -65,7 +65,8 @@ def _run_patched(directory: Path, patch: str) -> Ran:
     folder = directory / "patched"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(patch)
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    paths = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": paths}
     return run_da(directory / "run", rounds=3, agents=3, environment=environment)
 
 
