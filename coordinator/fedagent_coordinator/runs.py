@@ -105,7 +105,7 @@ def _with_past(
     told = calls.resumed(store, run_id, recipe, opinions)
     if windows and told.owed is not None:
         # Edges hold what they learnt, not the model to be judged; the next merge calls again.
-        told = replace(told, owed=None)
+        told = replace(told, owed=None, count=calls.every_of(recipe, opinions) - 1)
     return replace(progress, windows=windows, calls=told)
 
 

@@ -168,3 +168,16 @@ def test_slots_that_may_end_without_an_opinion_are_refused(
         feedbacks = list(store.journal.feedbacks(store.read.run().run_id))
         ends = feedbacks[slot - 1 :: slot]
         assert all(found.opinions is not None for found in ends)
+
+
+@pytest.mark.parametrize("slot", [1, 2, 3])
+def test_a_call_that_was_owed_for_a_lost_merge_comes_with_the_next(
+    tmp_path: Path, slot: int
+) -> None:
+    given = recipe(*PEERS, f"peers.slot_rounds={slot}", "rounds.count=8")
+    site = Site(tmp_path, given, toy_edges(given), kill_at="settled", kill_hit=slot)
+    site.run()
+    site.close()
+    with Store(tmp_path) as store:
+        rounds = [one.round for one in store.read.judgements(store.read.run().run_id)]
+    assert rounds == [0, *range(slot + 1, 8, slot)]
