@@ -317,6 +317,70 @@ def test_what_cannot_be_an_answer_is_refused_and_counted(
     assert 1 in liar.closed
 
 
+def test_an_edge_that_asked_fewer_than_answered_is_corrected() -> None:
+    """The books refuse such a judgement, which would end the coordinator."""
+    for given in (report(count=1), peers(count=1, policy="volunteers")):
+        field = Field(toy_edges(2), given, calls=FIRST)
+        if given.opinions is m.OpinionMode.PEERS:
+            field = volunteers_field(toy_edges(2), count=1)
+        honest = field.edges[1].answer
+        field.edges[1].answer = lambda call, now, honest=honest: (  # type: ignore[method-assign, misc]
+            msgspec.structs.replace(honest(call, now), asked=0)
+        )
+        field.run()
+        assert (field.judged[0].asked, len(field.judged[0].client)) == (6, 6)
+
+
+def test_an_opinion_has_no_negative_zero() -> None:
+    field = Field(toy_edges(), settings=report(count=1), calls=FIRST)
+    zeros = np.array([-0.0] * 3, dtype="<f4").tobytes()
+    honest = field.edges[0].answer
+    field.edges[0].answer = lambda call, now: (  # type: ignore[method-assign]
+        msgspec.structs.replace(honest(call, now), score=zeros, epsilon=zeros)
+    )
+    field.run()
+    found = opinions_of(field, 1)
+    assert not np.signbit(found.score).any()
+    assert not np.signbit(found.epsilon).any()
+
+
+def test_an_edge_that_fell_silent_before_the_call_is_not_waited_for() -> None:
+    field = Field(toy_edges(2), settings=report(count=1, opinions_timeout_s=60.0), calls=FIRST)
+    field.edges[1].deaf = True
+    field.run(until=0.5)
+    assert field.engine.phase is Phase.JUDGING
+    field.engine.edges.by_id[field.edges[1].id].quiet = True
+    (found,) = (
+        effect
+        for effect in field.engine.tick(field.kernel.now)
+        if isinstance(effect, fx.BookOpinions)
+    )
+    assert (found.reasons, len(found.client)) == ({"edge": 3}, 3)
+
+
+def test_an_edge_that_mends_its_ways_is_called_again() -> None:
+    field = volunteers_field(toy_edges(2), count=1, volunteers=6)
+    liar, honest = field.edges[1], field.edges[1].answer
+    field.edges[0].agents[0].volunteers = False
+    twice = np.array([1, 1], dtype="<i4").tobytes()
+    liar.answer = lambda call, now: (  # type: ignore[method-assign]
+        msgspec.structs.replace(honest(call, now), session=twice)
+    )
+
+    calls: list[int] = []
+
+    def mend() -> None:
+        calls.append(len(liar.calls))
+        field.up(liar, honest(liar.calls[0], 0.0))
+
+    field.kernel.after(1.5, mend)
+    field.kernel.after(2.8, lambda: calls.append(len(liar.calls)))
+    field.run()
+    # Not while it talks nonsense; volunteers may come as long as the call lasts.
+    assert calls[0] == 1 < calls[1]
+    assert len(field.judged[0].client) == 5
+
+
 def test_answers_of_other_rounds_and_modes_change_nothing() -> None:
     edges = toy_edges(1)
     edges[0].deaf = True
@@ -360,14 +424,14 @@ def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
     field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
     for edge in field.edges:
         honest = edge.answer
-        reasons = {f"{edge.id}-{n}\x1b[31m" + "x" * 90: 1 for n in range(32)}
+        reasons = {f"{edge.id}-{n}\x1b[31m" + "x" * 90: 1 for n in range(31)} | {"other": 2}
         edge.answer = lambda call, now, honest=honest, reasons=reasons: (  # type: ignore[method-assign, misc]
             msgspec.structs.replace(honest(call, now), reasons=reasons)
         )
     field.run()
     kept = opinions_of(field, 1).reasons
     assert len(kept) == 32
-    assert sum(kept.values()) == 64
+    assert sum(kept.values()) == 66
     assert not any("\x1b" in why or len(why) > 40 for why in kept)
 
 
