@@ -4,12 +4,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from fedagent_cli.report.reader import read_story
 from fedagent_cli.report.write import write_report
 from fedagent_coordinator.core.effects import BookOpinions
+from fedagent_coordinator.store import Store
+from fedagent_task.recipe import parse_recipe
 
 from . import judged_run
 from .judged_run import SCORES, opinions_of, write_judged
@@ -106,6 +109,14 @@ def test_a_run_that_nobody_judged_says_what_to_set(tmp_path: Path) -> None:
     done = call(tmp_path, "opinions", "--plot", "o.svg")
     assert done.returncode == 43
     assert read_story(tmp_path / "coordinator").judged == ()
+
+
+def test_a_run_that_waits_for_its_first_call_says_so(tmp_path: Path) -> None:
+    text = judged_run.RECIPE.replace("MODE", "report").replace("POLICY", '{ name = "random" }')
+    kept = msgspec.json.encode(parse_recipe(text)).decode()
+    with Store(tmp_path / "coordinator") as store:
+        store.begin_run(recipe_digest="d" * 64, recipe=kept, seed=7, total_micro=None)
+    assert call(tmp_path, "opinions").stdout.startswith("no model was judged yet")
 
 
 def test_opinions_are_drawn(reported: Path, peers: Path, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Names = dict[str, str]
 MATRIX = 10
 """Columns of the table of clients by rounds."""
+UNASKED = 'no model of this run was judged; a recipe asks for it with opinions.mode = "report"'
+NOT_YET = "no model was judged yet; the first is, once edges and agents are there (fedagent status)"
 PRIVATE = "opinions never left the devices: the coordinator knows who volunteered, nothing else"
 Round = Annotated[
     int | None, typer.Option("--round", min=0, help="One model: that of this round; 0 the first.")
@@ -60,11 +62,12 @@ def opinions(
     A row for each model that was judged; round 0 is the one that the run began with.
     """
     from .report.judged import read_judged  # noqa: PLC0415 - heavy imports
-    from .runs import open_run  # noqa: PLC0415
+    from .runs import open_run, recipe_of  # noqa: PLC0415
 
     with open_run(data_dir, run) as (reader, chosen):
         whole = read_judged(reader, chosen.run_id)
         names = {row.agent: row.label or row.agent[:8] for row in reader.devices(chosen.run_id)}
+        recipe = recipe_of(chosen)
     rows = _chosen(whole, round_) if round_ is not None else whole[-last:]
     agent = None if client is None else _agent(names, client)
     if plot is not None:
@@ -75,7 +78,7 @@ def opinions(
         records = [_record(row, agent) for row in kept]
         emit({"run": chosen.run_id, "clients": clients, "judgements": records})
     elif not whole:
-        say('no model of this run was judged; a recipe asks for it with opinions.mode = "report"')
+        say(UNASKED if recipe is None or recipe.opinions.mode in ("auto", "off") else NOT_YET)
     elif agent is not None:
         _show_client(rows, agent, names[agent])
     elif round_ is not None:
