@@ -487,9 +487,36 @@ def test_agents_are_told_whether_their_update_is_in_the_model() -> None:
     for agent in edges[0].agents[2:]:
         agent.volunteers = False
     field = volunteers_field(edges, volunteers=2)
+
+    hear = edges[0].receive
+
+    def heard(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        if isinstance(message, m.RoundOrder) and message.round == 1:
+            # From now on another one: who trained in round 1 is not told of again.
+            edges[0].agents[0].volunteers, edges[0].agents[2].volunteers = False, True
+        return hear(message, now)
+
+    edges[0].receive = heard  # type: ignore[method-assign]
     field.run()
     trained = {call.round: call.trained for call in edges[0].calls}
-    assert trained == {0: (), 1: ("agent-0-0", "agent-0-1"), 2: ("agent-0-0", "agent-0-1")}
+    assert trained == {0: (), 1: ("agent-0-0", "agent-0-1"), 2: ("agent-0-1", "agent-0-2")}
+
+
+def test_an_edge_that_starts_again_in_a_call_hears_who_trained() -> None:
+    field = volunteers_field(toy_edges(1, 2), volunteers=2, count=2)
+    (edge,) = field.edges
+    hear = edge.receive
+
+    def stumble(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        if isinstance(message, m.OpinionOpen) and message.round == 1 and edge.epoch == "0" * 32:
+            edge.restart()
+            return [edge.hello()]
+        return hear(message, now)
+
+    edge.receive = stumble  # type: ignore[method-assign]
+    field.run()
+    (called,) = {(call.known, call.trained) for call in edge.calls if call.round == 1}
+    assert called == (0, ("agent-0-0", "agent-0-1"))
 
 
 def test_all_that_there_are_is_enough_volunteers() -> None:

@@ -8,7 +8,10 @@ from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.cadence import Cadence, Calls, Voices
 from fedagent_coordinator.core.judging import nobody, spread
 from fedagent_coordinator.policies import create
+from fedagent_coordinator.policies.selection import explained
+from fedagent_coordinator.policies.slots import Slot
 from fedagent_protocol import messages as m
+from tests.checks.rounds import nothing_played, random_feedback, random_view
 from tests.coordinator.toy_edge import ToyAgent, ToyEdge
 
 from .harness import Field, MemoryIndices, Plan, toy_edges
@@ -154,3 +157,24 @@ def test_clients_that_came_after_the_view_have_no_place_in_it() -> None:
     assert said[0] == 0.25
     assert np.isnan(said[1:]).all()
     assert len(said) == 2
+
+
+@given(
+    played=st.lists(st.booleans(), max_size=30),
+    rounds=st.integers(1, 4),
+    each=st.booleans(),
+)
+def test_every_slot_that_is_credited_ends_with_a_call(
+    played: list[bool], rounds: int, *, each: bool
+) -> None:
+    """As far as `calls.check_slots` lets them: a call a round, or one a slot."""
+    rng = np.random.default_rng(0)
+    slot = Slot(rounds)
+    cadence = Cadence(m.OpinionMode.REPORT, 1 if each else rounds)
+    view = random_view(rng, 1)
+    somebody = explained(view, np.arange(1, dtype=np.int64))
+    for at_all in played:
+        feedback = random_feedback(rng, view, somebody) if at_all else nothing_played(view)
+        credited = slot.advance(feedback)
+        judged = cadence.over(merges=True, played=at_all, last=False)
+        assert judged or not len(credited)

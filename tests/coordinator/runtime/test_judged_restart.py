@@ -77,6 +77,7 @@ def test_nobodys_opinion_counts_after_a_restart_and_the_rest_is_told(tmp_path: P
     run, judged, store = played(site)
     with store:
         assert (judged[2].mean, judged[2].reasons) == (None, {RESTART: 3})
+        assert judged[2].digest == ""  # it was never merged
         feedbacks = list(store.journal.feedbacks(run.run_id))
         missing = [f.opinions is not None and np.isnan(f.opinions).all() for f in feedbacks]
         assert missing == [False, True, False, False]
