@@ -188,11 +188,22 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Agent
     config.neighbours()
     if config.position is not None and not all(abs(v) <= _MOST_KM for v in config.position):
         raise SettingError("position", "is not a place", f"two numbers within ±{_MOST_KM:g} km")
-    try:
-        parse_stream(config.stream)
-    except StreamError as error:
-        raise SettingError(error.key, error.reason, error.mend) from error
+    _check_stream("stream", config.stream)
+    if config.held_out:
+        _check_stream("held_out", config.held_out)
+    if config.held_out == config.stream:
+        mend = "name another stream, or leave it out: then what is not learnt from yet counts"
+        raise SettingError("held_out", "is the stream that is learnt from", mend)
     return config
+
+
+def _check_stream(key: str, text: str) -> None:
+    """Check that a stream is one; what is wrong with `stream` is told by its own part."""
+    try:
+        parse_stream(text)
+    except StreamError as error:
+        named = error.key if key == "stream" else key
+        raise SettingError(named, error.reason, error.mend) from error
 
 
 def _neighbour(text: str) -> tuple[str, float]:

@@ -111,6 +111,8 @@ class Apart:
 
     def put(self, x: Inputs, y: Labels) -> None:
         """Take arrivals; the oldest go where there are too many."""
+        if not len(y):
+            return
         self._parts.append((x, y))
         self._held += len(y)
         while self._held - len(self._parts[0][1]) >= self._count:

@@ -36,7 +36,8 @@ class PeerDesk:
     ) -> None:
         self._directory = directory
         self._identity = identity
-        self._declared = declared
+        me = identity.id if identity is not None else ""
+        self._declared = {peer: far for peer, far in declared.items() if peer != me}
         self._seed = seed
         self._store: PeerStore | None = None
 
@@ -57,7 +58,7 @@ class PeerDesk:
             return str(error)
         return Peering(
             PeeringSettings(identity.id, store.life, self._declared),
-            PeerSeal(identity, store.life, frozenset()),
+            PeerSeal(identity, store.life, frozenset(), reserved=frozenset(self._declared)),
             random.Random(f"{self._seed}/{store.life}"),  # noqa: S311 - no secret hangs on it
             kept=kept,
             counters=counters,

@@ -63,6 +63,9 @@ class PeerStore:
         except sqlite3.Error as error:
             self._db.close()
             raise PeerStoreError(self._path, str(error)) from error
+        except PeerStoreError:
+            self._db.close()
+            raise
 
     def standings(self) -> dict[str, Standing]:
         """Return the standing in the newest runs, oldest first.

@@ -106,6 +106,7 @@ class PeerSeal:
         identity: The device's.
         epoch: Number of this start, >= 1; must grow from start to start.
         neighbours: Ids that cards and packets are taken from.
+        reserved: Ids that there are always keys for, however many others an edge has named.
 
     Attributes:
         card: This agent's, for everyone.
@@ -115,6 +116,7 @@ class PeerSeal:
     identity: Identity
     epoch: int
     neighbours: frozenset[str]
+    reserved: frozenset[str] = frozenset()
     card: PeerCard = field(init=False)
     counters: dict[str, int] = field(default_factory=dict)
     _private: "X25519PrivateKey" = field(init=False, repr=False)
@@ -188,8 +190,10 @@ class PeerSeal:
             if card.agreement == known.card.agreement:
                 return peer
             raise TwinError(peer)
-        if known is None and len(self._sessions) >= MAX_SESSIONS:
-            raise CrowdedError(peer)
+        if known is None and peer not in self.reserved:
+            others = len(self._sessions.keys() - self.reserved)
+            if others >= MAX_SESSIONS:
+                raise CrowdedError(peer)
         self._sessions[peer] = self._agree(peer, card)
         return peer
 

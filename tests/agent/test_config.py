@@ -22,6 +22,8 @@ from fedagent_protocol.transport.settings import SettingError
         ({"broker": "mqtt://192.168.1.20"}, "broker"),
         ({"strem": "digits"}, "strem"),
         ({"slow_s": -1}, "slow_s"),
+        ({"held_out": "bogus:1"}, "held_out"),
+        ({"held_out": "digits"}, "held_out"),
         ({"privacy": {"most_epsilon": -1}}, "privacy.most_epsilon"),
     ],
 )

@@ -70,6 +70,8 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(PeerStoreError, match="newer software"):
         PeerStore(tmp_path)
+    held = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    assert not any(str(tmp_path) in path for path in held), "nothing stays open"
 
 
 def test_a_disk_that_refuses_leaves_what_was_kept(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -300,6 +301,33 @@ def test_declared_neighbours_need_no_edge_to_name_them(village: Make, tmp_path: 
     opinions = opinions_of(here, 2)
     assert here.slot(0, opinions) == best(opinions, 2)
     assert all(here.slots(me)[-1].neighbours == 2 for me in here.ids)
+
+
+def test_who_declares_itself_is_no_neighbour_of_its_own(village: Make) -> None:
+    here = village(1, rules=PeersSpec(best=1, graph="declared"), declared=lambda me: {me: 1.0})
+    assert here.slot(0, {here.ids[0]: 0.5}) == {here.ids[0]}
+    assert here.slots(here.ids[0])[-1].neighbours == 0
+    assert not here.sent
+
+
+@pytest.mark.parametrize("graph", ["near", "declared"])
+def test_an_edge_that_names_agents_of_its_own_learns_nothing_where_neighbours_are_declared(
+    village: Make, graph: Literal["near", "declared"]
+) -> None:
+    ring: dict[str, dict[str, float]] = {}
+    here = village(3, rules=PeersSpec(best=1, graph=graph), declared=lambda me: ring.get(me, {}))
+    honest, friend, spy = here.ids
+    ring |= {honest: {friend: 1.0}, friend: {honest: 1.0}, spy: {honest: 1.0}}
+    for me in here.ids:
+        here.restart(me)
+    here.name({honest: {spy: 0.0}, spy: {honest: 0.0}})
+    assert honest in here.slot(0, {honest: 0.73, friend: 0.4, spy: None})
+    inside = here.agents[spy].core.peers._inside
+    assert inside is not None
+    known = inside._democrat
+    assert known is not None
+    heard = known.notices["belief"] != 0.5 or known.chosen != []
+    assert heard == (graph == "near"), "it is a neighbour like any other, unless declared"
 
 
 def test_without_an_opinion_an_agent_passes_on_and_stands_aside(village: Make) -> None:

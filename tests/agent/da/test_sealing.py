@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedagent_agent import sealing
 from fedagent_agent import sealing_errors as e
 from fedagent_agent.sealing import MAX_LETTER_BYTES, WINDOW, PeerSeal, sealed_bytes
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard, decode_relayed, encode_relayed
@@ -241,6 +242,22 @@ def test_strangers_are_refused(people: dict[str, Identity]) -> None:
     for step in (a.seal, a.open):
         with pytest.raises(e.StrangerError):
             step(people["c"].id, bytes(256))
+
+
+def test_whoever_an_edge_names_leaves_keys_for_declared_neighbours(
+    people: dict[str, Identity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "MAX_SESSIONS", 1)
+    a, b, c = people.values()
+    others = frozenset({b.id, c.id})
+    seal = PeerSeal(a, 1, others)
+    seal.meet(seal_of(b).card)
+    with pytest.raises(e.CrowdedError, match="start the agent again"):
+        seal.meet(seal_of(c).card)
+    assert seal.counters == {"crowded": 1}
+    seal = PeerSeal(a, 1, others, reserved=frozenset({c.id}))
+    for identity in (b, c):
+        assert seal.meet(seal_of(identity).card) == identity.id
 
 
 def test_too_long_a_letter_is_refused_before_it_is_sealed(

@@ -4,7 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.held_out import HeldOut, Part
+from fedagent_agent.held_out import Apart, HeldOut, Part
+from fedagent_agent.streams.open import create as create_stream
+from fedagent_agent.streams.spec import parse_stream
 
 STEP = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 9)),
@@ -63,3 +65,15 @@ def test_a_stream_that_began_anew_is_read_from_its_own_position() -> None:
     held, one = HeldOut(), np.zeros(1)
     held.put(one[:, None].astype(np.float32), one, start=5000)
     assert held.offset(20) == 20
+
+
+@given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 8))
+def test_a_stream_apart_keeps_the_newest_and_no_more(arrivals: list[int], count: int) -> None:
+    apart = Apart(create_stream(parse_stream("digits"), seed=0, offset=0, labels=()), count)
+    came = 0
+    for number in arrivals:
+        ids = np.arange(came, came + number)
+        apart.put(ids[:, None].astype(np.float32), ids)
+        came += number
+        assert _ids(list(apart.newest())) == list(range(max(0, came - count), came))
+        assert len(apart._parts) <= count
