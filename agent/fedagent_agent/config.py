@@ -84,19 +84,25 @@ class CareSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the owner grants to calls for opinions; with either, never one without noise.
+    """What the owner grants to calls for opinions; with an epsilon, never one without noise.
 
     Attributes:
         most_epsilon: Largest epsilon of one opinion; absent: any, and none at all.
         total_epsilon: Epsilon of all opinions of one run together; absent: any.
+        lifetime_epsilon: Epsilon of all opinions of this device ever; absent: any.
+        declared_only: Whether opinions go to `peers` alone, and to no edge.
     """
 
     most_epsilon: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     total_epsilon: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    lifetime_epsilon: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    declared_only: bool = False
 
     def limits(self) -> PrivacyLimits:
         """Return the limits."""
-        return PrivacyLimits(self.most_epsilon, self.total_epsilon)
+        return PrivacyLimits(
+            self.most_epsilon, self.total_epsilon, self.lifetime_epsilon, self.declared_only
+        )
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,8 @@
 """What opinions have cost, and the answers that cost it: one small file, replaced whole.
 
 An answer with noise is told only after it stands here. So a device that restarts repeats
-its noise instead of drawing it again, and what its owner grants to a run stays spent.
+its noise instead of drawing it again, and what its owner grants to a run, and to all of
+them together, stays spent.
 """
 
 import os
@@ -29,6 +30,13 @@ class _Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     opinion: Opinion
 
 
+class _Book(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file: what all runs together have cost, and the newest runs."""
+
+    ever: float = 0.0
+    runs: dict[str, _Row] = msgspec.field(default_factory=dict)
+
+
 class OpinionBook:
     """The durable part of the judge.
 
@@ -43,9 +51,9 @@ class OpinionBook:
     def __init__(self, path: Path, *, checkpoint: Checkpoint = hit) -> None:
         self._path = path
         self._checkpoint = checkpoint
-        self._rows: dict[str, _Row] = {}
+        self._book = _Book()
         try:
-            self._rows = msgspec.json.decode(path.read_bytes(), type=dict[str, _Row])
+            self._book = msgspec.json.decode(path.read_bytes(), type=_Book)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -56,8 +64,9 @@ class OpinionBook:
     @property
     def said(self) -> Said:
         """What the judge begins with."""
-        answers = [Answer(row.opinion, row.mode) for row in self._rows.values()]
-        return Said(answers, {run: row.spent for run, row in self._rows.items()})
+        runs = self._book.runs
+        answers = [Answer(row.opinion, row.mode) for row in runs.values()]
+        return Said(answers, {run: row.spent for run, row in runs.items()}, self._book.ever)
 
     def keep(self, answer: Answer, spent: float) -> None:
         """Keep an answer durably.
@@ -66,15 +75,16 @@ class OpinionBook:
             OpinionBookError: The disk refused; nothing is kept.
         """
         run = answer.opinion.run
-        rows = {name: row for name, row in self._rows.items() if name != run}
+        rows = {name: row for name, row in self._book.runs.items() if name != run}
         rows[run] = _Row(spent=spent, mode=answer.mode, opinion=answer.opinion)
         while len(rows) > MOST_RUNS:
             del rows[next(iter(rows))]
+        book = _Book(ever=self._book.ever + answer.opinion.epsilon, runs=rows)
         try:
-            self._replace(msgspec.json.encode(rows))
+            self._replace(msgspec.json.encode(book))
         except OSError as error:
             raise OpinionBookError(self._path, error.strerror or "cannot be written") from error
-        self._rows = rows
+        self._book = book
 
     def _replace(self, body: bytes) -> None:
         part = self._path.with_suffix(".part")

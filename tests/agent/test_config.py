@@ -49,3 +49,5 @@ def test_the_owner_grants_anything_unless_a_limit_is_set() -> None:
     assert config.privacy.limits() == PrivacyLimits(None, None)
     given = '{"data_dir": "d", "stream": "digits", "privacy": {"total_epsilon": 0}}'
     assert load(given, environment={}).privacy.limits() == PrivacyLimits(None, 0.0)
+    more = given.replace('"total_epsilon": 0', '"lifetime_epsilon": 5, "declared_only": true')
+    assert load(more, environment={}).privacy.limits() == PrivacyLimits(None, None, 5.0, True)

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec import structs
 
+from fedagent_agent import opinion_book
 from fedagent_agent.core.calls import PrivacyLimits
 from fedagent_agent.core.effects import Effect
 from fedagent_agent.core.reporting import Readings
@@ -27,7 +29,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 from fedagent_task.recipe import task_bytes
-from fedagent_task.spec import OpinionsSpec
+from fedagent_task.spec import OpinionsSpec, PeersSpec
 
 from .support import EDGE, IDLE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
 
@@ -331,6 +333,50 @@ def test_noise_is_drawn_once_and_stays_spent_over_restarts(tmp_path: Path) -> No
     assert "epsilon of 2 for this run is used up" in edge.said(Opinion)[-1].why
     asked(edge, 1, run=RUN_2)
     assert edge.runtime.core.judge.spent == {RUN: 2.0}
+
+
+def test_an_edge_that_makes_up_runs_spends_no_more_than_a_life_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opinion_book, "MOST_RUNS", 2)
+    limits = PrivacyLimits(total_epsilon=1.0, lifetime_epsilon=4.0)
+    edge = with_opinions(tmp_path, limits, epsilon=1.0)
+    runs = [f"{number:032x}" for number in range(5)]
+    for run in runs[:4]:
+        edge.judge(asked(edge, 1, run=run), 0.5, epsilon=1.0)
+    assert edge.runtime.core.judge.ever == 4.0
+    edge.restart()
+    edge.join()
+    assert edge.runtime.core.judge.spent == dict.fromkeys(runs[2:4], 1.0)
+    for run in (runs[0], runs[4]):
+        edge.serve(edge.call(2, MODEL, run=run), MODEL)
+        assert "epsilon of 4 for all runs is used up" in edge.said(Opinion)[-1].why
+    assert not edge.jobs(StartJudging)
+
+
+@pytest.mark.parametrize(
+    ("mode", "graph", "told"),
+    [("report", "near", False), ("peers", "near", False), ("peers", "declared", True)],
+)
+def test_an_owner_that_trusts_declared_neighbours_alone_tells_nobody_else(
+    tmp_path: Path,
+    mode: Literal["report", "peers"],
+    graph: Literal["near", "declared"],
+    told: bool,
+) -> None:
+    edge = HandEdge(
+        tmp_path,
+        task=structs.replace(REAL, opinions=OpinionsSpec(mode=mode), peers=PeersSpec(graph=graph)),
+        privacy=PrivacyLimits(declared_only=True),
+    )
+    edge.join()
+    edge.serve(edge.call(1, MODEL, mode=OpinionMode(mode)), MODEL)
+    assert bool(edge.jobs(StartJudging)) == told
+    for opinion in edge.said(Opinion):
+        assert (opinion.samples, opinion.why) == (
+            0, "the owner tells opinions to declared neighbours only"
+        )  # fmt: skip
+    assert bool(edge.said(Opinion)) == (mode == "report")
 
 
 def test_what_is_not_on_disk_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_noise_is_kept_over_a_restart(tmp_path: Path) -> None:
             told = await opinion(edge, 1)
             assert told.epsilon == pytest.approx(0.5)
             kept = json.loads((tmp_path / "device" / "opinions.json").read_bytes())
-            assert kept[RUN]["spent"] == told.epsilon
+            assert kept["runs"][RUN]["spent"] == kept["ever"] == told.epsilon
             device.popen.kill()
             await asyncio.to_thread(device.wait_exit)
             since = len(edge.heard)

@@ -113,6 +113,10 @@ def test_the_doctor_says_what_opinions_are_given(monkeypatch: pytest.MonkeyPatch
         assert found.level is level
         assert "with noise only, epsilon at most 0.5 each, 20 in a run" in found.text
     assert "fedagent[privacy]" in found.mend
+    limits = PrivacySettings(lifetime_epsilon=30, declared_only=True)
+    assert "30 ever, to declared neighbours only" in checks.opinions(limits).text
+    limits = PrivacySettings(declared_only=True)
+    assert "noised or not, to declared neighbours only" in checks.opinions(limits).text
 
 
 def test_doctor_json_is_one_object() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fedagent_protocol.messages import OpinionCall
-from fedagent_task.spec import OpinionsSpec
+from fedagent_protocol.messages import OpinionCall, OpinionMode
+from fedagent_task.spec import TaskSpec
 
 from .download import Download
 from .effects import Answer, Effect, Key
@@ -33,15 +33,30 @@ class PrivacyLimits:
     Attributes:
         most_epsilon: Of one opinion.
         total_epsilon: Of all opinions in one run.
+        lifetime_epsilon: Of all opinions ever; runs are named by whoever calls.
+        declared_only: Opinions go to neighbours that the owner declares, and to nobody else.
     """
 
     most_epsilon: float | None = None
     total_epsilon: float | None = None
+    lifetime_epsilon: float | None = None
+    declared_only: bool = False
 
-    def objection(self, spec: OpinionsSpec, spent: float) -> str:
-        """Say why an opinion is not given; empty if it is."""
-        most, total = self.most_epsilon, self.total_epsilon
-        if most is None and total is None:
+    def objection(self, task: TaskSpec, mode: OpinionMode, *, spent: float, ever: float) -> str:
+        """Say why an opinion is not given; empty if it is.
+
+        Args:
+            task: As the edge gave it.
+            mode: Of the call.
+            spent: Epsilon of its run so far.
+            ever: Epsilon of all runs so far.
+        """
+        apart = mode is OpinionMode.PEERS and task.peers.graph == "declared"
+        if self.declared_only and not apart:
+            return "the owner tells opinions to declared neighbours only"
+        spec = task.opinions
+        most, total, lifetime = self.most_epsilon, self.total_epsilon, self.lifetime_epsilon
+        if most is None and total is None and lifetime is None:
             return ""
         if spec.epsilon <= 0:
             return "the owner gives opinions only with noise: set opinions.epsilon"
@@ -49,6 +64,8 @@ class PrivacyLimits:
             return f"the owner grants epsilon {most:g} an opinion, not {spec.epsilon:g}"
         if total is not None and spent + spec.epsilon > total * (1 + _SLACK):
             return f"the owner's epsilon of {total:g} for this run is used up"
+        if lifetime is not None and ever + spec.epsilon > lifetime * (1 + _SLACK):
+            return f"the owner's epsilon of {lifetime:g} for all runs is used up"
         return ""
 
 
@@ -57,10 +74,16 @@ NO_LIMITS = PrivacyLimits()
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What survived the last process: answers that cost privacy, and what runs have spent."""
+    """What survived the last process: answers that cost privacy, and what was spent.
+
+    Attributes:
+        spent: By run.
+        ever: In all runs, also those that are forgotten.
+    """
 
     answers: Iterable[Answer] = ()
     spent: Mapping[str, float] = field(default_factory=dict)
+    ever: float = 0.0
 
 
 NOTHING_SAID = Said()

@@ -12,7 +12,7 @@ from fedagent_agent.trainer_wire import Failed, Judged
 from fedagent_protocol.messages import MAX_CHUNKS, Chunk, Opinion, OpinionCall, OpinionMode
 from fedagent_protocol.transfer import Layout
 from fedagent_task.recipe import parse_task
-from fedagent_task.spec import OpinionsSpec
+from fedagent_task.spec import TaskSpec
 
 from .calls import NO_LIMITS, NOTHING_SAID, Call, Peering, PrivacyLimits, Said
 from .download import MAX_FRESH_STARTS, Download
@@ -37,6 +37,7 @@ class Judge:
         current: The call that is being followed.
         peering: Takes opinions in mode ``peers``; without it such calls are not followed.
         spent: Epsilon that opinions have cost so far, by run.
+        ever: The same of all runs there have been.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Judge:
         self.current: Call | None = None
         self.peering: Peering | None = None
         self.spent = dict(said.spent)
+        self.ever = said.ever
         self._own = own
         self._bench = bench
         self._tasks = tasks
@@ -164,6 +166,7 @@ class Judge:
         if not refused:
             run = answer.opinion.run
             self.spent[run] = self.spent.get(run, 0.0) + answer.opinion.epsilon
+            self.ever += answer.opinion.epsilon
             self._remember(answer)
         if call is None or call.answer is not answer:
             self._counters["opinion_unwanted"] += 1
@@ -235,17 +238,18 @@ class Judge:
             return call.download.begin()
         if (task := self._tasks.opened(message.task)) is None:
             return []
-        return self._judge(call, parse_task(task.body).opinions, now)
+        return self._judge(call, parse_task(task.body), now)
 
-    def _judge(self, call: Call, spec: OpinionsSpec, now: float) -> list[Effect]:
+    def _judge(self, call: Call, task: TaskSpec, now: float) -> list[Effect]:
         """Have the model scored, if the task and the owner want that."""
         readings = self._own.readings
         if not readings.willing:
             return self._none(readings.why, now)
-        if spec.mode not in MODES[call.message.mode]:
+        mode, spent = call.message.mode, self.spent.get(call.key.run, 0.0)
+        if task.opinions.mode not in MODES[mode]:
             # An edge must not get out of a device what its task keeps to itself.
-            return self._none(f"the task has opinions.mode = {spec.mode}", now)
-        why = self._limits.objection(spec, self.spent.get(call.key.run, 0.0))
+            return self._none(f"the task has opinions.mode = {task.opinions.mode}", now)
+        why = self._limits.objection(task, mode, spent=spent, ever=self.ever)
         if why:
             self._counters["opinion_withheld"] += 1
             return self._none(why, now)

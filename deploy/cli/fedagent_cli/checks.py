@@ -233,11 +233,14 @@ def package(name: str, gives: str, install: str) -> Finding:
 def opinions(privacy: PrivacySettings) -> Finding:
     """Say what calls for opinions get from an agent on this machine."""
     most, total = privacy.most_epsilon, privacy.total_epsilon
-    if most is None and total is None:
-        return Finding("opinions", Level.OK, "given as a task wants them, noised or not")
+    lifetime = privacy.lifetime_epsilon
+    to = ", to declared neighbours only" if privacy.declared_only else ""
+    if most is None and total is None and lifetime is None:
+        return Finding("opinions", Level.OK, f"given as a task wants them, noised or not{to}")
     granted = [f"epsilon at most {most:g} each"] if most is not None else []
     granted += [f"{total:g} in a run"] if total is not None else []
-    text = f"given with noise only, {', '.join(granted)}"
+    granted += [f"{lifetime:g} ever"] if lifetime is not None else []
+    text = f"given with noise only, {', '.join(granted)}{to}"
     if find_spec("opendp") is None:
         return Finding(
             "opinions", Level.WARN, f"{text}; noise needs opendp", "pip install 'fedagent[privacy]'"

@@ -281,6 +281,23 @@ TotalEpsilon = Annotated[
         rich_help_panel=PRIVACY,
     ),
 ]
+LifetimeEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        metavar="EPSILON",
+        help="What all opinions of this device may ever cost together; without noise none.",
+        show_default="any",
+        rich_help_panel=PRIVACY,
+    ),
+]
+DeclaredOnly = Annotated[
+    bool | None,
+    typer.Option(
+        "--declared-only",
+        help="Tell opinions to neighbours given with --peer alone, and to no edge.",
+        rich_help_panel=PRIVACY,
+    ),
+]
 
 # -------------------------------------------------------------------- the edge's
 
