@@ -58,7 +58,7 @@ class PeerDesk:
             return str(error)
         return Peering(
             PeeringSettings(identity.id, store.life, self._declared),
-            PeerSeal(identity, store.life, frozenset(), reserved=frozenset(self._declared)),
+            PeerSeal(identity, store.epoch, frozenset(), reserved=frozenset(self._declared)),
             random.Random(f"{self._seed}/{store.life}"),  # noqa: S311 - no secret hangs on it
             kept=kept,
             counters=counters,

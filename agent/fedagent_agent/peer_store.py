@@ -6,7 +6,8 @@ for the owner alone (0600, as are SQLite's files beside it, which take its mode)
 
 import os
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -41,15 +42,18 @@ class PeerStore:
 
     Args:
         directory: The agent's data directory.
+        clock: Seconds since 1970; where a new file begins to count starts.
 
     Attributes:
         life: Larger than any life before; durable, also over a power cut.
+        epoch: Number of this start for neighbours, likewise; larger than those of a file
+            that was lost, if the clock is right: else they would refuse the new one's card.
 
     Raises:
         PeerStoreError: The file cannot be used.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._path = directory / FILE
         try:
             # SQLite would make it readable by others.
@@ -59,7 +63,7 @@ class PeerStore:
             raise PeerStoreError(self._path, str(error)) from error
         try:
             self._prepare()
-            self.life = self._begin_life()
+            self.life, self.epoch = self._begin_life(max(1, int(clock())))
         except sqlite3.Error as error:
             self._db.close()
             raise PeerStoreError(self._path, str(error)) from error
@@ -129,15 +133,17 @@ class PeerStore:
         elif version != _VERSION:
             raise PeerStoreError(self._path, f"was written by newer software (format {version})")
 
-    def _begin_life(self) -> int:
+    def _begin_life(self, first: int) -> tuple[int, int]:
         """Count a life and sync it: two keys with one number would make neighbours refuse both."""
         self._db.execute("PRAGMA synchronous = FULL")
-        row = self._db.execute("SELECT value FROM meta WHERE key = 'life'").fetchone()
-        life = int(row[0]) + 1 if row else 1
-        self._set_life(life)
+        known = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
+        life, epoch = known.get("life", 0) + 1, known.get("epoch", first - 1) + 1
+        with self._transaction():
+            self._set_life(life)
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (epoch,))
         # From here on a commit outlives the process, not the power: it spares the card.
         self._db.execute("PRAGMA synchronous = NORMAL")
-        return life
+        return life, epoch
 
     def _set_life(self, life: int) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES ('life', ?)", (life,))

@@ -335,6 +335,14 @@ def test_noise_is_drawn_once_and_stays_spent_over_restarts(tmp_path: Path) -> No
     assert edge.runtime.core.judge.spent == {RUN: 2.0}
 
 
+def test_what_a_run_may_spend_ends_without_a_restart_too(tmp_path: Path) -> None:
+    edge = with_opinions(tmp_path, PrivacyLimits(total_epsilon=2.0), epsilon=1.0)
+    for number in (1, 2):
+        edge.judge(asked(edge, number), 0.5, epsilon=1.0)
+    edge.serve(edge.call(3, MODEL), MODEL)
+    assert [o.samples > 0 for o in edge.said(Opinion)] == [True, True, False]
+
+
 def test_an_edge_that_makes_up_runs_spends_no_more_than_a_life_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,6 +250,11 @@ def test_of_two_indices_of_one_agent_the_larger_counts() -> None:
     assert node.best == [(0.7, "c")]
 
 
+def test_who_takes_part_has_other_hashes_in_each_slot() -> None:
+    hashes = {hash_of(slot, agent) for slot in range(1, 20) for agent in names(20)}
+    assert len(hashes) == 19 * 20
+
+
 def test_many_agents_are_counted_from_a_sample() -> None:
     node = Gossip("a", frozenset({"b"}))
     for total in (10, 60, 1000):

@@ -30,6 +30,19 @@ def test_every_start_and_every_wiring_has_a_larger_life(tmp_path: Path) -> None:
     again.close()
 
 
+def test_starts_are_counted_on_from_the_clock_where_the_file_was_lost(tmp_path: Path) -> None:
+    def start(now: float) -> int:
+        store = PeerStore(tmp_path, clock=lambda: now)
+        store.close()
+        return store.epoch
+
+    assert [start(1000.5), start(5.0), start(9000.0)] == [1000, 1001, 1002]
+    (tmp_path / FILE).unlink()
+    assert start(2000.0) == 2000
+    (tmp_path / FILE).unlink()
+    assert start(-5.0) == 1, "a device without a clock"
+
+
 def test_a_slot_that_is_kept_again_replaces_what_was_known_of_it(tmp_path: Path) -> None:
     store = PeerStore(tmp_path)
     for opinion in (0.5, None, 0.75):

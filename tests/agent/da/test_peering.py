@@ -143,6 +143,29 @@ def test_an_agent_that_starts_again_keeps_its_standing_and_is_heard_again(villag
     assert kept[-1].pulls == 3
 
 
+def test_an_agent_that_lost_its_file_is_heard_again(
+    village: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    defaults = PeerStore.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "clock", lambda: now[0])
+    here = village(2, rules=PeersSpec(best=1))
+    one, two = here.ids
+    here.name({one: {two: 1.0}, two: {one: 1.0}})
+    here.restart(two)
+    here.name({two: {one: 1.0}})
+    assert here.slot(0, {one: 0.5, two: 0.6}) == {two}
+    now[0] = 2000.0
+    here.agents[two].crash()
+    for path in here.folders[two].glob("peers.sqlite*"):
+        path.unlink()
+    here.restart(two)
+    here.name({two: {one: 1.0}})
+    assert here.slot(1, {one: 0.5, two: 0.9}) == {two}
+    assert here.slots(one)[-1].silent == 0
+
+
 def test_an_agent_killed_within_a_slot_takes_part_in_it_again(village: Make) -> None:
     here = village(6, rules=PeersSpec(best=2))
     around = near(here)
@@ -170,9 +193,12 @@ def test_the_word_is_said_each_second_until_an_order_shows_that_it_was_heard(
     here.order(me, 4)
     here.run(1.0)
     assert len(here.said[me, HALL]) == 4, "an order of that round was under way before"
+    here.order(me, 9, run="cd" * 16)
+    here.run(1.0)
+    assert len(here.said[me, HALL]) == 5, "an order of another run says nothing of this one"
     here.order(me, 5)
     here.run(3.0)
-    assert len(here.said[me, HALL]) == 4
+    assert len(here.said[me, HALL]) == 5
 
 
 def test_the_word_ends_with_the_next_call_and_with_the_call_itself(village: Make) -> None:

@@ -143,6 +143,30 @@ def test_the_window_never_opens_twice(
         assert sorted(opened) == list(range(12))
 
 
+def test_what_is_just_too_old_to_tell_is_refused(pair: tuple[PeerSeal, PeerSeal]) -> None:
+    (a, b), (ida, idb) = pair, ids(pair)
+    packets = [a.seal(idb, b"") for _ in range(WINDOW + 1)]
+    assert b.open(ida, packets[0]) == b""
+    b.open(ida, packets[WINDOW])
+    with pytest.raises(e.ReplayError):
+        b.open(ida, packets[0])
+    assert b.open(ida, packets[1]) == b""
+
+
+def test_a_card_of_a_new_start_with_the_old_key_brings_another_key_stream(
+    people: dict[str, Identity],
+) -> None:
+    a, b = acquainted(people["a"], people["b"])
+    before = a.seal(b.identity.id, LETTER)
+    again = msgspec.structs.replace(
+        b.card, epoch=2, signature=b.identity.sign(sealing._signed(b.card.agreement, 2))
+    )
+    a.meet(again)
+    after = a.seal(b.identity.id, LETTER)
+    there, then = before[25:-16], after[25:-16]
+    assert sum(x == y for x, y in zip(there, then, strict=True)) < 20, "counters began again"
+
+
 def test_a_packet_sent_back_does_not_open(pair: tuple[PeerSeal, PeerSeal]) -> None:
     a, idb = pair[0], ids(pair)[1]
     packet = a.seal(idb, LETTER)

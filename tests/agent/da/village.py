@@ -165,10 +165,10 @@ class Village:
         effects = agent.core.peers.begin(call, edge, opinion, self.now)
         self._out(me, agent._run(effects, self.now))
 
-    def order(self, me: str, number: int, edge: str = HALL) -> None:
+    def order(self, me: str, number: int, edge: str = HALL, run: str = RUN) -> None:
         """Order a round, as the sign that a word was heard."""
         order = TrainOrder(
-            run=RUN,
+            run=run,
             round=number,
             task=TASK,
             model=MODEL,
