@@ -45,9 +45,13 @@ class Pipes:
     Only models and updates take time by their size, a whole one `Air.transfer_s`; other
     messages pass beside them. What an earlier round has left in a pipe is not waited for:
     nobody wants it any more.
+
+    Attributes:
+        names: What the surroundings call an agent, by its id.
     """
 
     air: Air
+    names: Mapping[str, str] = field(default_factory=dict)
     _until: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     _whole: dict[str, int] = field(default_factory=dict)
 
@@ -69,7 +73,9 @@ class Pipes:
         share = nbytes / self._whole.get(digest, nbytes)
         key = (agent, edge, up)
         begins = max(now, self._until.get(key, now))
-        self._until[key] = begins + share * self.air.transfer_s(agent, edge, up=up)
+        self._until[key] = begins + share * self.air.transfer_s(
+            self.names.get(agent, agent), edge, up=up
+        )
         return self._until[key] - now
 
     def busy(self, agent: str, edge: str, now: float, *, up: bool) -> bool:

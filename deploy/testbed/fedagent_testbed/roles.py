@@ -47,6 +47,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     kind,
 )
+from fedagent_protocol.transport.identity import Identity
 from fedagent_task.spec import Recipe
 
 from .air import Pipes
@@ -65,6 +66,7 @@ class AgentRole:
     """A device that sees some edges; its task's learner must be ``none``.
 
     Attributes:
+        name: What people, and the surroundings, call it.
         edges: Ids of the edges it can see.
         slow_s: How long a training takes.
         pipes: Its surroundings; without any, links take no time, and price and
@@ -73,11 +75,13 @@ class AgentRole:
         arrivals: Samples that it says came in a round.
         think: What it may say of a model, by its digest; without it, it has no opinions.
         judging_s: How long it thinks.
+        away: It is out of reach: what it sends and what is sent to it gets lost.
     """
 
     kernel: Kernel
     wires: Wires
-    id: str
+    name: str
+    identity: Identity
     directory: Path
     edges: tuple[str, ...]
     price_micro: int
@@ -87,7 +91,13 @@ class AgentRole:
     arrivals: int = 0
     think: Callable[[str], Said] | None = None
     judging_s: float = 0.02
+    away: bool = False
     runtime: AgentRuntime | None = None
+
+    @property
+    def id(self) -> str:
+        """Return what edges call it."""
+        return self.identity.id
 
     def start(self, checkpoint: Checkpoint) -> None:
         """Open the runtime and its links."""
@@ -95,9 +105,11 @@ class AgentRole:
             agent=self.id,
             site=SITE,
             stream="digits",
-            seed=1,
+            seed=int(self.id[:8], 16),
             price=Price(base_micro=self.price_micro),
             slow_s=self.slow_s,
+            name=self.name,
+            identity=self.identity,
             idle_judged=self.think is not None,
         )
         self.runtime = AgentRuntime(
@@ -132,7 +144,7 @@ class AgentRole:
 
     def arrive(self, link: str, topic: str, payload: bytes) -> None:
         """Take in what came on a link."""
-        if self.runtime is None:
+        if self.runtime is None or self.away:
             return
         try:
             message = decode_edge_to_agent(payload)
@@ -152,7 +164,7 @@ class AgentRole:
         """Read the instruments anew, and report to every edge, however little has changed."""
         if self.runtime is None or self.pipes is None:
             return
-        device, runtime = self.pipes.air.device(self.id), self.runtime
+        device, runtime = self.pipes.air.device(self.name), self.runtime
         runtime.core.own.price = Price(base_micro=device.price_micro)
         runtime.settings = replace(runtime.settings, slow_s=device.training_s)
         sessions = list(runtime.core.sessions.values())
@@ -184,10 +196,10 @@ class AgentRole:
             return message
         match message:
             case ContextReport():
-                shown = dict(self.pipes.air.features(self.id, edge))
+                shown = dict(self.pipes.air.features(self.name, edge))
                 return structs.replace(message, features=shown)
             case UpdateOffer() if message.context is not None:
-                shown = dict(self.pipes.air.features(self.id, edge))
+                shown = dict(self.pipes.air.features(self.name, edge))
                 return structs.replace(
                     message, context=structs.replace(message.context, features=shown)
                 )
@@ -212,7 +224,7 @@ class AgentRole:
     def _perform(self, outward: list[AgentOutward]) -> None:
         for effect in outward:
             match effect:
-                case AgentPublish():
+                case AgentPublish() if not self.away:
                     edge = topics.parse(effect.topic).edge
                     message = self._as_shown(edge, effect.message)
                     self.wires.send(

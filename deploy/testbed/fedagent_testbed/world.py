@@ -6,7 +6,7 @@ directory. Deterministic by seed.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from fedagent_coordinator.reader import open_reader
 from fedagent_task.spec import Recipe
 
 from .air import Air, Pipes
+from .identities import seeded_identity
 from .kernel import Faults, Kernel, Network
 from .node import Node
 from .opinions import Score, opinion_of, seeded_scores
@@ -78,6 +79,9 @@ class World:
         arrivals: Samples that an agent says came in a round.
         score: An agent's score of a model, by name and digest; `seeded_scores` by default.
             What the recipe says of opinions is done to it.
+
+    Attributes:
+        names: What agents are called here, by the ids that follow from their keys.
     """
 
     def __init__(
@@ -106,7 +110,9 @@ class World:
         self.directory = directory
         edge_ids = tuple(f"edge-{i}" for i in range(edges))
         scores = seeded_scores(seed) if score is None else score
-        self._pipes = pipes = Pipes(air) if air is not None else None
+        identities = {f"agent-{i}": seeded_identity(seed, f"agent-{i}") for i in range(agents)}
+        self.names = {identity.id: name for name, identity in identities.items()}
+        self._pipes = pipes = Pipes(air, self.names) if air is not None else None
         self.coordinator = CoordinatorRole(
             self.kernel,
             self.wires,
@@ -116,7 +122,7 @@ class World:
             agents,
             opening=self._opening,
         )
-        self._add("coordinator", self.coordinator)
+        self._add("coordinator", "coordinator", self.coordinator)
         self.edges = {
             name: EdgeRole(
                 self.kernel,
@@ -134,6 +140,7 @@ class World:
                 self.kernel,
                 self.wires,
                 name,
+                identity,
                 directory / name,
                 sees.get(name, edge_ids),
                 AGENT_PRICE_MICRO,
@@ -143,12 +150,12 @@ class World:
                 arrivals=arrivals,
                 think=opinion_of(name, scores, recipe.opinions),
             )
-            for i, name in enumerate(f"agent-{i}" for i in range(agents))
+            for i, (name, identity) in enumerate(identities.items())
         }
         for name, edge in self.edges.items():
-            self._add(name, edge)
+            self._add(name, edge.id, edge)
         for name, agent in self.agents.items():
-            self._add(name, agent)
+            self._add(name, agent.id, agent)
 
     def kill_at(self, name: str, points: Mapping[str, int]) -> None:
         """Let a node die at crash points: name to the number of the visit."""
@@ -162,6 +169,12 @@ class World:
         """Kill a broker: what is under way is lost, and everybody must connect again."""
         self.kernel.after(at, lambda: self.network.down.add(broker))
         self.kernel.after(at + seconds, lambda: self._restore(broker))
+
+    def part(self, agents: Iterable[str], *, at: float, seconds: float) -> None:
+        """Put agents out of reach for some seconds; then they connect again."""
+        for name in agents:
+            self.kernel.after(at, functools.partial(self._away, name, away=True))
+            self.kernel.after(at + seconds, functools.partial(self._away, name, away=False))
 
     def run(self, *, seconds: float = 300.0) -> Ending:
         """Run until the run is over, or for some virtual seconds."""
@@ -181,7 +194,9 @@ class World:
             run = read.run()
             rows = read.rounds(run.run_id)
             paid = tuple(
-                (row.round, row.agent) for row in read.outcomes(run.run_id) if row.paid_micro
+                (row.round, self.names[row.agent])
+                for row in read.outcomes(run.run_id)
+                if row.paid_micro
             )
             judged = tuple((one.round, one.answered) for one in read.judgements(run.run_id))
             edges = list(read.edges(run.run_id))
@@ -218,13 +233,20 @@ class World:
         faults = self.network.faults
         return 2 * (faults.delay_s + faults.jitter_s)
 
-    def _add(self, name: str, role: AgentRole | EdgeRole | CoordinatorRole) -> None:
+    def _add(self, name: str, member: str, role: AgentRole | EdgeRole | CoordinatorRole) -> None:
         node = self.nodes[name] = Node(self.kernel, role)
         (role.directory).mkdir(parents=True, exist_ok=True)
-        self.wires.deliver[name] = lambda link, topic, payload: node.run(
+        self.wires.deliver[member] = lambda link, topic, payload: node.run(
             lambda: role.arrive(link, topic, payload)
         )
-        self.wires.defer[name] = node.run
+        self.wires.defer[member] = node.run
+
+    def _away(self, name: str, *, away: bool) -> None:
+        agent = self.agents[name]
+        agent.away = away
+        if not away:
+            for edge in agent.edges:
+                self.nodes[name].run(functools.partial(agent.reconnect, lan(edge)))
 
     def _restore(self, broker: str) -> None:
         self.network.down.discard(broker)

@@ -20,7 +20,7 @@ study's world. What differs from `play`, which computes a round at once:
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -226,7 +226,7 @@ def play_full(
     federation.network.heard = hear
     longest = max(recipe.rounds.deadline_s, recipe.rounds.max_wait_s) + 10.0
     ending = federation.run(seconds=60.0 + rounds * longest)
-    history, outcomes, failed = _read(directory / "coordinator", policy, seed, rounds)
+    history, outcomes, failed = _read(federation, policy, seed, rounds)
     fetched = frozenset(air.fetched)
     return FullRun(history, ending, outcomes, failed, fetched, messages.hexdigest())
 
@@ -262,12 +262,14 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
 
 
 def _read(
-    directory: Path, policy: str, seed: int, rounds: int
+    federation: Federation, policy: str, seed: int, rounds: int
 ) -> tuple[History, tuple[OutcomeRow, ...], frozenset[tuple[int, str]]]:
     """Read a run out of the coordinator's books."""
-    with open_reader(directory) as read:
+    with open_reader(federation.coordinator.directory) as read:
         run = read.run()
-        outcomes = tuple(read.outcomes(run.run_id))
+        outcomes = tuple(
+            replace(row, agent=federation.names[row.agent]) for row in read.outcomes(run.run_id)
+        )
         failed = frozenset(
             (row.round, row.edge_id) for row in read.edge_results(run.run_id) if row.failed
         )
