@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedagent_agent.opinion_book import OpinionBook
 from fedagent_coordinator.reader import open_reader
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.world import Ending
@@ -49,6 +50,33 @@ def test_the_coordinator_is_killed_around_a_judgement(
     # What was in flight when the coordinator died is booked as nobody's.
     assert len(missing) <= bool(point)
     assert sum(answers for _, answers in ending.judged) >= 4 * (len(ending.judged) - 1)
+
+
+@pytest.mark.parametrize("point", ["agent.opinions.written", "agent.opinions.kept"])
+def test_noise_is_drawn_once_whoever_is_killed(tmp_path: Path, world_seed: int, point: str) -> None:
+    pytest.importorskip("opendp", reason="opendp is not installed")
+    rng = np.random.default_rng(world_seed)
+    sets = (*REPORT, "opinions.epsilon=1.0", "opinions.timeout_s=5")
+    faults = Faults(loss=0.1, duplicate=0.2, delay_s=0.003, jitter_s=0.02)
+    here = world(tmp_path, world_seed, sets=sets, faults=faults, edges=2, agents=4)
+    for name in here.agents:
+        here.kill_at(name, {point: int(rng.integers(1, ROUNDS + 1))})
+    ending = here.run(seconds=900)
+    check(ending)
+    judged_once(ending, last=True)
+    assert sum(here.nodes[name].restarts for name in here.agents) == 4
+    with open_reader(here.coordinator.directory) as read:
+        run = read.run().run_id
+        rows = read.opinions(run)
+    for agent in here.agents.values():
+        said = OpinionBook(agent.directory / "opinions.json").said
+        told = {row.round: row.score for row in rows if row.agent_id == agent.id}
+        (answer,) = said.answers
+        last = answer.opinion
+        # Edges tell the coordinator in single precision.
+        assert told.get(last.round, last.score) == pytest.approx(last.score, rel=1e-6)
+        assert len(told) <= said.spent[run] <= len(ending.judged), "a round was paid twice"
+        assert all(row.epsilon == 1.0 for row in rows if row.agent_id == agent.id)
 
 
 def test_opinions_follow_from_the_seed(tmp_path: Path) -> None:
