@@ -151,7 +151,7 @@ def test_run_full_balances_and_repeats() -> None:
         (("run", "cocs-decisions", "--full", "--plot", "x.svg"), "draws no curves", 2),
         (("run", "rbcs-f-numeric", "--set", "churn.share=0.1"), "churn.share", 2),
         (("compare", "cocs-decisions", "--ray", "10.0.0.1:1"), "ray", 43),
-        (("run", "gda-mnist", "--policy", "volunteers"), "no neighbours to agree with", 2),
+        (("run", "gda-mnist", "--policy", "volunteers"), "run --full only", 2),
     ],
 )
 def test_what_can_be_mended_is_one_line(arguments: tuple[str, ...], says: str, code: int) -> None:

@@ -263,6 +263,24 @@ def test_opinions_are_asked_for_at_the_end_of_each_slot(
     assert runs[1].ending == run.ending
 
 
+def test_neighbours_decide_who_trains_in_a_slot(tmp_path: Path) -> None:
+    sets = ("rounds.merge_every=2", "training.slot_rounds=4", "edges=1", "links.visible=0")
+    recipe = small(*sets, "policies.volunteers.clients_per_round=2", "budget.per_edge=100")
+    runs = [play_full(recipe, "volunteers", 3, ROUNDS, tmp_path / str(k)) for k in range(2)]
+    run = runs[0]
+    assert run.ending.balanced, run.ending.problems
+    calls = [number for number, _ in run.ending.judged]
+    assert calls == [0, 4, 8]
+    assert {answers for _, answers in run.ending.judged} == {2}
+    for call in calls:
+        slot = [row for row in run.outcomes if call < row.round <= call + 4]
+        # One who is still busy with the round before is left out of the next.
+        assert len({row.agent for row in slot}) == 2
+        assert len(slot) > 4
+    assert runs[1].digest == run.digest
+    assert runs[1].ending == run.ending
+
+
 @pytest.mark.parametrize(
     ("sets", "policy", "words"),
     [
@@ -270,6 +288,7 @@ def test_opinions_are_asked_for_at_the_end_of_each_slot(
         (("world=open", "edges=1"), "random", "links"),
         ((), "oracle", "no live coordinator"),
         ((), "ucb", "rounds.merge_every"),
+        ((), "volunteers", "training.slot_rounds"),
     ],
 )
 def test_what_cannot_be_live_is_said(

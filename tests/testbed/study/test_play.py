@@ -56,9 +56,9 @@ def test_every_policy_plays_the_same_again(policy: str) -> None:
     assert np.isfinite(one.decide_ms).all()
 
 
-def test_no_study_has_volunteers() -> None:
+def test_volunteers_are_for_whole_federations() -> None:
     for recipe in (small(), load_recipe("gda-mnist", GDA)):
-        assert "no neighbours" in unmet(recipe, "volunteers")
+        assert "run --full only" in unmet(recipe, "volunteers")
 
 
 def test_seeds_differ() -> None:

@@ -39,6 +39,8 @@ def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -
         "selected": int(history.selected.sum()),
         "seconds_per_round": float(history.seconds.mean()),
         "jain": jain(history.rates()),
+        "calls": len(ending.judged),
+        "answers": sum(answers for _, answers in ending.judged),
         "spent": ending.spent_micro,
         "ledger_balanced": ending.balanced,
         "messages": run.digest,
@@ -49,6 +51,9 @@ def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -
         say(f"{recipe.name}: {policy}, seed {seed}, {ending.rounds_done} of {rounds} rounds")
         say(f"utility   {record['utility']:g} of {record['selected']} orders")
         say(f"round     {record['seconds_per_round']:.2f} virtual seconds")
+        if ending.judged:
+            said = f"{record['answers']} opinions or volunteers"
+            say(f"calls     {record['calls']}, answered by {said}")
         balanced = "balanced" if ending.balanced else "NOT BALANCED"
         say(f"spent     {credits_text(ending.spent_micro)} credits, ledger {balanced}")
         say(f"messages  {run.digest[:16]} (the same for the same seed)")

@@ -14,7 +14,8 @@ study's world. What differs from `play`, which computes a round at once:
 - an edge begins to send its model when all it ordered have asked for it, or a twentieth of
   a second after the order;
 - nothing is learnt, so that clients' opinions are made up: each has its own level by the
-  seed, and every model moves it; whoever judged a model need not fetch it to train.
+  seed, and every model moves it; whoever judged a model need not fetch it to train;
+- clients have neighbours, next in the order of their ids, for the policy `volunteers`.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ import msgspec
 import numpy as np
 
 from fedagent_coordinator.policies import RoundView
-from fedagent_coordinator.policies.base import OPINIONS, TRUTH
+from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS
 from fedagent_coordinator.reader import OutcomeRow, open_reader
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError
@@ -39,6 +40,7 @@ from fedagent_task.spec import (
     ModelSpec,
     OpinionsSpec,
     Params,
+    PeersSpec,
     PolicySpec,
     Recipe,
     RoundsSpec,
@@ -49,7 +51,7 @@ from fedagent_testbed.world import Ending
 from fedagent_testbed.world import World as Federation
 
 from .history import History
-from .play import lacking, make_policy, make_world, policy_params, speechless
+from .play import lacking, make_policy, make_world, policy_params
 from .spec import TestbedRecipe
 from .world import Times, World
 
@@ -176,12 +178,12 @@ def unmet_full(recipe: TestbedRecipe, name: str) -> str:
     if TRUTH in policy.needs:
         return "needs what no live coordinator knows"
     slots, merges = recipe.training.slot_rounds, recipe.rounds.merge_every
-    if OPINIONS in policy.needs and slots % merges:
+    if policy.needs & {OPINIONS, VOLUNTEERS} and slots % merges:
         return (
-            f"is told opinions after merges, every {merges} rounds, and its slots have {slots}"
+            f"has clients called after merges, every {merges} rounds, and its slots have {slots}"
             " (rounds.merge_every, training.slot_rounds)"
         )
-    return speechless(policy) or lacking(recipe, policy)
+    return lacking(recipe, policy)
 
 
 def play_full(
@@ -237,7 +239,8 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
     Raises:
         RecipeError: The policy's parameters are no text, numbers or lists of them.
     """
-    limits = recipe.rounds
+    limits, slots = recipe.rounds, recipe.training.slot_rounds
+    volunteers = VOLUNTEERS in make_policy(recipe, policy).needs
     try:
         params = msgspec.convert(policy_params(recipe, policy), Params)
     except msgspec.ValidationError as error:
@@ -257,8 +260,17 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
         ),
         budget=BudgetSpec(per_edge_micro=recipe.budget_micro),
         policy=PolicySpec(name=policy, params=params),
-        opinions=OpinionsSpec(every=max(1, recipe.training.slot_rounds // limits.merge_every)),
+        opinions=OpinionsSpec(
+            mode="peers" if volunteers else "auto", every=max(1, slots // limits.merge_every)
+        ),
+        peers=PeersSpec(best=_best(params), slot_rounds=slots),
     )
+
+
+def _best(params: Params) -> int:
+    """Return how many are to volunteer: as many as the policy takes, if it says so."""
+    wanted = params.get("clients_per_round")
+    return wanted if isinstance(wanted, int) and wanted > 0 else PeersSpec().best
 
 
 def _read(

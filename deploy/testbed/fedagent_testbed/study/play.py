@@ -80,14 +80,9 @@ def unmet(recipe: TestbedRecipe, name: str) -> str:
     collected = recipe.training.opinions and recipe.training.dataset
     if OPINIONS in policy.needs and not collected:
         return "needs opinions, which this recipe does not collect (training.opinions)"
-    return speechless(policy) or lacking(recipe, policy)
-
-
-def speechless(policy: SelectionPolicy) -> str:
-    """Return why clients that have no neighbours are of no use to a policy, or ""."""
     if VOLUNTEERS in policy.needs:
-        return "needs volunteers, and clients of a study have no neighbours to agree with"
-    return ""
+        return "needs neighbours who agree, which clients of a study have with run --full only"
+    return lacking(recipe, policy)
 
 
 def lacking(recipe: TestbedRecipe, policy: SelectionPolicy) -> str:
