@@ -52,10 +52,12 @@ class Answer:
         score, epsilon: float64[P].
         samples: int64[P].
         asked: Agents that were called there, at least P.
+        named: int64[Q], clients that the edge has ever named, with those of `client`.
     """
 
     client: IntArray
     asked: int
+    named: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     score: FloatArray = field(default_factory=lambda: np.zeros(0))
     samples: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     epsilon: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -108,7 +110,8 @@ def volunteers_in(message: Volunteers, session: EdgeSession) -> Answer:
         RefusedAnswerError: A session is unknown or has two rows.
     """
     client = _clients(message, session)
-    return Answer(client=client, asked=max(message.asked, len(client)))
+    named = session.client.astype(np.int64)
+    return Answer(client=client, asked=max(message.asked, len(client)), named=named)
 
 
 def _clients(message: Opinions | Volunteers, session: EdgeSession) -> IntArray:
@@ -230,7 +233,9 @@ class Call:
         known = len({client for answer in answers for client in answer.client.tolist()})
         if known >= self.best:
             return True
-        everybody = sum(answer.asked for answer in answers)
+        # Who is seen by two edges was called by both, and is one.
+        named = _joined([answer.named for answer in answers], np.int64)
+        everybody = min(sum(answer.asked for answer in answers), len(np.unique(named)))
         return len(answers) == len(self.parts) and 0 < everybody <= known
 
     def _answers(self) -> tuple[list[tuple[int, Answer]], int, Counter[str]]:

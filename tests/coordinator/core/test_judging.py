@@ -525,6 +525,16 @@ def test_all_that_there_are_is_enough_volunteers() -> None:
     assert all(found.seconds < 0.5 for found in field.judged.values())
 
 
+def test_all_that_two_edges_see_are_enough_volunteers() -> None:
+    edges = toy_edges(2, 3)
+    for one, same in zip(edges[0].agents, edges[1].agents, strict=True):
+        same.id = one.id
+    field = volunteers_field(edges, volunteers=5, wait_edges=2, opinions_timeout_s=30.0)
+    field.run()
+    assert [found.asked for found in field.judged.values()] == [3, 3, 3]
+    assert all(found.seconds < 1.0 for found in field.judged.values())
+
+
 def test_too_few_volunteers_are_waited_for_until_the_time_is_over_and_train() -> None:
     edges = toy_edges(1, 4)
     for agent in edges[0].agents[1:]:
