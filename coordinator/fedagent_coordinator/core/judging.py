@@ -254,7 +254,7 @@ class Call:
 
     def _opinions(self, seconds: float) -> BookOpinions:
         answers, asked, reasons = self._answers()
-        metric = next((answer.metric for _, answer in answers if len(answer.client)), "")
+        metric = _metric([answer for _, answer in answers])
         client = _joined([answer.client for _, answer in answers], np.int64)
         edge = _joined([np.full(len(a.client), index) for index, a in answers], np.int64)
         ours = _joined([np.full(len(a.client), a.metric == metric) for _, a in answers], np.bool_)
@@ -324,6 +324,14 @@ def spread(client: IntArray, score: FloatArray, clients: int) -> FloatArray:
     known = client < clients
     opinions[client[known]] = score[known]
     return opinions
+
+
+def _metric(answers: Iterable[Answer]) -> str:
+    """Return what most opinions are, so that no edge's word alone decides; of equals the first."""
+    said: Counter[str] = Counter()
+    for answer in answers:
+        said[answer.metric] += len(answer.client)
+    return max(+said, key=said.__getitem__, default="")
 
 
 def _most(reasons: Counter[str]) -> dict[str, int]:

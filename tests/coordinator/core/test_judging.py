@@ -420,6 +420,18 @@ def test_answers_with_another_metric_do_not_mix() -> None:
     assert (found.metric, found.reasons) == ("accuracy", {"metric": 3})
 
 
+def test_no_edge_alone_decides_what_opinions_are() -> None:
+    field = Field(toy_edges(3), settings=report(count=1, wait_edges=3), calls=FIRST)
+    honest = field.edges[0].answer
+    field.edges[0].answer = lambda call, now: msgspec.structs.replace(  # type: ignore[method-assign]
+        honest(call, now), metric="mine"
+    )
+    field.run()
+    found = opinions_of(field, 1)
+    assert (found.metric, found.reasons) == ("accuracy", {"metric": 3})
+    assert set(found.edge.tolist()) == {1, 2}
+
+
 def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
     field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
     for edge in field.edges:
