@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fedagent_edge.core.effects import Event
+from fedagent_edge.core.sessions import Sessions
+from fedagent_edge.core.tally import volunteers_of
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import decode_edge_to_coordinator, encode
 
@@ -354,3 +357,16 @@ def test_twenty_thousand_opinions_fit_one_message_and_ids_that_do_not_wait() -> 
         known = told.known + len(told.new_ids)
         assert len(encode(told)) < 1_000_000
     assert (known, len(told.session) // 4, told.reasons) == (20_000, 20_000, {})
+
+
+def test_volunteers_whose_ids_do_not_fit_wait() -> None:
+    """A row of an id that was never told would make the coordinator refuse all of them."""
+    sessions = Sessions("e" * 32)
+    agents = [f"{i:05}-" + "x" * 58 for i in range(6_000)]
+    for agent in agents:
+        sessions.hear(agent, 0.0)
+    ask = m.OpinionOpen(run=RUN, model=MODEL, until_ms=1000, mode=m.OpinionMode.PEERS)
+    told = volunteers_of(ask, sessions, agents, agents)
+    assert 0 < len(told.session) // 4 == len(told.new_ids) < told.asked == 6_000
+    again = structs.replace(ask, epoch=told.epoch, known=len(told.new_ids))
+    assert len(volunteers_of(again, sessions, agents, agents).session) // 4 == 6_000

@@ -192,6 +192,15 @@ def test_one_agents_flood_is_bounded_and_hurts_no_other() -> None:
     assert len(hall.down("a0", m.PeerDeliver)) == BURST_LETTERS
 
 
+def test_what_an_agent_did_not_send_for_long_is_not_saved_up() -> None:
+    hall = _hall("a0", "a1")
+    hall.say("a0", _letter("a1", 0))
+    hall.now += 30.0
+    for _ in range(40):
+        hall.say("a0", _letter("a1", 65_536))
+    assert sum(len(one.body) for one in hall.down("a1", m.PeerDeliver)) <= BURST_BYTES
+
+
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 65_536), st.floats(0, 2)), max_size=80))
 def test_no_agent_ever_gets_more_through_than_its_rate(steps: list[tuple[int, float]]) -> None:
