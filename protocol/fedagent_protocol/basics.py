@@ -1,4 +1,4 @@
-"""What all messages are made of: checked types, and what every message carries."""
+"""What all messages are made of: checked types, words, and what every message carries."""
 
 from enum import StrEnum
 from typing import Annotated, Self
@@ -37,6 +37,52 @@ class OpenEnum(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> Self:  # noqa: ARG003 - enum's own hook
         return cls("other")
+
+
+class DeclineReason(OpenEnum):
+    """Why an agent does not train although it was ordered to."""
+
+    BUSY = "busy"  # already training for a newer order
+    UNWILLING = "unwilling"  # battery, load, metered link, operator
+    STALE = "stale"  # the price or the context it was chosen by has changed
+    SCHEMA = "schema"  # its stream does not fit the task; the detail names the key
+    LOAD = "load"  # not enough compute or memory now
+    NO_DATA = "no_data"  # nothing has arrived on its stream yet
+    ERROR = "error"  # training failed; the detail names the error
+    OTHER = "other"
+
+
+class ReceiptStatus(OpenEnum):
+    """What became of an update; every status ends the transfer."""
+
+    ACCEPTED = "accepted"  # valid, in time
+    LATE = "late"  # valid, after the deadline
+    REJECTED = "rejected"  # invalid; `reason` says why
+    EXPIRED = "expired"  # its round or run is over
+    OTHER = "other"
+
+
+class OutcomeStatus(OpenEnum):
+    """How an ordered agent ended the round."""
+
+    ARRIVED = "arrived"
+    LATE = "late"
+    DECLINED = "declined"
+    REJECTED = "rejected"
+    MISSED = "missed"
+    GONE = "gone"
+    OTHER = "other"
+
+
+UNANSWERED = "unanswered"
+"""Reason of an outcome that was missed by an agent that never showed that it has its order."""
+
+
+class Weighting(StrEnum):
+    """How updates are weighted in the mean (ALGORITHMS section 1)."""
+
+    UNIFORM = "uniform"
+    SAMPLES = "samples"
 
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):

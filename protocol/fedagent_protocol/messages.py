@@ -9,7 +9,6 @@ Money is int64 micro-credits.
 """
 
 import math
-from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -19,11 +18,13 @@ from .basics import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
     MAX_MICRO,
+    UNANSWERED,
     ChunkIndex,
     ChunkSize,
     Column,
     Count,
     Data,
+    DeclineReason,
     Digest,
     FeatureName,
     Id,
@@ -33,13 +34,16 @@ from .basics import (
     Name,
     OpenEnum,
     OptionalDigest,
+    OutcomeStatus,
     Range,
     Ranges,
+    ReceiptStatus,
     Round,
     RunId,
     Score,
     Seq,
     Text,
+    Weighting,
 )
 from .opinions import (
     Neighbours,
@@ -61,11 +65,13 @@ __all__ = [
     "MAX_CHUNKS",
     "MAX_CHUNK_BYTES",
     "MAX_MICRO",
+    "UNANSWERED",
     "ChunkIndex",
     "ChunkSize",
     "Column",
     "Count",
     "Data",
+    "DeclineReason",
     "Digest",
     "FeatureName",
     "Id",
@@ -83,10 +89,12 @@ __all__ = [
     "Opinions",
     "OpinionsReceipt",
     "OptionalDigest",
+    "OutcomeStatus",
     "PeerDeliver",
     "PeerSend",
     "Range",
     "Ranges",
+    "ReceiptStatus",
     "Round",
     "RunId",
     "Score",
@@ -94,54 +102,9 @@ __all__ = [
     "Text",
     "Volunteer",
     "Volunteers",
+    "Weighting",
 ]
 """What is passed on; everything below is public too."""
-
-
-class DeclineReason(OpenEnum):
-    """Why an agent does not train although it was ordered to."""
-
-    BUSY = "busy"  # already training for a newer order
-    UNWILLING = "unwilling"  # battery, load, metered link, operator
-    STALE = "stale"  # the price or the context it was chosen by has changed
-    SCHEMA = "schema"  # its stream does not fit the task; the detail names the key
-    LOAD = "load"  # not enough compute or memory now
-    NO_DATA = "no_data"  # nothing has arrived on its stream yet
-    ERROR = "error"  # training failed; the detail names the error
-    OTHER = "other"
-
-
-class ReceiptStatus(OpenEnum):
-    """What became of an update; every status ends the transfer."""
-
-    ACCEPTED = "accepted"  # valid, in time
-    LATE = "late"  # valid, after the deadline
-    REJECTED = "rejected"  # invalid; `reason` says why
-    EXPIRED = "expired"  # its round or run is over
-    OTHER = "other"
-
-
-class OutcomeStatus(OpenEnum):
-    """How an ordered agent ended the round."""
-
-    ARRIVED = "arrived"
-    LATE = "late"
-    DECLINED = "declined"
-    REJECTED = "rejected"
-    MISSED = "missed"
-    GONE = "gone"
-    OTHER = "other"
-
-
-UNANSWERED = "unanswered"
-"""Reason of an outcome that was missed by an agent that never showed that it has its order."""
-
-
-class Weighting(StrEnum):
-    """How updates are weighted in the mean (ALGORITHMS section 1)."""
-
-    UNIFORM = "uniform"
-    SAMPLES = "samples"
 
 
 # --- both ways -------------------------------------------------------------
