@@ -19,6 +19,9 @@ from .orders import OrderedRound
 from .outcomes import EdgePart
 from .settings import Settings
 
+MOST_TRAINED = 10_000
+"""Ids of 64 letters that one message holds with room to spare."""
+
 
 @dataclass(slots=True)
 class Letters:
@@ -93,9 +96,13 @@ class Letters:
 
 
 def _trained(edge: EdgeSession, call: Call) -> tuple[str, ...]:
-    """Return the agents of an edge whose updates are in the model that it is called for."""
+    """Return the agents of an edge whose updates are in the model that it is called for.
+
+    No more than fit into a message: the others count as if they had not trained, which
+    leaves their own mean as it is.
+    """
     if not call.trained:
         return ()
     # An edge that has just been started again has named nobody yet.
     known = call.trained.intersection(edge.ids) if edge.ids else call.trained
-    return tuple(sorted(known))
+    return tuple(sorted(known)[:MOST_TRAINED])

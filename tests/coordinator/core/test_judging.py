@@ -10,11 +10,15 @@ import pytest
 from fedagent_coordinator import placement
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.cadence import Calls
+from fedagent_coordinator.core.edges import EdgeSession
 from fedagent_coordinator.core.errors import NeedsUnmetError
 from fedagent_coordinator.core.hearing import Phase
+from fedagent_coordinator.core.judging import Call
+from fedagent_coordinator.core.letters import MOST_TRAINED
 from fedagent_coordinator.core.settings import Settings
 from fedagent_coordinator.policies import create
 from fedagent_protocol import messages as m
+from fedagent_protocol.codec import Direction, decode, encode
 from tests.coordinator.toy_edge import ToyAgent, ToyEdge
 
 from .harness import Field, settings, toy_edges
@@ -529,6 +533,28 @@ def test_an_edge_that_starts_again_in_a_call_hears_who_trained() -> None:
     field.run()
     (called,) = {(call.known, call.trained) for call in edge.calls if call.round == 1}
     assert called == (0, ("agent-0-0", "agent-0-1"))
+
+
+def test_a_call_names_as_many_that_trained_as_a_message_holds() -> None:
+    field = volunteers_field(toy_edges(1, 2), volunteers=2, count=1)
+    names = frozenset(f"{n:064d}" for n in range(25_000))
+    call = Call(
+        round=1,
+        slot=2,
+        mode=m.OpinionMode.PEERS,
+        digest="a" * 64,
+        began=0.0,
+        until=1.0,
+        give_up_at=2.0,
+        best=2,
+        opening=False,
+        trained=names,
+    )
+    sent = field.engine._say.call(EdgeSession("edge-0", 0, "0" * 32, 0.0, ""), call, 0.0)
+    again = decode(Direction.COORDINATOR_TO_EDGE, encode(sent.message))
+    assert isinstance(again, m.OpinionOpen)
+    assert set(again.trained) < names
+    assert len(again.trained) == MOST_TRAINED
 
 
 def test_all_that_there_are_is_enough_volunteers() -> None:
