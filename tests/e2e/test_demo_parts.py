@@ -121,9 +121,22 @@ def test_the_recipe_alone_makes_a_judged_fleet(
 def test_the_budget_pays_whole_sets_of_another_policy(tmp_path: Path, policy: str) -> None:
     made, plan = wanted(tmp_path / "d", "fa-digits", policy=policy)
     read = parse_recipe(places.find_recipe("fa-digits").read_text(), made.sets)
-    assert read.policy.params == {"clients_per_round": 3}
-    dearest = sorted(agent.price for agent in plan.agents)[-3:]
+    assert read.policy.params == {"clients_per_round": 2}
+    dearest = sorted(agent.price for agent in plan.agents)[-2:]
     assert sum(dearest) <= plan.budget * len(plan.edges)
+
+
+@pytest.mark.parametrize(
+    ("policy", "merge_every", "placed"),
+    [(None, 2, False), ("cocs", 2, False), ("quick-init-ucb", 1, False), ("bp-ucb", 1, True)],
+)
+def test_a_policy_gets_what_it_decides_by(
+    tmp_path: Path, policy: str | None, merge_every: int, placed: bool
+) -> None:
+    made, plan = wanted(tmp_path / "d", "demo", policy=policy)
+    read = parse_recipe(places.find_recipe("demo").read_text(), made.sets)
+    assert read.rounds.merge_every == merge_every
+    assert len({agent.position_km for agent in plan.agents}) == (len(plan.agents) if placed else 1)
 
 
 def test_a_policy_that_does_not_go_with_the_recipe_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ a fleet of another kind: see `make_judged_plan`.
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LABELS = 10
 LABEL_SLOTS = 16
@@ -147,6 +147,15 @@ def make_judged_plan(*, agents: int, edges: int, best: int) -> Plan:
         budget=round(share, 3),
         rents=(0.0,) * edges,
     )
+
+
+def spread(plan: Plan) -> Plan:
+    """Return the fleet with devices that say where they are, evenly over a disc."""
+    agents = tuple(
+        replace(agent, position_km=_position(i, len(plan.agents)))
+        for i, agent in enumerate(plan.agents)
+    )
+    return replace(plan, agents=agents)
 
 
 def deal_labels(agents: int) -> list[tuple[int, ...]]:

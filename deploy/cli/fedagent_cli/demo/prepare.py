@@ -9,6 +9,8 @@ from pathlib import Path
 from fedagent_cli import places
 from fedagent_cli.errors import DemoError, UsageError
 from fedagent_coordinator import policies
+from fedagent_coordinator.errors import PolicyError
+from fedagent_coordinator.policies.base import OPINIONS
 from fedagent_protocol.transport.address import BrokerAddress
 from fedagent_protocol.transport.broker import choose_kind
 from fedagent_protocol.transport.ending import in_two
@@ -18,7 +20,7 @@ from fedagent_task.errors import TaskError
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
 
-from .plan import Plan, make_judged_plan, make_plan
+from .plan import Plan, make_judged_plan, make_plan, spread
 from .run import Settings
 
 KINDS = ("auto", "mosquitto", "embedded")
@@ -32,6 +34,8 @@ PEER_EDGES = 1
 """Neighbours are of one edge: with more of them there would be as many circles."""
 PLACED_EDGES = 3
 """Edges unless a number is asked for; a placed run needs some to choose from."""
+POSITION = "x_km"
+"""What a policy needs that looks at where devices are."""
 DIGITS = (64, 10)
 """Features and classes of the bundled digits."""
 
@@ -69,6 +73,8 @@ def prepare(
     bundled = path.parent == places.recipe_folder()
     placed = read.placement.name != "coordinator"
     plan = _fleet(read, agents=agents, edges=edges, placed=placed)
+    if POSITION in _needs(read):
+        plan = spread(plan)
     settings = Settings(
         recipe=path,
         sets=(*sets, f"budget.per_edge={plan.budget}") if bundled else sets,
@@ -91,9 +97,21 @@ def _read(path: Path, rounds: int | None, policy: str | None) -> tuple[Recipe, t
         if policy not in (None, read.policy.name):
             sets = (*sets, f"policy.name={policy}", f"policy.params={_carried(read, policy)}")
             read = parse_recipe(text, sets)
+            if read.rounds.merge_every > 1 and OPINIONS in _needs(read):
+                # What such a policy learns from is there after a merge only.
+                sets = (*sets, "rounds.merge_every=1")
+                read = parse_recipe(text, sets)
     except (TaskError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name}: {error}") from error
     return read, sets
+
+
+def _needs(recipe: Recipe) -> frozenset[str]:
+    """Return what the policy of a recipe decides by; nothing where it cannot be made."""
+    try:
+        return policies.create(recipe.policy.name, **recipe.policy.params).needs
+    except PolicyError:
+        return frozenset()  # the coordinator says why
 
 
 def _carried(recipe: Recipe, policy: str | None) -> str:
