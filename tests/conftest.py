@@ -1,9 +1,12 @@
 """Options of the whole suite."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+_FIELDS = Path(__file__).parent / "e2e"
 
 # No test leaves a compiler behind; the one that wants it says so.
 os.environ["FEDAGENT_WARM"] = "off"
@@ -18,6 +21,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seeds", type=int, default=4, help="seeds of each survival case in virtual time"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole fields, with a process for each role, do not share the machine with other tests."""
+    for item in items:
+        if _FIELDS in item.path.parents:
+            item.add_marker(pytest.mark.alone)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

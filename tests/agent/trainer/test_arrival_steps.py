@@ -242,6 +242,7 @@ def _spin() -> None:
         pass
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("beside", [0, 2])
 def test_the_load_limit_holds_also_beside_others(tmp_path: Path, beside: int) -> None:
     trainer = _opened("learner.steps=4")

@@ -263,6 +263,13 @@ def test_opinions_are_asked_for_at_the_end_of_each_slot(
     assert runs[1].ending == run.ending
 
 
+@pytest.mark.parametrize("policy", ["ucb", "volunteers"])
+def test_slots_need_not_be_multiples_of_the_recipes_merges(tmp_path: Path, policy: str) -> None:
+    slots = ("rounds.merge_every=2", "training.slot_rounds=3", "edges=1")
+    run = play_full(small(*slots), policy, 1, 7, tmp_path)
+    assert [number for number, _ in run.ending.judged] == [0, 3, 6]
+
+
 def test_neighbours_decide_who_trains_in_a_slot(tmp_path: Path) -> None:
     sets = ("rounds.merge_every=2", "training.slot_rounds=4", "edges=1", "links.visible=0")
     recipe = small(*sets, "policies.volunteers.clients_per_round=2", "budget.per_edge=100")
@@ -287,8 +294,6 @@ def test_neighbours_decide_who_trains_in_a_slot(tmp_path: Path) -> None:
         (("churn.share=0.1",), "random", "churn.share"),
         (("world=open", "edges=1"), "random", "links"),
         ((), "oracle", "no live coordinator"),
-        ((), "ucb", "rounds.merge_every"),
-        ((), "volunteers", "training.slot_rounds"),
     ],
 )
 def test_what_cannot_be_live_is_said(

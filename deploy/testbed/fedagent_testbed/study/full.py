@@ -177,12 +177,6 @@ def unmet_full(recipe: TestbedRecipe, name: str) -> str:
     policy = make_policy(recipe, name)
     if TRUTH in policy.needs:
         return "needs what no live coordinator knows"
-    slots, merges = recipe.training.slot_rounds, recipe.rounds.merge_every
-    if policy.needs & {OPINIONS, VOLUNTEERS} and slots % merges:
-        return (
-            f"has clients called after merges, every {merges} rounds, and its slots have {slots}"
-            " (rounds.merge_every, training.slot_rounds)"
-        )
     return lacking(recipe, policy)
 
 
@@ -240,7 +234,9 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
         RecipeError: The policy's parameters are no text, numbers or lists of them.
     """
     limits, slots = recipe.rounds, recipe.training.slot_rounds
-    volunteers = VOLUNTEERS in make_policy(recipe, policy).needs
+    needs = make_policy(recipe, policy).needs
+    # Clients are called for after a merge, and slots end where they may: every round merges.
+    judged = bool(needs & {OPINIONS, VOLUNTEERS})
     try:
         params = msgspec.convert(policy_params(recipe, policy), Params)
     except msgspec.ValidationError as error:
@@ -255,13 +251,13 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
             deadline_s=limits.deadline_s,
             max_wait_s=max(limits.deadline_s, limits.max_wait_s),
             min_updates=limits.min_updates,
-            merge_every=limits.merge_every,
+            merge_every=1 if judged else limits.merge_every,
             weighting=Weighting.UNIFORM,
         ),
         budget=BudgetSpec(per_edge_micro=recipe.budget_micro),
         policy=PolicySpec(name=policy, params=params),
         opinions=OpinionsSpec(
-            mode="peers" if volunteers else "auto", every=max(1, slots // limits.merge_every)
+            mode="peers" if VOLUNTEERS in needs else "auto", every=slots if judged else 1
         ),
         peers=PeersSpec(best=_best(params), slot_rounds=slots),
     )
