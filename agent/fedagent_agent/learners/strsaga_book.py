@@ -104,13 +104,19 @@ class Book:
         stored, count = self.size, len(uniform)
         chosen = np.ascontiguousarray(uniform.T)
         if self._loops:
-            source, slot, draw = np.empty((3, count), np.int64)
-            self._loops.plan(*chosen, self._book, self._waiting, source, slot, draw)
-            return Moves(stored, source, slot, draw)
+            planned = np.empty((3, count), np.int64)
+            self._loops.plan(*chosen, self._book, self._waiting, *planned)
+            return Moves(stored, *planned)
         book: list[int] = self._book.tolist()
-        lists = [-1] * count, [-1] * count, [-1] * count
-        moving, keeping, drawing = chosen.tolist()
         assert isinstance(self._waiting, list)
+        # Once nothing waits, a number and the size of the set say what is drawn.
+        busy = min(count, 2 * self.waiting)
+        lists = [-1] * busy, [-1] * busy, [-1] * busy
+        moving, keeping, drawing = chosen[:, :busy].tolist()
         plan(moving, keeping, drawing, book, self._waiting, *lists)
+        book[_ITERATIONS] += count - busy
         self._book[:] = book
-        return Moves(stored, *lists)
+        nothing = [-1] * (count - busy)
+        drawn = (chosen[2, busy:] * self.size).astype(np.int64).tolist() if self.size else nothing
+        source, slot, draw = lists
+        return Moves(stored, source + nothing, slot + nothing, draw + drawn)

@@ -1,11 +1,13 @@
 """strSAGA's arithmetic on ratings: a step touches the rows of one user and one item.
 
+Steps that follow each other on different rows are done at once, see `strsaga_blocks`.
 The mean of the gradients is kept in mind as `strsaga_sparse` does it. A stored
 sample keeps its whole gradient, which is no multiple of anything: the error times the
 item's factors, the error times the user's, the error. The penalty is that of the two
 rows, outside the table.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,19 +17,26 @@ from fedagent_task.models import Inputs, Labels
 from fedagent_task.samples import Csr
 from fedagent_task.spec import ModelSpec
 
+from .strsaga_blocks import Places, blocks
 from .strsaga_book import Moves
 from .strsaga_dense import grown
-from .strsaga_loops import Loops, lose_rating
+from .strsaga_loops import Loops
 from .strsaga_sparse import FLUSH_AFTER
 
 Doubles = npt.NDArray[np.float64]
+Records = npt.NDArray[np.void]
+
+_NOTHING = [(0, 0.0)]
+"""No eviction in a block, which begins with 0 all the same."""
+_BLOCK = 2048
 
 
 class FactorTable:
     """The set, its gradients, the factors and the sums of the gradients.
 
-    A row of the set is user, item, rating and gradient. A row of a table is a user or
-    an item: factors and bias with what is due, then their sums.
+    A row of the set is user, item, rating and gradient, that of the user's factors and
+    bias and that of the item's. A row of a table is a user or an item: factors and bias
+    with what is due, then their sums.
 
     Args:
         spec: Sizes and penalty of the model.
@@ -35,20 +44,30 @@ class FactorTable:
         loops: Compiled loops, or None.
     """
 
-    block = FLUSH_AFTER
-    """Most iterations of one `advance`."""
-
     def __init__(self, spec: ModelSpec, *, rate: float, loops: Loops | None) -> None:
         self._rank, self._l2 = spec.rank, spec.l2
         self._rate, self._loops = rate, loops
-        self._users = np.zeros((spec.users, 2 * spec.rank + 2))
-        self._items = np.zeros((spec.items, 2 * spec.rank + 2))
+        # One table, so that a block of numpy's reads and writes both kinds at once.
+        self._rows = np.zeros((spec.users + spec.items, 2 * spec.rank + 2))
+        self._users, self._items = self._rows[: spec.users], self._rows[spec.users :]
+        self._halves = self._rows.reshape(-1, spec.rank + 1)
+        self._half_type, self._kept_type = _record(spec.rank + 1), _record(2 * spec.rank + 5)
+        self._half_records = self._halves.view(self._half_type)[:, 0]
         self._mean = np.zeros(2)
         # The second cell only takes what the loop must be seen to use.
         self._clock = np.zeros(2)
         self._iterations = 0
-        self._kept = np.empty((0, 2 * spec.rank + 4))
+        self._kept = np.empty((0, 2 * spec.rank + 5))
+        self._kept_records = self._kept.view(self._kept_type)[:, 0]
+        self._shrink = rate * spec.l2
+        # What a prediction takes of the products of both rows: those of the factors once.
+        self._once = np.repeat((1.0, 0.0, 1.0), (spec.rank + 1, spec.rank, 1))
         self._buffer_pair, self._buffer_y = np.empty((0, 2), np.int32), np.empty(0)
+
+    @property
+    def block(self) -> int:
+        """Most iterations of one `advance`; without numba each takes memory for a while."""
+        return FLUSH_AFTER if self._loops else _BLOCK
 
     @property
     def nbytes(self) -> int:
@@ -71,6 +90,7 @@ class FactorTable:
         self._buffer_y = np.array(y, np.float64)
         if room > len(self._kept):
             self._kept = grown(self._kept, room)
+            self._kept_records = self._kept.view(self._kept_type)[:, 0]
 
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
@@ -102,54 +122,125 @@ class FactorTable:
     def _flush(self) -> None:
         """Pay everything that is due."""
         size = self._rank + 1
-        for table in (self._users, self._items):
-            table[:, :size] -= self._clock[0] * table[:, size:]
+        self._rows[:, :size] -= self._clock[0] * self._rows[:, size:]
         self._clock[0], self._iterations = 0.0, 0
 
     def _walk(self, moves: Moves) -> float:
-        rank, size, rate, l2 = self._rank, self._rank + 1, self._rate, self._l2
-        n, total, due = moves.stored, 0.0, float(self._clock[0])
-        mean, mean_sum = self._mean.tolist()
-        change, now = np.empty((2, size)), np.empty((2, size))
-        factors, swapped = now[:, :rank], now[::-1, :rank]
-        kept = self._kept
-        for source, slot, i in zip(moves.source, moves.slot, moves.draw, strict=True):
-            if slot >= 0:
-                mean_sum -= kept[slot, -1] if slot < n else 0.0
-                n = self._store(n, source, slot, due)
-            if i < 0:
-                continue
-            user, item, y, *_ = kept[i].tolist()
-            u, v, own = self._users[int(user)], self._items[int(item)], kept[i, 3:]
-            now[0] = u[:size] - due * u[size:]
-            now[1] = v[:size] - due * v[size:]
-            error = float(factors[0].dot(factors[1]) + now[0, rank] + now[1, rank]) + mean - y
-            total += 0.5 * error * error
-            fresh, own[-1] = error - own[-1], error
-            np.multiply(swapped, error, out=change[:, :rank])
-            gradients = own[:-1].reshape(2, rank)
-            change[:, :rank] -= gradients
-            gradients += change[:, :rank]
-            change[:, rank] = fresh
-            u[size:] += change[0]
-            v[size:] += change[1]
-            due += rate / n
-            change *= due - rate
-            if l2:
-                change[:, :rank] -= (rate * l2) * factors
-            u[:size] += change[0]
-            v[:size] += change[1]
-            mean -= rate * (fresh + mean_sum / n)
-            mean_sum += fresh
-        self._mean[:], self._clock[0] = (mean, mean_sum), due
+        """Do the planned iterations block by block; return the sum of the losses."""
+        plan = blocks(moves, len(self._users), self._kept, self._buffer_pair, self._buffer_y)
+        shares = self._rate / plan.sizes
+        due = np.cumsum(np.append(self._clock[0], shares))
+        # Written out for all numbers of a step: numpy multiplies equal shapes much faster.
+        before, down = (
+            np.repeat(d, 2 * self._rank + 2).reshape(-1, 2, self._rank + 1)
+            for d in (due[:-1], due[1:] - self._rate)
+        )
+        halves = _halves(plan.rows)
+        fresh = np.zeros((len(plan.stores), self._kept.shape[1]))
+        fresh[:, :3] = plan.fresh
+        stores, evictions = plan.stores.tolist(), plan.evictions.tolist()
+        total, stored, evicted, steps = 0.0, 0, 0, shares.tolist()
+        for start, end in plan.bounds:
+            part, gone = slice(start, end), _NOTHING
+            if evicted < len(evictions) and evictions[evicted] < end:
+                those = slice(evicted, bisect_left(evictions, end, evicted))
+                evicted, at = those.stop, plan.evictions[those]
+                lost = self._evict(plan.lost[those], _halves(plan.lost_rows[those]), before[at])
+                gone = [*_NOTHING, *zip((at - start).tolist(), lost, strict=True)]
+            if stored < len(stores) and stores[stored] < end:
+                those = slice(stored, bisect_left(stores, end, stored))
+                stored = those.stop
+                self._kept[plan.slots[those]] = fresh[those]
+            total += self._leap(
+                plan.draw[part], halves[:, part].copy(), plan.y[part], before[part], down[part],
+                steps[part], gone,
+            )  # fmt: skip
+        self._clock[0] = due[-1]
         return total
 
-    def _store(self, n: int, source: int, slot: int, due: float) -> int:
-        """Put a sample into a slot; return the size of the set. The mean is the caller's."""
-        if slot < n:
-            user, item = self._kept[slot, :2].astype(np.intp)
-            lose_rating(self._kept[slot, 3:], due, self._users[user], self._items[item])
-        self._kept[slot, :2] = self._buffer_pair[source]
-        self._kept[slot, 2] = self._buffer_y[source]
-        self._kept[slot, 3:] = 0.0
-        return max(n, slot + 1)
+    def _evict(self, slots: Places, halves: Places, due: Doubles) -> list[float]:
+        """Take the gradients of some slots out of the sums; return their errors."""
+        lost = self._kept[slots, 3:].reshape(due.shape)
+        self._halves[halves] -= due * lost, lost
+        errors: list[float] = lost[:, 0, -1].tolist()
+        return errors
+
+    def _leap(
+        self,
+        slots: Places,
+        halves: Places,
+        y: Doubles,
+        due: Doubles,
+        down: Doubles,
+        shares: list[float],
+        gone: list[tuple[int, float]],
+    ) -> float:
+        """Do the iterations of a block [b] at once; return the sum of the losses.
+
+        Args:
+            slots: Their samples [b].
+            halves: Where factors and sums of their users and items are [2, b, 2].
+            y: Ratings [b].
+            due: What the sums are due before each, once for each number [b, 2, rank + 1].
+            down: And after it, less the rate.
+            shares: Rate over the size of the set.
+            gone: Errors that leave the sum of the mean, and before which iteration.
+        """
+        rank, size = self._rank, self._rank + 1
+        table, kept = self._halves.take(halves, axis=0), self._kept.take(slots, axis=0)
+        level, sums = table
+        own = kept[:, 3:].reshape(due.shape)
+        old = own[:, 0, rank]
+        now = level - due * sums
+        # The slope of factors and bias is the error times the other's factors and one.
+        slope = now[:, ::-1].copy()
+        slope[..., rank] = 1.0
+        misses = (now * slope).reshape(-1, 2 * size).dot(self._once)
+        misses -= y
+        misses -= old
+        errors = self._chain(misses.tolist(), shares, gone)
+        errors += old
+        slope *= errors[:, None, None]
+        change = slope - own
+        own[...] = slope
+        sums += change
+        change *= down
+        level += change
+        if self._shrink:
+            now *= self._shrink
+            # Biases are not held back.
+            now[..., rank] = 0.0
+            level -= now
+        self._half_records[halves] = table.view(self._half_type)[..., 0]
+        self._kept_records[slots] = kept.view(self._kept_type)[:, 0]
+        return 0.5 * float(errors.dot(errors))
+
+    def _chain(
+        self, misses: list[float], shares: list[float], gone: list[tuple[int, float]]
+    ) -> Doubles:
+        """Return by how much errors changed; move the mean, which all of them share.
+
+        ``misses`` are these changes but for the mean; the others are those of `_leap`.
+        """
+        rate, changes = self._rate, list[float]()
+        mean, mean_sum = self._mean.tolist()
+        for k, (start, lost) in enumerate(gone, 1):
+            mean_sum -= lost
+            end = gone[k][0] if k < len(gone) else None
+            for miss, share in zip(misses[start:end], shares[start:end], strict=True):
+                change = miss + mean
+                changes.append(change)
+                mean -= rate * change + share * mean_sum
+                mean_sum += change
+        self._mean[:] = mean, mean_sum
+        return np.array(changes)
+
+
+def _record(numbers: int) -> np.dtype[np.void]:
+    """Return a type that holds so many numbers as one thing: numpy scatters it at once."""
+    return np.dtype((np.void, 8 * numbers))
+
+
+def _halves(rows: Places) -> Places:
+    """Return where factors and sums of some rows are [2, ...] when both are rows."""
+    return np.stack((2 * rows, 2 * rows + 1))

@@ -420,16 +420,12 @@ def sparse_many(
 
 def lose_rating(lost: Doubles, due: float, u: Doubles, v: Doubles) -> None:
     """Take the gradient of an evicted rating out of the sums of its rows."""
-    rank = len(lost) // 2
-    size = rank + 1
-    for f in range(rank):
+    size = len(lost) // 2
+    for f in range(size):
         u[f] -= due * lost[f]
-        v[f] -= due * lost[rank + f]
+        v[f] -= due * lost[size + f]
         u[size + f] -= lost[f]
-        v[size + f] -= lost[rank + f]
-    for row in (u, v):
-        row[rank] -= due * lost[2 * rank]
-        row[size + rank] -= lost[2 * rank]
+        v[size + f] -= lost[size + f]
 
 
 def factors(
@@ -465,7 +461,7 @@ def factors(
             else:
                 old = kept[s]
                 lose_rating(old[3:], due, users[int(old[0])], items[int(old[1])])
-                mean[1] -= old[3 + 2 * rank]
+                mean[1] -= old[3 + rank]
             kept[s, :2] = buffer_pair[source[k], :]
             kept[s, 2] = buffer_y[source[k]]
             kept[s, 3:] = 0.0
@@ -482,14 +478,14 @@ def factors(
         down = due - rate
         for f in range(rank):
             p, q = u[f] - before * u[size + f], v[f] - before * v[size + f]
-            change_p, change_q = error * q - own[f], error * p - own[rank + f]
-            own[f], own[rank + f] = error * q, error * p
+            change_p, change_q = error * q - own[f], error * p - own[size + f]
+            own[f], own[size + f] = error * q, error * p
             u[f] += down * change_p - rate * l2 * p
             v[f] += down * change_q - rate * l2 * q
             u[size + f] += change_p
             v[size + f] += change_q
-        change = error - own[2 * rank]
-        own[2 * rank] = error
+        change = error - own[rank]
+        own[rank] = own[size + rank] = error
         u[rank] += down * change
         v[rank] += down * change
         u[size + rank] += change
