@@ -10,7 +10,7 @@ import numpy as np
 
 from fedagent_coordinator.errors import InvalidSelectionError, InvalidViewError
 
-from .base import Bound, FloatArray, IntArray, RoundView, Selection
+from .base import MAX_MICRO, Bound, FloatArray, IntArray, RoundView, Selection
 
 _TIE = 1e-10
 
@@ -29,7 +29,7 @@ def fill(view: RoundView, order: IntArray, chosen: IntArray | None = None) -> In
     for client, edge, price in _rows(view, np.asarray(taken, dtype=np.int64)):
         busy.add(client)
         budget[edge] -= price
-    candidates = order[view.eligible[order]]
+    candidates = order[view.client_available[view.pair_client[order]]]
     for pair, (client, edge, price) in zip(
         candidates.tolist(), _rows(view, candidates), strict=True
     ):
@@ -75,7 +75,7 @@ def check_selection(view: RoundView, pairs: IntArray) -> None:
     outside = (pairs < 0) | (pairs >= len(view.pair_client))
     if outside.any():
         raise InvalidSelectionError("visible", int(pairs[np.argmax(outside)]), "no such pair")
-    idle = ~view.eligible[pairs]
+    idle = ~view.client_available[view.pair_client[pairs]]
     if idle.any():
         pair = int(pairs[np.argmax(idle)])
         client = int(view.pair_client[pair])
@@ -109,12 +109,14 @@ def explained(
         [max(b - s, -1) for b, s in zip(view.edge_budget.tolist(), spent, strict=True)],
         dtype=np.int64,
     )
-    busy = np.zeros(len(view.client_price), dtype=np.bool_)
-    busy[view.pair_client[pairs]] = True
-    bound = np.full(len(view.pair_client), Bound.RANK, dtype=np.int8)
-    bound[view.pair_price > left[view.pair_edge]] = Bound.EDGE_BUDGET
-    bound[busy[view.pair_client]] = Bound.CLIENT_TAKEN
-    bound[~view.eligible] = Bound.UNAVAILABLE
+    why = np.full(len(view.client_price), Bound.RANK, dtype=np.int8)
+    why[view.pair_client[pairs]] = Bound.CLIENT_TAKEN
+    why[~view.client_available] = Bound.UNAVAILABLE
+    bound = why[view.pair_client]
+    # Prices and budgets of all pairs are dear to gather, and mostly there is money left.
+    if left.min(initial=MAX_MICRO) < view.client_price.max(initial=0):
+        dear = view.pair_price > left[view.pair_edge]
+        bound[dear & (bound == Bound.RANK)] = Bound.EDGE_BUDGET
     bound[pairs] = Bound.CHOSEN
     if scores is None:
         scores = np.full(len(view.pair_client), np.nan)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedagent_coordinator.errors import ParameterError, StateError
 
-from .base import MAX_COUNT, BoolArray, Feedback, FloatArray, IntArray, RoundView, State
+from .base import MAX_COUNT, MAX_MICRO, BoolArray, Feedback, FloatArray, IntArray, RoundView, State
 from .selection import fill
 from .states import ascending, check_arrays, require
 
@@ -98,9 +98,12 @@ def reward(opinions: FloatArray | None) -> float:
 
 def candidates(view: RoundView) -> BoolArray:
     """Return bool[N]: available clients that some visible edge's whole budget pays."""
-    affordable = view.pair_price <= view.edge_budget[view.pair_edge]
+    seen = view.pair_client
+    # Prices and budgets of all pairs are dear to gather, and mostly every edge pays everybody.
+    if view.edge_budget.min(initial=MAX_MICRO) < view.client_price.max(initial=0):
+        seen = seen[view.pair_price <= view.edge_budget[view.pair_edge]]
     there = np.zeros(len(view.client_price), dtype=np.bool_)
-    there[view.pair_client[affordable]] = True
+    there[seen.astype(np.intp)] = True  # numpy writes by int32 indices at half the speed
     return np.asarray(there & view.client_available)
 
 
