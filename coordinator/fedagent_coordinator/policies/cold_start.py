@@ -186,9 +186,7 @@ class Scores:
 
     def line(self, there: BoolArray) -> Line:
         """Return who is there (bool[N]), best first."""
-        return Line.of(
-            there, order=self.order, rank=self.rank, level=self.level, values=self.values
-        )
+        return Line.of(there, order=self.order, level=self.level, values=self.values)
 
     @cached_property
     def means(self) -> FloatArray:

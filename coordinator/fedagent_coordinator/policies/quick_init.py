@@ -34,7 +34,7 @@ from .base import (
 from .cold_start import ColdStart, Scores
 from .selection import explained
 from .slots import Slot, candidates, check_set, take
-from .subset_enumeration import ExactArray, Played, best_unplayed
+from .subset_enumeration import Played, best_unplayed
 
 _NAME = "quick-init-ucb"
 _Exact = tuple[Scores, Played, IntArray]
@@ -101,10 +101,9 @@ class QuickInitUcbPolicy:
         scores, played, ranked = self._exact(len(feedback.view.client_price))
         total = scores.totals(clients[np.newaxis])
         if self._arms.credit(clients, reward, scores.mean(int(total[0]), self._size)):
-            totals = np.concatenate((played.totals, total))
-            at = bisect_right(ranked, -total[0], key=lambda row: -totals[row])
+            at = bisect_right(ranked, -total[0], key=lambda row: -played.totals[row])
             ranked = np.insert(ranked, at, len(played.totals))
-            self._remember(scores, totals, ranked)
+            self._remember(scores, played.grown(self._arms.members, scores.rank, total), ranked)
 
     def state(self) -> State:
         """Return the slot, the arms and the cold start."""
@@ -133,11 +132,12 @@ class QuickInitUcbPolicy:
         scores = self._cold.scores(total)
         totals = scores.totals(self._arms.members)
         ranked = sorted(range(len(totals)), key=totals.tolist().__getitem__, reverse=True)
-        return self._remember(scores, totals, np.array(ranked, dtype=np.int64))
+        played = Played.of(self._arms.members, scores.rank, totals, self._arms.keys)
+        return self._remember(scores, played, np.array(ranked, dtype=np.int64))
 
-    def _remember(self, scores: Scores, totals: ExactArray, ranked: IntArray) -> _Exact:
+    def _remember(self, scores: Scores, played: Played, ranked: IntArray) -> _Exact:
         """Keep what follows from the state until the state moves on."""
-        exact = scores, Played(self._arms.members, totals, self._arms.keys), ranked
+        exact = scores, played, ranked
         self._cache = self._cold.version, exact
         return exact
 

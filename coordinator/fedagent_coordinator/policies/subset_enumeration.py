@@ -17,7 +17,7 @@ All sums are exact integers: scores are fractions on one common scale, because w
 sums of floats the massive ties of section 5 would break by rounding.
 """
 
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ from .base import BoolArray, IndexArray, IntArray
 ExactArray = npt.NDArray[np.object_]
 """Python integers of any size."""
 
-_CHUNK = 256
+_CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,37 +38,30 @@ class Line:
 
     Attributes:
         clients: int64[n], by (-exact score, index).
-        rank: int64[N], where each client stands if everybody is there.
-        gone: int64[N - n], ranks of who is not there, ascending.
+        gone: int64[N - n], ranks of who is not there, ascending; a client's rank is
+            where it stands if everybody is there.
         level: int64[N], which of `values` is each client's score.
         values: object[V], the distinct exact scores, decreasing.
     """
 
     clients: IntArray
-    rank: IntArray
     gone: IntArray
     level: IntArray
     values: ExactArray
 
     @classmethod
     def of(
-        cls,
-        there: BoolArray,
-        *,
-        order: IntArray,
-        rank: IntArray,
-        level: IntArray,
-        values: ExactArray,
+        cls, there: BoolArray, *, order: IntArray, level: IntArray, values: ExactArray
     ) -> "Line":
-        """Line up who is there (bool[N]), given everybody's order and its inverse."""
+        """Line up who is there (bool[N]), given everybody's order."""
+        if there.all():
+            return cls(order, np.empty(0, dtype=np.int64), level, values)
         inside = there[order]
-        gone = np.flatnonzero(~inside).astype(np.int64)
-        return cls(order[inside] if len(gone) else order, rank, gone, level, values)
+        return cls(order[inside], np.flatnonzero(~inside).astype(np.int64), level, values)
 
-    def places(self, clients: npt.NDArray[np.integer]) -> IntArray:
-        """Return where these clients stand, int64[...]; they must be there."""
-        rank: IntArray = self.rank[clients]
-        return rank - np.searchsorted(self.gone, rank) if len(self.gone) else rank
+    def places(self, ranks: IndexArray) -> npt.NDArray[np.integer]:
+        """Return where the clients of these ranks stand, [...]; they must be there."""
+        return ranks - np.searchsorted(self.gone, ranks) if len(self.gone) else ranks
 
     def scores(self, places: npt.NDArray[np.integer]) -> ExactArray:
         """Return the exact scores of who stands at these places, object[...]."""
@@ -81,13 +74,55 @@ class Played:
 
     Attributes:
         members: int32[A, K], ascending clients of each subset.
+        ranks: int32[A or more, K], ascending ranks of each subset's clients.
         totals: object[A], exact sum of their scores.
         keys: Key of each subset (`keys_of`).
     """
 
     members: IndexArray
+    ranks: IndexArray
     totals: ExactArray
-    keys: Container[bytes]
+    keys: Collection[bytes]
+
+    @classmethod
+    def of(
+        cls, members: IndexArray, rank: IntArray, totals: ExactArray, keys: Collection[bytes]
+    ) -> "Played":
+        """Return these subsets, given everybody's rank, int64[N]."""
+        ranks = rank[members].astype(np.int32)
+        ranks.sort(axis=1)
+        return cls(members, ranks, totals, keys)
+
+    def grown(self, members: IndexArray, rank: IntArray, total: ExactArray) -> "Played":
+        """Return the same with one more: the last of `members`; total is object[1].
+
+        It writes behind the rows that `self` counts, so grow only the newest.
+        """
+        ranks, at = self.ranks, len(self.totals)
+        if at == len(ranks):
+            more = np.zeros((max(16, at), members.shape[1]), dtype=np.int32)
+            ranks = np.concatenate((ranks, more))
+        ranks[at] = np.sort(rank[members[at]])
+        return Played(members, ranks, np.concatenate((self.totals, total)), self.keys)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Moves:
+    """How subsets become their children: one member each steps one place to the right.
+
+    Attributes:
+        source: int64[C], rows of the parents.
+        leave: int64[C], from which place a member steps.
+        totals: object[C], exact sums of the children.
+    """
+
+    source: IntArray
+    leave: IntArray
+    totals: ExactArray
+
+    def take(self, rows: BoolArray) -> "_Moves":
+        """Return those of a mask."""
+        return _Moves(self.source[rows], self.leave[rows], self.totals[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,33 +149,65 @@ def best_unplayed(line: Line, size: int, played: Played, rows: IntArray) -> Subs
     for start in range(0, len(rows), _CHUNK):
         if best is not None and played.totals[rows[start]] < -best[0]:
             break  # children are no better than their parents
-        near = rows[start : start + _CHUNK]
-        children, sums = _children(line, played.members[near], played.totals[near])
-        for key, total in zip(keys_of(children), sums.tolist(), strict=True):
-            if (best is None or (-total, key) < best) and key not in played.keys:
-                best = (-total, key)
+        moves = _moves(line, played, rows[start : start + _CHUNK])
+        found = _first_unplayed(line, played, moves, None if best is None else -best[0])
+        if found is not None:
+            best = found if best is None else min(best, found)
     if best is None:
         return None
     return Subset(np.frombuffer(best[1], dtype=">i4").astype(np.int64), -best[0])
 
 
-def _children(line: Line, parents: IndexArray, totals: ExactArray) -> tuple[IndexArray, ExactArray]:
-    """Return the children of these subsets, int32[C, K] ascending, and their sums."""
-    size = parents.shape[1]
-    places = np.sort(line.places(parents), axis=1)
-    # A wall behind the last place stops the last member.
-    places = np.column_stack((places, np.full(len(places), len(line.clients))))
-    moved = places[:, :size] != np.arange(size)
-    first = np.where(moved.any(axis=1), moved.argmax(axis=1), size)
-    same = np.flatnonzero(first < size)
-    same = same[places[same, first[same]] + 1 < places[same, first[same] + 1]]
-    before = np.flatnonzero(first > 0)
-    before = before[first[before] < places[before, first[before]]]
-    source = np.concatenate((same, before))
-    leave = np.concatenate((places[same, first[same]], first[before] - 1))
-    children = parents[source]
-    at = np.flatnonzero((children == line.clients[leave][:, np.newaxis]).ravel())
-    children.ravel()[at] = line.clients[leave + 1]
+def _first_unplayed(
+    line: Line, played: Played, moves: _Moves, least: int | None
+) -> tuple[int, bytes] | None:
+    """Return (-sum, key) of the first child of the order that was not played, if any.
+
+    Children of a smaller sum than `least` do not count.
+    """
+    if not len(moves.totals):
+        return None
+    top = moves.totals.max()
+    if least is not None and top < least:
+        return None
+    # Building children is what takes time, and mostly one of the largest sum is new.
+    largest = np.asarray(moves.totals == top, dtype=np.bool_)
+    rest = ~largest if least is None else ~largest & (moves.totals >= least)
+    for few in (moves.take(largest), moves.take(rest)):
+        keys = keys_of(_children(line, played, few))
+        totals = dict(zip(keys, few.totals.tolist(), strict=True))
+        new = set(totals).difference(played.keys)
+        if new:
+            return min((-totals[key], key) for key in new)
+    return None
+
+
+def _moves(line: Line, played: Played, rows: IntArray) -> _Moves:
+    """Return the moves that lead from these subsets to their children."""
+    places = line.places(played.ranks[rows])
+    size, n = places.shape[1], len(line.clients)
+    first = (places != np.arange(size, dtype=places.dtype)).argmax(axis=1)
+    first[places[:, -1] < size] = size  # they stand in the first K places
+    each = np.arange(len(rows))
+    place = places[each, np.minimum(first, size - 1)]
+    # Behind the last member is a wall.
+    behind = np.where(first < size - 1, places[each, np.minimum(first + 1, size - 1)], n)
+    same = np.flatnonzero((first < size) & (place + 1 < behind))
+    before = np.flatnonzero((first > 0) & (first < n))
+    source = rows[np.concatenate((same, before))]
+    leave = np.concatenate((place[same], first[before] - 1))
+    totals = played.totals[source]
+    old, new = line.level[line.clients[leave]], line.level[line.clients[leave + 1]]
+    down = np.flatnonzero(old != new)
+    totals[down] += line.values[new[down]] - line.values[old[down]]
+    return _Moves(source, leave, totals)
+
+
+def _children(line: Line, played: Played, moves: _Moves) -> IndexArray:
+    """Return the children that these moves make, int32[C, K], ascending clients."""
+    children = played.members[moves.source]
+    leaver = line.clients[moves.leave].astype(np.int32)
+    at = np.flatnonzero((children == leaver[:, np.newaxis]).ravel())
+    children.ravel()[at] = line.clients[moves.leave + 1]
     children.sort(axis=1)
-    sums = totals[source] - line.scores(leave) + line.scores(leave + 1)
-    return children, sums
+    return children

@@ -8,22 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.arms import keys_of
+from fedagent_coordinator.policies.base import IntArray
 from fedagent_coordinator.policies.subset_enumeration import Line, Played, best_unplayed
 
 
-def line_of(scores: dict[int, int], total: int) -> Line:
-    """Clients without a score are not there."""
+def line_of(scores: dict[int, int], total: int) -> tuple[Line, IntArray]:
+    """The line and everybody's rank; clients without a score are not there."""
     order = sorted(range(total), key=lambda c: (-scores.get(c, 1), c))
     values = sorted({*scores.values(), 1}, reverse=True)
     there = np.zeros(total, dtype=np.bool_)
     there[list(scores)] = True
-    return Line.of(
+    line = Line.of(
         there,
         order=np.array(order, dtype=np.int64),
-        rank=np.argsort(order).astype(np.int64),
         level=np.array([values.index(scores.get(c, 1)) for c in range(total)], dtype=np.int64),
         values=np.array(values, dtype=np.object_),
     )
+    return line, np.argsort(order).astype(np.int64)
 
 
 def best(
@@ -32,8 +33,9 @@ def best(
     rows = np.array(played, dtype=np.int32).reshape(-1, size)
     totals = [sum(scores[c] for c in arm) for arm in played]
     ranked = np.array(sorted(range(len(totals)), key=lambda a: -totals[a]), dtype=np.int64)
-    known = Played(rows, np.array(totals, dtype=np.object_), set(keys_of(rows)))
-    subset = best_unplayed(line_of(scores, 401), size, known, ranked)
+    line, rank = line_of(scores, 401)
+    known = Played.of(rows, rank, np.array(totals, dtype=np.object_), set(keys_of(rows)))
+    subset = best_unplayed(line, size, known, ranked)
     if subset is None:
         return None
     arm = tuple(subset.clients.tolist())
@@ -86,3 +88,10 @@ def test_many_more_played_subsets_than_one_chunk() -> None:
     assert best(scores, 3, every[:4000]) == every[4000]
     rest = [*every[:700], *every[2000:9000]]
     assert best(scores, 3, rest[::-1]) == every[700]
+
+
+def test_ties_go_to_the_smallest_clients_wherever_their_parents_come() -> None:
+    every = list(combinations(range(14), 4))
+    left = {every[300], every[900]}
+    played = [arm for arm in every[::-1] if arm not in left]
+    assert best(dict.fromkeys(range(14), 7), 4, played) == every[300]
