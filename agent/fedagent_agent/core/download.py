@@ -1,9 +1,10 @@
 """A model on its way in."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from fedagent_protocol.errors import ChunkError
-from fedagent_protocol.messages import Need
+from fedagent_protocol.messages import Chunk, Need
 from fedagent_protocol.transfer import Layout, Receiver
 
 from .effects import (
@@ -15,6 +16,7 @@ from .effects import (
     UnsubscribeModel,
     WriteModel,
 )
+from .reporting import Link
 
 WINDOW = 4
 MAX_FRESH_STARTS = 3
@@ -76,6 +78,22 @@ class Download:
         if receiver.complete:
             return [*effects, *self.leave(), FinishModel(self.digest)]
         return effects + self.ask(round_, now)
+
+    def take(self, chunk: Chunk, round_: int, now: float, counters: Counter[str]) -> list[Effect]:
+        """Take a chunk as it came; one that is here already is counted.
+
+        Raises:
+            ChunkError: It does not fit the layout.
+        """
+        before = self.duplicates
+        effects = self.chunk(chunk.index, chunk.data, round_, now)
+        counters["chunk_twice"] += self.duplicates - before
+        return effects
+
+    def measure(self, link: Link | None) -> None:
+        """Tell what is known of a link how fast the model came."""
+        if link is not None and self.measured is not None:
+            link.note_download(*self.measured)
 
     def ask(self, round_: int, now: float) -> list[Effect]:
         """Authorise what may come next, or ask again for what did not come."""

@@ -300,10 +300,7 @@ class Judge:
             self._counters["chunk_unasked"] += 1
             return []
         call, download = found
-        before = download.duplicates
-        effects = download.chunk(chunk.index, chunk.data, call.key.round, now)
-        self._counters["chunk_twice"] += download.duplicates - before
-        return effects
+        return download.take(chunk, call.key.round, now, self._counters)
 
     def model_finished(
         self, digest: str, link: Link | None, now: float, *, ok: bool
@@ -318,8 +315,7 @@ class Judge:
             if download.fresh_starts >= MAX_FRESH_STARTS:
                 return self._none("the model did not hash to its digest", now)
             return download.start_over()
-        if link is not None and download.measured is not None:
-            link.note_download(*download.measured)
+        download.measure(link)
         return self._whole(call, now)
 
     def model_unwritable(self, digest: str, detail: str, now: float) -> list[Effect]:

@@ -238,10 +238,7 @@ class Workbench:
             self._counters["chunk_unasked"] += 1
             return []
         work, download = found
-        before = download.duplicates
-        effects = download.chunk(chunk.index, chunk.data, work.key.round, now)
-        self._counters["chunk_twice"] += download.duplicates - before
-        return effects
+        return download.take(chunk, work.key.round, now, self._counters)
 
     def model_finished(
         self, digest: str, link: Link | None, now: float, *, ok: bool
@@ -257,8 +254,7 @@ class Workbench:
                 detail = "the model did not hash to its digest"
                 return self._give_back(DeclineReason.ERROR, detail)
             return download.start_over()
-        if link is not None and download.measured is not None:
-            link.note_download(*download.measured)
+        download.measure(link)
         work.download, work.model_at = None, now
         return self._train(now)
 
