@@ -1,33 +1,20 @@
-"""`status`, `rounds`, `devices` and `ledger`: what a run has done, read beside it."""
+"""What a run has done, read beside it: `rounds` and `ledger` here, the other commands mounted."""
 
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from . import options, places
+from . import options
+from .devices import devices
 from .errors import UnbalancedError
 from .output import credits_text, emit, say, table
-
-if TYPE_CHECKING:
-    from fedagent_coordinator.audit import Balance
-    from fedagent_coordinator.reader import Run
-    from fedagent_coordinator.situation import Situation
+from .status import status
 
 ledger_app = typer.Typer(name="ledger", help="Read and check the ledger.", no_args_is_help=True)
-WAITING = {
-    "edges": "for edges",
-    "agents": "for agents that want to train",
-    "declined": "the agents have just declined",
-    "features": "for agents to measure what the policy needs",
-    "prices": "every agent asks more than an edge may spend",
-    "rents": "for an edge whose rent can be paid",
-}
-"""Words for the reasons of docs/coordinator.md, A round."""
 Last = Annotated[int, typer.Option(min=0, help="How many of the newest; 0 for all.")]
 
 
@@ -47,94 +34,6 @@ def mount(app: typer.Typer, *, panel: str) -> None:
     ):
         app.command(rich_help_panel=panel, epilog=options.examples(*lines))(command)
     app.add_typer(ledger_app, rich_help_panel=panel)
-
-
-def status(
-    *,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Show a run in a few lines, while the coordinator runs or afterwards."""
-    from fedagent_coordinator.results import conclusion  # noqa: PLC0415 - heavy imports
-
-    from .runs import holder, open_run, recipe_of, situation_of  # noqa: PLC0415
-
-    folder = data_dir if data_dir is not None else places.data_dir("coordinator")
-    with open_run(folder, run) as (reader, chosen):
-        recipe = recipe_of(chosen)
-        settled = [row for row in reader.rounds(chosen.run_id) if row.state == "done"]
-        balance = reader.balance(chosen.run_id)
-        edges = reader.edges(chosen.run_id)
-        used = reader.updates_used(chosen.run_id)
-        agents = reader.devices(chosen.run_id)
-        rents = sum(reader.rents(chosen.run_id).values())
-        final = reader.last_global(chosen.run_id)
-    ended = conclusion(
-        chosen.end_reason or "",
-        placed=recipe is not None and recipe.placement.name != "coordinator",
-        rent_micro=rents,
-        rounds_done=len(settled),
-        model=final.digest if final else "",
-    )
-    judged = [row.metrics["accuracy"] for row in settled if "accuracy" in row.metrics]
-    pid = holder(folder)
-    now = situation_of(folder, chosen) if pid is not None else None
-    record = {
-        "run": chosen.run_id,
-        "recipe": recipe.name if recipe else chosen.recipe_digest,
-        "policy": settled[-1].policy if settled else recipe.policy.name if recipe else None,
-        "running": pid is not None,
-        "ended": chosen.ended_ms is not None,
-        "end_reason": chosen.end_reason,
-        "conclusion": ended,
-        "rounds_done": len(settled),
-        "rounds": recipe.rounds.count if recipe else None,
-        "accuracy": judged[-1] if judged else None,
-        "spent": balance.settled_micro,
-        "rents": rents,
-        "reserved": balance.reserved_micro,
-        "agents": len(agents),
-        "edges": len(edges),
-        "edges_live": now.edges_live if now else None,
-        "waiting": now.waiting if now else None,
-        "updates_used": used,
-    }
-    if as_json:
-        emit(record)
-        return
-    _say_status(chosen, record, balance, rents=rents, now=now, pid=pid)
-
-
-def _say_status(
-    chosen: "Run",
-    record: Mapping[str, object],
-    balance: "Balance",
-    *,
-    rents: int,
-    now: "Situation | None",
-    pid: int | None,
-) -> None:
-    """Say in a few lines what `status` found."""
-    process = f"coordinator runs (process {pid})" if pid else "coordinator does not run"
-    ended = f"ended: {record['conclusion'] or chosen.end_reason}"
-    accuracy = record["accuracy"]
-    say(f"run       {chosen.run_id[:12]}  {record['recipe']}, policy {record['policy']}")
-    say(f"state     {ended if chosen.ended_ms else process}")
-    if now is not None and now.waiting:
-        say(f"waiting   {WAITING.get(now.waiting, now.waiting)}{now.detail and ': ' + now.detail}")
-    say(
-        f"rounds    {record['rounds_done']} of {record['rounds'] or '?'}, "
-        f"{record['updates_used']} updates used"
-    )
-    say(f"accuracy  {'not measured yet' if accuracy is None else f'{accuracy:.3f}'}")
-    say(
-        f"spent     {credits_text(balance.settled_micro)} credits, "
-        f"{credits_text(balance.reserved_micro)} reserved"
-        + (f"; {credits_text(rents)} of it rents" if rents else "")
-    )
-    live = f", {now.edges_live} of them live" if now is not None else ""
-    say(f"seen      {record['agents']} agents, {record['edges']} edges{live}")
 
 
 def rounds(
@@ -188,38 +87,6 @@ def rounds(
             for row in found
         ),
         unless={"state": "done", "why": ""},
-    )
-
-
-def devices(
-    *,
-    data_dir: options.CoordinatorData = None,
-    run: options.RunId = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Show every agent of the run: how often ordered, in time, used, and paid."""
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
-
-    with open_run(data_dir, run) as (reader, chosen):
-        found = reader.devices(chosen.run_id)
-    if as_json:
-        emit({"run": chosen.run_id, "devices": [asdict(row) for row in found]})
-        return
-    table(
-        ("agent", "name", "ordered", "in time", "used", "paid", "last round", "last outcome"),
-        (
-            (
-                row.agent,
-                row.label or "-",
-                row.selected,
-                row.in_time,
-                row.used,
-                credits_text(row.paid_micro),
-                row.last_round,
-                row.last_status,
-            )
-            for row in found
-        ),
     )
 
 

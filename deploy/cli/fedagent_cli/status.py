@@ -1,0 +1,110 @@
+"""`fedagent status`: a run in a few lines."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from . import options, places
+from .output import credits_text, emit, say
+
+if TYPE_CHECKING:
+    from fedagent_coordinator.audit import Balance
+    from fedagent_coordinator.reader import Run
+    from fedagent_coordinator.situation import Situation
+
+WAITING = {
+    "edges": "for edges",
+    "agents": "for agents that want to train",
+    "declined": "the agents have just declined",
+    "features": "for agents to measure what the policy needs",
+    "prices": "every agent asks more than an edge may spend",
+    "rents": "for an edge whose rent can be paid",
+}
+"""Words for the reasons of docs/coordinator.md, A round."""
+
+
+def status(
+    *,
+    data_dir: options.CoordinatorData = None,
+    run: options.RunId = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show a run in a few lines, while the coordinator runs or afterwards."""
+    from fedagent_coordinator.results import conclusion  # noqa: PLC0415 - heavy imports
+
+    from .runs import holder, open_run, recipe_of, situation_of  # noqa: PLC0415
+
+    folder = data_dir if data_dir is not None else places.data_dir("coordinator")
+    with open_run(folder, run) as (reader, chosen):
+        recipe = recipe_of(chosen)
+        settled = [row for row in reader.rounds(chosen.run_id) if row.state == "done"]
+        balance = reader.balance(chosen.run_id)
+        edges = reader.edges(chosen.run_id)
+        used = reader.updates_used(chosen.run_id)
+        agents = reader.devices(chosen.run_id)
+        rents = sum(reader.rents(chosen.run_id).values())
+        final = reader.last_global(chosen.run_id)
+    ended = conclusion(
+        chosen.end_reason or "",
+        placed=recipe is not None and recipe.placement.name != "coordinator",
+        rent_micro=rents,
+        rounds_done=len(settled),
+        model=final.digest if final else "",
+    )
+    judged = [row.metrics["accuracy"] for row in settled if "accuracy" in row.metrics]
+    pid = holder(folder)
+    now = situation_of(folder, chosen) if pid is not None else None
+    record = {
+        "run": chosen.run_id,
+        "recipe": recipe.name if recipe else chosen.recipe_digest,
+        "policy": settled[-1].policy if settled else recipe.policy.name if recipe else None,
+        "running": pid is not None,
+        "ended": chosen.ended_ms is not None,
+        "end_reason": chosen.end_reason,
+        "conclusion": ended,
+        "rounds_done": len(settled),
+        "rounds": recipe.rounds.count if recipe else None,
+        "accuracy": judged[-1] if judged else None,
+        "spent": balance.settled_micro,
+        "rents": rents,
+        "reserved": balance.reserved_micro,
+        "agents": len(agents),
+        "edges": len(edges),
+        "edges_live": now.edges_live if now else None,
+        "waiting": now.waiting if now else None,
+        "updates_used": used,
+    }
+    if as_json:
+        emit(record)
+        return
+    _say_status(chosen, record, balance, rents=rents, now=now, pid=pid)
+
+
+def _say_status(
+    chosen: "Run",
+    record: Mapping[str, object],
+    balance: "Balance",
+    *,
+    rents: int,
+    now: "Situation | None",
+    pid: int | None,
+) -> None:
+    """Say in a few lines what `status` found."""
+    process = f"coordinator runs (process {pid})" if pid else "coordinator does not run"
+    ended = f"ended: {record['conclusion'] or chosen.end_reason}"
+    accuracy = record["accuracy"]
+    say(f"run       {chosen.run_id[:12]}  {record['recipe']}, policy {record['policy']}")
+    say(f"state     {ended if chosen.ended_ms else process}")
+    if now is not None and now.waiting:
+        say(f"waiting   {WAITING.get(now.waiting, now.waiting)}{now.detail and ': ' + now.detail}")
+    say(
+        f"rounds    {record['rounds_done']} of {record['rounds'] or '?'}, "
+        f"{record['updates_used']} updates used"
+    )
+    say(f"accuracy  {'not measured yet' if accuracy is None else f'{accuracy:.3f}'}")
+    say(
+        f"spent     {credits_text(balance.settled_micro)} credits, "
+        f"{credits_text(balance.reserved_micro)} reserved"
+        + (f"; {credits_text(rents)} of it rents" if rents else "")
+    )
+    live = f", {now.edges_live} of them live" if now is not None else ""
+    say(f"seen      {record['agents']} agents, {record['edges']} edges{live}")
