@@ -1,4 +1,4 @@
-# Every target sets itself up in .venv (deploy/setup.sh); ARGS are passed on:
+# Every target sets itself up (deploy/setup.sh, in .venv); ARGS are passed on:
 #   make demo ARGS="--rounds 5 --json"
 #   make test ARGS="tests/protocol -k topics"
 
@@ -37,9 +37,8 @@ bench: dev-env ## Measure every figure of the documents
 bench-peers: dev-env ## Measure other frameworks side by side
 	@$(BIN)/python -m bench.peers $(ARGS)
 
-wheel: run-env ## Build the wheel that a device installs
-	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
-	@ls dist/*.whl
+wheel: ## Build the wheel that a device installs
+	@sh deploy/setup.sh wheel
 
 clean: ## Remove what was made, .venv aside
 	@rm -rf dist fedagent-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
