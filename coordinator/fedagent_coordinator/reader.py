@@ -457,6 +457,11 @@ class Reader(OpinionReader):
                 keep.add(best.digest)
         return keep
 
+    def last_metrics(self, run_id: str) -> dict[str, float]:
+        """Return the metrics of the newest model that was judged; empty if none was."""
+        metrics = self._metrics(run_id)
+        return metrics[max(metrics)] if metrics else {}
+
     def _metrics(self, run_id: str) -> dict[int, dict[str, float]]:
         """Return the metrics of every evaluated round."""
         metrics: dict[int, dict[str, float]] = {}

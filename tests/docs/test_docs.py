@@ -59,7 +59,7 @@ def test_every_documented_option_exists() -> None:
 def test_the_reading_commands_take_what_the_page_says() -> None:
     part = CLI.partition("## Read a run")[2].partition("## ")[0]
     intro, _, table = part.partition("| command |")
-    whole = {f"fedagent {name}" for name in re.findall(r"`(ledger \w+)`", intro)}
+    whole = {f"fedagent {name}" for name in re.findall(r"`(ledger \w+|runs)`", intro)}
     listed = re.findall(r"^\| `(fedagent [a-z ]+?)(?: \[[A-Z_]+\])?` \|", table, re.MULTILINE)
     taken = dict(commands())
     assert whole < set(listed)

@@ -79,6 +79,25 @@ def test_status_of_a_run_that_waits_says_for_what_and_who_is_there(tmp_path: Pat
     assert (read["running"], read["waiting"], read["edges_live"]) == (False, None, None)
 
 
+def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "coordinator")
+    second = write_run(tmp_path / "coordinator", rounds=1, end=False)
+    rows = last_object(call(tmp_path, "runs", "--json"))["runs"]
+    assert isinstance(rows, list)
+    assert [(row["run"], row["rounds_done"], row["accuracy"]) for row in rows] == [
+        (second, 1, 0.6),
+        (first, 3, 0.8),
+    ]
+    assert [(row["running"], row["end_reason"]) for row in rows] == [
+        (False, None),
+        (False, "complete"),
+    ]
+    lines = call(tmp_path, "runs").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["run", second[:12], first[:12]]
+    assert "not ended" in lines[1]
+    assert "3 of 3" in lines[2]
+
+
 def test_rounds(home: Path) -> None:
     read = last_object(call(home, "rounds", "--last", "2", "--json"))
     rows = read["rounds"]
@@ -193,7 +212,7 @@ def test_a_report_of_any_run(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["status", "rounds", "devices", "report", "ledger verify", "models list"]
+    "command", ["status", "runs", "rounds", "devices", "report", "ledger verify", "models list"]
 )
 def test_no_run_is_one_line_and_exit_code_40(tmp_path: Path, command: str) -> None:
     done = call(tmp_path, *command.split(), "--json")

@@ -136,14 +136,20 @@ def _content(folder: Path, found: "list[ModelRow]", round_: int | None) -> "tupl
 
     Raises:
         MissingError: It is not kept, or its file has changed.
+        NoRunError: This user may not read it.
     """
     from hashlib import sha256  # noqa: PLC0415 - only here
+
+    from .runs import forbidden  # noqa: PLC0415 - heavy imports
 
     for model in found:
         path = _file(folder, model.digest)
         if path is None or round_ not in (None, model.round):
             continue
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except PermissionError as error:
+            raise forbidden(path) from error
         if sha256(data).hexdigest() != model.digest:
             raise MissingError(f"{path} has changed", "restore it, or export another round")
         return model, data

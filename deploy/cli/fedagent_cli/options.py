@@ -31,6 +31,7 @@ CoordinatorData = Annotated[
     typer.Option(
         "--data-dir",
         help="Data directory of the coordinator to read.",
+        readable=False,  # whoever opens it says whose it is
         show_default="$FEDAGENT_HOME/coordinator",
     ),
 ]

@@ -10,8 +10,9 @@ import typer
 
 from . import options
 from .devices import devices
-from .errors import UnbalancedError
+from .errors import UnbalancedError, UsageError
 from .output import credits_text, emit, say, table
+from .run_list import runs
 from .status import status
 
 ledger_app = typer.Typer(name="ledger", help="Read and check the ledger.", no_args_is_help=True)
@@ -31,6 +32,7 @@ def mount(app: typer.Typer, *, panel: str) -> None:
         (status, ("fedagent status", "fedagent status --json --data-dir /srv/coordinator")),
         (rounds, ("fedagent rounds --last 5", "fedagent rounds --last 0 --json")),
         (devices, ("fedagent devices", "fedagent devices --run 3f2a")),
+        (runs, ("fedagent runs", "fedagent runs --json --data-dir /srv/coordinator")),
     ):
         app.command(rich_help_panel=panel, epilog=options.examples(*lines))(command)
     app.add_typer(ledger_app, rich_help_panel=panel)
@@ -182,7 +184,6 @@ def ledger_export(
 
     With --json the entries go to --out, and the result is the only line.
     """
-    from .errors import UsageError  # noqa: PLC0415 - only here
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
     if as_json and out is None:
@@ -193,10 +194,14 @@ def ledger_export(
         if out is None:
             sys.stdout.writelines(lines)
             return
-        with out.open("w", encoding="utf-8", newline="") as file:
-            for line in lines:
-                file.write(line)
-                count += 1
+        try:
+            with out.open("w", encoding="utf-8", newline="") as file:
+                for line in lines:
+                    file.write(line)
+                    count += 1
+        except OSError as error:
+            problem = f"cannot write {out}: {error.strerror or error}"
+            raise UsageError(problem, "name another file") from error
     count -= style is Format.CSV
     if as_json:
         emit({"out": str(out), "entries": count})

@@ -1,22 +1,24 @@
 """Open a coordinator's data directory for reading, with errors for people."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from fedagent_coordinator.errors import StoreDamagedError, StoreError, UnknownRunError
-from fedagent_coordinator.reader import Reader, Run, open_reader
+from fedagent_coordinator.reader import DATABASE, Reader, Run, open_reader
 from fedagent_coordinator.situation import Situation, read_situation
+from fedagent_protocol.transport.data_dir import LOCK_FILE
 from fedagent_protocol.transport.data_dir import holder_of as holder
 from fedagent_task.recipe import Recipe
 
 from . import places
 from .errors import DamagedError, NoRunError
 
-__all__ = ["holder", "open_run", "recipe_of"]
+__all__ = ["forbidden", "holder", "open_run", "recipe_of"]
 
 
 @contextmanager
@@ -27,9 +29,10 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         NoRunError: There is no database, no such run, or it may not be read.
         DamagedError: The database is not what was written.
     """
-    folder = data_dir if data_dir is not None else places.data_dir("coordinator")
+    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
+    _check_access(folder)
     try:
-        with open_reader(folder.expanduser()) as reader:
+        with open_reader(folder) as reader:
             yield reader, reader.run(run_id)
     except UnknownRunError as error:
         if run_id:
@@ -41,8 +44,50 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         ) from error
     except StoreDamagedError as error:
         raise DamagedError(f"{error.path} is damaged ({error.problem})", error.mend) from error
+    except sqlite3.OperationalError as error:
+        # A reader makes the files beside the database if the coordinator does not run.
+        if not os.access(folder, os.W_OK):
+            raise forbidden(folder) from error
+        raise NoRunError(f"{folder} cannot be read: {error}", "is it a coordinator's?") from error
     except (StoreError, sqlite3.Error) as error:
         raise NoRunError(f"{folder} cannot be read: {error}", "is it a coordinator's?") from error
+
+
+def _check_access(folder: Path) -> None:
+    """Refuse a data directory that is another user's.
+
+    Raises:
+        NoRunError: This user may not read its database.
+    """
+    try:
+        with (folder / DATABASE).open("rb"):
+            pass
+    except PermissionError as error:
+        raise forbidden(folder) from error
+    except OSError:
+        pass  # not there, or broken: whoever opens it has the words for that
+
+
+def forbidden(folder: Path) -> NoRunError:
+    """Return that a data directory, or a file in it, is another user's, and whose."""
+    owner = "its owner"
+    with suppress(OSError, KeyError):
+        owner = f"its owner (sudo -u {_owner(folder)} fedagent ...)"
+    return NoRunError(f"this user may not read {folder}", f"run the command as {owner}")
+
+
+def _owner(folder: Path) -> str:
+    import pwd  # noqa: PLC0415 - only here
+
+    return pwd.getpwuid(folder.stat().st_uid).pw_name
+
+
+def is_running(folder: Path) -> bool | None:
+    """Return whether a coordinator works on a data directory; None if this user cannot know."""
+    lock = folder / LOCK_FILE
+    if lock.exists() and not os.access(lock, os.R_OK):
+        return None
+    return holder(folder) is not None
 
 
 def recipe_of(run: Run) -> Recipe | None:

@@ -31,9 +31,9 @@ def status(
     """Show a run in a few lines, while the coordinator runs or afterwards."""
     from fedagent_coordinator.results import conclusion  # noqa: PLC0415 - heavy imports
 
-    from .runs import holder, open_run, recipe_of, situation_of  # noqa: PLC0415
+    from .runs import holder, is_running, open_run, recipe_of, situation_of  # noqa: PLC0415
 
-    folder = data_dir if data_dir is not None else places.data_dir("coordinator")
+    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     with open_run(folder, run) as (reader, chosen):
         recipe = recipe_of(chosen)
         settled = [row for row in reader.rounds(chosen.run_id) if row.state == "done"]
@@ -57,7 +57,7 @@ def status(
         "run": chosen.run_id,
         "recipe": recipe.name if recipe else chosen.recipe_digest,
         "policy": settled[-1].policy if settled else recipe.policy.name if recipe else None,
-        "running": pid is not None,
+        "running": is_running(folder),
         "ended": chosen.ended_ms is not None,
         "end_reason": chosen.end_reason,
         "conclusion": ended,
@@ -90,6 +90,8 @@ def _say_status(
 ) -> None:
     """Say in a few lines what `status` found."""
     process = f"coordinator runs (process {pid})" if pid else "coordinator does not run"
+    if record["running"] is None:
+        process = "only its owner can see whether the coordinator runs"
     ended = f"ended: {record['conclusion'] or chosen.end_reason}"
     accuracy = record["accuracy"]
     say(f"run       {chosen.run_id[:12]}  {record['recipe']}, policy {record['policy']}")

@@ -6,12 +6,15 @@ from typing import Annotated
 import typer
 
 from fedagent_cli import options, places
+from fedagent_cli.errors import UsageError
 from fedagent_cli.output import emit, say
 
 Data = Annotated[
     Path | None,
     typer.Argument(
-        help="Data directory of the coordinator.", show_default="$FEDAGENT_HOME/coordinator"
+        help="Data directory of the coordinator.",
+        show_default="$FEDAGENT_HOME/coordinator",
+        readable=False,  # whoever opens it says whose it is
     ),
 ]
 Folder = Annotated[
@@ -46,7 +49,12 @@ def report(
     from .write import write_report  # noqa: PLC0415
 
     story = read_story(data_dir or places.data_dir("coordinator"), run)
-    html = write_report(story, (out or Path()).expanduser().resolve())
+    folder = (out or Path()).expanduser().resolve()
+    try:
+        html = write_report(story, folder)
+    except OSError as error:
+        problem = f"cannot write the report to {folder}: {error.strerror or error}"
+        raise UsageError(problem, "name another folder with --out") from error
     if as_json:
         emit(
             {
