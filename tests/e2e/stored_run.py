@@ -75,7 +75,7 @@ def write_run(folder: Path, *, rounds: int = 3, end: bool = True) -> str:
     data = encode_tensors(tensors)
     digest = sha256(data).hexdigest()
     models = folder / "models"
-    models.mkdir(parents=True)
+    models.mkdir(parents=True, exist_ok=True)
     (models / digest).write_bytes(data)
     with Store(folder) as store:
         run = store.begin_run(
