@@ -19,7 +19,6 @@ from pathlib import Path
 import msgspec
 
 from fedagent_protocol import failpoints, topics
-from fedagent_protocol.transport.address import is_loopback
 from fedagent_protocol.transport.advert import Advert
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.data_dir import DataDirLock
@@ -219,15 +218,14 @@ class Daemon:
         return await self._broker.start(), self._broker.kind
 
     async def _advertise(self, identity: Identity, address: BrokerAddress) -> None:
-        config, external = self._config, self._broker is None
+        config = self._config
         if config.discovery == "off":
             return
-        # A broker that only this machine can reach is of no use to others.
-        here = not external and is_loopback(config.listen)
-        self._discovery = Discovery(config.site, scope="loopback" if here else config.discovery)
+        self._discovery = Discovery(config.site, scope=config.discovery)
         await self._discovery.start()
         advert = Advert("coordinator", identity.id, config.site, address, topics.PROTOCOL_VERSION)
-        await self._discovery.advertise(advert, external=external)
+        listen = config.listen if self._broker is not None else None
+        await self._discovery.advertise(advert, listen=listen)
 
     def _watch_signals(self) -> None:
         loop = asyncio.get_running_loop()

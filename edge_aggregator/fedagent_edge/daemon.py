@@ -162,7 +162,7 @@ class EdgeDaemon:
         if self._config.discovery != "off":
             await discovery.start()
             advert = Advert("edge", self._id, self._config.site, lan, topics.PROTOCOL_VERSION)
-            await discovery.advertise(advert, external=external)
+            await discovery.advertise(advert, listen=None if external else self._config.listen)
             discovery.browse("coordinator", search.adverts)
         await search.run()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from .errors import AddressError, PlainTextError, TlsFilesError
+from .interfaces import is_own
 
 DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 
@@ -48,8 +49,11 @@ class BrokerAddress:
 
     @property
     def exposed(self) -> bool:
-        """Whether what is said there crosses a network unencrypted."""
-        return self.scheme == "mqtt" and not is_loopback(self.host)
+        """Whether what is said there crosses a network unencrypted.
+
+        What is said to an address of this machine never leaves it, whichever card has it.
+        """
+        return self.scheme == "mqtt" and not (is_loopback(self.host) or is_own(self.host))
 
     def check_cover(self, *, insecure: bool) -> None:
         """Raise `PlainTextError` if it is exposed and nobody allowed that."""

@@ -1,18 +1,21 @@
-"""What an advert says, and the cautious reading of foreign ones. Pure."""
+"""What an advert says, where it is said, and the cautious reading of foreign ones. Pure."""
 
+import ipaddress
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
-from .address import BrokerAddress
+from .address import BrokerAddress, is_loopback, is_wildcard
 from .errors import AddressError
 
 Role = Literal["edge", "coordinator"]
 
+LOOPBACK = "127.0.0.1"
 MAX_TXT_BYTES = 400
 MAX_ADDRESS_CHARS = 120
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_SCHEMES = frozenset({"mqtt", "mqtts"})
 _NUMBER = re.compile(r"[0-9]{1,3}")
 
 
@@ -21,7 +24,9 @@ class Advert:
     """One role that says it is here.
 
     Attributes:
+        address: Its broker; of several that it tells, the one that we reach.
         protocol: Version of the wire that it speaks.
+        hosts: Every address that it tells of its own machine; none for a shared broker.
     """
 
     role: Role
@@ -29,6 +34,43 @@ class Advert:
     site: str
     address: BrokerAddress
     protocol: int
+    hosts: tuple[str, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What follows from where a broker listens.
+
+    Attributes:
+        hosts: Addresses of this machine at which others reach the broker.
+        said_on: Addresses of this machine from whose networks it is announced.
+    """
+
+    hosts: tuple[str, ...]
+    said_on: tuple[str, ...]
+
+
+def reach(listen: str, lan: Sequence[str]) -> Reach:
+    """Return what to announce of a private broker: no more than can be reached.
+
+    Args:
+        listen: The IP address (or ``localhost``) that it listens on. On loopback it is
+            announced on this machine alone; on one address, there and on this machine,
+            whose roles reach it by that address.
+        lan: This machine's addresses in real networks, which a wildcard stands for.
+    """
+    if is_loopback(listen):
+        return Reach((LOOPBACK if listen == "localhost" else listen,), (LOOPBACK,))
+    if is_wildcard(listen) and ":" not in listen:
+        return Reach(tuple(lan) or (LOOPBACK,), (*lan, LOOPBACK))
+    if ipaddress.ip_address(listen).version == 4:
+        return Reach((listen,), (listen, LOOPBACK))
+    return Reach((), ())
+
+
+def reach_of_shared(host: str, lan: Sequence[str]) -> Reach:
+    """Return where to announce a broker that is not our own: its address is told as given."""
+    return Reach((), (LOOPBACK,) if is_loopback(host) else (*lan, LOOPBACK))
 
 
 _SERVICES = {"edge": "fedagent-edge", "coordinator": "fedagent-coord"}
@@ -53,7 +95,7 @@ def to_txt(advert: Advert, *, external: bool) -> dict[str, str]:
 def advert_from(
     role: Role,
     properties: Mapping[bytes, bytes | None],
-    host: str | None,
+    hosts: Sequence[str],
     port: int | None,
 ) -> Advert | None:
     """Return the advert that a TXT record makes, or None if it is not of our form.
@@ -61,19 +103,23 @@ def advert_from(
     Args:
         role: From the service type.
         properties: The TXT record, unchecked.
-        host: The address record chosen, if any.
+        hosts: The address records, the nearest first.
         port: From the SRV record.
     """
     version, site, ident = (_text(properties, key) for key in ("v", "site", "id"))
     where = _text(properties, "mqtt")
     if not (_NUMBER.fullmatch(version) and _ID.fullmatch(site) and _ID.fullmatch(ident)):
         return None
-    address = _address(where, host, port)
-    return Advert(role, ident, site, address, int(version)) if address is not None else None
+    shared = where not in _SCHEMES
+    address = _address(where, hosts[0] if hosts else None, port)
+    if address is None:
+        return None
+    told = () if shared else tuple(hosts)
+    return Advert(role, ident, site, address, int(version), told)
 
 
 def _address(where: str, host: str | None, port: int | None) -> BrokerAddress | None:
-    if where not in {"mqtt", "mqtts"}:
+    if where not in _SCHEMES:
         try:
             return BrokerAddress.parse(where) if len(where) <= MAX_ADDRESS_CHARS else None
         except AddressError:

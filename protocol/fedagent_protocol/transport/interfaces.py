@@ -33,17 +33,24 @@ def lan_addresses() -> list[str]:
     ]
 
 
-def pick_address(hosts: Sequence[str]) -> str | None:
-    """Return the advertised address that we most likely reach.
+def is_own(host: str) -> bool:
+    """Return whether an IP address is one of this machine's; a name is not looked up."""
+    return any(str(network.ip) == host for network in _own_networks())
 
-    One on a network of ours comes first, then the order of the advert.
+
+def by_nearness(hosts: Sequence[str]) -> list[str]:
+    """Return the advertised addresses in the order in which to try them.
+
+    Those on a network of ours come first, then the smaller: records come in any order, and
+    who is connected must not change over. IPv6 is left out, but for loopback.
     """
-    usable = [host for host in hosts if _version(host) == 4]
-    networks = _own_networks()
-    for host in usable:
-        if any(ipaddress.ip_address(host) in network for network in networks):
-            return host
-    return usable[0] if usable else None
+    usable = [ipaddress.ip_address(host) for host in hosts if _version(host) == 4 or host == "::1"]
+    networks = [interface.network for interface in _own_networks()]
+
+    def key(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[bool, bool, int]:
+        return not any(address in net for net in networks), address.version == 6, int(address)
+
+    return [str(address) for address in sorted(usable, key=key)]
 
 
 def multicast_works(address: str) -> bool:
@@ -60,9 +67,9 @@ def multicast_works(address: str) -> bool:
     return True
 
 
-def _own_networks() -> list[ipaddress.IPv4Network]:
+def _own_networks() -> list[ipaddress.IPv4Interface]:
     return [
-        ipaddress.IPv4Network(f"{address.ip}/{address.network_prefix}", strict=False)
+        ipaddress.IPv4Interface(f"{address.ip}/{address.network_prefix}")
         for adapter in ifaddr.get_adapters()
         for address in adapter.ips
         if address.is_IPv4

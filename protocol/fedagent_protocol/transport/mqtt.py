@@ -26,7 +26,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from .address import BrokerAddress, TlsFiles
 from .backoff import Backoff
-from .errors import LinkError, SubscribeRefusedError, connect_reason, safe_text
+from .errors import LinkError, PlainTextError, SubscribeRefusedError, connect_reason, safe_text
 from .inbox import Arrival, Inbox
 from .outbox import Outbox
 from .paho_client import OUTBOX_LIMIT, Client
@@ -100,6 +100,7 @@ class Link:
         self.bytes_out = 0
         self.last_error = ""
         self._tls = tls
+        self._insecure = insecure
         self._inbox_limits = (inbox_limit, inbox_bytes)
         self._max_packet_bytes = max_packet_bytes
         self._on_arrivals = on_arrivals
@@ -282,8 +283,10 @@ class Link:
         self._client.drop_out_messages()
         self._client.failure = None
         try:
+            # An address that was this machine's own may have become another's.
+            self.address.check_cover(insecure=self._insecure)
             self._client.reconnect()
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, PlainTextError) as exc:
             self.counters["failed_connects"] += 1
             self._note_error(connect_reason(exc))
             return

@@ -1,12 +1,14 @@
 """Whether a broker answers and is ours, and which ports are free."""
 
 import asyncio
+import os
 import secrets
 import socket
 
 import psutil
 
 from .address import BrokerAddress
+from .errors import connect_reason
 
 ANSWER_S = 2.0
 _CONNACK = b"\x20\x02\x00\x00"
@@ -33,6 +35,20 @@ async def answers(address: BrokerAddress) -> bool:
                 writer.close()
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
         return False
+
+
+async def refusal(host: str, port: int) -> str:
+    """Return why no connection is accepted there, in a few words; empty if one is."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError as error:
+        return connect_reason(error)
+    except OSError as error:
+        # asyncio's own text repeats the address.
+        return os.strerror(error.errno) if error.errno else connect_reason(error)
+    writer.close()
+    return ""
 
 
 def owns_port(pid: int, port: int) -> bool:

@@ -8,7 +8,7 @@ from fedagent_protocol.transport.address import BrokerAddress, is_loopback
 from fedagent_protocol.transport.advert import Advert, advert_from, to_txt
 from fedagent_protocol.transport.backoff import Backoff
 from fedagent_protocol.transport.errors import AddressError, safe_text
-from fedagent_protocol.transport.interfaces import lan_addresses, pick_address
+from fedagent_protocol.transport.interfaces import by_nearness, lan_addresses
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_an_advert_survives_its_txt_record() -> None:
         for external in (False, True):
             advert = Advert("edge", "ab12", "home", address, 1)
             record = {k.encode(): v.encode() for k, v in to_txt(advert, external=external).items()}
-            host = None if external else address.host
-            assert advert_from("edge", record, host, 7) == advert
+            hosts = () if external else (address.host,)
+            assert advert_from("edge", record, hosts, 7) == advert
 
 
 @pytest.mark.parametrize(
@@ -107,17 +107,17 @@ def test_an_advert_survives_its_txt_record() -> None:
     ],
 )
 def test_malformed_adverts_are_nothing(record: Mapping[bytes, bytes | None]) -> None:
-    assert advert_from("edge", record, "10.0.0.1", 1883) is None
+    assert advert_from("edge", record, ("10.0.0.1",), 1883) is None
 
 
 @given(st.dictionaries(st.sampled_from([b"v", b"site", b"id", b"mqtt"]), st.binary(max_size=80)))
 def test_any_txt_record_is_an_advert_or_nothing(record: dict[bytes, bytes | None]) -> None:
-    advert = advert_from("edge", record, "10.0.0.1", 1883)
+    advert = advert_from("edge", record, ("10.0.0.1",), 1883)
     assert advert is None or str(advert).isprintable()
 
 
 def test_addresses_of_containers_and_loopback_are_left_out() -> None:
     assert not [a for a in lan_addresses() if a.startswith(("127.", "169.254."))]
-    assert pick_address(["198.51.100.7", "127.0.0.1"]) == "127.0.0.1"
-    assert pick_address(["198.51.100.7", "fe80::1"]) == "198.51.100.7"
-    assert pick_address(["junk"]) is None
+    assert by_nearness(["198.51.100.7", "127.0.0.1"]) == ["127.0.0.1", "198.51.100.7"]
+    assert by_nearness(["198.51.100.7", "fe80::1"]) == ["198.51.100.7"]
+    assert by_nearness(["junk"]) == []

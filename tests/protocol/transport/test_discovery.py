@@ -10,8 +10,9 @@ from contextlib import AsyncExitStack
 import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
-from fedagent_protocol.transport.discovery import MAX_CANDIDATES, Advert, Discovery
+from fedagent_protocol.transport.discovery import Advert, Discovery
 from fedagent_protocol.transport.mqtt import BrokerAddress
+from fedagent_protocol.transport.watch import MAX_CANDIDATES
 
 from .peers import PATIENCE_S, eventually
 
@@ -85,7 +86,7 @@ def test_a_changed_advert_replaces_the_old_one() -> None:
             shared = Advert(
                 "edge", f"aa-{RUN}", SITE, BrokerAddress("b.example.org", 8883, "mqtts"), 1
             )
-            await speaker.advertise(shared, external=True)
+            await speaker.advertise(shared, listen=None)
             await watcher.until(lambda now: now == {shared})
             assert watcher.told == 2
 

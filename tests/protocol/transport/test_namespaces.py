@@ -28,7 +28,7 @@ async def main():
                       port=1883, insecure=True)
     broker = Broker(spec); await broker.start()
     discovery = Discovery("field", scope="lan"); await discovery.start()
-    await discovery.advertise(Advert("edge", "aa", "field", broker.address, 1))
+    await discovery.advertise(Advert("edge", "aa", "field", broker.address, 1), listen="0.0.0.0")
     print("up", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await discovery.stop(); await broker.stop()
@@ -56,6 +56,42 @@ async def main():
     await asyncio.wait_for(up.wait(), 15)
     await link.stop(); await discovery.stop()
     print(json.dumps(hosts))
+asyncio.run(main())
+"""
+
+BOX = """
+import asyncio, sys
+from fedagent_protocol.transport.discovery import Advert, Discovery
+from fedagent_protocol.transport.mqtt import BrokerAddress
+async def main():
+    said = []
+    for ident, listen in (("here", "127.0.0.1"), ("one", "10.98.7.1"), ("all", "0.0.0.0")):
+        discovery = Discovery("field", scope="lan"); await discovery.start()
+        advert = Advert("edge", ident, "field", BrokerAddress(listen, 1883), 1)
+        await discovery.advertise(advert, listen=listen)
+        said.append(discovery)
+    print("up", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    for discovery in said:
+        await discovery.stop()
+asyncio.run(main())
+"""
+
+LOOK = """
+import asyncio, json, sys
+from fedagent_protocol.transport.discovery import Discovery
+async def main():
+    discovery = Discovery("field", scope="lan"); await discovery.start()
+    seen, found = {}, asyncio.Event()
+    def change(adverts):
+        seen.update({a.id: a.address.host for a in adverts})
+        if len(seen) == int(sys.argv[1]):
+            found.set()
+    discovery.browse("edge", change)
+    await asyncio.wait_for(found.wait(), 30)
+    await asyncio.sleep(1.5)  # for what must not come
+    await discovery.stop()
+    print(json.dumps(seen))
 asyncio.run(main())
 """
 
@@ -92,6 +128,28 @@ def test_mdns_stops_at_a_router_and_a_typed_address_works(
     forward = "open('/proc/sys/net/ipv4/ip_forward', 'w').write('1')"
     _ip("netns", "exec", router, sys.executable, "-c", forward)
     assert _found_by_agent(here, there, tmp_path, patience_s=2) == []
+
+
+def test_an_edge_is_announced_where_it_can_be_reached_and_nowhere_else(
+    spaces: tuple[str, str, str],
+) -> None:
+    one, two, box = spaces
+    _cable(box, "10.98.7.1/24", one, "10.98.7.2/24", names=("e0", "e0"))
+    _cable(box, "10.98.8.1/24", two, "10.98.8.2/24", names=("e1", "e0"))
+    seen = {
+        box: {"here": "127.0.0.1", "one": "10.98.7.1", "all": "10.98.7.1"},
+        one: {"one": "10.98.7.1", "all": "10.98.7.1"},
+        two: {"all": "10.98.8.1"},
+    }
+    with _in(box, BOX) as speaker:
+        assert speaker.stdin is not None
+        assert speaker.stdout is not None
+        assert speaker.stdout.readline() == "up\n"
+        looks = {space: _in(space, LOOK, str(len(expected))) for space, expected in seen.items()}
+        told = {space: json.loads(look.communicate(timeout=60)[0]) for space, look in looks.items()}
+        speaker.stdin.close()
+        speaker.wait(20)
+    assert told == seen
 
 
 def _found_by_agent(here: str, there: str, folder: Path, *, patience_s: float) -> list[str]:

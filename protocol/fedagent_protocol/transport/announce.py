@@ -1,0 +1,121 @@
+"""Announcing by zeroconf, from the networks where a role can be reached and no others."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from .advert import Advert, Reach, service_type, to_txt
+from .interfaces import multicast_works
+
+if TYPE_CHECKING:
+    from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+
+_log = logging.getLogger(__name__)
+
+IP_MULTICAST_ALL = 49
+"""Linux: with 0 a socket hears the groups that it has joined itself, and no more."""
+
+
+class Speaker:
+    """What this role announces."""
+
+    def __init__(self) -> None:
+        self._zeroconf: AsyncZeroconf | None = None
+        self._said_on: tuple[str, ...] = ()
+        self._info: AsyncServiceInfo | None = None
+        self._announcing: asyncio.Task[None] | None = None
+
+    async def say(self, advert: Advert, where: Reach, *, shared: bool) -> None:
+        """Announce, in place of what was announced before."""
+        from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415
+
+        if where.said_on != self._said_on:
+            # Sockets of its own: those that browse hear and speak on every network.
+            await self.close()
+            self._zeroconf = await opened(list(where.said_on))
+            self._said_on = where.said_on
+        if self._zeroconf is None:
+            return
+        kind = service_type(advert.role)
+        info = AsyncServiceInfo(
+            kind,
+            f"{advert.id}.{kind}",
+            port=advert.address.port,
+            properties=to_txt(advert, external=shared),
+            server=f"fedagent-{advert.id}.local.",
+            parsed_addresses=list(where.hosts or where.said_on),
+        )
+        before, self._info = self._info, info
+        await self._end_announcing()
+        if before is not None and before.name == info.name:
+            announced = await self._zeroconf.async_update_service(info)
+        else:
+            # Ids are hashes of keys: probing for a second owner of the name costs a
+            # second and finds nothing, and after a kill we must take our name back.
+            announced = await self._zeroconf.async_register_service(
+                info, cooperating_responders=True
+            )
+        self._announcing = asyncio.ensure_future(_finished(announced))
+
+    async def silence(self) -> None:
+        """Take the announcement back. Idempotent."""
+        info, self._info = self._info, None
+        await self._end_announcing()
+        if info is not None and self._zeroconf is not None:
+            await (await self._zeroconf.async_unregister_service(info))
+
+    async def close(self) -> None:
+        """Take the announcement back, and close the sockets. Idempotent."""
+        await self.silence()
+        zeroconf, self._zeroconf, self._said_on = self._zeroconf, None, ()
+        if zeroconf is not None:
+            await zeroconf.async_close()
+
+    async def _end_announcing(self) -> None:
+        announcing, self._announcing = self._announcing, None
+        if announcing is not None:
+            announcing.cancel()
+            await asyncio.gather(announcing, return_exceptions=True)
+
+
+async def opened(addresses: list[str]) -> "AsyncZeroconf | None":
+    """Return zeroconf on some of this machine's addresses; None if none has multicast."""
+    # Imported late: a role with a typed address needs none of it.
+    from zeroconf import IPVersion  # noqa: PLC0415
+    from zeroconf.asyncio import AsyncZeroconf  # noqa: PLC0415
+
+    interfaces = speakable(addresses)
+    if not interfaces:
+        return None
+    try:
+        zeroconf = AsyncZeroconf(interfaces=interfaces, ip_version=IPVersion.V4Only)
+        await zeroconf.zeroconf.async_wait_for_start()
+    except OSError as exc:
+        _log.debug("zeroconf on %s: %s", interfaces, exc)
+        return None
+    keep_to_own_groups(zeroconf)
+    return zeroconf
+
+
+def speakable(addresses: list[str]) -> list[str]:
+    """Return those of the addresses that mDNS can be spoken from."""
+    # Asked first, because zeroconf leaves sockets open when an interface fails it.
+    return [address for address in addresses if multicast_works(address)]
+
+
+def keep_to_own_groups(zeroconf: "AsyncZeroconf") -> None:
+    """Hear only the networks that were asked for.
+
+    By default Linux hands a datagram to every socket of the machine once any has joined the
+    group there, and zeroconf would answer it, with an address that nobody there can reach.
+    """
+    for reader in zeroconf.zeroconf.engine.readers:
+        with suppress(OSError):
+            reader.sock.setsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
+
+
+async def _finished(announced: Awaitable[object]) -> None:
+    await announced

@@ -1,0 +1,189 @@
+"""Browsing by zeroconf: who is announced, and at which address it can be reached."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .advert import MAX_TXT_BYTES, Advert, Role, advert_from, service_type
+from .interfaces import by_nearness
+from .probe import refusal
+
+if TYPE_CHECKING:
+    from zeroconf import ServiceStateChange, Zeroconf
+    from zeroconf.asyncio import AsyncServiceBrowser
+
+_log = logging.getLogger(__name__)
+
+OnChange = Callable[[frozenset[Advert]], None]
+
+MAX_CANDIDATES = 32
+MAX_LOOKUPS = 64
+DEBOUNCE_S = 0.05
+LOOKUP_MS = 3000
+RETRY_S = 10.0
+"""How long an advert of which no address answers is left alone."""
+OPTIONS = {"edge": "--edge", "coordinator": "--coordinator"}
+
+
+class Watch:
+    """What is known of one role, and whom to tell.
+
+    Args:
+        role: Whom to look for.
+        site: Whose adverts count; None for every site's.
+        on_change: Gets all that are known, at every change.
+        counters: Where to count what is not used.
+    """
+
+    def __init__(
+        self, role: Role, site: str | None, on_change: OnChange, counters: Counter[str]
+    ) -> None:
+        self._role = role
+        self._site = site
+        self._on_change = on_change
+        self._counters = counters
+        self._known: dict[str, Advert] = {}
+        self._told: frozenset[Advert] = frozenset()
+        self._timer: asyncio.TimerHandle | None = None
+        self._browser: AsyncServiceBrowser | None = None
+        self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._retries: dict[str, asyncio.TimerHandle] = {}
+        self._complaints: dict[str, str] = {}
+
+    def ask(self, zeroconf: "Zeroconf") -> None:
+        """Ask the network, and listen."""
+        from zeroconf.asyncio import AsyncServiceBrowser  # noqa: PLC0415
+
+        kind = service_type(self._role)
+        self._browser = AsyncServiceBrowser(zeroconf, kind, handlers=[self.changed])
+
+    async def end(self) -> None:
+        """Stop listening; what is known stays."""
+        browser, self._browser = self._browser, None
+        if browser is not None:
+            await browser.async_cancel()
+        for retry in self._retries.values():
+            retry.cancel()
+        self._retries.clear()
+        lookups = list(self._lookups.values())
+        for lookup in lookups:
+            lookup.cancel()
+        await asyncio.gather(*lookups, return_exceptions=True)
+
+    def changed(
+        self, zeroconf: "Zeroconf", service_type: str, name: str, state_change: "ServiceStateChange"
+    ) -> None:
+        """Take a browser's event; the parameter names are zeroconf's."""
+        if state_change.name == "Removed":
+            self._complaints.pop(name, None)
+            if self._known.pop(name, None) is not None:
+                self._tell_soon()
+            return
+        self._look_up(name, self._resolve(zeroconf, service_type, name))
+
+    def _look_up(self, name: str, work: Coroutine[None, None, None]) -> None:
+        """Run one lookup per name, and no more than so many at a time."""
+        if name in self._lookups or len(self._lookups) >= MAX_LOOKUPS:
+            self._counters["ignored_full"] += name not in self._lookups
+            work.close()
+            return
+        task = asyncio.ensure_future(work)
+        self._lookups[name] = task
+        task.add_done_callback(lambda _: self._lookups.pop(name, None))
+
+    async def _resolve(self, zeroconf: "Zeroconf", kind: str, name: str) -> None:
+        from zeroconf import BadTypeInNameException  # noqa: PLC0415
+        from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415
+
+        try:
+            info = AsyncServiceInfo(kind, name)
+            if not await info.async_request(zeroconf, LOOKUP_MS):
+                self._counters["unresolved"] += 1
+                return
+            hosts = info.parsed_addresses()
+        except (BadTypeInNameException, ValueError, OSError):
+            self._counters["ignored_malformed"] += 1
+            return
+        advert = None
+        if len(info.text or b"") <= MAX_TXT_BYTES:
+            advert = advert_from(self._role, info.properties, by_nearness(hosts), info.port)
+        if advert is not None and self._site in (None, advert.site):
+            advert, refused = await reachable(advert)
+            self._complain(name, advert, refused)
+            if refused and len(refused) == len(advert.hosts):
+                self._retry(zeroconf, kind, name)
+        self._note(name, advert)
+
+    def _complain(self, name: str, advert: Advert, refused: dict[str, str]) -> None:
+        """Say once which addresses of an advert are not used, and why."""
+        silent = ", ".join(f"{where} ({why})" for where, why in refused.items())
+        if silent == self._complaints.get(name, ""):
+            return
+        self._complaints[name] = silent
+        self._counters["unreachable"] += len(refused)
+        who = f"{self._role} {advert.id} is announced at {silent}"
+        if str(advert.address) not in refused:
+            if silent:
+                _log.info("%s, which does not answer; %s does", who, advert.address)
+            return
+        _log.warning(
+            "%s, where nothing answers; is it up, and does a firewall let us in? "
+            "else give an address that does: %s HOST:PORT",
+            who,
+            OPTIONS[self._role],
+        )
+
+    def _retry(self, zeroconf: "Zeroconf", kind: str, name: str) -> None:
+        def again() -> None:
+            self._retries.pop(name, None)
+            if name in self._known:
+                self._look_up(name, self._resolve(zeroconf, kind, name))
+
+        if name not in self._retries:
+            self._retries[name] = asyncio.get_running_loop().call_later(RETRY_S, again)
+
+    def _note(self, name: str, advert: Advert | None) -> None:
+        if advert is None:
+            self._counters["ignored_malformed"] += 1
+        elif self._site not in (None, advert.site):
+            self._counters["ignored_site"] += 1
+            advert = None
+        elif len(self._known) >= MAX_CANDIDATES and name not in self._known:
+            self._counters["ignored_full"] += 1
+            return
+        if advert is not None:
+            self._known[name] = advert
+        elif self._known.pop(name, None) is None:
+            return
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(DEBOUNCE_S, self._tell)
+
+    def _tell(self) -> None:
+        self._timer = None
+        now = frozenset(self._known.values())
+        if now == self._told or self._browser is None:
+            return
+        self._told = now
+        try:
+            self._on_change(now)
+        except Exception:  # noqa: BLE001 - logged; discovery must outlive its listener
+            self._counters["callback_errors"] += 1
+            _log.exception("a change of %s adverts could not be handled", self._role)
+
+
+async def reachable(advert: Advert) -> tuple[Advert, dict[str, str]]:
+    """Return an advert with the first of its hosts that answers, and why others do not."""
+    refused: dict[str, str] = {}
+    for host in advert.hosts:
+        address = replace(advert.address, host=host)
+        why = await refusal(host, address.port)
+        if not why:
+            return replace(advert, address=address), refused
+        refused[str(address)] = why
+    return advert, refused

@@ -1,0 +1,51 @@
+"""What is announced follows from where the broker listens."""
+
+import asyncio
+
+import pytest
+
+from fedagent_protocol.transport.address import BrokerAddress
+from fedagent_protocol.transport.advert import Reach, reach, reach_of_shared
+from fedagent_protocol.transport.interfaces import lan_addresses
+from fedagent_protocol.transport.probe import free_port, refusal
+
+LAN = ("192.168.1.20", "10.0.0.2")
+HERE = "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("listen", "lan", "expected"),
+    [
+        ("127.0.0.1", LAN, Reach((HERE,), (HERE,))),
+        ("localhost", LAN, Reach((HERE,), (HERE,))),
+        ("127.0.0.9", LAN, Reach(("127.0.0.9",), (HERE,))),
+        ("::1", LAN, Reach(("::1",), (HERE,))),
+        ("0.0.0.0", LAN, Reach(LAN, (*LAN, HERE))),
+        ("", LAN, Reach(LAN, (*LAN, HERE))),
+        ("0.0.0.0", (), Reach((HERE,), (HERE,))),
+        ("10.0.0.2", LAN, Reach(("10.0.0.2",), ("10.0.0.2", HERE))),
+        ("172.17.0.1", LAN, Reach(("172.17.0.1",), ("172.17.0.1", HERE))),
+        ("::", LAN, Reach((), ())),
+        ("2001:db8::1", LAN, Reach((), ())),
+    ],
+)
+def test_no_more_is_announced_than_can_be_reached(
+    listen: str, lan: tuple[str, ...], expected: Reach
+) -> None:
+    assert reach(listen, lan) == expected
+
+
+def test_a_shared_broker_on_loopback_is_of_no_use_to_others() -> None:
+    assert reach_of_shared("127.0.0.1", LAN).said_on == (HERE,)
+    assert reach_of_shared("broker.lan", LAN).said_on == (*LAN, HERE)
+
+
+def test_an_address_of_this_machine_is_not_beyond_it() -> None:
+    for own in lan_addresses():
+        BrokerAddress(own, 1883).check_cover(insecure=False)
+
+
+def test_why_nothing_answers_is_one_line() -> None:
+
+    why = asyncio.run(refusal(HERE, free_port(HERE)))
+    assert why == "Connection refused"
