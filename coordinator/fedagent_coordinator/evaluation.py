@@ -9,6 +9,7 @@ import numpy as np
 from fedagent_protocol.tensors import Buffer, decode_tensors
 from fedagent_task import models
 from fedagent_task.features import expect_fit, scaled
+from fedagent_task.measures import NO_DATASET
 from fedagent_task.metrics import Evaluation, evaluate
 from fedagent_task.models.base import densed
 from fedagent_task.readers import Dataset, load
@@ -16,8 +17,6 @@ from fedagent_task.spec import Recipe
 
 if TYPE_CHECKING:
     from fedagent_task.onnx_session import OnnxSession
-
-NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def held_out(recipe: Recipe) -> HeldOut | None:
         DatasetError: It is missing, malformed, or does not fit the model.
     """
     name = recipe.evaluation.dataset
-    if name == NONE:
+    if name == NO_DATASET:
         return None
     dataset: Dataset = load(name, features=recipe.model.features)
     x = scaled(dataset.x, recipe.data)

@@ -5,9 +5,9 @@ its result goes back into `CoordinatorRuntime.job_done`.
 """
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedagent_protocol.errors import DigestError, ProtocolError
 from fedagent_protocol.tensors import Manifest
@@ -41,12 +41,11 @@ class MergeDone:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """How good a global model is; None where it cannot be said."""
+    """How good a global model is, by metric; what was not measured is not there."""
 
     round: int
     digest: str
-    accuracy: float | None
-    loss: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 JobResult = PartChecked | MergeDone | Evaluated
@@ -128,8 +127,8 @@ class EvaluateModel:
         try:
             found = self.held_out.judge(self.blobs.get(self.digest))
         except (ProtocolError, BlobMissingError):
-            return Evaluated(self.round, self.digest, None, None)
-        return Evaluated(self.round, self.digest, found.accuracy, found.loss)
+            return Evaluated(self.round, self.digest)
+        return Evaluated(self.round, self.digest, found.metrics())
 
 
 Job = CheckPart | MergeModels | EvaluateModel

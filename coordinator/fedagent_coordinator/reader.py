@@ -15,8 +15,20 @@ from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
 from .ledger import TREASURY
 from .older import as_of_today
 from .policies.base import RoundView, Selection
-from .reader_opinions import OpinionReader
+from .reader_models import ModelReader, ModelRow
 from .records import unpack_controls, unpack_selection, unpack_view
+
+__all__ = [
+    "DATABASE",
+    "DeviceRow",
+    "EdgeRow",
+    "ModelRow",
+    "OutcomeRow",
+    "Reader",
+    "RoundRow",
+    "Run",
+    "open_reader",
+]
 
 DATABASE = "coordinator.db"
 MARK = "coordinator.mark"
@@ -125,20 +137,8 @@ class DeviceRow:
     last_status: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRow:
-    """One model of a run; `edge` is -1 for a global one."""
-
-    round: int
-    kind: str
-    edge: int
-    digest: str
-    size_bytes: int
-    metrics: Mapping[str, float]
-
-
-class Reader(OpinionReader):
-    """Queries over one connection; those about opinions are in `reader_opinions`.
+class Reader(ModelReader):
+    """Queries over one connection; those about models are in `reader_models`, and so on.
 
     Args:
         connection: A connection to the database, read-only or not.
@@ -211,7 +211,7 @@ class Reader(OpinionReader):
 
     def rounds(self, run_id: str, *, last: int | None = None) -> list[RoundRow]:
         """Return the rounds of a run, oldest first; only the `last` ones if given."""
-        metrics = self._metrics(run_id)
+        metrics = self.metrics(run_id)
         rows = self._db.execute(
             "SELECT r.round, r.state, r.policy, r.ordered, COALESCE(SUM(o.in_time), 0), "
             "COALESCE(SUM(o.used), 0), COALESCE(SUM(o.paid_micro), 0), r.reason, r.timing, "
@@ -415,61 +415,6 @@ class Reader(OpinionReader):
             settled_micro=settled,
             voided_micro=voided,
         )
-
-    def models(
-        self, run_id: str, *, kind: str = "global", last: int | None = None
-    ) -> list[ModelRow]:
-        """Return the models of a run, newest first; only the `last` ones if given."""
-        metrics = self._metrics(run_id)
-        rows = self._db.execute(
-            "SELECT round, kind, edge, digest, size_bytes FROM models "
-            "WHERE run_id = ? AND kind = ? ORDER BY round DESC, edge LIMIT ?",
-            (run_id, kind, -1 if last is None else last),
-        )
-        return [
-            ModelRow(
-                round=row[0],
-                kind=row[1],
-                edge=row[2],
-                digest=row[3],
-                size_bytes=row[4],
-                metrics=metrics.get(row[0], {}) if kind == "global" else {},
-            )
-            for row in rows
-        ]
-
-    def last_global(self, run_id: str) -> ModelRow | None:
-        """Return the newest global model of a run."""
-        return next(iter(self.models(run_id, last=1)), None)
-
-    def best_global(self, run_id: str, metric: str = "accuracy") -> ModelRow | None:
-        """Return the global model with the highest `metric`, the newest of equals."""
-        judged = [model for model in self.models(run_id) if metric in model.metrics]
-        return max(judged, key=lambda m: (m.metrics[metric], m.round), default=None)
-
-    def models_to_keep(self, *, last: int = 5) -> set[str]:
-        """Return the digests that garbage collection must leave: newest and best of each run."""
-        keep: set[str] = set()
-        for run in self.runs():
-            keep.update(model.digest for model in self.models(run.run_id, last=last))
-            best = self.best_global(run.run_id)
-            if best is not None:
-                keep.add(best.digest)
-        return keep
-
-    def last_metrics(self, run_id: str) -> dict[str, float]:
-        """Return the metrics of the newest model that was judged; empty if none was."""
-        metrics = self._metrics(run_id)
-        return metrics[max(metrics)] if metrics else {}
-
-    def _metrics(self, run_id: str) -> dict[int, dict[str, float]]:
-        """Return the metrics of every evaluated round."""
-        metrics: dict[int, dict[str, float]] = {}
-        for round_, name, value in self._db.execute(
-            "SELECT round, metric, value FROM evaluations WHERE run_id = ?", (run_id,)
-        ):
-            metrics.setdefault(round_, {})[name] = value
-        return metrics
 
 
 def _controls(record: bytes | None) -> Controls:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from fedagent_task.measures import measures_of
 from fedagent_task.spec import Recipe
 
 from .core.effects import Value
@@ -12,6 +13,9 @@ from .reader import Reader
 END_FIELDS = (
     "rounds_done",
     "accuracy",
+    "loss",
+    "judged_by",
+    "metrics",
     "spent_micro",
     "updates_used",
     "reason",
@@ -44,7 +48,9 @@ def result_of(
         model: Digest of the global model.
         judged: How good it is.
     """
+    by = next(iter(measures_of(recipe)), None)
     best = read.best_global(run_id)
+    known = {} if judged is None else judged.metrics
     rents = read.rents(run_id)
     placed = recipe.placement.name != "coordinator"
     return {
@@ -62,9 +68,13 @@ def result_of(
         ),
         "rounds_done": rounds_done,
         "updates_used": read.updates_used(run_id),
-        "accuracy": None if judged is None else judged.accuracy,
-        "loss": None if judged is None else judged.loss,
-        "best_accuracy": None if best is None else best.metrics["accuracy"],
+        "accuracy": known.get("accuracy"),
+        "loss": known.get("loss"),
+        "best_accuracy": None if best is None else best.metrics.get("accuracy"),
+        "judged_by": None if by is None else by.key,
+        "metrics": read.newest_metrics(run_id),
+        "best": None if best is None or by is None else best.metrics.get(by.key),
+        "best_round": None if best is None else best.round,
         "model": model,
         "spent_micro": spent_micro,
         "rent_micro": sum(rents.values()),

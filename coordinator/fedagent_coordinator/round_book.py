@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import math
 import sqlite3
 from dataclasses import dataclass
+
+from fedagent_task.measures import DEVICE_SCORE, TRAIN_LOSS
 
 from .audit_rounds import plan_digest
 from .core.effects import Reserve, Settle
@@ -19,8 +22,8 @@ from .policies.base import RoundView
 from .policies.selection import check_selection, check_view, spent_per_edge
 from .records import pack_controls, pack_feedback, pack_selection, pack_view
 
-DEVICE_SCORE, DEVICE_SAMPLES = "device_score", "device_samples"
-"""Metrics of a round that come from devices, beside the coordinator's own."""
+DEVICE_SAMPLES = "device_samples"
+"""On how many samples a score by devices rests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,16 +322,17 @@ def checked_outcomes(result: Settle, reservations: list[Reservation]) -> frozens
 
 
 def insert_scores(sql: sqlite3.Connection, run_id: str, result: Settle, digest: str) -> None:
-    """Write what the devices say of the model that the round began with, if they say it."""
+    """Write what the devices say of the model that the round began with, and of training."""
     found = result.details
+    told: dict[str, float] = {}
     if found.score_n:
-        sql.executemany(
-            "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?)",
-            [
-                (run_id, result.round, digest, DEVICE_SCORE, found.score),
-                (run_id, result.round, digest, DEVICE_SAMPLES, float(found.score_n)),
-            ],
-        )
+        told = {DEVICE_SCORE.key: found.score, DEVICE_SAMPLES: float(found.score_n)}
+    if math.isfinite(found.train_loss):
+        told[TRAIN_LOSS.key] = found.train_loss
+    sql.executemany(
+        "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?)",
+        [(run_id, result.round, digest, name, value) for name, value in told.items()],
+    )
 
 
 def insert_outcomes(

@@ -432,7 +432,7 @@ class CoordinatorRuntime:
 
     def _evaluate(self, round_: int, digest: str) -> list[Outward]:
         if self._held_out is None:
-            return self._judged(Evaluated(round_, digest, None, None))
+            return self._judged(Evaluated(round_, digest))
         size = self.engine.models.size
         return self._job(EvaluateModel(self.blobs, self._held_out, round_, digest, size))
 
@@ -447,21 +447,10 @@ class CoordinatorRuntime:
 
     def _judged(self, found: Evaluated) -> list[Outward]:
         self._evaluated = found
-        pairs = (("accuracy", found.accuracy), ("loss", found.loss))
-        metrics = {name: value for name, value in pairs if value is not None}
-        if metrics:
-            self.store.save_metrics(self.run.run_id, found.round, found.digest, metrics)
-        return [
-            fx.Event(
-                "model",
-                {
-                    "round": found.round,
-                    "digest": found.digest,
-                    "accuracy": found.accuracy,
-                    "loss": found.loss,
-                },
-            )
-        ]
+        if found.metrics:
+            self.store.save_metrics(self.run.run_id, found.round, found.digest, found.metrics)
+        named: dict[str, fx.Value] = {"accuracy": None, "loss": None, **found.metrics}
+        return [fx.Event("model", {"round": found.round, "digest": found.digest, **named})]
 
     def _finish(self) -> list[Outward]:
         """Write the report, then end the run in the books: in this order a crash repeats it."""

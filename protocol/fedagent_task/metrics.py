@@ -1,5 +1,6 @@
 """How good a model is: plain functions on arrays, and one evaluation of all."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +20,24 @@ class Evaluation:
             error of a regression.
         accuracy: Share of right classes; None for a regression.
         count: Samples that were looked at.
+        mae: Mean absolute error of a regression, in the labels' unit; None for a classifier.
     """
 
     loss: float
     accuracy: float | None
     count: int
+    mae: float | None = None
+
+    @property
+    def rmse(self) -> float | None:
+        """Root of the mean squared error of a regression, in the labels' unit."""
+        return None if self.mae is None else math.sqrt(self.loss)
+
+    def metrics(self) -> dict[str, float]:
+        """Return what was measured, by name; nothing of no samples or of what is not finite."""
+        named = {"accuracy": self.accuracy, "loss": self.loss, "rmse": self.rmse, "mae": self.mae}
+        known = {name: value for name, value in named.items() if value is not None}
+        return {name: value for name, value in known.items() if self.count and math.isfinite(value)}
 
 
 def accuracy(predicted: Labels, y: Labels) -> float:
@@ -54,15 +68,18 @@ def evaluate(model: Model, weights: Weights, x: Inputs, y: Labels) -> Evaluation
         y: Labels [n].
     """
     regression = model.spec.regression
-    loss = right = 0.0
+    loss = right = wrong = 0.0
     for start in range(0, len(y), _BATCH):
         part, truth = x[start : start + _BATCH], y[start : start + _BATCH]
         output = model.forward(weights, part)
         if regression:
             loss += mse(output[:, 0], truth) * len(truth)
+            wrong += float(np.abs(output[:, 0] - truth).sum())
         else:
             judged = model.score_loss if isinstance(model, Svm) else log_loss
             loss += judged(output, truth) * len(truth)
             right += accuracy(output.argmax(axis=1), truth) * len(truth)
     count = max(len(y), 1)
-    return Evaluation(loss / count, None if regression else right / count, len(y))
+    if regression:
+        return Evaluation(loss / count, None, len(y), wrong / count)
+    return Evaluation(loss / count, right / count, len(y))

@@ -15,6 +15,7 @@ import msgspec
 
 from .errors import RecipeError, TaskFormatError
 from .explain import Key, explain, mend_of, recipe_keys, show
+from .measures import measures_of
 from .shapes import pooled
 from .spec import (
     MAX_PARAMETERS,
@@ -281,6 +282,7 @@ def _cross_check(recipe: Recipe) -> None:
         )
     if budget.total_micro is not None and budget.total_micro < budget.per_edge_micro:
         raise RecipeError("budget.total", "is less than budget.per_edge", "raise it, or leave out")
+    _check_target(recipe)
     _check_opinions(recipe)
     _check_task(task_of(recipe))
     size = len(task_bytes(recipe))
@@ -288,6 +290,14 @@ def _cross_check(recipe: Recipe) -> None:
         raise RecipeError(
             "data.labels", f"make the task {size} bytes", f"stay under {MAX_TASK_BYTES}"
         )
+
+
+def _check_target(recipe: Recipe) -> None:
+    """Check that the target can be reached by what the models are judged by."""
+    by, target = next(iter(measures_of(recipe)), None), recipe.evaluation.target
+    if target > 1 and (by is None or by.rising or not recipe.model.regression):
+        key = "evaluation.target"
+        raise RecipeError(key, f"must be <= 1 (got {target:g})", mend_of(key))
 
 
 def _check_opinions(recipe: Recipe) -> None:

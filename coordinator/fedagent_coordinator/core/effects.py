@@ -5,6 +5,7 @@ Disk effects (`Reserve`, `Settle`, `BookOpinions`, `BookVolunteers`, `StorePart`
 follows them; the others leave it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -110,6 +111,7 @@ class Details:
         reason: Why, in the edge's words.
         score: What all devices together say of the model that the round began with, on
             `score_n` samples of theirs; 0 without any.
+        train_loss: Mean loss of their training, each by its samples; NaN if nobody told.
     """
 
     status: tuple[str, ...]
@@ -119,6 +121,7 @@ class Details:
     reason: tuple[str, ...]
     score: float = 0.0
     score_n: int = 0
+    train_loss: float = math.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -171,6 +171,7 @@ def settle_outcomes(
         loss=rows.numbers["loss"],
         score=_mean_score(rows),
         score_n=int(rows.counts["score_n"].sum()),
+        train_loss=_mean_loss(rows),
     )
     edges = tuple(_edge_result(view, feedback, part) for part in parts)
     return Settled(feedback, details, edges, odd, _shortfall(feedback, details))
@@ -181,6 +182,16 @@ def _mean_score(rows: _Rows) -> float:
     counts = rows.counts["score_n"].astype(np.float64)
     total = float(counts.sum())
     return float(rows.numbers["score"] @ counts) / total if total else 0.0
+
+
+def _mean_loss(rows: _Rows) -> float:
+    """Return the loss of all training, each device's by its samples; NaN if nobody told."""
+    counts = rows.counts["num_samples"].astype(np.float64)
+    told = np.isfinite(rows.numbers["loss"]) & (counts > 0)
+    if not told.any():
+        return math.nan
+    with np.errstate(over="ignore"):
+        return float(np.average(rows.numbers["loss"][told], weights=counts[told]))
 
 
 def _shortfall(feedback: Feedback, details: Details) -> str:
@@ -242,6 +253,7 @@ def round_event(
 ) -> Event:
     """Return what is told of a round; it shares `timing_ms`, which is still filled in."""
     edges, placed = settled.edges, controls.placement.edge
+    loss = settled.details.train_loss
     return Event(
         "round",
         {
@@ -251,6 +263,7 @@ def round_event(
             "used": sum(edge.used for edge in edges),
             "why": settled.why,
             "device_score": settled.details.score if settled.details.score_n else None,
+            "train_loss": loss if math.isfinite(loss) else None,
             "failed_edges": [edge.edge for edge in edges if edge.failed],
             "spent_micro": settled.spent_micro,
             "total_spent_micro": total_micro,

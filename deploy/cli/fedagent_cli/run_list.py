@@ -49,7 +49,7 @@ def _record(reader: "Reader", run: "Run") -> dict[str, object]:
 
     recipe, progress = recipe_of(run), reader.progress(run.run_id)
     newest = next(iter(reader.rounds(run.run_id, last=1)), None)
-    metrics = reader.last_metrics(run.run_id)
+    metrics = reader.newest_metrics(run.run_id)
     planned = recipe.policy.name if recipe is not None else None
     return {
         "run": run.run_id,

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import msgspec
-
 from fedagent_coordinator.errors import StoreDamagedError, StoreError, UnknownRunError
 from fedagent_coordinator.reader import DATABASE, Reader, Run, open_reader
+from fedagent_coordinator.reader_models import recipe_in
 from fedagent_coordinator.situation import Situation, read_situation
 from fedagent_protocol.transport.data_dir import LOCK_FILE
 from fedagent_protocol.transport.data_dir import holder_of as holder
@@ -92,10 +91,7 @@ def is_running(folder: Path) -> bool | None:
 
 def recipe_of(run: Run) -> Recipe | None:
     """Return the recipe that a run keeps, None if this version cannot read it."""
-    try:
-        return msgspec.json.decode(run.recipe, type=Recipe)
-    except msgspec.DecodeError:
-        return None
+    return recipe_in(run.recipe)
 
 
 def situation_of(folder: Path, run: Run) -> Situation | None:

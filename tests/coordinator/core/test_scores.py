@@ -50,3 +50,20 @@ def test_a_loss_that_is_not_told_is_unknown_and_not_zero() -> None:
     )
     assert settled.details.loss[0] == 0.25
     assert np.isnan(settled.details.loss[1])
+
+
+def test_the_loss_of_training_counts_by_samples_and_is_told_of_the_round() -> None:
+    told = [
+        Outcome(agent=name, status=OutcomeStatus.ARRIVED, valid=True, loss=loss, num_samples=n)
+        for name, loss, n in (("a", 0.5, 30), ("b", 0.9, 10))
+    ]
+    settled = _settle(*told)
+    assert settled.details.train_loss == pytest.approx(0.6)
+    event = round_event(1, settled, Controls(), 0, {})
+    assert event.fields["train_loss"] == settled.details.train_loss
+
+
+def test_a_round_whose_devices_told_no_loss_has_none() -> None:
+    settled = _settle(_outcome("a", 0.5, 30))
+    assert np.isnan(settled.details.train_loss)
+    assert round_event(1, settled, Controls(), 0, {}).fields["train_loss"] is None
