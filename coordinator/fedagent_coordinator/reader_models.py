@@ -51,12 +51,11 @@ class ModelReader(OpinionReader):
         return {round_: complete(measures, found) for round_, found in metrics.items()}
 
     def newest_metrics(self, run_id: str) -> dict[str, float]:
-        """Return the newest value of each measure of a run that has one."""
+        """Return the newest value of every metric of a run."""
         newest: dict[str, float] = {}
         for found in self.metrics(run_id).values():
             newest.update(found)
-        named = {one.key for one in self.measures(run_id)}
-        return {name: value for name, value in newest.items() if name in named}
+        return newest
 
     def models(
         self, run_id: str, *, kind: str = "global", last: int | None = None

@@ -17,6 +17,7 @@ name = "digits"
 model = { kind = "softmax", features = 64, classes = 10 }
 rounds = { count = 3, deadline_s = 1.0 }
 budget = { per_edge = 4.0, total = 100 }
+evaluation = { dataset = "digits-test" }
 """
 PRICES = np.array([1_000_000, 1_500_000], dtype=np.int64)
 
