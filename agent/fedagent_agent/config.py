@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from fedagent_protocol.transport.address import BrokerAddress
 from fedagent_protocol.transport.settings import (
     LogLevel,
     Scope,
@@ -19,7 +20,7 @@ from fedagent_protocol.transport.settings import (
 
 from .core.calls import PrivacyLimits
 from .core.reporting import Price
-from .streams.spec import StreamError, parse_stream
+from .streams.spec import MqttSpec, StreamError, parse_stream
 from .willing import Limits
 
 PREFIX = "FEDAGENT_AGENT_"
@@ -122,6 +123,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             see it, and join the nearest.
         discovery: Where to look for edges; not used when `broker` is given.
         insecure: Allow brokers beyond this machine without certificates.
+        password_file: Holds the password of those addresses that name a user without one.
         price: What a round costs; never falls with more compute.
         seed: Of stream and learner; by default it follows from the identity.
         name: For people; edges and the coordinator see it.
@@ -147,6 +149,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     discovery: Scope = "lan"
     tls: TlsSettings | None = None
     insecure: bool = False
+    password_file: str | None = None
     price: PriceSettings = PriceSettings()
     seed: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
     name: Annotated[str, Meta(max_length=100)] = ""
@@ -168,6 +171,26 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """
         return dict(_neighbour(text) for text in self.peers)
 
+    def typed_addresses(self) -> tuple[BrokerAddress, ...]:
+        """Return the brokers to connect to whatever zeroconf says.
+
+        Raises:
+            SettingError: One of them is no address, or not covered, or lacks a password.
+        """
+        typed = [("edges", text) for text in self.edges]
+        if self.broker is not None:
+            typed.append(("broker", self.broker))
+        return tuple(
+            broker_address(
+                key,
+                text,
+                tls=self.tls is not None,
+                insecure=self.insecure,
+                password_file=self.password_file,
+            )
+            for key, text in typed
+        )
+
     def memory_bytes(self) -> int:
         """Return the bound of a training's memory in bytes; 0 for none."""
         if self.memory_limit is not None:
@@ -186,11 +209,7 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Agent
     """
     config = load_settings(AgentConfig, text, prefix=PREFIX, environment=environment)
     check_site(config.site)
-    tls, insecure = config.tls is not None, config.insecure
-    for edge in config.edges:
-        broker_address("edges", edge, tls=tls, insecure=insecure)
-    if config.broker is not None:
-        broker_address("broker", config.broker, tls=tls, insecure=insecure)
+    config.typed_addresses()
     config.neighbours()
     if config.position is not None and not all(abs(v) <= _MOST_KM for v in config.position):
         raise SettingError("position", "is not a place", f"two numbers within ±{_MOST_KM:g} km")
@@ -206,7 +225,9 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Agent
 def _check_stream(key: str, text: str) -> None:
     """Check that a stream is one; what is wrong with `stream` is told by its own part."""
     try:
-        parse_stream(text)
+        spec = parse_stream(text)
+        if isinstance(spec, MqttSpec):
+            spec.address()
     except StreamError as error:
         named = error.key if key == "stream" else key
         raise SettingError(named, error.reason, error.mend) from error

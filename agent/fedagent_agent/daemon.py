@@ -16,7 +16,6 @@ from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode_edge_to_agent, encode
 from fedagent_protocol.errors import OversizeError, ProtocolError
 from fedagent_protocol.messages import DeclineReason
-from fedagent_protocol.transport.address import BrokerAddress
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Discovery
 from fedagent_protocol.transport.errors import SubscribeRefusedError
@@ -105,9 +104,9 @@ class AgentDaemon:
         self._context = Context(limits=care.limits(), metered=care.link_is_metered)
         self._measure()
         self._asking = self._loop.create_task(self._ask(), name="asking")
-        typed = [*config.edges, *([config.broker] if config.broker is not None else [])]
-        for text in typed:
-            await self._links.add(BrokerAddress.parse(text))
+        typed = config.typed_addresses()
+        for address in typed:
+            await self._links.add(address)
         if config.discovery != "off" and config.broker is None:
             await self._discovery.start()
             self._discovery.browse("edge", self._links.found)

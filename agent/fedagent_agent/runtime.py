@@ -24,6 +24,7 @@ from fedagent_protocol.messages import (
     kind,
 )
 from fedagent_protocol.transfer import Layout
+from fedagent_protocol.transport.address import hide_password
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe import parse_task
 
@@ -427,7 +428,7 @@ class AgentRuntime:
             self._idle = effect.digest
             return self.core.task_opened(effect.digest, now)
         settings = self.settings
-        offset = self._outbox.offset(settings.stream)
+        offset = self._outbox.offset(hide_password(settings.stream))
         outward.append(
             OpenStream(
                 effect.digest,
@@ -511,7 +512,8 @@ class AgentRuntime:
         job = self._jobs.pop(effect.job)
         kept = effect.kept
         body = job.body if job.body is not None else job.out
-        offset = (self.settings.stream, job.offset) if job.offset is not None else None
+        stream = hide_password(self.settings.stream)
+        offset = (stream, job.offset) if job.offset is not None else None
         try:
             self._outbox.put(kept, body, offset=offset)
         except OutboxError as error:

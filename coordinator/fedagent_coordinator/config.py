@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 
+from fedagent_protocol.transport.address import BrokerAddress
 from fedagent_protocol.transport.settings import (
     LogLevel,
     Scope,
@@ -35,6 +36,7 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         listen, port: Of a private broker; port 0 takes the last one, or a free one.
         discovery: Where to advertise.
         insecure: Allow listening and speaking beyond this machine without certificates.
+        password_file: Holds the password of those addresses that name a user without one.
         wait_edges, wait_agents: What must be there before the first round.
         grace_s: How much longer than the recipe's max_wait an edge may take to report.
         linger_s: How long edges are told that the run ended.
@@ -56,6 +58,7 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     discovery: Scope = "lan"
     tls: TlsSettings | None = None
     insecure: bool = False
+    password_file: str | None = None
     wait_edges: Annotated[int, Meta(ge=1, le=100_000)] = 1
     wait_agents: Annotated[int, Meta(ge=1, le=10_000_000)] = 1
     grace_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
@@ -71,6 +74,19 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         seed = () if self.seed is None else (f"seed={self.seed}",)
         return (*self.sets, *policy, *seed)
 
+    def shared(self) -> BrokerAddress | None:
+        """Return the address of a shared broker, or None for a private one.
+
+        Raises:
+            SettingError: It is no address, or not covered, or lacks a password.
+        """
+        return shared_broker(
+            self.broker,
+            tls=self.tls is not None,
+            insecure=self.insecure,
+            password_file=self.password_file,
+        )
+
 
 def load(text: str | None, environment: Mapping[str, str] = os.environ) -> CoordinatorConfig:
     """Return the settings from JSON, a file, and ``FEDAGENT_COORDINATOR_*`` variables.
@@ -80,5 +96,5 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Coord
     """
     config = load_settings(CoordinatorConfig, text, prefix=PREFIX, environment=environment)
     check_site(config.site)
-    shared_broker(config.broker, tls=config.tls is not None, insecure=config.insecure)
+    config.shared()
     return structs.replace(config, listen=listen_host(config.listen))

@@ -25,7 +25,6 @@ from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Discovery
 from fedagent_protocol.transport.identity import Identity, load_or_create
 from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
-from fedagent_protocol.transport.settings import shared_broker
 from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
@@ -202,7 +201,7 @@ class Daemon:
     async def _start_broker(self) -> tuple[BrokerAddress, str]:
         config = self._config
         tls = config.tls.files() if config.tls else None
-        shared = shared_broker(config.broker, tls=tls is not None, insecure=config.insecure)
+        shared = config.shared()
         if shared is not None:
             return shared, "external"
         self._broker = Broker(

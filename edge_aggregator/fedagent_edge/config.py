@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
+from fedagent_protocol.transport.address import BrokerAddress
 from fedagent_protocol.transport.settings import (
     LogLevel,
     Scope,
@@ -35,6 +36,7 @@ class EdgeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         coordinator: Address of the coordinator's broker where zeroconf finds none.
         discovery: Where to advertise and look.
         insecure: Allow listening and speaking beyond this machine without certificates.
+        password_file: Holds the password of those addresses that name a user without one.
         chunk_bytes: Size of the pieces of models; smaller for slow links.
         credit_bytes: Cap on what all agents may have under way to this edge.
         need_wait_ms: How long the model waits for agents that have not answered.
@@ -53,6 +55,7 @@ class EdgeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     discovery: Scope = "lan"
     tls: TlsSettings | None = None
     insecure: bool = False
+    password_file: str | None = None
     chunk_bytes: Annotated[int, Meta(ge=1024, le=MAX_CHUNK_BYTES)] = CHUNK_BYTES
     credit_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 4 << 20
     need_wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 50
@@ -60,6 +63,31 @@ class EdgeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     json_events: bool = False
     watch_parent: bool = False
     log_level: LogLevel = "info"
+
+    def shared(self) -> BrokerAddress | None:
+        """Return the address of a shared broker, or None for a private one.
+
+        Raises:
+            SettingError: It is no address, or not covered, or lacks a password.
+        """
+        return shared_broker(
+            self.broker,
+            tls=self.tls is not None,
+            insecure=self.insecure,
+            password_file=self.password_file,
+        )
+
+    def typed_coordinator(self) -> BrokerAddress | None:
+        """Return the address of the coordinator's broker where it is typed; see `shared`."""
+        if self.coordinator is None:
+            return None
+        return broker_address(
+            "coordinator",
+            self.coordinator,
+            tls=self.tls is not None,
+            insecure=self.insecure,
+            password_file=self.password_file,
+        )
 
 
 def load(text: str | None, environment: Mapping[str, str] = os.environ) -> EdgeConfig:
@@ -72,8 +100,6 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> EdgeC
     check_site(config.site)
     if 0 < config.rent < _MICRO:
         raise SettingError("rent", "is less than a micro-credit", "write 0, or 0.000001 or more")
-    tls, insecure = config.tls is not None, config.insecure
-    shared_broker(config.broker, tls=tls, insecure=insecure)
-    if config.coordinator is not None:
-        broker_address("coordinator", config.coordinator, tls=tls, insecure=insecure)
+    config.shared()
+    config.typed_coordinator()
     return structs.replace(config, listen=listen_host(config.listen))

@@ -29,7 +29,6 @@ from fedagent_protocol.transport.discovery import Advert, Discovery
 from fedagent_protocol.transport.errors import LinkError, safe_text
 from fedagent_protocol.transport.identity import load_or_create
 from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
-from fedagent_protocol.transport.settings import shared_broker
 
 from .config import EdgeConfig
 from .core.effects import Event, Note
@@ -103,7 +102,6 @@ class EdgeDaemon:
                 search = CoordinatorSearch(
                     self._config,
                     shared=address if broker is None else None,
-                    tls=self._tls is not None,
                     served=self._is_served,
                     dial=self._dial,
                 )
@@ -136,7 +134,7 @@ class EdgeDaemon:
 
     async def _start_broker(self) -> tuple[Broker | None, BrokerAddress]:
         config = self._config
-        shared = shared_broker(config.broker, tls=self._tls is not None, insecure=config.insecure)
+        shared = config.shared()
         if shared is not None:
             return None, shared
         spec = BrokerSpec(

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 
 from fedagent_protocol.transport.discovery import Advert
 from fedagent_protocol.transport.mqtt import BrokerAddress
-from fedagent_protocol.transport.settings import broker_address
 
 from .config import EdgeConfig
 
@@ -19,7 +18,6 @@ class CoordinatorSearch:
     Args:
         config: May name an address, which is then the only candidate.
         shared: The broker of all roles, if there is one.
-        tls: Whether addresses must be encrypted ones.
         served: Whether a coordinator serves this edge now.
         dial: Connects to an address in place of another.
     """
@@ -29,16 +27,11 @@ class CoordinatorSearch:
         config: EdgeConfig,
         *,
         shared: BrokerAddress | None,
-        tls: bool,
         served: Callable[[], bool],
         dial: Callable[[BrokerAddress], Awaitable[None]],
     ) -> None:
-        self._fixed: list[BrokerAddress] = []
-        if config.coordinator is not None:
-            typed = broker_address(
-                "coordinator", config.coordinator, tls=tls, insecure=config.insecure
-            )
-            self._fixed = [typed]
+        typed = config.typed_coordinator()
+        self._fixed = [typed] if typed is not None else []
         self._shared = [shared] if shared is not None and not self._fixed else []
         self._seen: list[BrokerAddress] = []
         self._served = served
@@ -55,7 +48,9 @@ class CoordinatorSearch:
         """Addresses to try, the most likely first."""
         if self._fixed:
             return self._fixed
-        return [*self._seen, *(a for a in self._shared if a not in self._seen)]
+        # An advert of the shared broker has no password: ours takes its place.
+        ours = {address: address for address in self._shared}
+        return [*(ours.get(a, a) for a in self._seen), *(a for a in ours if a not in self._seen)]
 
     async def run(self) -> None:
         """Dial until cancelled."""

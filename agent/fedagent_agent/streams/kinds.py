@@ -1,8 +1,14 @@
 """What each kind of stream is made of. Imports no numpy: the agent itself needs none."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+from fedagent_protocol.transport.address import BrokerAddress, TlsFiles
+from fedagent_protocol.transport.settings import SettingError, with_password
+
+from .errors import StreamOpenError
 
 DIGITS = "digits-train"
 
@@ -114,6 +120,9 @@ class MqttSpec:
         label: Field of the label.
         declared: Types and ranges of those fields that have any.
         tls: PEM files (ca, certificate, key) of an ``mqtts`` broker.
+        insecure: The broker is beyond this machine and has no certificates.
+        user: Whom the broker knows us as; empty for nobody.
+        password: None where a file or the environment has it.
         buffer: Most samples kept between two takes; the newest stay.
     """
 
@@ -125,6 +134,31 @@ class MqttSpec:
     declared: tuple[Field, ...] = ()
     tls: tuple[Path, Path, Path] | None = None
     buffer: int = 4096
+    insecure: bool = False
+    user: str = field(default="", repr=False)
+    password: str | None = field(default=None, repr=False)
+    password_file: str | None = None
+
+    def address(self) -> BrokerAddress:
+        """Return the broker, with its password.
+
+        Raises:
+            StreamOpenError: The password is nowhere, or would be told to a whole network.
+        """
+        scheme: Literal["mqtt", "mqtts"] = "mqtts" if self.tls else "mqtt"
+        address = BrokerAddress(self.host, self.port, scheme, self.user, self.password)
+        if address.exposed and not self.insecure:
+            mend = "add &insecure=1 in a network you trust, or mqtts:// with ca, cert and key"
+            reason = f"{address} is beyond this machine and has no certificates"
+            raise StreamOpenError("mqtt", reason, mend)
+        try:
+            return with_password("mqtt", address, self.password_file)
+        except SettingError as error:
+            raise StreamOpenError(error.key, error.problem, error.mend) from error
+
+    def certificates(self) -> TlsFiles | None:
+        """Return the certificate files, if there are any."""
+        return TlsFiles(*self.tls) if self.tls else None
 
     @property
     def dtype(self) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from fedagent_protocol.transport.address import BrokerAddress, TlsFiles
 from fedagent_protocol.transport.errors import LinkError
 from fedagent_protocol.transport.mqtt import Arrival, Link
 
@@ -50,14 +49,13 @@ class MqttStream:
     def open(self, now: float) -> StreamSchema:
         """Begin to connect in the background; the schema is what was declared."""
         del now
-        tls = self._spec.tls
-        address = BrokerAddress(self._spec.host, self._spec.port, "mqtts" if tls else "mqtt")
         self._link = Link(
-            address,
+            self._spec.address(),
             client_id=self._client_id,
             on_arrivals=self._arrived,
             on_state=_ignore,
-            tls=TlsFiles(*tls) if tls else None,
+            tls=self._spec.certificates(),
+            insecure=self._spec.insecure,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(

@@ -8,6 +8,7 @@
     series:PATH,station=3,predict=TEMP_C      sensors of a station, hour by hour
     csv:PATH,label=last,features=a+b          a CSV file that is being appended
     mqtt://HOST:PORT/TOPIC?features=a,b&label=y    JSON messages of a sensor
+    mqtt://USER:PASSWORD@HOST/TOPIC?…         the same, where the broker wants a password
     NAME:TEXT                                 your own: an entry point of `fedagent.streams`
 """
 
@@ -15,6 +16,9 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from fedagent_protocol.transport.address import BrokerAddress
+from fedagent_protocol.transport.errors import AddressError
 
 from .errors import StreamBrokenError, StreamError, StreamOpenError, StreamSpecError
 from .kinds import DIGITS, CsvSpec, Field, MqttSpec, OwnSpec, ReplaySpec, SeriesSpec, StreamSpec
@@ -72,7 +76,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "buffer",
     ),
     "csv": ("label", "features", "dtype", "buffer"),
-    "mqtt": ("features", "label", "ca", "cert", "key", "buffer"),
+    "mqtt": ("features", "label", "ca", "cert", "key", "insecure", "password_file", "buffer"),
 }
 """The options of each kind."""
 _MOST_FACTOR = 1e9
@@ -180,14 +184,16 @@ def _csv(path: str, options: dict[str, str]) -> CsvSpec:
 
 def _mqtt(text: str) -> MqttSpec:
     form = "mqtt://HOST:PORT/TOPIC?features=a,b&label=y"
-    try:
-        url = urlsplit(text)
-        host, port = url.hostname or "", url.port
-    except ValueError as error:
-        raise StreamSpecError("mqtt", "is no address", f"write {form}") from error
+    url = urlsplit(text)
     topic = unquote(url.path.lstrip("/"))
-    if not host or not topic or url.username is not None:
+    if not url.netloc or not topic:
         raise StreamSpecError("mqtt", "needs a host and a topic", f"write {form}")
+    try:
+        broker = BrokerAddress.parse(f"{url.scheme}://{url.netloc}")
+    except AddressError as error:
+        if "@" in url.netloc:
+            form = form.replace("HOST", "USER:PASSWORD@HOST") + ", with %40 for @ and %3A for :"
+        raise StreamSpecError("mqtt", "is no address", f"write {form}") from error
     query = ",".join(f"{k}={v.replace(',', '+')}" for k, v in parse_qsl(url.query))
     options = options_of(query, OPTIONS["mqtt"])
     features = names(options.get("features", ""))
@@ -201,14 +207,18 @@ def _mqtt(text: str) -> MqttSpec:
     fields = [_field("features", item) for item in features]
     label = _field("label", options["label"])
     return MqttSpec(
-        host=host,
-        port=port or (8883 if files else 1883),
+        host=broker.host,
+        port=broker.port,
         topic=topic,
         features=tuple(name for name, _ in fields),
         label=label[0],
         declared=tuple(field for _, field in (*fields, label) if field is not None),
         tls=(files[0], files[1], files[2]) if files else None,
         buffer=buffer(options),
+        insecure=flag("insecure", options),
+        user=broker.user,
+        password=broker.password,
+        password_file=options.get("password_file"),
     )
 
 

@@ -23,6 +23,8 @@ MODULES = {
     "coordinator": "fedagent_coordinator",
 }
 Config = dict[str, object]
+_PIPE = 60_000
+"""Bytes that fit into a pipe whose other end is not read yet."""
 _OPTIONS = {"load_limit_s": "--load-limit"}
 """Options that are called otherwise than their keys."""
 
@@ -127,6 +129,35 @@ def rehearse(config: Config) -> None:
         raise RoleError(*in_two(error), exit_code=code) from error
 
 
+def _without_passwords(config: Config) -> Config:
+    """Return what of a configuration may be shown."""
+    from fedagent_protocol.transport.address import hide_password  # noqa: PLC0415 - not for --help
+
+    return {
+        key: hide_password(value)
+        if isinstance(value, str)
+        else [hide_password(str(item)) for item in value]
+        if key == "edges" and isinstance(value, list | tuple)
+        else value
+        for key, value in config.items()
+    }
+
+
+def _through_a_pipe(text: str) -> str:
+    """Return a file's name under which the next program reads text that `ps` must not show.
+
+    Raises:
+        UsageError: It does not fit into a pipe.
+    """
+    if len(text) > _PIPE:
+        raise UsageError("the configuration is over 60 kB", "say less of it")
+    reader, writer = os.pipe()
+    os.write(writer, text.encode())
+    os.close(writer)
+    os.set_inheritable(reader, True)
+    return f"/dev/fd/{reader}"
+
+
 def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> NoReturn:
     """Check the configuration and replace this process by the role's.
 
@@ -138,11 +169,15 @@ def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> N
     if print_config:
         if role == "coordinator":
             rehearse(config)
+        shown = _without_passwords(config)
         if as_json:
-            emit(config)
+            emit(shown)
         else:
-            say(json.dumps(config, indent=2))
+            say(json.dumps(shown, indent=2))
         raise SystemExit(0)
     sys.stdout.flush()
-    command = [sys.executable, "-m", MODULES[role], "--config", json.dumps(config)]
+    text = json.dumps(config)
+    if _without_passwords(config) != config:
+        text = _through_a_pipe(text)
+    command = [sys.executable, "-m", MODULES[role], "--config", text]
     os.execv(sys.executable, command)  # noqa: S606 - a fixed program, no shell

@@ -94,6 +94,14 @@ Insecure = Annotated[
         rich_help_panel=LINK,
     ),
 ]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Password of a broker whose address names a user (mqtt://USER@HOST).",
+        show_default="$FEDAGENT_MQTT_PASSWORD",
+        rich_help_panel=LINK,
+    ),
+]
 TlsCa = Annotated[
     Path | None,
     typer.Option(help="Certificate authority, PEM.", rich_help_panel=LINK),
@@ -365,6 +373,7 @@ LingerS = Annotated[
 ROLE: dict[str, tuple[object, object]] = {
     "discovery": (Discovery, None),
     "insecure": (Insecure, None),
+    "password_file": (PasswordFile, None),
     "tls_ca": (TlsCa, None),
     "tls_cert": (TlsCert, None),
     "tls_key": (TlsKey, None),

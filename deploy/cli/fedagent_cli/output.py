@@ -101,8 +101,11 @@ def _cell(value: object) -> str:
 
 def fail(error: CliError, *, as_json: bool) -> NoReturn:
     """End the program with one line on standard error and the error's exit code."""
+    from fedagent_protocol.transport.address import hide_password  # noqa: PLC0415 - not for --help
+
     sys.stdout.flush()
-    sys.stderr.write(f"fedagent: {error}\n")
+    sys.stderr.write(f"fedagent: {hide_password(str(error))}\n")
     if as_json:
-        emit({"error": error.problem, "mend": error.mend, "exit_code": error.exit_code})
+        problem = hide_password(error.problem)
+        emit({"error": problem, "mend": error.mend, "exit_code": error.exit_code})
     raise SystemExit(error.exit_code)

@@ -1,11 +1,14 @@
-"""Where a broker is, and the certificate files that open it."""
+"""Where a broker is, and the password or the certificate files that open it."""
 
+import errno
 import ipaddress
+import os
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 from .errors import AddressError, PlainTextError, TlsFilesError
 from .interfaces import is_own
@@ -13,31 +16,44 @@ from .interfaces import is_own
 DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 _URL = re.compile(
-    r"(?:(?P<scheme>mqtts?)://)?(?P<host>\[[^\[\]\s]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?/?"
+    r"(?:(?P<scheme>mqtts?)://(?:(?P<user>[^\s:/@]+)(?::(?P<password>[^\s/@]*))?@)?)?"
+    r"(?P<host>\[[^\[\]\s]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?/?"
 )
+_MOST_CHARS = 4096
+_SECRET = re.compile(r"(mqtts?://[^\s:/@]*):.*@", re.DOTALL)
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """The address of an MQTT broker."""
+    """The address of an MQTT broker.
+
+    Two are equal where they lead to the same broker, whoever asks there.
+
+    Attributes:
+        user: Whom the broker knows us as; empty for nobody. No text of ours shows it.
+        password: None where it is kept elsewhere: see `settings.broker_address`.
+    """
 
     host: str
     port: int
     scheme: Literal["mqtt", "mqtts"] = "mqtt"
+    user: str = field(default="", compare=False, repr=False)
+    password: str | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def parse(cls, text: str) -> "BrokerAddress":
         """Return the address that a person or an advert wrote.
 
         Args:
-            text: ``host:port``, ``mqtt://host[:port]`` or ``mqtts://host[:port]``;
-                IPv6 hosts in brackets.
+            text: ``host:port``, ``mqtt://host[:port]`` or ``mqtts://host[:port]``, with
+                ``user@`` or ``user:password@`` before the host, percent-encoded; IPv6
+                hosts in brackets.
 
         Raises:
             AddressError: It is none of these.
         """
-        match = _URL.fullmatch(text.strip()) if len(text) <= 300 else None
+        match = _URL.fullmatch(text.strip()) if len(text) <= _MOST_CHARS else None
         if match is None or (match["scheme"] is None and match["port"] is None):
             raise AddressError(text)
         host = match["host"].strip("[]")
@@ -45,7 +61,14 @@ class BrokerAddress:
         port = int(match["port"] or DEFAULT_PORTS[scheme])
         if not 0 < port < 65536 or not _is_host(host, bracketed=match["host"] != host):
             raise AddressError(text)
-        return cls(host, port, "mqtts" if scheme == "mqtts" else "mqtt")
+        user, password = match["user"] or "", match["password"]
+        return cls(
+            host,
+            port,
+            "mqtts" if scheme == "mqtts" else "mqtt",
+            unquote(user),
+            None if password is None else unquote(password),
+        )
 
     @property
     def exposed(self) -> bool:
@@ -61,7 +84,7 @@ class BrokerAddress:
             raise PlainTextError(str(self))
 
     def __str__(self) -> str:
-        """Return the form that `parse` reads; plain ``host:port`` without TLS."""
+        """Return the form that `parse` reads, without the user; without TLS ``host:port``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}" if self.scheme == "mqtt" else f"mqtts://{host}:{self.port}"
 
@@ -103,6 +126,25 @@ class TlsFiles:
         except OSError as exc:
             raise TlsFilesError(path, exc.strerror or str(exc)) from exc
         return context
+
+
+def hide_password(text: str) -> str:
+    """Return text without the password of the address in it; rather too much is hidden."""
+    return _SECRET.sub(r"\1:***@", text)
+
+
+def with_mend(reason: str, address: BrokerAddress) -> str:
+    """Return why a broker did not take us, and what to do where that is known."""
+    if reason == os.strerror(errno.ECONNREFUSED) and not is_loopback(address.host):
+        return (
+            f"{reason}; start a broker there, one that listens beyond its own loopback "
+            "(Debian's mosquitto does not by itself: docs/quickstart.md, 4)"
+        )
+    if "ot authori" in reason or "user name or password" in reason:
+        if address.user:
+            return f"{reason}; check the user and the password of the address"
+        return f"{reason}; write the address as mqtt://USER:PASSWORD@HOST:PORT"
+    return reason
 
 
 def is_loopback(host: str) -> bool:

@@ -121,9 +121,10 @@ def advert_from(
 def _address(where: str, host: str | None, port: int | None) -> BrokerAddress | None:
     if where not in _SCHEMES:
         try:
-            return BrokerAddress.parse(where) if len(where) <= MAX_ADDRESS_CHARS else None
+            told = BrokerAddress.parse(where) if len(where) <= MAX_ADDRESS_CHARS else None
         except AddressError:
             return None
+        return None if told is not None and told.user else told
     if not host or not port or not 0 < port < 65536:
         return None
     return BrokerAddress(host, port, "mqtts" if where == "mqtts" else "mqtt")

@@ -31,10 +31,13 @@ class AddressError(LinkError):
         self.text = text
 
     def __str__(self) -> str:
-        return (
-            f"not a broker address: {safe_text(self.text, limit=80)!r}; "
-            "use host:port, mqtt://host:port or mqtts://host:port"
-        )
+        # What stands before the last @ may be a password.
+        _, at, where = self.text.rpartition("@")
+        shown = f"…@{where}" if at else where
+        mend = "use host:port, mqtt://host:port or mqtts://host:port"
+        if at:
+            mend += ", or mqtt://USER:PASSWORD@host:port with %40 for @, %3A for : and %2F for /"
+        return f"not a broker address: {safe_text(shown, limit=80)!r}; {mend}"
 
 
 class TlsFilesError(LinkError):

@@ -24,7 +24,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
-from .address import BrokerAddress, TlsFiles
+from .address import BrokerAddress, TlsFiles, with_mend
 from .backoff import Backoff
 from .errors import LinkError, PlainTextError, SubscribeRefusedError, connect_reason, safe_text
 from .inbox import Arrival, Inbox
@@ -259,6 +259,8 @@ class Link:
         client.on_subscribe = self._subscribed
         client.on_message = self._arrived
         client.on_socket_open = self._opened
+        if self.address.user:
+            client.username_pw_set(self.address.user, self.address.password)
         client.connect_async(self.address.host, self.address.port, keepalive_s)
         return client
 
@@ -288,7 +290,7 @@ class Link:
             self._client.reconnect()
         except (OSError, ValueError, PlainTextError) as exc:
             self.counters["failed_connects"] += 1
-            self._note_error(connect_reason(exc))
+            self._note_error(with_mend(connect_reason(exc), self.address))
             return
         self._pump()
 
@@ -350,7 +352,8 @@ class Link:
     ) -> None:
         if reason.is_failure:
             self.counters["failed_connects"] += 1
-            self._note_error(f"the broker refused us: {safe_text(reason)}")
+            refusal = f"the broker refused us: {safe_text(reason)}"
+            self._note_error(with_mend(refusal, self.address))
             return
         self.counters["connects"] += 1
         self.last_error = ""

@@ -4,8 +4,10 @@ Every error is one line that names the key and the mend.
 """
 
 import math
+import os
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -19,6 +21,7 @@ from fedagent_protocol.topics import check_id
 from .address import BrokerAddress, TlsFiles
 from .errors import AddressError, LinkError, PlainTextError
 
+PASSWORD_VARIABLE = "FEDAGENT_MQTT_PASSWORD"  # noqa: S105 - its name, not its value
 PRIVATE_BROKERS = ("auto", "embedded", "mosquitto")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Scope = Literal["lan", "loopback", "off"]
@@ -111,7 +114,9 @@ def listen_host(listen: str) -> str:
     return host
 
 
-def shared_broker(broker: str, *, tls: bool, insecure: bool) -> BrokerAddress | None:
+def shared_broker(
+    broker: str, *, tls: bool, insecure: bool, password_file: str | None = None
+) -> BrokerAddress | None:
     """Return the address of a shared broker, or None for a private one.
 
     Raises:
@@ -119,20 +124,23 @@ def shared_broker(broker: str, *, tls: bool, insecure: bool) -> BrokerAddress | 
     """
     if broker in PRIVATE_BROKERS:
         return None
-    return broker_address("broker", broker, tls=tls, insecure=insecure)
+    return broker_address("broker", broker, tls=tls, insecure=insecure, password_file=password_file)
 
 
-def broker_address(key: str, text: str, *, tls: bool, insecure: bool) -> BrokerAddress:
-    """Return the broker address that a setting names.
+def broker_address(
+    key: str, text: str, *, tls: bool, insecure: bool, password_file: str | None = None
+) -> BrokerAddress:
+    """Return the broker address that a setting names, with the password where it has a user.
 
     Raises:
-        SettingError: It cannot be read, does not fit the certificates, or would be
-            spoken to in the clear beyond this machine without `insecure`.
+        SettingError: It cannot be read, does not fit the certificates, would be spoken to in
+            the clear beyond this machine without `insecure`, or its password is nowhere.
     """
     try:
         address = BrokerAddress.parse(text)
     except AddressError as error:
-        raise SettingError(key, "is not a broker", f"write {_FORMS}") from error
+        forms = _ENCODED if "@" in text else _FORMS
+        raise SettingError(key, "is not a broker", f"write {forms}") from error
     if (address.scheme == "mqtts") != tls:
         mend = "mqtts:// needs tls = {ca, cert, key}, mqtt:// takes none"
         raise SettingError(key, f"{address} does not fit the certificates", mend)
@@ -140,7 +148,37 @@ def broker_address(key: str, text: str, *, tls: bool, insecure: bool) -> BrokerA
         address.check_cover(insecure=insecure)
     except PlainTextError as error:
         raise SettingError(key, error.problem, error.mend) from error
-    return address
+    return with_password(key, address, password_file)
+
+
+def with_password(
+    key: str,
+    address: BrokerAddress,
+    file: str | None,
+    environment: Mapping[str, str] = os.environ,
+) -> BrokerAddress:
+    """Return the address with the password of its user: its own, a file's, the environment's.
+
+    Raises:
+        SettingError: The file cannot be read or is empty, or there is no password at all.
+    """
+    if not address.user or address.password is not None:
+        return address
+    if file is None:
+        password = environment.get(PASSWORD_VARIABLE)
+        if password is None:
+            mend = f"name a password_file, set {PASSWORD_VARIABLE}, or write USER:PASSWORD@HOST"
+            raise SettingError(key, f"names a user at {address} and no password", mend)
+        return replace(address, password=password)
+    try:
+        password = Path(file).expanduser().read_text("utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(
+            "password_file", f"{file} cannot be read", "give a file with the password alone"
+        ) from error
+    if not password:
+        raise SettingError("password_file", f"{file} is empty", "write the password into it")
+    return replace(address, password=password)
 
 
 def _check_finite(value: object, key: str = "") -> None:
@@ -162,6 +200,7 @@ def _choices(kind: object, key: str) -> str:
     return f"write {', '.join(words[:-1])} or {words[-1]}"
 
 
+_ENCODED = "mqtt://USER:PASSWORD@HOST, with %40 for @, %3A for : and %2F for /"
 _FORMS = "host:port, mqtt://host:port or mqtts://host:port (or auto, embedded, mosquitto)"
 
 

@@ -1,14 +1,22 @@
+import errno
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_protocol.transport.address import BrokerAddress, is_loopback
+from fedagent_protocol.transport.address import BrokerAddress, hide_password, is_loopback, with_mend
 from fedagent_protocol.transport.advert import Advert, advert_from, to_txt
 from fedagent_protocol.transport.backoff import Backoff
 from fedagent_protocol.transport.errors import AddressError, safe_text
 from fedagent_protocol.transport.interfaces import by_nearness, lan_addresses
+from fedagent_protocol.transport.settings import PASSWORD_VARIABLE, SettingError, with_password
+
+CANARY = "k4n@ri/en:%"
+WRITTEN = "k4n%40ri%2Fen%3A%25"
+"""The same in a URL."""
 
 
 @pytest.mark.parametrize(
@@ -47,6 +55,72 @@ def test_any_text_is_an_address_or_an_address_error(text: str) -> None:
         assert str(exc).isprintable()
     else:
         assert BrokerAddress.parse(str(address)) == address
+
+
+def test_a_user_and_a_password_are_read_and_never_shown() -> None:
+    address = BrokerAddress.parse(f"mqtts://me%20too:{WRITTEN}@host")
+    assert (address.user, address.password, address.port) == ("me too", CANARY, 8883)
+    assert address == BrokerAddress.parse("mqtts://host:8883")
+    assert str(address) == "mqtts://host:8883"
+    assert "k4n" not in f"{address!r}{address}"
+    assert "too" not in repr(address)
+    assert BrokerAddress.parse("mqtt://me@host").password is None
+    assert BrokerAddress.parse("mqtt://me:@host").password == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["mqtt://u:k4nary@x@y:99999", "u:k4nary@host:1", "mqtt://u:k4nary/1@host"]
+)
+def test_a_refused_address_does_not_show_its_password(text: str) -> None:
+    with pytest.raises(AddressError, match="%40 for @") as caught:
+        BrokerAddress.parse(text)
+    assert "k4nary" not in str(caught.value)
+    assert "k4nary" not in hide_password(text) or "://" not in text
+
+
+def test_hiding_keeps_the_rest() -> None:
+    assert hide_password("mqtt://u:p@q@h/t?a=b") == "mqtt://u:***@h/t?a=b"
+    for text in ("mqtt://u@h/t", "mqtt://h:1/t", "csv:/a@b", "auto"):
+        assert hide_password(text) == text
+
+
+def test_a_password_comes_from_the_address_a_file_or_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("of the file\n")
+    own, bare = (BrokerAddress.parse(f"mqtt://{who}@h") for who in ("u:own", "u"))
+    there = {PASSWORD_VARIABLE: "of the environment"}
+
+    def found(address: BrokerAddress, path: Path | None) -> str | None:
+        where = None if path is None else str(path)
+        return with_password("broker", address, where, there).password
+
+    assert found(own, file) == "own"
+    assert found(bare, file) == "of the file"
+    assert found(bare, None) == "of the environment"
+    assert found(BrokerAddress("h", 1), file) is None
+    with pytest.raises(
+        SettingError, match=rf"no password; .*password_file, set {PASSWORD_VARIABLE}"
+    ):
+        with_password("broker", bare, None, {})
+    with pytest.raises(SettingError, match=r"password_file: .* cannot be read"):
+        with_password("broker", bare, str(tmp_path / "none"), there)
+    file.write_text("\n")
+    with pytest.raises(SettingError, match="is empty"):
+        with_password("broker", bare, str(file), there)
+
+
+def test_an_advert_with_a_password_is_none() -> None:
+    told = {b"v": b"1", b"site": b"s", b"id": b"e", b"mqtt": b"mqtt://u:p@10.0.0.1"}
+    assert advert_from("edge", told, (), None) is None
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    there, known = BrokerAddress("10.0.0.1", 1883), BrokerAddress("10.0.0.1", 1883, "mqtt", "u")
+    refused = os.strerror(errno.ECONNREFUSED)
+    assert "beyond its own loopback" in with_mend(refused, there)
+    assert with_mend(refused, BrokerAddress("127.0.0.1", 1883)) == refused
+    assert "USER:PASSWORD@HOST" in with_mend("the broker refused us: Not authorized", there)
+    assert "check the user" in with_mend("the broker refused us: Not authorized", known)
 
 
 def test_loopback_is_known() -> None:

@@ -162,6 +162,9 @@ def _check_running(url: str) -> None:
         address.check_cover(insecure=False)
     except LinkError as error:
         raise UsageError(*in_two(error)) from error
+    if address.user:
+        mend = "use a broker that needs none, or leave out --broker"
+        raise UsageError("the demo takes no user and password", mend)
     if address.scheme == "mqtts":
         raise UsageError("the demo has no certificates", "use mqtt://HOST:PORT on this machine")
     mend = "start it, or leave out --broker: the demo has brokers of its own"
