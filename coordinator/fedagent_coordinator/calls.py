@@ -123,7 +123,7 @@ def _owing(
     """Count the rounds since the last call; return the last one if its call is missing."""
     due = False
     for place, (round_, ordered) in enumerate(done, start=1 + progress.rounds_done - len(done)):
-        last = place >= recipe.rounds.count
+        last = 0 < recipe.rounds.count <= place
         merges = last or round_ % merge_every_of(recipe) == 0
         due = cadence.over(merges=merges, played=ordered > 0, last=last)
     return done[-1][0] if due else None

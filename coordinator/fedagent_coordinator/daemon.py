@@ -20,6 +20,7 @@ import msgspec
 
 from fedagent_protocol import failpoints, topics
 from fedagent_protocol.transport.advert import Advert
+from fedagent_protocol.transport.boot import boot_id
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Discovery
@@ -116,6 +117,7 @@ class Daemon:
             wait_edges=config.wait_edges,
             wait_agents=config.wait_agents,
             grace_s=config.grace_s,
+            boot=boot_id(),
         )
         try:
             return CoordinatorRuntime(options, checkpoint=checkpoint, clock=time.monotonic)
@@ -354,7 +356,7 @@ class Daemon:
         )
 
     def _tell(self, name: str, fields: dict[str, object]) -> None:
-        _log.log(_level(name, fields), "%s: %s", name, _in_words(fields))
+        _log.log(_level(name, fields), "%s", _in_words(name, fields))
         if self._config.json_events:
             self._emit(msgspec.json.encode({"event": name, **fields}) + b"\n")
 
@@ -379,9 +381,12 @@ def _level(name: str, fields: dict[str, object]) -> int:
     return logging.WARNING if loud else logging.INFO
 
 
-def _in_words(fields: dict[str, object]) -> str:
-    """Return the short fields of an event for a person."""
-    return " ".join(
+def _in_words(name: str, fields: dict[str, object]) -> str:
+    """Return an event with its short fields for a person."""
+    if name == "waiting" and "wanted" in fields:
+        why = str(fields["why"])
+        return f"waiting for {why}: {fields[why]} of {fields['wanted']}"
+    return f"{name}: " + " ".join(
         f"{key}={value}" for key, value in fields.items() if value != "" and not _long(value)
     )
 

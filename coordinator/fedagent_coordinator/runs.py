@@ -188,6 +188,7 @@ def settings_of(
         seed=recipe.seed,
         policy=recipe.policy.name,
         count=rounds.count,
+        every_s=rounds.every_s,
         deadline_ms=round(1000 * rounds.deadline_s),
         max_wait_ms=round(1000 * rounds.max_wait_s),
         min_updates=rounds.min_updates,

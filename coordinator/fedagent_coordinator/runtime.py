@@ -7,8 +7,8 @@ another one on the same directory goes on (docs/coordinator.md).
 
 import logging
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -52,7 +52,7 @@ from .jobs import (
 from .journal import SNAPSHOT_EVERY
 from .results import END_FIELDS, result_of
 from .runs import OpenedRun, minds_of, open_run, settings_of
-from .situation import Situation, write_situation
+from .situation import Situation, next_round_at, write_situation
 from .store import Store
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,11 @@ Outward = Publish | fx.Mark | fx.Event | Job | Finished
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeOptions:
-    """What a coordinator is told at its start; see `config.CoordinatorConfig`."""
+    """What a coordinator is told at its start; see `config.CoordinatorConfig`.
+
+    Attributes:
+        boot: Names the clock of `now`: times that were kept under another mean nothing.
+    """
 
     data_dir: Path
     coordinator: str
@@ -101,6 +105,7 @@ class RuntimeOptions:
     wait_edges: int = 1
     wait_agents: int = 1
     grace_s: float = 2.0
+    boot: str = ""
 
 
 class CoordinatorRuntime:
@@ -160,7 +165,7 @@ class CoordinatorRuntime:
         self._commits = 0
         self._labels: dict[str, str] = {}
         self._finished = False
-        self._waiting = ("", "")
+        self._waiting = Situation(run=self.run.run_id)
 
     def close(self) -> None:
         """Close the store. Idempotent."""
@@ -181,6 +186,7 @@ class CoordinatorRuntime:
         options, run_id = self.options, self.run.run_id
         name = options.recipe.policy.name
         self.store.journal.restore(run_id, name, self._minds)
+        open_at = next_round_at(options.data_dir, run_id, options.boot)
         return RoundEngine(
             settings=settings_of(
                 options.recipe,
@@ -192,7 +198,7 @@ class CoordinatorRuntime:
                 load_limit_s=self._minds.control.load_limit_s,
                 opinions=self._opinions,
             ),
-            progress=self.run.progress,
+            progress=replace(self.run.progress, open_at=open_at),
             minds=self._minds,
             indices=self.store.indices(run_id),
             fate=self._was_settled,
@@ -327,8 +333,8 @@ class CoordinatorRuntime:
                 self.checkpoint("decided")
                 self.store.reserve(run_id, effect, policy=self.options.recipe.policy.name)
                 self._took("reserve", began)
-                if self._waiting[0]:
-                    self._waiting = ("", "")
+                if self._waiting.waiting or self.options.recipe.rounds.every_s:
+                    self._waiting = Situation(run=run_id)
                     self._write_situation()
                 self.checkpoint("reserved")
             case fx.Settle():
@@ -409,20 +415,23 @@ class CoordinatorRuntime:
     def _note(self, event: fx.Event) -> None:
         """Keep for people who is there, and what is waited for."""
         if event.name == "waiting":
-            fields = event.fields
-            self._waiting = (str(fields["why"]), str(fields.get("detail", "")))
+            self._waiting = _as_situation(self.run.run_id, event.fields)
         elif event.name == DECLINED:
             # Until a round begins with others.
-            self._waiting = (DECLINED, str(event.fields["why"]))
+            why = str(event.fields["why"])
+            self._waiting = Situation(run=self.run.run_id, waiting=DECLINED, detail=why)
         elif event.name not in {"edge_joined", "edge_lost"}:
             return
         self._write_situation()
 
     def _write_situation(self) -> None:
-        waiting, detail = self._waiting
-        live = len(self.engine.edges.live())
-        situation = Situation(run=self.run.run_id, edges_live=live, waiting=waiting, detail=detail)
-        write_situation(self.options.data_dir, situation)
+        now = msgspec.structs.replace(
+            self._waiting,
+            edges_live=len(self.engine.edges.live()),
+            next_at=self.engine.not_before,
+            boot=self.options.boot,
+        )
+        write_situation(self.options.data_dir, now)
 
     # ------------------------------------------------------- judging, and the end
 
@@ -481,3 +490,15 @@ class CoordinatorRuntime:
             model=self.engine.models.digest,
             judged=self._evaluated,
         )
+
+
+def _as_situation(run: str, waiting: Mapping[str, fx.Value]) -> Situation:
+    """Return what is waited for, as its event says it."""
+    why = str(waiting["why"])
+    return Situation(
+        run=run,
+        waiting=why,
+        detail=str(waiting.get("detail", "")),
+        found=int(str(waiting.get(why, 0))),
+        wanted=int(str(waiting.get("wanted", 0))),
+    )

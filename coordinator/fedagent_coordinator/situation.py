@@ -1,6 +1,8 @@
 """What a running coordinator sees and waits for, as a small file for `fedagent status`.
 
-For people only: nothing is decided by it, so it is neither synced nor missed.
+It is neither synced nor missed. The one thing that is decided by it is when a coordinator
+that was started again begins a scheduled round: in the same boot the file is there however
+the process ended, and in another its monotonic time would mean nothing.
 """
 
 import os
@@ -20,12 +22,19 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         edges_live: Edges that are heard.
         waiting: Why no round can be decided, in one word; empty while rounds go on.
         detail: More about it, in an agent's words.
+        found, wanted: How many edges or agents are there of those that are waited for; 0 and
+            0 where it is no number.
+        next_at: No round begins before, by the monotonic clock of `boot`; 0 for at once.
     """
 
     run: str
     edges_live: int = 0
     waiting: str = ""
     detail: str = ""
+    found: int = 0
+    wanted: int = 0
+    next_at: float = 0.0
+    boot: str = ""
 
 
 def write_situation(folder: Path, situation: Situation) -> None:
@@ -44,3 +53,9 @@ def read_situation(folder: Path) -> Situation | None:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Situation)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def next_round_at(folder: Path, run: str, boot: str) -> float:
+    """Return when the next round of a run may begin by this boot's clock; 0 for at once."""
+    found = read_situation(folder)
+    return found.next_at if found is not None and (found.run, found.boot) == (run, boot) else 0.0

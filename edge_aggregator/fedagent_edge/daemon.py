@@ -23,6 +23,7 @@ from fedagent_protocol.codec import (
 )
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import AnyMessage, PeerDeliver, kind
+from fedagent_protocol.transport.boot import boot_id
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Advert, Discovery
@@ -38,7 +39,6 @@ from .jobs import JobQueue
 from .outward import Job, Outward, PublishModel, SendAgent, SendCoordinator
 from .runtime import EdgeRuntime
 from .search import CoordinatorSearch
-from .state import boot_id
 
 NOTES_PER_S = 5.0
 """Log lines about refused messages; the rest is only counted."""

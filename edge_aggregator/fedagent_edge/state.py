@@ -1,6 +1,5 @@
 """What an edge must remember over a restart, in one file that is replaced atomically."""
 
-import time
 from pathlib import Path
 
 import msgspec
@@ -60,11 +59,3 @@ class StateFile:
             write_private(self._path, self._encoder.encode(state))
         except OSError as error:
             raise disk_refused(self._path, error) from error
-
-
-def boot_id() -> str:
-    """Return an id of this boot: the monotonic clock means nothing in another."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return f"since-{round(time.time() - time.monotonic(), -2):.0f}"

@@ -195,13 +195,17 @@ class RoundsSpec(_Section, frozen=True, kw_only=True):
     """The rounds of the run (ALGORITHMS section 1).
 
     Attributes:
+        count: Rounds of the run; 0 for a run without an end.
         max_wait_s: When an edge gives up; absent, twice the deadline.
         min_updates: Z, the updates that a round at an edge waits for.
         merge_every: T_ES, rounds between two merges of the edge models.
         iterations: Local iterations rho; 0 leaves it to the learner.
+        every_s: From the begin of one round to that of the next, at least; 0 for no pause.
     """
 
-    count: Annotated[int, Meta(ge=1, le=10_000_000), _text("the number of rounds", 60)]
+    count: Annotated[
+        int, Meta(ge=0, le=10_000_000), _text("the number of rounds, or 0 for no end", 60)
+    ]
     deadline_s: Annotated[Seconds, _text("seconds", 2.0)]
     max_wait_s: Annotated[Seconds, _text("seconds, at least deadline_s", 4.0)]
     min_updates: Annotated[int, Meta(ge=1, le=1_000_000), _text("at least 1", 1)] = 1
@@ -211,6 +215,7 @@ class RoundsSpec(_Section, frozen=True, kw_only=True):
     iterations: Annotated[
         int, Meta(ge=0, le=1_000_000), _text("0 for the learner's default, or a number", 0)
     ] = 0
+    every_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS), _text("seconds, or 0", 60.0)] = 0.0
 
 
 class BudgetSpec(_Section, frozen=True, kw_only=True):

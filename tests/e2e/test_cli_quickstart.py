@@ -67,6 +67,11 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         process.stdout.close()
 
 
+def short(rounds: int) -> str:
+    """Return what makes few rounds of a recipe, one right after the other."""
+    return f"--set rounds.count={rounds} --set rounds.every_s=0"
+
+
 def until(process: subprocess.Popen[str], kind: str) -> dict[str, object]:
     assert process.stdout is not None
     for line in process.stdout:
@@ -80,7 +85,7 @@ def until(process: subprocess.Popen[str], kind: str) -> dict[str, object]:
 def test_three_terminals(terminals: Terminals) -> None:
     agent = terminals.start("start --name kitchen --stream digits")
     edge = terminals.start("edge start --name hall")
-    coordinator = terminals.start("coordinator start --recipe digits --set rounds.count=3")
+    coordinator = terminals.start(f"coordinator start --recipe digits {short(3)}")
     assert until(coordinator, "ready")["rounds"] == 3
     until(edge, "agent_joined")
     assert until(coordinator, "end")["rounds_done"] == 3
@@ -110,7 +115,7 @@ def test_one_shared_broker(terminals: Terminals, tmp_path: Path) -> None:
         terminals.start("start --name one --stream digits", "--broker", url)
         terminals.start("edge start --name hall", "--broker", url)
         coordinator = terminals.start(
-            "coordinator start --recipe digits --set rounds.count=2", "--broker", url
+            f"coordinator start --recipe digits {short(2)}", "--broker", url
         )
         assert until(coordinator, "ready")["broker_kind"] not in ("mosquitto", "embedded")
         assert until(coordinator, "end")["rounds_done"] == 2

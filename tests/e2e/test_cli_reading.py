@@ -72,7 +72,7 @@ def test_status_of_a_run_that_waits_says_for_what_and_who_is_there(tmp_path: Pat
         read = last_object(call(tmp_path, "status", "--json"))
         assert (read["running"], read["waiting"]) == (True, "edges")
         assert (read["edges"], read["edges_live"]) == (0, 0)
-        assert "waiting   for edges" in call(tmp_path, "status").stdout
+        assert "waiting   for edges: 0 of 1" in call(tmp_path, "status").stdout
     finally:
         coordinator.stop()
     read = last_object(call(tmp_path, "status", "--json"))

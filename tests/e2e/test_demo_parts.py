@@ -31,7 +31,7 @@ from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
 from fedagent_cli.demo.view import LineView, picture, sparkline
 from fedagent_cli.errors import UsageError
 from fedagent_cli.report import page, plots
-from fedagent_cli.report.story import AgentRow, EdgeShare, RoundRow, Story
+from fedagent_cli.report.story import NOT_ENDED, AgentRow, EdgeShare, RoundRow, Story
 from fedagent_cli.report.write import write_report
 from fedagent_coordinator import policies
 from fedagent_task.recipe import parse_recipe
@@ -285,6 +285,30 @@ def test_the_page_is_whole_and_asks_nobody(tmp_path: Path, rounds: int) -> None:
     assert "<b>kitchen" not in html
     assert html.count("<svg") == (5 if rounds else 0)
     assert json.loads((tmp_path / "report.json").read_text())["rounds_wanted"] == 3
+
+
+def test_the_page_says_how_far_a_run_is() -> None:
+    story = a_story(3)
+    going = {"state": NOT_ENDED}
+    for made, says in (
+        (story, "complete after 3 of 3 rounds"),
+        (replace(story, rounds_wanted=9), "ended early after 3 of 9 rounds"),
+        (replace(story, rounds_wanted=9, facts=going), "not over after 3 of 9 rounds"),
+        (replace(story, rounds_wanted=0, facts=going), "not over after 3 rounds"),
+        (replace(story, rounds_wanted=0), "ended after 3 rounds"),
+    ):
+        html = page.render(made, [])
+        assert says in html
+        assert ("no end set" in html) == (made.rounds_wanted == 0)
+
+
+def test_a_demo_needs_an_end_and_no_schedule(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(places.find_recipe("digits").read_text().replace("count = 60", "count = 0"))
+    with pytest.raises(UsageError, match=r"without an end.*--rounds"):
+        wanted(tmp_path / "a", str(own), policy=None)
+    settings, _ = wanted(tmp_path / "b", "digits", policy=None)
+    assert "rounds.every_s=0" in settings.sets
 
 
 def test_a_controlled_run_shows_iterations_rents_latency_and_loss(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_the_whole_line_says_key_reason_and_mend() -> None:
 @pytest.mark.parametrize(
     ("assignment", "key", "says"),
     [
-        ("rounds.count=-1", "rounds.count", "must be >= 1 (got -1)"),
+        ("rounds.count=-1", "rounds.count", "must be >= 0 (got -1)"),
         ("rounds.count=6O", "rounds.count", "whole number (got '6O')"),
         ("rounds.count=1.5", "rounds.count", "whole number"),
         ("rounds.cuont=1", "rounds.cuont", "did you mean rounds.count?"),

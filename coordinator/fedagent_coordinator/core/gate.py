@@ -12,6 +12,8 @@ from .settings import Settings
 PAUSE_FIRST_S = 0.1
 PAUSE_LONGEST_S = 1.0
 REMIND_S = 30.0
+EDGES = "edges"
+AGENTS = "agents"
 DECLINED = "declined"
 BUDGET = "budget"
 """The one reason that ends the run instead of waiting."""
@@ -93,14 +95,19 @@ class Gate:
         return True
 
     def _too_few(self, edges: int, agents: int, now: float) -> str:
+        if edges < self.wanted(EDGES, now):
+            return EDGES
+        return AGENTS if agents < self.wanted(AGENTS, now) else ""
+
+    def wanted(self, reason: str, now: float) -> int:
+        """Return how many of what a round waits for there must be; 0 where it is no number."""
+        if reason not in {EDGES, AGENTS}:
+            return 0
         s = self.settings
         hurry = self.resumed and now - self.started_at >= s.resume_wait_s
-        if not self.gathered and not hurry:
-            if edges < s.wait_edges:
-                return "edges"
-            if agents < s.wait_agents:
-                return "agents"
-        return "agents" if agents == 0 else ""
+        if self.gathered or hurry:
+            return 1
+        return s.wait_edges if reason == EDGES else s.wait_agents
 
 
 def _unpayable(observed: Observed, free_micro: int | None) -> str:
@@ -115,26 +122,49 @@ def _unpayable(observed: Observed, free_micro: int | None) -> str:
 
 @dataclass(slots=True)
 class Patience:
-    """When to ask again while nothing can be decided, and what to say meanwhile."""
+    """When to ask again while nothing can be decided, and what to say meanwhile.
+
+    Attributes:
+        open_at: When to ask again; None for only when somebody comes.
+        not_before: The schedule: when the next round may begin, whoever comes earlier.
+    """
 
     reason: str = ""
     open_at: float | None = None
+    not_before: float = 0.0
+    _found: int = 0
     _pause_s: float = PAUSE_FIRST_S
     _said_at: float = 0.0
 
     def wait(
-        self, reason: str, now: float, *, edges: int, agents: int, detail: str = ""
+        self,
+        reason: str,
+        now: float,
+        *,
+        edges: int,
+        agents: int,
+        wanted: int = 0,
+        detail: str = "",
     ) -> list[Effect]:
-        """Pause, longer each time; say why when it is new, and again after a while."""
+        """Pause, longer each time; say why when it is new or changes, and after a while."""
         new = reason != self.reason
+        found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
+        changed = new or found != self._found
         self._pause_s = PAUSE_FIRST_S if new else min(self._pause_s * 1.5, PAUSE_LONGEST_S)
-        self.reason = reason
+        self.reason, self._found = reason, found
         self.open_at = now + self._pause_s
-        if not new and now - self._said_at < REMIND_S:
+        if not changed and now - self._said_at < REMIND_S:
             return []
         self._said_at = now
         said: dict[str, Value] = {"why": reason, "edges": edges, "agents": agents}
+        if wanted:
+            said |= {"wanted": wanted}
         return [Event("waiting", {**said, "detail": detail} if detail else said)]
+
+    @property
+    def due(self) -> float | None:
+        """Return when to ask again, not before the schedule; None as `open_at`."""
+        return None if self.open_at is None else max(self.open_at, self.not_before)
 
     def until(self, when: float) -> None:
         """Pause once; the round before has said why."""

@@ -16,6 +16,9 @@ from .edges import EdgeSession
 from .outcomes import EdgePart
 from .settings import Settings
 
+OPEN_HORIZON = 1000
+"""Rounds that a run without an end is first taken to have."""
+
 
 def transfer_s(view: RoundView) -> npt.NDArray[np.float64]:
     """Return float64[M], expected seconds to move the model to and from each edge's agents.
@@ -141,15 +144,21 @@ def _least_round(
 def horizon(offers: PlacementView | None, *, count: int, done: int) -> float:
     """Return tau_B, the rounds that a run has: `count`, or what the budget pays rents for.
 
+    A run without an end has `OPEN_HORIZON` rounds, and twice as many each time it reaches
+    them: what needs a horizon is then never wrong by more than a factor of two.
+
     Args:
         offers: Who can be rented; None in a run that is not placed.
-        count: Rounds of the recipe.
+        count: Rounds of the run; 0 without an end.
         done: Rounds settled so far.
     """
+    most = count
+    if most == 0:
+        most = OPEN_HORIZON << (done // OPEN_HORIZON).bit_length()
     if offers is None or not offers.fits.any():
-        return float(count)
+        return float(most)
     mean = float(offers.edge_rent[offers.fits].mean())
-    return float(min(count, done + offers.budget_micro / mean)) if mean > 0 else float(count)
+    return float(min(most, done + offers.budget_micro / mean)) if mean > 0 else float(most)
 
 
 def at_edge(view: RoundView, placement: Placement, free_micro: int | None) -> RoundView:

@@ -85,6 +85,7 @@ class RoundEngine(Calling):
         self._opened_at = 0.0
         self._decider = Decider(settings, minds, clock)
         self._gate = Gate(settings, self.needs, resumed=progress.rounds_done > 0)
+        self._first_at = progress.open_at
         self._respite = Respite()
 
     # ------------------------------------------------------------------ inputs
@@ -92,8 +93,13 @@ class RoundEngine(Calling):
     def start(self, now: float) -> list[Effect]:
         """Begin: edges will say hello when they hear the beacon."""
         self._gate.started_at = now
-        if self.rounds_done >= self.settings.count:
+        if self.settings.over(self.rounds_done):
             return self._finish_late(now)
+        opens_at = min(self._first_at, now + self.settings.every_s)
+        if now < opens_at:
+            self._patience.not_before = opens_at
+            self._patience.until(opens_at)
+            return []
         return self._wait("edges", now)
 
     def tick(self, now: float) -> list[Effect]:
@@ -108,7 +114,8 @@ class RoundEngine(Calling):
         ]
         match self.phase:
             case Phase.IDLE:
-                if self._patience.open_at is not None and now >= self._patience.open_at:
+                due = self._patience.due
+                if due is not None and now >= due:
                     effects += self._open(now)
             case Phase.OBSERVING:
                 effects += self._consider(now)
@@ -131,7 +138,7 @@ class RoundEngine(Calling):
         times = [self.edges.next_loss()]
         match self.phase:
             case Phase.IDLE:
-                times.append(self._patience.open_at)
+                times.append(self._patience.due)
             case Phase.OBSERVING:
                 times += [self._survey.reopen_at, self._observed_at()]
             case Phase.ORDERED:
@@ -146,6 +153,11 @@ class RoundEngine(Calling):
             case Phase.ENDED:
                 return None
         return min((time for time in times if time is not None), default=None)
+
+    @property
+    def not_before(self) -> float:
+        """Return when the next round may begin by the schedule; 0 if at once."""
+        return self._patience.not_before
 
     def farewell(self) -> list[Send]:
         """Return the end of the run for every edge, to be said again for a while."""
@@ -183,7 +195,7 @@ class RoundEngine(Calling):
 
     def _open(self, now: float) -> list[Effect]:
         """Ask all edges for this round's columns."""
-        if self.rounds_done >= self.settings.count:
+        if self.settings.over(self.rounds_done):
             return self._finish_late(now)
         self.phase = Phase.OBSERVING
         self._survey = Survey(now, now + REOPEN_S)
@@ -260,6 +272,7 @@ class RoundEngine(Calling):
         self._gate.solvent()
         self._patience.over()
         self._opened_at = self._survey.opened_at
+        self._patience.not_before = self._opened_at + self.settings.every_s
         self.timing_ms = {
             "observe": _ms(now - self._opened_at),
             "decide": _ms(decision.seconds),
@@ -302,7 +315,7 @@ class RoundEngine(Calling):
     def _order(self, decision: Decision, ready: list[EdgeSession], now: float) -> list[Effect]:
         """Reserve, then tell the edges; an empty round ends at once."""
         s = self.settings
-        last = self.rounds_done + 1 >= s.count
+        last = s.over(self.rounds_done + 1)
         ordered = plan_round(
             decision.observed,
             decision.selection,
@@ -354,7 +367,7 @@ class RoundEngine(Calling):
             result.booked(ordered.round, self.timing_ms),
             *(self._say.receipt(part.edge, ordered.round, expired=False) for part in reporters),
             *self._learn_or_hold(
-                ordered, result.feedback, last=self.rounds_done >= self.settings.count
+                ordered, result.feedback, last=self.settings.over(self.rounds_done)
             ),
             *self._respite.settle(ordered, result, began=self._opened_at, now=now),
         ]
@@ -403,11 +416,12 @@ class RoundEngine(Calling):
         if self._finishing:
             return effects + self._end(self._finishing)
         self.round = self._over + 1
-        if self.rounds_done >= self.settings.count:
+        if self.settings.over(self.rounds_done):
             return effects + self._end("rounds")
-        if summary is not None and now < self._respite.open_at:
+        opens_at = max(self._respite.open_at, self._patience.not_before)
+        if summary is not None and now < opens_at:
             self.phase = Phase.IDLE
-            self._patience.until(self._respite.open_at)
+            self._patience.until(opens_at)
             return effects
         return effects + self._open(now)
 
@@ -439,7 +453,10 @@ class RoundEngine(Calling):
     def _wait(self, reason: str, now: float, *, edges: int = 0, agents: int = 0) -> list[Effect]:
         self.phase = Phase.IDLE
         detail = self._respite.why(now) if reason == DECLINED else ""
-        effects = self._patience.wait(reason, now, edges=edges, agents=agents, detail=detail)
+        wanted = self._gate.wanted(reason, now)
+        effects = self._patience.wait(
+            reason, now, edges=edges, agents=agents, wanted=wanted, detail=detail
+        )
         if not self.edges.live():
             self._patience.sleep()
         return effects

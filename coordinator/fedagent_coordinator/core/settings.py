@@ -17,7 +17,8 @@ class Settings:
         task: Digest of the task.
         body: The task's canonical bytes.
         policy: Name of the policy, for messages.
-        count: Rounds to settle.
+        count: Rounds to settle; 0 for a run without an end.
+        every_s: From the begin of one round to that of the next, at least.
         min_updates: Z.
         merge_every: T_ES.
         per_edge_micro: What one edge may spend in one round.
@@ -66,6 +67,11 @@ class Settings:
     opinions_timeout_s: float = 5.0
     first_call_s: float = 10.0
     volunteers: int = 5
+    every_s: float = 0.0
+
+    def over(self, done: int) -> bool:
+        """Return whether so many settled rounds are all there are."""
+        return 0 < self.count <= done
 
 
 def learnt_weight(reported: float, ordered: int, max_samples: int) -> float:
@@ -99,6 +105,8 @@ class Progress:
         model_size: Its bytes; the same for every model of the run.
         windows: Edge models that were settled and not merged.
         calls: Where calls for opinions stand.
+        open_at: No round begins before, by the clock of the engine's `now`: a former process
+            began the last one so recently.
     """
 
     next_round: int
@@ -108,3 +116,4 @@ class Progress:
     model_size: int
     windows: tuple[Window, ...] = ()
     calls: Calls = NO_CALLS
+    open_at: float = 0.0

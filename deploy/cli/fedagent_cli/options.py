@@ -356,10 +356,12 @@ AcceptLostHistory = Annotated[
     typer.Option("--accept-lost-history", help="Go on with a database older than it was."),
 ]
 WaitEdges = Annotated[
-    int | None, typer.Option(help="Edges wanted before round 1.", show_default="1")
+    int | None,
+    typer.Option(help="Edges that must be there before round 1.", show_default="1"),
 ]
 WaitAgents = Annotated[
-    int | None, typer.Option(help="Agents wanted before round 1.", show_default="1")
+    int | None,
+    typer.Option(help="Agents that must be there before round 1.", show_default="1"),
 ]
 GraceS = Annotated[
     float | None,

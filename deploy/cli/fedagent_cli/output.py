@@ -35,6 +35,11 @@ def credits_text(micro: int) -> str:
     return f"-{text}" if micro < 0 else text
 
 
+def rounds_text(done: object, wanted: object) -> str:
+    """Return how many rounds are done, and of how many: 0 is no end, None is unknown."""
+    return f"{done}, no end set" if wanted == 0 else f"{done} of {wanted or '?'}"
+
+
 def console() -> "Console":
     """Return a console on standard output."""
     from rich.console import Console  # noqa: PLC0415 - rich costs a tenth of a second

@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from . import options, places
-from .output import credits_text, emit, table
+from .output import credits_text, emit, rounds_text, table
 
 if TYPE_CHECKING:
     from fedagent_coordinator.reader import Reader, Run
@@ -32,7 +32,7 @@ def runs(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
                 record["policy"],
                 _when(record["begun_ms"]),
                 _end(record),
-                f"{record['rounds_done']} of {record['rounds'] or '?'}",
+                rounds_text(record["rounds_done"], record["rounds"]),
                 record["accuracy"],
                 record["loss"],
                 credits_text(int(str(record["spent"]))),

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from fedagent_coordinator.errors import StoreDamagedError, StoreError, UnknownRu
 from fedagent_coordinator.reader import DATABASE, Reader, Run, open_reader
 from fedagent_coordinator.reader_models import recipe_in
 from fedagent_coordinator.situation import Situation, read_situation
+from fedagent_protocol.transport.boot import boot_id
 from fedagent_protocol.transport.data_dir import LOCK_FILE
 from fedagent_protocol.transport.data_dir import holder_of as holder
 from fedagent_task.recipe import Recipe
@@ -17,7 +19,7 @@ from fedagent_task.recipe import Recipe
 from . import places
 from .errors import DamagedError, NoRunError
 
-__all__ = ["forbidden", "holder", "open_run", "recipe_of"]
+__all__ = ["forbidden", "holder", "next_round_s", "open_run", "recipe_of", "situation_of"]
 
 
 @contextmanager
@@ -98,3 +100,9 @@ def situation_of(folder: Path, run: Run) -> Situation | None:
     """Return what the coordinator that runs there sees of this run."""
     found = read_situation(folder)
     return found if found is not None and found.run == run.run_id else None
+
+
+def next_round_s(now: Situation) -> float | None:
+    """Return the seconds until a scheduled round may begin; None where none is to come."""
+    left = now.next_at - time.monotonic()
+    return round(left, 1) if left > 0 and now.boot == boot_id() else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from . import options, places
-from .output import credits_text, emit, say
+from .output import credits_text, emit, rounds_text, say
 
 if TYPE_CHECKING:
     from fedagent_coordinator.audit import Balance
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 WAITING = {
     "edges": "for edges",
-    "agents": "for agents that want to train",
+    "agents": "for agents",
     "declined": "the agents have just declined",
     "features": "for agents to measure what the policy needs",
     "prices": "every agent asks more than an edge may spend",
@@ -31,7 +31,14 @@ def status(
     """Show a run in a few lines, while the coordinator runs or afterwards."""
     from fedagent_coordinator.results import conclusion  # noqa: PLC0415 - heavy imports
 
-    from .runs import holder, is_running, open_run, recipe_of, situation_of  # noqa: PLC0415
+    from .runs import (  # noqa: PLC0415
+        holder,
+        is_running,
+        next_round_s,
+        open_run,
+        recipe_of,
+        situation_of,
+    )
 
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     with open_run(folder, run) as (reader, chosen):
@@ -71,6 +78,9 @@ def status(
         "edges": len(edges),
         "edges_live": now.edges_live if now else None,
         "waiting": now.waiting if now else None,
+        "found": now.found if now else None,
+        "wanted": now.wanted if now else None,
+        "next_round_s": next_round_s(now) if now else None,
         "updates_used": used,
     }
     if as_json:
@@ -97,11 +107,13 @@ def _say_status(
     say(f"run       {chosen.run_id[:12]}  {record['recipe']}, policy {record['policy']}")
     say(f"state     {ended if chosen.ended_ms else process}")
     if now is not None and now.waiting:
-        say(f"waiting   {WAITING.get(now.waiting, now.waiting)}{now.detail and ': ' + now.detail}")
-    say(
-        f"rounds    {record['rounds_done']} of {record['rounds'] or '?'}, "
-        f"{record['updates_used']} updates used"
-    )
+        what = WAITING.get(now.waiting, now.waiting)
+        count = f"{now.found} of {now.wanted}" if now.wanted else now.detail
+        say(f"waiting   {what}{count and ': ' + count}")
+    rounds = rounds_text(record["rounds_done"], record["rounds"])
+    say(f"rounds    {rounds}, {record['updates_used']} updates used")
+    if record["next_round_s"] is not None:
+        say(f"next      round in {record['next_round_s']:.0f} s")
     say(f"accuracy  {'not measured yet' if accuracy is None else f'{accuracy:.3f}'}")
     say(
         f"spent     {credits_text(balance.settled_micro)} credits, "

@@ -421,6 +421,7 @@ class CoordinatorRole:
                 site=SITE,
                 wait_edges=self.wait_edges,
                 wait_agents=self.wait_agents,
+                boot=BOOT,
             ),
             checkpoint=checkpoint,
             clock=lambda: self.kernel.now,

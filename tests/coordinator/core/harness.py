@@ -105,16 +105,22 @@ class Field:
     def __post_init__(self) -> None:
         start = digest_of(START_BYTES)
         self.blobs[start] = START_BYTES
-        self.engine = RoundEngine(
-            settings=self.settings,
-            progress=Progress(
+        self.engine = self.make_engine(
+            Progress(
                 next_round=1,
                 rounds_done=0,
                 spent_micro=0,
                 model=start,
                 model_size=len(START_BYTES),
                 calls=self.calls,
-            ),
+            )
+        )
+
+    def make_engine(self, progress: Progress) -> RoundEngine:
+        """Return an engine that starts where `progress` says."""
+        return RoundEngine(
+            settings=self.settings,
+            progress=progress,
             minds=Minds(self.policy, self.control, self.placement),
             indices=MemoryIndices(),
             fate=lambda _round, _edge: False,

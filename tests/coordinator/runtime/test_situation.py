@@ -1,5 +1,6 @@
 """What `fedagent status` is told of a running coordinator: who is there, what is waited for."""
 
+from itertools import pairwise
 from pathlib import Path
 
 from fedagent_coordinator.situation import Situation, read_situation
@@ -17,7 +18,7 @@ def test_edges_are_known_before_the_first_round_and_counted_while_they_live(tmp_
     site.run(until=3.0)
     assert site.runtime is not None
     run = site.runtime.run.run_id
-    assert read_situation(tmp_path) == Situation(run=run, edges_live=2, waiting="agents")
+    assert read_situation(tmp_path) == Situation(run=run, edges_live=2, waiting="agents", wanted=6)
     assert set(site.runtime.store.read.edges(run)) == {"edge-0", "edge-1"}
     site.edges[1].mute = True
     site.kernel.run(until=site.kernel.now + 20.0)
@@ -44,6 +45,23 @@ def test_those_that_decline_are_named_until_a_round_begins(tmp_path: Path) -> No
     assert found is not None
     assert found.waiting == ""
     site.close()
+
+
+def test_the_schedule_is_kept_over_a_restart(tmp_path: Path) -> None:
+    given = recipe("rounds.count=4", "rounds.every_s=20")
+    site = Site(tmp_path, given, toy_edges(given), kill_at="settled", kill_hit=2)
+    site.run()
+    assert (site.kills, site.done) == (1, "rounds")
+    assert site.runtime is not None
+    rows = site.runtime.store.read.rounds(site.runtime.run.run_id)
+    begun = [row.opened_ms for row in rows]
+    site.close()
+    assert len(begun) == 4
+    # Neither at once nor after another whole wait; the clock of the harness has 50 ms.
+    assert all(20_000 <= later - one <= 20_300 for one, later in pairwise(begun))
+    found = read_situation(tmp_path)
+    assert found is not None
+    assert abs(1000 * found.next_at - begun[-1] - 20_000) < 300
 
 
 def test_what_is_no_such_file_is_nothing(tmp_path: Path) -> None:

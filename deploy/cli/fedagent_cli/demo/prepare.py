@@ -101,8 +101,14 @@ def _read(path: Path, rounds: int | None, policy: str | None) -> tuple[Recipe, t
                 # What such a policy learns from is there after a merge only.
                 sets = (*sets, "rounds.merge_every=1")
                 read = parse_recipe(text, sets)
+        if read.rounds.every_s and path.parent == places.recipe_folder():
+            # Nobody watches a demo's schedule.
+            sets = (*sets, "rounds.every_s=0")
+            read = parse_recipe(text, sets)
     except (TaskError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name}: {error}") from error
+    if read.rounds.count == 0:
+        raise UsageError(f"{path.name} has rounds without an end", "add --rounds N")
     return read, sets
 
 

@@ -103,7 +103,7 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
     grid.add_column()
     accuracy = result["accuracy"]
     lines = {
-        "rounds": f"{result['rounds_done']} of {story.rounds_wanted if story else '?'}",
+        "rounds": story.progress if story else f"{result['rounds_done']} of ?",
         "accuracy": f"{accuracy:.3f}" if isinstance(accuracy, float) else "not measured",
         **_judged_lines(story),
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",

@@ -52,9 +52,8 @@ NO_PLOTS = (
 
 def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
     """Return the whole page; `plots` are ``(title, what it shows, svg)``."""
-    state = "complete" if story.complete or story.conclusion else "ended early"
     title = f"{story.recipe} with policy {story.policy}"
-    done = f"{len(story.rounds)} of {story.rounds_wanted}"
+    done = f"{story.state} after {story.progress}"
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -62,7 +61,7 @@ def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
         f"<title>fedagent: {escape(title)}</title>",
         f"<style>{STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
-        f"<p>Run <code>{escape(story.run)}</code>, {state} after {done} rounds.</p>",
+        f"<p>Run <code>{escape(story.run)}</code>, {done} rounds.</p>",
         *([f'<p class="hint">{escape(story.conclusion)}.</p>'] if story.conclusion else []),
         _tiles(story),
     ]
@@ -95,7 +94,11 @@ def _tiles(story: Story) -> str:
         (accuracy, "accuracy, held-out samples", ""),
         *on_devices,
         *_opinion(story),
-        (f"{len(story.rounds)}", f"rounds of {story.rounds_wanted}", ""),
+        (
+            f"{len(story.rounds)}",
+            f"rounds of {story.rounds_wanted}" if story.rounds_wanted else "rounds, no end set",
+            "",
+        ),
         (f"{in_time / ordered:.0%}" if ordered else "-", "of ordered updates in time", ""),
         (median, "median round", ""),
         (credits_text(story.spent_micro), "credits spent", ""),

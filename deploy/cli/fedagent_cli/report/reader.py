@@ -10,7 +10,7 @@ from fedagent_task.spec import Recipe
 
 from .indices import read_beliefs, read_indices
 from .judged import read_judged
-from .story import AgentRow, EdgeShare, RoundRow, Story
+from .story import NOT_ENDED, AgentRow, EdgeShare, RoundRow, Story
 
 SHORT = 8
 
@@ -50,7 +50,7 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
             indices=read_indices(reader, run.run_id, done) if judged else {},
             beliefs=read_beliefs(reader, run.run_id, recipe, done) if judged and recipe else {},
             facts={
-                "state": run.end_reason or ("ended" if run.ended_ms else "not ended"),
+                "state": run.end_reason or ("ended" if run.ended_ms else NOT_ENDED),
                 "rounds that were voided": str(voids),
                 "ledger entries": str(verified.entries),
                 **({"ledger problems": "; ".join(verified.problems)} if verified.problems else {}),

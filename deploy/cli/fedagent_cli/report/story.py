@@ -12,6 +12,8 @@ Columns = dict[str, list[tuple[int, float]]]
 TARGETS = (0.75, 0.78, 0.82, 0.85)
 """Those of the GDA paper."""
 SHARES = (0.8, 0.9, 0.95)
+NOT_ENDED = "not ended"
+"""The fact `state` of a run that may go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Story:
     """A whole run.
 
     Attributes:
+        rounds_wanted: How many there are to be; 0 for no end.
         edges: Names by edge id.
         conclusion: Why it stopped before its last round, in one line; empty if it did not.
         facts: More lines for the first table of the page.
@@ -133,7 +136,22 @@ class Story:
     @property
     def complete(self) -> bool:
         """Whether all rounds of the recipe were done."""
-        return len(self.rounds) >= self.rounds_wanted
+        return 0 < self.rounds_wanted <= len(self.rounds)
+
+    @property
+    def state(self) -> str:
+        """How far the run is, in a word or two before "after N rounds"."""
+        if self.complete or self.conclusion:
+            return "complete"
+        if self.facts.get("state") == NOT_ENDED:
+            return "not over"
+        return "ended" if self.rounds_wanted == 0 else "ended early"
+
+    @property
+    def progress(self) -> str:
+        """How many rounds are done, and of how many if there is an end."""
+        of = f" of {self.rounds_wanted}" if self.rounds_wanted else ""
+        return f"{len(self.rounds)}{of}"
 
     @property
     def controlled(self) -> bool:

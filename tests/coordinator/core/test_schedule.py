@@ -1,0 +1,136 @@
+"""When rounds begin: on a schedule, without an end, and not before everybody is there."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.core.placing import OPEN_HORIZON, horizon
+from fedagent_coordinator.core.settings import Progress
+from fedagent_coordinator.policies.base import RoundView, Selection
+from fedagent_coordinator.policies.random_choice import RandomPolicy
+from fedagent_protocol import messages as m
+from fedagent_protocol.tensors import digest_of
+
+from .harness import START_BYTES, Field, settings, toy_edges
+from .test_round_engine import check_books
+
+
+class Watched(RandomPolicy):
+    """Notes when each round begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[float] = []
+        self.field: Field | None = None
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        assert self.field is not None
+        self.begun.append(self.field.kernel.now)
+        return super().select(view, rng)
+
+
+def watched(field: Field) -> list[float]:
+    """Return the times at which the rounds of a field begin, to be filled while it runs."""
+    assert isinstance(field.policy, Watched)
+    field.policy.field = field
+    return field.policy.begun
+
+
+def test_a_round_begins_no_earlier_than_the_schedule_says() -> None:
+    field = Field(toy_edges(), settings(count=5, every_s=10.0), Watched())
+    begun, start = watched(field), field.kernel.now
+    field.run()
+    check_books(field)
+    assert begun[0] - start < 1.0
+    gaps = np.diff(begun)
+    # The harness looks at its clock every 50 ms.
+    assert (gaps >= 10.0 - 1e-6).all()
+    assert (gaps < 10.2).all()
+    # The last round is not waited after.
+    assert field.end == "rounds"
+
+
+def test_who_comes_between_two_rounds_waits_for_the_next() -> None:
+    edges = toy_edges(2)
+    field = Field(edges, settings(count=3, every_s=10.0), Watched())
+    begun = watched(field)
+    edges[1].mute = True
+    field.kernel.after(4.0, lambda: setattr(edges[1], "mute", False))
+    field.run(hello=False)
+    check_books(field)
+    assert np.diff(begun).min() >= 10.0 - 1e-6
+    assert edges[1].orders == [2, 3]
+
+
+def test_a_long_round_is_followed_at_once_and_by_no_burst() -> None:
+    edges = toy_edges(2)
+    limits = {"deadline_ms": 2000, "max_wait_ms": 9000}
+    field = Field(edges, settings(count=5, every_s=4.0, wait_edges=2, **limits), Watched())
+    begun = watched(field)
+    original = edges[1].receive
+
+    def silent(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        if isinstance(message, m.RoundOrder) and message.round == 2:
+            edges[1].mute = True
+        return original(message, now)
+
+    edges[1].receive = silent  # type: ignore[method-assign] # the test's silent edge
+    field.run()
+    check_books(field)
+    gaps = np.diff(begun)
+    assert gaps[1] > 10.0
+    # A round begins when the edges are asked: half a second earlier where one is silent.
+    assert ((gaps[[0, 2, 3]] > 3.4) & (gaps[[0, 2, 3]] < 5.0)).all()
+
+
+@pytest.mark.parametrize(
+    ("left_s", "waits_s"), [(7.0, 7.0), (500.0, 10.0), (-3.0, 0.0), (0.0, 0.0)]
+)
+def test_a_restart_keeps_the_schedule_and_never_waits_longer(left_s: float, waits_s: float) -> None:
+    field = Field(toy_edges(), settings(count=2, every_s=10.0), Watched())
+    begun, now = watched(field), field.kernel.now
+    size = len(START_BYTES)
+    begin = Progress(
+        next_round=1, rounds_done=0, spent_micro=0, model=digest_of(START_BYTES), model_size=size
+    )
+    field.engine = field.make_engine(replace(begin, open_at=now + left_s))
+    field.run()
+    assert waits_s <= begun[0] - now < waits_s + 1.0
+    assert 10.0 - 1e-6 <= begun[1] - begun[0] < 10.2
+
+
+def test_a_run_without_an_end_goes_on_until_its_budget_is_spent() -> None:
+    field = Field(toy_edges(), settings(count=0, every_s=1.0, merge_every=2))
+    field.run(until=200.0)
+    assert field.end == ""
+    assert 150 < len(field.settled) <= 201
+    poor = Field(toy_edges(), settings(count=0, total_micro=30_000_000, merge_every=2))
+    poor.run()
+    assert poor.end == "budget"
+    assert len(poor.settled) == 10
+
+
+def test_what_needs_a_horizon_gets_one_that_doubles() -> None:
+    assert horizon(None, count=0, done=0) == OPEN_HORIZON
+    assert horizon(None, count=0, done=OPEN_HORIZON - 1) == OPEN_HORIZON
+    for done in (OPEN_HORIZON, 3 * OPEN_HORIZON, 77 * OPEN_HORIZON):
+        assert done < horizon(None, count=0, done=done) <= 2 * done
+
+
+def test_waiting_tells_how_many_are_there_once_per_change() -> None:
+    edges = toy_edges(2, agents=4)
+    edges[1].mute = True
+    for agent in edges[0].agents[1:]:
+        agent.willing = False
+    field = Field(edges, settings(count=1, wait_edges=2, wait_agents=8))
+    for i, agent in enumerate(edges[0].agents[1:]):
+        field.kernel.after(8.0 + 3.0 * i, lambda a=agent: setattr(a, "willing", True))  # type: ignore[misc] # a bound default
+    field.kernel.after(5.0, lambda: setattr(edges[1], "mute", False))
+    field.run()
+    assert len(field.settled) == 1
+    said = [event.fields for event in field.events if event.name == "waiting"]
+    told = [(f["why"], f[str(f["why"])], f["wanted"]) for f in said]
+    assert told[:2] == [("edges", 0, 2), ("edges", 1, 2)]
+    assert [found for why, found, _ in told if why == "agents"] == [5, 6, 7]
+    assert len(told) == len(set(told))
