@@ -35,7 +35,7 @@ AGENT = (
 def rows() -> Iterator[dict[str, object]]:
     """Yield every figure; one that says why where onnxruntime is missing."""
     if find_spec("onnxruntime") is None or find_spec("onnx") is None:
-        yield {"bench": "onnx", "skipped": "pip install 'fedagent[coordinator,onnx]'"}
+        yield {"bench": "onnx", "skipped": "onnx and onnxruntime are not installed"}
         return
     yield _scoring()
     yield _memory()

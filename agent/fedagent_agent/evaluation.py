@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedagent_protocol.extras import how_to_add
 from fedagent_task.models import Doubles, Inputs, Labels, Mlp, Model, Weights
 from fedagent_task.samples import Csr
 from fedagent_task.spec import TaskSpec
@@ -114,7 +115,7 @@ def _session_of(task: TaskSpec, model: Model) -> "OnnxSession | None":
     if not (task.onnx and isinstance(model, Mlp)):
         return None
     if find_spec("onnxruntime") is None:
-        _log.info("scoring in numpy; with onnxruntime (fedagent[onnx]) it takes a tenth")
+        _log.info("scoring in numpy; a tenth of that with: %s", how_to_add("onnxruntime"))
         return None
     from fedagent_task.onnx_session import OnnxSession  # noqa: PLC0415 - takes 25 MB
 

@@ -19,7 +19,7 @@ from .errors import AgentError
 if TYPE_CHECKING:
     from opendp.mod import Measurement
 
-MEND = "pip install 'fedagent[privacy]'"
+MEND = "`fedagent doctor` on the device says how to add it"
 
 
 class PrivacyMissingError(AgentError):

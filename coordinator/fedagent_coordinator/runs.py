@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import msgspec
 
+from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transport.blobs import BlobStore
@@ -157,9 +158,7 @@ def task_body(recipe: Recipe) -> bytes:
     if not (task.on_device and task.model.is_network):
         return task_bytes(task)
     if find_spec("onnx") is None:
-        _log.warning(
-            "devices will score in numpy, which is slow; pip install 'fedagent[coordinator]'"
-        )
+        _log.warning("devices will score in numpy, which is slow; %s", how_to_add("onnx"))
         return task_bytes(task)
     from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB, and few recipes ask for it
 

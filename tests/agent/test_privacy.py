@@ -34,7 +34,7 @@ def test_an_opinion_is_clipped_and_rounded_inside_its_bounds(
 def test_without_opendp_there_is_no_noise_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     laplace.cache_clear()
     monkeypatch.setattr(privacy, "find_spec", lambda _name: None)
-    with pytest.raises(PrivacyMissingError, match=r"pip install 'fedagent\[privacy\]'"):
+    with pytest.raises(PrivacyMissingError, match="`fedagent doctor` on the device"):
         protect(0.5, OpinionsSpec(epsilon=1.0))
     assert protect(0.5, OpinionsSpec()) == Said(0.5)
 

@@ -15,6 +15,7 @@ from fedagent_cli import checks, doctor, launch, output, places
 from fedagent_cli.checks import Finding, Level
 from fedagent_cli.errors import UsageError
 from fedagent_cli.options import examples
+from fedagent_protocol.extras import how_to_add
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -112,7 +113,7 @@ def test_the_doctor_says_what_opinions_are_given(monkeypatch: pytest.MonkeyPatch
         found = checks.opinions(limits)
         assert found.level is level
         assert "with noise only, epsilon at most 0.5 each, 20 in a run" in found.text
-    assert "fedagent[privacy]" in found.mend
+    assert found.mend == how_to_add("privacy")
     limits = PrivacySettings(lifetime_epsilon=30, declared_only=True)
     assert "30 ever, to declared neighbours only" in checks.opinions(limits).text
     limits = PrivacySettings(declared_only=True)

@@ -337,7 +337,7 @@ def test_a_controlled_run_shows_iterations_rents_latency_and_loss(tmp_path: Path
 
 def test_the_page_without_matplotlib_says_what_to_install() -> None:
     html = page.render(a_story(), [])
-    assert "fedagent[report]" in html
+    assert "matplotlib: <code>fedagent doctor</code>" in html
     assert "<table>" in html
 
 

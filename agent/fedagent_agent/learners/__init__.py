@@ -93,7 +93,7 @@ def _backed(model: Model, spec: LearnerSpec) -> Model:
     if find_spec("torch") is None:
         if spec.backend == "auto":
             return model
-        detail = "the task wants torch; run: pip install 'fedagent[torch]'"
+        detail = "the task wants torch; `fedagent doctor` on the device says how to add it"
         raise TaskFormatError("learner.backend", detail)
     from .torch_model import TorchModel  # noqa: PLC0415 - 200 MB, only where it is wanted
 

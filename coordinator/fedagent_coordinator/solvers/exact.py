@@ -18,6 +18,7 @@ import numpy as np
 from fedagent_coordinator.errors import ParameterError, PolicyError
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_coordinator.quiet import quiet_c_stdout
+from fedagent_protocol.extras import how_to_add
 
 from .base import Assignment, Solution
 from .density import DensitySolver
@@ -40,13 +41,14 @@ _OPTIMAL = 0
 class MissingPackageError(PolicyError):
     """Raised when an optional package is needed that is not installed."""
 
-    def __init__(self, name: str, package: str) -> None:
+    def __init__(self, name: str, package: str, *, extra: str) -> None:
         super().__init__(name, package)
         self.name = name
         self.package = package
+        self.extra = extra
 
     def __str__(self) -> str:
-        return f"{self.name} needs {self.package}: python -m pip install '{self.package}'"
+        return f"{self.name} needs {self.package}; {how_to_add(self.extra)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class ExactSolver:
         try:
             from scipy import optimize, sparse  # noqa: PLC0415  # optional, and slow to import
         except ImportError as error:
-            raise MissingPackageError(_NAME, "scipy>=1.11") from error
+            raise MissingPackageError(_NAME, "scipy", extra="exact") from error
         self._time_limit_s = float(time_limit_s)
         self._mip_gap = float(mip_gap)
         self._optimize: Any = optimize  # scipy has no types

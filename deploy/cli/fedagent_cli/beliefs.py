@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedagent_protocol.extras import how_to_add
+
 from . import options, places
 from .errors import MissingError, NoRunError, UsageError
 from .output import emit, say, table
@@ -98,7 +100,7 @@ def _draw(path: Path, slots: "list[SlotRecord]") -> None:
             f"--plot {path}: no such kind of file", f"end it with {', '.join(SUFFIXES)}"
         )
     if not available():
-        raise MissingError("plots need matplotlib", "pip install 'fedagent[report]'")
+        raise MissingError("plots need matplotlib", how_to_add("report"))
     if not slots:
         raise NoRunError("there are no slots to draw", "see `fedagent beliefs`")
     newest = [slot for slot in slots if slot.run == slots[-1].run]

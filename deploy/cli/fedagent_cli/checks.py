@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedagent_agent.config import CareSettings, PrivacySettings
+from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.transport.mosquitto import mosquitto_program
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def broker() -> Finding:
         "broker",
         Level.WARN,
         "no mosquitto and no embedded broker; an agent needs none, edge and coordinator do",
-        "apt install mosquitto, or pip install 'fedagent[edge]', or give --broker URL",
+        f"apt install mosquitto, or {how_to_add('edge')}, or give --broker URL",
     )
 
 
@@ -242,9 +243,7 @@ def opinions(privacy: PrivacySettings) -> Finding:
     granted += [f"{lifetime:g} ever"] if lifetime is not None else []
     text = f"given with noise only, {', '.join(granted)}{to}"
     if find_spec("opendp") is None:
-        return Finding(
-            "opinions", Level.WARN, f"{text}; noise needs opendp", "pip install 'fedagent[privacy]'"
-        )
+        return Finding("opinions", Level.WARN, f"{text}; noise needs opendp", how_to_add("privacy"))
     return Finding("opinions", Level.OK, text)
 
 
@@ -264,16 +263,12 @@ def all_checks(
         lambda: fsync(folder),
         *(partial(rules.check, rule) for rule in RULES),
         lambda: opinions(privacy if privacy is not None else PrivacySettings()),
-        lambda: package("amqtt", "the embedded broker", "pip install 'fedagent[edge]'"),
-        lambda: package("matplotlib", "plots in reports", "pip install 'fedagent[report]'"),
-        lambda: package(
-            "torch", "convolutional networks learnt faster", "pip install 'fedagent[torch]'"
-        ),
-        lambda: package(
-            "onnxruntime", "neural networks scored faster", "pip install 'fedagent[onnx]'"
-        ),
-        lambda: package("opendp", "opinions with noise", "pip install 'fedagent[privacy]'"),
-        lambda: package("numba", "strsaga learnt faster", "pip install 'fedagent[fast]'"),
+        lambda: package("amqtt", "the embedded broker", how_to_add("edge")),
+        lambda: package("matplotlib", "plots in reports", how_to_add("report")),
+        lambda: package("torch", "convolutional networks learnt faster", how_to_add("torch")),
+        lambda: package("onnxruntime", "neural networks scored faster", how_to_add("onnxruntime")),
+        lambda: package("opendp", "opinions with noise", how_to_add("privacy")),
+        lambda: package("numba", "strsaga learnt faster", how_to_add("fast")),
     ]
 
 

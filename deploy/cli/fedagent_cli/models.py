@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedagent_protocol.extras import how_to_add
+
 from . import options, places
 from .errors import MissingError, UsageError
 from .output import emit, say, table
@@ -180,8 +182,7 @@ def _as_onnx(recipe: "Recipe | None", data: bytes) -> bytes:
     if recipe is None:
         raise MissingError("this version cannot read the run's recipe", "use the one that ran it")
     if find_spec("onnx") is None:
-        mend = "run: pip install 'fedagent[coordinator]'"
-        raise MissingError("the onnx package is not installed", mend)
+        raise MissingError("the onnx package is not installed", how_to_add("onnx"))
     from fedagent_coordinator.onnx_export import to_onnx  # noqa: PLC0415 - an optional package
 
     try:

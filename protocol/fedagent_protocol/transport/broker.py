@@ -18,6 +18,8 @@ from typing import Literal
 
 import msgspec
 
+from fedagent_protocol.extras import how_to_add
+
 from .address import BrokerAddress, TlsFiles, is_loopback, is_wildcard
 from .backoff import Backoff
 from .data_dir import store_port, stored_port, write_private
@@ -274,6 +276,6 @@ def choose_kind(kind: str) -> Kind:
         return "embedded"
     mend = {
         "mosquitto": "install mosquitto, or choose --broker embedded",
-        "embedded": "install the extra: pip install 'fedagent[edge]'",
-    }.get(kind, "install mosquitto, or the extra: pip install 'fedagent[edge]'")
+        "embedded": how_to_add("edge"),
+    }.get(kind, f"install mosquitto, or the embedded broker: {how_to_add('edge')}")
     raise BrokerMissingError(kind, mend)

@@ -118,7 +118,7 @@ def test_without_torch_a_cnn_is_learnt_in_numpy_and_a_task_that_wants_torch_is_r
     with pytest.raises(TaskFormatError) as caught:
         _update(MLP, "sgd", "torch", seed=1)
     assert caught.value.key == "learner.backend"
-    assert "pip install 'fedagent[torch]'" in str(caught.value)
+    assert "`fedagent doctor`" in str(caught.value)
 
 
 def test_the_agent_hears_which_key_wants_torch(monkeypatch: pytest.MonkeyPatch) -> None:

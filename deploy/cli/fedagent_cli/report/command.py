@@ -8,6 +8,7 @@ import typer
 from fedagent_cli import options, places
 from fedagent_cli.errors import UsageError
 from fedagent_cli.output import emit, say
+from fedagent_protocol.extras import how_to_add
 
 Data = Annotated[
     Path | None,
@@ -69,4 +70,4 @@ def report(
         return
     say(f"{html}: {len(story.rounds)} rounds of {story.recipe}")
     if not plots.available():
-        say("without plots; for those: pip install 'fedagent[report]'")
+        say(f"without plots; for those: {how_to_add('report')}")

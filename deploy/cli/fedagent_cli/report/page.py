@@ -45,7 +45,7 @@ code { font: .9em ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
 .hint { border-left: 3px solid var(--line); padding-left: .9rem; }
 """
 NO_PLOTS = (
-    "The plots need matplotlib: <code>pip install 'fedagent[report]'</code>, then "
+    "The plots need matplotlib: <code>fedagent doctor</code> says how to add it, then "
     "<code>fedagent report DATA_DIR</code> writes this page again."
 )
 

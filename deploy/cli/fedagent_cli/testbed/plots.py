@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedagent_cli.errors import MissingError, UsageError
+from fedagent_protocol.extras import how_to_add
 from fedagent_testbed.study import Comparison
 from fedagent_testbed.study.compare import quantile
 
@@ -42,7 +43,7 @@ def check_plot(path: Path) -> None:
         UsageError: It is of another kind, or its folder is not there.
     """
     if find_spec("matplotlib") is None:
-        raise MissingError("plots need matplotlib", "pip install 'fedagent[report]'")
+        raise MissingError("plots need matplotlib", how_to_add("report"))
     if path.suffix.lower() not in _WITHOUT_DATE:
         raise UsageError(f"--plot {path} is none of {', '.join(_WITHOUT_DATE)}", "name it .svg")
     whole = path.expanduser().absolute()

@@ -1,0 +1,57 @@
+"""How an extra of this installation is added: every mend that names one asks here.
+
+By name alone pip may find a stranger's package: it is the file or the folder that this
+fedagent came from (PEP 610) that is named.
+"""
+
+import json
+import os
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+
+def how_to_add(extra: str) -> str:
+    """Return the command that adds an extra to the environment that runs this."""
+    source = _source(_direct_url(), extra)
+    if source is None:
+        return (
+            f'make wheel in a copy of fedagent, then {_pip()} install "$(ls dist/*.whl)[{extra}]"'
+        )
+    return f"{_pip()} install {source}"
+
+
+def _direct_url() -> str | None:
+    """Return what pip wrote down of where this fedagent came from."""
+    try:
+        return distribution("fedagent").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+
+
+def _source(record: str | None, extra: str) -> str | None:
+    """Return what to give to ``pip install``; None where the source is gone or not known."""
+    try:
+        told = json.loads(record or "")
+        url, folder = str(told["url"]), told.get("dir_info")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if not url.startswith("file:"):
+        return None
+    path = Path(unquote(urlsplit(url).path))
+    if not path.exists():
+        return None
+    editable = "-e " if isinstance(folder, dict) and folder.get("editable") else ""
+    return editable + shlex.quote(f"{path}[{extra}]")
+
+
+def _pip() -> str:
+    """Return how the pip of this environment is called from the shell that called us."""
+    if os.environ.get("VIRTUAL_ENV") == sys.prefix:
+        return "pip"
+    pip = Path(sys.prefix) / "bin" / "pip"
+    if sys.prefix != sys.base_prefix and pip.is_file():
+        return shlex.quote(str(pip))
+    return f"{shlex.quote(sys.executable)} -m pip"

@@ -1,0 +1,64 @@
+"""Mends that name an extra: the file that was installed, never a bare name."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedagent_protocol import extras
+from fedagent_protocol.extras import how_to_add
+
+ROOT = Path(__file__).parents[2]
+
+
+def record(url: str, **more: object) -> str:
+    return json.dumps({"url": url, **more})
+
+
+def said(monkeypatch: pytest.MonkeyPatch, text: str | None) -> str:
+    monkeypatch.setattr(extras, "_direct_url", lambda: text)
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    return how_to_add("report")
+
+
+def test_the_wheel_that_was_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "my wheels" / "fedagent-0.1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    wheel.touch()
+    from_file = said(monkeypatch, record(wheel.as_uri(), archive_info={}))
+    assert from_file == f"pip install '{wheel}[report]'"
+    folder = record(tmp_path.as_uri(), dir_info={"editable": True})
+    assert said(monkeypatch, folder) == f"pip install -e '{tmp_path}[report]'"
+    folder = record(tmp_path.as_uri(), dir_info={})
+    assert said(monkeypatch, folder) == f"pip install '{tmp_path}[report]'"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "[]", "{}", record("file:///nowhere/f.whl"), record("https://x.example/f.whl")],
+)
+def test_without_the_file_it_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    assert said(monkeypatch, text) == (
+        'make wheel in a copy of fedagent, then pip install "$(ls dist/*.whl)[report]"'
+    )
+
+
+def test_an_environment_that_is_not_active_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    command = how_to_add("report").partition(" install ")[0]
+    assert command.endswith((f"{sys.prefix}/bin/pip", "-m pip"))
+
+
+def test_no_mend_and_no_page_names_an_extra_by_the_bare_name() -> None:
+    folders = ("agent", "coordinator", "deploy", "docs", "edge_aggregator", "protocol")
+    bare = re.compile(r"install\W+fedagent\[")
+    for folder in folders:
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in {".py", ".md", ".toml", ".service"}:
+                assert not bare.search(path.read_text("utf-8")), path
