@@ -16,7 +16,7 @@ from fedagent_task.models import create as create_model
 from fedagent_task.recipe import parse_task
 from fedagent_task.spec import ModelSpec, TaskSpec
 
-from .arrival_steps import LoadMeter, parts
+from .arrival_steps import Clock, LoadMeter, parts
 from .evaluation import Scorer
 from .held_out import Apart, HeldOut, Part
 from .learners import NO_TRAINING, Learner, instead_of
@@ -95,10 +95,19 @@ class Trainer:
 
     Args:
         cancelled: Asked between iterations whether to give up.
+        wall: Monotonic seconds.
+        processor: Seconds that all threads of this process have used.
     """
 
-    def __init__(self, cancelled: Cancelled) -> None:
+    def __init__(
+        self,
+        cancelled: Cancelled,
+        *,
+        wall: Clock = time.monotonic,
+        processor: Clock = time.process_time,
+    ) -> None:
         self._cancelled = cancelled
+        self._wall, self._processor = wall, processor
         self._work: _Work | None = None
         self._unfit = self._arrived = 0
         self._slip_s = 0.0
@@ -108,7 +117,7 @@ class Trainer:
         self.close()
         try:
             work = self._work = _prepare(request)
-            schemas = [stream.open(time.monotonic()) for stream in work.streams]
+            schemas = [stream.open(self._wall()) for stream in work.streams]
         except (TaskFormatError, StreamError) as error:
             self.close()
             return Refused(job=request.job, key=error.key, detail=str(error)[:1000])
@@ -201,7 +210,7 @@ class Trainer:
     def _look_apart(self, work: _Work) -> Iterator[Part]:
         """Yield the newest samples of the stream that is only judged by."""
         assert work.apart is not None
-        work.apart.put(*self._fitting(work, _take(work.apart.stream)))
+        work.apart.put(*self._fitting(work, _take(work.apart.stream, self._wall())))
         return work.apart.newest()
 
     def _failed(self, job: int, failed: FailedTrainingError, work: _Work) -> Failed:
@@ -214,7 +223,7 @@ class Trainer:
         )
 
     def _train(self, request: Train, work: _Work) -> Trained:
-        began = time.monotonic()
+        began = self._wall()
         learner = work.learner
         if not work.idle:
             base = read_model(Path(request.model), work.model.manifest())
@@ -222,8 +231,8 @@ class Trainer:
             work.scorer.begin(base)
         meter = LoadMeter(
             request.load_limit_s,
-            wall=time.monotonic,
-            processor=time.process_time,
+            wall=self._wall,
+            processor=self._processor,
             slip_s=self._slip_s,
         )
         # Overflow is found by the checks of samples and update; a warning says no more.
@@ -244,7 +253,7 @@ class Trainer:
             size=len(body),
             num_samples=min(learner.num_samples, work.task.limits.max_samples),
             iterations=max(1, round(meter.iterations / tally.steps)),
-            seconds=time.monotonic() - began,
+            seconds=self._wall() - began,
             seconds_per_iteration=meter.iterating_s / meter.iterations,
             arrivals=arrived,
             loss=0.0 if work.silent else tally.mean_loss,
@@ -287,7 +296,7 @@ class Trainer:
             yield from (part.stop - part.start for part in parts(ready, steps))
             return
         for step in range(steps):
-            wait = max(0.0, began + step * step_s - time.monotonic())
+            wait = max(0.0, began + step * step_s - self._wall())
             if self._cancelled(job, wait):
                 raise FailedTrainingError("cancelled")
             yield self._ready(work, meter)
@@ -303,7 +312,7 @@ class Trainer:
     def _gather(self, work: _Work) -> None:
         """Take what arrived since the last look, and hold those samples that fit."""
         start = work.stream.offset
-        samples = _take(work.stream)
+        samples = _take(work.stream, self._wall())
         self._arrived += len(samples)
         if work.idle:
             work.held.put(np.empty((len(samples), 0), np.float32), samples.y, start=start)
@@ -335,7 +344,7 @@ class Trainer:
     def _iterate(self, request: Train, learner: Learner, meter: LoadMeter, tally: _Tally) -> None:
         """Do the iterations of one arrival step, in blocks that the load limit allows."""
         left = request.iterations or learner.default_iterations
-        polled = time.monotonic()
+        polled = self._wall()
         while left > 0:
             block = meter.block(left)
             if block == 0:
@@ -349,7 +358,7 @@ class Trainer:
             left -= result.iterations
             tally.seen += result.samples
             tally.loss += result.loss * result.samples
-            now = time.monotonic()
+            now = self._wall()
             if now - polled >= POLL_S:
                 polled = now
                 if self._cancelled(request.job, 0.0):
@@ -364,9 +373,9 @@ def lacks_memory(error: Exception) -> bool:
     return "allocate memory" in text or "out of memory" in text
 
 
-def _take(stream: Stream) -> Samples:
+def _take(stream: Stream, now: float) -> Samples:
     try:
-        return stream.take(time.monotonic())
+        return stream.take(now)
     except StreamError as error:
         raise FailedTrainingError("stream", str(error)[:1000]) from error
 
