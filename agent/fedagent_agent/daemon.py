@@ -15,7 +15,6 @@ import msgspec
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode_edge_to_agent, encode
 from fedagent_protocol.errors import OversizeError, ProtocolError
-from fedagent_protocol.messages import DeclineReason
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Discovery
 from fedagent_protocol.transport.errors import SubscribeRefusedError
@@ -26,6 +25,7 @@ from .asked import ASK_S, Programs
 from .config import AgentConfig
 from .context import Context
 from .core.sample_counts import in_words
+from .core.worklog import Line, WorkLog
 from .first_start import identity_without_its_libraries
 from .links import Links
 from .outward import (
@@ -46,8 +46,6 @@ from .trainer_jobs import TrainerJobs
 from .trainer_wire import Failed, Judged, Opened, Refused, Trained
 
 MEASURE_S = 5.0
-_PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
-"""Reasons that are gone by the next order."""
 
 _log = logging.getLogger(__name__)
 _to_json = msgspec.json.Encoder()
@@ -65,7 +63,7 @@ class AgentDaemon:
         self._timer: asyncio.TimerHandle | None = None
         self._measuring: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._declined = ""
+        self._worklog = WorkLog()
         self._samples: dict[str, int] = {}
         self._asking: asyncio.Task[None] | None = None
 
@@ -100,6 +98,7 @@ class AgentDaemon:
     async def _serve(self) -> None:
         config = self._config
         self._emit(Event("ready", {"id": self._id}))
+        _log.info("%s: ready, learns from %s; site %s", self._id, config.stream, config.site)
         care = config.care
         self._context = Context(limits=care.limits(), metered=care.link_is_metered)
         self._measure()
@@ -266,6 +265,7 @@ class AgentDaemon:
         now = time.monotonic()
         self._measuring = self._loop.call_at(now + MEASURE_S, self._measure)
         self._perform(self._runtime.measured(self._context.read(now), now))
+        self._say(self._worklog.tick(now))
         self._schedule()
 
     def _schedule(self) -> None:
@@ -286,11 +286,8 @@ class AgentDaemon:
     # ------------------------------------------------------------- life cycle
 
     def _emit(self, event: Event) -> None:
-        if event.name == "declined":
-            self._say_declined(event)
-        elif event.name == "update":
-            self._declined = ""
-        elif event.name == "samples":
+        self._say(self._worklog.tell(event, time.monotonic()))
+        if event.name == "samples":
             self._say_samples(event)
         _log.debug("%s: %s %s", self._id, event.name, event.data)
         if not self._config.json_events:
@@ -302,13 +299,10 @@ class AgentDaemon:
             # Whoever listened is gone.
             self._stop.set()
 
-    def _say_declined(self, event: Event) -> None:
-        """Say once why this device does not train; again when the reason is another one."""
-        why = f"{event.data['why']}: {event.data['detail']}"
-        level = logging.INFO
-        if event.data["why"] not in _PASSING and why != self._declined:
-            level, self._declined = logging.WARNING, why
-        _log.log(level, "%s: declined round %s: %s", self._id, event.data["round"], why)
+    def _say(self, lines: list[Line]) -> None:
+        """Tell the owner what the device does."""
+        for line in lines:
+            _log.log(logging.WARNING if line.loud else logging.INFO, "%s: %s", self._id, line.text)
 
     def _say_samples(self, event: Event) -> None:
         """Warn once of each reason why samples are not learnt from; the totals come at the end."""
@@ -338,6 +332,7 @@ class AgentDaemon:
         self._perform(self._runtime.bye("stopping", time.monotonic()))
         await asyncio.gather(self._discovery.stop(), self._links.stop(), self._trainer.close())
         self._runtime.close()
+        self._say(self._worklog.tick(time.monotonic(), over=True))
         if self._samples:
             totals = ", ".join(f"{reason} {n}" for reason, n in sorted(self._samples.items()))
             _log.info("%s: samples that were not learnt from: %s", self._id, totals)

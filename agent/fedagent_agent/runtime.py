@@ -443,7 +443,10 @@ class AgentRuntime:
         return []
 
     def _train(self, effect: Train, outward: list[Outward], now: float) -> list[Effect]:
-        job = self._jobs[effect.job] = _Job(effect.key, self._outbox.file_for(effect.key))
+        key = effect.key
+        job = self._jobs[effect.job] = _Job(key, self._outbox.file_for(key))
+        said = {"round": key.round, "edge": key.edge, "run": key.run, "recipe": effect.recipe}
+        outward.append(Event("training", {**said}))
         if effect.task == self._idle:
             return self._train_idly(effect, job, now)
         try:

@@ -181,6 +181,7 @@ def settings_of(
     placed = recipe.placement.name != COORDINATOR
     return Settings(
         run=run_id,
+        recipe=recipe.name,
         coordinator=coordinator,
         task=task_digest(body),
         body=body,

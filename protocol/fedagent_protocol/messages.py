@@ -252,10 +252,11 @@ class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
-    """Answer `Hello`: the session is open."""
+    """Answer `Hello`: the session is open. `name` is the edge's, for people."""
 
     edge: Id
     context_ms: Millis = 15_000
+    name: Name = ""
 
 
 class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
@@ -286,10 +287,14 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
 
 
 class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
-    """The task of a run: canonical bytes of `fedagent_task.recipe.TaskSpec`."""
+    """The task of a run: canonical bytes of `fedagent_task.recipe.TaskSpec`.
+
+    `recipe` is the name of the run's recipe, for people.
+    """
 
     digest: Digest
     body: Annotated[bytes, Meta(max_length=65_536)]
+    recipe: Name = ""
 
 
 class Receipt(Message, frozen=True, kw_only=True, tag="receipt"):
@@ -436,11 +441,12 @@ class CoordinatorBeacon(Message, frozen=True, kw_only=True, tag="coordinator-bea
 
 
 class EdgeWelcome(Message, frozen=True, kw_only=True, tag="edge-welcome"):
-    """Answer `EdgeHello`: the run and its task."""
+    """Answer `EdgeHello`: the run and its task; `recipe` is its name, for people."""
 
     coordinator: Id
     task: Digest
     body: Annotated[bytes, Meta(max_length=65_536)]
+    recipe: Name = ""
 
 
 class GlobalModel(Message, frozen=True, kw_only=True, tag="global"):

@@ -214,7 +214,8 @@ class HandEdge:
     def answers(self, message: AgentToEdge, model: bytes, run: str) -> Iterable[EdgeToAgent]:
         """Return what an edge answers while it hands out task and model."""
         if isinstance(message, TaskNeed):
-            yield TaskBody(run=run, digest=message.digest, body=task_bytes(self.task))
+            body = task_bytes(self.task)
+            yield TaskBody(run=run, digest=message.digest, body=body, recipe="digits")
         elif isinstance(message, Need):
             model = self.models.get(message.digest, model)
             layout = Layout(len(model), self.chunk_bytes)

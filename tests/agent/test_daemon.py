@@ -141,7 +141,7 @@ class PlayedEdge:
             self.say(Welcome(edge=EDGE))
         elif isinstance(message, TaskNeed):
             body = task_bytes(self.task)
-            self.say(TaskBody(run=RUN, digest=message.digest, body=body))
+            self.say(TaskBody(run=RUN, digest=message.digest, body=body, recipe="digits"))
         elif isinstance(message, Need) and message.digest == digest_of(self.model):
             layout = Layout(len(self.model), self.chunk_bytes)
             for start, stop in message.ranges:
@@ -248,6 +248,10 @@ def test_rounds_over_a_real_broker(tmp_path: Path, broker: str, size: int) -> No
             device.popen.send_signal(signal.SIGTERM)
             await edge.hear(Bye)
             assert await asyncio.to_thread(device.wait_exit) == 0
+            log = device.log.read_text()
+            assert f"joined edge {EDGE[:8]} at {edge.address}" in log
+            assert f"round 1 of digits (run {RUN[:8]}) at {EDGE[:8]}: training" in log
+            assert log.count(" on 1 sample, in time") == 3
 
     asyncio.run(scenario())
 

@@ -49,7 +49,7 @@ def test_a_beacon_is_greeted_and_a_welcome_is_answered_with_a_report(edge: HandE
     edge.say(Welcome(edge=EDGE))
     (report,) = edge.said(ContextReport)
     assert report.seq == (1 << 32) + 1
-    assert edge.events("edge_joined") == [{"edge": EDGE}]
+    assert edge.events("edge_joined") == [{"edge": EDGE, "name": "", "address": LINK}]
 
 
 def test_an_edge_that_an_advert_names_is_greeted_before_its_beacon(edge: HandEdge) -> None:

@@ -26,6 +26,18 @@ EXTENDED = {
         Direction.EDGE_TO_AGENT,
         msgspec.structs.replace(_first(m.TrainOrder), load_limit_ms=1300),
     ),
+    "edge-to-agent.welcome.name": (
+        Direction.EDGE_TO_AGENT,
+        msgspec.structs.replace(_first(m.Welcome), name="hall"),
+    ),
+    "edge-to-agent.task.recipe": (
+        Direction.EDGE_TO_AGENT,
+        msgspec.structs.replace(_first(m.TaskBody), recipe="digits"),
+    ),
+    "coordinator-to-edge.edge-welcome.recipe": (
+        Direction.COORDINATOR_TO_EDGE,
+        msgspec.structs.replace(_first(m.EdgeWelcome), recipe="digits"),
+    ),
 }
 
 

@@ -226,7 +226,8 @@ class AgentCore:
         effects: list[Effect] = []
         if not session.announced:
             session.announced = True
-            effects.append(Event("edge_joined", {"edge": session.edge}))
+            said = {"edge": session.edge, "name": welcome.name, "address": session.link}
+            effects.append(Event("edge_joined", {**said}))
         effects.append(Send(session.edge, self._report(session, now)))
         for upload in self.uploads.of(session.edge):
             upload.reconnected()

@@ -144,6 +144,7 @@ class Train:
 
     Attributes:
         load_limit_s: Seconds of computation that it may take; 0 for no limit.
+        recipe: Name of the recipe that the task was fetched for, for people.
     """
 
     job: int
@@ -153,6 +154,7 @@ class Train:
     iterations: int
     timeout_s: float
     load_limit_s: float = 0.0
+    recipe: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class Task:
     Attributes:
         body: Its canonical bytes; empty until they came.
         why: What a refusal is about: the stream, memory, or the trainer itself.
+        recipe: Name of the recipe it was fetched for, for people.
     """
 
     digest: str
@@ -42,6 +43,7 @@ class Task:
     why: DeclineReason = DeclineReason.SCHEMA
     asked_at: float = -1e9
     refused_at: float = 0.0
+    recipe: str = ""
 
 
 class Tasks:
@@ -97,7 +99,7 @@ class Tasks:
         if task is None:
             self._counters["task_unasked"] += 1
             return []
-        task.body = message.body
+        task.body, task.recipe = message.body, message.recipe
         return self._open(task)
 
     def settle(self, digest: str, now: float, *, refused: str, why: DeclineReason) -> bool:

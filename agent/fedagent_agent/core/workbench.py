@@ -271,14 +271,26 @@ class Workbench:
         work = self.current
         if work is None or work.model_at is None or work.job is not None:
             return []
-        if self._tasks.opened(work.order.task) is None:
+        task = self._tasks.opened(work.order.task)
+        if task is None:
             return []
         self._job += 1
         work.job, work.train_at = self._job, now
         order = work.order
         left = max(0.1, work.give_up_at - now)
         limit_s = self._own.load_limit(order.load_limit_ms / 1000)
-        return [Train(work.job, work.key, order.task, order.model, order.iterations, left, limit_s)]
+        return [
+            Train(
+                work.job,
+                work.key,
+                order.task,
+                order.model,
+                order.iterations,
+                left,
+                limit_s,
+                task.recipe,
+            )
+        ]
 
     def trained(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
         """Take in how a training ended."""

@@ -38,7 +38,12 @@ class Letters:
         """Return the answer to a hello."""
         s = self.settings
         message = EdgeWelcome(
-            run=s.run, seq=self._next(), coordinator=s.coordinator, task=s.task, body=s.body
+            run=s.run,
+            seq=self._next(),
+            coordinator=s.coordinator,
+            task=s.task,
+            body=s.body,
+            recipe=s.recipe,
         )
         return Send(edge, message)
 

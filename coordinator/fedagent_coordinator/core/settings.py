@@ -35,6 +35,7 @@ class Settings:
         opinions_timeout_s: How long a call waits.
         first_call_s: How long the first one waits at least: devices open streams for it.
         volunteers: How many a call of mode ``peers`` waits for.
+        recipe: Its name, for people.
     """
 
     run: str
@@ -68,6 +69,7 @@ class Settings:
     first_call_s: float = 10.0
     volunteers: int = 5
     every_s: float = 0.0
+    recipe: str = ""
 
     def over(self, done: int) -> bool:
         """Return whether so many settled rounds are all there are."""

@@ -184,7 +184,8 @@ class EdgeCore:
         if hello.agent != agent or hello.protocol != PROTOCOL_VERSION:
             self.counters["hello_as_another" if hello.agent != agent else "protocol_version"] += 1
             return []
-        welcome = ToAgent(agent, Welcome(run=self.memory.run, edge=self.settings.edge))
+        name = self.settings.name[:100]
+        welcome = ToAgent(agent, Welcome(run=self.memory.run, edge=self.settings.edge, name=name))
         open_round = self.live is not None and not self.live.rnd.closed
         ordered = self.live.hello(agent, now) if self.live and open_round else []
         return [welcome, *ordered, *self.analytics.here(agent, now)]
@@ -207,7 +208,8 @@ class EdgeCore:
             return []
         if self.live is not None:
             self.live.task_need(agent)
-        body = TaskBody(run=self.memory.run, digest=need.digest, body=self.memory.body)
+        memory = self.memory
+        body = TaskBody(run=memory.run, digest=need.digest, body=memory.body, recipe=memory.recipe)
         return [ToAgent(agent, body)]
 
     def _on_offer(self, agent: str, offer: UpdateOffer, now: float, at: float) -> list[Effect]:
@@ -356,6 +358,7 @@ class EdgeCore:
             self._waiting_order = self._last = None
             self.analytics.adopt()
             effects.append(AdoptRun())
+        self.memory.recipe = welcome.recipe
         self.sessions.welcomed()
         self.analytics.welcomed()
         return [*effects, self._status(now), *self._reporting.again(now)]

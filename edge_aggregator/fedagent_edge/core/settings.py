@@ -27,7 +27,10 @@ class EdgeSettings:
 
 @dataclass(slots=True)
 class Memory:
-    """What survives a restart: the run, its task, the model, and an unreceipted report."""
+    """What survives a restart: the run, its task, the model, and an unreceipted report.
+
+    The recipe's name does not; the next welcome brings it.
+    """
 
     run: str = ""
     task: str = ""
@@ -36,6 +39,7 @@ class Memory:
     model_bytes: int = 0
     last_round: int = 0
     report: RoundReport | None = None
+    recipe: str = ""
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run or task."""

@@ -1,0 +1,160 @@
+"""What the log says of the device's work: a line or two per round, and fast rounds in sums."""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+from fedagent_protocol.messages import DeclineReason, ReceiptStatus
+from fedagent_protocol.transport.errors import safe_text
+
+from .effects import Event
+
+LINES = 6
+"""Lines that may be said at once; then one again every `LINE_S`."""
+LINE_S = 5.0
+SUM_S = 10.0
+"""How long fast rounds are summed up before a line tells of them."""
+_OPEN = 64
+_ENDS = {
+    ReceiptStatus.ACCEPTED: "in time",
+    ReceiptStatus.LATE: "late",
+    ReceiptStatus.REJECTED: "refused",
+    ReceiptStatus.EXPIRED: "too late: the round was over",
+}
+_PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
+"""Reasons to decline that are gone by the next order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line for the log; a loud one is a warning."""
+
+    text: str
+    loud: bool = False
+
+
+@dataclass(slots=True)
+class _Round:
+    """A round that this device works on; `told` when a line said that it began."""
+
+    task: str
+    told: bool
+    seconds: float = 0.0
+    samples: int = 0
+
+
+@dataclass(slots=True)
+class WorkLog:
+    """Makes lines of events; whoever has the clock calls `tick` every few seconds."""
+
+    _edges: dict[str, str] = field(default_factory=dict)
+    _rounds: OrderedDict[tuple[str, int], _Round] = field(default_factory=OrderedDict)
+    _ends: Counter[str] = field(default_factory=Counter)
+    _trained_s: list[float] = field(default_factory=list)
+    _since: float = 0.0
+    _summing: bool = False
+    _task: str = ""
+    _declined: str = ""
+    _room: float = LINES
+    _room_at: float = 0.0
+
+    def tell(self, event: Event, now: float) -> list[Line]:
+        """Return what the log says of an event; often nothing."""
+        data = event.data
+        edge, number = str(data.get("edge", "")), int(str(data.get("round", 0)))
+        match event.name:
+            case "edge_joined":
+                name = self._edges[edge] = safe_text(data["name"], limit=100) or edge[:8]
+                return [Line(f"joined edge {name} at {safe_text(data['address'])}")]
+            case "edge_lost":
+                name = self._edges.pop(edge, edge[:8])
+                return [*self.tick(now, over=True), Line(f"lost edge {name}: it is silent")]
+            case "training":
+                return self._begin(edge, number, data, now)
+            case "update" if rnd := self._rounds.get((edge, number)):
+                rnd.seconds = int(str(data["lc_ms"])) / 1000
+                rnd.samples = int(str(data["num_samples"]))
+                self._declined = ""
+            case "receipt":
+                reason = safe_text(data["reason"], limit=100)
+                end = _ENDS.get(ReceiptStatus(str(data["status"])), str(data["status"]))
+                said = f"{end}: {reason}" if reason and end == "refused" else end
+                return self._end(edge, number, end, said)
+            case "abandoned":
+                end = "unfinished: the round was over before"
+                return self._end(edge, number, end, end)
+            case "declined":
+                return self._decline(edge, number, data, now)
+            case _:
+                pass
+        return []
+
+    def tick(self, now: float, *, over: bool = False) -> list[Line]:
+        """Return the sum of fast rounds, if it is due or all is `over`."""
+        waits = self._summing or self._ends
+        if not waits or (now < self._since + SUM_S and not over):
+            return []
+        ends, trained, since = self._ends, self._trained_s, self._since
+        self._ends, self._trained_s, self._since = Counter(), [], now
+        count = ends.total()
+        if count <= 1:
+            self._summing = False
+        if not count:
+            return []
+        self._room -= 1
+        said = ", ".join(f"{n} {end}" for end, n in ends.most_common())
+        mean = f"; trained {sum(trained) / len(trained):.2g} s each" if trained else ""
+        rounds = f"{count} round{'s' * (count > 1)} of {self._task}"
+        return [Line(f"{rounds} in the last {max(1, round(now - since))} s: {said}{mean}")]
+
+    def _begin(self, edge: str, number: int, data: dict[str, object], now: float) -> list[Line]:
+        recipe, run = safe_text(data["recipe"], limit=100) or "a task", str(data["run"])[:8]
+        task = f"{recipe} (run {run})"
+        lines = self.tick(now, over=True) if task != self._task else []
+        self._task = task
+        told = self._may_say(2, now)
+        self._rounds[edge, number] = _Round(task, told)
+        while len(self._rounds) > _OPEN:
+            self._rounds.popitem(last=False)
+        return [*lines, Line(f"{self._named(edge, number, task)}: training")] if told else lines
+
+    def _end(self, edge: str, number: int, end: str, said: str) -> list[Line]:
+        """Tell, or count, how a round ended; nothing of one that did not begin here."""
+        rnd = self._rounds.pop((edge, number), None)
+        if rnd is None:
+            return []
+        if not rnd.told:
+            self._ends[end] += 1
+            if rnd.seconds:
+                self._trained_s.append(rnd.seconds)
+            return []
+        samples = f"{rnd.samples} sample{'s' * (rnd.samples != 1)}"
+        trained = f"trained {rnd.seconds:.2g} s on {samples}, " if rnd.samples else ""
+        return [Line(f"{self._named(edge, number, rnd.task)}: {trained}{said}")]
+
+    def _decline(self, edge: str, number: int, data: dict[str, object], now: float) -> list[Line]:
+        """Warn once of each reason that lasts; tell or count the others."""
+        rnd = self._rounds.pop((edge, number), None)
+        word = str(data["why"])
+        why = f"{word}: {safe_text(data['detail'], limit=500)}"
+        line = f"declined round {number}: {why}"
+        if word not in _PASSING and why != self._declined:
+            self._declined = why
+            return [Line(line, loud=True)]
+        if rnd.told if rnd is not None else self._may_say(1, now):
+            return [Line(line)]
+        self._ends[f"declined ({word})"] += 1
+        return []
+
+    def _may_say(self, lines: int, now: float) -> bool:
+        """Take room for so many lines; without it all is summed up until rounds are slow."""
+        self._room = min(LINES, self._room + max(0.0, now - self._room_at) / LINE_S)
+        self._room_at = now
+        if self._summing or self._room < lines:
+            if not self._summing:
+                self._summing, self._since = True, now
+            return False
+        self._room -= lines
+        return True
+
+    def _named(self, edge: str, number: int, task: str) -> str:
+        return f"round {number} of {task} at {self._edges.get(edge, edge[:8])}"

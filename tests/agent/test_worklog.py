@@ -1,0 +1,130 @@
+"""What the agent's log says: a person sees that the device works, and no journal is flooded."""
+
+from pathlib import Path
+
+from fedagent_agent.core.effects import Event
+from fedagent_agent.core.worklog import LINES, SUM_S, Line, WorkLog
+from fedagent_protocol.messages import UpdateOffer, Welcome
+
+from .support import EDGE, LINK, RUN, HandEdge, model_of
+
+JOINED = Event("edge_joined", {"edge": EDGE, "name": "hall", "address": "10.0.0.5:1883"})
+TASK = f"digits (run {RUN[:8]})"
+
+
+def training(number: int, run: str = RUN) -> Event:
+    return Event("training", {"round": number, "edge": EDGE, "run": run, "recipe": "digits"})
+
+
+def update(number: int, lc_ms: int = 310) -> Event:
+    return Event("update", {"round": number, "edge": EDGE, "lc_ms": lc_ms, "num_samples": 50})
+
+
+def receipt(number: int, status: str = "accepted", reason: str = "") -> Event:
+    return Event("receipt", {"round": number, "edge": EDGE, "status": status, "reason": reason})
+
+
+def declined(number: int, why: str, detail: str) -> Event:
+    return Event("declined", {"round": number, "edge": EDGE, "why": why, "detail": detail})
+
+
+def play(log: WorkLog, events: list[tuple[float, Event]]) -> list[Line]:
+    """Tell the events at their times, with a tick every five seconds."""
+    lines: list[Line] = []
+    now = 0.0
+    for at, event in events:
+        while now + 5 <= at:
+            now += 5
+            lines += log.tick(now)
+        lines += log.tell(event, at)
+    return lines
+
+
+def rounds(count: int, every_s: float, status: str = "accepted") -> list[tuple[float, Event]]:
+    return [
+        pair
+        for i in range(count)
+        for pair in (
+            (i * every_s, training(i + 1)),
+            (i * every_s + 0.4 * every_s, update(i + 1)),
+            (i * every_s + 0.5 * every_s, receipt(i + 1, status)),
+        )
+    ]
+
+
+def test_a_slow_round_is_two_lines_in_plain_words() -> None:
+    log = WorkLog()
+    lines = play(log, [(0.0, JOINED), *rounds(1, 60.0)])
+    assert [line.text for line in lines] == [
+        "joined edge hall at 10.0.0.5:1883",
+        f"round 1 of {TASK} at hall: training",
+        f"round 1 of {TASK} at hall: trained 0.31 s on 50 samples, in time",
+    ]
+
+
+def test_how_an_update_ended_is_said() -> None:
+    ends = {"late": "late", "rejected": "refused: norm", "expired": "too late: the round was over"}
+    for status, words in ends.items():
+        events = [(0.0, training(1)), (1.0, update(1)), (2.0, receipt(1, status, "norm"))]
+        assert play(WorkLog(), events)[-1].text.endswith(f"50 samples, {words}")
+    over = Event("abandoned", {"round": 1, "edge": EDGE, "why": "closed"})
+    said = play(WorkLog(), [(0.0, training(1)), (1.0, over)])[-1].text
+    assert said.endswith("unfinished: the round was over before")
+
+
+def test_sixty_rounds_in_three_seconds_do_not_flood_a_journal() -> None:
+    log = WorkLog()
+    events = rounds(60, 0.05)
+    events[-1] = (events[-1][0], receipt(60, "late"))
+    lines = [*play(log, events), *log.tick(SUM_S + 1)]
+    assert len(lines) == LINES + 1
+    told = LINES // 2
+    assert lines[-1].text == (
+        f"{60 - told} rounds of {TASK} in the last 11 s: {59 - told} in time, 1 late; "
+        "trained 0.31 s each"
+    )
+
+
+def test_no_round_is_untold_and_no_minute_has_many_lines() -> None:
+    """At any pace: every round is in a line or in a sum, at most a line in five seconds."""
+    for every_s in (0.05, 0.7, 3.0, 9.0, 30.0):
+        log, count = WorkLog(), 200
+        lines = [*play(log, rounds(count, every_s)), *log.tick(1e6, over=True)]
+        single = sum("trained 0.31 s on 50 samples, in time" in line.text for line in lines)
+        summed = sum(int(line.text.split()[0]) for line in lines if "in the last" in line.text)
+        assert single + summed == count
+        assert len(lines) <= LINES + 2 + count * every_s / 5.0
+        if every_s >= 10:
+            assert single == count, "slow rounds are told one by one"
+
+
+def test_a_lasting_reason_to_decline_is_one_warning() -> None:
+    log = WorkLog()
+    why = "schema", "stream: has 12 features; the task wants 64"
+    lines = play(log, [(30.0 * i, declined(i, *why)) for i in range(4)])
+    assert [line.loud for line in lines] == [True, False, False, False]
+    assert lines[0].text == f"declined round 0: {why[0]}: {why[1]}"
+    assert log.tell(declined(5, "unwilling", "battery"), 200.0)[0].loud
+    fast = play(WorkLog(), [(0.01 * i, declined(i, "busy", "newer")) for i in range(1000)])
+    assert len(fast) == LINES
+
+
+def test_what_a_peer_says_stays_on_one_line() -> None:
+    bad = Event("edge_joined", {"edge": EDGE, "name": "hall\n\x1b[31mroot", "address": LINK})
+    (line,) = WorkLog().tell(bad, 0.0)
+    assert line.text.isprintable()
+    (line,) = WorkLog().tell(declined(1, "error", "a\nb\x1b[2J"), 0.0)
+    assert line.text.isprintable()
+
+
+def test_the_agent_tells_of_a_whole_round(tmp_path: Path) -> None:
+    """From what a real runtime does: the edge's name, its address, run and recipe reach the log."""
+    edge, log, model = HandEdge(tmp_path), WorkLog(), model_of(3000)
+    edge.say(Welcome(edge=EDGE, name="hall"))
+    edge.serve(edge.order(1, model), model)
+    edge.receipt(edge.said(UpdateOffer)[-1])
+    told = [line.text for e in edge.out if isinstance(e, Event) for line in log.tell(e, 0.0)]
+    begun = f"round 1 of {TASK} at hall"
+    assert told[:2] == [f"joined edge hall at {LINK}", f"{begun}: training"]
+    assert told[2].startswith(f"{begun}: trained ")
+    assert told[2].endswith(" s on 1 sample, in time")
