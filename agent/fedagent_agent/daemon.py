@@ -98,7 +98,7 @@ class AgentDaemon:
     async def _serve(self) -> None:
         config = self._config
         self._emit(Event("ready", {"id": self._id}))
-        _log.info("%s: ready, learns from %s; site %s", self._id, config.stream, config.site)
+        _log.info("%s: ready, looks for edges of site %s", self._id, config.site)
         care = config.care
         self._context = Context(limits=care.limits(), metered=care.link_is_metered)
         self._measure()
