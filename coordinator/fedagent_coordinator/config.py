@@ -10,6 +10,7 @@ from fedagent_protocol.transport.address import BrokerAddress
 from fedagent_protocol.transport.settings import (
     LogLevel,
     Scope,
+    SettingError,
     TlsSettings,
     check_site,
     listen_host,
@@ -31,6 +32,8 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         policy: Policy instead of the recipe's.
         seed: Seed instead of the recipe's.
         new_run: End an open run of another recipe, or repeat a finished one.
+        more_rounds: Let the run go on for so many rounds, if it has ended; 0 for not.
+        init: Model that a new run begins from: a safetensors file, or a digest of one here.
         accept_lost_history: Go on although the database is older than it was.
         broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of a broker.
         listen, port: Of a private broker; port 0 takes the last one, or a free one.
@@ -65,6 +68,8 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     linger_s: Annotated[float, Meta(ge=0, le=600)] = 1.0
     json_events: bool = False
     watch_parent: bool = False
+    more_rounds: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    init: Annotated[str, Meta(max_length=4096)] = ""
     log_level: LogLevel = "info"
 
     @property
@@ -96,5 +101,7 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Coord
     """
     config = load_settings(CoordinatorConfig, text, prefix=PREFIX, environment=environment)
     check_site(config.site)
+    if config.new_run and config.more_rounds:
+        raise SettingError("more_rounds", "does not go with new_run", "leave one of them out")
     config.shared()
     return structs.replace(config, listen=listen_host(config.listen))

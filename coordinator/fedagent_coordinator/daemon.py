@@ -118,6 +118,8 @@ class Daemon:
             wait_agents=config.wait_agents,
             grace_s=config.grace_s,
             boot=boot_id(),
+            more_rounds=config.more_rounds,
+            init=config.init,
         )
         try:
             return CoordinatorRuntime(options, checkpoint=checkpoint, clock=time.monotonic)
@@ -350,7 +352,7 @@ class Daemon:
                 "run": run.run_id,
                 "recipe": recipe.name,
                 "policy": recipe.policy.name,
-                "rounds": recipe.rounds.count,
+                "rounds": run.recipe.rounds.count,
                 "resumed": run.resumed,
             },
         )

@@ -4,6 +4,7 @@
 
     CoordinatorError
     ├── ExportError                 there is no ONNX form of this model
+    ├── RefusedOptionError          an option of the start does not fit the run
     ├── PolicyError
     │   ├── UnknownNameError        no policy, solver or placement of that name
     │   ├── ParameterError          a parameter is unknown, of a wrong type or out of range
@@ -51,6 +52,19 @@ class ExportError(CoordinatorError):
 
     def __str__(self) -> str:
         return f"a {self.kind} model {self.reason}; {self.mend}"
+
+
+class RefusedOptionError(CoordinatorError):
+    """Raised when an option of the start does not fit the run, or names no model for it."""
+
+    def __init__(self, option: str, problem: str, mend: str) -> None:
+        super().__init__(option, problem, mend)
+        self.option = option
+        self.problem = problem
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.option}: {self.problem}; {self.mend}"
 
 
 class PolicyError(CoordinatorError):

@@ -9,6 +9,7 @@ from .errors import (
     HistoryLostError,
     LedgerError,
     PolicyError,
+    RefusedOptionError,
     RunConflictError,
     StoreBusyError,
     StoreError,
@@ -17,6 +18,7 @@ from .errors import (
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
     (RecipeError, 2),
+    (RefusedOptionError, 2),
     (DataDirError, 2),
     (DataDirBusyError, 75),
     (StoreBusyError, 75),

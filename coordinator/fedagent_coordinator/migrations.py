@@ -266,6 +266,40 @@ def m004_opinions(db: Database) -> None:
         _protect(db, table)
 
 
+_GOING_ON = (
+    """CREATE TABLE extensions (
+        run_id TEXT NOT NULL REFERENCES runs,
+        seq INTEGER NOT NULL CHECK (seq >= 1),
+        after INTEGER NOT NULL CHECK (after >= 0),
+        count INTEGER NOT NULL CHECK (count > after),
+        ended_ms INTEGER NOT NULL,
+        end_reason TEXT,
+        at_ms INTEGER NOT NULL,
+        PRIMARY KEY (run_id, seq)
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE origins (
+        run_id TEXT PRIMARY KEY REFERENCES runs,
+        digest TEXT NOT NULL CHECK (length(digest) = 64)
+    ) STRICT, WITHOUT ROWID""",
+    "DROP TRIGGER IF EXISTS runs_end_once",
+    """CREATE TRIGGER runs_end_once BEFORE UPDATE ON runs
+        WHEN OLD.run_id <> NEW.run_id OR OLD.recipe <> NEW.recipe
+            OR (OLD.ended_ms IS NOT NULL AND (NEW.ended_ms IS NOT NULL OR NOT EXISTS (
+                SELECT 1 FROM extensions e
+                WHERE e.run_id = OLD.run_id AND e.ended_ms = OLD.ended_ms)))
+        BEGIN SELECT RAISE(ABORT, 'a run that ended goes on by an extension only'); END""",
+)
+
+
+@migrations()
+def m005_going_on(db: Database) -> None:
+    """Let a run that ended go on for more rounds, and remember what model a run began from."""
+    for statement in _GOING_ON:
+        db.execute(statement)
+    for table in ("extensions", "origins"):
+        _protect(db, table)
+
+
 def _protect(db: Database, table: str) -> None:
     """Let nobody change or delete a row."""
     for verb in ("UPDATE", "DELETE"):

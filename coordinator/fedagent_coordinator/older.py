@@ -2,7 +2,7 @@
 
 import sqlite3
 
-NEWEST = "m004_opinions"
+NEWEST = "m005_going_on"
 """The last migration; named here because `migrations` takes half a second to import."""
 
 

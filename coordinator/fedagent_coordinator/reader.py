@@ -15,7 +15,7 @@ from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
 from .ledger import TREASURY
 from .older import as_of_today
 from .policies.base import RoundView, Selection
-from .reader_models import ModelReader, ModelRow
+from .reader_models import ModelReader, ModelRow, recipe_in
 from .records import unpack_controls, unpack_selection, unpack_view
 
 __all__ = [
@@ -187,6 +187,25 @@ class Reader(ModelReader):
     def open_run(self) -> Run | None:
         """Return the run that has not ended; there is one at most."""
         return next((run for run in self.runs() if run.ended_ms is None), None)
+
+    def rounds_of(self, run: Run) -> int | None:
+        """Return how many rounds a run is to have, with those it was extended by.
+
+        0 is no end; None a recipe that this version cannot read.
+        """
+        row = self._db.execute(
+            "SELECT count FROM extensions WHERE run_id = ? ORDER BY seq DESC LIMIT 1",
+            (run.run_id,),
+        ).fetchone()
+        if row is not None:
+            return int(row[0])
+        recipe = recipe_in(run.recipe)
+        return None if recipe is None else recipe.rounds.count
+
+    def origin(self, run_id: str) -> str:
+        """Return the digest of the model that a run was told to begin from; empty for none."""
+        row = self._db.execute("SELECT digest FROM origins WHERE run_id = ?", (run_id,)).fetchone()
+        return "" if row is None else str(row[0])
 
     def progress(self, run_id: str) -> Progress:
         """Return where a run stands, as the round engine starts from it."""

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from fedagent_task import models
 from fedagent_task.errors import RecipeError
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
 from .evaluation import held_out
+from .first_model import read_first_model
 from .runs import minds_of
 
 
@@ -31,7 +33,11 @@ def rehearse(config: CoordinatorConfig) -> None:
         RecipeError: It cannot be read, or a key is wrong.
         PolicyError: A name is unknown, or a parameter of the policy.
         DatasetError: The held-out set cannot be read.
+        RefusedOptionError: The model to begin from is none of this recipe.
     """
     recipe = read_recipe(config)
     minds_of(recipe)
     held_out(recipe)
+    if config.init:
+        manifest = models.create(recipe.model).manifest()
+        read_first_model(config.init, Path(config.data_dir) / "models", manifest)

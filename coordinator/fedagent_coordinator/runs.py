@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import msgspec
+from msgspec import structs
 
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.messages import OpinionMode
@@ -18,8 +19,10 @@ from . import calls, placement, policies
 from .calls import COORDINATOR
 from .core import iterations
 from .core.deciding import Minds
+from .core.gate import BUDGET
 from .core.settings import Progress, Settings, Window, learnt_weight
-from .errors import CoordinatorError, ModelLostError, RunConflictError
+from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
+from .first_model import read_first_model
 from .reader import Run
 from .store import Store
 
@@ -38,9 +41,11 @@ class RunFinishedError(CoordinatorError):
         self.progress = progress
 
     def __str__(self) -> str:
+        # More rounds need money too.
+        on = "" if self.reason == BUDGET else "go on with --more-rounds N, or "
         return (
             f"run {self.run_id[:8]} of this recipe has ended after "
-            f"{self.progress.rounds_done} rounds ({self.reason}); begin another with --new-run"
+            f"{self.progress.rounds_done} rounds ({self.reason}); {on}begin another with --new-run"
         )
 
 
@@ -51,12 +56,14 @@ class OpenedRun:
     Attributes:
         resumed: It was begun by an earlier process.
         voided: Rounds that were in flight and were voided.
+        recipe: With as many rounds as the run was extended to.
     """
 
     run_id: str
     resumed: bool
     voided: tuple[int, ...]
     progress: Progress
+    recipe: Recipe
 
 
 def open_run(
@@ -66,16 +73,21 @@ def open_run(
     *,
     new_run: bool,
     opinions: OpinionMode | None = None,
+    more_rounds: int = 0,
+    init: str = "",
 ) -> OpenedRun:
     """Resume the run of this recipe, or begin one.
 
     What was in flight is voided, once: its reservations go back to the budget. A judgement
     that was in flight is booked before anything is learnt from the books; `opinions` is
-    what the run calls its clients for.
+    what the run calls its clients for. `more_rounds` lets a run that has ended go on, and
+    `init` names the model that a new one begins from.
 
     Raises:
         RunConflictError: A run of another recipe is open and `new_run` is not set.
-        RunFinishedError: The newest run of this recipe has ended.
+        RunFinishedError: The newest run of this recipe has ended, and gets no more rounds.
+        RefusedOptionError: There is no run to go on with, or no such model; or the run began
+            from another model.
         ModelLostError: The global model of the run is not on disk as it was written.
     """
     digest = recipe_digest(recipe)
@@ -85,17 +97,67 @@ def open_run(
     if former is None and not new_run:
         former = store.read.find_run(digest)
     resumed = former is not None
-    run = former or _begin(store, recipe, digest)
-    if run.ended_ms is not None:
-        reason = run.end_reason or "ended"
-        raise RunFinishedError(run.run_id, reason, store.read.progress(run.run_id))
+    if former is None:
+        if more_rounds:
+            mend = "leave it out, or give the recipe, with every --set, of the run to go on with"
+            raise RefusedOptionError("--more-rounds", "no run of this recipe is here", mend)
+        run = _begin(store, recipe, digest, _origin(blobs, recipe, init))
+    else:
+        _check_origin(store, blobs, recipe, former, init)
+        run = _gone_on(store, former, more_rounds)
+    count = store.read.rounds_of(run) or 0
+    recipe = structs.replace(recipe, rounds=structs.replace(recipe.rounds, count=count))
     voided = store.void_open_rounds(run.run_id, VOID_REASON) if resumed else ()
     if voided:
         _log.warning("voided what was in flight: round %s", ", ".join(map(str, voided)))
     progress = _with_model(store, blobs, recipe, run.run_id)
-    return OpenedRun(
-        run.run_id, resumed, voided, _with_past(store, recipe, run.run_id, progress, opinions)
-    )
+    past = _with_past(store, recipe, run.run_id, progress, opinions)
+    return OpenedRun(run.run_id, resumed, voided, past, recipe)
+
+
+def _gone_on(store: Store, run: Run, more_rounds: int) -> Run:
+    """Return a run that goes on; one that has ended does so with more rounds only."""
+    if run.ended_ms is None:
+        if more_rounds:
+            _log.info("the run has not ended yet; --more-rounds is for one that has")
+        return run
+    if not more_rounds:
+        reason = run.end_reason or "ended"
+        raise RunFinishedError(run.run_id, reason, store.read.progress(run.run_id))
+    count = store.extend_run(run.run_id, more_rounds)
+    _log.info("run %s goes on for %d more rounds, to %d", run.run_id[:8], more_rounds, count)
+    return store.read.run(run.run_id)
+
+
+def _origin(blobs: BlobStore, recipe: Recipe, init: str) -> str:
+    """Keep the model that a run begins from and return its digest; empty for the seed's."""
+    return blobs.put(_named_model(blobs, recipe, init)) if init else ""
+
+
+def _check_origin(store: Store, blobs: BlobStore, recipe: Recipe, run: Run, init: str) -> None:
+    """Refuse another model than the run began from; its file need not be there any more."""
+    if not init:
+        return
+    began = store.read.origin(run.run_id)
+    try:
+        data = _named_model(blobs, recipe, init)
+    except RefusedOptionError as error:
+        if not began:
+            raise
+        _log.warning("%s; the run goes on from what it has learnt without it", error.problem)
+        return
+    if digest_of(data) != began:
+        named = f"model {began[:12]}" if began else "the seed's model"
+        raise RefusedOptionError(
+            f"--init {init}",
+            f"run {run.run_id[:8]} began from {named}",
+            "leave it out to go on, or begin another run with --new-run",
+        )
+    blobs.put(data)
+
+
+def _named_model(blobs: BlobStore, recipe: Recipe, init: str) -> bytes:
+    return read_first_model(init, blobs.folder, models.create(recipe.model).manifest())
 
 
 def _with_past(
@@ -110,21 +172,28 @@ def _with_past(
     return replace(progress, windows=windows, calls=told)
 
 
-def _begin(store: Store, recipe: Recipe, digest: str) -> Run:
+def _begin(store: Store, recipe: Recipe, digest: str, origin: str) -> Run:
     return store.begin_run(
         recipe_digest=digest,
         recipe=msgspec.json.encode(recipe).decode(),
         seed=recipe.seed,
         total_micro=recipe.budget.total_micro,
         replace=True,
+        origin=origin,
     )
 
 
 def _with_model(store: Store, blobs: BlobStore, recipe: Recipe, run_id: str) -> Progress:
-    """Return the progress with a global model; the first one comes from the seed."""
+    """Return the progress with a global model; the first one is the origin's or the seed's."""
     progress = store.read.progress(run_id)
     if progress.model and blobs.is_whole(progress.model):
         return progress
+    origin = store.read.origin(run_id)
+    if origin and not progress.model and blobs.is_whole(origin):
+        store.save_model(run_id, 0, origin, blobs.size(origin))
+        return store.read.progress(run_id)
+    if origin and not progress.model:
+        raise ModelLostError(run_id, origin, "damaged" if blobs.has(origin) else "missing")
     data = encode_tensors(models.create(recipe.model).init(recipe.seed))
     if not progress.model:
         store.save_model(run_id, 0, blobs.put(data), len(data))

@@ -106,6 +106,8 @@ class RuntimeOptions:
     wait_agents: int = 1
     grace_s: float = 2.0
     boot: str = ""
+    more_rounds: int = 0
+    init: str = ""
 
 
 class CoordinatorRuntime:
@@ -179,6 +181,8 @@ class CoordinatorRuntime:
             options.recipe,
             new_run=options.new_run,
             opinions=self._opinions,
+            more_rounds=options.more_rounds,
+            init=options.init,
         )
 
     def _engine(self) -> RoundEngine:
@@ -189,7 +193,7 @@ class CoordinatorRuntime:
         open_at = next_round_at(options.data_dir, run_id, options.boot)
         return RoundEngine(
             settings=settings_of(
-                options.recipe,
+                self.run.recipe,
                 run_id=run_id,
                 coordinator=options.coordinator,
                 wait_edges=options.wait_edges,

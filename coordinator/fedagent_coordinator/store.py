@@ -128,6 +128,7 @@ class Store:
         total_micro: int | None,
         run_id: str | None = None,
         replace: bool = False,
+        origin: str = "",
     ) -> Run:
         """Begin a run with its long-term budget; None is no limit.
 
@@ -138,6 +139,7 @@ class Store:
             total_micro: What the run may spend, all in all.
             run_id: 32 hex digits; a new uuid by default.
             replace: End a run that is still open, instead of refusing.
+            origin: Digest of the model it begins from; empty for that of the seed.
 
         Raises:
             RunConflictError: Another run is open and `replace` is not set.
@@ -156,6 +158,8 @@ class Store:
                     "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)",
                     (run_id, recipe_digest, recipe, seed, total_micro is None, now),
                 )
+                if origin:
+                    sql.execute("INSERT INTO origins VALUES (?, ?)", (run_id, origin))
                 if total_micro:
                     self._book.grant(run_id, total_micro, "recipe")
                 elif total_micro is not None:
@@ -194,6 +198,44 @@ class Store:
                 )
             self._db.fold_wal()
             return rounds
+
+    def extend_run(self, run_id: str, more: int) -> int:
+        """Let a run that has ended go on; return how many rounds it is to have in all.
+
+        Once for each end: on a run that has not ended this changes nothing, so that a start
+        that is repeated after a crash adds nothing. The budget stays what it is.
+
+        Args:
+            run_id: The run.
+            more: Rounds on top of those that are done.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        with self._db.lock:
+            run = self.read.run(run_id)
+            if run.ended_ms is None:
+                return self.read.rounds_of(run) or 0
+            done = self.read.progress(run_id).rounds_done
+            with self._db.transaction("extend") as sql:
+                sql.execute(
+                    "INSERT INTO extensions SELECT ?, COUNT(*) + 1, ?, ?, ?, ?, ? FROM extensions "
+                    "WHERE run_id = ?",
+                    (
+                        run_id,
+                        done,
+                        done + more,
+                        run.ended_ms,
+                        run.end_reason,
+                        self._db.clock_ms(),
+                        run_id,
+                    ),
+                )
+                sql.execute(
+                    "UPDATE runs SET ended_ms = NULL, end_reason = NULL WHERE run_id = ?",
+                    (run_id,),
+                )
+            return done + more
 
     def indices(self, run_id: str) -> RunIndices:
         """Return the run-wide indices of agents and edges."""

@@ -351,6 +351,19 @@ NewRun = Annotated[
     bool | None,
     typer.Option("--new-run", help="Start over, although this directory holds a run."),
 ]
+MoreRounds = Annotated[
+    int | None,
+    typer.Option(min=1, help="Let a run that has ended go on for so many more rounds."),
+]
+Init = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="Begin a new run from this model: an exported .safetensors file, or a digest "
+        "of `fedagent models list`.",
+        show_default="the seed's model",
+    ),
+]
 AcceptLostHistory = Annotated[
     bool | None,
     typer.Option("--accept-lost-history", help="Go on with a database older than it was."),

@@ -59,7 +59,7 @@ def _record(reader: "Reader", run: "Run") -> dict[str, object]:
         "ended_ms": run.ended_ms,
         "end_reason": run.end_reason,
         "rounds_done": progress.rounds_done,
-        "rounds": recipe.rounds.count if recipe is not None else None,
+        "rounds": reader.rounds_of(run),
         "accuracy": metrics.get("accuracy"),
         "loss": metrics.get("loss"),
         "spent": progress.spent_micro,

@@ -135,6 +135,8 @@ def edge_start(
         "fedagent coordinator start --recipe digits",
         "fedagent coordinator start --recipe my.toml --policy cheapest --seed 7",
         "fedagent coordinator start --recipe digits --set rounds.count=10 --new-run",
+        "fedagent coordinator start --recipe digits --more-rounds 30",
+        "fedagent coordinator start --recipe digits --new-run --init digits.safetensors",
     ),
 )
 @options.of_a_role
@@ -145,6 +147,8 @@ def coordinator_start(
     policy: options.Policy = None,
     seed: options.Seed = None,
     new_run: options.NewRun = None,
+    more_rounds: options.MoreRounds = None,
+    init: options.Init = None,
     accept_lost_history: options.AcceptLostHistory = None,
     wait_edges: options.WaitEdges = None,
     wait_agents: options.WaitAgents = None,
@@ -158,7 +162,7 @@ def coordinator_start(
     """Run the coordinator: each round it decides who trains where, and pays for it.
 
     The same recipe continues the run of this data directory; another one needs
-    --new-run. It ends with exit code 0 after the last round.
+    --new-run. It ends with exit code 0 after the last round; --more-rounds goes on.
     """
     given = {
         "recipe": recipe,
@@ -166,6 +170,8 @@ def coordinator_start(
         "policy": policy,
         "seed": seed,
         "new_run": new_run,
+        "more_rounds": more_rounds,
+        "init": init,
         "accept_lost_history": accept_lost_history,
         "wait_edges": wait_edges,
         "wait_agents": wait_agents,

@@ -50,6 +50,8 @@ def status(
         agents = reader.devices(chosen.run_id)
         rents = sum(reader.rents(chosen.run_id).values())
         final = reader.last_global(chosen.run_id)
+        wanted = reader.rounds_of(chosen)
+        origin = reader.origin(chosen.run_id)
     ended = conclusion(
         chosen.end_reason or "",
         placed=recipe is not None and recipe.placement.name != "coordinator",
@@ -69,7 +71,8 @@ def status(
         "end_reason": chosen.end_reason,
         "conclusion": ended,
         "rounds_done": len(settled),
-        "rounds": recipe.rounds.count if recipe else None,
+        "rounds": wanted,
+        "origin": origin or None,
         "accuracy": judged[-1] if judged else None,
         "spent": balance.settled_micro,
         "rents": rents,
@@ -110,6 +113,8 @@ def _say_status(
         what = WAITING.get(now.waiting, now.waiting)
         count = f"{now.found} of {now.wanted}" if now.wanted else now.detail
         say(f"waiting   {what}{count and ': ' + count}")
+    if record["origin"]:
+        say(f"began     from model {str(record['origin'])[:12]}")
     rounds = rounds_text(record["rounds_done"], record["rounds"])
     say(f"rounds    {rounds}, {record['updates_used']} updates used")
     if record["next_round_s"] is not None:

@@ -393,6 +393,7 @@ class CoordinatorRole:
     Attributes:
         events: Everything it said, over all its lives.
         done: Why the run ended, once it has.
+        more_rounds: As the option of the start.
         opening: Told the number of a round that opens; returns how many seconds the edges
             hear of it later.
     """
@@ -406,6 +407,7 @@ class CoordinatorRole:
     opening: Callable[[int], float] = lambda _round: 0.0
     events: list[CoordinatorEvent] = field(default_factory=list)
     done: str = ""
+    more_rounds: int = 0
     runtime: CoordinatorRuntime | None = None
     _beat_at: float = 0.0
     _checkpoint: Checkpoint = print
@@ -422,6 +424,7 @@ class CoordinatorRole:
                 wait_edges=self.wait_edges,
                 wait_agents=self.wait_agents,
                 boot=BOOT,
+                more_rounds=self.more_rounds,
             ),
             checkpoint=checkpoint,
             clock=lambda: self.kernel.now,

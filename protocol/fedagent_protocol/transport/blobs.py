@@ -46,7 +46,7 @@ class BlobStore:
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = 1 << 30) -> None:
-        self._folder = folder
+        self._folder = self.folder = folder
         self._max_bytes = max_bytes
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in folder.iterdir():

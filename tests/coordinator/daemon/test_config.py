@@ -38,6 +38,8 @@ def test_files_and_environment(tmp_path: Path) -> None:
         ('{"data_dir": "d", "recipe": "r", "port": 70000}', "port"),
         ('{"data_dir": "d", "recipe": "r", "listen": "127.0.0.1:1883"}', "listen"),
         ('{"data_dir": "d", "recipe": "r", "tls": {"ca": "x"}}', "tls"),
+        ('{"data_dir": "d", "recipe": "r", "new_run": true, "more_rounds": 3}', "more_rounds"),
+        ('{"data_dir": "d", "recipe": "r", "more_rounds": -1}', "more_rounds"),
         ("{", "config"),
         ("/nowhere/c.json", "config"),
     ],

@@ -76,6 +76,8 @@ class Site:
     kill_at: str = ""
     kill_hit: int = 1
     new_run: bool = False
+    more_rounds: int = 0
+    init: str = ""
     kernel: Kernel = field(default_factory=Kernel)
     events: list[fx.Event] = field(default_factory=list)
     published: list[Publish] = field(default_factory=list)
@@ -101,6 +103,8 @@ class Site:
                 coordinator="c-1",
                 recipe=self.recipe,
                 new_run=self.new_run,
+                more_rounds=self.more_rounds,
+                init=self.init,
                 wait_edges=len(self.edges),
                 wait_agents=sum(len(edge.agents) for edge in self.edges),
             ),

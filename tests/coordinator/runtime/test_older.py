@@ -17,11 +17,12 @@ from .test_restart import check_history
 
 
 def make_older(folder: Path) -> bytes:
-    """Take from a database what came with opinions; return the file."""
+    """Take from a database what came with opinions and later; return the file."""
     with closing(sqlite3.connect(folder / DATABASE)) as db:
-        for table in ("opinions", "volunteers", "judgements"):
+        for table in ("extensions", "origins", "opinions", "volunteers", "judgements"):
+            db.execute("DROP TRIGGER IF EXISTS runs_end_once")
             db.execute(f"DROP TABLE {table}")
-        db.execute("DELETE FROM _sqlite_migrations WHERE name = ?", (NEWEST,))
+        db.execute("DELETE FROM _sqlite_migrations WHERE name IN ('m004_opinions', ?)", (NEWEST,))
         db.commit()
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return (folder / DATABASE).read_bytes()

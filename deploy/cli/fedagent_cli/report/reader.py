@@ -26,6 +26,7 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
         rows = [row for row in reader.rounds(run.run_id) if row.state == "done"]
         voids = sum(row.state == "void" for row in reader.rounds(run.run_id))
         edges = reader.edge_results(run.run_id)
+        wanted, origin = reader.rounds_of(run), reader.origin(run.run_id)
         verified = reader.ledger.verify()
         balance = reader.balance(run.run_id)
         latency = _latency(reader, run.run_id, rows)
@@ -36,7 +37,7 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
             recipe=recipe.name if recipe else run.recipe_digest[:SHORT],
             policy=rows[-1].policy if rows else recipe.policy.name if recipe else "?",
             seed=run.seed,
-            rounds_wanted=recipe.rounds.count if recipe else len(rows),
+            rounds_wanted=len(rows) if wanted is None else wanted,
             rounds=tuple(_round(row, edges, latency.get(row.round, ()), rows[0]) for row in rows),
             agents=_agents(reader, run.run_id),
             edges={row.edge_id: row.label for row in edges},
@@ -51,6 +52,7 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
             beliefs=read_beliefs(reader, run.run_id, recipe, done) if judged and recipe else {},
             facts={
                 "state": run.end_reason or ("ended" if run.ended_ms else NOT_ENDED),
+                **({"began from the model": origin} if origin else {}),
                 "rounds that were voided": str(voids),
                 "ledger entries": str(verified.entries),
                 **({"ledger problems": "; ".join(verified.problems)} if verified.problems else {}),
