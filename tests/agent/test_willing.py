@@ -283,9 +283,7 @@ def test_programs_are_run_and_their_failure_is_no_error(tmp_path: Path) -> None:
 def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedagent_agent.asked.PATIENCE_S", 0.2)
     _program(tmp_path, "nmcli", f"echo $$ > {tmp_path}/pid; exec sleep 1000")
-    began = time.monotonic()
     assert asyncio.run(Programs(nmcli=str(tmp_path / "nmcli")).ask()) == Told()
-    assert time.monotonic() - began < 5
     pid = tmp_path / "pid"
     if pid.exists():  # it may have been ended before its first line
         with pytest.raises(ProcessLookupError):

@@ -30,7 +30,7 @@ class Listener:
         """Send anything to anywhere."""
         self._loop.call_soon_threadsafe(lambda: self.link.publish(topic, payload))
 
-    def wait_for(self, test: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
+    def wait_for(self, test: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
         """Wait until something holds, polling."""
 
         deadline = time.monotonic() + timeout_s

@@ -160,7 +160,7 @@ sys.argv = ["fedagent", "status", "--json"]
 main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert said(done, 130)["error"] == "interrupted"
 

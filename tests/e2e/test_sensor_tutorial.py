@@ -84,7 +84,7 @@ def test_from_a_topic_to_a_trained_model(terminals: Terminals, tmp_path: Path) -
         faster = "--set learner.step_s=0.2 --set rounds.count=12"
         coordinator = terminals.start(f"{command('fedagent coordinator start')} {faster}")
         assert until(coordinator, "end")["rounds_done"] == 12
-        assert coordinator.wait(15) == 0
+        assert coordinator.wait(60) == 0
 
     asyncio.run(run())
     assert terminals.call(command("fedagent rounds")).returncode == 0

@@ -51,7 +51,7 @@ class EdgeProcess:
     async def event(self, name: str) -> dict[str, object]:
         """Return the next event of this name."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while line := await self.process.stdout.readline():
                 event: dict[str, object] = json.loads(line)
                 self.events.append(event)
@@ -62,7 +62,7 @@ class EdgeProcess:
     async def end(self, number: int = signal.SIGTERM) -> int:
         if self.process.returncode is None:
             self.process.send_signal(number)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self.process.wait()
 
 
@@ -98,7 +98,7 @@ class Peer:
 
     async def until(self, kind: type[m.Message], **facts: object) -> m.AnyMessage:
         """Return the newest message like this, when there is one."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 for _, message in reversed(self.heard):
                     if isinstance(message, kind) and all(
@@ -132,7 +132,7 @@ async def peer(
     made.append(Peer(link))
     await link.start()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await up.wait()
             await link.subscribe(*filters)
         yield made[0]
@@ -208,7 +208,7 @@ async def upload(one: Peer, name: str, edge_id: str, order: m.TrainOrder, body: 
     layout = Layout(offer.size, offer.chunk_bytes)
     say(one, name, edge_id, offer)
     answered = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             needs = [x for _, x in one.heard if isinstance(x, m.Need) and x.digest == offer.digest]
             for need in needs[answered:]:
@@ -372,7 +372,7 @@ def test_garbage_on_every_topic_leaves_the_edge_at_work(tmp_path: Path) -> None:
             receipt = await upload(seat, "a0", edge_id, order, encode_tensors(delta("a0")))
             assert receipt.status is m.ReceiptStatus.ACCEPTED
             tell(boss, edge_id, m.EdgeWelcome(run=RUN, coordinator="coord", task=TASK, body=BODY))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     status = await boss.until(m.EdgeStatus)
                     assert isinstance(status, m.EdgeStatus)
@@ -407,7 +407,7 @@ def test_it_ends_when_its_parent_does(tmp_path: Path) -> None:
             await process.event("ready")
             assert process.process.stdin is not None
             process.process.stdin.close()
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(60):
                 assert await process.process.wait() == 0
 
     asyncio.run(run())

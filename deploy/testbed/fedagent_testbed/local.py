@@ -114,7 +114,7 @@ class RoleProcess:
         """Return all events of a kind so far."""
         return [event for event in list(self.events) if event.get("event") == kind]
 
-    def wait(self, kind: str, *, timeout_s: float = 30.0, **where: object) -> Event:
+    def wait(self, kind: str, *, timeout_s: float = 60.0, **where: object) -> Event:
         """Wait for an event.
 
         Raises:
@@ -134,7 +134,7 @@ class RoleProcess:
                 self._said.wait(min(left, 0.5))
         return event
 
-    def wait_exit(self, *, timeout_s: float = 30.0) -> int:
+    def wait_exit(self, *, timeout_s: float = 60.0) -> int:
         """Wait until the process ends and everything it said is read; return its code."""
         try:
             code = self.popen.wait(timeout_s)

@@ -76,7 +76,7 @@ def test_one_process_is_started_that_stays_behind_and_ends(
             assert isinstance(opened, Opened)
         (process,) = warm._started
         found = psutil.Process(process.pid)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while found.nice() != 19 and process.poll() is None and time.monotonic() < until:
             time.sleep(0.01)
         assert found.nice() == 19

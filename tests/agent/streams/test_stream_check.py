@@ -18,7 +18,7 @@ def start(folder: Path, stream: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "fedagent_agent", "--config", json.dumps(config)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
 

@@ -26,7 +26,7 @@ from tests.coordinator.runtime.harness import RECIPE, toy_edges
 from tests.coordinator.toy_edge import ToyEdge
 
 Event = dict[str, object]
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 @dataclass

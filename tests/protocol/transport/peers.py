@@ -9,7 +9,7 @@ from typing import Any
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Peer:

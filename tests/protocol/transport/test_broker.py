@@ -77,7 +77,7 @@ def test_kill_of_the_wrapper_leaves_no_broker(kind: str, tmp_path: Path) -> None
         before = one.pids
         assert one._process is not None
         os.kill(one._process.pid, signal.SIGKILL)
-        await asyncio.wait_for(restarted.wait(), 20)
+        await asyncio.wait_for(restarted.wait(), 60)
         await eventually(lambda: not any(map(alive, before)))
         assert one.address == address
         assert await answers(address)
@@ -177,7 +177,7 @@ def test_an_embedded_broker_closes_connections_that_say_nothing_sensible(tmp_pat
                 writer.write(junk)
                 writer.write_eof()
                 with pytest.raises(asyncio.IncompleteReadError):
-                    await asyncio.wait_for(reader.readexactly(1), 15)
+                    await asyncio.wait_for(reader.readexactly(1), 60)
                 writer.close()
             assert await answers(b.address)
             assert b.counters["restarts"] == 0
