@@ -26,6 +26,7 @@ from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Discovery
 from fedagent_protocol.transport.identity import Identity, load_or_create
 from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
+from fedagent_task.measures import measures_of
 from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
@@ -354,6 +355,7 @@ class Daemon:
                 "policy": recipe.policy.name,
                 "rounds": run.recipe.rounds.count,
                 "resumed": run.resumed,
+                "judged_by": next((one.key for one in measures_of(recipe)), None),
             },
         )
 

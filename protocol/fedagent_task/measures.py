@@ -50,6 +50,10 @@ TRAIN_LOSS = Measure("train_loss", "training loss", IN_TRAINING)
 # Devices minimise half the squared error.
 TRAIN_ERROR = Measure("train_error", "training error", IN_TRAINING, rooted=("train_loss", 2.0))
 
+BY_KEY = {
+    one.key: one for one in (ACCURACY, LOSS, RMSE, MAE, DEVICE_SCORE, TRAIN_LOSS, TRAIN_ERROR)
+}
+
 
 def measures_of(recipe: Recipe | None) -> tuple[Measure, ...]:
     """Return what a run's models are measured by; they are judged by the first.

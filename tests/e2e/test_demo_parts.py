@@ -283,7 +283,8 @@ def test_the_page_is_whole_and_asks_nobody(tmp_path: Path, rounds: int) -> None:
     assert "https://" not in outside
     assert "<script" not in html
     assert "<b>kitchen" not in html
-    assert html.count("<svg") == (5 if rounds else 0)
+    assert html.count("<figure") == (5 if rounds else 0)
+    assert html.count("<svg") == 2 * html.count("<figure")  # for a desk, and for a phone
     assert json.loads((tmp_path / "report.json").read_text())["rounds_wanted"] == 3
 
 

@@ -46,11 +46,14 @@ def models_list(
     as_json: options.AsJson = False,
 ) -> None:
     """List the global models whose content is kept: the newest ones and the best."""
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
+    from .figures import columns  # noqa: PLC0415 - heavy imports
+    from .runs import open_run  # noqa: PLC0415
 
     folder = data_dir if data_dir is not None else places.data_dir("coordinator")
     with open_run(folder, run) as (reader, chosen):
         found = [row for row in reader.models(chosen.run_id) if _file(folder, row.digest)]
+        shown = columns(reader.measures(chosen.run_id), (row.metrics for row in found))
+        best = reader.best_global(chosen.run_id)
     if as_json:
         listed = [
             {
@@ -58,15 +61,22 @@ def models_list(
                 "digest": row.digest,
                 "size_bytes": row.size_bytes,
                 "metrics": dict(row.metrics),
+                "best": row == best,
             }
             for row in found
         ]
         emit({"run": chosen.run_id, "models": listed})
         return
     table(
-        ("round", "accuracy", "bytes", "digest"),
+        ("round", *(one.word for one in shown), "", "bytes", "digest"),
         (
-            (row.round, row.metrics.get("accuracy"), row.size_bytes, row.digest[:16])
+            (
+                row.round,
+                *(row.metrics.get(one.key) for one in shown),
+                "best" if row == best else "",
+                row.size_bytes,
+                row.digest[:16],
+            )
             for row in found
         ),
     )

@@ -40,6 +40,14 @@ def rounds_text(done: object, wanted: object) -> str:
     return f"{done}, no end set" if wanted == 0 else f"{done} of {wanted or '?'}"
 
 
+def number_text(value: float) -> str:
+    """Return a measured number: three decimals, fewer of a large one, more of a tiny one."""
+    size = abs(value)
+    if size >= 1e9 or 0 < size < 0.001:
+        return f"{value:.3g}"
+    return f"{value:.1f}" if size >= 1000 else f"{value:.3f}"
+
+
 def console() -> "Console":
     """Return a console on standard output."""
     from rich.console import Console  # noqa: PLC0415 - rich costs a tenth of a second
@@ -101,7 +109,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return number_text(value) if isinstance(value, float) else str(value)
 
 
 def fail(error: CliError, *, as_json: bool) -> NoReturn:

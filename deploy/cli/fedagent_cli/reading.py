@@ -46,20 +46,21 @@ def rounds(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the newest rounds: who came in time, what it cost, how long it took."""
-    from .runs import open_run  # noqa: PLC0415 - heavy imports
+    from .figures import columns  # noqa: PLC0415 - heavy imports
+    from .runs import open_run  # noqa: PLC0415
 
     with open_run(data_dir, run) as (reader, chosen):
         found = reader.rounds(chosen.run_id, last=last or None)
+        shown = columns(reader.measures(chosen.run_id), (row.metrics for row in found))
         names = {edge: name or edge for edge, name in reader.edges(chosen.run_id).items()}
     if as_json:
         emit({"run": chosen.run_id, "rounds": [asdict(row) for row in found]})
         return
     controlled = any(row.rented or row.iterations for row in found)
-    scored = any("device_score" in row.metrics for row in found)
     table(
         (
-            *("round", "state", "ordered", "in time", "used", "accuracy"),
-            *(("on devices",) if scored else ()),
+            *("round", "state", "ordered", "in time", "used"),
+            *(one.word for one in shown),
             *("spent", "seconds"),
             *(("rho", "edge", "rent") if controlled else ()),
             "why",
@@ -71,8 +72,7 @@ def rounds(
                 row.ordered,
                 row.in_time,
                 row.used,
-                row.metrics.get("accuracy"),
-                *((row.metrics.get("device_score"),) if scored else ()),
+                *(row.metrics.get(one.key) for one in shown),
                 credits_text(row.paid_micro),
                 sum(row.timing_ms.values()) / 1000 if row.timing_ms else None,
                 *(

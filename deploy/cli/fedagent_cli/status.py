@@ -31,6 +31,7 @@ def status(
     """Show a run in a few lines, while the coordinator runs or afterwards."""
     from fedagent_coordinator.results import conclusion  # noqa: PLC0415 - heavy imports
 
+    from .figures import told  # noqa: PLC0415
     from .runs import (  # noqa: PLC0415
         holder,
         is_running,
@@ -52,6 +53,8 @@ def status(
         final = reader.last_global(chosen.run_id)
         wanted = reader.rounds_of(chosen)
         origin = reader.origin(chosen.run_id)
+        measures = reader.measures(chosen.run_id)
+        metrics = reader.newest_metrics(chosen.run_id)
     ended = conclusion(
         chosen.end_reason or "",
         placed=recipe is not None and recipe.placement.name != "coordinator",
@@ -59,7 +62,6 @@ def status(
         rounds_done=len(settled),
         model=final.digest if final else "",
     )
-    judged = [row.metrics["accuracy"] for row in settled if "accuracy" in row.metrics]
     pid = holder(folder)
     now = situation_of(folder, chosen) if pid is not None else None
     record = {
@@ -73,7 +75,9 @@ def status(
         "rounds_done": len(settled),
         "rounds": wanted,
         "origin": origin or None,
-        "accuracy": judged[-1] if judged else None,
+        "accuracy": metrics.get("accuracy"),
+        "judged_by": measures[0].key if measures else None,
+        "metrics": metrics,
         "spent": balance.settled_micro,
         "rents": rents,
         "reserved": balance.reserved_micro,
@@ -89,7 +93,8 @@ def status(
     if as_json:
         emit(record)
         return
-    _say_status(chosen, record, balance, rents=rents, now=now, pid=pid)
+    good = told(measures, metrics)
+    _say_status(chosen, record, balance, rents=rents, now=now, pid=pid, good=good)
 
 
 def _say_status(
@@ -100,13 +105,13 @@ def _say_status(
     rents: int,
     now: "Situation | None",
     pid: int | None,
+    good: tuple[str, str],
 ) -> None:
-    """Say in a few lines what `status` found."""
+    """Say in a few lines what `status` found; `good` says how good the model is."""
     process = f"coordinator runs (process {pid})" if pid else "coordinator does not run"
     if record["running"] is None:
         process = "only its owner can see whether the coordinator runs"
     ended = f"ended: {record['conclusion'] or chosen.end_reason}"
-    accuracy = record["accuracy"]
     say(f"run       {chosen.run_id[:12]}  {record['recipe']}, policy {record['policy']}")
     say(f"state     {ended if chosen.ended_ms else process}")
     if now is not None and now.waiting:
@@ -119,7 +124,7 @@ def _say_status(
     say(f"rounds    {rounds}, {record['updates_used']} updates used")
     if record["next_round_s"] is not None:
         say(f"next      round in {record['next_round_s']:.0f} s")
-    say(f"accuracy  {'not measured yet' if accuracy is None else f'{accuracy:.3f}'}")
+    say(f"{good[0]:10}{good[1]}")
     say(
         f"spent     {credits_text(balance.settled_micro)} credits, "
         f"{credits_text(balance.reserved_micro)} reserved"

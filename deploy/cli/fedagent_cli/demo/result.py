@@ -64,6 +64,7 @@ def summary(
         "rounds_done": len(story.rounds) if story else 0,
         "conclusion": str((finish.state.end or {}).get("conclusion", "")),
         "accuracy": story.accuracy if story else None,
+        "metrics": story.metrics if story else {},
         **({"opinion": story.opinion, "chosen": _chosen(story)} if story and story.judged else {}),
         "ledger_balanced": story.ledger_balanced if story else None,
         "report": str(report) if report else None,
@@ -101,10 +102,10 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style="dim")
     grid.add_column()
-    accuracy = result["accuracy"]
+    label, good = ("accuracy", "not measured") if story is None else story.told
     lines = {
         "rounds": story.progress if story else f"{result['rounds_done']} of ?",
-        "accuracy": f"{accuracy:.3f}" if isinstance(accuracy, float) else "not measured",
+        label: good,
         **_judged_lines(story),
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
         "spent": f"{credits_text(story.spent_micro if story else 0)} credits",

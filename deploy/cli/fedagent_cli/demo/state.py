@@ -6,6 +6,8 @@ Pure: events and our own clock in, fields to show out.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from fedagent_task.measures import ACCURACY, BY_KEY, Measure
+
 Event = Mapping[str, object]
 DOOMED = ", will be killed"
 """The part of the victim's note that ends with it."""
@@ -56,7 +58,8 @@ class DemoState:
     run: str = ""
     spent_micro: int = 0
     first_round_at: float | None = None
-    accuracy: list[float] = field(default_factory=list)
+    judged_by: Measure = ACCURACY
+    figures: list[float] = field(default_factory=list)
     opinion: list[float] = field(default_factory=list)
     volunteers: list[int] = field(default_factory=list)
     in_time: list[int] = field(default_factory=list)
@@ -107,19 +110,26 @@ class DemoState:
                 self.policy = str(event.get("policy", ""))
                 self.run = str(event.get("run", ""))
                 self.rounds = _integer(event, "rounds", self.rounds)
+                self.judged_by = BY_KEY.get(str(event.get("judged_by")), ACCURACY)
                 own = str(event.get("broker_kind", ""))
                 self.broker = own if own in ("mosquitto", "embedded") else str(event.get("broker"))
             case "round":
                 self._close_round(event, now)
+                self._measure(event)
             case "model":
-                if (accuracy := event.get("accuracy")) is not None:
-                    self.accuracy.append(float(str(accuracy)))
+                self._measure(event)
             case "opinions":
                 self._judge(event)
             case "end":
                 self.end = dict(event)
             case _:
                 pass
+
+    def _measure(self, event: Event) -> None:
+        """Take in how good a model is, by what the run's are judged by."""
+        numbers = {name: value for name, value in event.items() if isinstance(value, int | float)}
+        if (value := self.judged_by.of(numbers)) is not None:
+            self.figures.append(value)
 
     def _judge(self, event: Event) -> None:
         """Take in what clients think of a model, or how many of them volunteer."""

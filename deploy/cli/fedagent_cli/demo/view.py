@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedagent_cli.output import credits_text, emit
+from fedagent_cli.output import credits_text, emit, number_text
 
 from .state import AgentState, DemoState, Event
 
@@ -73,10 +73,10 @@ class LineView:
         """Print a round, an arrival or a note."""
         kind = event.get("event")
         if kind == "round":
-            accuracy = f"{state.accuracy[-1]:.3f}" if state.accuracy else "-"
+            figure = number_text(state.figures[-1]) if state.figures else "-"
             self._line(
                 f"round {state.round}/{state.rounds}  in time {event.get('in_time')} of "
-                f"{event.get('ordered')}  accuracy {accuracy}  {_judged(state)}"
+                f"{event.get('ordered')}  {state.judged_by.word} {figure}  {_judged(state)}"
                 f"spent {credits_text(state.spent_micro)}" + _rented(event, state)
             )
         elif kind in ("edge_joined", "agent_joined") and name == "coordinator":
@@ -148,10 +148,10 @@ def _head(state: DemoState, elapsed_s: float) -> RenderableType:
     doing = f"{state.round} of {state.rounds}" if state.round else "starting, all find each other"
     grid.add_row("round", Text(doing))
     grid.add_row("", bar)
-    best = f"{state.accuracy[-1]:.3f} " if state.accuracy else ""
-    grid.add_row(
-        "accuracy", Text(best + sparkline(state.accuracy, low=0.0, high=1.0), style="green")
-    )
+    newest = f"{number_text(state.figures[-1])} " if state.figures else ""
+    top = 1.0 if state.judged_by.rising else max(state.figures, default=1.0)
+    bars = sparkline(state.figures, low=0.0, high=top)
+    grid.add_row(state.judged_by.word, Text(newest + bars, style="green"))
     if state.opinion:
         bars = sparkline(state.opinion, low=0.0, high=1.0)
         grid.add_row("opinion", Text(f"{state.opinion[-1]:.3f} {bars}", style="magenta"))

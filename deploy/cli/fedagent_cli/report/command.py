@@ -63,6 +63,7 @@ def report(
                 "run": story.run,
                 "rounds_done": len(story.rounds),
                 "accuracy": story.accuracy,
+                "metrics": story.metrics,
                 "ledger_balanced": story.ledger_balanced,
                 "plots": plots.available(),
             }

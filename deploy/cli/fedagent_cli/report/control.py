@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .colours import COLOURS, borders, legend_above, whole
+from .colours import COLOURS, borders, by_round, legend_above, shortened
 from .story import RoundRow, Story
 
 if TYPE_CHECKING:
@@ -48,14 +48,6 @@ def control_plots(story: Story, rows: tuple[RoundRow, ...]) -> list[Plot]:
                 lambda axes: _latency(axes, rows),
             )
         )
-    if plots and any(row.loss is not None for row in rows):
-        plots.append(
-            (
-                "Loss",
-                "Of the global model on held-out samples.",
-                lambda axes: _loss(axes, rows),
-            )
-        )
     return plots
 
 
@@ -64,7 +56,7 @@ def _iterations(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
     ordered = [row.iterations or np.nan for row in rows]
     axes.plot(x, ordered, ".", color=COLOURS[0], alpha=0.55, markersize=4, label="ordered")
     axes.plot(x, _noted(rows, "rho"), color=COLOURS[0], linewidth=1.8, label="rho")
-    axes.set_xlabel("round")
+    by_round(axes)
     axes.set_ylabel("iterations")
     axes.locator_params(axis="y", integer=True)
     axes.set_ylim(bottom=0)
@@ -77,14 +69,7 @@ def _iterations(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
     other.set_ylabel("multiplier")
     other.set_ylim(bottom=0)
     other.grid(visible=False)
-    lines = [*axes.get_lines(), *other.get_lines()]
-    axes.legend(
-        lines,
-        [str(line.get_label()) for line in lines],
-        loc="upper left",
-        bbox_to_anchor=(0, 1.17),
-        ncol=4,
-    )
+    legend_above(axes, columns=4, lines=[*axes.get_lines(), *other.get_lines()])
 
 
 def _noted(rows: tuple[RoundRow, ...], name: str) -> list[float]:
@@ -96,7 +81,7 @@ def _rents(axes: "Axes", story: Story, rows: tuple[RoundRow, ...]) -> None:
     paid = np.cumsum([row.rent_micro for row in story.rounds]) / 1e6
     x = [row.round for row in story.rounds]
     axes.fill_between(x, paid, color="#9aa3ad", alpha=0.35, linewidth=0)
-    axes.set_xlabel("round")
+    by_round(axes)
     axes.set_ylabel("rent, credits in all")
     axes.set_ylim(bottom=0)
     other = axes.twinx()
@@ -105,7 +90,8 @@ def _rents(axes: "Axes", story: Story, rows: tuple[RoundRow, ...]) -> None:
         if here:
             colour = COLOURS[index % len(COLOURS)]
             other.plot(here, [index] * len(here), "|", color=colour, markersize=9)
-    other.set_yticks(range(len(names)), [story.edge_name(edge) for edge in names])
+    shown = shortened(axes, [story.edge_name(edge) for edge in names])
+    other.set_yticks(range(len(names)), shown)
     other.set_ylim(-0.6, len(names) - 0.4)
     other.grid(visible=False)
 
@@ -118,16 +104,6 @@ def _latency(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
         top = bottom + values
         axes.stairs(top, borders(rows), baseline=bottom, fill=True, color=colour, label=part)
         bottom = top
-    axes.set_xlabel("round")
+    by_round(axes)
     axes.set_ylabel("seconds")
     legend_above(axes, columns=4)
-
-
-def _loss(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
-    points = [(row.round, row.loss) for row in rows if row.loss is not None]
-    x, y = zip(*points, strict=True)
-    axes.plot(x, y, color=COLOURS[3], linewidth=1.8, marker="o" if len(x) < 3 else None)
-    axes.set_xlabel("round")
-    axes.set_ylabel("loss")
-    axes.set_ylim(bottom=0)
-    whole(axes, "x")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .colours import COLOURS, legend_above, whole
+from .colours import COLOURS, by_round, legend_above, most_ticks, names_beside, whole
 from .judged import PEERS, JudgedRow
 from .story import AgentRow, Story
 
@@ -86,8 +86,8 @@ def _reported(story: Story, rows: tuple[JudgedRow, ...], names: Mapping[str, str
         ),
     ]
     for title, text, columns in (
-        ("Index", "By which the policy chose: the largest ones train.", story.indices),
-        ("Belief", "That a client is good, given what it and its neighbours say.", story.beliefs),
+        ("Index", "By which the policy chose: the largest ones train", story.indices),
+        ("Belief", "That a client is good, given what it and its neighbours say", story.beliefs),
     ):
         if columns:
             plots.append((title, text + _by_kind(story), _lines(story, columns, title.lower())))
@@ -173,7 +173,7 @@ def _volunteers(axes: "Axes", rows: Sequence[JudgedRow], names: Mapping[str, str
 
 
 def _rounds_below(axes: "Axes", rows: Sequence[JudgedRow]) -> None:
-    step = 1 + len(rows) // 12
+    step = 1 + len(rows) // most_ticks(axes)
     places = range(0, len(rows), step)
     axes.set_xticks([place + 0.5 for place in places], [str(rows[p].round) for p in places])
     axes.set_xlabel("round of the model")
@@ -181,7 +181,7 @@ def _rounds_below(axes: "Axes", rows: Sequence[JudgedRow]) -> None:
 
 
 def _clients_beside(axes: "Axes", names: Sequence[str]) -> None:
-    axes.set_yticks([place + 0.5 for place in range(len(names))], list(names))
+    names_beside(axes, names, at=0.5)
     axes.set_ylim(len(names), 0)
 
 
@@ -194,7 +194,7 @@ def _chosen(axes: "Axes", story: Story, means: Mapping[str, float]) -> None:
         counts = [agents[place].ordered for place in own]
         colour = COLOURS[index % len(COLOURS)]
         axes.barh(own, counts, color=colour, height=0.7, label=kind or "chosen")
-    axes.set_yticks(places, [agent.name for agent in agents])
+    names_beside(axes, [agent.name for agent in agents])
     axes.invert_yaxis()
     axes.set_xlabel("rounds")
     whole(axes, "x")
@@ -206,7 +206,7 @@ def _chosen(axes: "Axes", story: Story, means: Mapping[str, float]) -> None:
         other.set_xlabel("mean opinion")
         other.grid(visible=False)
     if len(kinds) > 1:
-        axes.legend(loc="lower right")
+        legend_above(axes, columns=3, higher=bool(means))
 
 
 def _lines(story: Story, columns: Mapping[str, Sequence[tuple[int, float]]], name: str) -> Draw:
@@ -222,9 +222,8 @@ def _lines(story: Story, columns: Mapping[str, Sequence[tuple[int, float]]], nam
             colour = COLOURS[kinds.index(agent.kind) % len(COLOURS)]
             marker = "o" if len(x) < 3 else None
             axes.plot(x, y, color=colour, linewidth=1.0, alpha=0.8, label=label, marker=marker)
-        axes.set_xlabel("round")
+        by_round(axes)
         axes.set_ylabel(name)
-        whole(axes, "x")
         if labelled - {NO_KIND}:
             legend_above(axes, columns=4)
 

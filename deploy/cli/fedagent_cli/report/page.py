@@ -4,11 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from fedagent_cli.output import credits_text
+from fedagent_cli.figures import NOT_HELD_OUT, UNTOLD
+from fedagent_cli.output import credits_text, number_text
+from fedagent_task.measures import HELD_OUT
 
 from .judged import PEERS
 from .opinions import mean_opinions
 from .story import RoundRow, Story
+from .undelivered import undelivered
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --line: #dfe3e8;
@@ -29,6 +32,9 @@ p { margin: .2rem 0 .9rem; color: var(--soft); max-width: 44rem; }
   font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: .86rem; }
 .good { color: var(--good); } .bad { color: var(--bad); }
+.narrow { display: none; max-width: 26rem; }
+@media (max-width: 40rem) { .wide { display: none; } .narrow { display: block; }
+  body { padding: 1.5rem 1.1rem 3rem; } }
 figure { margin: .4rem 0 0; } figure svg { width: 100%; height: auto; display: block;
   color: var(--ink); font-family: inherit; }
 .scroll { overflow-x: auto; }
@@ -44,6 +50,12 @@ details summary { cursor: pointer; color: var(--soft); margin: .5rem 0; }
 code { font: .9em ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
 .hint { border-left: 3px solid var(--line); padding-left: .9rem; }
 """
+TILES = {
+    "device_score": "score on the devices' samples",
+    "train_loss": "training loss, as devices report it",
+    "train_error": "training error, as devices report it",
+}
+"""What a tile says, where that is not a measure's word and samples."""
 NO_PLOTS = (
     "The plots need matplotlib: <code>fedagent doctor</code> says how to add it, then "
     "<code>fedagent report DATA_DIR</code> writes this page again."
@@ -64,6 +76,7 @@ def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
         f"<p>Run <code>{escape(story.run)}</code>, {done} rounds.</p>",
         *([f'<p class="hint">{escape(story.conclusion)}.</p>'] if story.conclusion else []),
         _tiles(story),
+        _unmeasured(story),
     ]
     for name, text, svg in plots:
         parts.append(f"<h2>{escape(name)}</h2><p>{escape(text)}</p><figure>{svg}</figure>")
@@ -82,17 +95,13 @@ def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
 
 
 def _tiles(story: Story) -> str:
-    accuracy = _number(story.accuracy)
     ordered = sum(row.ordered for row in story.rounds)
     in_time = sum(row.in_time for row in story.rounds)
     seconds = sorted(row.seconds for row in story.rounds)
     median = f"{seconds[len(seconds) // 2]:.2f} s" if seconds else "-"
     balanced = story.ledger_balanced
-    score = story.device_score
-    on_devices = [] if score is None else [(f"{score:.3f}", "score on the devices' samples", "")]
     tiles = (
-        (accuracy, "accuracy, held-out samples", ""),
-        *on_devices,
+        *_good(story),
         *_opinion(story),
         (
             f"{len(story.rounds)}",
@@ -115,6 +124,24 @@ def _tiles(story: Story) -> str:
     return f'<div class="tiles">{"".join(cells)}</div>'
 
 
+def _unmeasured(story: Story) -> str:
+    """Say that nobody judged the models on held-out samples, where nobody did."""
+    if any(one.where == HELD_OUT for one in story.measures):
+        return ""
+    why = NOT_HELD_OUT if story.measures else UNTOLD
+    return f'<p class="hint">How good the model is: {escape(why)}.</p>'
+
+
+def _good(story: Story) -> list[tuple[str, str, str]]:
+    """Return a tile for what the models are judged by, and for whatever else was measured."""
+    found = story.metrics
+    shown = (one for one in story.measures if one is story.measures[0] or one.key in found)
+    return [
+        (_number(found.get(one.key)), TILES.get(one.key, f"{one.word}, {one.where}"), "")
+        for one in shown
+    ]
+
+
 def _opinion(story: Story) -> list[tuple[str, str, str]]:
     """Return the tile of the clients' mean opinion, where they told any."""
     if story.opinion is None:
@@ -123,18 +150,19 @@ def _opinion(story: Story) -> list[tuple[str, str, str]]:
 
 
 def _reached(story: Story) -> str:
-    """Return how long each accuracy took, in a run whose clients judge."""
-    if not story.judged or not story.reached():
+    """Return how long each accuracy or error took: the recipe's, and others where clients judge."""
+    if not story.reached():
         return ""
+    word = story.measures[0].word
     rows = (
         (
-            f"{target:.3g}",
+            f"{target:.4g}",
             "-" if row is None else row.round,
             "-" if row is None else f"{row.ended_s:.1f}",
         )
         for target, row in story.reached()
     )
-    return "<h2>Time to accuracy</h2>" + _table(("accuracy", "rounds", "seconds"), rows)
+    return f"<h2>Time to {word}</h2>" + _table((word, "rounds", "seconds"), rows)
 
 
 def _judged(story: Story) -> str:
@@ -192,7 +220,8 @@ def _agents(story: Story) -> str:
         for agent in story.agents
     )
     head = ("agent", "ordered", "in time", "late", "in the model", "paid", "otherwise")
-    return "<h2>Agents</h2>" + _table(head, rows)
+    said = "".join(f'<p class="hint">{escape(line)}</p>' for line in undelivered(story.agents))
+    return "<h2>Agents</h2>" + said + _table(head, rows)
 
 
 def _edges(story: Story) -> str:
@@ -216,28 +245,27 @@ def _edges(story: Story) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return "-" if value is None else number_text(value)
 
 
 def _rounds(story: Story) -> str:
-    scored = story.device_score is not None
+    shown = [one for one in story.measures if one.key in story.metrics]
     rows = (
         (
             row.round,
             row.ordered,
             row.in_time,
             row.used,
-            _number(row.accuracy),
-            *((_number(row.device_score),) if scored else ()),
+            *(_number(row.of(one)) for one in shown),
             credits_text(row.spent_micro),
             f"{row.seconds:.2f}",
             *(_controls(story, row) if story.controlled else ()),
         )
         for row in story.rounds
     )
-    shown = ("accuracy", "on devices") if scored else ("accuracy",)
+    words = [one.word for one in shown]
     more = ("iterations", "rented edge", "rent") if story.controlled else ()
-    head = ("round", "ordered", "in time", "in the model", *shown, "spent", "seconds", *more)
+    head = ("round", "ordered", "in time", "in the model", *words, "spent", "seconds", *more)
     table = _table(head, rows)
     return f"<h2>Rounds</h2><details><summary>All rounds as a table</summary>{table}</details>"
 

@@ -8,13 +8,15 @@ import io
 import itertools
 import re
 from collections.abc import Callable
+from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .colours import COLOURS, borders, whole
+from .colours import COLOURS, borders, by_round, legend_above, names_beside, whole
 from .control import control_plots
 from .opinions import opinion_plots
+from .quality import quality_plots
 from .story import RoundRow, Story
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ INK = "#010203"
 """Stands for the page's text colour; replaced by `currentColor`."""
 STEP_COLOURS = (COLOURS[4], COLOURS[3], COLOURS[1], COLOURS[0], COLOURS[2], COLOURS[5], COLOURS[7])
 STEPS = ("observe", "decide", "reserve", "train", "settle", "merge")
-WIDTH, HEIGHT = 7.2, 2.9
+SHAPES = {"wide": (7.2, 2.9), "narrow": (3.6, 2.7)}
+"""Width and height in inches of what a page shows on a screen, and on a phone."""
 MANY = 2000
 """Rounds shown at most; longer runs are thinned evenly."""
 
@@ -41,18 +44,7 @@ def draw_all(story: Story) -> list[tuple[str, str, str]]:
     rows = story.rounds[:: 1 + len(story.rounds) // MANY]
     if not rows:
         return []
-    plots: list[tuple[str, str, Callable[[Axes], None]]] = []
-    if story.accuracy is not None or story.device_score is not None:
-        plots.append(
-            (
-                "Accuracy",
-                "Of the global model on held-out samples, after each merge"
-                + (".", "; and of a round's base model on the devices' new samples, before.")[
-                    story.device_score is not None
-                ],
-                lambda axes: _accuracy(axes, rows),
-            )
-        )
+    plots = quality_plots(story, rows)
     plots += opinion_plots(story)
     plots += control_plots(story, rows)
     plots += [
@@ -80,31 +72,10 @@ def draw_all(story: Story) -> list[tuple[str, str, str]]:
                 lambda axes: _timing(axes, rows),
             )
         )
-    return [(title, text, _svg(draw, index)) for index, (title, text, draw) in enumerate(plots)]
-
-
-def _accuracy(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
-    lines = {
-        "held-out": [(row.round, row.accuracy) for row in rows if row.accuracy is not None],
-        "on devices": [(r.round, r.device_score) for r in rows if r.device_score is not None],
-    }
-    for index, (name, points) in enumerate(lines.items()):
-        if points:
-            x, y = zip(*points, strict=True)
-            marker = "o" if len(x) < 3 else None
-            axes.plot(x, y, color=COLOURS[index], linewidth=1.8, marker=marker, label=name)
-            axes.annotate(
-                f"{y[-1]:.3f}",
-                (x[-1], y[-1]),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-            )
-    if all(lines.values()):
-        axes.legend(loc="lower right")
-    axes.set_ylim(0, 1.02)
-    axes.set_xlabel("round")
-    axes.set_ylabel("accuracy")
+    return [
+        (title, text, _both(draw, index, f"{title}: {text}"))
+        for index, (title, text, draw) in enumerate(plots)
+    ]
 
 
 def _successes(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
@@ -113,11 +84,11 @@ def _successes(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
         [r.ordered for r in rows], at, fill=True, color="#9aa3ad", alpha=0.45, label="ordered"
     )
     axes.stairs([r.in_time for r in rows], at, fill=True, color=COLOURS[2], label="in time")
-    axes.set_xlabel("round")
+    by_round(axes)
     axes.set_ylabel("agents")
     axes.set_ylim(bottom=0)
     whole(axes, "y")
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=2)
+    legend_above(axes, columns=2)
 
 
 def _spend(axes: "Axes", story: Story) -> None:
@@ -133,16 +104,16 @@ def _spend(axes: "Axes", story: Story) -> None:
             linewidth=1.8,
             label=story.edge_name(edge),
         )
-    axes.set_xlabel("round")
+    by_round(axes)
     axes.set_ylabel("credits, total")
     axes.set_ylim(bottom=0)
     if 0 < len(story.edges) <= 8:
-        axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=4)
+        legend_above(axes, columns=4)
 
 
 def _selections(axes: "Axes", story: Story) -> None:
     agents = story.agents[:40]
-    names = [agent.name for agent in agents]
+    places = range(len(agents))
     in_time = np.array([agent.in_time for agent in agents])
     late = np.array([agent.outcomes.get("late", 0) for agent in agents])
     other = np.array([agent.ordered for agent in agents]) - in_time - late
@@ -152,12 +123,13 @@ def _selections(axes: "Axes", story: Story) -> None:
         (late, "late", COLOURS[1]),
         (np.maximum(other, 0), "nothing came", COLOURS[5]),
     ):
-        axes.barh(names, values, left=left, color=colour, label=label, height=0.72)
+        axes.barh(places, values, left=left, color=colour, label=label, height=0.72)
         left = left + values
+    names_beside(axes, [agent.name for agent in agents])
     axes.invert_yaxis()
     axes.set_xlabel("rounds")
     whole(axes, "x")
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=3)
+    legend_above(axes, columns=3)
 
 
 def _timing(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
@@ -170,12 +142,20 @@ def _timing(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
         top = bottom + values
         axes.stairs(top, borders(rows), baseline=bottom, fill=True, color=colour, label=step)
         bottom = top
-    axes.set_xlabel("round")
+    by_round(axes)
     axes.set_ylabel("seconds")
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncol=6)
+    legend_above(axes, columns=6)
 
 
-def _svg(draw: Callable[["Axes"], None], index: int) -> str:
+def _both(draw: Callable[["Axes"], None], index: int, name: str) -> str:
+    """Return a plot in both shapes; the page shows the one that fits."""
+    return "".join(
+        f'<div class="{shape}">{_svg(draw, f"{index}{shape[0]}", size, name)}</div>'
+        for shape, size in SHAPES.items()
+    )
+
+
+def _svg(draw: Callable[["Axes"], None], index: str, size: tuple[float, float], name: str) -> str:
     """Return one plot as an SVG element without a fixed size, a background or outside links."""
     from matplotlib import rc_context  # noqa: PLC0415 - optional package, half a second
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
@@ -198,7 +178,7 @@ def _svg(draw: Callable[["Axes"], None], index: int) -> str:
         "axes.labelcolor": INK,
     }
     with rc_context(style):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
-        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+        figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         axes.set_facecolor("none")
@@ -206,11 +186,11 @@ def _svg(draw: Callable[["Axes"], None], index: int) -> str:
         draw(axes)
         text = io.StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(text.getvalue(), index)
+    return _inline(text.getvalue(), index, name)
 
 
-def _inline(svg: str, index: int) -> str:
-    """Cut the XML prologue and metadata, free the size, and adopt the page's text colour."""
+def _inline(svg: str, index: str, name: str) -> str:
+    """Cut the XML prologue and metadata, free the size, adopt the page's text colour, name it."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
@@ -219,4 +199,5 @@ def _inline(svg: str, index: int) -> str:
     svg = re.sub(r'\bid="', f'id="p{index}-', svg)
     svg = re.sub(r"url\(#", f"url(#p{index}-", svg)
     svg = re.sub(r'(xlink:href)="#', rf'\1="#p{index}-', svg)
-    return svg.replace(INK, "currentColor")
+    named = f'<svg role="img" aria-label="{escape(name)}"'
+    return svg.replace(INK, "currentColor").replace("<svg", named, 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 from fedagent_cli.runs import open_run, recipe_of
 from fedagent_coordinator import reader as store
 from fedagent_coordinator.results import conclusion
+from fedagent_task.measures import BY_KEY
 from fedagent_task.spec import Recipe
 
 from .indices import read_beliefs, read_indices
@@ -48,6 +49,7 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
             conclusion=_conclusion(reader, run, recipe, len(rows)),
             target=recipe.evaluation.target if recipe else 0.0,
             judged=judged,
+            measures=reader.measures(run.run_id),
             indices=read_indices(reader, run.run_id, done) if judged else {},
             beliefs=read_beliefs(reader, run.run_id, recipe, done) if judged and recipe else {},
             facts={
@@ -105,8 +107,7 @@ def _round(
         used=row.used,
         spent_micro=row.paid_micro,
         seconds=(sum(row.timing_ms.values()) or wall_ms) / 1000,
-        accuracy=row.metrics.get("accuracy"),
-        loss=row.metrics.get("loss"),
+        **{key: row.metrics.get(key) for key in BY_KEY},
         timing_ms=dict(row.timing_ms),
         edges={
             edge.edge_id: EdgeShare(
@@ -119,7 +120,6 @@ def _round(
             for edge in edges
             if edge.round == row.round
         },
-        device_score=row.metrics.get("device_score"),
         iterations=row.iterations,
         rented=row.rented,
         rent_micro=row.rent_micro,
@@ -132,8 +132,11 @@ def _round(
 def _agents(reader: store.Reader, run_id: str) -> tuple[AgentRow, ...]:
     """Return every agent with how its rounds ended."""
     outcomes: dict[str, Counter[str]] = {}
+    reasons: dict[str, Counter[str]] = {}
     for outcome in reader.outcomes(run_id):
         outcomes.setdefault(outcome.agent, Counter())[outcome.status] += 1
+        ending = f"{outcome.status} {outcome.reason}".strip()
+        reasons.setdefault(outcome.agent, Counter())[ending] += 1
     return tuple(
         AgentRow(
             agent=device.agent,
@@ -143,6 +146,7 @@ def _agents(reader: store.Reader, run_id: str) -> tuple[AgentRow, ...]:
             used=device.used,
             paid_micro=device.paid_micro,
             outcomes=dict(outcomes.get(device.agent, {})),
+            reasons=dict(reasons.get(device.agent, {})),
         )
         for device in reader.devices(run_id)
     )

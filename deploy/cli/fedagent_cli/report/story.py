@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from fedagent_cli.figures import told
+from fedagent_task.measures import ACCURACY, LOSS, Measure
+
 from .judged import JudgedRow
 
 Columns = dict[str, list[tuple[int, float]]]
@@ -35,8 +38,9 @@ class RoundRow:
         seconds: From opening the round to its settlement.
         timing_ms: Duration of each step.
         edges: Shares by edge id.
-        accuracy: Of the global model on the held-out set, where it was evaluated.
+        accuracy, loss, rmse, mae: Of the global model on the held-out set, where it was evaluated.
         device_score: Of the model that the round began with, on the devices' new samples.
+        train_loss, train_error: Of the round's training, as devices report it.
         spent_micro: What devices were paid.
         iterations: Local iterations ordered; 0 left them to the learner.
         rented: Id of the edge that was rented; empty for none.
@@ -64,11 +68,25 @@ class RoundRow:
     notes: dict[str, float] = field(default_factory=dict)
     latency_s: tuple[float, ...] = ()
     ended_s: float = 0.0
+    rmse: float | None = None
+    mae: float | None = None
+    train_loss: float | None = None
+    train_error: float | None = None
+
+    def of(self, measure: Measure) -> float | None:
+        """Return one figure; None if it was not measured."""
+        value = getattr(self, measure.key)
+        return None if value is None else float(value)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRow:
-    """One agent over the whole run; `kind` says what it holds, where that is known."""
+    """One agent over the whole run.
+
+    Attributes:
+        kind: What it holds, where that is known.
+        reasons: How often each status came, with its reason behind a space.
+    """
 
     agent: str
     name: str
@@ -78,6 +96,7 @@ class AgentRow:
     paid_micro: int
     outcomes: dict[str, int]
     kind: str = ""
+    reasons: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +108,8 @@ class Story:
         edges: Names by edge id.
         conclusion: Why it stopped before its last round, in one line; empty if it did not.
         facts: More lines for the first table of the page.
-        target: Accuracy that the recipe wants to see named; 0 for none.
+        target: What the recipe wants its models to come to; 0 for none.
+        measures: What they are judged by, the first before all.
         judged: What clients think of the models, or who volunteered.
         indices, beliefs: By which the policy chose, where the books have them.
         inside: What the devices knew and told nobody, by what it is; only where their owner
@@ -115,23 +135,31 @@ class Story:
     indices: Columns = field(default_factory=dict)
     beliefs: Columns = field(default_factory=dict)
     inside: dict[str, Columns] = field(default_factory=dict)
+    measures: tuple[Measure, ...] = (ACCURACY, LOSS)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Newest value of each measure that has one."""
+        return {one.key: values[-1] for one in self.measures if (values := self._values(one))}
+
+    @property
+    def told(self) -> tuple[str, str]:
+        """A label, and one line on how good the model is."""
+        return told(self.measures, self.metrics)
 
     @property
     def accuracy(self) -> float | None:
         """Accuracy of the last model that was evaluated."""
-        measured = [row.accuracy for row in self.rounds if row.accuracy is not None]
-        return measured[-1] if measured else None
+        return self.metrics.get("accuracy")
 
     @property
-    def best_accuracy(self) -> float | None:
-        """Best accuracy of the run."""
-        return max((r.accuracy for r in self.rounds if r.accuracy is not None), default=None)
+    def best(self) -> float | None:
+        """Best value of what the models are judged by."""
+        by = self.measures[0] if self.measures else None
+        return None if by is None else max(self._values(by), key=by.rank, default=None)
 
-    @property
-    def device_score(self) -> float | None:
-        """Newest score by the devices."""
-        scored = [row.device_score for row in self.rounds if row.device_score is not None]
-        return scored[-1] if scored else None
+    def _values(self, measure: Measure) -> list[float]:
+        return [value for row in self.rounds if (value := row.of(measure)) is not None]
 
     @property
     def complete(self) -> bool:
@@ -165,19 +193,25 @@ class Story:
         return means[-1] if means else None
 
     def reached(self) -> list[tuple[float, RoundRow | None]]:
-        """Return accuracies worth naming, and the first round that had each."""
+        """Return accuracies or errors worth naming, and the first round that had each."""
         found: list[tuple[float, RoundRow | None]] = []
         for target in self._targets():
-            reach = (r for r in self.rounds if r.accuracy is not None and r.accuracy >= target)
+            by = self.measures[0]
+            known = ((row, row.of(by)) for row in self.rounds)
+            reach = (r for r, v in known if v is not None and by.rank(v) >= by.rank(target))
             found.append((target, next(reach, None)))
         return found
 
     def _targets(self) -> Sequence[float]:
-        """Return the papers' targets, or shares of the best where that is below them."""
-        best = self.best_accuracy
-        if best is None:
-            return ()
-        own = (self.target,) if self.target else ()
+        """Return the recipe's target; where clients judge, with it the papers' targets.
+
+        Where those are out of reach, shares of the best take their place.
+        """
+        best, own = self.best, (self.target,) if self.target else ()
+        if best is None or not self.judged:
+            return () if best is None else own
+        if not self.measures[0].rising:
+            return sorted({*(float(f"{best / share:.3g}") for share in SHARES), *own}, reverse=True)
         if best >= TARGETS[0]:
             return sorted({*TARGETS, *own})
         return sorted({*(round(share * best, 3) for share in SHARES), *own})
@@ -191,6 +225,9 @@ class Story:
         return {
             **asdict(self),
             "accuracy": self.accuracy,
-            "best_accuracy": self.best_accuracy,
-            "device_score": self.device_score,
+            "best_accuracy": self.best if ACCURACY in self.measures[:1] else None,
+            "device_score": self.metrics.get("device_score"),
+            "metrics": self.metrics,
+            "judged_by": self.measures[0].key if self.measures else None,
+            "best": self.best,
         }

@@ -1,0 +1,114 @@
+"""What the report says in words: how good, by whom it is known, and who never delivered."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedagent_cli.report.colours import by_round
+from fedagent_cli.report.page import render
+from fedagent_cli.report.plots import draw_all
+from fedagent_cli.report.story import AgentRow, Story
+from fedagent_cli.report.undelivered import undelivered
+
+from .stories import classes, everything, numbers
+
+
+def agent(ordered: int = 12, **reasons: int) -> AgentRow:
+    given = {reason.replace("__", " "): count for reason, count in reasons.items()}
+    counts: dict[str, int] = {}
+    for reason, count in given.items():
+        counts[reason.split()[0]] = counts.get(reason.split()[0], 0) + count
+    return AgentRow("a", "kitchen", ordered, 0, 0, 0, counts, reasons=given)
+
+
+@pytest.mark.parametrize(
+    ("one", "why", "mend"),
+    [
+        (agent(missed__unanswered=12), "never delivered an update: it never answered.", "doctor"),
+        (agent(missed=12), "it was still working when the round closed.", "rounds.deadline_s"),
+        (agent(declined__no_data=9, missed=3), "stream, 9 of them (no_data).", "--stream"),
+        (agent(late=12), "in time: its update came after the deadline.", "rounds.deadline_s"),
+        (agent(rejected__norm=12), "its update was refused (norm).", "limits"),
+        (agent(declined__new_reason=12), "it declined (new_reason).", "its log says more"),
+        (agent(1, gone=1), "was ordered once and never delivered", "its link"),
+    ],
+)
+def test_who_never_delivered_is_said_with_why_and_what_to_do(
+    one: AgentRow, why: str, mend: str
+) -> None:
+    (line,) = undelivered([one])
+    assert line.startswith("kitchen was ordered")
+    assert why in line
+    assert mend in line
+
+
+def test_who_delivered_or_was_never_ordered_is_not_named() -> None:
+    delivered = replace(agent(missed=11), in_time=1)
+    assert undelivered([delivered, agent(0)]) == []
+    said = render(classes(), [])
+    assert "was ordered 12 times and never delivered an update: it never answered" in said
+    assert "kitchen was ordered" not in said
+
+
+def test_a_regression_shows_its_error_and_no_accuracy() -> None:
+    html = render(numbers(), [])
+    assert "accuracy" not in html
+    assert "<th>error</th><th>mean absolute error</th><th>loss</th>" in html
+    assert "error, held-out samples" in html
+    assert "not measured" not in html
+
+
+def test_a_run_without_held_out_samples_shows_training_and_says_so() -> None:
+    html = render(numbers(held_out=False), [])
+    assert "training error, as devices report it" in html
+    assert "not measured on held-out samples (evaluation.dataset)" in html
+    silent = render(replace(classes(), measures=()), [])
+    assert "devices tell neither score nor loss" in silent
+
+
+def test_a_target_of_a_regression_is_reached_from_above() -> None:
+    story = replace(numbers(), target=5.0)
+    ((target, row),) = story.reached()
+    assert target == 5.0
+    assert row is not None
+    assert row.round == next(r.round for r in story.rounds if r.rmse is not None and r.rmse <= 5.0)
+    assert "<h2>Time to error</h2>" in render(story, [])
+    judged = replace(everything(), measures=story.measures, rounds=story.rounds, target=0.0)
+    targets = [target for target, _ in judged.reached()]
+    assert targets == sorted(targets, reverse=True)
+    assert story.best is not None
+    assert min(targets) > story.best == min(r.rmse for r in story.rounds if r.rmse is not None)
+    assert numbers().reached() == []
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 60])
+def test_rounds_are_counted_in_whole_numbers(rounds: int) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
+    from matplotlib.figure import Figure
+
+    axes = Figure(figsize=(3.6, 2.7)).subplots()
+    axes.plot(range(1, rounds + 1), range(rounds))
+    by_round(axes)
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    assert ticks
+    assert all(tick == round(tick) for tick in ticks)
+    assert len(ticks) <= 12
+
+
+@pytest.mark.parametrize(
+    ("story", "titles"),
+    [
+        (classes(), ["Accuracy", "Loss"]),
+        (numbers(), ["Error", "Loss"]),
+        (numbers(held_out=False), ["Error", "Loss"]),
+        (replace(classes(), measures=()), []),
+    ],
+    ids=["classes", "numbers", "training", "nothing"],
+)
+def test_what_was_measured_is_plotted(story: Story, titles: list[str]) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
+    drawn = draw_all(story)
+    found = [title for title, _, _ in drawn]
+    assert found[: len(titles)] == titles
+    assert found[len(titles)] == "Successes per round"
