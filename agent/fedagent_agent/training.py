@@ -10,7 +10,7 @@ import numpy as np
 
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.features import fitting, scaled
+from fedagent_task.features import fitting, offset_key, scaled, scaling_of
 from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
 from fedagent_task.recipe import parse_task
@@ -411,8 +411,9 @@ def misfit_of(schema: StreamSchema, task: TaskSpec) -> tuple[str, str] | None:
     model = task.model
     if schema.features != model.features:
         return "model.features", f"task wants {model.features}, the stream has {schema.features}"
-    if schema.sparse and (task.data.offset or model.kind not in _SPARSE_KINDS):
-        key = "data.offset" if task.data.offset else "model.kind"
+    linear = scaling_of(task.data).linear and not task.data.standardize
+    if schema.sparse and not (linear and model.kind in _SPARSE_KINDS):
+        key = "model.kind" if linear else offset_key(task.data)
         return key, f"the stream is sparse: take offset 0 and one of {', '.join(_SPARSE_KINDS)}"
     if not np.can_cast(schema.dtype, task.data.dtype, "same_kind"):
         return "data.dtype", f"task wants {task.data.dtype}, the stream has {schema.dtype}"

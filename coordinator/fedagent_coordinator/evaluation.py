@@ -8,7 +8,7 @@ import numpy as np
 
 from fedagent_protocol.tensors import Buffer, decode_tensors
 from fedagent_task import models
-from fedagent_task.features import expect_fit, scaled
+from fedagent_task.features import expect_fit, expect_width, scaled
 from fedagent_task.measures import NO_DATASET
 from fedagent_task.metrics import Evaluation, evaluate
 from fedagent_task.models.base import densed
@@ -51,6 +51,7 @@ def held_out(recipe: Recipe) -> HeldOut | None:
     if name == NO_DATASET:
         return None
     dataset: Dataset = load(name, features=recipe.model.features)
+    expect_width(name, dataset.x, recipe.model)
     x = scaled(dataset.x, recipe.data)
     expect_fit(name, x, dataset.y, recipe.model)
     return HeldOut(_quick(models.create(recipe.model)), x, dataset.y)

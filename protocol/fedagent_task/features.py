@@ -1,16 +1,78 @@
-"""From raw samples to what a model takes: scaling and labels that fit."""
+"""From raw samples to what a model takes: scaling and labels that fit.
 
+The one place that scales: agents, the coordinator's evaluation, `fedagent predict` and
+the graph of an exported model all go by `scaled` or by `scaling_of`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from .errors import DatasetError, TaskFormatError
 from .models import Inputs, Labels
 from .samples import Csr
-from .spec import DataSpec, ModelSpec
+from .spec import DataSpec, FeatureSpec, ModelSpec
 
 Raw = npt.NDArray[np.generic]
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaling:
+    """``(x - center) * factor + shift``, each float64 [features], or [1] for all alike."""
+
+    center: Doubles
+    factor: Doubles
+    shift: Doubles
+
+    @property
+    def linear(self) -> bool:
+        """Whether 0 stays 0, as sparse samples need it."""
+        return not (self.center.any() or self.shift.any())
+
+
+@lru_cache(maxsize=4)
+def scaling_of(data: DataSpec) -> Scaling:
+    """Return how features are scaled; not at all while their statistics are to come."""
+    if data.standardize:
+        return Scaling(np.zeros(1), np.ones(1), np.zeros(1))
+    if not data.features:
+        return Scaling(np.zeros(1), np.array([data.scale]), np.array([data.offset]))
+    rows = [_parts(one) for one in data.features]
+    return Scaling(*np.array(rows, np.float64).T)
+
+
+def _parts(one: FeatureSpec) -> tuple[float, float, float]:
+    if one.mean is not None and one.deviation is not None:
+        return one.mean, 1.0 / one.deviation, 0.0
+    scale = 1.0 if one.scale is None else one.scale
+    return 0.0, scale, 0.0 if one.offset is None else one.offset
+
+
+def frozen(data: DataSpec, means: Sequence[float], deviations: Sequence[float]) -> DataSpec:
+    """Return the same with explicit scaling: what a feature declares itself stays.
+
+    Args:
+        data: As the recipe has it, with or without names.
+        means: Of each feature.
+        deviations: The same; over 0.
+    """
+    given = data.features or tuple(FeatureSpec(name=f"x{i}") for i in range(1, len(means) + 1))
+    made = tuple(
+        one if one.declared else FeatureSpec(name=one.name, mean=mean, deviation=deviation)
+        for one, mean, deviation in zip(given, means, deviations, strict=True)
+    )
+    return structs.replace(data, features=made, standardize=False, standardize_s=60.0)
+
+
+def names_of(data: DataSpec, width: int) -> tuple[str, ...]:
+    """Return what the features are called; numbered from 1 where nobody has named them."""
+    return tuple(one.name for one in data.features) or tuple(f"x{i}" for i in range(1, width + 1))
 
 
 @overload
@@ -18,19 +80,32 @@ def scaled(x: Raw, data: DataSpec) -> npt.NDArray[np.float32]: ...
 @overload
 def scaled(x: Csr, data: DataSpec) -> Csr: ...
 def scaled(x: Raw | Csr, data: DataSpec) -> npt.NDArray[np.float32] | Csr:
-    """Return ``x * scale + offset`` as float32, same shape.
+    """Return the samples as the model takes them, float32, same shape.
 
     Raises:
-        TaskFormatError: Sparse samples with an offset would be sparse no more.
+        TaskFormatError: They have another number of features than the scaling, or are sparse
+            and would be so no more.
     """
+    how = scaling_of(data)
+    width = len(data.features)
+    if width and x.shape[1] != width:
+        raise TaskFormatError("data.features", f"names {width} features, there are {x.shape[1]}")
     if isinstance(x, Csr):
-        if data.offset:
-            raise TaskFormatError("data.offset", "must be 0 for sparse samples")
-        return x.times(data.scale)
+        if not how.linear:
+            raise TaskFormatError(offset_key(data), "must be 0 for sparse samples")
+        return x.times(how.factor)
+    if data.features and not data.standardize:
+        # In float64: a pressure's mean is two hundred of its deviations.
+        return ((x.astype(np.float64) - how.center) * how.factor + how.shift).astype(np.float32)
     values = x.astype(np.float32)
-    values *= np.float32(data.scale)
-    values += np.float32(data.offset)
+    values *= how.factor.astype(np.float32)
+    values += how.shift.astype(np.float32)
     return values
+
+
+def offset_key(data: DataSpec) -> str:
+    """Return the recipe's key that says what is added to a feature."""
+    return "data.features" if data.features else "data.offset"
 
 
 def fitting(x: Inputs, y: Labels, model: ModelSpec) -> npt.NDArray[np.bool_]:
@@ -59,13 +134,18 @@ def _rateable(x: Inputs, model: ModelSpec) -> npt.NDArray[np.bool_]:
 
 def expect_fit(name: str, x: Raw | Csr, y: Labels, model: ModelSpec) -> None:
     """Raise `DatasetError` unless the whole dataset, already scaled, fits the model."""
-    if x.ndim != 2 or x.shape[1] != model.features:
-        width = x.shape[1] if x.ndim == 2 else 0
-        raise DatasetError(
-            name, f"has {width} features, the model wants {model.features}", "mend model.features"
-        )
+    expect_width(name, x, model)
     numbers = x if isinstance(x, Csr) else x.astype(np.float32)
     if not fitting(numbers, y, model).all():
         raise DatasetError(
             name, "has labels or numbers that the model cannot take", "mend model.classes"
+        )
+
+
+def expect_width(name: str, x: Raw | Csr, model: ModelSpec) -> None:
+    """Raise `DatasetError` unless the dataset has as many features as the model."""
+    if x.ndim != 2 or x.shape[1] != model.features:
+        width = x.shape[1] if x.ndim == 2 else 0
+        raise DatasetError(
+            name, f"has {width} features, the model wants {model.features}", "mend model.features"
         )

@@ -12,9 +12,11 @@ from decimal import Decimal
 from fractions import Fraction
 
 import msgspec
+from msgspec import structs
 
 from .errors import RecipeError, TaskFormatError
 from .explain import Key, explain, mend_of, recipe_keys, show
+from .features import frozen
 from .measures import measures_of
 from .shapes import pooled
 from .spec import (
@@ -24,6 +26,7 @@ from .spec import (
     BudgetSpec,
     DataSpec,
     EvaluationSpec,
+    FeatureSpec,
     IterationsSpec,
     LearnerSpec,
     LimitsSpec,
@@ -285,11 +288,18 @@ def _cross_check(recipe: Recipe) -> None:
     _check_target(recipe)
     _check_opinions(recipe)
     _check_task(task_of(recipe))
-    size = len(task_bytes(recipe))
+    _check_size(recipe)
+
+
+def _check_size(recipe: Recipe) -> None:
+    """Check that devices can be told the task, also once it is standardized."""
+    key, data = "data.features" if recipe.data.features else "data.labels", recipe.data
+    if data.standardize:
+        some = [0.1] * min(recipe.model.features, MAX_TASK_BYTES)
+        key, data = "data.standardize", frozen(data, some, some)
+    size = len(task_bytes(structs.replace(recipe, data=data)))
     if size > MAX_TASK_BYTES:
-        raise RecipeError(
-            "data.labels", f"make the task {size} bytes", f"stay under {MAX_TASK_BYTES}"
-        )
+        raise RecipeError(key, f"make the task {size} bytes", f"stay under {MAX_TASK_BYTES}")
 
 
 def _check_target(recipe: Recipe) -> None:
@@ -330,6 +340,7 @@ def _check_task(task: TaskSpec) -> None:
     model, data, learner = task.model, task.data, task.learner
     if not (math.isfinite(data.scale) and math.isfinite(data.offset)) or data.scale == 0:
         raise RecipeError("data.scale", "must be a finite number other than 0", "leave it out")
+    _check_features(model, data)
     _check_secrecy(task)
     if task.opinions.low >= task.opinions.high:
         raise RecipeError("opinions.low", "must be less than opinions.high", "leave both out")
@@ -354,6 +365,61 @@ def _check_task(task: TaskSpec) -> None:
             f"needs {learner.buffer * model.features * 4} bytes on a device",
             f"keep buffer times features under {MAX_BUFFER_BYTES // 4}",
         )
+
+
+def _check_features(model: ModelSpec, data: DataSpec) -> None:
+    """Check that each feature is scaled in one way, and none is left out."""
+    given = data.features
+    if not given and not data.standardize:
+        return
+    key = "data.features" if given else "data.standardize"
+    if model.kind == "mf":
+        raise RecipeError(key, "is not for mf, whose samples are (user, item)", "leave it out")
+    if (data.scale, data.offset) != (1.0, 0.0):
+        raise RecipeError("data.scale", f"goes with no {key}", "leave out scale and offset")
+    if not given:
+        return
+    if len(given) != model.features:
+        raise RecipeError(
+            key,
+            f"has {len(given)} entries, model.features is {model.features}",
+            "name each feature once, in the order of the stream",
+        )
+    if len({one.name for one in given}) != len(given):
+        twice = next(one.name for i, one in enumerate(given) if one.name in _names(given[:i]))
+        raise RecipeError(key, f"names {show(twice)} twice", "name each feature once")
+    for one in given:
+        if why := _misscaled(one):
+            raise RecipeError(key, f"{show(one.name)} {why}", _FORMS)
+    if data.standardize and all(one.declared for one in given):
+        raise RecipeError(
+            "data.standardize", "finds every feature scaled in data.features", "leave one out"
+        )
+
+
+_FORMS = "write name and mean = 20, deviation = 5, or name and scale = 0.2, offset = -4"
+
+
+def _names(features: Iterable[FeatureSpec]) -> set[str]:
+    return {one.name for one in features}
+
+
+def _misscaled(one: FeatureSpec) -> str:
+    """Return what is wrong with a feature's scaling, or an empty string."""
+    linear, standard = (one.scale, one.offset), (one.mean, one.deviation)
+    if not one.name.isprintable():
+        return "is no printable name"
+    if linear != (None, None) and standard != (None, None):
+        return "has both scale or offset and mean or deviation"
+    if not all(math.isfinite(x) for x in (*linear, *standard) if x is not None):
+        return "has a number that is not finite"
+    if one.scale == 0:
+        return "has scale 0, which leaves nothing of it"
+    if (one.mean is None) != (one.deviation is None):
+        return "has only one of mean and deviation"
+    if one.deviation is not None and not one.deviation > 0:
+        return "has no deviation over 0"
+    return ""
 
 
 def _check_model(model: ModelSpec) -> None:

@@ -86,9 +86,11 @@ class Csr:
         x[self.owners, self.indices] = self.values
         return x
 
-    def times(self, factor: float) -> "Csr":
-        """Return the samples with every value multiplied."""
-        return Csr(self.indptr, self.indices, self.values * np.float32(factor), self.width)
+    def times(self, factor: float | Doubles) -> "Csr":
+        """Return the samples with every value multiplied; factor is [width], or [1] for all."""
+        of = np.atleast_1d(np.asarray(factor, np.float32))
+        each = of[self.indices] if len(of) > 1 else of
+        return Csr(self.indptr, self.indices, self.values * each, self.width)
 
     def finite(self) -> npt.NDArray[np.bool_]:
         """Tell which rows have only finite values in columns that exist, bool [n]."""

@@ -139,12 +139,34 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
 DType = Literal["float32", "float64", "uint8", "int16", "int32", "int64"]
 
 
+class FeatureSpec(_Section, frozen=True, kw_only=True, omit_defaults=True):
+    """One feature of a sample: ``x * scale + offset``, or ``(x - mean) / deviation``.
+
+    With neither form it enters the model as it is.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    scale: float | None = None
+    offset: float | None = None
+    mean: float | None = None
+    deviation: float | None = None
+
+    @property
+    def declared(self) -> bool:
+        """Whether it has one of the two forms."""
+        return (self.scale, self.offset, self.mean, self.deviation) != (None,) * 4
+
+
 class DataSpec(_Section, frozen=True, kw_only=True):
     """What a sample is before it enters the model: ``x * scale + offset``.
 
     Attributes:
         dtype: Type that must hold a stream's raw values.
         labels: Names of the classes, by index; empty for numbers only.
+        features: One for each number of a sample, in order, instead of scale and offset.
+        standardize: Devices are asked for count, sums and squares before round 1, and
+            features without a form of their own get mean and deviation from them (ADR 10).
+        standardize_s: How long that may take.
     """
 
     dtype: Annotated[
@@ -157,6 +179,16 @@ class DataSpec(_Section, frozen=True, kw_only=True):
         Meta(max_length=1000),
         _text("the classes' names in order", '["no", "yes"]'),
     ] = ()
+    features: Annotated[
+        tuple[FeatureSpec, ...],
+        Meta(max_length=4096),
+        _text(
+            "a table for each feature, with mean and deviation or scale and offset",
+            '[{name = "pressure", mean = 101325, deviation = 500}]',
+        ),
+    ] = ()
+    standardize: Annotated[bool, _text("true or false", "true")] = False
+    standardize_s: Annotated[Seconds, _text("seconds", 60.0)] = 60.0
 
 
 class LearnerSpec(_Section, frozen=True, kw_only=True):

@@ -1,0 +1,142 @@
+"""Count, sums and sums of squares of features, exactly: in whole numbers.
+
+A float32 is a whole number of 2^-149, its square one of 2^-298. Sums of such whole numbers
+do not depend on order or grouping, and what a device can have seen is told from what it
+cannot without any rounding (ADR 10).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+_UNIT, _SQUARE = 149, 298
+_LARGEST = (2**24 - 1) << (104 + _UNIT)
+"""The largest float32, in units."""
+_ROWS = 4096
+"""So many products of two 24-bit numbers, with room to spare, fit into an int64."""
+
+
+class MomentsError(ValueError):
+    """Raised when bytes are no moments that any samples could have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What samples add up to.
+
+    Attributes:
+        count: Samples.
+        sums: Of each feature, in units of 2^-149.
+        squares: Of the squares of each feature, in units of 2^-298.
+    """
+
+    count: int
+    sums: tuple[int, ...]
+    squares: tuple[int, ...]
+
+    @classmethod
+    def none(cls, features: int) -> "Moments":
+        """Return those of no samples."""
+        return cls(0, (0,) * features, (0,) * features)
+
+    @classmethod
+    def of(cls, x: npt.NDArray[np.float32]) -> "Moments":
+        """Return those of samples [n, features], all finite."""
+        total = cls.none(x.shape[1])
+        for start in range(0, len(x), _ROWS):
+            total += cls._of(x[start : start + _ROWS])
+        return total
+
+    @classmethod
+    def _of(cls, x: npt.NDArray[np.float32]) -> "Moments":
+        fraction, power = np.frexp(x)
+        whole = np.ldexp(fraction, 24).astype(np.int64)
+        power = np.where(whole == 0, 0, power - 24)
+        sums, squares = [0] * x.shape[1], [0] * x.shape[1]
+        for exponent in np.unique(power).tolist():
+            # A float32 below 2^-126 has fewer bits: what is shifted out here is zeros.
+            part = np.where(power == exponent, whole, 0)
+            for total, found, shift in (
+                (sums, part.sum(axis=0), exponent + _UNIT),
+                (squares, (part * part).sum(axis=0), 2 * exponent + _SQUARE),
+            ):
+                for i, number in enumerate(found.tolist()):
+                    total[i] += number << shift if shift >= 0 else number >> -shift
+        return cls(len(x), tuple(sums), tuple(squares))
+
+    def __add__(self, other: "Moments") -> "Moments":
+        """Return those of both together; they have as many features."""
+        return Moments(
+            self.count + other.count,
+            tuple(a + b for a, b in zip(self.sums, other.sums, strict=True)),
+            tuple(a + b for a, b in zip(self.squares, other.squares, strict=True)),
+        )
+
+    def means(self) -> list[float]:
+        """Return the mean of each feature."""
+        return [float(Fraction(s, self.count << _UNIT)) for s in self.sums]
+
+    def deviations(self) -> list[float]:
+        """Return the deviation of each feature; 1 for one that does not vary."""
+        variances = (
+            Fraction(self.count * q - s * s, self.count**2 << _SQUARE)
+            for s, q in zip(self.sums, self.squares, strict=True)
+        )
+        return [math.sqrt(v) if v > 0 else 1.0 for v in variances]
+
+    def encode(self) -> bytes:
+        """Return bytes for the wire; see `decode`."""
+        numbers = (self.count, *self.sums, *self.squares)
+        return b"".join(_packed(number) for number in numbers)
+
+    @classmethod
+    def decode(cls, data: bytes, *, features: int, most: int) -> "Moments":
+        """Return what `encode` made, if samples can be like that.
+
+        Args:
+            data: The count, all sums, all squares; each two bytes of length and a
+                signed big-endian number.
+            features: How many there must be.
+            most: Largest count.
+
+        Raises:
+            MomentsError: They cannot, in one word: ``form``, ``count``, ``sum`` or ``square``.
+        """
+        count, *rest = _unpacked(data, 1 + 2 * features)
+        if not 1 <= count <= most:
+            raise MomentsError("count")
+        sums, squares = rest[:features], rest[features:]
+        if any(abs(s) > count * _LARGEST for s in sums):
+            raise MomentsError("sum")
+        # The mean of squares is at least the square of the mean.
+        if not all(
+            s * s <= count * q <= (count * _LARGEST) ** 2
+            for s, q in zip(sums, squares, strict=True)
+        ):
+            raise MomentsError("square")
+        return cls(count, tuple(sums), tuple(squares))
+
+
+def _packed(number: int) -> bytes:
+    size = (number.bit_length() + 8) // 8
+    return size.to_bytes(2, "big") + number.to_bytes(size, "big", signed=True)
+
+
+def _unpacked(data: bytes, count: int) -> Sequence[int]:
+    numbers: list[int] = []
+    at = 0
+    while at < len(data) and len(numbers) < count:
+        size = int.from_bytes(data[at : at + 2], "big")
+        body = data[at + 2 : at + 2 + size]
+        number = int.from_bytes(body, "big", signed=True)
+        if size > 128 or data[at : at + 2 + size] != _packed(number):
+            raise MomentsError("form")
+        numbers.append(number)
+        at += 2 + size
+    if at != len(data) or len(numbers) != count:
+        raise MomentsError("form")
+    return numbers
