@@ -85,6 +85,7 @@ class StartJudging:
 
     job: int
     model: Path
+    moments: bool = False
 
 
 Outward = (

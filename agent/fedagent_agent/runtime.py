@@ -471,6 +471,9 @@ class AgentRuntime:
         if effect.task == self._idle and not self.settings.idle_judged:
             idle = Failed(job=effect.job, reason="idle", detail="the task learns nothing")
             return self.core.judged(effect.job, idle, now)
+        if effect.moments:
+            outward.append(StartJudging(effect.job, Path(), moments=True))
+            return []
         try:
             model = self._models.path(effect.model)
         except OSError as error:

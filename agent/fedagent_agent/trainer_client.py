@@ -223,8 +223,8 @@ class TrainerClient:
             return reply
         return Failed(job=self._job, reason="error", detail="an answer of the wrong kind")
 
-    async def judge(self, model: Path) -> Judged | Failed:
-        """Score a model file on samples that nobody has learnt from yet.
+    async def judge(self, model: Path, *, moments: bool = False) -> Judged | Failed:
+        """Score a model file on samples that nobody has learnt from yet, or add these up.
 
         Never raises for what the process does, and is not cancelled: it is short.
         """
@@ -233,7 +233,9 @@ class TrainerClient:
                 await self._ensure()
                 if not self._is_open:
                     await self._open()
-                reply = await self._ask(Judge(job=0, model=str(model)), self._watchdog_s)
+                reply = await self._ask(
+                    Judge(job=0, model=str(model), moments=moments), self._watchdog_s
+                )
             except TrainerError as error:
                 return _failed(self._job, error)
         if isinstance(reply, Judged | Failed):

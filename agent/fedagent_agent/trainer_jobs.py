@@ -97,7 +97,7 @@ class TrainerJobs:
             if isinstance(job, OpenStream):
                 return await self._open(job)
             if isinstance(job, StartJudging):
-                return await self._client.judge(job.model)
+                return await self._client.judge(job.model, moments=job.moments)
             self._running = job.job
             return await self._client.train(
                 job.model,

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.msgpack import Decoder, Encoder
 
-MAX_FRAME_BYTES = 128 * 1024
-"""Longest frame; a task has at most half of it."""
+MAX_FRAME_BYTES = 256 * 1024
+"""Longest frame; a task has at most a quarter of it, moments less than all."""
 
 _PREFIX = 4
 
@@ -64,9 +64,14 @@ class Train(_Frame, frozen=True, kw_only=True, tag="train"):
 
 
 class Judge(_Frame, frozen=True, kw_only=True, tag="judge"):
-    """Score the model file on what has arrived and is not learnt from yet."""
+    """Score the model file on what has arrived and is not learnt from yet.
+
+    Attributes:
+        moments: No score is wanted, but what the samples add up to; there is no file then.
+    """
 
     model: PathText
+    moments: bool = False
 
 
 class Cancel(_Frame, frozen=True, kw_only=True, tag="cancel"):
@@ -149,6 +154,7 @@ class Judged(_Frame, frozen=True, kw_only=True, tag="judged"):
         metric: What the score is.
         epsilon: Local differential privacy that the answer costs; 0 for no noise.
         counters: As those of `Trained`.
+        moments: Of the samples, where these were asked for.
     """
 
     score: float = 0.0
@@ -156,6 +162,7 @@ class Judged(_Frame, frozen=True, kw_only=True, tag="judged"):
     metric: Text = ""
     epsilon: float = 0.0
     counters: dict[str, int] = {}
+    moments: bytes = b""
 
 
 class Failed(_Frame, frozen=True, kw_only=True, tag="failed"):

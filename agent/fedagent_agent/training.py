@@ -13,6 +13,7 @@ from fedagent_task.errors import TaskFormatError
 from fedagent_task.features import fitting, offset_key, scaled, scaling_of
 from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
+from fedagent_task.moments import LARGEST, Moments
 from fedagent_task.recipe import parse_task
 from fedagent_task.spec import ModelSpec, TaskSpec
 
@@ -51,6 +52,7 @@ class _Work:
     scorer: Scorer
     slow_s: float
     held: HeldOut
+    text: str
     apart: Apart | None = None
 
     @property
@@ -114,6 +116,7 @@ class Trainer:
 
     def open(self, request: Open) -> Reply:
         """Open the stream for the task, or say what does not fit."""
+        former = self._work
         self.close()
         try:
             work = self._work = _prepare(request)
@@ -132,6 +135,8 @@ class Trainer:
             self.close()
             return Refused(job=request.job, key=misfit[0], detail=f"{misfit[0]}: {misfit[1]}")
         self._unfit = self._arrived = 0
+        if former is not None:
+            _carry_over(former, work)
         schema = schemas[0]
         return Opened(
             job=request.job,
@@ -178,6 +183,8 @@ class Trainer:
     def _judge(self, request: Judge, work: _Work) -> Judged:
         if work.idle:
             raise FailedTrainingError("idle", "the task learns nothing")
+        if request.moments:
+            return self._measure(request, work)
         base = read_model(Path(request.model), work.model.manifest())
         spec = work.task.opinions
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -194,6 +201,23 @@ class Trainer:
             samples=work.scorer.count,
             metric=work.scorer.metric,
             epsilon=said.epsilon,
+            counters=self._counters(work),
+        )
+
+    def _measure(self, request: Judge, work: _Work) -> Judged:
+        """Add up what has arrived; it may still be learnt from."""
+        self._gather(work)
+        total = Moments.none(work.task.model.features)
+        for x, _ in work.held.newest(work.task.limits.max_samples):
+            assert isinstance(x, np.ndarray)
+            if (np.abs(x) > LARGEST).any():
+                raise FailedTrainingError("stream", f"a feature is over {LARGEST:.0e}")
+            total += Moments.of(x.astype(np.float32, copy=False))
+        return Judged(
+            job=request.job,
+            samples=total.count,
+            metric="moments",
+            moments=total.encode() if total.count else b"",
             counters=self._counters(work),
         )
 
@@ -395,8 +419,18 @@ def _prepare(request: Open) -> _Work:
     fast = task.learner.name == "strsaga" and ready_or_start()
     rng = np.random.default_rng(seeds)
     learner = create_learner(model, task.learner, rng, compile_loops=fast)
-    work = _Work(task, model, learner, stream, Scorer(task, model), request.slow_s, HeldOut())
+    work = _Work(
+        task, model, learner, stream, Scorer(task, model), request.slow_s, HeldOut(), request.stream
+    )
     return replace(work, apart=_apart(request, task)) if request.held_out else work
+
+
+def _carry_over(former: _Work, work: _Work) -> None:
+    """Keep samples of a stream that has no past: it will not give them again."""
+    same = former.task.data.standardize and former.text == work.text
+    if same and former.stream.offset == 0:
+        for x, y in former.held.give(len(former.held)):
+            work.held.put(scaled(x, work.task.data), y, start=0)
 
 
 def _apart(request: Open, task: TaskSpec) -> Apart:

@@ -300,6 +300,20 @@ def m005_going_on(db: Database) -> None:
         _protect(db, table)
 
 
+@migrations()
+def m006_standardized(db: Database) -> None:
+    """Keep a run's recipe with what features are scaled by, once devices have found it."""
+    db.execute(
+        """CREATE TABLE standardized (
+            run_id TEXT PRIMARY KEY REFERENCES runs,
+            recipe TEXT NOT NULL,
+            agents INTEGER NOT NULL CHECK (agents >= 1),
+            samples INTEGER NOT NULL CHECK (samples >= 1)
+        ) STRICT, WITHOUT ROWID"""
+    )
+    _protect(db, "standardized")
+
+
 def _protect(db: Database, table: str) -> None:
     """Let nobody change or delete a row."""
     for verb in ("UPDATE", "DELETE"):

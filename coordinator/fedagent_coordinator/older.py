@@ -2,7 +2,7 @@
 
 import sqlite3
 
-NEWEST = "m005_going_on"
+NEWEST = "m006_standardized"
 """The last migration; named here because `migrations` takes half a second to import."""
 
 

@@ -152,8 +152,9 @@ class Reader(ModelReader):
     def runs(self) -> list[Run]:
         """Return every run, newest first."""
         rows = self._db.execute(
-            "SELECT run_id, recipe_digest, recipe, seed, unlimited, begun_ms, ended_ms, "
-            "end_reason FROM runs ORDER BY begun_ms DESC, run_id"
+            "SELECT run_id, recipe_digest, coalesce(s.recipe, runs.recipe), seed, unlimited, "
+            "begun_ms, ended_ms, end_reason FROM runs LEFT JOIN standardized s USING (run_id) "
+            "ORDER BY begun_ms DESC, run_id"
         )
         return [
             Run(
@@ -168,6 +169,13 @@ class Reader(ModelReader):
             )
             for row in rows
         ]
+
+    def standardized(self, run_id: str) -> str | None:
+        """Return a run's recipe with what features are scaled by; None where that is not known."""
+        row = self._db.execute(
+            "SELECT recipe FROM standardized WHERE run_id = ?", (run_id,)
+        ).fetchone()
+        return None if row is None else str(row[0])
 
     def run(self, run_id: str | None = None) -> Run:
         """Return a run by its id or the beginning of it; the newest if none is given.

@@ -56,7 +56,8 @@ class OpenedRun:
     Attributes:
         resumed: It was begun by an earlier process.
         voided: Rounds that were in flight and were voided.
-        recipe: With as many rounds as the run was extended to.
+        recipe: With as many rounds as the run was extended to, and with what features are
+            scaled by once that is known.
     """
 
     run_id: str
@@ -112,6 +113,9 @@ def open_run(
         _log.warning("voided what was in flight: round %s", ", ".join(map(str, voided)))
     progress = _with_model(store, blobs, recipe, run.run_id)
     past = _with_past(store, recipe, run.run_id, progress, opinions)
+    if recipe.data.standardize and (kept := store.read.standardized(run.run_id)) is not None:
+        data = msgspec.json.decode(kept, type=Recipe).data
+        recipe = msgspec.structs.replace(recipe, data=data)
     return OpenedRun(run.run_id, resumed, voided, past, recipe)
 
 
@@ -274,6 +278,8 @@ def settings_of(
         placed=placed,
         load_limit_ms=max(1, round(1000 * load_limit_s)) if load_limit_s > 0 else 0,
         opinions=opinions,
+        standardize=recipe.model.features if recipe.data.standardize else 0,
+        standardize_s=recipe.data.standardize_s,
         **calls.settings_of(recipe, opinions),
     )
 

@@ -29,6 +29,8 @@ from fedagent_protocol.tensors import Manifest
 from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
 from fedagent_protocol.transport.data_dir import write_private
 from fedagent_task import models
+from fedagent_task.features import frozen
+from fedagent_task.recipe import task_digest
 from fedagent_task.spec import Recipe
 
 from .calls import mode_of
@@ -51,7 +53,7 @@ from .jobs import (
 )
 from .journal import SNAPSHOT_EVERY
 from .results import END_FIELDS, result_of
-from .runs import OpenedRun, minds_of, open_run, settings_of
+from .runs import OpenedRun, minds_of, open_run, settings_of, task_body
 from .situation import Situation, next_round_at, write_situation
 from .store import Store
 
@@ -157,6 +159,8 @@ class CoordinatorRuntime:
         try:
             self.blobs = BlobStore(options.data_dir / "models")
             self.run: OpenedRun = self._open_run()
+            if self.run.recipe.data != recipe.data:
+                self._held_out = held_out(self.run.recipe)
             self.engine = self._engine()
         except BaseException:
             self.store.close()
@@ -322,6 +326,8 @@ class CoordinatorRuntime:
                 )
             case fx.Evaluate():
                 return self._evaluate(effect.round, effect.digest)
+            case fx.Standardize():
+                return self._standardize(effect)
             case fx.End():
                 self._end_reason = effect.reason
                 return []
@@ -366,6 +372,26 @@ class CoordinatorRuntime:
                 self._collect()
             case fx.Forget():
                 self.store.forget(run_id, effect.round, effect.edges)
+
+    def _standardize(self, effect: fx.Standardize) -> list[Outward]:
+        """Keep what features are scaled by, then go on with a task that says it."""
+        recipe, found = self.run.recipe, effect.moments
+        data = frozen(recipe.data, found.means(), found.deviations())
+        recipe = msgspec.structs.replace(recipe, data=data)
+        self.checkpoint("standardizing")
+        self.store.standardize(
+            self.run.run_id,
+            msgspec.json.encode(recipe).decode(),
+            agents=effect.agents,
+            samples=found.count,
+        )
+        self.checkpoint("standardized")
+        self.run = replace(self.run, recipe=recipe)
+        self._held_out = held_out(recipe)
+        told = {"features": len(data.features), "agents": effect.agents, "samples": found.count}
+        body = task_body(recipe)
+        effects = self.engine.standardized(task_digest(body), body, effect.now)
+        return [fx.Event("standardized", told), *self._perform(effects)]
 
     def _collect(self) -> None:
         """Remove old models now and then; the newest and the best stay."""

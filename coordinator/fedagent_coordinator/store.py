@@ -181,6 +181,20 @@ class Store:
                 self._book.grant(run_id, amount_micro, key)
             return True
 
+    def standardize(self, run_id: str, recipe: str, *, agents: int, samples: int) -> None:
+        """Keep a run's recipe with what features are scaled by, once.
+
+        Args:
+            run_id: The run.
+            recipe: JSON of the recipe without anything left to be found.
+            agents: Whose samples it rests on.
+            samples: How many they were.
+        """
+        with self._db.lock, self._db.transaction("standardize") as sql:
+            sql.execute(
+                "INSERT INTO standardized VALUES (?, ?, ?, ?)", (run_id, recipe, agents, samples)
+            )
+
     def end_run(self, run_id: str, reason: str) -> tuple[int, ...]:
         """End a run; return the rounds that were voided with it. Idempotent.
 

@@ -46,6 +46,7 @@ from .basics import (
     Weighting,
 )
 from .opinions import (
+    EdgeMoments,
     Neighbours,
     Opinion,
     OpinionCall,
@@ -73,6 +74,7 @@ __all__ = [
     "Data",
     "DeclineReason",
     "Digest",
+    "EdgeMoments",
     "FeatureName",
     "Id",
     "Message",
@@ -545,7 +547,15 @@ EdgeToAgent = (
     | PeerDeliver
 )
 EdgeToCoordinator = (
-    EdgeHello | EdgeStatus | RoundColumns | RoundReport | Need | Chunk | Opinions | Volunteers
+    EdgeHello
+    | EdgeStatus
+    | RoundColumns
+    | RoundReport
+    | Need
+    | Chunk
+    | Opinions
+    | Volunteers
+    | EdgeMoments
 )
 CoordinatorToEdge = (
     CoordinatorBeacon

@@ -27,9 +27,12 @@ from .basics import (
 )
 
 MAX_NEIGHBOURS = 64
+MAX_MOMENTS_BYTES = 200_000
+"""Count, sums and squares of as many features as a task can name, and more."""
 MAX_PEER_BYTES = 66_600
 """Largest relayed letter: a sealed packet of `peers` and its envelope."""
 
+Moments = Annotated[bytes, Meta(max_length=MAX_MOMENTS_BYTES)]
 Distance = Annotated[float, Meta(ge=0, le=1e9)]
 
 
@@ -37,6 +40,7 @@ class OpinionMode(StrEnum):
     """What becomes of an opinion."""
 
     REPORT = "report"  # it goes to the coordinator
+    MOMENTS = "moments"  # no opinion: count, sums and squares of the samples
     PEERS = "peers"  # it stays on the device; neighbours find out who volunteers
 
 
@@ -51,6 +55,7 @@ class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
         samples: What it rests on; 0: there is none, and `why` says why.
         metric: What the score is, such as ``accuracy``.
         epsilon: Local differential privacy of this answer; 0 for none.
+        moments: Of all samples, as `fedagent_task.moments` encodes them; mode ``moments`` only.
     """
 
     model: Digest
@@ -59,6 +64,7 @@ class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
     metric: Name = ""
     epsilon: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     why: Text = ""
+    moments: Moments = b""
 
     def __post_init__(self) -> None:
         """Refuse NaN and infinities, which MessagePack lets through."""
@@ -149,6 +155,23 @@ class Opinions(Message, frozen=True, kw_only=True, tag="opinions"):
     samples: Column
     epsilon: Column = b""
     metric: Name = ""
+    asked: Count = 0
+    reasons: Annotated[dict[str, int], Meta(max_length=32)] = field(default_factory=dict)
+
+
+class EdgeMoments(Message, frozen=True, kw_only=True, tag="moments"):
+    """What the samples of all agents at one edge add up to; sent as `Opinions` are.
+
+    Attributes:
+        moments: As `fedagent_task.moments` encodes them; empty if nobody had samples.
+        agents: Whose they are.
+        asked, reasons: As in `Opinions`.
+    """
+
+    epoch: RunId
+    model: Digest
+    moments: Moments = b""
+    agents: Count = 0
     asked: Count = 0
     reasons: Annotated[dict[str, int], Meta(max_length=32)] = field(default_factory=dict)
 

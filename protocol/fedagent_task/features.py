@@ -67,7 +67,7 @@ def frozen(data: DataSpec, means: Sequence[float], deviations: Sequence[float]) 
         one if one.declared else FeatureSpec(name=one.name, mean=mean, deviation=deviation)
         for one, mean, deviation in zip(given, means, deviations, strict=True)
     )
-    return structs.replace(data, features=made, standardize=False, standardize_s=60.0)
+    return structs.replace(data, features=made, standardize=False, standardize_s=30.0)
 
 
 def names_of(data: DataSpec, width: int) -> tuple[str, ...]:

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 _UNIT, _SQUARE = 149, 298
-_LARGEST = (2**24 - 1) << (104 + _UNIT)
-"""The largest float32, in units."""
+LARGEST = 2.0**67
+"""No sensor's number is larger: nanoseconds since 1970 are 2^61."""
+_LARGEST = 1 << (67 + _UNIT)
 _ROWS = 4096
 """So many products of two 24-bit numbers, with room to spare, fit into an int64."""
 

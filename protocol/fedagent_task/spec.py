@@ -188,7 +188,7 @@ class DataSpec(_Section, frozen=True, kw_only=True):
         ),
     ] = ()
     standardize: Annotated[bool, _text("true or false", "true")] = False
-    standardize_s: Annotated[Seconds, _text("seconds", 60.0)] = 60.0
+    standardize_s: Annotated[Seconds, _text("seconds", 30.0)] = 30.0
 
 
 class LearnerSpec(_Section, frozen=True, kw_only=True):

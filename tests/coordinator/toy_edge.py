@@ -4,11 +4,13 @@ import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from fedagent_protocol import messages as m
 from fedagent_protocol.columns import Columns, pack
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout, Receiver, Sender
+from fedagent_task.moments import Moments
 
 
 @dataclass
@@ -26,6 +28,7 @@ class ToyAgent:
     score: float | None = None
     samples: int = 20
     volunteers: bool = True
+    x: npt.NDArray[np.float32] | None = None
 
     def opinion(self, model: str) -> float:
         """Its own score, or one that model and agent decide."""
@@ -63,7 +66,9 @@ class ToyEdge:
     closed: list[int] = field(default_factory=list)
     deaf: bool = False
     asked: m.OpinionOpen | None = None
-    unheard: m.Opinions | None = None
+    unheard: m.Opinions | m.EdgeMoments | None = None
+    moments: bytes | None = None
+    tasks: list[bytes] = field(default_factory=list)
     _said_at: float = 0.0
     _answer_at: float = 0.0
     _report_at: float = 0.0
@@ -123,6 +128,7 @@ class ToyEdge:
                 if message.run != self.run:
                     self.run, self.model, self.last, self.pending = message.run, b"", None, None
                 self.welcomed = True
+                self.tasks.append(message.body)
             case m.RoundOpen() if message.run == self.run:
                 return [self.columns(message)]
             case m.RoundOrder() if message.run == self.run:
@@ -161,8 +167,27 @@ class ToyEdge:
         self.asked = None
         return [self.answer(call, now)]
 
-    def answer(self, call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers:
-        """All its agents' opinions, or those that volunteer."""
+    def add_up(self, call: m.OpinionOpen) -> m.EdgeMoments:
+        """What its agents' samples add up to; `moments` where a test says what instead."""
+        found = [Moments.of(agent.x) for agent in self.agents if agent.x is not None]
+        total = sum(found[1:], found[0]).encode() if found else b""
+        silent = len(self.agents) - len(found)
+        return m.EdgeMoments(
+            run=self.run,
+            round=call.round,
+            epoch=self.epoch,
+            model=call.model,
+            moments=total if self.moments is None else self.moments,
+            agents=len(found),
+            asked=len(self.agents),
+            reasons={"none": silent} if silent else {},
+        )
+
+    def answer(self, call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers | m.EdgeMoments:
+        """All its agents' opinions, those that volunteer, or what their samples add up to."""
+        if call.mode is m.OpinionMode.MOMENTS:
+            self.unheard, self._answer_at = self.add_up(call), now
+            return self.unheard
         known = call.known if call.epoch == self.epoch else 0
         new_ids = tuple(agent.id for agent in self.agents[known:])
         if call.mode is m.OpinionMode.PEERS:

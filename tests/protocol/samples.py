@@ -151,6 +151,15 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.Volunteers(
             run=RUN, round=4, epoch=RUN, known=2, new_ids=(), session=b"\x01\x00\x00\x00", asked=2
         ),
+        m.EdgeMoments(
+            run=RUN,
+            epoch=RUN,
+            model=D1,
+            moments=b"\x00\x01\x01",
+            agents=1,
+            asked=2,
+            reasons={"none": 1},
+        ),
         *_BOTH,
     ),
     Direction.COORDINATOR_TO_EDGE: (

@@ -102,6 +102,8 @@ class Call:
         here: The model is whole.
         job: Number of the scoring, once it is wanted of the trainer.
         answer: What will be said, once it is known.
+        patient_until: When mode ``moments`` is content with few samples.
+        look_at: When it looks at the stream again.
     """
 
     key: Key
@@ -112,3 +114,5 @@ class Call:
     here: bool = False
     job: int | None = None
     answer: Answer | None = None
+    patient_until: float = 0.0
+    look_at: float = 0.0

@@ -200,19 +200,26 @@ class Answer:
     Attributes:
         opinion: As an edge may be told it in mode ``report``.
         mode: What it was made for; it is never used for anything else.
+        edge: The only one that may be told it; empty for all that ask.
     """
 
     opinion: Opinion
     mode: OpinionMode
+    edge: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeModel:
-    """Score a model on held-out samples; answer with `AgentCore.judged`."""
+    """Score a model on held-out samples; answer with `AgentCore.judged`.
+
+    Attributes:
+        moments: No score is wanted, but what the samples add up to.
+    """
 
     job: int
     task: str
     model: str
+    moments: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,10 @@ from .session import Session
 from .tasks import Tasks
 from .workbench import MAX_MODEL_BYTES, Workbench
 
+ELSEWHERE = "it was told to another edge"
+ENOUGH = 30
+"""Samples with which a device tells what they add up to, without waiting for more."""
+LOOK_S = 0.5
 MODES = {
     OpinionMode.REPORT: frozenset({"auto", "report"}),
     OpinionMode.PEERS: frozenset({"peers"}),
@@ -60,7 +64,7 @@ class Judge:
         self._counters = counters
         self._limits = limits
         self._job = 0
-        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, bool], Answer] = OrderedDict()
         for answer in said.answers:
             self._remember(answer)
 
@@ -72,12 +76,16 @@ class Judge:
         if call.mode is OpinionMode.PEERS and self.peering is None:
             self._counters["peers_unsupported"] += 1
             return []
-        known = self._answers.get(call.run)
+        known = self._answers.get((call.run, call.mode is OpinionMode.MOMENTS))
         said = known if known is not None and known.opinion.round == call.round else None
         if said is not None and not self._wants_task(call, said):
             return self._repeat(edge, call, said, now)
         current = self.current
-        if current is not None and current.key.rank == (call.run, call.round):
+        if (
+            current is not None
+            and current.key.rank == (call.run, call.round)
+            and not (current.message.mode is OpinionMode.MOMENTS is not call.mode)
+        ):
             return self._join(current, edge, call, now)
         hindrance = self._hindrance(session, call, known)
         if hindrance:
@@ -87,6 +95,7 @@ class Judge:
         session.enter_run(call.run)
         key = Key(edge, call.run, call.round)
         self.current = Call(key, call, {edge: call}, now + call.until_ms / 1000, answer=said)
+        self.current.patient_until = now + call.until_ms / 2000
         if said is not None:
             return effects + self._tasks.want(call.task, key, now) + self.go_on(now)
         if not self._own.readings.willing:
@@ -142,6 +151,10 @@ class Judge:
         if isinstance(result, Failed):
             self._counters[f"opinion_{result.reason}"] += 1
             return self._none(result.detail or result.reason, now)
+        moments = call.message.mode is OpinionMode.MOMENTS
+        if moments and result.samples < ENOUGH and now < call.patient_until:
+            call.job, call.look_at = None, now + LOOK_S
+            return []
         if not result.samples:
             return self._none("nothing has arrived that was not learnt from", now)
         key = call.key
@@ -153,8 +166,10 @@ class Judge:
             samples=result.samples,
             metric=result.metric,
             epsilon=result.epsilon,
+            moments=result.moments,
         )
-        call.answer = Answer(opinion, call.message.mode)
+        # Who is counted at two edges would be counted twice.
+        call.answer = Answer(opinion, call.message.mode, key.edge if moments else "")
         if result.epsilon <= 0:
             return self._give(call, call.answer, now)
         # Noise must not be drawn twice: it is told only when it cannot be forgotten.
@@ -200,8 +215,11 @@ class Judge:
         return [*effects, Event("opinion", said)]
 
     def _tell(self, edge: str, call: OpinionCall, answer: Answer, now: float) -> list[Effect]:
-        if answer.mode is OpinionMode.REPORT:
-            return [Send(edge, answer.opinion)]
+        if answer.mode is not OpinionMode.PEERS:
+            told = answer.opinion
+            if answer.edge not in ("", edge):
+                told = Opinion(run=told.run, round=told.round, model=told.model, why=ELSEWHERE)
+            return [Send(edge, told)]
         if self.peering is None:
             return []
         opinion = answer.opinion
@@ -209,11 +227,14 @@ class Judge:
 
     def _remember(self, answer: Answer) -> None:
         """Keep the newest answer of each run."""
-        opinion = answer.opinion
-        known = self._answers.get(opinion.run)
+        opinion, moments = answer.opinion, answer.mode is OpinionMode.MOMENTS
+        if moments and not opinion.samples:
+            return  # whoever asks again may find some
+        key = opinion.run, moments
+        known = self._answers.get(key)
         if known is None or known.opinion.round <= opinion.round:
-            self._answers[opinion.run] = answer
-            self._answers.move_to_end(opinion.run)
+            self._answers[key] = answer
+            self._answers.move_to_end(key)
         while len(self._answers) > REMEMBERED:
             self._answers.popitem(last=False)
 
@@ -222,7 +243,7 @@ class Judge:
     def go_on(self, now: float) -> list[Effect]:
         """Do the next step that nothing stands in the way of."""
         call = self.current
-        if call is None or call.job is not None:
+        if call is None or call.job is not None or now < call.look_at:
             return []
         message = call.message
         if (task := self._tasks.refused(message.task)) is not None:
@@ -230,7 +251,7 @@ class Judge:
         if call.answer is not None:
             ready = self._tasks.opened(message.task) is not None
             return self._give(call, call.answer, now) if ready else []
-        if not call.here:
+        if not call.here and message.mode is not OpinionMode.MOMENTS:
             if call.download is not None or self._bench.loading:
                 return []
             layout = Layout(message.size, message.chunk_bytes)
@@ -246,6 +267,8 @@ class Judge:
         if not readings.willing:
             return self._none(readings.why, now)
         mode, spent = call.message.mode, self.spent.get(call.key.run, 0.0)
+        if mode is OpinionMode.MOMENTS:
+            return self._measure(call, task, now)
         if task.opinions.mode not in MODES[mode]:
             # An edge must not get out of a device what its task keeps to itself.
             return self._none(f"the task has opinions.mode = {task.opinions.mode}", now)
@@ -256,6 +279,17 @@ class Judge:
         self._job += 1
         call.job = self._job
         return [JudgeModel(call.job, call.message.task, call.message.model)]
+
+    def _measure(self, call: Call, task: TaskSpec, now: float) -> list[Effect]:
+        """Have the samples added up, if the task wants that and the owner limits nothing."""
+        if not task.data.standardize:
+            return self._none("the task does not standardize", now)
+        if self._limits != NO_LIMITS:
+            self._counters["moments_withheld"] += 1
+            return self._none("the owner limits what is told of the samples", now)
+        self._job += 1
+        call.job = self._job
+        return [JudgeModel(call.job, call.message.task, call.message.model, moments=True)]
 
     def make_room(self) -> list[Effect]:
         """An order was taken: let its model come in first, and drop another task's call."""
@@ -346,6 +380,9 @@ class Judge:
 
     def lost(self, edge: str, now: float) -> list[Effect]:
         """The session with an edge is over: another one that asked goes on with the model."""
+        for key, answer in list(self._answers.items()):
+            if answer.edge == edge:
+                del self._answers[key]
         call = self.current
         if call is None or call.askers.pop(edge, None) is None:
             return []
@@ -379,7 +416,8 @@ class Judge:
             return []
         asked = self._tasks.due(call.message.task)
         due = call.download.due if call.download is not None else None
-        return [call.until, *(time for time in (asked, due) if time is not None)]
+        look = call.look_at if call.job is None and call.look_at else None
+        return [call.until, *(time for time in (asked, due, look) if time is not None)]
 
     def _stop(self, why: str) -> list[Effect]:
         """Let go of the call under way without an answer."""

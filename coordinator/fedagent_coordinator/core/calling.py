@@ -12,17 +12,18 @@ import numpy as np
 
 from fedagent_coordinator.policies.base import OPINIONS, VOLUNTEERS, Feedback
 from fedagent_protocol.errors import MalformedError
-from fedagent_protocol.messages import OpinionMode, Opinions, Volunteers
+from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
 
 from .cadence import Cadence, Voices
 from .edges import EdgeSession, Indices
-from .effects import BookOpinions, BookVolunteers, Effect, Event, Learn, Value
+from .effects import BookOpinions, BookVolunteers, Effect, Event, Learn, Standardize, Value
 from .fates import Fates
-from .hearing import Hearing, Phase
+from .hearing import Hearing, Phase, Said
 from .judging import (
     Answer,
     Call,
     RefusedAnswerError,
+    moments_in,
     opinions_in,
     spread,
     volunteers_in,
@@ -30,6 +31,9 @@ from .judging import (
 from .observe import Observed
 from .orders import OrderedRound
 from .settings import Progress, Settings
+
+STATISTICS = "statistics"
+"""What is waited for while devices add up their samples, or when none of them has any."""
 
 
 class Calling(Hearing):
@@ -57,6 +61,16 @@ class Calling(Hearing):
         self._trained_since = set(calls.trained)
         self._due: int | None = None
         self._held: Learn | None = None
+        self._unmeasured = settings.standardize > 0
+        self._measurements = 0
+
+    @abstractmethod
+    def _wait(self, reason: str, now: float, *, edges: int = 0, agents: int = 0) -> list[Effect]:
+        """Wait for what is missing."""
+
+    @abstractmethod
+    def _open(self, now: float) -> list[Effect]:
+        """Ask all edges for this round's columns."""
 
     @abstractmethod
     def _after_call(self, now: float, *, opening: bool) -> list[Effect]:
@@ -119,6 +133,51 @@ class Calling(Hearing):
             self._call.join(edge, now)
         return self._tick_judging(now)
 
+    def _measure(self, now: float) -> list[Effect]:
+        """Ask every live edge what its agents' samples add up to, before the first round."""
+        s = self.settings
+        self._measurements += 1
+        until = now + s.standardize_s
+        self._call = Call(
+            round=0,
+            slot=self._measurements,
+            mode=OpinionMode.MOMENTS,
+            digest=self.models.digest,
+            began=now,
+            until=until,
+            give_up_at=until + s.grace_s,
+            best=0,
+            opening=True,
+        )
+        live = self.edges.live()
+        told = self._wait(STATISTICS, now, edges=len(live), agents=sum(e.agents for e in live))
+        self.phase = Phase.JUDGING
+        for edge in live:
+            self._call.join(edge, now)
+        return told + self._tick_judging(now)
+
+    def _measured(self, call: Call, now: float) -> list[Effect]:
+        """Have features scaled by what all samples add up to; ask again if there are none."""
+        self._call = None
+        total, agents, reasons = call.added_up(self.edges.live())
+        effects: list[Effect] = []
+        for part in call.parts.values():
+            if part.answer is not None:
+                effects.append(self._say.opinions_receipt(part.edge, call.round))
+            elif self.edges.by_id[part.edge].live:
+                effects.append(self._say.call_over(part.edge, call.round))
+        self.counters.update({f"moments_{why}": n for why, n in reasons.items()})
+        if total is None:
+            return effects + self._wait(STATISTICS, now, edges=len(self.edges.live()))
+        self._unmeasured = False
+        return [*effects, Standardize(total, agents, now)]
+
+    def standardized(self, task: str, body: bytes, now: float) -> list[Effect]:
+        """Take in the task as it is from now on; edges are told, and the round goes on."""
+        self._say.settings = self.settings = replace(self.settings, task=task, body=body)
+        told: list[Effect] = [self._say.welcome(edge.id) for edge in self.edges.live()]
+        return told + self._open(now)
+
     def _tick_judging(self, now: float) -> list[Effect]:
         """Call those again that did not answer, bring them the model, or end the call."""
         call = self._call
@@ -136,6 +195,8 @@ class Calling(Hearing):
 
     def _judged(self, call: Call, now: float) -> list[Effect]:
         """Book what a call came to, then let the policy learn."""
+        if call.mode is OpinionMode.MOMENTS:
+            return self._measured(call, now)
         self._call = None
         found = call.booked(now)
         self._voices.take(found)
@@ -165,7 +226,7 @@ class Calling(Hearing):
         call.join(session, now)
         return self._tick_judging(now)
 
-    def _on_answer(self, edge: str, message: Opinions | Volunteers, now: float) -> list[Effect]:
+    def _on_answer(self, edge: str, message: Said, now: float) -> list[Effect]:
         """Take in opinions, or who volunteers."""
         if not self._ours(message.run):
             return []
@@ -174,13 +235,16 @@ class Calling(Hearing):
         call = self._call
         if call is None or message.round != call.round:
             return effects + self._late(edge, message)
-        if isinstance(message, Opinions) != (call.mode is OpinionMode.REPORT):
+        if _mode_of(message) is not call.mode:
             self.counters["opinions_mode"] += 1
             return effects
         if edge not in call.parts:
             call.join(session, now)
         try:
-            if not session.learn_ids(message.known, message.new_ids, self._indices):
+            known = isinstance(message, EdgeMoments) or session.learn_ids(
+                message.known, message.new_ids, self._indices
+            )
+            if not known:
                 # What it names goes on where an answer ended that never came.
                 return effects + self._call_again(session, now)
             answer = self._read(message, session, call)
@@ -189,26 +253,39 @@ class Calling(Hearing):
             self.counters[f"opinions_{why}"] += 1
             call.parts[edge].refused = call.parts[edge].answer is None
             return effects + self._tick_judging(now)
-        if call.mode is OpinionMode.REPORT and call.parts[edge].answer is not None:
+        if call.mode is not OpinionMode.PEERS and call.parts[edge].answer is not None:
             self.counters["opinions_repeated"] += 1
             return effects
         call.take(edge, answer, now)
         return effects + self._tick_judging(now)
 
-    def _read(self, message: Opinions | Volunteers, session: EdgeSession, call: Call) -> Answer:
+    def _read(self, message: Said, session: EdgeSession, call: Call) -> Answer:
+        if isinstance(message, EdgeMoments):
+            s = self.settings
+            return moments_in(message, call, features=s.standardize, max_samples=s.max_samples)
         if isinstance(message, Opinions):
             return opinions_in(message, session, call.digest)
         return volunteers_in(message, session)
 
-    def _late(self, edge: str, message: Opinions | Volunteers) -> list[Effect]:
+    def _late(self, edge: str, message: Said) -> list[Effect]:
         """Count what nobody waits for; an edge that is told so stops saying it."""
         if message.round > self._over:
             self.counters["opinions_unasked"] += 1
             return []
         self.counters["opinions_late"] += 1
-        if isinstance(message, Opinions):
+        if not isinstance(message, Volunteers):
             return [self._say.opinions_receipt(edge, message.round)]
         return [self._say.call_over(edge, message.round)]
+
+
+def _mode_of(message: Said) -> OpinionMode:
+    match message:
+        case Opinions():
+            return OpinionMode.REPORT
+        case Volunteers():
+            return OpinionMode.PEERS
+        case EdgeMoments():
+            return OpinionMode.MOMENTS
 
 
 def called_for(mode: OpinionMode | None) -> frozenset[str]:
@@ -218,7 +295,7 @@ def called_for(mode: OpinionMode | None) -> frozenset[str]:
             return frozenset({OPINIONS})
         case OpinionMode.PEERS:
             return frozenset({VOLUNTEERS})
-        case None:
+        case OpinionMode.MOMENTS | None:
             return frozenset()
 
 

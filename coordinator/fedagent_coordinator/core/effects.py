@@ -1,6 +1,6 @@
 """What the round engine asks for: frozen records, performed in order.
 
-Disk effects (`Reserve`, `Settle`, `BookOpinions`, `BookVolunteers`, `StorePart`,
+Disk effects (`Reserve`, `Settle`, `BookOpinions`, `BookVolunteers`, `Standardize`, `StorePart`,
 `FinishPart`, `CommitModel`, `Forget`, `End`) are done by the runtime before anything that
 follows them; the others leave it.
 """
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
 from fedagent_protocol.messages import CoordinatorToEdge
+from fedagent_task.moments import Moments
 
 from .controls import PLAIN, Controls
 
@@ -205,6 +206,20 @@ class BookVolunteers:
 
 
 @dataclass(frozen=True, slots=True)
+class Standardize:
+    """Commit what features are scaled by; answered by `RoundEngine.standardized`.
+
+    Attributes:
+        moments: Of the samples of `agents` agents.
+        now: When it was known.
+    """
+
+    moments: Moments
+    agents: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class StorePart:
     """Keep one chunk of an edge model that is being pulled."""
 
@@ -275,6 +290,7 @@ Effect = (
     | Learn
     | BookOpinions
     | BookVolunteers
+    | Standardize
     | StorePart
     | FinishPart
     | Merge

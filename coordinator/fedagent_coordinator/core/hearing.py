@@ -13,6 +13,7 @@ from fedagent_protocol.errors import MalformedError, ProtocolError
 from fedagent_protocol.messages import (
     Chunk,
     EdgeHello,
+    EdgeMoments,
     EdgeStatus,
     EdgeToCoordinator,
     Need,
@@ -37,6 +38,8 @@ from .settings import Progress, Settings
 from .survey import Survey
 
 PROTOCOL = 1
+Said = Opinions | Volunteers | EdgeMoments
+"""What edges answer to a call."""
 
 
 class Phase(Enum):
@@ -99,7 +102,7 @@ class Hearing(ABC):
         """Go on once every model is here or given up."""
 
     @abstractmethod
-    def _on_answer(self, edge: str, message: Opinions | Volunteers, now: float) -> list[Effect]:
+    def _on_answer(self, edge: str, message: Said, now: float) -> list[Effect]:
         """Take in opinions, or who volunteers."""
 
     @abstractmethod
@@ -134,7 +137,7 @@ class Hearing(ABC):
                     return self._on_need(edge, message, now, link_idle=link_idle)
                 case Chunk():
                     return self._on_chunk(edge, message, now)
-                case Opinions() | Volunteers():
+                case Opinions() | Volunteers() | EdgeMoments():
                     return self._on_answer(edge, message, now)
         except ProtocolError as error:
             self.counters[error.reason] += 1

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from fedagent_protocol.columns import column
 from fedagent_protocol.errors import MalformedError
-from fedagent_protocol.messages import OpinionMode, Opinions, Volunteers
+from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
 from fedagent_protocol.transport.errors import safe_text
+from fedagent_task.moments import Moments, MomentsError
 
 from .edges import EdgeSession
 from .effects import BookOpinions, BookVolunteers
@@ -63,6 +64,29 @@ class Answer:
     epsilon: FloatArray = field(default_factory=lambda: np.zeros(0))
     metric: str = ""
     reasons: Mapping[str, int] = field(default_factory=dict)
+    moments: Moments | None = None
+    agents: int = 0
+
+
+def moments_in(message: EdgeMoments, call: "Call", *, features: int, max_samples: int) -> Answer:
+    """Return what the samples at an edge add up to.
+
+    Raises:
+        RefusedAnswerError: No samples of as many agents can be like that.
+    """
+    if message.model != call.digest:
+        raise RefusedAnswerError("model", "statistics for another model")
+    if any(count < 0 for count in message.reasons.values()) or message.agents > message.asked:
+        raise RefusedAnswerError("range", "more agents answered than were asked")
+    found, agents = None, message.agents if message.moments else 0
+    if message.moments:
+        try:
+            found = Moments.decode(message.moments, features=features, most=agents * max_samples)
+        except MomentsError as error:
+            raise RefusedAnswerError(f"moments_{error}", "statistics that cannot be") from error
+    reasons = {safe_text(why, limit=32) or OTHER: n for why, n in message.reasons.items()}
+    none: IntArray = np.zeros(0, dtype=np.int64)
+    return Answer(none, message.asked, reasons=reasons, moments=found, agents=agents)
 
 
 def opinions_in(message: Opinions, session: EdgeSession, model: str) -> Answer:
@@ -218,6 +242,23 @@ class Call:
         if self.mode is OpinionMode.PEERS:
             return self._volunteers(seconds)
         return self._opinions(seconds)
+
+    def added_up(self, live: Iterable[EdgeSession]) -> tuple[Moments | None, int, dict[str, int]]:
+        """Return what all samples add up to, of how many agents, and why others told nothing.
+
+        An edge that fell silent does not count: its agents may have told another one.
+        """
+        here = {edge.id for edge in live}
+        total, agents, reasons = None, 0, Counter[str]()
+        for part in self.parts.values():
+            if part.answer is None or part.edge not in here:
+                reasons[NO_ANSWER] += part.agents
+                continue
+            reasons.update(part.answer.reasons)
+            if part.answer.moments is not None:
+                agents += part.answer.agents
+                total = part.answer.moments if total is None else total + part.answer.moments
+        return total, agents, _most(reasons)
 
     def _to_call(self) -> list[Part]:
         peers = self.mode is OpinionMode.PEERS

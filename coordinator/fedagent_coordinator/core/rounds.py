@@ -253,6 +253,9 @@ class RoundEngine(Calling):
             return self._broke(ready, agents, now, sure=everybody)
         if missing:
             return self._wait(missing, now, edges=len(ready), agents=agents)
+        if self._unmeasured:
+            self._gate.solvent()
+            return self._measure(now)
         if self._owed is not None:
             self._gate.solvent()
             self._patience.over()

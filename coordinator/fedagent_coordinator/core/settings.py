@@ -35,6 +35,8 @@ class Settings:
         opinions_timeout_s: How long a call waits.
         first_call_s: How long the first one waits at least: devices open streams for it.
         volunteers: How many a call of mode ``peers`` waits for.
+        standardize: Features whose statistics are found before the first round; 0: none.
+        standardize_s: How long that waits for devices.
         recipe: Its name, for people.
     """
 
@@ -68,6 +70,8 @@ class Settings:
     opinions_timeout_s: float = 5.0
     first_call_s: float = 10.0
     volunteers: int = 5
+    standardize: int = 0
+    standardize_s: float = 30.0
     every_s: float = 0.0
     recipe: str = ""
 

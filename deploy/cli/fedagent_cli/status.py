@@ -18,6 +18,7 @@ WAITING = {
     "features": "for agents to measure what the policy needs",
     "prices": "every agent asks more than an edge may spend",
     "rents": "for an edge whose rent can be paid",
+    "statistics": "for the devices to add up their samples (data.standardize)",
 }
 """Words for the reasons of docs/coordinator.md, A round."""
 

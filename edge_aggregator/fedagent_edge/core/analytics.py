@@ -20,7 +20,7 @@ from fedagent_protocol.messages import (
     PeerSend,
     Volunteer,
 )
-from fedagent_task.spec import OpinionsSpec, PeersSpec
+from fedagent_task.spec import LimitsSpec, OpinionsSpec, PeersSpec
 
 from .effects import Effect
 from .judging import Judging
@@ -32,9 +32,15 @@ RETURN_S = 2.0
 """How long agents that were here before a restart of the edge may take to be back."""
 
 
-class _Task(Struct):
+class _Model(Struct, frozen=True):
+    features: int = 0
+
+
+class _Task(Struct, frozen=True):
     """What the edge reads of a task; it carries the rest as bytes."""
 
+    model: _Model = _Model()
+    limits: LimitsSpec = LimitsSpec()
     opinions: OpinionsSpec = OpinionsSpec()
     peers: PeersSpec = PeersSpec()
 
@@ -58,6 +64,7 @@ class Analytics:
     relay: Relay = field(init=False)
     _returned_at: float = 0.0
     _peers: bool = False
+    _task: _Task = field(default_factory=_Task)
 
     def __post_init__(self) -> None:
         """Begin with the run that the edge remembers."""
@@ -74,6 +81,7 @@ class Analytics:
             # Made for a newer edge; its agents may understand it.
             self.counters["task_unread"] += 1
             task = _Task()
+        self._task = task
         self._peers = task.opinions.mode == "peers"
         self.relay.begin(self.memory.run, task.peers, open_=self._peers)
 
@@ -105,6 +113,8 @@ class Analytics:
             counters=self.counters,
             began_at=now,
             settled_at=self._returned_at,
+            features=self._task.model.features,
+            max_samples=self._task.limits.max_samples,
         )
         if ask.mode is OpinionMode.PEERS:
             self.relay.open = True

@@ -353,8 +353,9 @@ class EdgeCore:
             effects.append(Event("coordinator_joined", {"coordinator": welcome.coordinator}))
         if (welcome.run, welcome.task) != (self.memory.run, self.memory.task):
             effects += self._drop_round()
+            if welcome.run != self.memory.run:
+                self._incoming.forget()
             self.memory.adopt(welcome.run, welcome.task, welcome.body)
-            self._incoming.forget()
             self._waiting_order = self._last = None
             self.analytics.adopt()
             effects.append(AdoptRun())

@@ -18,12 +18,13 @@ from fedagent_protocol.messages import (
     OpinionOpen,
 )
 from fedagent_protocol.transfer import Layout
+from fedagent_task.moments import Moments, MomentsError
 
 from .distribution import Distribution
-from .effects import Effect, Event, ToAgent, ToCoordinator
+from .effects import Effect, Event, Note, ToAgent, ToCoordinator
 from .sessions import Sessions
 from .settings import EdgeSettings, Memory
-from .tally import opinions_of, volunteers_of
+from .tally import moments_of, opinions_of, volunteers_of
 
 AGAIN_S = 1.0
 """How long a call waits for an answer, and an answer for its receipt."""
@@ -44,6 +45,7 @@ class Judging:
         started: Agents were called.
         over: Its time is over or all have answered.
         ended: Nobody wants anything of it any more.
+        features, max_samples: What moments must have, and may count.
         _awaited: When each that has not answered is called again; the first is the next.
     """
 
@@ -57,6 +59,8 @@ class Judging:
     started: bool = False
     over: bool = False
     ended: bool = False
+    features: int = 0
+    max_samples: int = 0
     _deadline: float = field(init=False)
     _distribution: Distribution | None = None
     _size: int = 0
@@ -64,6 +68,7 @@ class Judging:
     _awaited: dict[str, float] = field(default_factory=dict)
     _answers: dict[str, Opinion] = field(default_factory=dict)
     _invalid: set[str] = field(default_factory=set)
+    _moments: dict[str, Moments] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
     _volunteers: dict[str, None] = field(default_factory=dict)
     _trained: frozenset[str] = frozenset()
@@ -86,12 +91,14 @@ class Judging:
 
     @property
     def reports(self) -> bool:
-        """Whether opinions go up."""
-        return self.ask.mode is OpinionMode.REPORT
+        """Whether what agents answer goes up."""
+        return self.ask.mode is not OpinionMode.PEERS
 
     def is_same(self, ask: OpinionOpen) -> bool:
         """Whether this is the same call."""
         mine = (self.ask.round, self.ask.model, self.ask.mode)
+        if ask.mode is OpinionMode.MOMENTS and ask.slot != self.ask.slot:
+            return False  # nobody had samples: they are asked anew
         return mine == (ask.round, ask.model, ask.mode)
 
     # -------------------------------------------------------- from coordinator
@@ -130,7 +137,25 @@ class Judging:
             self._invalid.add(agent)
         self._answers[agent] = opinion
         self._awaited.pop(agent, None)
-        return self._distribution.answered(agent, now) if self._distribution else []
+        refused = self._add_up(agent, opinion)
+        more = self._distribution.answered(agent, now) if self._distribution else []
+        return [*more, Note(agent, f"its statistics cannot be: {refused}")] if refused else more
+
+    def _add_up(self, agent: str, opinion: Opinion) -> str:
+        """Take in what an agent's samples add up to; return what is wrong with it, if anything."""
+        if self.ask.mode is not OpinionMode.MOMENTS or not opinion.samples:
+            return ""
+        try:
+            found = Moments.decode(opinion.moments, features=self.features, most=self.max_samples)
+            why = "" if found.count == opinion.samples else "count"
+        except MomentsError as error:
+            why = str(error)
+        if why:
+            self.counters[f"moments_{why}"] += 1
+            self._invalid.add(agent)
+        else:
+            self._moments[agent] = found
+        return why
 
     def _refuse(self, agent: str, opinion: Opinion) -> str:
         if not self.reports or agent not in self._asked:
@@ -280,6 +305,11 @@ class Judging:
             why = self._why_not(agent)
             if why:
                 reasons[why] = reasons.get(why, 0) + 1
+        if self.ask.mode is OpinionMode.MOMENTS:
+            found = list(self._moments.values())
+            total = sum(found[1:], found[0]).encode() if found else b""
+            told = moments_of(self.ask, self.sessions, total, len(found), reasons, asked)
+            return [ToCoordinator(told)]
         rows = {a: o for a, o in self._answers.items() if not self._why_not(a)}
         return [ToCoordinator(opinions_of(self.ask, self.sessions, rows, reasons, asked))]
 

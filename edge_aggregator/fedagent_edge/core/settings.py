@@ -42,7 +42,8 @@ class Memory:
     recipe: str = ""
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
-        """Begin with another run or task."""
+        """Begin with another run, or with this one's task as it is from now on."""
+        if run != self.run:
+            self.model, self.model_bytes = "", 0
+            self.last_round, self.report = 0, None
         self.run, self.task, self.body = run, task, body
-        self.model, self.model_bytes = "", 0
-        self.last_round, self.report = 0, None

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from fedagent_protocol.messages import Opinion, OpinionOpen, Opinions, Volunteers
+from fedagent_protocol.messages import EdgeMoments, Opinion, OpinionOpen, Opinions, Volunteers
 
 from .sessions import Sessions
 
@@ -46,6 +46,27 @@ def opinions_of(
         metric=metric,
         asked=len(asked),
         reasons=dict(sorted((without + Counter(reasons)).items())),
+    )
+
+
+def moments_of(
+    ask: OpinionOpen,
+    sessions: Sessions,
+    moments: bytes,
+    agents: int,
+    reasons: Mapping[str, int],
+    asked: Collection[str],
+) -> EdgeMoments:
+    """Return the message with what the samples of all agents that answered add up to."""
+    return EdgeMoments(
+        run=ask.run,
+        round=ask.round,
+        epoch=sessions.epoch,
+        model=ask.model,
+        moments=moments,
+        agents=agents,
+        asked=len(asked),
+        reasons=dict(sorted(reasons.items())),
     )
 
 

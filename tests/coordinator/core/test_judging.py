@@ -306,7 +306,7 @@ def test_what_cannot_be_an_answer_is_refused_and_counted(
     liar = field.edges[1]
     honest = liar.answer
 
-    def lie(call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers:
+    def lie(call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers | m.EdgeMoments:
         return msgspec.structs.replace(honest(call, now), **change)
 
     liar.answer = lie  # type: ignore[method-assign]

@@ -193,7 +193,7 @@ def test_who_trained_for_a_call_before_is_not_told_again_after_a_kill(tmp_path: 
     (edge,) = edges
     answer = edge.answer
 
-    def fewer(call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers:
+    def fewer(call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers | m.EdgeMoments:
         edge.agents[0].volunteers = call.round == 0
         return answer(call, now)
 

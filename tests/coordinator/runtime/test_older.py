@@ -15,14 +15,16 @@ from fedagent_coordinator.reader import DATABASE, open_reader
 from .harness import KilledError, Site, recipe, toy_edges
 from .test_restart import check_history
 
+_SINCE = ("extensions", "origins", "opinions", "volunteers", "judgements", "standardized")
+
 
 def make_older(folder: Path) -> bytes:
     """Take from a database what came with opinions and later; return the file."""
     with closing(sqlite3.connect(folder / DATABASE)) as db:
-        for table in ("extensions", "origins", "opinions", "volunteers", "judgements"):
+        for table in _SINCE:
             db.execute("DROP TRIGGER IF EXISTS runs_end_once")
             db.execute(f"DROP TABLE {table}")
-        db.execute("DELETE FROM _sqlite_migrations WHERE name IN ('m004_opinions', ?)", (NEWEST,))
+        db.execute("DELETE FROM _sqlite_migrations WHERE name >= 'm004'")
         db.commit()
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return (folder / DATABASE).read_bytes()

@@ -1,0 +1,121 @@
+"""An agent tells what its samples add up to: once, to one edge, and never against its owner."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from fedagent_agent.core.calls import PrivacyLimits
+from fedagent_agent.outward import StartJudging, Subscribe
+from fedagent_agent.trainer_wire import Failed, Judged
+from fedagent_protocol.messages import Opinion, OpinionMode
+from fedagent_task.moments import Moments
+from fedagent_task.spec import DataSpec
+
+from .support import EDGE, OTHER, REAL, HandEdge, model_of
+
+MODEL = model_of(500)
+TASK = structs.replace(REAL, data=DataSpec(standardize=True))
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> HandEdge:
+    made = HandEdge(tmp_path, task=TASK)
+    made.join()
+    made.join(edge=OTHER)
+    return made
+
+
+def ask(edge: HandEdge, *, name: str = "", until_ms: int = 10_000) -> None:
+    mode = OpinionMode.MOMENTS
+    edge.serve(edge.call(0, MODEL, edge=name, mode=mode, until_ms=until_ms), MODEL)
+
+
+def found(edge: HandEdge, samples: int) -> bytes:
+    """Be the trainer."""
+    start = edge.jobs(StartJudging)[-1]
+    assert start.moments
+    body = Moments.of(np.ones((samples, 64), np.float32)).encode() if samples else b""
+    judged = Judged(job=start.job, samples=samples, metric="moments", moments=body)
+    edge.keep(edge.runtime.judged(start.job, judged, edge.now))
+    return body
+
+
+def test_one_edge_is_told_and_others_that_it_was(edge: HandEdge) -> None:
+    ask(edge)
+    edge.call(0, MODEL, edge=OTHER, mode=OpinionMode.MOMENTS)
+    body = found(edge, 50)
+    first, second = edge.said(Opinion)
+    assert (first.samples, first.moments, first.score) == (50, body, 0.0)
+    assert (second.samples, second.moments, second.why) == (0, b"", "it was told to another edge")
+    ask(edge)
+    ask(edge, name=OTHER)
+    assert edge.said(Opinion)[2:] == [first, second]
+    assert not edge.jobs(Subscribe), "the model is of no use for it"
+    assert len(edge.jobs(StartJudging)) == 1
+
+
+def test_few_samples_are_waited_for_but_not_for_ever(edge: HandEdge) -> None:
+    ask(edge, until_ms=10_000)
+    found(edge, 29)
+    assert not edge.said(Opinion)
+    edge.later(1.0)
+    assert len(edge.jobs(StartJudging)) == 2
+    found(edge, 30)
+    assert edge.said(Opinion)[-1].samples == 30
+
+
+@pytest.mark.parametrize("samples", [3, 0])
+def test_after_half_of_the_time_it_tells_what_there_is(edge: HandEdge, samples: int) -> None:
+    ask(edge, until_ms=4000)
+    for _ in range(20):
+        if edge.said(Opinion):
+            break
+        found(edge, samples)
+        edge.later(0.6)
+    (told,) = edge.said(Opinion)
+    assert told.samples == samples
+    ask(edge)
+    looked = len(edge.jobs(StartJudging))
+    ask(edge)
+    assert (len(edge.jobs(StartJudging)) > looked - 1) is True
+    # What was told is said again; who had none looks again, as soon as somebody asks again.
+    assert len(edge.said(Opinion)) == (3 if samples else 1)
+
+
+@pytest.mark.parametrize("limits", [PrivacyLimits(declared_only=True), PrivacyLimits(1.0)])
+def test_an_owner_that_limits_opinions_gives_no_statistics(
+    tmp_path: Path, limits: PrivacyLimits
+) -> None:
+    edge = HandEdge(tmp_path, task=TASK, privacy=limits)
+    edge.join()
+    ask(edge)
+    assert edge.said(Opinion)[0].why == "the owner limits what is told of the samples"
+    assert not edge.jobs(StartJudging)
+    assert edge.runtime.core.counters["moments_withheld"] == 1
+
+
+def test_an_edge_gets_none_for_a_task_that_does_not_standardize(tmp_path: Path) -> None:
+    edge = HandEdge(tmp_path, task=REAL)
+    edge.join()
+    ask(edge)
+    assert edge.said(Opinion)[0].why == "the task does not standardize"
+    assert not edge.jobs(StartJudging)
+
+
+def test_a_broken_stream_is_no_statistics(edge: HandEdge) -> None:
+    ask(edge)
+    start = edge.jobs(StartJudging)[-1]
+    failed = Failed(job=start.job, reason="stream", detail="csv: is gone")
+    edge.keep(edge.runtime.judged(start.job, failed, edge.now))
+    assert [(o.samples, o.why) for o in edge.said(Opinion)] == [(0, "csv: is gone")]
+
+
+def test_a_call_for_an_opinion_takes_the_place_of_one_for_statistics(edge: HandEdge) -> None:
+    ask(edge)
+    edge.serve(edge.call(0, MODEL), MODEL)
+    assert edge.runtime.core.counters["opinion_superseded"] == 1
+    ask(edge, name=EDGE)
+    assert edge.runtime.core.judge.current is not None
+    assert edge.runtime.core.judge.current.message.mode is OpinionMode.REPORT

@@ -1,0 +1,126 @@
+"""The trainer adds up what has arrived, and loses none of it for learning."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from fedagent_agent.streams.base import Samples, StreamSchema
+from fedagent_agent.streams.spec import own_streams
+from fedagent_agent.trainer_wire import Failed, Judge, Judged, Open, Opened, Train, Trained
+from fedagent_agent.training import Trainer
+from fedagent_protocol.tensors import encode_tensors
+from fedagent_task.features import frozen
+from fedagent_task.models import create
+from fedagent_task.moments import Moments
+from fedagent_task.recipe import parse_recipe, task_bytes, task_of
+from fedagent_task.spec import TaskSpec
+
+from .test_training import ROOT
+
+SETS = ("model.features=2", "model.classes=2", "data.scale=1", "data.offset=0",
+        "data.standardize=true", "data.dtype='float64'", "evaluation.dataset='none'")  # fmt: skip
+TASK = task_of(parse_recipe((ROOT / "deploy" / "recipes" / "demo.toml").read_text(), SETS))
+
+
+@pytest.fixture
+def trainer() -> Iterator[Trainer]:
+    made = Trainer(lambda _job, _wait: False)
+    yield made
+    made.close()
+
+
+def rows(count: int) -> tuple[list[tuple[float, float, int]], Moments]:
+    rng = np.random.default_rng(count)
+    x = rng.normal((101_325, 1e-3), (500, 1e-4), (count, 2))
+    table = [(a, b, int(a > 101_325)) for a, b in x.tolist()]
+    return table, Moments.of(x.astype(np.float32))
+
+
+def opened(trainer: Trainer, task: TaskSpec, stream: str) -> None:
+    reply = trainer.open(Open(job=1, task=task_bytes(task), stream=stream, seed=1))
+    assert isinstance(reply, Opened), reply
+
+
+def measured(trainer: Trainer) -> Judged:
+    reply = trainer.judge(Judge(job=2, model="", moments=True))
+    assert isinstance(reply, Judged), reply
+    return reply
+
+
+def scaled_by(found: Moments) -> TaskSpec:
+    data = frozen(TASK.data, found.means(), found.deviations())
+    return structs.replace(TASK, data=data)
+
+
+def trained(trainer: Trainer, folder: Path) -> Trained:
+    model = folder / "model"
+    model.write_bytes(encode_tensors(create(TASK.model).init(0)))
+    reply = trainer.train(Train(job=3, model=str(model), out=str(folder / "update")))
+    assert isinstance(reply, Trained), reply
+    return reply
+
+
+def test_a_file_is_added_up_exactly_and_learnt_afterwards(trainer: Trainer, tmp_path: Path) -> None:
+    table, found = rows(120)
+    path = tmp_path / "a.csv"
+    path.write_text("".join(f"{a},{b},{y}\n" for a, b, y in table))
+    opened(trainer, TASK, f"csv:{path}")
+    for _ in range(2):  # again the same: nothing is used up by it
+        reply = measured(trainer)
+        assert Moments.decode(reply.moments, features=2, most=1000) == found
+        assert reply.samples == 120
+    opened(trainer, scaled_by(found), f"csv:{path}")
+    assert trained(trainer, tmp_path).num_samples == 120
+
+
+class Topic:
+    """A stream without a past: what it gave once it does not give again."""
+
+    waiting: ClassVar[list[tuple[float, float, int]]] = []
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def open(self, now: float) -> StreamSchema:
+        return StreamSchema(2, "float64")
+
+    def take(self, now: float) -> Samples:
+        given, Topic.waiting = Topic.waiting, []
+        x = np.array(given, np.float64).reshape(len(given), 3)
+        return Samples(x[:, :2], x[:, 2].astype(np.int64))
+
+
+class _Point:
+    def load(self) -> type[Topic]:
+        return Topic
+
+
+def test_messages_that_come_once_are_not_lost(
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_streams.cache_clear()
+    known = {"topic": _Point()}
+    for module in ("spec", "own"):
+        monkeypatch.setattr(f"fedagent_agent.streams.{module}.own_streams", lambda: known)
+    opened(trainer, TASK, "topic:x")
+    assert measured(trainer) == Judged(job=2, metric="moments"), "nothing yet"
+    Topic.waiting, found = rows(40)
+    assert measured(trainer).samples == 40
+    opened(trainer, scaled_by(found), "topic:x")
+    more, _ = rows(41)
+    Topic.waiting = more[:5]
+    reply = trained(trainer, tmp_path)
+    assert reply.num_samples == 45
+    assert reply.norm < 5, "scaled when they were kept"
+
+
+def test_a_number_that_no_sensor_says_is_refused(trainer: Trainer, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("1,2,0\n1e30,2,1\n")
+    opened(trainer, TASK, f"csv:{path}")
+    reply = trainer.judge(Judge(job=2, model="", moments=True))
+    assert reply == Failed(job=2, reason="stream", detail="a feature is over 1e+20", offset=0)

@@ -1,0 +1,161 @@
+"""Before round 1 devices tell what their samples add up to; the task says it from then on."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from fedagent_coordinator.store import Store
+from fedagent_protocol import messages as m
+from fedagent_protocol.codec import decode_coordinator_to_edge
+from fedagent_task.moments import Moments
+from fedagent_task.recipe import parse_task, task_digest, task_of
+from fedagent_task.spec import DataSpec, Recipe
+
+from .harness import Site, recipe, toy_edges
+from .test_restart import check_history
+
+GIVEN = recipe("data.scale=1", "data.standardize=true", "data.standardize_s=5")
+POINTS = [
+    "standardizing", "standardize.before-commit", "standardize.committed",
+    "standardize.marked", "standardized", "decided", "settled",
+]  # fmt: skip
+
+
+def site_of(folder: Path, edges: int = 2, given: Recipe = GIVEN, **kill: object) -> Site:
+    rng = np.random.default_rng(7)
+    made = toy_edges(given, edges)
+    for agent in (agent for edge in made for agent in edge.agents):
+        agent.x = rng.normal(101_325, 500, (50, 64)).astype(np.float32)
+        agent.x[:, 5] = 4.0
+    return Site(folder, given, made, **kill)  # type: ignore[arg-type]  # a test's own
+
+
+def all_samples(site: Site) -> Moments:
+    x = [agent.x for edge in site.edges for agent in edge.agents if agent.x is not None]
+    return Moments.of(np.concatenate(x))
+
+
+def kept(site: Site) -> DataSpec:
+    site.close()
+    with Store(site.folder) as store:
+        return msgspec.json.decode(store.read.run().recipe, type=Recipe).data
+
+
+def calls(site: Site) -> list[m.OpinionOpen]:
+    return [call for call in site.edges[0].calls if call.mode is m.OpinionMode.MOMENTS]
+
+
+def orders(site: Site) -> list[m.RoundOrder]:
+    said = [decode_coordinator_to_edge(item.payload) for item in site.published]
+    return [message for message in said if isinstance(message, m.RoundOrder)]
+
+
+def check_frozen(site: Site) -> None:
+    """Assert that everybody goes by what all samples add up to."""
+    data, found = kept(site), all_samples(site)
+    assert [one.mean for one in data.features] == found.means()
+    assert [one.deviation for one in data.features] == found.deviations()
+    assert (data.features[5].mean, data.features[5].deviation) == (4.0, 1.0)
+    task = msgspec.structs.replace(task_of(site.recipe), data=data)
+    for edge in site.edges:
+        assert parse_task(edge.tasks[-1]) == task
+    assert {order.task for order in orders(site)} == {task_digest(site.edges[0].tasks[-1])}
+
+
+def test_the_task_of_round_1_says_how_features_are_scaled(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    site.run()
+    assert len(calls(site)) == 1
+    (told,) = [event.fields for event in site.events if event.name == "standardized"]
+    assert dict(told) == {"features": 64, "agents": 6, "samples": 300}
+    waited = [event.fields["why"] for event in site.events if event.name == "waiting"]
+    assert "statistics" in waited
+    check_frozen(site)
+    check_history(site, 4)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_coordinator_asks_again_or_knows_it_still(tmp_path: Path, point: str) -> None:
+    site = site_of(tmp_path, kill_at=point)
+    site.run()
+    assert site.kills == 1
+    known = POINTS.index(point) > POINTS.index("standardize.before-commit")
+    assert len(calls(site)) == (1 if known else 2)
+    check_frozen(site)
+    check_history(site, 4)
+
+
+def test_an_edge_that_is_started_again_in_between_answers_anew(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    first = site.edges[0]
+    first.deaf = True
+
+    def again() -> None:
+        first.restart()
+        first.deaf = False
+
+    site.kernel.after(1.0, again)
+    site.run()
+    check_frozen(site)
+    check_history(site, 4)
+
+
+def test_a_silent_edge_is_not_waited_for_beyond_the_time(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    site.edges[1].deaf = True
+    site.run()
+    (told,) = [event.fields for event in site.events if event.name == "standardized"]
+    assert told["agents"] == 3
+    check_history(site, 4)
+
+
+def test_where_nobody_has_samples_all_are_asked_again(tmp_path: Path) -> None:
+    site = site_of(tmp_path, edges=1)
+    agents = site.edges[0].agents
+    later, agents[0].x = agents[0].x, None
+    agents[1].x = agents[2].x = None
+    site.kernel.after(3.0, lambda: setattr(agents[0], "x", later))
+    site.run()
+    assert [call.slot for call in calls(site)] == list(range(1, len(calls(site)) + 1))
+    assert len(calls(site)) > 1
+    (told,) = [event.fields for event in site.events if event.name == "standardized"]
+    assert (told["agents"], told["samples"]) == (1, 50)
+    check_history(site, 4)
+
+
+@pytest.mark.parametrize(
+    ("bad", "word"),
+    [
+        (b"\x00", "form"),
+        (Moments.none(64).encode(), "count"),
+        (Moments.of(np.ones((1, 63), np.float32)).encode(), "form"),
+        (Moments(4_000_000, (0,) * 64, (1,) * 64).encode(), "count"),
+        (Moments(2, (2,) * 64, (0,) * 64).encode(), "square"),
+        (Moments(2, (1 << 300,) * 64, (1 << 700,) * 64).encode(), "sum"),
+    ],
+)
+def test_an_edge_whose_statistics_cannot_be_spoils_nothing(
+    tmp_path: Path, bad: bytes, word: str
+) -> None:
+    site = site_of(tmp_path)
+    site.edges[1].moments = bad
+    site.run()
+    assert site.runtime is not None
+    assert site.runtime.engine.counters[f"opinions_moments_{word}"] >= 1
+    site.edges[1].agents.clear()
+    check_frozen(site)
+
+
+def test_opinions_are_called_for_after_the_statistics(tmp_path: Path) -> None:
+    given = recipe("data.scale=1", "data.standardize=true", "policy.name=quick-init-ucb",
+                   "policy.params.clients_per_round=2")  # fmt: skip
+    site = site_of(tmp_path, given=given)
+    site.run()
+    modes = [call.mode.value for call in site.edges[0].calls]
+    assert modes[0] == "moments"
+    assert set(modes[1:]) == {"report"}
+    assert [call.round for call in site.edges[0].calls] == [0, 0, 1, 2, 3, 4]
+    check_frozen(site)
+    check_history(site, 4)

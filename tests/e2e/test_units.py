@@ -1,0 +1,141 @@
+"""Twelve sensors of mixed units on three devices: learnt when standardized, a warning when not."""
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_protocol.transport.broker import Broker, BrokerSpec
+from fedagent_protocol.transport.mqtt import Link
+
+from .support import check_books, new_field
+
+pytestmark = pytest.mark.slow
+SENSORS = {
+    "pressure_pa": (101_325, 500), "light_lux": (50_000, 15_000), "temperature_c": (20, 5),
+    "humidity_percent": (50, 10), "co2_ppm": (600, 120), "mains_v": (230, 4),
+    "current_a": (2, 0.5), "wind_m_s": (5, 1.2), "vibration_m": (2e-3, 5e-4),
+    "dose_sv_h": (1.2e-7, 2e-8), "ph": (7, 0.3), "flow_m3_s": (1e-4, 2e-5),
+}  # fmt: skip
+NAMES = tuple(SENSORS)
+CLASSES = 3
+RECIPE = f"""
+name = "units"
+seed = 3
+[model]
+kind = "softmax"
+features = {len(SENSORS)}
+classes = {CLASSES}
+[data]
+dtype = "float64"
+standardize = true
+features = [{", ".join(f'{{name = "{name}"}}' for name in NAMES)}]
+[learner]
+rate = 0.3
+batch = 50
+passes = 10
+[limits]
+norm = 0
+[rounds]
+count = 8
+deadline_s = 10.0
+[budget]
+per_edge = 10.0
+[evaluation]
+dataset = "PATH"
+"""
+
+
+def samples(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return x [count, 12] in the sensors' units, and y [count]."""
+    rng = np.random.default_rng(seed)
+    weight = np.random.default_rng(0).normal(size=(len(SENSORS), CLASSES))
+    z = rng.normal(size=(count, len(SENSORS))).clip(-3, 3)
+    y = (z @ weight + 0.3 * rng.normal(size=(count, CLASSES))).argmax(axis=1)
+    mean, deviation = np.array(list(SENSORS.values())).T
+    return mean + deviation * z, y
+
+
+def write_csv(path: Path, count: int, seed: int) -> Path:
+    x, y = samples(count, seed)
+    rows = [
+        ",".join([*map(repr, row), str(label)]) for row, label in zip(x.tolist(), y, strict=True)
+    ]
+    path.write_text("\n".join([",".join([*NAMES, "state"]), *rows]) + "\n")
+    return path
+
+
+def write_npz(path: Path, count: int, seed: int) -> Path:
+    x, y = samples(count, seed)
+    np.savez(path, x=x, y=y)
+    return path
+
+
+@contextmanager
+def station(folder: Path) -> Iterator[str]:
+    """Run a broker with a sensor that speaks twenty times a second; yield its address."""
+    loop, ready = asyncio.new_event_loop(), threading.Event()
+    found: list[str] = []
+    stop = asyncio.Event()
+
+    async def speak() -> None:
+        broker = Broker(BrokerSpec(data_dir=folder))
+        address = await broker.start()
+        link = Link(
+            address, client_id="sensor", on_arrivals=lambda _: None, on_state=lambda _: None
+        )
+        await link.start()
+        found.append(str(address))
+        ready.set()
+        x, y = samples(2000, 3)
+        for i in itertools.cycle(range(len(y))):
+            said = dict(zip(NAMES, x[i].tolist(), strict=True)) | {"state": int(y[i])}
+            link.publish("plant/state", json.dumps(said).encode())
+            if stop.is_set():
+                break
+            await asyncio.sleep(0.02)
+        await link.stop()
+        await broker.stop()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(speak(),))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+        loop.close()
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_three_kinds_of_streams(tmp_path: Path, standardize: bool) -> None:
+    recipe = tmp_path / "units.toml"
+    recipe.write_text(RECIPE.replace("PATH", str(write_npz(tmp_path / "test.npz", 2000, 9))))
+    sets = () if standardize else ("data.standardize=false", "rounds.count=3")
+    csv, npz = write_csv(tmp_path / "a.csv", 1000, 1), write_npz(tmp_path / "b.npz", 1000, 2)
+    topic = f"plant/state?features={','.join(NAMES)}&label=state"
+    with station(tmp_path / "sensor") as address, new_field(tmp_path) as field:
+        coordinator = field.coordinator(recipe, wait_agents=3, sets=sets)
+        field.edge("edge")
+        streams = (f"csv:{csv}", f"replay:{npz},rate=200,start=200", f"mqtt://{address}/{topic}")
+        agents = [field.agent(f"agent-{i}", stream) for i, stream in enumerate(streams)]
+        end = coordinator.wait("end", timeout_s=120)
+        assert coordinator.wait_exit() == 0
+        logs = [agent.log.read_text() for agent in agents]
+    accuracy = float(str(end["accuracy"]))
+    if standardize:
+        (told,) = coordinator.all("standardized")
+        assert (told["features"], told["agents"]) == (12, 3)
+        assert accuracy >= 0.93
+    else:
+        assert not coordinator.all("standardized")
+        assert accuracy < 0.6
+    check_books(coordinator)
+    print(accuracy, logs)

@@ -1,0 +1,100 @@
+"""What agents' samples add up to is added up at the edge; what cannot be is left out."""
+
+import numpy as np
+import pytest
+
+from fedagent_edge.core.effects import Note
+from fedagent_protocol import messages as m
+from fedagent_task.moments import Moments
+from fedagent_task.recipe import task_bytes
+from fedagent_task.spec import DataSpec, LimitsSpec, ModelSpec, TaskSpec
+
+from .judges import EPOCH, MODEL, RUN, Hall
+
+TASK = TaskSpec(
+    model=ModelSpec(kind="softmax", features=2, classes=2),
+    data=DataSpec(standardize=True),
+    limits=LimitsSpec(max_samples=100),
+)
+GOOD = Moments.of(np.array([[1, 2], [3, 4.5]], np.float32))
+
+
+def hall(*agents: str) -> Hall:
+    made = Hall(body=task_bytes(TASK))
+    made.hello(*agents)
+    made.open(0, mode="moments", slot=1)
+    return made
+
+
+def tell(edge: Hall, agent: str, found: Moments, samples: int | None = None) -> None:
+    count = found.count if samples is None else samples
+    edge.opinion(agent, 0.0, round=0, samples=count, moments=found.encode(), metric="moments")
+
+
+def test_all_agents_become_one_sum_and_none_is_told_apart() -> None:
+    edge = hall("a", "b", "c")
+    assert edge.down("a", m.OpinionCall)[0].mode is m.OpinionMode.MOMENTS
+    tell(edge, "a", GOOD)
+    tell(edge, "b", Moments.of(np.array([[7, 7]], np.float32)))
+    assert not edge.up(m.EdgeMoments)
+    edge.opinion("c", 0.0, round=0, samples=0, why="nothing has arrived")
+    (told,) = edge.up(m.EdgeMoments)
+    together = Moments.of(np.array([[1, 2], [7, 7], [3, 4.5]], np.float32))
+    assert told == m.EdgeMoments(
+        run=RUN, epoch=EPOCH, model=MODEL, moments=together.encode(), agents=2, asked=3,
+        reasons={"none": 1},
+    )  # fmt: skip
+    edge.wait(2.5)
+    assert len(edge.up(m.EdgeMoments)) == 3, "until the receipt"
+    edge.tell(m.OpinionsReceipt(run=RUN, round=0))
+    edge.wait(5)
+    assert len(edge.up(m.EdgeMoments)) == 3
+
+
+@pytest.mark.parametrize(
+    ("found", "samples", "word"),
+    [
+        (GOOD, 3, "count"),
+        (Moments(101, GOOD.sums, GOOD.squares), None, "count"),
+        (Moments(2, GOOD.sums[:1], GOOD.squares[:1]), None, "form"),
+        (Moments(2, GOOD.sums, (0, 0)), None, "square"),
+        (Moments(2, GOOD.sums, (-1, 1)), None, "square"),
+        (Moments(1, (1 << 250, 0), GOOD.squares), None, "sum"),
+    ],
+)
+def test_statistics_that_cannot_be_are_counted_and_left_out(
+    found: Moments, samples: int | None, word: str
+) -> None:
+    edge = hall("good", "bad")
+    tell(edge, "bad", found, samples)
+    assert edge.core.counters[f"moments_{word}"] == 1
+    assert [n.text for n in edge.effects if isinstance(n, Note)] == [
+        f"its statistics cannot be: {word}"
+    ]
+    tell(edge, "good", GOOD)
+    tell(edge, "bad", GOOD)  # once is enough
+    (told,) = edge.up(m.EdgeMoments)
+    assert (told.moments, told.agents, told.reasons) == (GOOD.encode(), 1, {"invalid": 1})
+
+
+def test_a_new_attempt_asks_everybody_again_and_a_repetition_does_not() -> None:
+    edge = hall("a")
+    edge.opinion("a", 0.0, round=0, samples=0, why="nothing has arrived")
+    edge.open(0, mode="moments", slot=1)
+    assert [told.agents for told in edge.up(m.EdgeMoments)] == [0, 0]
+    edge.open(0, mode="moments", slot=2)
+    tell(edge, "a", GOOD)
+    assert len(edge.down("a", m.OpinionCall)) == 2
+    assert edge.up(m.EdgeMoments)[-1].agents == 1
+
+
+def test_the_task_with_the_statistics_in_it_leaves_the_model_where_it_is() -> None:
+    edge = hall("a")
+    tell(edge, "a", GOOD)
+    body = task_bytes(TaskSpec(model=TASK.model))
+    edge.core.upstream.welcome("c", edge.now)
+    edge.tell(m.EdgeWelcome(run=RUN, coordinator="c", task="d" * 64, body=body))
+    memory = edge.core.memory
+    assert (memory.task, memory.model, memory.body) == ("d" * 64, MODEL, body)
+    edge.tell(m.EdgeWelcome(run="2" * 32, coordinator="c", task="d" * 64, body=body))
+    assert memory.model == ""
