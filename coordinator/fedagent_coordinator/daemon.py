@@ -391,7 +391,9 @@ def _in_words(name: str, fields: dict[str, object]) -> str:
         why = str(fields["why"])
         return f"waiting for {why}: {fields[why]} of {fields['wanted']}"
     return f"{name}: " + " ".join(
-        f"{key}={value}" for key, value in fields.items() if value != "" and not _long(value)
+        f"{key}={value}"
+        for key, value in fields.items()
+        if value not in ("", None) and not _long(value)
     )
 
 

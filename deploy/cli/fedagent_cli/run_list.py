@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from . import options, places
-from .output import credits_text, emit, rounds_text, table
+from .output import credits_text, emit, number_text, rounds_text, table
 
 if TYPE_CHECKING:
     from fedagent_coordinator.reader import Reader, Run
@@ -24,7 +24,7 @@ def runs(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
         emit({"runs": found})
         return
     table(
-        ("run", "recipe", "policy", "started", "ended", "rounds", "accuracy", "loss", "spent"),
+        ("run", "recipe", "policy", "started", "ended", "rounds", "judged by", "spent"),
         (
             (
                 str(record["run"])[:12],
@@ -33,13 +33,11 @@ def runs(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
                 _when(record["begun_ms"]),
                 _end(record),
                 rounds_text(record["rounds_done"], record["rounds"]),
-                record["accuracy"],
-                record["loss"],
+                _good(record),
                 credits_text(int(str(record["spent"]))),
             )
             for record in found
         ),
-        unless={"accuracy": None, "loss": None},
     )
 
 
@@ -49,7 +47,7 @@ def _record(reader: "Reader", run: "Run") -> dict[str, object]:
 
     recipe, progress = recipe_of(run), reader.progress(run.run_id)
     newest = next(iter(reader.rounds(run.run_id, last=1)), None)
-    metrics = reader.newest_metrics(run.run_id)
+    metrics, measures = reader.newest_metrics(run.run_id), reader.measures(run.run_id)
     planned = recipe.policy.name if recipe is not None else None
     return {
         "run": run.run_id,
@@ -62,8 +60,20 @@ def _record(reader: "Reader", run: "Run") -> dict[str, object]:
         "rounds": reader.rounds_of(run),
         "accuracy": metrics.get("accuracy"),
         "loss": metrics.get("loss"),
+        "judged_by": measures[0].key if measures else None,
+        "metrics": metrics,
         "spent": progress.spent_micro,
     }
+
+
+def _good(record: dict[str, object]) -> str:
+    """Return what a run is judged by, and the newest value."""
+    from fedagent_task.measures import BY_KEY  # noqa: PLC0415 - heavy imports
+
+    by, metrics = BY_KEY.get(str(record["judged_by"])), record["metrics"]
+    if by is None or not isinstance(metrics, dict) or by.key not in metrics:
+        return "not measured"
+    return f"{by.word} {number_text(metrics[by.key])}"
 
 
 def _end(record: dict[str, object]) -> str:
