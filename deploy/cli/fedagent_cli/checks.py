@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from fedagent_agent.config import CareSettings, PrivacySettings
 from fedagent_protocol.extras import how_to_add
+from fedagent_protocol.transport.interfaces import lan_addresses
 from fedagent_protocol.transport.mosquitto import mosquitto_program
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 RULES = ("battery", "temperature", "throttling", "metered", "memory", "load")
 LOOK_S = 0.3
-MDNS_GROUP = "224.0.0.251"
+SHOWN = 6
+"""Adverts that are named; more are counted."""
 MDNS_PORT = 5353
 LOW_DISK_BYTES = 500 * 1024**2
 LEAST_DISK_BYTES = 50 * 1024**2
@@ -64,27 +66,54 @@ def python() -> Finding:
 
 
 def mdns() -> Finding:
-    """Join the zeroconf group and send ourselves one datagram."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if hasattr(socket, "SO_REUSEPORT"):
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listener.bind(("", 0))
-            group = socket.inet_aton(MDNS_GROUP) + bytes(4)  # on whatever interface
-            listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
-            listener.settimeout(1.0)
-            listener.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
-            listener.sendto(b"fedagent doctor", (MDNS_GROUP, listener.getsockname()[1]))
-            listener.recv(64)
-    except OSError as error:
+    """Say something to the zeroconf group on each network, and hear it."""
+    from . import adverts  # noqa: PLC0415 - for this check only
+
+    deaf = adverts.deaf()
+    if deaf:
+        silent = ", ".join(f"on {address} ({why})" for address, why in deaf.items())
         return Finding(
             "mdns",
             Level.WARN,
-            f"multicast does not work: {error}",
+            f"multicast does not work {silent}",
             "allow UDP 5353 and multicast, or give addresses with --edge and --coordinator",
         )
-    return Finding("mdns", Level.OK, "multicast to 224.0.0.251 works")
+    networks = ", ".join(lan_addresses()) or "loopback alone"
+    return Finding("mdns", Level.OK, f"multicast to {adverts.MDNS_GROUP} works on {networks}")
+
+
+def reachable() -> Finding:
+    """Look who is announced, and connect to each address that is told."""
+    from . import adverts  # noqa: PLC0415 - for this check only
+
+    seen = asyncio.run(adverts.look())
+    lost = [
+        f"{one.name} is announced at {place}: {why}"
+        for one in seen
+        for place, why in one.refused.items()
+        if why
+    ]
+    if lost:
+        return Finding(
+            "adverts",
+            Level.WARN,
+            "; ".join(lost),
+            "start it with --listen and an address that this machine reaches, open the port in "
+            "its firewall, or give --edge or --coordinator HOST:PORT",
+        )
+    if crowded := adverts.crowded(seen):
+        return Finding(
+            "adverts",
+            Level.WARN,
+            f"more than one coordinator at site {', '.join(crowded)}: "
+            + ", ".join(one.name for one in seen if one.advert.role == "coordinator"),
+            "stop one of them, or give each a --site of its own, and its edges and agents the same",
+        )
+    who = ", ".join(f"{one.name} at {' and '.join(one.refused)}" for one in seen[:SHOWN])
+    who += f" and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
+    return Finding(
+        "adverts", Level.OK, f"reached: {who}" if seen else "no edge or coordinator is announced"
+    )
 
 
 def mdns_port() -> Finding:
@@ -256,6 +285,7 @@ def all_checks(
         python,
         mdns,
         mdns_port,
+        reachable,
         broker,
         port,
         clock,

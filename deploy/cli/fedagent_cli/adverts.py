@@ -1,0 +1,87 @@
+"""The doctor's look at the network: can what is announced be reached from here?"""
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from dataclasses import dataclass
+
+from fedagent_protocol.transport.advert import LOOPBACK, Advert, Role
+from fedagent_protocol.transport.discovery import Discovery
+from fedagent_protocol.transport.interfaces import lan_addresses
+from fedagent_protocol.transport.probe import refusal
+
+LOOK_S = 2.0
+"""How long answers are waited for: zeroconf's own delays are below half of it."""
+MDNS_GROUP = "224.0.0.251"
+ROLES: tuple[Role, ...] = ("coordinator", "edge")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One role that is announced, and where it can be reached.
+
+    Attributes:
+        refused: Why an address cannot be reached, by address; empty words if it can.
+    """
+
+    advert: Advert
+    refused: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """Say who it is."""
+        return f"{self.advert.role} {self.advert.id[:12]} (site {self.advert.site})"
+
+
+async def look(seconds: float = LOOK_S) -> list[Seen]:
+    """Return who is announced on this machine's networks, of whatever site."""
+    # What discovery would warn of is said by the check.
+    logging.getLogger("fedagent_protocol").addHandler(logging.NullHandler())
+    discovery = Discovery(None, scope="lan")
+    await discovery.start()
+    found: set[Advert] = set()
+    for role in ROLES:
+        discovery.browse(role, found.update)
+    await asyncio.sleep(seconds if discovery.available else 0.0)
+    await discovery.stop()
+    adverts = sorted(found, key=_order)
+    return list(await asyncio.gather(*map(_tried, adverts)))
+
+
+def crowded(seen: list[Seen]) -> list[str]:
+    """Return the sites that have more than one coordinator."""
+    counts = Counter(one.advert.site for one in seen if one.advert.role == "coordinator")
+    return sorted(site for site, count in counts.items() if count > 1)
+
+
+def deaf() -> dict[str, str]:
+    """Return why this machine's addresses do not hear what is said to the mDNS group."""
+    return {address: why for address in (*lan_addresses(), LOOPBACK) if (why := _hears(address))}
+
+
+async def _tried(advert: Advert) -> Seen:
+    hosts = advert.hosts or (advert.address.host,)
+    why = await asyncio.gather(*(refusal(host, advert.address.port) for host in hosts))
+    places = [f"{host}:{advert.address.port}" for host in hosts]
+    return Seen(advert, dict(zip(places, why, strict=True)))
+
+
+def _hears(address: str) -> str:
+    own, group = socket.inet_aton(address), socket.inet_aton(MDNS_GROUP)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind(("", 0))
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + own)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+            sock.settimeout(1.0)
+            sock.sendto(b"fedagent doctor", (MDNS_GROUP, sock.getsockname()[1]))
+            sock.recv(64)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _order(advert: Advert) -> tuple[str, str, str]:
+    return advert.site, advert.role, f"{advert.id} {advert.address}"

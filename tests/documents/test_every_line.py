@@ -1,0 +1,63 @@
+"""Every command of every document is run here, or it is said why not."""
+
+import re
+import shlex
+
+import pytest
+from typer.main import get_command
+
+from fedagent_cli.main import app
+
+from . import test_first_hour
+from .pages import ROOT, Page
+
+PLAYS = (test_first_hour,)
+"""The modules that name what they run."""
+
+TESTBED = Page("docs/testbed.md")
+TESTBED.skips(
+    "minutes each; tests/testbed/streaming plays the same worlds, smaller",
+    "fedagent testbed compare bas-a9a --policies all --seeds 5 --plot bas.svg",
+    "fedagent testbed compare bas-ml100k --policies primal-dual+budgeted-ucb,fixed-5+fixed-best",
+    "fedagent testbed compare weather",
+)
+INIT = Page("docs/policies/quick-init-ucb.md")
+INIT.skips("a minute of two cores; tests/testbed plays this world, smaller", *INIT.commands)
+OWN = Page("docs/policies/write-your-own.md")
+OWN.skips(
+    "needs the page's package: tests/docs/test_write_your_own.py",
+    "fedagent testbed compare cocs-decisions --policies thrifty,cheapest,random",
+)
+
+LATER = {f"docs/tutorials/{name}.md" for name in ("jetson", "opinions", "sensor", "termux")}
+NAMES = sorted(
+    str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_line_is_left_out(name: str) -> None:
+    page = Page.known.get(name) or Page(name)
+    bare = [b.number for b in page.blocks if not b.language and re.search("^fedagent ", b.text)]
+    assert not bare, f"{name}: the blocks at lines {bare} are commands: begin them with ```sh"
+    if name not in LATER:
+        left = page.left_over()
+        assert not left, f"{name} has lines that no test runs: name them in tests/documents"
+
+
+SKIPPED = [
+    pytest.param(line, id=f"{page.name}:{page.commands[line][0]}")
+    for page in Page.known.values()
+    for line in page.skipped
+    if re.search(r"\bfedagent [a-z]", line)
+]
+
+
+@pytest.mark.parametrize("line", SKIPPED)
+def test_what_is_not_run_can_be_read_by_the_program(line: str) -> None:
+    words = shlex.split(line.replace("\\\n", " "), comments=True)
+    words = words[next(i for i, word in enumerate(words) if word.endswith("fedagent")) + 1 :]
+    command = get_command(app)
+    while (children := getattr(command, "commands", None)) is not None:
+        command = children[words.pop(0)]
+    command.make_context(command.name, words)
