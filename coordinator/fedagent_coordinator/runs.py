@@ -101,7 +101,8 @@ def open_run(
     if former is None:
         if more_rounds:
             mend = "leave it out, or give the recipe, with every --set, of the run to go on with"
-            raise RefusedOptionError("--more-rounds", "no run of this recipe is here", mend)
+            problem = "this data directory has no run of this recipe"
+            raise RefusedOptionError("--more-rounds", problem, mend)
         run = _begin(store, recipe, digest, _origin(blobs, recipe, init))
     else:
         _check_origin(store, blobs, recipe, former, init)
@@ -123,7 +124,10 @@ def _gone_on(store: Store, run: Run, more_rounds: int) -> Run:
     """Return a run that goes on; one that has ended does so with more rounds only."""
     if run.ended_ms is None:
         if more_rounds:
-            _log.info("the run has not ended yet; --more-rounds is for one that has")
+            _log.info(
+                "run %s has not ended and goes on as it was; --more-rounds is for one that has",
+                run.run_id[:8],
+            )
         return run
     if not more_rounds:
         reason = run.end_reason or "ended"
