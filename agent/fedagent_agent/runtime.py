@@ -23,8 +23,8 @@ from fedagent_protocol.messages import (
     PeerSend,
     kind,
 )
+from fedagent_protocol.passwords import hide_password
 from fedagent_protocol.transfer import Layout
-from fedagent_protocol.transport.address import hide_password
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe import parse_task
 

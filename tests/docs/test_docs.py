@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
-from typer.main import get_command
 
 import fedagent_agent.__main__
 import fedagent_agent.config
@@ -40,7 +40,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         if not children or options:
             yield path, options
 
-    yield from walk(get_command(app), "fedagent")
+    yield from walk(app.group, "fedagent")
 
 
 @pytest.mark.parametrize(("path", "options"), [pytest.param(*c, id=c[0]) for c in commands()])
@@ -70,7 +70,7 @@ def test_the_reading_commands_take_what_the_page_says() -> None:
 
 
 def test_every_command_shows_an_example() -> None:
-    command = get_command(app)
+    command = app.group
     pending = [("fedagent", command)]
     while pending:
         path, one = pending.pop()
@@ -113,7 +113,7 @@ ROLES: dict[str, type[msgspec.Struct]] = {
 
 @pytest.mark.parametrize("path", ROLES)
 def test_the_help_shows_the_defaults_of_the_code(path: str) -> None:
-    command = get_command(app)
+    command: click.Command = app.group
     for name in path.split()[1:]:
         command = command.commands[name]  # type: ignore[attr-defined]  # groups have them
     fields = {field.name: field.default for field in msgspec.structs.fields(ROLES[path])}

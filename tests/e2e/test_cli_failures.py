@@ -155,7 +155,7 @@ def test_ctrl_c_is_an_end_of_any_command(tmp_path: Path) -> None:
 import os, signal, sys
 import fedagent_cli.main
 from fedagent_cli.__main__ import main
-fedagent_cli.main.run = lambda as_json: os.kill(os.getpid(), signal.SIGINT)
+fedagent_cli.main.run = lambda: os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["fedagent", "status", "--json"]
 main()
 """

@@ -20,7 +20,7 @@ def main() -> None:
     try:
         from .main import run  # noqa: PLC0415 - see above
 
-        run(as_json=as_json)
+        run()
     except CliError as error:
         fail(error, as_json=as_json)
 

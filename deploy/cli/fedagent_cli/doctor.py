@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from . import launch, options, places
+from . import launch, options, places, typer
 from .errors import FAILED, OK, WARNED, UsageError
 from .output import emit, say
 

@@ -1,7 +1,7 @@
 """Turn options into a role's configuration, check it, and become the role.
 
-The process is replaced (`execv`), so that typer and rich do not stay in a device's
-memory.
+The process is replaced (`execv`), so that the command line does not stay in a
+device's memory.
 """
 
 import importlib
@@ -11,10 +11,13 @@ import os
 import sys
 import tomllib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from .errors import RoleError, UsageError
+from fedagent_protocol.passwords import hide_password
+
+from .errors import MissingError, RoleError, UsageError
 from .output import emit, say
 
 MODULES = {
@@ -25,6 +28,7 @@ MODULES = {
 Config = dict[str, object]
 _PIPE = 60_000
 """Bytes that fit into a pipe whose other end is not read yet."""
+OF_A_COORDINATOR = ("rich", "sqlite_utils")
 _OPTIONS = {"load_limit_s": "--load-limit"}
 """Options that are called otherwise than their keys."""
 
@@ -98,6 +102,19 @@ def check(role: str, config: Config) -> None:
         raise UsageError(*in_two(error)) from error
 
 
+def lacking(extra: str, *, who: str) -> MissingError:
+    """Return the error of a command that this installation has no packages for."""
+    from fedagent_protocol.extras import how_to_add  # noqa: PLC0415 - reads a file
+
+    return MissingError(f"{who} needs the extra `{extra}`", how_to_add(extra))
+
+
+def need_coordinator(who: str) -> None:
+    """Raise `MissingError` where the packages of a coordinator are not installed."""
+    if any(find_spec(package) is None for package in OF_A_COORDINATOR):
+        raise lacking("coordinator", who=who)
+
+
 def _check_finite(config: Mapping[str, object], option: str = "-") -> None:
     """Refuse nan and inf, which JSON cannot carry to the role."""
     for key, value in config.items():
@@ -131,8 +148,6 @@ def rehearse(config: Config) -> None:
 
 def _without_passwords(config: Config) -> Config:
     """Return what of a configuration may be shown."""
-    from fedagent_protocol.transport.address import hide_password  # noqa: PLC0415 - not for --help
-
     return {
         key: hide_password(value)
         if isinstance(value, str)

@@ -1,10 +1,12 @@
 """The commands of `fedagent`, mounted."""
 
+import os
+import sys
 from typing import Annotated
 
-import typer
+from click.exceptions import ClickException, NoArgsIsHelpError
 
-from . import beliefs, doctor, models, opinions, reading, start
+from . import beliefs, doctor, launch, models, opinions, reading, start, typer
 from .demo import command as demo_command
 from .errors import UsageError
 from .options import examples
@@ -16,8 +18,6 @@ app = typer.Typer(
     name="fedagent",
     help="Federated learning on real edge hardware.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
     epilog=examples(
         "fedagent demo",
         "fedagent coordinator start --recipe digits",
@@ -70,24 +70,28 @@ def root(
     """Federated learning on real edge hardware."""
 
 
-def run(*, as_json: bool) -> None:
+def run() -> None:
     """Run the command that the arguments name.
 
     Raises:
         CliError: It failed in a foreseen way.
     """
-    if not as_json:
-        app()
-        return
     try:
-        code = app(standalone_mode=False)
-    except Exception as error:
-        # What the parser refuses; typer and click disagree on whose class it is.
-        text = getattr(error, "format_message", None)
-        if text is None:
-            raise
-        problem = " ".join(str(text()).split()).removesuffix(".")
+        code = app()
+    except NoArgsIsHelpError as error:
+        error.show()
+        raise SystemExit(error.exit_code) from None
+    except ClickException as error:
+        problem = " ".join(error.format_message().split()).removesuffix(".")
         raise UsageError(problem, "see --help") from error
+    except ModuleNotFoundError as error:
+        if error.name not in launch.OF_A_COORDINATOR:
+            raise
+        raise launch.lacking("coordinator", who="this") from error
+    except BrokenPipeError:
+        # Whoever read this is gone, as in `| head`; nothing may be flushed there at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
     raise SystemExit(code if isinstance(code, int) else 0)
 
 

@@ -4,11 +4,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedagent_protocol.extras import how_to_add
 
-from . import options, places
+from . import options, places, typer
 from .errors import MissingError, UsageError
 from .output import emit, say, table
 

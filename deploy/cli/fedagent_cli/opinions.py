@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from . import options
+from . import options, typer
 from .errors import MissingError
 from .output import emit, say, table
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from . import typer
 
 LINK = "Link"
 PLACE = "Where"
@@ -419,4 +419,4 @@ def of_a_role(command: Callable[..., None]) -> Callable[..., None]:
 
 def examples(*lines: str) -> str:
     """Return an epilogue that shows each example on a line of its own."""
-    return "\n\n".join(["[bold]Examples[/bold]", *(f"[green]$[/green] {line}" for line in lines)])
+    return "\n\n".join(["Examples", *(f"$ {line}" for line in lines)])

@@ -5,14 +5,15 @@ line, and every one a single object as its last line.
 """
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
+
+from fedagent_protocol.passwords import hide_password
 
 from .errors import CliError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 MICRO = 1_000_000
 
@@ -48,16 +49,10 @@ def number_text(value: float) -> str:
     return f"{value:.1f}" if size >= 1000 else f"{value:.3f}"
 
 
-def console() -> "Console":
-    """Return a console on standard output."""
-    from rich.console import Console  # noqa: PLC0415 - rich costs a tenth of a second
-
-    # Nobody reads a file or a pipe at a terminal's width.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-
-
 _FOLDED = 10
 """Least width of a column that is folded."""
+_PIPED = 160
+"""Nobody reads a file or a pipe at a terminal's width."""
 
 
 def table(
@@ -75,9 +70,6 @@ def table(
         title: Printed above.
         unless: Columns that are left out where every row has this value.
     """
-    from rich.table import Table  # noqa: PLC0415 - rich costs a tenth of a second
-    from rich.text import Text  # noqa: PLC0415
-
     listed = [tuple(row) for row in rows]
     plain = unless or {}
     told = [
@@ -87,21 +79,38 @@ def table(
     ]
     listed = [tuple(row[index] for index in told) for row in listed]
     columns = [columns[index] for index in told]
-    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for index, name in enumerate(columns):
-        numeric = bool(listed) and all(
-            isinstance(row[index], int | float) or row[index] is None for row in listed
-        )
-        folded = not numeric and index == len(columns) - 1
-        made.add_column(
-            name,
-            justify="right" if numeric else "left",
-            no_wrap=not folded,
-            min_width=_FOLDED if folded else None,
-        )
-    for row in listed:
-        made.add_row(*(Text(_cell(value)) for value in row))
-    console().print(made)
+    numeric = [
+        bool(listed) and all(isinstance(row[i], int | float) or row[i] is None for row in listed)
+        for i in range(len(columns))
+    ]
+    cells = [[_cell(value) for value in row] for row in listed]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    if columns and not numeric[-1]:
+        whole = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED
+        left = whole - sum(widths[:-1]) - 2 * (len(widths) - 1)
+        widths[-1] = min(widths[-1], max(left, _FOLDED))
+    if title:
+        say(title)
+    for row in ([*columns], *cells):
+        for line in _folded(row, widths[-1]):
+            _write_row(line, widths, numeric)
+
+
+def _folded(row: list[str], width: int) -> list[list[str]]:
+    """Return a row as lines; only its last cell has more than one."""
+    parts = textwrap.wrap(row[-1], width) or [""]
+    return [
+        [*(row[:-1] if number == 0 else [""] * (len(row) - 1)), part]
+        for number, part in enumerate(parts)
+    ]
+
+
+def _write_row(cells: list[str], widths: list[int], numeric: list[bool]) -> None:
+    padded = [
+        cell.rjust(width) if to_the_right else cell.ljust(width)
+        for cell, width, to_the_right in zip(cells, widths, numeric, strict=True)
+    ]
+    say("  ".join(padded).rstrip())
 
 
 def _cell(value: object) -> str:
@@ -114,8 +123,6 @@ def _cell(value: object) -> str:
 
 def fail(error: CliError, *, as_json: bool) -> NoReturn:
     """End the program with one line on standard error and the error's exit code."""
-    from fedagent_protocol.transport.address import hide_password  # noqa: PLC0415 - not for --help
-
     sys.stdout.flush()
     sys.stderr.write(f"fedagent: {hide_password(str(error))}\n")
     if as_json:

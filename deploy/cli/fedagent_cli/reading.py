@@ -6,9 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from . import options
+from . import options, typer
 from .devices import devices
 from .errors import UnbalancedError, UsageError
 from .output import credits_text, emit, say, table

@@ -7,9 +7,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import typer
-
-from . import launch, options, places
+from . import launch, options, places, typer
 from .errors import UsageError
 
 edge_app = typer.Typer(name="edge", help="Run an edge aggregator.", no_args_is_help=True)
@@ -222,7 +220,8 @@ def _place(text: str) -> list[float]:
 
 
 def _finish_coordinator(made: launch.Config) -> None:
-    """Find the recipe's file."""
+    """Look for the packages of a coordinator, and for the recipe's file."""
+    launch.need_coordinator("a coordinator")
     if "recipe" not in made:
         known = ", ".join(places.recipe_names())
         raise UsageError("no recipe", f"add --recipe with a file, or one of: {known}")

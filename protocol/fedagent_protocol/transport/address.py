@@ -20,7 +20,6 @@ _URL = re.compile(
     r"(?P<host>\[[^\[\]\s]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?/?"
 )
 _MOST_CHARS = 4096
-_SECRET = re.compile(r"(mqtts?://[^\s:/@]*):.*@", re.DOTALL)
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -126,11 +125,6 @@ class TlsFiles:
         except OSError as exc:
             raise TlsFilesError(path, exc.strerror or str(exc)) from exc
         return context
-
-
-def hide_password(text: str) -> str:
-    """Return text without the password of the address in it; rather too much is hidden."""
-    return _SECRET.sub(r"\1:***@", text)
 
 
 def with_mend(reason: str, address: BrokerAddress) -> str:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_protocol.transport.address import BrokerAddress, hide_password, is_loopback, with_mend
+from fedagent_protocol.passwords import hide_password
+from fedagent_protocol.transport.address import BrokerAddress, is_loopback, with_mend
 from fedagent_protocol.transport.advert import Advert, advert_from, to_txt
 from fedagent_protocol.transport.backoff import Backoff
 from fedagent_protocol.transport.errors import AddressError, safe_text

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
+from fedagent_cli import typer
 from fedagent_cli.testbed.command import mount
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.streaming.compare import MARGIN, StreamComparison, compare_streams
@@ -88,7 +88,7 @@ def test_the_command_prints_and_plots(tmp_path: Path) -> None:
         "--jobs",
         "1",
     ]
-    done = CliRunner().invoke(commands, [*arguments, "--plot", str(plot), *SETS])
+    done = CliRunner().invoke(commands.group, [*arguments, "--plot", str(plot), *SETS])
     assert done.exit_code == 0, done.output
     head = done.stdout.splitlines()[0]
     assert all(word in head for word in ("latency s", "compute", "loss", "peak s", "in limit"))
@@ -97,7 +97,7 @@ def test_the_command_prints_and_plots(tmp_path: Path) -> None:
 
 
 def test_run_takes_one_pair_and_says_json() -> None:
-    done = CliRunner().invoke(commands, ["testbed", "run", "bas-a9a", "--json", *SETS])
+    done = CliRunner().invoke(commands.group, ["testbed", "run", "bas-a9a", "--json", *SETS])
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)
     assert list(record["policies"]) == ["primal-dual+budgeted-ucb"]

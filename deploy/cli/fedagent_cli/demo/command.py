@@ -4,9 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from fedagent_cli import options
+from fedagent_cli import launch, options, typer
 
 from .signals import remembered
 
@@ -90,6 +88,7 @@ def demo(
     Where clients judge the model (fa-digits, da-digits), some hold all ten digits.
     Ctrl-C ends everything cleanly and still writes the report.
     """
+    launch.need_coordinator("the demo")
     # Before the heavy imports: a signal has its clean end and its result from here on.
     with remembered() as caught:
         from .prepare import prepare  # noqa: PLC0415 - heavy imports belong to the command

@@ -94,10 +94,9 @@ def _chosen(story: Story) -> dict[str, float]:
 
 def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None:
     """Print one screen of results, and what to do next."""
-    from rich.panel import Panel  # noqa: PLC0415 - the view has loaded rich already
+    from rich.console import Console  # noqa: PLC0415 - the view has loaded rich already
+    from rich.panel import Panel  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
-
-    from fedagent_cli.output import console  # noqa: PLC0415
 
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style="dim")
@@ -119,7 +118,9 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
     for name, text in lines.items():
         grid.add_row(name, text)
     ended = "fedagent demo, ended early" if result["interrupted"] else "fedagent demo"
-    console().print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
+    width = None if sys.stdout.isatty() else 160
+    console = Console(highlight=False, width=width)
+    console.print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
     program = _program()
     if story is not None:
         looks = ("rounds", "opinions") if story.judged else ("rounds",)

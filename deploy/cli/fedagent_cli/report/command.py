@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fedagent_cli import options, places
+from fedagent_cli import options, places, typer
 from fedagent_cli.errors import UsageError
 from fedagent_cli.output import emit, say
 from fedagent_protocol.extras import how_to_add

@@ -3,12 +3,11 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from fedagent_cli import options
+from fedagent_cli import options, typer
 from fedagent_cli.errors import KilledError, MissingError, UsageError
 from fedagent_cli.output import emit, say, table
 
@@ -220,7 +219,7 @@ def _compared(
 @contextmanager
 def _progress(*, quiet: bool) -> "Iterator[Done]":
     """Tell on standard error how far the runs are, if somebody looks."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty() or find_spec("rich") is None:
         yield lambda _name, _seed, _total: None
         return
     from rich.console import Console  # noqa: PLC0415 - rich costs a tenth of a second

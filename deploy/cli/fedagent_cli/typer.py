@@ -1,0 +1,257 @@
+"""The part of typer that we use, on click alone: commands from annotated functions.
+
+typer itself brings rich, pygments and pydantic, 24 MB on every device (ADR 11).
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin
+
+import click
+from click.exceptions import Exit
+
+__all__ = ["Argument", "Exit", "Option", "Typer"]
+
+_WIDTH = 100
+_WHOLE = 300
+"""A command's first sentence is shown whole, over two lines if need be."""
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Said:
+    """What an annotation says of a parameter; `min` and `max` bound a number."""
+
+    names: tuple[str, ...] = ()
+    help: str = ""
+    metavar: str | None = None
+    show_default: str | bool = True
+    min: float | None = None
+    max: float | None = None
+    rich_help_panel: str = "Options"
+    exists: bool = False
+    dir_okay: bool = True
+    readable: bool = True
+    callback: Callable[[Any], object] | None = None
+    is_eager: bool = False
+
+
+def Option(*names: str, **said: Any) -> _Said:  # noqa: N802 - called as in typer
+    """Say what an option is; see `_Said`."""
+    return _Said(names=names, **said)
+
+
+def Argument(**said: Any) -> _Said:  # noqa: N802 - called as in typer
+    """Say what a positional argument is; see `_Said`."""
+    return _Said(rich_help_panel="Arguments", **said)
+
+
+class Typer:
+    """A group of commands.
+
+    Attributes:
+        group: The same for click.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        help: str | None = None,  # noqa: A002 - called as in typer
+        epilog: str | None = None,
+        no_args_is_help: bool = False,
+    ) -> None:
+        self.group = _Group(name, help=help, epilog=epilog, no_args_is_help=no_args_is_help)
+
+    def __call__(self) -> object:
+        """Run the command that the program's arguments name; return its exit code, if any.
+
+        Raises:
+            ClickException: The arguments do not fit.
+        """
+        return self.group.main(
+            prog_name=self.group.name, standalone_mode=False, max_content_width=_WIDTH
+        )
+
+    def command(
+        self, name: str | None = None, *, rich_help_panel: str = "", epilog: str | None = None
+    ) -> Callable[[Command], Command]:
+        """Return a decorator that adds a function as a command."""
+
+        def add(function: Command) -> Command:
+            made = _Command(
+                name or function.__name__.replace("_", "-"),
+                params=_parameters(function),
+                callback=_converted(function),
+                help=inspect.getdoc(function),
+                epilog=epilog,
+            )
+            made.panel = rich_help_panel or made.panel
+            self.group.add_command(made)
+            return function
+
+        return add
+
+    def callback(self) -> Callable[[Command], Command]:
+        """Return a decorator that gives the group itself a function's options."""
+
+        def add(function: Command) -> Command:
+            self.group.params.extend(_parameters(function))
+            self.group.callback = _converted(function)
+            return function
+
+        return add
+
+    def add_typer(self, other: "Typer", *, rich_help_panel: str = "") -> None:
+        """Mount another group below this one."""
+        other.group.panel = rich_help_panel or other.group.panel
+        self.group.add_command(other.group)
+
+
+class _InPanels(click.Command):
+    """Lists its parameters, and the commands below it, under their headings."""
+
+    panel = "Commands"
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [
+            (getattr(param, "panel", "Options"), record)
+            for param in self.get_params(ctx)
+            if (record := _record(param, ctx)) is not None
+        ]
+        _write(formatter, found)
+        if isinstance(self, _Group):
+            self.format_commands(ctx, formatter)
+
+
+class _Command(_InPanels):
+    """One command."""
+
+
+class _Group(_InPanels, click.Group):
+    """A group of commands."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [
+            (getattr(command, "panel", "Commands"), (name, command.get_short_help_str(_WHOLE)))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None
+        ]
+        _write(formatter, found)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order in which they were added."""
+        del ctx
+        return list(self.commands)
+
+
+class _Option(click.Option):
+    panel = "Options"
+
+
+class _Argument(click.Argument):
+    panel = "Arguments"
+    text = ""
+
+
+def _record(param: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
+    """Return the line of a parameter; older clicks know none for arguments."""
+    if isinstance(param, _Argument):
+        return param.make_metavar(ctx), param.text
+    return param.get_help_record(ctx)
+
+
+def _write(formatter: click.HelpFormatter, found: Sequence[tuple[str, tuple[str, str]]]) -> None:
+    for panel in dict.fromkeys(panel for panel, _ in found):
+        with formatter.section(panel):
+            formatter.write_dl([record for its, record in found if its == panel])
+
+
+def _parameters(function: Callable[..., Any]) -> list[click.Parameter]:
+    found = inspect.signature(function).parameters.values()
+    return [_parameter(one.name, one.default, one.annotation) for one in found]
+
+
+def _parameter(name: str, default: object, annotation: object) -> click.Parameter:
+    _, said = get_args(annotation)
+    kind, many = _kind_of(annotation)
+    if isinstance(default, Enum):
+        default = str(default.value)
+    shown: dict[str, Any] = {"metavar": said.metavar, "is_eager": said.is_eager}
+    if said.callback is not None:
+        shown["callback"] = lambda _ctx, _param, value: said.callback(value)
+    if said.rich_help_panel == "Arguments":
+        required = default is inspect.Parameter.empty
+        if not required:
+            shown["default"] = default
+        argument = _Argument(
+            [name],
+            type=_click_type(kind, said),
+            required=required,
+            **shown,
+        )
+        told = said.show_default if isinstance(said.show_default, str) else ""
+        argument.text = f"{said.help}  [default: ({told})]" if told else said.help
+        return argument
+    names = said.names or (f"--{name.replace('_', '-')}",)
+    flag = kind is bool
+    option = _Option(
+        [name, *names],
+        help=said.help,
+        default=default,
+        show_default=said.show_default if not (flag and said.show_default is True) else False,
+        multiple=many,
+        **({"is_flag": True} if flag else {"type": _click_type(kind, said)}),
+        **shown,
+    )
+    option.panel = said.rich_help_panel
+    return option
+
+
+def _kind_of(annotation: object) -> tuple[Any, bool]:
+    """Return the type of ``Annotated[T | None, …]``, and whether it is a list of them."""
+    kind = get_args(annotation)[0]
+    optional = [one for one in get_args(kind) if one is not NoneType]
+    if NoneType in get_args(kind):
+        (kind,) = optional
+    return (get_args(kind)[0], True) if get_origin(kind) is list else (kind, False)
+
+
+def _click_type(
+    kind: Any, said: _Said
+) -> Any:  # click's own base class is generic in some releases
+    if kind is Path:
+        return click.Path(
+            exists=said.exists,
+            dir_okay=said.dir_okay,
+            readable=said.readable,
+            path_type=Path,
+        )
+    if issubclass(kind, Enum):
+        return click.Choice([str(one.value) for one in kind])
+    bounds = {"min": said.min, "max": said.max}
+    if said.min is None and said.max is None:
+        return click.types.convert_type(kind)
+    return click.FloatRange(**bounds) if kind is float else click.IntRange(**bounds)  # type: ignore[arg-type]  # whole bounds of whole numbers
+
+
+def _converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function as click calls it: enums by their value, lists or None."""
+    kinds = {
+        one.name: _kind_of(one.annotation)
+        for one in inspect.signature(function).parameters.values()
+    }
+
+    def call(**given: Any) -> Any:
+        for name, (kind, many) in kinds.items():
+            if many:
+                given[name] = list(given[name] or ()) or None
+            elif issubclass(kind, Enum) and given[name] is not None:
+                given[name] = kind(given[name])
+        return function(**given)
+
+    return call

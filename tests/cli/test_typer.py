@@ -1,0 +1,90 @@
+"""Commands from annotated functions: what is parsed, refused and shown."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fedagent_cli import typer
+
+
+class Kind(StrEnum):
+    A_KIND = "a-kind"
+    OTHER = "other"
+
+
+app = typer.Typer(name="app", no_args_is_help=True)
+below = typer.Typer(name="below", help="Below it.")
+app.add_typer(below, rich_help_panel="Deeper")
+given: dict[str, object] = {}
+
+
+@app.command(epilog="Examples")
+def one_thing(
+    where: Annotated[Path | None, typer.Argument(help="A place.", show_default="here")] = None,
+    *,
+    count: Annotated[int, typer.Option(min=1, max=9, help="How many.")] = 3,
+    share: Annotated[float | None, typer.Option(min=0, help="How much.")] = None,
+    kind: Annotated[Kind | None, typer.Option("--format", help="Which.")] = None,
+    items: Annotated[list[str] | None, typer.Option("--item", metavar="K=V", help="A.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="B.", rich_help_panel="Sound")] = False,
+    other: Annotated[Kind, typer.Option(help="Which too.")] = Kind.OTHER,
+    loud: Annotated[bool | None, typer.Option("--loud", help="C.")] = None,
+    file: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="D.")] = None,
+) -> None:
+    """Do one thing. And this is more of it."""
+    given.update(locals())
+
+
+@below.command("deep")
+def deep(*, name: Annotated[str, typer.Argument(help="Whose.")]) -> None:
+    """Do it below."""
+    given.update(name=name)
+    raise typer.Exit(7)
+
+
+def typed(*arguments: str) -> Result:
+    given.clear()
+    return CliRunner().invoke(app.group, arguments)
+
+
+def test_defaults_and_types() -> None:
+    assert typed("one-thing").exit_code == 0
+    assert given == {
+        **dict.fromkeys(("where", "share", "kind", "items", "loud", "file")),
+        "count": 3,
+        "quiet": False,
+        "other": Kind.OTHER,
+    }
+    line = "one-thing x --count 9 --share 0.5 --format a-kind --item a=1 --item b=2 --quiet --loud"
+    assert typed(*line.split()).exit_code == 0
+    assert (given["where"], given["count"], given["share"]) == (Path("x"), 9, 0.5)
+    assert given["kind"] is Kind.A_KIND
+    assert given["items"] == ["a=1", "b=2"]
+    assert given["quiet"] is given["loud"] is True
+    assert typed("below", "deep", "me").exit_code == 7
+    assert given == {"name": "me"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("one-thing --count 10", "one-thing --share -1", "one-thing --format A_KIND"),
+        *("one-thing --file /nowhere", "one-thing --file /", "one-thing --what", "below deep"),
+    ],
+)
+def test_what_does_not_fit_is_refused(line: str) -> None:
+    assert typed(*line.split()).exit_code == 2
+
+
+def test_help_has_headings_whole_sentences_and_defaults() -> None:
+    top = typed("--help").output
+    assert "one-thing  Do one thing." in top
+    assert "Deeper:\n  below" in top
+    one = typed("one-thing", "--help").output
+    for text in ("Arguments:", "[WHERE]  A place.  [default: (here)]", "Sound:", "--item K=V"):
+        assert text in one
+    assert "[default: 3;" in one
+    assert one.rstrip().endswith("Examples")
