@@ -4,7 +4,6 @@ import re
 import shlex
 
 import pytest
-from typer.main import get_command
 
 from fedagent_cli.main import app
 
@@ -57,7 +56,7 @@ SKIPPED = [
 def test_what_is_not_run_can_be_read_by_the_program(line: str) -> None:
     words = shlex.split(line.replace("\\\n", " "), comments=True)
     words = words[next(i for i, word in enumerate(words) if word.endswith("fedagent")) + 1 :]
-    command = get_command(app)
+    command = app.group
     while (children := getattr(command, "commands", None)) is not None:
         command = children[words.pop(0)]
     command.make_context(command.name, words)
