@@ -6,7 +6,7 @@ import pytest
 
 from fedagent_cli.report.colours import by_round
 from fedagent_cli.report.page import render
-from fedagent_cli.report.plots import draw_all
+from fedagent_cli.report.quality import quality_plots
 from fedagent_cli.report.story import AgentRow, Story
 from fedagent_cli.report.undelivered import undelivered
 
@@ -25,8 +25,8 @@ def agent(ordered: int = 12, **reasons: int) -> AgentRow:
     ("one", "why", "mend"),
     [
         (agent(missed__unanswered=12), "never delivered an update: it never answered.", "doctor"),
-        (agent(missed=12), "it was still working when the round closed.", "rounds.deadline_s"),
-        (agent(declined__no_data=9, missed=3), "stream, 9 of them (no_data).", "--stream"),
+        (agent(missed=12), "it took its order, but the round closed first.", "rounds.deadline_s"),
+        (agent(declined__no_data=9, missed=3), "arrived on its stream, 9 of them.", "--stream"),
         (agent(late=12), "in time: its update came after the deadline.", "rounds.deadline_s"),
         (agent(rejected__norm=12), "its update was refused (norm).", "limits"),
         (agent(declined__new_reason=12), "it declined (new_reason).", "its log says more"),
@@ -40,6 +40,13 @@ def test_who_never_delivered_is_said_with_why_and_what_to_do(
     assert line.startswith("kitchen was ordered")
     assert why in line
     assert mend in line
+
+
+def test_the_most_frequent_reason_counts_whatever_its_details_say() -> None:
+    busy = {"declined load: 0.91 of 1": 3, "declined load: 0.93 of 1": 5, "missed": 6}
+    one = replace(agent(14), outcomes={"declined": 8, "missed": 6}, reasons=busy)
+    (line,) = undelivered([one])
+    assert "too little memory or time, 8 of them (load: 0.93 of 1)" in line
 
 
 def test_who_delivered_or_was_never_ordered_is_not_named() -> None:
@@ -108,7 +115,12 @@ def test_rounds_are_counted_in_whole_numbers(rounds: int) -> None:
 )
 def test_what_was_measured_is_plotted(story: Story, titles: list[str]) -> None:
     pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
-    drawn = draw_all(story)
-    found = [title for title, _, _ in drawn]
-    assert found[: len(titles)] == titles
-    assert found[len(titles)] == "Successes per round"
+    from matplotlib.figure import Figure
+
+    plots = quality_plots(story, story.rounds)
+    assert [title for title, _, _ in plots] == titles
+    for title, _, draw in plots:
+        axes = Figure().subplots()
+        draw(axes)
+        assert axes.get_ylabel() == title.lower()
+        assert axes.get_lines()

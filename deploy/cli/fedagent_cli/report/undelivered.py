@@ -1,14 +1,14 @@
 """Devices that were ordered and never delivered in time, in words: why, and what to do."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from .story import AgentRow
 
-STILL = "it was still working when the round closed"
-SLOW = "raise rounds.deadline_s, or give it less to do: learner.passes, rounds.iterations"
+SLOW = "raise rounds.deadline_s, or give it less to do (learner.passes, rounds.iterations)"
 UNHEARD = ("it never answered", "see that it runs and reaches its edge: fedagent doctor there")
 ENDINGS = {
-    "missed": (STILL, SLOW),
+    "missed": ("it took its order, but the round closed first", f"see that it still runs; {SLOW}"),
     "missed unanswered": UNHEARD,
     "missed silent": UNHEARD,
     "late": ("its update came after the deadline", SLOW),
@@ -33,6 +33,9 @@ ENDINGS = {
 }
 """What an outcome means and the mend, by status and the first word of its reason."""
 
+PLAIN = frozenset({"missed unanswered", "missed silent", "declined no_data"})
+"""Outcomes whose reason says nothing more."""
+
 
 def undelivered(agents: Sequence[AgentRow]) -> list[str]:
     """Return a line for each device none of whose updates came in time."""
@@ -46,11 +49,14 @@ def _line(agent: AgentRow) -> str:
     head = f"{agent.name} was ordered {times} and {done}"
     if not agent.reasons:
         return f"{head}."
-    ending, count = max(agent.reasons.items(), key=lambda item: item[1])
-    status, _, reason = ending.partition(" ")
-    code = reason.partition(":")[0]
-    known = ENDINGS.get(f"{status} {code}".strip()) or ENDINGS.get(status)
-    why, mend = known or (f"it {status}", "its log says more")
-    told = f" ({reason})" if reason and known is not UNHEARD else ""
+    kinds: Counter[str] = Counter()
+    for reason, times_so in agent.reasons.items():
+        kinds[reason.partition(":")[0]] += times_so
+    ((kind, count),) = kinds.most_common(1)
+    status = kind.partition(" ")[0]
+    why, mend = ENDINGS.get(kind) or ENDINGS.get(status) or (f"it {status}", "its log says more")
+    like = {one: n for one, n in agent.reasons.items() if one.partition(":")[0] == kind}
+    reason = max(like, key=like.__getitem__).partition(" ")[2]
+    told = f" ({reason})" if reason and kind not in PLAIN else ""
     most = "" if count == agent.ordered else f", {count} of them"
     return f"{head}: {why}{most}{told}. What to do: {mend}."
