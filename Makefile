@@ -13,13 +13,8 @@ help: ## Show the targets
 demo: run-env ## Run a whole federation on this machine
 	@$(BIN)/fedagent demo $(ARGS)
 
-test: dev-env ## Run the tests: two at a time, then those one by one that want the machine alone
-ifeq ($(strip $(ARGS)),)
-	@$(BIN)/pytest -n 2 -m "not alone"
-	@$(BIN)/pytest -m alone
-else
-	@$(BIN)/pytest $(ARGS)
-endif
+test: dev-env ## Run the tests, two at a time
+	@$(BIN)/pytest $(or $(ARGS),-n 2 --dist worksteal)
 
 check: dev-env ## Check format, lint, types and layers
 	@$(BIN)/ruff format --check .
