@@ -11,6 +11,8 @@ from fedagent_testbed.local import LocalField, RoleProcess
 
 RECIPES = Path(__file__).parents[2] / "deploy" / "recipes"
 DEMO = RECIPES / "demo.toml"
+PATIENT = ("rounds.deadline_s=20", "rounds.max_wait_s=30")
+"""A round is over when all have answered: no test waits so long, however busy the machine."""
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
 BROKERS = [
     "embedded",
@@ -50,7 +52,7 @@ def start_small(
         broker=broker,
         wait_edges=max(1, edges),
         wait_agents=wait_agents or max(1, agents),
-        sets=(f"rounds.count={rounds}", *sets),
+        sets=(f"rounds.count={rounds}", *PATIENT, *sets),
     )
     for i in range(edges):
         field.edge(f"edge-{i}", broker=broker)
