@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_protocol import topics
+from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.codec import Direction, decode_edge_to_agent, encode
 from fedagent_protocol.errors import OversizeError, ProtocolError
 from fedagent_protocol.transport.data_dir import DataDirLock
@@ -124,6 +124,7 @@ class AgentDaemon:
             stream=config.stream,
             seed=config.seed if config.seed is not None else int(identity.id[:8], 16),
             price=config.price.price(),
+            software=SOFTWARE,
             slow_s=config.slow_s,
             name=config.name,
             load_limit_s=config.load_limit_s,
@@ -138,6 +139,7 @@ class AgentDaemon:
             settings,
             now=time.monotonic(),
             pending_bytes=self._pending_bytes,
+            own_address=self._own_address,
         )
 
     def _make_links(self, identity: Identity) -> Links:
@@ -232,6 +234,10 @@ class AgentDaemon:
         link = self._links[name]
         return link.pending_bytes if link is not None else 0
 
+    def _own_address(self, name: str) -> str:
+        link = self._links[name]
+        return link.local_address if link is not None else ""
+
     def _in_use(self, name: str) -> bool:
         return any(session.link == name for session in self._runtime.core.sessions.values())
 
@@ -264,8 +270,10 @@ class AgentDaemon:
     def _measure(self) -> None:
         now = time.monotonic()
         self._measuring = self._loop.call_at(now + MEASURE_S, self._measure)
-        self._perform(self._runtime.measured(self._context.read(now), now))
-        self._say(self._worklog.tick(now))
+        readings = self._context.read(now)
+        self._perform(self._runtime.measured(readings, now))
+        lines = self._worklog.allow("" if readings.willing else readings.why or "not willing")
+        self._say([*lines, *self._worklog.tick(now)])
         self._schedule()
 
     def _schedule(self) -> None:

@@ -20,6 +20,7 @@ from fedagent_protocol.messages import (
     Chunk,
     DeclineReason,
     EdgeToAgent,
+    Hello,
     PeerSend,
     kind,
 )
@@ -143,6 +144,7 @@ class AgentRuntime:
         settings: What the configuration says.
         now: The caller's monotonic clock.
         pending_bytes: Bytes that a link holds unacknowledged, by the link's name.
+        own_address: The device's address on a link, for people; by the link's name.
         checkpoint: Called between any two disk effects.
 
     Raises:
@@ -157,9 +159,11 @@ class AgentRuntime:
         *,
         now: float,
         pending_bytes: Callable[[str], int],
+        own_address: Callable[[str], str] = lambda _: "",
         checkpoint: Checkpoint = hit,
     ) -> None:
         self.settings = settings
+        self._own_address = own_address
         self._now = now
         self._checkpoint = checkpoint
         self._routes: dict[str, str] = {}
@@ -369,6 +373,8 @@ class AgentRuntime:
         if link is None:
             self.core.counters["no_route"] += 1
             return
+        if isinstance(message, Hello):
+            message = structs.replace(message, address=self._own_address(link)[:64])
         topic = topics.agent_up(self.settings.site, self.settings.agent, edge, kind(message))
         qos = 0 if isinstance(message, PeerSend) else 1
         outward.append(Publish(link, topic, message, qos))

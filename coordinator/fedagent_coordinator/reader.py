@@ -128,13 +128,14 @@ class DeviceRow:
 
     client: int
     agent: str
-    label: str
-    selected: int
-    in_time: int
-    used: int
-    paid_micro: int
-    last_round: int | None
-    last_status: str | None
+    label: str = ""
+    selected: int = 0
+    in_time: int = 0
+    used: int = 0
+    paid_micro: int = 0
+    last_round: int | None = None
+    last_status: str | None = None
+    last_reason: str = ""
 
 
 class Reader(ModelReader):
@@ -400,6 +401,8 @@ class Reader(ModelReader):
             "SELECT c.idx, c.agent_id, c.label, COUNT(r.round), COALESCE(SUM(o.in_time), 0), "
             "COALESCE(SUM(o.used), 0), COALESCE(SUM(o.paid_micro), 0), MAX(o.round), "
             "(SELECT status FROM outcomes l WHERE l.run_id = c.run_id AND l.client = c.idx "
+            "ORDER BY l.round DESC LIMIT 1), "
+            "(SELECT reason FROM outcomes l WHERE l.run_id = c.run_id AND l.client = c.idx "
             "ORDER BY l.round DESC LIMIT 1) FROM clients c "
             "LEFT JOIN reservations r ON r.run_id = c.run_id AND r.client = c.idx "
             "LEFT JOIN outcomes o ON o.run_id = r.run_id AND o.round = r.round "
@@ -417,6 +420,7 @@ class Reader(ModelReader):
                 paid_micro=row[6],
                 last_round=row[7],
                 last_status=row[8],
+                last_reason=row[9] or "",
             )
             for row in rows
         ]

@@ -21,6 +21,7 @@ from fedagent_protocol.messages import (
     AnyMessage,
     Chunk,
     CoordinatorBeacon,
+    EdgeStatus,
     GlobalModel,
     RoundReport,
     kind,
@@ -39,6 +40,7 @@ from .core.gate import DECLINED
 from .core.outcomes import SILENT
 from .core.rounds import RoundEngine
 from .database import wall_clock_ms
+from .devices import DeviceBook
 from .errors import ModelLostError
 from .evaluation import HeldOut, held_out
 from .jobs import (
@@ -145,7 +147,7 @@ class CoordinatorRuntime:
         self.options = options
         self.checkpoint = checkpoint
         self.counters: Counter[str] = Counter()
-        self._clock = clock
+        self._clock, self._clock_ms = clock, clock_ms
         self._minds = minds_of(recipe)
         self._opinions = mode_of(recipe, self._minds.policy)
         self._held_out: HeldOut | None = held_out(recipe)
@@ -161,6 +163,7 @@ class CoordinatorRuntime:
             self.run: OpenedRun = self._open_run()
             if self.run.recipe.data != recipe.data:
                 self._held_out = held_out(self.run.recipe)
+            self._devices = DeviceBook(options.data_dir, self.run.run_id)
             self.engine = self._engine()
         except BaseException:
             self.store.close()
@@ -175,6 +178,7 @@ class CoordinatorRuntime:
 
     def close(self) -> None:
         """Close the store. Idempotent."""
+        self._devices.close(self._clock_ms())
         self.store.close()
 
     def _open_run(self) -> OpenedRun:
@@ -247,6 +251,9 @@ class CoordinatorRuntime:
             return []
         if isinstance(message, RoundReport):
             self.checkpoint("reported")
+        elif isinstance(message, EdgeStatus):
+            self._devices.note(where.edge, message, self._clock_ms())
+            self._devices.write(now)
         effects = self.engine.receive(where.edge, message, now, link_idle=link_idle)
         return self._perform(effects)
 
@@ -279,6 +286,7 @@ class CoordinatorRuntime:
 
     def beacon(self) -> Publish:
         """Return the heartbeat to all edges, due every `BEACON_MS`."""
+        self._devices.write(self._clock())
         me = self.options.coordinator
         message = CoordinatorBeacon(run=self.run.run_id, coordinator=me, period_ms=BEACON_MS)
         return Publish(topics.coordinator_beacon(self.options.site, me), encode(message))
@@ -450,7 +458,9 @@ class CoordinatorRuntime:
             # Until a round begins with others.
             why = str(event.fields["why"])
             self._waiting = Situation(run=self.run.run_id, waiting=DECLINED, detail=why)
-        elif event.name not in {"edge_joined", "edge_lost"}:
+        elif event.name == "edge_lost":
+            self._devices.lose(str(event.fields["edge"]), self._clock_ms())
+        elif event.name != "edge_joined":
             return
         self._write_situation()
 

@@ -38,13 +38,18 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_situation(folder: Path, situation: Situation) -> None:
-    """Replace the file; a disk that refuses is not this file's business."""
-    fresh = folder / f".{FILE}"
+    """Replace the file."""
+    write_beside(folder / FILE, msgspec.json.encode(situation))
+
+
+def write_beside(path: Path, data: bytes) -> None:
+    """Replace a file for people; a disk that refuses is not its business."""
+    fresh = path.with_name(f".{path.name}")
     with suppress(OSError):
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
-            file.write(msgspec.json.encode(situation))
-        fresh.replace(folder / FILE)
+            file.write(data)
+        fresh.replace(path)
 
 
 def read_situation(folder: Path) -> Situation | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedagent_protocol import topics
+from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.codec import (
     Direction,
     decode_agent_to_edge,
@@ -124,6 +124,7 @@ class EdgeDaemon:
             edge=self._id,
             epoch=uuid.uuid4().hex,
             name=config.name,
+            software=SOFTWARE,
             broker=str(address),
             chunk_bytes=config.chunk_bytes,
             credit_bytes=config.credit_bytes,

@@ -37,11 +37,13 @@ from .basics import (
     OutcomeStatus,
     Range,
     Ranges,
+    Reason,
     ReceiptStatus,
     Round,
     RunId,
     Score,
     Seq,
+    Short,
     Text,
     Weighting,
 )
@@ -96,11 +98,13 @@ __all__ = [
     "PeerSend",
     "Range",
     "Ranges",
+    "Reason",
     "ReceiptStatus",
     "Round",
     "RunId",
     "Score",
     "Seq",
+    "Short",
     "Text",
     "Volunteer",
     "Volunteers",
@@ -149,12 +153,16 @@ class ProbeReply(Message, frozen=True, kw_only=True, tag="probe-reply"):
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """Open a session; sent again after every reconnect. `name` is for people."""
+    """Open a session; sent again after every reconnect.
+
+    For people: `name`, and the device's own `address` on the way to this broker.
+    """
 
     agent: Id
     protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
     software: Text = ""
     name: Name = ""
+    address: Short = ""
 
 
 class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
@@ -329,11 +337,30 @@ class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
     rent: Micro = 0
 
 
+class DeviceNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What people are told of one agent at an edge.
+
+    Attributes:
+        here: It has a live session.
+        age_ms: Since it was heard, when it left.
+        address: Its own, as it says.
+        why: Why it does not take part, in words; empty if it does.
+    """
+
+    agent: Id
+    here: bool = True
+    age_ms: Millis = 0
+    software: Short = ""
+    address: Short = ""
+    why: Reason = ""
+
+
 class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
     """The edge's heartbeat. `model` is what it holds for the run, if anything.
 
     `names` is what people call agents: those that were not said since the welcome; `rent`
-    is what the edge asks for aggregating one round.
+    is what the edge asks for aggregating one round; `devices` are the agents of which
+    something has changed since the welcome or since they were said.
     """
 
     epoch: RunId
@@ -342,6 +369,7 @@ class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
     counters: Annotated[dict[str, int], Meta(max_length=256)] = field(default_factory=dict)
     names: Annotated[dict[Id, Name], Meta(max_length=500)] = field(default_factory=dict)
     rent: Micro = 0
+    devices: Annotated[tuple[DeviceNote, ...], Meta(max_length=500)] = ()
 
 
 class RoundColumns(Message, frozen=True, kw_only=True, tag="columns"):

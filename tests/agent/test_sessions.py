@@ -7,6 +7,8 @@ import pytest
 from fedagent_agent.core.effects import Relink
 from fedagent_agent.core.reporting import FREE, Link, Own, Price, Readings
 from fedagent_agent.outward import Publish
+from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
+from fedagent_protocol import SOFTWARE
 from fedagent_protocol.messages import (
     Bye,
     ContextReport,
@@ -18,7 +20,7 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 
-from .support import EDGE, LINK, OTHER, HandEdge, model_of
+from .support import AGENT, EDGE, LINK, OTHER, SITE, HandEdge, model_of
 
 
 @pytest.fixture
@@ -233,3 +235,20 @@ def test_a_declared_position_is_a_feature() -> None:
     placed = Own(FREE, position=(0.25, -2.0)).report(Link(), run="", seq=1).features
     assert (placed["x_km"], placed["y_km"]) == (0.25, -2.0)
     assert not {"x_km", "y_km"} & Own(FREE).report(Link(), run="", seq=1).features.keys()
+
+
+def test_the_edge_hears_software_and_address(tmp_path: Path) -> None:
+    settings = RuntimeSettings(
+        agent=AGENT, site=SITE, stream="digits", seed=1, software=SOFTWARE, name="kitchen"
+    )
+    runtime = AgentRuntime(
+        tmp_path,
+        settings,
+        now=0.0,
+        pending_bytes=lambda _: 0,
+        own_address=lambda link: f"at {link}",
+    )
+    (hello,) = [e.message for e in runtime.expect(LINK, EDGE, 0.0) if isinstance(e, Publish)]
+    said = Hello(agent=AGENT, software=SOFTWARE, name="kitchen", address=f"at {LINK}")
+    assert hello == said
+    runtime.close()

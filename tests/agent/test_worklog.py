@@ -109,6 +109,14 @@ def test_a_lasting_reason_to_decline_is_one_warning() -> None:
     assert len(fast) == LINES
 
 
+def test_a_device_that_may_not_train_says_so_once() -> None:
+    log = WorkLog()
+    assert log.allow("") == []
+    assert log.allow("12 % of charge") == [Line("does not train: 12 % of charge", loud=True)]
+    assert log.allow("11 % of charge") == []
+    assert log.allow("") == [Line("may train again")]
+
+
 def test_what_a_peer_says_stays_on_one_line() -> None:
     bad = Event("edge_joined", {"edge": EDGE, "name": "hall\n\x1b[31mroot", "address": LINK})
     (line,) = WorkLog().tell(bad, 0.0)

@@ -117,6 +117,7 @@ class ToyEdge:
             model=self.digest,
             names={agent.id: agent.name for agent in self.agents if agent.name},
             rent=self.rent,
+            devices=tuple(m.DeviceNote(agent=agent.id) for agent in self.agents),
         )
 
     def receive(self, message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:

@@ -1,6 +1,7 @@
 """The documents keep up: every command and option, every link, every exit code."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import fedagent_edge.config
 from fedagent_agent.streams.spec import OPTIONS
 from fedagent_cli import errors
 from fedagent_cli.main import app
+from fedagent_protocol import VERSION
 
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -67,6 +69,11 @@ def test_the_reading_commands_take_what_the_page_says() -> None:
         assert "--json" in taken[path]
         assert ("--run" in taken[path]) == (path not in whole), path
         assert "--data-dir" in taken[path] or path == "fedagent report", path
+
+
+def test_the_version_that_peers_are_told_is_the_release() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == VERSION
 
 
 def test_every_command_shows_an_example() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fedagent_protocol import SOFTWARE
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 
 pytestmark = pytest.mark.slow
@@ -92,6 +93,10 @@ def test_three_terminals(terminals: Terminals) -> None:
     assert coordinator.wait(60) == 0
     status = json.loads(terminals.call("status --json").stdout)
     assert (status["rounds_done"], status["rounds"], status["agents"]) == (3, 3, 1)
+    (kitchen,) = json.loads(terminals.call("devices --json").stdout)["devices"]
+    assert (kitchen["label"], kitchen["software"], kitchen["why"]) == ("kitchen", SOFTWARE, "")
+    assert kitchen["address"]
+    assert kitchen["last_seen_ms"] is not None
     assert terminals.call("ledger verify").returncode == 0
     assert json.loads(terminals.call("models list --json").stdout)["models"]
     second = terminals.call(f"start --name kitchen --stream digits --site {terminals.site}")

@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedagent_coordinator.devices import DeviceBook
+from fedagent_coordinator.situation import Situation, write_situation
+from fedagent_protocol.messages import DeviceNote, EdgeStatus
+from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_testbed.local import RoleProcess
 
 from .stored_run import RECIPE, write_run
@@ -112,6 +116,59 @@ def test_devices(home: Path) -> None:
     assert isinstance(read["devices"], list)
     assert [row["in_time"] for row in read["devices"]] == [3, 0]
     assert "missed" in call(home, "devices").stdout
+
+
+def test_who_is_online_and_who_declines(tmp_path: Path) -> None:
+    """Beside a coordinator: sessions, and reasons also of one that no round could have."""
+    folder = tmp_path / "coordinator"
+    run = write_run(folder, rounds=1, end=False)
+    book = DeviceBook(folder, run)
+    notes = (
+        DeviceNote(agent="agent-a", software="fedagent 0.1.0", address="10.0.0.9"),
+        DeviceNote(agent="agent-b", why="12 % of charge"),
+        DeviceNote(agent="agent-c", here=False, age_ms=1000, why="it speaks protocol 2"),
+    )
+    book.note("edge-0", EdgeStatus(run=run, epoch="e" * 32, devices=notes), 1_000_000)
+    book.write(0.0)
+    write_situation(folder, Situation(run=run, edges_live=1))
+    with DataDirLock(folder):
+        read = last_object(call(tmp_path, "devices", "--json"))["devices"]
+        table = call(tmp_path, "devices").stdout
+        status = last_object(call(tmp_path, "status", "--json"))
+        said = call(tmp_path, "status").stdout
+    assert isinstance(read, list)
+    keys = ("agent", "online", "edges", "address", "why")
+    assert [tuple(row[key] for key in keys) for row in read] == [
+        ("agent-a", True, ["edge-0"], "10.0.0.9", ""),
+        ("agent-b", True, ["edge-0"], "", "12 % of charge"),
+        ("agent-c", False, [], "", "it speaks protocol 2"),
+    ]
+    assert [row["last_seen_ms"] for row in read[2:]] == [999_000]
+    assert (read[0]["client"], read[2]["client"], read[2]["selected"]) == (0, None, 0)
+    assert "hall" in table
+    assert "days ago" in table
+    assert (status["agents"], status["agents_live"]) == (3, 2)
+    assert "agents    2 live of 3 seen" in said
+    assert "declines  agent-b: 12 % of charge" in said
+    # Whoever was online when the coordinator was killed was so at least until then.
+    read = last_object(call(tmp_path, "devices", "--json"))["devices"]
+    assert isinstance(read, list)
+    written_ms = round(1000 * (folder / "devices.json").stat().st_mtime)
+    assert [row["online"] for row in read] == [False] * 3
+    assert [row["last_seen_ms"] for row in read] == [written_ms, written_ms, 999_000]
+
+
+def test_a_device_that_declined_last_says_why(tmp_path: Path) -> None:
+    write_run(tmp_path / "coordinator")
+    database = sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")
+    database.executescript(
+        "DROP TRIGGER outcomes_no_update; UPDATE outcomes SET status = 'declined', "
+        "reason = 'schema: task wants 64, the stream has 12' WHERE client = 1"
+    )
+    database.close()
+    said = call(tmp_path, "status").stdout
+    assert "declines  agent-b: schema: task wants 64, the stream has 12" in said
+    assert "agents    2 seen" in said
 
 
 def test_ledger_shows_and_exports(home: Path, tmp_path: Path) -> None:

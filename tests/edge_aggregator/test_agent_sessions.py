@@ -10,6 +10,7 @@ from fedagent_edge.core.sessions import (
     MAX_AGENTS,
     MAX_FEATURES,
     MAX_NAMES,
+    MAX_NOTES,
     Sessions,
 )
 from fedagent_protocol import messages as m
@@ -140,3 +141,67 @@ def test_long_names_of_many_agents_fit_into_several_messages() -> None:
         assert len(encode(m.EdgeStatus(epoch=EPOCH, names=names))) <= MAX_PAYLOAD_BYTES
         sizes.append(len(names))
     assert sizes == [MAX_NAMES, 1]
+
+
+def _hello(agent: str, **fields: str) -> m.Hello:
+    return m.Hello(agent=agent, **fields)  # type: ignore[arg-type] # a test's keywords
+
+
+def _refuse(sessions: Sessions, agent: str, why: str, seq: int) -> None:
+    session, _ = sessions.hear(agent, 1.0)
+    assert session is not None
+    report = m.ContextReport(seq=seq, willing=not why, price=1, why=why)
+    sessions.context(session, report, 1.0)
+
+
+def test_what_changed_of_a_device_is_said_once_after_each_welcome() -> None:
+    sessions = _sessions(2)
+    assert sessions.greet("agent-1", _hello("agent-1", software="f 1", address="10.0.0.9"), "")
+    assert not sessions.greet("agent-1", _hello("agent-1", software="f 1", address="10.0.0.9"), "")
+    known = m.DeviceNote(agent="agent-1", software="f 1", address="10.0.0.9")
+    assert sessions.unsaid_devices(1.0) == (m.DeviceNote(agent="agent-0"), known)
+    assert sessions.unsaid_devices(1.0) == ()
+    _report(sessions, "agent-0", 2.0, price=9, features={"compute": 4.0})
+    assert sessions.unsaid_devices(2.0) == (), "a context alone is no news"
+    sessions.leave("agent-0")
+    assert sessions.unsaid_devices(7.0) == (m.DeviceNote(agent="agent-0", here=False, age_ms=5000),)
+    sessions.welcomed()
+    assert [note.agent for note in sessions.unsaid_devices(8.0)] == ["agent-0", "agent-1"]
+    assert not sessions.has_news
+
+
+def test_why_a_device_does_not_want_to_train_is_news_but_not_each_new_number() -> None:
+    sessions = _sessions(1)
+    sessions.unsaid_devices(1.0)
+    said = []
+    for seq, why in enumerate(("12 % of charge", "11 % of charge", "it is hot", "", ""), start=2):
+        _refuse(sessions, "agent-0", why, seq)
+        said.append([note.why for note in sessions.unsaid_devices(1.0)])
+    assert said == [["12 % of charge"], [], ["it is hot"], [""], []]
+
+
+def test_what_an_agent_says_of_itself_is_cut_and_printable() -> None:
+    sessions = _sessions(1)
+    sessions.greet("agent-0", _hello("agent-0", software="x\n\x1b[2J" * 50, address="\x00"), "")
+    _refuse(sessions, "agent-0", "\x1b[31m" * 90, 2)
+    (note,) = sessions.unsaid_devices(1.0)
+    assert all(text.isprintable() for text in (note.software, note.address, note.why))
+    assert (len(note.software), note.address) == (64, "")
+
+
+def test_a_hundred_thousand_words_of_devices_fit_into_messages() -> None:
+    """However long what they say is, with as many long names beside it."""
+    sessions, wide = Sessions(EPOCH), "\N{GREEK SMALL LETTER ALPHA}" * 500
+    for index in range(MAX_NOTES + 1):
+        agent = f"{index:064d}"
+        _refuse(sessions, agent, wide, 1)
+        sessions.greet(agent, _hello(agent, software=wide, address=wide[:64]), "")
+    for index in range(MAX_NAMES):
+        sessions.name(f"{index:064d}", wide[:100])
+    counts = []
+    while sessions.has_news:
+        notes, names = sessions.unsaid_devices(1.0), sessions.unsaid_names()
+        word = encode(m.EdgeStatus(epoch=EPOCH, devices=notes, names=names))
+        assert len(word) <= MAX_PAYLOAD_BYTES
+        counts.append(len(notes))
+    assert counts == [MAX_NOTES, 1]

@@ -26,6 +26,21 @@ EXTENDED = {
         Direction.EDGE_TO_AGENT,
         msgspec.structs.replace(_first(m.TrainOrder), load_limit_ms=1300),
     ),
+    "agent-to-edge.hello.address": (
+        Direction.AGENT_TO_EDGE,
+        msgspec.structs.replace(_first(m.Hello), name="kitchen", address="192.168.1.20"),
+    ),
+    "edge-to-coordinator.edge-status.devices": (
+        Direction.EDGE_TO_COORDINATOR,
+        msgspec.structs.replace(
+            _first(m.EdgeStatus),
+            devices=(
+                m.DeviceNote(agent="agent-1", software="fedagent 0.1.0", address="192.168.1.20"),
+                m.DeviceNote(agent="agent-2", here=False, age_ms=45_000),
+                m.DeviceNote(agent="agent-3", why="12 % of charge, at least 30 %"),
+            ),
+        ),
+    ),
     "edge-to-agent.welcome.name": (
         Direction.EDGE_TO_AGENT,
         msgspec.structs.replace(_first(m.Welcome), name="hall"),

@@ -54,6 +54,7 @@ class WorkLog:
     _summing: bool = False
     _task: str = ""
     _declined: str = ""
+    _idle: bool = False
     _room: float = LINES
     _room_at: float = 0.0
 
@@ -87,6 +88,13 @@ class WorkLog:
             case _:
                 pass
         return []
+
+    def allow(self, why: str) -> list[Line]:
+        """Take in why the device may not train now; empty if it may."""
+        if bool(why) is self._idle:
+            return []
+        self._idle = bool(why)
+        return [Line(f"does not train: {safe_text(why)}" if why else "may train again", bool(why))]
 
     def tick(self, now: float, *, over: bool = False) -> list[Line]:
         """Return the sum of fast rounds, if it is due or all is `over`."""

@@ -1,9 +1,99 @@
-"""`fedagent devices`: every agent of a run."""
+"""`fedagent devices`: every agent of a run, where it is, and why one does not take part."""
 
-from dataclasses import asdict
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from . import options
+from . import options, places
 from .output import credits_text, emit, table
+
+if TYPE_CHECKING:
+    from fedagent_coordinator.devices import Device
+    from fedagent_coordinator.reader import DeviceRow, Reader, Run
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenDevice:
+    """One agent of a run as a person sees it.
+
+    Attributes:
+        row: What it did; None of one that no round could have had.
+        online: It has a session with an edge; None where nobody knows.
+        last_seen_ms: Wall clock, now for one that is online; None where nobody knows.
+        edges: Ids of the edges where it has a session.
+        why: Why it does not take part, in words; empty if it does.
+    """
+
+    agent: str
+    row: "DeviceRow | None"
+    online: bool | None = None
+    last_seen_ms: int | None = None
+    edges: tuple[str, ...] = ()
+    address: str = ""
+    software: str = ""
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """What people call it, else the start of its id."""
+        return (self.row.label if self.row is not None else "") or self.agent[:8]
+
+    def record(self) -> dict[str, object]:
+        """Return it for programs."""
+        from fedagent_coordinator.reader import DeviceRow  # noqa: PLC0415 - heavy imports
+
+        row = self.row if self.row is not None else DeviceRow(client=-1, agent=self.agent)
+        said = {key: value for key, value in asdict(self).items() if key not in ("row", "agent")}
+        return {**asdict(row), **said, "client": None if self.row is None else row.client}
+
+
+def seen_devices(folder: Path, reader: "Reader", run: "Run") -> list[SeenDevice]:
+    """Return every agent of a run, and in the newest one also those that edges refuse."""
+    from fedagent_coordinator.devices import FILE, read_devices  # noqa: PLC0415 - heavy imports
+
+    from .runs import is_running  # noqa: PLC0415
+
+    known, running = read_devices(folder), is_running(folder)
+    said: dict[str, Device] = dict(known.devices) if known is not None else {}
+    # Whoever was online when the coordinator was killed was so at least until then.
+    until_ms = round(1000 * (folder / FILE).stat().st_mtime) if said else 0
+    found = [
+        _seen(row.agent, row, said.pop(row.agent, None), running, until_ms)
+        for row in reader.devices(run.run_id)
+    ]
+    if known is not None and known.run == run.run_id:
+        found += [_seen(agent, None, device, running, until_ms) for agent, device in said.items()]
+    return found
+
+
+def _seen(
+    agent: str,
+    row: "DeviceRow | None",
+    device: "Device | None",
+    running: bool | None,
+    until_ms: int,
+) -> SeenDevice:
+    """Return what is known of one agent."""
+    declined = row is not None and row.last_status == "declined"
+    why = row.last_reason if row is not None and declined else ""
+    if device is None:
+        return SeenDevice(agent=agent, row=row, why=why)
+    online = bool(running and device.edges)
+    last_ms = max(device.seen_ms, until_ms) if device.edges else device.seen_ms
+    return SeenDevice(
+        agent=agent,
+        row=row,
+        online=online if running is not None else None,
+        last_seen_ms=round(1000 * time.time()) if online else last_ms,
+        edges=tuple(device.edges) if online else (),
+        address=device.address,
+        software=device.software,
+        why=device.why or why,
+    )
 
 
 def devices(
@@ -12,27 +102,47 @@ def devices(
     run: options.RunId = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show every agent of the run: how often ordered, in time, used, and paid."""
+    """Show every agent of the run: whether it is online, what it did, what it was paid."""
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
-    with open_run(data_dir, run) as (reader, chosen):
-        found = reader.devices(chosen.run_id)
+    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
+    with open_run(folder, run) as (reader, chosen):
+        found = seen_devices(folder, reader, chosen)
+        edges = reader.edges(chosen.run_id)
     if as_json:
-        emit({"run": chosen.run_id, "devices": [asdict(row) for row in found]})
+        emit({"run": chosen.run_id, "devices": [device.record() for device in found]})
         return
     table(
-        ("agent", "name", "ordered", "in time", "used", "paid", "last round", "last outcome"),
         (
-            (
-                row.agent,
-                row.label or "-",
-                row.selected,
-                row.in_time,
-                row.used,
-                credits_text(row.paid_micro),
-                row.last_round,
-                row.last_status,
-            )
-            for row in found
+            *("name", "agent", "last seen", "edge", "address", "software"),
+            *("ordered", "in time", "used", "paid", "last", "declines"),
         ),
+        (_cells(device, edges) for device in found),
+        unless={"edge": "-", "address": "-", "software": "-", "declines": ""},
     )
+
+
+def _cells(device: SeenDevice, edges: Mapping[str, str]) -> tuple[object, ...]:
+    """Return a row of the table."""
+    row = device.row
+    at = ", ".join(edges.get(edge) or edge[:8] for edge in device.edges)
+    work: tuple[object, ...] = (0, 0, 0, "0", "-")
+    if row is not None:
+        last = "-" if row.last_round is None else f"{row.last_round} {row.last_status}"
+        work = (row.selected, row.in_time, row.used, credits_text(row.paid_micro), last)
+    return (
+        *(device.name, device.agent[:8], _ago(device), at or "-"),
+        *(device.address or "-", device.software.removeprefix("fedagent ") or "-"),
+        *(*work, device.why),
+    )
+
+
+def _ago(device: SeenDevice) -> str:
+    """Return when a device was seen, in words."""
+    if device.online or device.last_seen_ms is None:
+        return "online" if device.online else "-"
+    seconds = max(0, round(time.time() - device.last_seen_ms / 1000))
+    for unit, length in (("days", DAY), ("h", HOUR), ("min", MINUTE)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit} ago"
+    return f"{seconds} s ago"

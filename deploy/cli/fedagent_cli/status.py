@@ -1,9 +1,10 @@
 """`fedagent status`: a run in a few lines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from . import options, places
+from .devices import SeenDevice, seen_devices
 from .output import credits_text, emit, rounds_text, say
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ WAITING = {
     "statistics": "for the devices to add up their samples (data.standardize)",
 }
 """Words for the reasons of docs/coordinator.md, A round."""
+MOST_NAMED = 5
+"""Agents that decline, a line each."""
 
 
 def status(
@@ -49,7 +52,7 @@ def status(
         balance = reader.balance(chosen.run_id)
         edges = reader.edges(chosen.run_id)
         used = reader.updates_used(chosen.run_id)
-        agents = reader.devices(chosen.run_id)
+        agents = seen_devices(folder, reader, chosen)
         rents = sum(reader.rents(chosen.run_id).values())
         final = reader.last_global(chosen.run_id)
         wanted = reader.rounds_of(chosen)
@@ -83,6 +86,10 @@ def status(
         "rents": rents,
         "reserved": balance.reserved_micro,
         "agents": len(agents),
+        "agents_live": sum(bool(one.online) for one in agents) if now else None,
+        "declining": [
+            {"agent": one.agent, "name": one.name, "why": one.why} for one in agents if one.why
+        ],
         "edges": len(edges),
         "edges_live": now.edges_live if now else None,
         "waiting": now.waiting if now else None,
@@ -96,6 +103,7 @@ def status(
         return
     good = told(measures, metrics)
     _say_status(chosen, record, balance, rents=rents, now=now, pid=pid, good=good)
+    _say_declining(agents)
 
 
 def _say_status(
@@ -131,5 +139,16 @@ def _say_status(
         f"{credits_text(balance.reserved_micro)} reserved"
         + (f"; {credits_text(rents)} of it rents" if rents else "")
     )
-    live = f", {now.edges_live} of them live" if now is not None else ""
-    say(f"seen      {record['agents']} agents, {record['edges']} edges{live}")
+    live = f"{record['agents_live']} live of " if now is not None else ""
+    say(f"agents    {live}{record['agents']} seen")
+    live = f"{now.edges_live} live of " if now is not None else ""
+    say(f"edges     {live}{record['edges']} seen")
+
+
+def _say_declining(agents: "Sequence[SeenDevice]") -> None:
+    """Say who does not take part, and why."""
+    declining = [one for one in agents if one.why]
+    for one in declining[:MOST_NAMED]:
+        say(f"declines  {one.name}: {one.why}")
+    if len(declining) > MOST_NAMED:
+        say(f"          and {len(declining) - MOST_NAMED} more: `fedagent devices`")

@@ -64,8 +64,8 @@ from .upstream import HELLO_SELDOM_S, STATUS_S, Incoming, ModelServing, Upstream
 SETTLING_S = 10.0
 SETTLING_BEACON_S = 0.5
 """Agents that start together with the edge hear of it sooner."""
-NAMES_WAIT_S = 0.5
-"""How long the name of a new agent waits for those of others."""
+NEWS_WAIT_S = 0.5
+"""How long what is new of an agent waits for what is new of others."""
 SEARCH_S = 5.0
 """How often agents that fell silent are looked for."""
 
@@ -142,9 +142,6 @@ class EdgeCore:
                         self.sessions.context(session, message.context, now)
                     effects += self._on_offer(agent, message, now, at)
                 case Hello():
-                    if message.agent == agent and self.sessions.name(agent, message.name):
-                        soon = now + NAMES_WAIT_S
-                        self.upstream.status_at = min(self.upstream.status_at, soon)
                     effects += self._on_hello(agent, message, now)
                 case _:
                     effects += self._handle(agent, message, now, at, link_idle=link_idle)
@@ -181,8 +178,17 @@ class EdgeCore:
                 return []
 
     def _on_hello(self, agent: str, hello: Hello, now: float) -> list[Effect]:
-        if hello.agent != agent or hello.protocol != PROTOCOL_VERSION:
-            self.counters["hello_as_another" if hello.agent != agent else "protocol_version"] += 1
+        refused = ""
+        if hello.agent != agent:
+            refused = "it says hello as another agent"
+            self.counters["hello_as_another"] += 1
+        elif hello.protocol != PROTOCOL_VERSION:
+            refused = f"it speaks protocol {hello.protocol}, the edge {PROTOCOL_VERSION}"
+            self.counters["protocol_version"] += 1
+        named = hello.agent == agent and self.sessions.name(agent, hello.name)
+        if self.sessions.greet(agent, hello, refused) or named:
+            self.upstream.status_at = min(self.upstream.status_at, now + NEWS_WAIT_S)
+        if refused:
             return []
         name = self.settings.name[:100]
         welcome = ToAgent(agent, Welcome(run=self.memory.run, edge=self.settings.edge, name=name))
@@ -521,7 +527,9 @@ class EdgeCore:
         return [ToCoordinator(hello(self.settings))]
 
     def _status(self, now: float) -> ToCoordinator:
-        self.upstream.status_at = now + STATUS_S
         self._seq += 1
-        word = status(self.settings, self.memory, self.sessions, self.counters, self._seq)
+        word = status(
+            self.settings, self.memory, self.sessions, self.counters, seq=self._seq, now=now
+        )
+        self.upstream.status_at = now + (NEWS_WAIT_S if self.sessions.has_news else STATUS_S)
         return ToCoordinator(word)

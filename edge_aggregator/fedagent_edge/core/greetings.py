@@ -38,9 +38,15 @@ def hello(settings: EdgeSettings) -> EdgeHello:
 
 
 def status(
-    settings: EdgeSettings, memory: Memory, sessions: Sessions, counters: Counter[str], seq: int
+    settings: EdgeSettings,
+    memory: Memory,
+    sessions: Sessions,
+    counters: Counter[str],
+    *,
+    seq: int,
+    now: float,
 ) -> EdgeStatus:
-    """Return the heartbeat to the coordinator; names of agents are said once."""
+    """Return the heartbeat to the coordinator; what is known of agents is said once."""
     return EdgeStatus(
         run=memory.run,
         seq=seq,
@@ -50,6 +56,7 @@ def status(
         counters=dict(counters),
         names=sessions.unsaid_names(),
         rent=settings.rent_micro,
+        devices=sessions.unsaid_devices(now),
     )
 
 

@@ -6,17 +6,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedagent_protocol.columns import Columns, pack
-from fedagent_protocol.messages import ContextReport, RoundColumns, RoundOpen
+from fedagent_protocol.messages import ContextReport, DeviceNote, Hello, RoundColumns, RoundOpen
+from fedagent_protocol.transport.errors import safe_text
 
 FRESH_S = 45.0
 MAX_AGENTS = 20_000
 MAX_FEATURES = 32
 MAX_NAMES = 500
+MAX_NOTES = 250
 MAX_IDS_BYTES = 350_000
 MAX_ROWS_BYTES = 550_000
 """One message names all agents: together below the limit of a payload."""
 FARTHEST = 1e8
 """A place beyond this, in kilometres, is none."""
+LONGEST_S = 30 * 86_400.0
+"""Silence that is told as no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,28 @@ class Listing:
 
 @dataclass(slots=True)
 class Session:
-    """One agent at this edge."""
+    """One agent at this edge.
+
+    Attributes:
+        software, address: As it said in its hello.
+        refused: Why its hello was not taken; empty if it was.
+    """
 
     index: int
     heard_at: float
     context: ContextReport | None = None
     context_at: float = 0.0
     present: bool = True
+    software: str = ""
+    address: str = ""
+    refused: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why it does not take part, in words; empty if it does."""
+        if self.refused or self.context is None or self.context.willing:
+            return self.refused
+        return safe_text(self.context.why) or "it does not want to train"
 
 
 @dataclass(slots=True)
@@ -58,6 +77,7 @@ class Sessions:
     _ids: list[str] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
     _unsaid: dict[str, None] = field(default_factory=dict)
+    _changed: dict[str, None] = field(default_factory=dict)
 
     def hear(self, agent: str, now: float) -> tuple[Session | None, bool]:
         """Note a sign of life; return the session and whether the agent is new or back.
@@ -70,8 +90,11 @@ class Sessions:
                 return None, False
             session = self._by_id[agent] = Session(len(self._ids), now)
             self._ids.append(agent)
+            self._changed[agent] = None
             return session, True
         joined, session.present, session.heard_at = not session.present, True, now
+        if joined:
+            self._changed[agent] = None
         return session, joined
 
     def name(self, agent: str, name: str) -> bool:
@@ -82,9 +105,44 @@ class Sessions:
         self._unsaid[agent] = None
         return True
 
+    def greet(self, agent: str, hello: Hello, refused: str) -> bool:
+        """Keep what a hello says of the device; True if that is new."""
+        session = self._by_id[agent]
+        said = safe_text(hello.software, limit=64), safe_text(hello.address, limit=64), refused
+        if said == (session.software, session.address, session.refused):
+            return False
+        session.software, session.address, session.refused = said
+        self._changed[agent] = None
+        return True
+
     def welcomed(self) -> None:
-        """All names must be said to a coordinator that has just welcomed us."""
+        """All must be said to a coordinator that has just welcomed us."""
         self._unsaid = dict.fromkeys(self._names)
+        self._changed = dict.fromkeys(self._ids)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is more to say of agents than went into the last status."""
+        return bool(self._unsaid or self._changed)
+
+    def unsaid_devices(self, now: float) -> tuple[DeviceNote, ...]:
+        """Return the agents of which something changed, once; the rest comes next time."""
+        some = list(self._changed)[:MAX_NOTES]
+        for agent in some:
+            del self._changed[agent]
+        return tuple(self._note(agent, now) for agent in some)
+
+    def _note(self, agent: str, now: float) -> DeviceNote:
+        session = self._by_id[agent]
+        age_s = 0.0 if session.present else max(0.0, min(now - session.heard_at, LONGEST_S))
+        return DeviceNote(
+            agent=agent,
+            here=session.present,
+            age_ms=round(1000 * age_s),
+            software=session.software,
+            address=session.address,
+            why=session.why,
+        )
 
     def unsaid_names(self) -> dict[str, str]:
         """Return names that were not said since the welcome, once; the rest comes next time."""
@@ -96,8 +154,11 @@ class Sessions:
     def context(self, session: Session, report: ContextReport, now: float) -> None:
         """Keep the newest report."""
         if session.context is None or report.seq >= session.context.seq:
+            before = _gist(session.why)
             session.context = report
             session.context_at = now
+            if _gist(session.why) != before:
+                self._changed[self._ids[session.index]] = None
 
     def leave(self, agent: str) -> bool:
         """Note that an agent said goodbye; False if it was not here."""
@@ -105,6 +166,7 @@ class Sessions:
         if session is None or not session.present:
             return False
         session.present, session.context = False, None
+        self._changed[agent] = None
         return True
 
     def lose_silent(self, now: float) -> list[str]:
@@ -194,6 +256,11 @@ class Sessions:
             model=model,
             **pack(columns),
         )
+
+
+def _gist(why: str) -> str:
+    """Return a reason without its numbers, which change with every look."""
+    return "".join(c for c in why if not c.isdigit())
 
 
 def _fitting(ids: list[str], known: int) -> int:

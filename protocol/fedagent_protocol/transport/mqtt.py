@@ -122,6 +122,11 @@ class Link:
         return self._up
 
     @property
+    def local_address(self) -> str:
+        """Address of this machine on the connection; empty without one."""
+        return self._client.local_address
+
+    @property
     def pending_bytes(self) -> int:
         """Payload bytes published on this connection and not yet acknowledged."""
         return self._outbox.pending_bytes

@@ -37,6 +37,15 @@ class Client(PahoClient):
         self.tls_set_context(context)
 
     @property
+    def local_address(self) -> str:
+        """Address of this end of the connection; empty without one."""
+        sock = self.socket()
+        try:
+            return str(sock.getsockname()[0]) if isinstance(sock, socket.socket) else ""
+        except OSError:
+            return ""
+
+    @property
     def has_more(self) -> bool:
         """Whether bytes wait that no poll will announce."""
         if self._at < len(self._ahead):

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
+from fedagent_coordinator.devices import read_devices
 from fedagent_coordinator.situation import Situation, read_situation
 from fedagent_protocol import messages as m
 
@@ -25,6 +26,11 @@ def test_edges_are_known_before_the_first_round_and_counted_while_they_live(tmp_
     found = read_situation(tmp_path)
     assert found is not None
     assert found.edges_live == 1
+    book = read_devices(tmp_path)
+    assert book is not None
+    here = {agent: one.edges for agent, one in book.devices.items() if one.edges}
+    assert here == {agent.id: ["edge-0"] for agent in site.edges[0].agents}
+    assert len(book.devices) == 2 * len(here), "those of the other edge are known and away"
     site.close()
 
 
