@@ -28,7 +28,7 @@ READING = (
     "models export --out model.npz",
     "report",
 )
-# Once as the owner, so that all is imported; then as somebody else. Root is let in by any mode.
+# Once as the owner, so that all is imported, errors too; then as somebody else.
 SCRIPT = """
 import contextlib, io, json, os, sys
 from pathlib import Path
@@ -36,7 +36,7 @@ from fedagent_cli.__main__ import main
 
 folder, mode, *lines = sys.argv[1:]
 
-def call(line):
+def call(line, folder=folder):
     sys.argv = ["fedagent", *line.split(), *([] if line == "report" else ["--data-dir"]), folder]
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -48,6 +48,7 @@ def call(line):
 
 own = {line: call(line) for line in lines}
 assert not any(code for code, _, _ in own.values()), own
+assert call("status", "none")[0] == 40
 if int(mode, 8) & 0o200 == 0:
     for left in Path(folder).glob("*.db-*"):
         left.unlink()
