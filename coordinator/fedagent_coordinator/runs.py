@@ -139,7 +139,13 @@ def _gone_on(store: Store, run: Run, more_rounds: int) -> Run:
 
 def _origin(blobs: BlobStore, recipe: Recipe, init: str) -> str:
     """Keep the model that a run begins from and return its digest; empty for the seed's."""
-    return blobs.put(_named_model(blobs, recipe, init)) if init else ""
+    if not init:
+        return ""
+    if recipe.data.standardize:
+        _log.warning(
+            "--init: data.standardize scales features anew, the model was learnt otherwise"
+        )
+    return blobs.put(_named_model(blobs, recipe, init))
 
 
 def _check_origin(store: Store, blobs: BlobStore, recipe: Recipe, run: Run, init: str) -> None:
