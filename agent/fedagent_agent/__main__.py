@@ -7,11 +7,11 @@ import sys
 
 from fedagent_protocol.transport.ending import end
 from fedagent_protocol.transport.errors import (
+    REFUSED_SETTINGS,
     DataDirBusyError,
     DataDirError,
     IdentityError,
     LinkError,
-    PlainTextError,
 )
 from fedagent_protocol.transport.settings import SettingError
 
@@ -23,7 +23,7 @@ from .streams.spec import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
-    (PlainTextError, 2),
+    *((kind, 2) for kind in REFUSED_SETTINGS),
     (DataDirError, 2),
     (DataDirBusyError, 75),
     (IdentityError, 11),

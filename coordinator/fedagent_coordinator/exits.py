@@ -1,6 +1,11 @@
 """How a coordinator ends: one exit code for each cause."""
 
-from fedagent_protocol.transport.errors import DataDirBusyError, DataDirError, LinkError
+from fedagent_protocol.transport.errors import (
+    REFUSED_SETTINGS,
+    DataDirBusyError,
+    DataDirError,
+    LinkError,
+)
 from fedagent_protocol.transport.settings import SettingError
 from fedagent_task.errors import DatasetError, RecipeError, TaskError
 
@@ -20,6 +25,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (RecipeError, 2),
     (RefusedOptionError, 2),
     (DataDirError, 2),
+    *((kind, 2) for kind in REFUSED_SETTINGS),
     (DataDirBusyError, 75),
     (StoreBusyError, 75),
     (RunConflictError, 31),

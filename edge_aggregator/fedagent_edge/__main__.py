@@ -8,7 +8,12 @@ from pathlib import Path
 
 from fedagent_protocol.transport.data_dir import is_disk_error
 from fedagent_protocol.transport.ending import end
-from fedagent_protocol.transport.errors import DataDirBusyError, DataDirError, LinkError
+from fedagent_protocol.transport.errors import (
+    REFUSED_SETTINGS,
+    DataDirBusyError,
+    DataDirError,
+    LinkError,
+)
 from fedagent_protocol.transport.memory import return_freed_memory
 from fedagent_protocol.transport.settings import SettingError
 
@@ -19,6 +24,7 @@ from .errors import EdgeError, StateError, disk_refused
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
     (DataDirError, 2),
+    *((kind, 2) for kind in REFUSED_SETTINGS),
     (DataDirBusyError, 75),
     (StateError, 21),
     (LinkError, 20),

@@ -15,12 +15,17 @@ from urllib.parse import unquote, urlsplit
 
 def how_to_add(extra: str) -> str:
     """Return the command that adds an extra to the environment that runs this."""
-    source = _source(_direct_url(), extra)
+    source = source_of(extra)
     if source is None:
         return (
             f'make wheel in a copy of fedagent, then {_pip()} install "$(ls dist/*.whl)[{extra}]"'
         )
     return f"{_pip()} install {source}"
+
+
+def source_of(extra: str = "") -> str | None:
+    """Return what to give to ``pip install`` for this fedagent; None where it is gone."""
+    return _source(_direct_url(), extra)
 
 
 def _direct_url() -> str | None:
@@ -44,7 +49,7 @@ def _source(record: str | None, extra: str) -> str | None:
     if not path.exists():
         return None
     editable = "-e " if isinstance(folder, dict) and folder.get("editable") else ""
-    return editable + shlex.quote(f"{path}[{extra}]")
+    return editable + shlex.quote(f"{path}[{extra}]" if extra else str(path))
 
 
 def _pip() -> str:

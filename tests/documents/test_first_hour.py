@@ -63,12 +63,10 @@ README.skips(
     "fedagent testbed compare cocs-decisions --policies all --seeds 5 --plot all.svg",
 )
 QUICKSTART.skips(
-    "needs systemd",
-    "cp deploy/systemd/fedagent-agent.service /etc/systemd/system/",
-    'mkdir -p /etc/fedagent && printf \'name = "kitchen"\\nstream = "digits"\\n\''
-    " > /etc/fedagent/agent.toml",
-    "systemctl enable --now fedagent-agent",
-    "journalctl -fu fedagent-agent",
+    "needs root and systemd; tests/cli/test_service.py",
+    "sudo python3 -m venv /opt/fedagent"
+    ' && sudo /opt/fedagent/bin/pip install "$(ls dist/fedagent-*.whl)"',
+    "sudo /opt/fedagent/bin/fedagent service install agent",
 )
 ACROSS = QUICKSTART.takes(*SEVERAL)
 COORDINATOR_AT, EDGE_AT, AGENT_AT = QUICKSTART.takes(

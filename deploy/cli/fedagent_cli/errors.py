@@ -11,6 +11,7 @@
     ├── DemoError         the demo could not do its rounds                    42
     ├── MissingError      an optional package or an object is not there       43
     ├── KilledError       a process that worked for a command was killed      46
+    ├── ServiceError      systemd refused a service                           47
     └── InterruptedEnd    Ctrl-C                                             130
 
 `docs/exit-codes.md` lists them for scripts.
@@ -95,6 +96,12 @@ class KilledError(CliError):
     """Raised when a process that worked for the command was killed."""
 
     exit_code = 46
+
+
+class ServiceError(CliError):
+    """Raised when systemd refuses a service."""
+
+    exit_code = 47
 
 
 class InterruptedEnd(CliError):  # noqa: N818 - an end that was asked for

@@ -12,6 +12,7 @@ from .errors import UsageError
 from .options import examples
 from .output import say
 from .report import command as report_command
+from .service import command as service_command
 from .testbed import command as testbed_command
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ opinions.mount(app, panel=READ)
 models.mount(app, panel=READ)
 report_command.mount(app, panel=READ)
 testbed_command.mount(app, panel=STUDY)
+service_command.mount(app, panel=CARE)
 beliefs.mount(app, panel=CARE)
 doctor.mount(app, panel=CARE)
 

@@ -41,6 +41,12 @@ def recipe_folder() -> Path:
     return inside if inside.is_dir() else Path(__file__).parents[2] / "recipes"
 
 
+def unit_folder() -> Path:
+    """Return the folder of the bundled units and their example files."""
+    inside = Path(__file__).parent / "systemd"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "systemd"
+
+
 def recipe_names() -> tuple[str, ...]:
     """Return the names of the bundled recipes, sorted."""
     return tuple(sorted(path.stem for path in recipe_folder().glob("*.toml")))

@@ -163,6 +163,10 @@ class DataDirBusyError(LinkError):
         return f"{self.path} is in use by {who}; stop it, or choose another --data-dir"
 
 
+REFUSED_SETTINGS = (PlainTextError, InsecureListenError, BrokerMissingError, TlsFilesError)
+"""Errors of what somebody wrote or left out: no restart mends them, exit code 2 says so."""
+
+
 def safe_text(text: object, *, limit: int = 200) -> str:
     """Return foreign text on one line, printable and at most `limit` characters."""
     line = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit])

@@ -1,0 +1,1 @@
+"""`fedagent service`: a role as a systemd service."""

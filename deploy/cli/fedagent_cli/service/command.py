@@ -1,0 +1,246 @@
+"""`fedagent service install|remove|status`: a role as a systemd service."""
+
+import os
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from fedagent_cli import launch, options, typer
+from fedagent_cli.errors import UsageError
+from fedagent_cli.output import emit, say
+from fedagent_protocol.extras import source_of
+
+from . import place
+from .unit import Service
+
+service_app = typer.Typer(
+    name="service", help="Run a role as a systemd service.", no_args_is_help=True
+)
+_ROOT = Path("/")
+
+
+class Role(StrEnum):
+    """What can be a service."""
+
+    AGENT = "agent"
+    EDGE = "edge"
+    COORDINATOR = "coordinator"
+
+
+Which = Annotated[Role, typer.Argument(help="agent, edge or coordinator.", metavar="ROLE")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the files and the commands, change nothing.")
+]
+Root = Annotated[
+    Path,
+    typer.Option(
+        exists=True, help="Folder of the system to change, e.g. a mounted image.", metavar="DIR"
+    ),
+]
+User = Annotated[
+    str | None,
+    typer.Option(help="Whom it runs as.", show_default="one that systemd makes up for it"),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="Its settings' file.", show_default="/etc/fedagent/ROLE.toml"),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Its data directory; needs --user.", show_default="below /var/lib"),
+]
+
+
+def mount(app: typer.Typer, *, panel: str) -> None:
+    """Add the group to the app."""
+    for command, lines in (
+        (
+            install,
+            (
+                "sudo fedagent service install agent",
+                "fedagent service install edge --dry-run",
+                "sudo fedagent service install agent --user pi --data-dir /srv/agent",
+                "sudo fedagent service install edge --password-file /root/mqtt-password",
+            ),
+        ),
+        (remove, ("sudo fedagent service remove agent",)),
+        (status, ("fedagent service status agent", "fedagent service status edge --json")),
+    ):
+        service_app.command(epilog=options.examples(*lines))(command)
+    app.add_typer(service_app, rich_help_panel=panel)
+
+
+def install(
+    role: Which,
+    *,
+    user: User = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    password_file: options.PasswordFile = None,
+    dry_run: DryRun = False,
+    root: Root = _ROOT,
+    as_json: options.AsJson = False,
+) -> None:
+    """Put a role's unit and its settings' file in place, and start it.
+
+    A settings' file that is there stays as it is. Certificates and the password's file may be
+    readable by root alone: systemd hands them to the service.
+    """
+    if data_dir is not None and user is None:
+        raise UsageError("--data-dir needs --user", "the user that systemd makes up has its own")
+    launch.tls(tls_ca, tls_cert, tls_key)
+    given = {
+        "tls-ca": tls_ca,
+        "tls-cert": tls_cert,
+        "tls-key": tls_key,
+        "password-file": password_file,
+    }
+    service = Service(
+        role=role.value,
+        program=place.program(),
+        reads=place.own_files(),
+        config=(config or place.SETTINGS / f"{role.value}.toml").absolute(),
+        user=user,
+        data_dir=None if data_dir is None else data_dir.absolute(),
+        files={name: path.absolute() for name, path in given.items() if path is not None},
+    )
+    root = root.absolute()
+    note = _note(service)
+    if not dry_run and root == _ROOT:
+        _need_root_and_systemd()
+        if note:
+            raise UsageError(*note)
+    files = place.files_of(service)
+    states = [file.state(root) for file in files]
+    changed = any(state in ("new", "changed") for state in states)
+    commands = place.commands_of(service, root, changed=changed)
+    if not dry_run:
+        _put(files, root)
+        if root == _ROOT:
+            place.make_data_dir(service)
+        place.call(commands)
+    told = {
+        "service": service.name,
+        "dry_run": dry_run,
+        "files": [
+            {"path": str(place.below(root, file.path)), "state": state, "text": file.text}
+            for file, state in zip(files, states, strict=True)
+        ],
+        "commands": [shlex.join(command) for command in commands],
+        "note": "; ".join(note),
+    }
+    if as_json:
+        emit(told)
+        return
+    _tell(told, files, root, dry_run=dry_run)
+
+
+def _tell(told: dict[str, object], files: list[place.Wanted], root: Path, *, dry_run: bool) -> None:
+    for file in files:
+        path, state = place.below(root, file.path), file.state(root)
+        if dry_run:
+            say(f"# {path} ({state})\n{file.text}")
+        else:
+            say(f"{path}: {'stays as it is' if state == 'kept' else 'in place'}")
+    commands = told["commands"]
+    assert isinstance(commands, list)
+    for command in commands:
+        say(command if dry_run else f"done: {command}")
+    if told["note"]:
+        say(f"note: {told['note']}")
+    if not dry_run:
+        name = told["service"]
+        say(f"its log: journalctl -fu {name}; after a change of settings: systemctl restart {name}")
+
+
+def _put(files: list[place.Wanted], root: Path) -> None:
+    try:
+        for file in files:
+            file.write(root)
+    except OSError as error:
+        problem = f"cannot write {error.filename}: {error.strerror}"
+        raise UsageError(problem, "look at its owner and rights") from error
+
+
+def _note(service: Service) -> tuple[str, str] | tuple[()]:
+    """Return why the service's user could not run this fedagent, and the mend."""
+    closed = place.unseen(service)
+    if not closed:
+        return ()
+    who = f"the user {service.user}" if service.user else "a service's own user"
+    wheel = (source_of() or "dist/fedagent-*.whl").removeprefix("-e ")
+    mend = "python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install " + wheel
+    return f"{who} may not read {closed}", f"install it where all may: {mend}; or name --user"
+
+
+def remove(
+    role: Which,
+    *,
+    dry_run: DryRun = False,
+    root: Root = _ROOT,
+    as_json: options.AsJson = False,
+) -> None:
+    """Stop a role's service and take its unit away; settings and data stay."""
+    root = root.absolute()
+    if not dry_run and root == _ROOT:
+        _need_root_and_systemd()
+    name = f"fedagent-{role.value}"
+    unit = place.below(root, place.UNITS / f"{name}.service")
+    there = unit.exists()
+    other = [] if root == _ROOT else ["--root", str(root)]
+    commands = [["systemctl", *other, "disable", *([] if other else ["--now"]), name]]
+    if not dry_run and there:
+        place.call(commands)
+        unit.unlink()
+        if not other:
+            place.call([["systemctl", "daemon-reload"]])
+    kept = [str(place.below(root, place.SETTINGS / f"{role.value}.toml")), f"/var/lib/{name}"]
+    if as_json:
+        emit({"service": name, "dry_run": dry_run, "removed": there, "kept": kept})
+    elif not there:
+        say(f"{unit} is not there: nothing to remove")
+    else:
+        for command in commands if dry_run else []:
+            say(shlex.join(command))
+        say(f"{'rm ' if dry_run else 'removed '}{unit}")
+        say(f"settings and data stay: {', '.join(kept)}")
+
+
+def status(role: Which, *, root: Root = _ROOT, as_json: options.AsJson = False) -> None:
+    """Show whether a role is a service here, and what systemd says of it."""
+    root = root.absolute()
+    name = f"fedagent-{role.value}"
+    unit = place.below(root, place.UNITS / f"{name}.service")
+    running = root == _ROOT and place.systemd_runs()
+    told = {
+        "service": name,
+        "unit": str(unit) if unit.exists() else None,
+        "systemd": running,
+        "enabled": place.ask("is-enabled", name) if running else None,
+        "active": place.ask("is-active", name) if running else None,
+    }
+    if as_json:
+        emit(told)
+        return
+    if told["unit"] is None:
+        say(f"{name}: not installed; sudo fedagent service install {role.value}")
+        return
+    say(f"{name}: {unit}")
+    if running:
+        say(f"{told['active']}, {told['enabled']}; its log: journalctl -u {name}")
+    else:
+        say("systemd does not run here")
+
+
+def _need_root_and_systemd() -> None:
+    if not place.systemd_runs():
+        mend = "--dry-run prints the files; --root DIR writes them into another system"
+        raise UsageError("systemd does not run here", mend)
+    if os.geteuid() != 0:
+        again = shlex.join([*place.program(), *sys.argv[1:]])
+        raise UsageError("services belong to root", f"sudo {again}")

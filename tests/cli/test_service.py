@@ -1,0 +1,187 @@
+"""Roles as services: the files, who may read what, and what stays when it is done again."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fedagent_agent.__main__ import EXIT_CODES as AGENT
+from fedagent_cli import launch, places
+from fedagent_cli.errors import UsageError
+from fedagent_cli.main import app
+from fedagent_cli.service import command, place
+from fedagent_cli.service.unit import Service, unit_text
+from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
+from fedagent_edge.__main__ import EXIT_CODES as EDGE
+from fedagent_protocol.transport.errors import REFUSED_SETTINGS
+from fedagent_protocol.transport.settings import SettingError
+
+ROLES = ("agent", "edge", "coordinator")
+needs_systemctl = pytest.mark.skipif(
+    shutil.which("systemctl") is None, reason="systemctl is not installed"
+)
+
+
+def a_service(**changed: object) -> Service:
+    made = {
+        "role": "agent",
+        "program": ("/opt/fedagent/bin/fedagent",),
+        "reads": (Path("/opt/fedagent/bin/fedagent"),),
+        "config": Path("/etc/fedagent/agent.toml"),
+    }
+    return Service(**{**made, **changed})  # type: ignore[arg-type]  # a test's keywords
+
+
+def unit(service: Service) -> str:
+    return unit_text((places.unit_folder() / f"{service.name}.service").read_text(), service)
+
+
+def typed(*words: str) -> dict[str, object]:
+    done = CliRunner().invoke(app.group, ["service", *words, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0
+    told = json.loads(done.output)
+    assert isinstance(told, dict)
+    return told
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_bundled_unit_is_that_of_the_defaults(role: str) -> None:
+    bundled = (places.unit_folder() / f"fedagent-{role}.service").read_text()
+    assert unit(a_service(role=role, config=Path(f"/etc/fedagent/{role}.toml"))) == bundled
+    line = next(one for one in bundled.splitlines() if one.startswith("RestartPrevent"))
+    assert {"2", "75"} <= set(line.partition("=")[2].split())
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_example_settings_are_taken_as_they_are_and_with_every_line(
+    role: str, tmp_path: Path
+) -> None:
+    example = (places.unit_folder() / f"{role}.toml").read_text()
+    whole = "\n".join(line.removeprefix("# ") for line in example.splitlines() if " = " in line)
+    for text in (example, whole):
+        file = tmp_path / "settings.toml"
+        file.write_text(text)
+        launch.check(role, {**launch.read_config(file), "data_dir": str(tmp_path)})
+
+
+def test_a_user_a_folder_and_files_of_root_are_written_into_the_unit() -> None:
+    text = unit(
+        a_service(
+            user="pi",
+            data_dir=Path("/srv/my data"),
+            program=("/home/pi/fed 50%/bin/fedagent",),
+            reads=(Path("/home/pi/fed 50%/bin/fedagent"),),
+            files={"tls-ca": Path("/root/ca.pem"), "password-file": Path("/root/secret")},
+        )
+    )
+    assert (
+        'ExecStart="/home/pi/fed 50%%/bin/fedagent" start --config /etc/fedagent/agent.toml '
+        '--data-dir "/srv/my data" --tls-ca ${CREDENTIALS_DIRECTORY}/tls-ca '
+        "--password-file ${CREDENTIALS_DIRECTORY}/password-file\n"
+    ) in text
+    for line in ("User=pi", "ProtectHome=read-only", 'ReadWritePaths="/srv/my data"'):
+        assert f"\n{line}\n" in text
+    assert "LoadCredential=tls-ca:/root/ca.pem\nLoadCredential=password-file:/root/secret\n" in text
+    assert "DynamicUser" not in text
+
+
+@needs_systemctl
+def test_installing_twice_changes_nothing_and_keeps_edited_settings(tmp_path: Path) -> None:
+    root = ("--root", str(tmp_path))
+
+    def states() -> list[object]:
+        files = typed("install", "edge", *root)["files"]
+        assert isinstance(files, list)
+        return [file["state"] for file in files]
+
+    assert states() == ["new", "new"]
+    assert (
+        tmp_path / "etc/systemd/system/multi-user.target.wants/fedagent-edge.service"
+    ).is_symlink()
+    settings = tmp_path / "etc/fedagent/edge.toml"
+    settings.write_text('name = "mine"\n')
+    assert states() == ["same", "kept"]
+    (tmp_path / "etc/systemd/system/fedagent-edge.service").write_text("[Unit]\n")
+    assert states() == ["changed", "kept"]
+    assert settings.read_text() == 'name = "mine"\n'
+    assert typed("status", "edge", *root)["unit"]
+    assert typed("remove", "edge", *root)["removed"] is True
+    assert typed("remove", "edge", *root)["removed"] is False
+    assert typed("status", "edge", *root)["unit"] is None
+    assert settings.exists()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+@pytest.mark.parametrize("role", ROLES)
+def test_systemd_takes_the_units(role: str, tmp_path: Path) -> None:
+    files = typed("install", role, "--dry-run", *tls(tmp_path))
+    text = files["files"][0]["text"]  # type: ignore[index]  # JSON data
+    path = tmp_path / f"fedagent-{role}.service"
+    path.write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+
+
+def tls(folder: Path) -> list[str]:
+    found = []
+    for part in ("ca", "cert", "key"):
+        (folder / part).touch()
+        found += [f"--tls-{part}", str(folder / part)]
+    return found
+
+
+def test_a_dry_run_needs_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    told = typed("install", "agent", "--dry-run", "--root", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    assert told["commands"] == [f"systemctl --root {tmp_path} enable fedagent-agent"]
+
+
+def test_where_nobody_can_make_services_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "systemd_runs", lambda: False)
+    with pytest.raises(UsageError, match="systemd does not run here; --dry-run prints"):
+        command.remove(command.Role.AGENT)
+    monkeypatch.setattr(place, "systemd_runs", lambda: True)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("sys.argv", ["fedagent", "service", "install", "agent", "--user", "pi"])
+    with pytest.raises(
+        UsageError, match=r"belong to root; sudo .* service install agent --user pi"
+    ):
+        command.install(command.Role.AGENT)
+    with pytest.raises(UsageError, match="--data-dir needs --user"):
+        command.install(command.Role.AGENT, data_dir=Path("/srv"))
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users reach."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_a_program_that_its_user_may_not_read_is_named(open_folder: Path) -> None:
+    home = open_folder / "home"
+    program = home / "fed" / "bin" / "fedagent"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    service = a_service(reads=(program,))
+    assert place.unseen(service) == ""
+    home.chmod(0o700)
+    assert place.unseen(service) == str(home)
+    assert place.unseen(a_service(reads=(program,), user="root")) == ""
+    with pytest.raises(UsageError, match="useradd --system"):
+        place.unseen(a_service(user="nobody-of-that-name"))
+
+
+@pytest.mark.parametrize("table", [AGENT, EDGE, COORDINATOR], ids=ROLES)
+def test_what_no_restart_mends_ends_with_2(table: Sequence[tuple[type[Exception], int]]) -> None:
+    for refused in (SettingError, *REFUSED_SETTINGS):
+        assert next(code for kind, code in table if issubclass(refused, kind)) == 2
