@@ -445,6 +445,10 @@ def misfit_of(schema: StreamSchema, task: TaskSpec) -> tuple[str, str] | None:
     model = task.model
     if schema.features != model.features:
         return "model.features", f"task wants {model.features}, the stream has {schema.features}"
+    named = tuple(one.name for one in task.data.features)
+    if named != schema.names and sorted(named) == sorted(schema.names):
+        shown = ", ".join(named)
+        return "data.features", f"the stream has them in another order than the task: {shown}"
     linear = scaling_of(task.data).linear and not task.data.standardize
     if schema.sparse and not (linear and model.kind in _SPARSE_KINDS):
         key = "model.kind" if linear else offset_key(task.data)

@@ -1,7 +1,8 @@
 """Models as ONNX files, built operator by operator: the only user of the onnx package.
 
-A graph takes ``x``, float32 [n, features], already scaled, and gives ``output``, what
-`Model.forward` gives: probabilities [n, classes], scores of an svm, or values [n, 1].
+A file takes ``x``, float32 [n, features], as the sensors say them, and gives ``output``, what
+`Model.forward` gives: probabilities [n, classes], scores of an svm, or values [n, 1]. The
+graph of a task, without weights, takes samples that are scaled already.
 Nothing of torch is needed to make one, and nothing of ours to run one.
 """
 
@@ -12,9 +13,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from fedagent_task.features import Scaling, scaling_of
 from fedagent_task.models import Weights, create
 from fedagent_task.shapes import POOL
-from fedagent_task.spec import MAX_GRAPH_BYTES, ModelSpec
+from fedagent_task.spec import MAX_GRAPH_BYTES, DataSpec, ModelSpec
 
 from .errors import ExportError
 
@@ -24,8 +26,19 @@ _IR = 8
 INPUT, OUTPUT = "x", "output"
 
 
-def to_onnx(spec: ModelSpec, weights: Weights) -> bytes:
+def to_onnx(
+    spec: ModelSpec,
+    weights: Weights,
+    data: DataSpec | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
     """Return a model with its weights as an ONNX file.
+
+    Args:
+        spec: The model.
+        weights: Its tensors.
+        data: How the graph scales what it is given; not at all by default.
+        metadata: Texts that the file carries.
 
     Raises:
         ExportError: There is no ONNX form of this kind of model.
@@ -34,7 +47,8 @@ def to_onnx(spec: ModelSpec, weights: Weights) -> bytes:
         numpy_helper.from_array(np.asarray(weights[name], np.float32), name)
         for name in sorted(weights)
     ]
-    return _file(spec, [], tensors)
+    scaling = None if data is None else scaling_of(data)
+    return _file(spec, [], tensors, scaling, metadata or {})
 
 
 def to_graph(spec: ModelSpec) -> bytes:
@@ -54,9 +68,15 @@ def to_graph(spec: ModelSpec) -> bytes:
 
 
 def _file(
-    spec: ModelSpec, inputs: "list[onnx.ValueInfoProto]", tensors: "list[onnx.TensorProto]"
+    spec: ModelSpec,
+    inputs: "list[onnx.ValueInfoProto]",
+    tensors: "list[onnx.TensorProto]",
+    scaling: Scaling | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> bytes:
     draft = _Draft(tensors)
+    if scaling is not None:
+        draft.scale(scaling)
     build = _KINDS.get(spec.kind)
     if build is None:
         known = ", ".join(_KINDS)
@@ -69,15 +89,18 @@ def _file(
     model = helper.make_model(
         graph, opset_imports=[opset], ir_version=_IR, producer_name="fedagent"
     )
+    if metadata:
+        helper.set_model_props(model, dict(sorted(metadata.items())))
     return bytes(model.SerializeToString(deterministic=True))
 
 
 @dataclass
 class _Draft:
-    """A graph that is being drawn."""
+    """A graph that is being drawn; `x` is what the model takes: scaled samples."""
 
     tensors: "list[onnx.TensorProto]"
     nodes: "list[onnx.NodeProto]" = field(default_factory=list)
+    x: str = INPUT
 
     def add(self, operator: str, *inputs: str, to: str = "", **settings: object) -> str:
         """Add an operator; return the name of its output."""
@@ -85,35 +108,48 @@ class _Draft:
         self.nodes.append(helper.make_node(operator, inputs, [name], **settings))
         return name
 
+    def scale(self, how: Scaling) -> None:
+        """Add ``(x - center) * factor + shift``, as far as it changes anything."""
+        for operator, values, nothing in (
+            ("Sub", how.center, 0.0),
+            ("Mul", how.factor, 1.0),
+            ("Add", how.shift, 0.0),
+        ):
+            if (values != nothing).any():
+                name = f"{operator.lower()}-by"
+                self.tensors.append(numpy_helper.from_array(values.astype(np.float32), name))
+                self.x = self.add(operator, self.x, name)
+
     def dense(self, seen: str, name: str, to: str = "") -> str:
         """Add ``seen · weightᵀ + bias``."""
         return self.add("Gemm", seen, f"{name}weight", f"{name}bias", transB=1, to=to)
 
 
 def _softmax(draft: _Draft, _spec: ModelSpec) -> None:
-    draft.add("Softmax", draft.dense(INPUT, ""), axis=1, to=OUTPUT)
+    draft.add("Softmax", draft.dense(draft.x, ""), axis=1, to=OUTPUT)
 
 
 def _logistic(draft: _Draft, _spec: ModelSpec) -> None:
     # Of -z and z, so that neither probability is a difference of nearly equal numbers.
-    z = draft.dense(INPUT, "")
+    z = draft.dense(draft.x, "")
     sides = [draft.add("Sigmoid", side) for side in (draft.add("Neg", z), z)]
     draft.add("Concat", *sides, axis=1, to=OUTPUT)
 
 
 def _linear(draft: _Draft, _spec: ModelSpec) -> None:
-    draft.dense(INPUT, "", to=OUTPUT)
+    draft.dense(draft.x, "", to=OUTPUT)
 
 
 def _svm(draft: _Draft, spec: ModelSpec) -> None:
     if spec.outputs > 1:
         _linear(draft, spec)
         return
-    z = draft.dense(INPUT, "")
+    z = draft.dense(draft.x, "")
     draft.add("Concat", draft.add("Neg", z), z, axis=1, to=OUTPUT)
 
 
-def _mlp(draft: _Draft, spec: ModelSpec, seen: str = INPUT) -> None:
+def _mlp(draft: _Draft, spec: ModelSpec, seen: str = "") -> None:
+    seen = seen or draft.x
     depth = 1 + len(spec.widths)
     for index in range(1, depth):
         seen = draft.add("Relu", draft.dense(seen, f"dense{index}."))
@@ -124,7 +160,7 @@ def _cnn(draft: _Draft, spec: ModelSpec) -> None:
     rows, columns, channels = spec.picture
     shape = np.array([-1, channels, rows, columns], np.int64)
     draft.tensors.append(numpy_helper.from_array(shape, "image"))
-    seen = draft.add("Reshape", INPUT, "image")
+    seen = draft.add("Reshape", draft.x, "image")
     for index in range(1, len(spec.plan.convolutions) + 1):
         seen = draft.add("Conv", seen, f"conv{index}.weight", f"conv{index}.bias")
         seen = draft.add("MaxPool", seen, kernel_shape=[POOL, POOL], strides=[POOL, POOL])

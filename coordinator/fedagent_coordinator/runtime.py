@@ -30,8 +30,7 @@ from fedagent_protocol.tensors import Manifest
 from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
 from fedagent_protocol.transport.data_dir import write_private
 from fedagent_task import models
-from fedagent_task.features import frozen
-from fedagent_task.recipe import task_digest
+from fedagent_task.recipe import frozen, task_digest
 from fedagent_task.spec import Recipe
 
 from .calls import mode_of

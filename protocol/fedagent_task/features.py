@@ -4,14 +4,12 @@ The one place that scales: agents, the coordinator's evaluation, `fedagent predi
 the graph of an exported model all go by `scaled` or by `scaling_of`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
 
 from .errors import DatasetError, TaskFormatError
 from .models import Inputs, Labels
@@ -52,22 +50,6 @@ def _parts(one: FeatureSpec) -> tuple[float, float, float]:
         return one.mean, 1.0 / one.deviation, 0.0
     scale = 1.0 if one.scale is None else one.scale
     return 0.0, scale, 0.0 if one.offset is None else one.offset
-
-
-def frozen(data: DataSpec, means: Sequence[float], deviations: Sequence[float]) -> DataSpec:
-    """Return the same with explicit scaling: what a feature declares itself stays.
-
-    Args:
-        data: As the recipe has it, with or without names.
-        means: Of each feature.
-        deviations: The same; over 0.
-    """
-    given = data.features or tuple(FeatureSpec(name=f"x{i}") for i in range(1, len(means) + 1))
-    made = tuple(
-        one if one.declared else FeatureSpec(name=one.name, mean=mean, deviation=deviation)
-        for one, mean, deviation in zip(given, means, deviations, strict=True)
-    )
-    return structs.replace(data, features=made, standardize=False, standardize_s=30.0)
 
 
 def names_of(data: DataSpec, width: int) -> tuple[str, ...]:

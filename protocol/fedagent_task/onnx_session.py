@@ -9,7 +9,10 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from .errors import TaskFormatError
+from .exported import expect_described, read_description
+from .features import Raw
 from .models import Doubles, Floats, Mlp, Weights
+from .samples import Csr
 
 _INPUT = "x"
 _REFUSED = (
@@ -22,6 +25,40 @@ _REFUSED = (
 )
 _QUIET = 3
 """Errors only: a graph whose inputs could be constants is no news."""
+
+
+def _open(data: bytes) -> "onnxruntime.InferenceSession":
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = _QUIET
+    # An arena keeps what the largest batch took for good; a device has better uses.
+    options.enable_cpu_mem_arena = False
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except _REFUSED as error:
+        raise TaskFormatError("onnx", "the bytes are no graph that runs here") from error
+
+
+class OnnxFile:
+    """A whole model with its weights, which takes samples as the sensors say them.
+
+    Args:
+        data: What `fedagent models export --onnx` wrote.
+
+    Raises:
+        TaskFormatError: It is no such file.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._session = _open(data)
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        self.described = expect_described(read_description(metadata))
+
+    def forward(self, x: Raw | Csr) -> Doubles:
+        """Return what the model says of raw samples [n, features]."""
+        raw = x.dense() if isinstance(x, Csr) else x
+        (output,) = self._session.run(None, {_INPUT: np.asarray(raw, np.float32)})
+        return np.asarray(output, np.float64)
 
 
 class OnnxSession:
@@ -38,17 +75,7 @@ class OnnxSession:
     def __init__(self, graph: bytes, model: Mlp) -> None:
         self._part = model.part
         self._outputs = model.spec.outputs
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = _QUIET
-        # An arena keeps what the largest batch took for good; a device has better uses.
-        options.enable_cpu_mem_arena = False
-        try:
-            self._session = onnxruntime.InferenceSession(
-                graph, options, providers=["CPUExecutionProvider"]
-            )
-        except _REFUSED as error:
-            raise TaskFormatError("onnx", "the bytes are no graph that runs here") from error
+        self._session = _open(graph)
         names = {spec.name for spec in model.manifest().specs}
         inputs = {item.name for item in self._session.get_inputs()}
         if inputs != names | {_INPUT} or len(self._session.get_outputs()) != 1:

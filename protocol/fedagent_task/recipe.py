@@ -7,7 +7,7 @@ explained in `docs/recipe.md`.
 import hashlib
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
@@ -16,7 +16,6 @@ from msgspec import structs
 
 from .errors import RecipeError, TaskFormatError
 from .explain import Key, explain, mend_of, recipe_keys, show
-from .features import frozen
 from .measures import measures_of
 from .shapes import pooled
 from .spec import (
@@ -60,6 +59,7 @@ __all__ = [
     "RoundsSpec",
     "TaskFormatError",
     "TaskSpec",
+    "frozen",
     "override",
     "parse_recipe",
     "parse_task",
@@ -141,7 +141,7 @@ def recipe_from_table(table: Mapping[str, object]) -> Recipe:
 
 def recipe_digest(recipe: Recipe) -> str:
     """Return the SHA-256 that names this recipe: same content, same run."""
-    return hashlib.sha256(b"fedagent recipe 1\n" + _encoder.encode(_canonical(recipe))).hexdigest()
+    return hashlib.sha256(b"fedagent recipe 1\n" + _encoder.encode(short_form(recipe))).hexdigest()
 
 
 def task_of(recipe: Recipe) -> TaskSpec:
@@ -157,10 +157,26 @@ def task_of(recipe: Recipe) -> TaskSpec:
     )
 
 
+def frozen(data: DataSpec, means: Sequence[float], deviations: Sequence[float]) -> DataSpec:
+    """Return the same with explicit scaling: what a feature declares itself stays.
+
+    Args:
+        data: As the recipe has it, with or without names.
+        means: Of each feature.
+        deviations: The same; over 0.
+    """
+    given = data.features or tuple(FeatureSpec(name=f"x{i}") for i in range(1, len(means) + 1))
+    made = tuple(
+        one if one.declared else FeatureSpec(name=one.name, mean=mean, deviation=deviation)
+        for one, mean, deviation in zip(given, means, deviations, strict=True)
+    )
+    return structs.replace(data, features=made, standardize=False, standardize_s=30.0)
+
+
 def task_bytes(recipe: Recipe | TaskSpec) -> bytes:
     """Return the canonical bytes of the task, at most `MAX_TASK_BYTES`."""
     task = task_of(recipe) if isinstance(recipe, Recipe) else recipe
-    return _encoder.encode(_canonical(task))
+    return _encoder.encode(short_form(task))
 
 
 def task_digest(body: bytes) -> str:
@@ -186,19 +202,19 @@ def parse_task(body: bytes) -> TaskSpec:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise TaskFormatError("task", "the bytes are no MessagePack map") from error
     try:
-        _check_task(task)
+        check_task(task)
     except RecipeError as error:
         raise TaskFormatError(error.key, error.reason) from error
     return task
 
 
-def _canonical(struct: msgspec.Struct) -> Table:
+def short_form(struct: msgspec.Struct) -> Table:
     """Return only what differs from the defaults, however it was spelled."""
     content: Table = {}
     for item in msgspec.structs.fields(struct):
         value = getattr(struct, item.name)
         if isinstance(value, msgspec.Struct):
-            if inner := _canonical(value):
+            if inner := short_form(value):
                 content[item.encode_name] = inner
         elif item.required or value != _default(item):
             content[item.encode_name] = value
@@ -287,7 +303,7 @@ def _cross_check(recipe: Recipe) -> None:
         raise RecipeError("budget.total", "is less than budget.per_edge", "raise it, or leave out")
     _check_target(recipe)
     _check_opinions(recipe)
-    _check_task(task_of(recipe))
+    check_task(task_of(recipe))
     _check_size(recipe)
 
 
@@ -336,7 +352,8 @@ def _check_secrecy(task: TaskSpec) -> None:
         )
 
 
-def _check_task(task: TaskSpec) -> None:
+def check_task(task: TaskSpec) -> None:
+    """Raise `RecipeError` if what no single key can tell is wrong."""
     model, data, learner = task.model, task.data, task.learner
     if not (math.isfinite(data.scale) and math.isfinite(data.offset)) or data.scale == 0:
         raise RecipeError("data.scale", "must be a finite number other than 0", "leave it out")

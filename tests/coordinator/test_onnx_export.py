@@ -2,15 +2,18 @@
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_coordinator import runs
 from fedagent_coordinator.errors import ExportError
+from fedagent_task.exported import Described, described, open_model, read_description
+from fedagent_task.features import scaled
 from fedagent_task.models import create
 from fedagent_task.recipe import parse_recipe, parse_task, task_bytes
-from fedagent_task.spec import ModelSpec
+from fedagent_task.spec import DataSpec, FeatureSpec, ModelSpec
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -58,6 +61,41 @@ def test_graph_and_file_are_valid_and_always_the_same_bytes(spec: ModelSpec) -> 
     assert len(to_graph(spec)) < 2048
     graph = onnx.load_from_string(to_graph(spec)).graph
     assert {item.name for item in graph.input} == {"x", *weights}
+
+
+SCALED = {
+    "each": DataSpec(
+        features=(
+            FeatureSpec(name="pa", mean=101_325.0, deviation=500.0),
+            FeatureSpec(name="lux", scale=1e-5, offset=-0.5),
+            *(FeatureSpec(name=f"x{i}") for i in range(5)),
+        )
+    ),
+    "all": DataSpec(scale=0.25, offset=-2.0),
+    "none": DataSpec(),
+}
+
+
+@pytest.mark.parametrize("data", SCALED.values(), ids=SCALED)
+@pytest.mark.parametrize("spec", SPECS[:4], ids=lambda spec: spec.kind)
+def test_a_file_takes_what_the_sensors_say_and_tells_what_that_is(
+    spec: ModelSpec, data: DataSpec
+) -> None:
+    model = create(spec)
+    weights = model.init(1)
+    x = np.array([[101_900, 9e4, 1, 2, 3, 4, 5], [100_700, 10, 0, 0, 0, 0, 0]], np.float32)
+    body = to_onnx(spec, weights, data, described(spec, data, round="7"))
+    expected = model.forward(weights, scaled(x, data))
+    onnx.checker.check_model(onnx.load_from_string(body), full_check=True)
+    session = runtime.InferenceSession(body, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, atol=2e-5, rtol=1e-4)
+    told = session.get_modelmeta().custom_metadata_map
+    assert told["fedagent.round"] == "7"
+    assert read_description(told) == Described(spec, data)
+    opened = open_model(body)
+    np.testing.assert_allclose(opened.forward(x), expected, atol=2e-5, rtol=1e-4)
+    tensors = safetensors.numpy.save(dict(weights), described(spec, data))
+    np.testing.assert_array_equal(open_model(tensors).forward(x), expected)
 
 
 def test_two_classes_share_one_output_of_an_svm() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.reader import open_reader
+from fedagent_task.features import scaled
 from fedagent_task.models import create
 from fedagent_task.recipe import parse_recipe
 
@@ -70,15 +71,16 @@ def test_the_exported_file_says_what_the_run_learnt(tmp_path: Path) -> None:
     place = ("--data-dir", str(coordinator.config["data_dir"]))
     _call("models", "export", *place, "--onnx", str(tmp_path / "m.onnx"))
     _call("models", "export", *place, "--out", str(tmp_path / "m.npz"))
-    model = create(parse_recipe(DEMO.read_text(), MLP).model)
-    x = np.random.default_rng(0).normal(size=(20, 64)).astype(np.float32)
+    recipe = parse_recipe(DEMO.read_text(), MLP)
+    model = create(recipe.model)
+    x = np.random.default_rng(0).integers(0, 17, size=(20, 64)).astype(np.float32)
     session = runtime.InferenceSession(
         (tmp_path / "m.onnx").read_bytes(), providers=["CPUExecutionProvider"]
     )
     (output,) = session.run(None, {"x": x})
     with np.load(tmp_path / "m.npz", allow_pickle=False) as arrays:
         weights = {name: arrays[name] for name in arrays.files}
-    np.testing.assert_allclose(output, model.forward(weights, x), atol=1e-5)
+    np.testing.assert_allclose(output, model.forward(weights, scaled(x, recipe.data)), atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])

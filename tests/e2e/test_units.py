@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ import pytest
 
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.mqtt import Link
+from fedagent_testbed.local import RoleProcess
 
 from .support import check_books, new_field
 
@@ -114,6 +117,23 @@ def station(folder: Path) -> Iterator[str]:
         loop.close()
 
 
+def check_predictions(folder: Path, coordinator: RoleProcess) -> None:
+    """Assert that the exported model says of raw sensors what the coordinator found."""
+    place = ("--data-dir", str(coordinator.config["data_dir"]))
+    model, new = folder / "m.safetensors", write_csv(folder / "new.csv", 500, 5)
+    for arguments in (
+        ("models", "export", *place, "--out", str(model)),
+        ("predict", str(model), "--stream", f"csv:{new}", "--json"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "fedagent_cli.main", *arguments],
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert (said["count"], said["labelled"]) == (500, 500)
+    assert said["accuracy"] >= 0.92
+
+
 @pytest.mark.parametrize("standardize", [True, False])
 def test_three_kinds_of_streams(tmp_path: Path, standardize: bool) -> None:
     recipe = tmp_path / "units.toml"
@@ -134,6 +154,7 @@ def test_three_kinds_of_streams(tmp_path: Path, standardize: bool) -> None:
         (told,) = coordinator.all("standardized")
         assert (told["features"], told["agents"]) == (12, 3)
         assert accuracy >= 0.93
+        check_predictions(tmp_path, coordinator)
     else:
         assert not coordinator.all("standardized")
         assert accuracy < 0.6

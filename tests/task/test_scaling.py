@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_task.errors import RecipeError, TaskFormatError
-from fedagent_task.features import frozen, scaled
+from fedagent_task.features import scaled
 from fedagent_task.moments import Moments, MomentsError
 from fedagent_task.recipe import (
     MAX_TASK_BYTES,
+    frozen,
     parse_recipe,
     parse_task,
     recipe_digest,

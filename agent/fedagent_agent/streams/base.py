@@ -22,12 +22,14 @@ class StreamSchema:
         dtype: Numpy name of their raw type.
         labels: Every label that can come, ascending; None if that is not known.
         sparse: Whether samples come as `Csr`.
+        names: What the features are called; empty if nobody has named them.
     """
 
     features: int
     dtype: str
     labels: tuple[int, ...] | None = None
     sparse: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,6 +3,7 @@
 Lines are never logged: they are samples. What is wrong with them is counted.
 """
 
+import math
 import os
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -38,8 +39,9 @@ class CsvStream:
         self._file: FileIO | None = None
         self._header = b""
         self._width = 0
+        self._names: list[str] = []
         self._columns: tuple[int, ...] = ()
-        self._label = 0
+        self._label: int | None = 0
         self._mid_line = False
 
     def open(self, now: float) -> StreamSchema:
@@ -59,7 +61,8 @@ class CsvStream:
             raise
         if self._offset > os.fstat(self._file.fileno()).st_size:
             self._offset = 0
-        return StreamSchema(len(self._columns), self._spec.dtype)
+        names = tuple(self._names[i] for i in self._columns) if self._header else ()
+        return StreamSchema(len(self._columns), self._spec.dtype, names=names)
 
     def take(self, now: float) -> Samples:
         """Return the whole lines that were appended."""
@@ -158,20 +161,26 @@ class CsvStream:
         if len(fields) != self._width:
             raise BadSampleError("bad_columns")
         features = self._reader.features([fields[i] for i in self._columns])
-        return features, self._reader.label(fields[self._label])
+        return features, math.nan if self._label is None else self._reader.label(
+            fields[self._label]
+        )
 
     def _learn_columns(self, first: bytes) -> None:
         names = [name.strip() for name in first.decode("utf-8", "replace").strip().split(",")]
-        self._width = len(names)
+        self._names, self._width = names, len(names)
         self._header = b"" if any(map(_is_number, names)) else first.strip()
         label = self._spec.label
         ends = {"last": self._width - 1, "first": 0}
         if label in names and self._header:
             self._label = names.index(label)
+        elif label == "none":
+            self._label = None
         elif label in ends or (label.isdigit() and int(label) < self._width):
             self._label = ends.get(label, int(label) if label.isdigit() else 0)
         else:
-            raise StreamOpenError("label", f"no column {label!r}", "name a column, first or last")
+            raise StreamOpenError(
+                "label", f"no column {label!r}", "name a column, first, last or none"
+            )
         missing = [name for name in self._spec.features if name not in names]
         if missing:
             raise StreamOpenError("features", f"no column {missing[0]!r}", "name columns of line 1")

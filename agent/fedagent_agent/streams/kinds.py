@@ -81,7 +81,7 @@ class CsvSpec:
 
     Attributes:
         path: The file.
-        label: Column of the label: ``last``, ``first``, a name, or a number from 0.
+        label: Column of the label: ``last``, ``first``, a name, a number from 0, or ``none``.
         features: Names of the columns to learn from; empty for all others.
         dtype: Numpy name of the type that the numbers must fit.
         buffer: Most samples of one take; the newest stay.
@@ -117,7 +117,7 @@ class MqttSpec:
     Attributes:
         topic: MQTT topic or filter.
         features: Fields to learn from, in order.
-        label: Field of the label.
+        label: Field of the label, or ``none``.
         declared: Types and ranges of those fields that have any.
         tls: PEM files (ca, certificate, key) of an ``mqtts`` broker.
         insecure: The broker is beyond this machine and has no certificates.

@@ -5,6 +5,7 @@ Messages are never logged: they are samples. What is wrong with them is counted.
 """
 
 import asyncio
+import math
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,8 @@ class MqttStream:
         except (LinkError, TimeoutError) as error:
             self.close()
             raise StreamOpenError("mqtt", str(error), "mend the stream's address") from error
-        return StreamSchema(len(self._spec.features), self._spec.dtype)
+        names = self._spec.features
+        return StreamSchema(len(names), self._spec.dtype, names=names)
 
     def take(self, now: float) -> Samples:
         """Return the good messages since the last take."""
@@ -136,6 +138,8 @@ class MqttStream:
         for field in self._spec.declared:
             declared(field, _scalar(fields, field.name))
         features = self._reader.features([_scalar(fields, n) for n in self._spec.features])
+        if self._spec.label == "none":
+            return features, math.nan
         return features, self._reader.label(_scalar(fields, self._spec.label))
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from click.exceptions import ClickException, NoArgsIsHelpError
 
-from . import beliefs, doctor, launch, models, opinions, reading, start, typer
+from . import beliefs, doctor, launch, models, opinions, predict, reading, start, typer
 from .demo import command as demo_command
 from .errors import UsageError
 from .options import examples
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 AGENT = "Run a role"
 READ = "Read a run"
+USE = "Use a model"
 STUDY = "Study policies"
 CARE = "Look after the machine"
 
@@ -47,6 +48,7 @@ demo_command.mount(app, panel=AGENT)
 reading.mount(app, panel=READ)
 opinions.mount(app, panel=READ)
 models.mount(app, panel=READ)
+predict.mount(app, panel=USE)
 report_command.mount(app, panel=READ)
 testbed_command.mount(app, panel=STUDY)
 service_command.mount(app, panel=CARE)

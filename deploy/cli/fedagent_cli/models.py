@@ -120,7 +120,7 @@ def models_export(
     if style is None:
         style = _BY_SUFFIX.get("" if out is None else out.suffix, Format.SAFETENSORS)
     target = out if out is not None else Path(f"model.{style}")
-    content = _as_onnx(recipe_of(chosen), data) if style is Format.ONNX else data
+    content = _as_file(recipe_of(chosen), data, style, {"round": str(model.round)})
     try:
         _write(target, content, style)
     except OSError as error:
@@ -174,8 +174,21 @@ def _file(folder: Path, digest: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def _as_onnx(recipe: "Recipe | None", data: bytes) -> bytes:
-    """Return safetensors bytes as an ONNX file.
+def _as_file(recipe: "Recipe | None", data: bytes, style: Format, more: dict[str, str]) -> bytes:
+    """Return safetensors bytes with what the model takes and gives in them, or an ONNX file."""
+    if style is Format.ONNX:
+        return _as_onnx(recipe, data, more)
+    if style is Format.NPZ or recipe is None:
+        return data
+    from safetensors.numpy import load, save  # noqa: PLC0415 - only here
+
+    from fedagent_task.exported import described  # noqa: PLC0415
+
+    return save(load(data), described(recipe.model, recipe.data, **more))
+
+
+def _as_onnx(recipe: "Recipe | None", data: bytes, more: dict[str, str]) -> bytes:
+    """Return safetensors bytes as an ONNX file that takes samples as the sensors say them.
 
     Raises:
         MissingError: The onnx package is missing, or the model has no ONNX form.
@@ -186,6 +199,7 @@ def _as_onnx(recipe: "Recipe | None", data: bytes) -> bytes:
     from fedagent_protocol.errors import ProtocolError  # noqa: PLC0415
     from fedagent_protocol.tensors import decode_tensors  # noqa: PLC0415
     from fedagent_task import models  # noqa: PLC0415
+    from fedagent_task.exported import described  # noqa: PLC0415
 
     if recipe is None:
         raise MissingError("this version cannot read the run's recipe", "use the one that ran it")
@@ -195,7 +209,9 @@ def _as_onnx(recipe: "Recipe | None", data: bytes) -> bytes:
 
     try:
         tensors = decode_tensors(data, models.create(recipe.model).manifest())
-        return to_onnx(recipe.model, {n: t.astype("float32") for n, t in tensors.items()})
+        weights = {name: tensor.astype("float32") for name, tensor in tensors.items()}
+        told = described(recipe.model, recipe.data, **more)
+        return to_onnx(recipe.model, weights, recipe.data, told)
     except ProtocolError as error:
         raise MissingError(
             f"the model does not fit the recipe ({error})", "export it as npz"

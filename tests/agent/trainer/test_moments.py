@@ -13,10 +13,9 @@ from fedagent_agent.streams.spec import own_streams
 from fedagent_agent.trainer_wire import Failed, Judge, Judged, Open, Opened, Train, Trained
 from fedagent_agent.training import Trainer
 from fedagent_protocol.tensors import encode_tensors
-from fedagent_task.features import frozen
 from fedagent_task.models import create
 from fedagent_task.moments import Moments
-from fedagent_task.recipe import parse_recipe, task_bytes, task_of
+from fedagent_task.recipe import frozen, parse_recipe, task_bytes, task_of
 from fedagent_task.spec import TaskSpec
 
 from .test_training import ROOT

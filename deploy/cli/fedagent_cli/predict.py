@@ -1,0 +1,219 @@
+"""`fedagent predict`: what an exported model says of a stream's samples."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from . import options, typer
+from .errors import MissingError, UsageError
+from .output import emit, say
+
+if TYPE_CHECKING:
+    from fedagent_agent.streams.base import Samples, Stream
+    from fedagent_task.exported import Predictor
+    from fedagent_task.models import Doubles
+
+MOST_NAMES = 12
+LOOK_S = 0.1
+"""How often a stream is looked at while nothing comes."""
+
+
+def mount(app: typer.Typer, *, panel: str) -> None:
+    """Add the command to the app."""
+    app.command(
+        "predict",
+        rich_help_panel=panel,
+        epilog=options.examples(
+            "fedagent predict model.safetensors --stream csv:meter.csv",
+            "fedagent predict model.onnx --stream csv:new.csv,label=none --json",
+            "fedagent predict model.onnx --stream 'mqtt://pi/home?features=a,b&label=y' --count 10",
+        ),
+    )(predict)
+
+
+def predict(
+    model: Annotated[
+        Path, typer.Argument(help="File that `fedagent models export` wrote: safetensors or ONNX.")
+    ],
+    *,
+    stream: Annotated[
+        str | None,
+        typer.Option(help="Where samples come from, as for `fedagent start`.", show_default=False),
+    ] = None,
+    count: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="How many samples to wait for; 0: those that are there, or where none are, "
+            "what comes until Ctrl-C.",
+        ),
+    ] = 0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say what a model makes of a stream's samples, as the sensors say them.
+
+    The file carries how features are scaled and what classes are called. With labels in the
+    stream the last line says how good the model is.
+    """
+    if stream is None:
+        raise UsageError("no stream", "add --stream, e.g. --stream csv:meter.csv")
+    try:
+        data = model.read_bytes()
+    except OSError as error:
+        raise MissingError(f"cannot read {model}: {error.strerror}", "name a model file") from error
+    predictor = _opened(model, data)
+    source = _stream(predictor, stream)
+    tally = _Tally(predictor)
+    try:
+        for samples in _arrivals(source, count):
+            for line in tally.take(samples):
+                emit(line) if as_json else say(_in_words(line))
+    finally:
+        source.close()
+        record = tally.summary(str(model), source)
+        emit(record) if as_json else say(_summed_up(record))
+
+
+def _opened(path: Path, data: bytes) -> "Predictor":
+    from fedagent_protocol.errors import ProtocolError  # noqa: PLC0415
+    from fedagent_protocol.extras import how_to_add  # noqa: PLC0415
+    from fedagent_task.errors import TaskFormatError  # noqa: PLC0415
+    from fedagent_task.exported import open_model  # noqa: PLC0415
+
+    try:
+        return open_model(data)
+    except ModuleNotFoundError as error:
+        raise MissingError(
+            "the onnxruntime package is not installed", how_to_add("onnxruntime")
+        ) from error
+    except (TaskFormatError, ProtocolError) as error:
+        mend = "take one that `fedagent models export` wrote as safetensors or ONNX"
+        raise UsageError(f"{path}: {error}", mend) from error
+
+
+def _stream(predictor: "Predictor", text: str) -> "Stream":
+    """Open the stream, if the model can take what it gives."""
+    from fedagent_agent.streams.open import create  # noqa: PLC0415
+    from fedagent_agent.streams.spec import StreamError, parse_stream  # noqa: PLC0415
+    from fedagent_agent.training import misfit_of  # noqa: PLC0415
+    from fedagent_task.spec import TaskSpec  # noqa: PLC0415
+
+    told = predictor.described
+    try:
+        source = create(parse_stream(text), seed=0, labels=told.data.labels)
+        schema = source.open(time.monotonic())
+    except StreamError as error:
+        raise UsageError(f"{error.key}: {error.reason}", error.mend) from error
+    misfit = misfit_of(schema, TaskSpec(model=told.model, data=told.data))
+    if misfit is not None:
+        source.close()
+        names = [one.name for one in told.data.features]
+        shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+        what = f"features={shown}" if names else "features=..."
+        detail = misfit[1].replace("task wants", "it takes")
+        mend = f"say {what} in the stream's options, and label=none where it has none"
+        raise UsageError(f"the stream does not fit the model: {detail}", mend)
+    return source
+
+
+def _arrivals(source: "Stream", count: int) -> "Iterator[Samples]":
+    """Yield samples until there are enough."""
+    from fedagent_agent.streams.spec import StreamError  # noqa: PLC0415
+
+    seen, live = 0, False
+    while True:
+        try:
+            samples = source.take(time.monotonic())
+        except StreamError as error:
+            raise UsageError(f"{error.key}: {error.reason}", error.mend) from error
+        if count:
+            samples = samples.rows(slice(0, count - seen))
+        seen += len(samples)
+        live = live or not seen
+        if len(samples):
+            yield samples
+        if seen >= count and not (live and not count):
+            return
+        time.sleep(LOOK_S)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Predictions so far, and how many of those with a label were right."""
+
+    predictor: "Predictor"
+    count: int = 0
+    labelled: int = 0
+    right: int = 0
+    wrong: float = 0.0
+    squared: float = 0.0
+
+    def take(self, samples: "Samples") -> "Iterator[dict[str, object]]":
+        """Yield what the model says of each sample."""
+        output = self.predictor.forward(samples.x)
+        for row, label in zip(output, samples.y.tolist(), strict=True):
+            if not math.isfinite(row.sum()):
+                continue  # a sample with a gap in it
+            self.count += 1
+            yield self._regressed(row, label) if self._regression else self._classed(row, label)
+
+    @property
+    def _regression(self) -> bool:
+        return self.predictor.described.model.regression
+
+    def _regressed(self, row: "Doubles", label: float) -> dict[str, object]:
+        value = float(row[0])
+        line: dict[str, object] = {"prediction": value}
+        if math.isfinite(label):
+            self.labelled += 1
+            self.wrong += abs(value - label)
+            self.squared += (value - label) ** 2
+            line["label"] = label
+        return line
+
+    def _classed(self, row: "Doubles", label: float) -> dict[str, object]:
+        found = int(row.argmax())
+        what = "scores" if self.predictor.described.model.kind == "svm" else "probabilities"
+        line: dict[str, object] = {"prediction": self._name(found), what: row.tolist()}
+        if math.isfinite(label):
+            self.labelled += 1
+            self.right += found == label
+            line["label"] = self._name(int(label))
+        return line
+
+    def _name(self, index: int) -> str | int:
+        names = self.predictor.described.data.labels
+        return names[index] if 0 <= index < len(names) else index
+
+    def summary(self, model: str, source: "Stream") -> dict[str, object]:
+        """Return how good the predictions were, as far as there were labels."""
+        n = self.labelled
+        record: dict[str, object] = {"model": model, "count": self.count, "labelled": n}
+        if self._regression:
+            record["rmse"] = math.sqrt(self.squared / n) if n else None
+            record["mae"] = self.wrong / n if n else None
+        else:
+            record["accuracy"] = self.right / n if n else None
+        return {**record, "counters": {k: v for k, v in source.counters.items() if v}}
+
+
+def _in_words(line: dict[str, object]) -> str:
+    """Return a prediction for a person."""
+    said, sure = line["prediction"], line.get("probabilities", line.get("scores"))
+    text = f"{said:<16} {max(sure):7.3f}" if isinstance(sure, list) else f"{said:.6g}"
+    return f"{text}   label {line['label']}" if "label" in line else text
+
+
+def _summed_up(record: dict[str, object]) -> str:
+    """Return the last line for a person."""
+    told = ("accuracy", "rmse", "mae")
+    good = ", ".join(f"{key} {record[key]:.4g}" for key in told if record.get(key) is not None)
+    counters = record["counters"]
+    assert isinstance(counters, dict)
+    refused = "".join(f"; {name} {n}" for name, n in counters.items())
+    if not good:
+        return f"{record['count']} samples without labels{refused}"
+    return f"{good} on {record['labelled']} samples{refused}"

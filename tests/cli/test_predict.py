@@ -1,0 +1,123 @@
+"""`fedagent predict`: exported models on streams, in words and as JSON."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from fedagent_cli.errors import CliError
+from fedagent_cli.predict import predict
+from fedagent_task.errors import TaskFormatError
+from fedagent_task.exported import described, open_model
+from fedagent_task.spec import DataSpec, FeatureSpec, ModelSpec
+
+FEATURES = (
+    FeatureSpec(name="pa", mean=101_325.0, deviation=500.0),
+    FeatureSpec(name="lux", scale=1e-5),
+)
+YES_NO = DataSpec(dtype="float64", labels=("calm", "storm"), features=FEATURES)
+LOGISTIC, LINEAR = (ModelSpec(kind="logistic", features=2), ModelSpec(kind="linear", features=2))
+CSV = "pa,lux,state\n100000,1,storm\n102000,2,calm\n102000,3,storm\n"
+
+
+def model_file(
+    folder: Path,
+    spec: ModelSpec = LOGISTIC,
+    data: DataSpec = YES_NO,
+    metadata: dict[str, str] | None = None,
+) -> Path:
+    weights = {"weight": np.array([[-2.0, 0.0]], np.float32), "bias": np.zeros(1, np.float32)}
+    path = folder / "m.safetensors"
+    path.write_bytes(safetensors.numpy.save(weights, {**described(spec, data), **(metadata or {})}))
+    return path
+
+
+def csv(folder: Path, text: str = CSV, *more: str) -> str:
+    (folder / "a.csv").write_text(text)
+    return ",".join([f"csv:{folder}/a.csv", *more])
+
+
+def test_classes_have_their_names_and_the_last_line_says_how_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predict(model_file(tmp_path), stream=csv(tmp_path))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:2]] == [
+        ["storm", "0.995", "label", "storm"],
+        ["calm", "0.937", "label", "calm"],
+    ]
+    assert lines[-1] == "accuracy 0.6667 on 3 samples"
+
+
+def test_json_is_a_line_for_each_and_one_for_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predict(model_file(tmp_path), stream=csv(tmp_path), count=2, as_json=True)
+    first, _, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["prediction"], first["label"]) == ("storm", "storm")
+    assert first["probabilities"] == pytest.approx([0.005, 0.995], abs=1e-3)
+    assert (last["count"], last["labelled"], last["accuracy"]) == (2, 2, 1.0)
+
+
+def test_without_labels_there_is_nothing_to_be_right_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = csv(tmp_path, "pa,lux\n100000,1\nx,1\n", "label=none")
+    predict(model_file(tmp_path), stream=stream)
+    out = capsys.readouterr().out
+    assert "label " not in out
+    assert out.endswith("1 samples without labels; bad_number 1\n")
+
+
+def test_a_number_is_told_with_its_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = DataSpec(dtype="float64", scale=0.5)
+    predict(model_file(tmp_path, LINEAR, data), stream=csv(tmp_path, "1,0,-2\n3,0,-3\n"))
+    assert capsys.readouterr().out == (
+        "-1   label -2.0\n-3   label -3.0\nrmse 0.7071, mae 0.5 on 2 samples\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "says"),
+    [
+        ("1,2\n", (), r"it takes 2, the stream has 1; say features=pa, lux in .* label=none"),
+        ("lux,pa,y\n1,2,0\n", (), r"in another order than the task: pa, lux"),
+        ("pa,lux,y\n1,2,0\n", ("label=z",), r"label: no column 'z'"),
+        ("pa,lux,y\n1,2,0\n", ("lable=y",), r"lable: is no option here; did you mean label"),
+    ],
+)
+def test_a_stream_that_does_not_fit_is_one_line(
+    tmp_path: Path, text: str, more: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(CliError, match=says):
+        predict(model_file(tmp_path), stream=csv(tmp_path, text, *more))
+
+
+def test_files_that_are_no_models_are_one_line(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.safetensors"
+    plain.write_bytes(safetensors.numpy.save({"weight": np.zeros((1, 2), np.float32)}))
+    with pytest.raises(CliError, match=r"says not what it takes: export it again"):
+        predict(plain, stream=csv(tmp_path))
+    with pytest.raises(CliError, match=r"cannot read .*none"):
+        predict(tmp_path / "none", stream=csv(tmp_path))
+    wide = ModelSpec(kind="logistic", features=3)
+    with pytest.raises(CliError, match=r"tensor 'weight'"):
+        predict(model_file(tmp_path, wide, DataSpec()), stream=csv(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"fedagent.model": "{}"},
+        {"fedagent.data": "no JSON"},
+        {"fedagent.data": '{"scale": 0}'},
+        {"fedagent.data": '{"features": [{"name": "a"}]}'},
+    ],
+)
+def test_what_a_file_says_of_itself_is_checked(tmp_path: Path, metadata: dict[str, str]) -> None:
+    with pytest.raises(TaskFormatError):
+        open_model(model_file(tmp_path, metadata=metadata).read_bytes())
