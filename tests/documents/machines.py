@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+import psutil
+
 PATIENCE_S = 150.0
 INSTALL_S = 420.0
 
@@ -90,6 +92,11 @@ class Terminal:
     def shown(self) -> str:
         """What the terminal shows."""
         return self._log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def command(self) -> list[str]:
+        """What the line has become."""
+        return psutil.Process(self._process.pid).cmdline()
 
     def until(self, pattern: str) -> re.Match[str]:
         """Wait until something is shown."""

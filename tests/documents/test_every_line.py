@@ -7,10 +7,10 @@ import pytest
 
 from fedagent_cli.main import app
 
-from . import test_first_hour
+from . import test_first_hour, test_tutorials
 from .pages import ROOT, Page
 
-PLAYS = (test_first_hour,)
+PLAYS = (test_first_hour, test_tutorials)
 """The modules that name what they run."""
 
 TESTBED = Page("docs/testbed.md")
@@ -28,7 +28,6 @@ OWN.skips(
     "fedagent testbed compare cocs-decisions --policies thrifty,cheapest,random",
 )
 
-LATER = {f"docs/tutorials/{name}.md" for name in ("jetson", "opinions", "sensor", "termux")}
 NAMES = sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
 )
@@ -39,9 +38,8 @@ def test_no_line_is_left_out(name: str) -> None:
     page = Page.known.get(name) or Page(name)
     bare = [b.number for b in page.blocks if not b.language and re.search("^fedagent ", b.text)]
     assert not bare, f"{name}: the blocks at lines {bare} are commands: begin them with ```sh"
-    if name not in LATER:
-        left = page.left_over()
-        assert not left, f"{name} has lines that no test runs: name them in tests/documents"
+    left = page.left_over()
+    assert not left, f"{name} has lines that no test runs: name them in tests/documents"
 
 
 SKIPPED = [

@@ -1,10 +1,14 @@
 """README and quickstart, typed as they stand, on machines with a network card."""
 
+import json
 import shutil
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+
+from fedagent_protocol import SOFTWARE
 
 from .machines import INSTALL_S, Machine, lan, why_not
 from .pages import ROOT, Page
@@ -57,10 +61,10 @@ SEVERAL = (
 README.takes(*SEVERAL)
 Page("docs/coordinator.md").takes(THREE[0])
 README.skips("this is it", "make test")
-README.skips("tests/e2e/test_demo.py", "make demo")
-README.skips(
-    "a minute of two cores; tests/e2e/test_cli_testbed.py",
-    "fedagent testbed compare cocs-decisions --policies all --seeds 5 --plot all.svg",
+DEMO, COMPARE = README.takes(
+    "make demo",
+    "fedagent testbed compare cocs-decisions --policies adaptive,cocs,cheapest --seeds 2"
+    " --plot cocs.svg",
 )
 QUICKSTART.skips(
     "needs root and systemd; tests/cli/test_service.py",
@@ -80,6 +84,42 @@ SHARED = QUICKSTART.takes(
     "fedagent edge start --name hall --broker mqtt://192.168.1.10:1883 --insecure",
     "fedagent start --name kitchen --stream digits --broker mqtt://192.168.1.10:1883 --insecure",
 )
+DEVICE_LINES = ("~/fed/bin/pip install fedagent-*.whl", "~/fed/bin/fedagent doctor")
+JETSON, TERMUX = Page("docs/tutorials/jetson.md"), Page("docs/tutorials/termux.md")
+INSTALL_DEVICE, DOCTOR_DEVICE = JETSON.takes(*DEVICE_LINES)
+TERMUX.takes(*DEVICE_LINES)
+JETSON.skips("needs another Python", "python3.12 -m venv ~/fed")
+JETSON.skips(
+    "a package of hundreds of megabytes",
+    "~/fed/bin/pip install torch-*.whl",
+    '~/fed/bin/pip install "$(ls fedagent-*.whl)[torch]"',
+)
+JETSON.skips(
+    "needs the board's own files or systemd",
+    "~/fed/bin/fedagent start --name jetson --insecure \\\n"
+    "  --load-limit 5 --memory-limit 2000 --most-temperature 80 \\\n"
+    "  --stream replay:/data/fashion/train-images-idx3-ubyte.gz,rate=50",
+    "systemctl edit fedagent-agent",
+)
+(PHONE,) = TERMUX.takes(
+    "~/fed/bin/fedagent start --name phone --edge 192.168.1.20:1883 --insecure \\\n"
+    "  --mains-only --metered no --load-limit 2 --memory-limit 300 \\\n"
+    "  --stream digits:labels=3+7"
+)
+TERMUX.skips(
+    "needs Android",
+    "pkg update",
+    "pkg install python python-numpy python-cryptography python-psutil termux-api",
+    "pkg install rust binutils clang",
+    "python -m venv --system-site-packages ~/fed",
+    "termux-wake-lock",
+    "termux-sensor -s accelerometer -d 200 | python to_csv.py >> ~/motion.csv &",
+    "~/fed/bin/fedagent start --name phone --edge 192.168.1.20:1883 --insecure \\\n"
+    "  --stream csv:/data/data/com.termux/files/home/motion.csv,label=last",
+)
+BUSY = 75
+INTERRUPTED = {-signal.SIGINT, 2, 130}
+"""What make ends with, by its version."""
 HOSTS = ("192.168.1.10", "192.168.1.20", "192.168.1.30")
 
 
@@ -96,15 +136,47 @@ def test_from_the_wheel_to_the_report_on_one_machine(tmp_path: Path) -> None:
     builder.cwd = clone(tmp_path)
     builder.path = [Path(sys.base_prefix) / "bin"]
     builder.types(WHEEL, VENV, INSTALL, INSTALL_MORE, patience_s=INSTALL_S)
+    (builder.home / "fed").symlink_to(builder.cwd / "fed")
+    (wheel,) = (builder.cwd / "dist").glob("*.whl")
+    builder.cwd = Path(shutil.copy(wheel, builder.home)).parent
+    builder.types(INSTALL_DEVICE)
     with lan(tmp_path, "192.168.1.10") as (machine,):
-        machine.cwd, machine.path = builder.cwd, [builder.cwd / "fed" / "bin"]
-        coordinator, *_ = [machine.opens(line) for line in HERE]
+        machine.cwd, machine.path = builder.home, [builder.home / "fed" / "bin"]
+        coordinator, _, agent = [machine.opens(line) for line in HERE]
         doctor = machine.opens(DOCTOR)
         coordinator.until_round()
+        # The process has become the role: nothing of the command line in a device's memory.
+        assert agent.command[1:3] == ["-m", "fedagent_agent"]
+        again = machine.opens(HERE[2])
+        assert again.ended() == BUSY, again.shown
+        again.until("kitchen.* is in use by process")
+        machine.terminals.remove(again)
         machine.types(*READS, *MORE_READS)
+        (kitchen,) = json.loads(machine.types("fedagent devices --json"))["devices"]
+        assert (kitchen["label"], kitchen["software"], kitchen["why"]) == ("kitchen", SOFTWARE, "")
+        assert kitchen["address"]
+        assert kitchen["last_seen_ms"] is not None
         assert doctor.ended() in (0, 44), doctor.shown
         doctor.until("multicast to 224.0.0.251 works")
         machine.ends()
+
+
+def test_the_demo_in_a_clone(tmp_path: Path) -> None:
+    with lan(tmp_path, "192.168.1.10") as (machine,):
+        machine.cwd, machine.path = clone(tmp_path), []
+        # It has been set up already, as `make test` does.
+        (machine.cwd / ".venv").symlink_to(Path(sys.prefix))
+        demo = machine.opens(DEMO)
+        demo.until(r"round [1-9]/")
+        demo.ctrl_c()
+        assert demo.ended() in INTERRUPTED, demo.shown
+        demo.until("ledger +balanced")
+
+
+def test_policies_are_compared(tmp_path: Path) -> None:
+    with lan(tmp_path, "192.168.1.10") as (machine,):
+        assert "adaptive" in machine.types(COMPARE)
+        assert (machine.cwd / "cocs.svg").exists()
 
 
 def test_several_machines(tmp_path: Path) -> None:
@@ -114,7 +186,10 @@ def test_several_machines(tmp_path: Path) -> None:
 
 def test_several_machines_where_multicast_does_not_reach(tmp_path: Path) -> None:
     with lan(tmp_path, *HOSTS, routed=True) as machines:
+        (machines[2].home / "fed").symlink_to(Path(sys.prefix))
+        phone = machines[2].opens(PHONE)
         play(machines, [COORDINATOR_AT, EDGE_AT, AGENT_AT])
+        phone.until("connected to 192.168.1.20:1883")
 
 
 def test_one_broker_for_all(tmp_path: Path) -> None:

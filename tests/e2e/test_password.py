@@ -13,7 +13,7 @@ from fedagent_protocol.transport.mosquitto import mosquitto_program
 from fedagent_protocol.transport.probe import free_port
 from fedagent_protocol.transport.settings import PASSWORD_VARIABLE
 
-from .test_cli_quickstart import Terminals, terminals, until
+from .terminals import Terminals, terminals, until
 
 __all__ = ["terminals"]  # a fixture
 

@@ -15,7 +15,7 @@ import pytest
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.mqtt import Link
 
-from .test_cli_quickstart import Terminals, terminals, until
+from .terminals import Terminals, terminals, until
 
 __all__ = ["terminals"]  # a fixture
 
