@@ -84,7 +84,9 @@ def shown(pages: Sequence[tuple[str, int]], folder: Path) -> list[Shown]:
         pytest.skip("chromium is not installed")
     frames = (FRAME.format(width=width, page=html.escape(page)) for page, width in pages)
     wrapper = folder / "frames.html"
-    wrapper.write_text(f"<!doctype html>{''.join(frames)}{MEASURE}", encoding="utf-8")
+    wrapper.write_text(
+        f'<!doctype html><meta charset="utf-8">{"".join(frames)}{MEASURE}', encoding="utf-8"
+    )
     done = subprocess.run(
         [
             *(PROGRAM, *FLAGS, f"--user-data-dir={folder / 'profile'}"),
