@@ -22,6 +22,11 @@ TESTBED.skips(
 )
 INIT = Page("docs/policies/quick-init-ucb.md")
 INIT.skips("a minute of two cores; tests/testbed plays this world, smaller", *INIT.commands)
+COMMANDS = Page("docs/cli.md")
+COMMANDS.skips(
+    "files of nobody in particular; the sensor's tutorial predicts",
+    "fedagent predict model.onnx --stream csv:meter.csv",
+)
 OWN = Page("docs/policies/write-your-own.md")
 OWN.skips(
     "needs the page's package: tests/docs/test_write_your_own.py",

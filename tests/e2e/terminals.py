@@ -65,11 +65,6 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         process.stdout.close()
 
 
-def short(rounds: int) -> str:
-    """Return what makes few rounds of a recipe, one right after the other."""
-    return f"--set rounds.count={rounds} --set rounds.every_s=0"
-
-
 def until(process: subprocess.Popen[str], kind: str) -> dict[str, object]:
     assert process.stdout is not None
     for line in process.stdout:
