@@ -7,7 +7,7 @@ import pytest
 from fedagent_cli.report.page import render
 from fedagent_cli.report.plots import draw_all
 
-from .chromium import shown
+from .chromium import PROGRAM, shown
 from .stories import everything, numbers
 
 pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
@@ -18,6 +18,7 @@ READABLE = 11.0
 
 
 @pytest.mark.browser
+@pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed")
 def test_every_picture_can_be_read_and_nothing_scrolls_sideways(tmp_path: Path) -> None:
     stories = (everything(), numbers(60))
     drawn = [draw_all(story) for story in stories]

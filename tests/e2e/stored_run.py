@@ -70,8 +70,13 @@ def result(reserved: Reserve) -> Settle:
     )
 
 
-def write_run(folder: Path, *, rounds: int = 3, end: bool = True) -> str:
-    """Write a run and its last model; return its id."""
+def write_run(
+    folder: Path, *, rounds: int = 3, end: bool = True, recipe: str = RECIPE, metric: str = ""
+) -> str:
+    """Write a run and its last model; return its id.
+
+    Its accuracy grows by a tenth each round, from 0.6; another metric has the same values.
+    """
     tensors = {"weight": np.ones((10, 64), dtype=np.float32), "bias": np.zeros(10, np.float32)}
     data = encode_tensors(tensors)
     digest = sha256(data).hexdigest()
@@ -81,7 +86,7 @@ def write_run(folder: Path, *, rounds: int = 3, end: bool = True) -> str:
     with Store(folder) as store:
         run = store.begin_run(
             recipe_digest="d" * 64,
-            recipe=msgspec.json.encode(parse_recipe(RECIPE)).decode(),
+            recipe=msgspec.json.encode(parse_recipe(recipe)).decode(),
             seed=7,
             total_micro=100_000_000,
         )
@@ -95,7 +100,8 @@ def write_run(folder: Path, *, rounds: int = 3, end: bool = True) -> str:
             store.save_model(
                 run.run_id, round_, digest if round_ == rounds else "0" * 64, len(data)
             )
-            store.save_metrics(run.run_id, round_, digest, {"accuracy": 0.5 + round_ / 10})
+            metrics = {metric or "accuracy": 0.5 + round_ / 10}
+            store.save_metrics(run.run_id, round_, digest, metrics)
         if end:
             store.end_run(run.run_id, "complete")
     return run.run_id
