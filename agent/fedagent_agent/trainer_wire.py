@@ -120,6 +120,7 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
         train_s: Seconds of computation in all of them; waits are left out.
         limited: The load limit ended the iterations early.
         score: Of the base model on `score_n` new samples, in [0, 1]; see `evaluation`.
+        note: What whoever runs the federation should know of the samples; see `spread`.
     """
 
     digest: str
@@ -138,6 +139,7 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
     limited: bool = False
     score: float = 0.0
     score_n: int = 0
+    note: Text = ""
 
     @property
     def arrivals_per_step(self) -> float:

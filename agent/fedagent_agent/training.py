@@ -1,5 +1,6 @@
 """What the trainer process does with its requests: one task, one stream, one learner."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ import numpy as np
 
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.features import fitting, offset_key, scaled, scaling_of
+from fedagent_task.features import fitting, names_of, offset_key, scaled, scaling_of
 from fedagent_task.models import Model
 from fedagent_task.models import create as create_model
 from fedagent_task.moments import LARGEST, Moments
@@ -24,11 +25,14 @@ from .learners import NO_TRAINING, Learner, instead_of
 from .learners import create as create_learner
 from .learners.warm import ready_or_start
 from .privacy import PrivacyMissingError, protect
+from .spread import Spread
 from .streams.base import Samples, Stream, StreamSchema
 from .streams.open import create as create_stream
 from .streams.spec import StreamError, parse_stream
 from .trainer_wire import Failed, Judge, Judged, Open, Opened, Refused, Reply, Train, Trained
 from .update_files import FailedTrainingError, checked_norm, read_model, write_update
+
+_log = logging.getLogger(__name__)
 
 POLL_S = 0.01
 """How often a training asks whether to give up, at most."""
@@ -53,6 +57,7 @@ class _Work:
     slow_s: float
     held: HeldOut
     text: str
+    spread: Spread
     apart: Apart | None = None
 
     @property
@@ -138,6 +143,7 @@ class Trainer:
         if former is not None:
             _carry_over(former, work)
         schema = schemas[0]
+        work.spread.names = schema.names or names_of(work.task.data, schema.features)
         return Opened(
             job=request.job,
             features=schema.features,
@@ -241,7 +247,7 @@ class Trainer:
         return Failed(
             job=job,
             reason=failed.reason,
-            detail=failed.detail,
+            detail="; ".join(filter(None, (failed.detail, work.spread.note))),
             offset=work.offset,
             counters=self._counters(work),
         )
@@ -289,6 +295,7 @@ class Trainer:
             limited=tally.limited,
             score=work.scorer.score,
             score_n=work.scorer.count,
+            note=work.spread.note,
         )
 
     def _learn(self, request: Train, work: _Work, meter: LoadMeter, began: float) -> _Tally:
@@ -341,7 +348,10 @@ class Trainer:
         if work.idle:
             work.held.put(np.empty((len(samples), 0), np.float32), samples.y, start=start)
         elif len(samples):
-            work.held.put(*self._fitting(work, samples), start=start)
+            x, y = self._fitting(work, samples)
+            work.held.put(x, y, start=start)
+            if work.spread.look(x):
+                _log.warning("%s", work.spread.warning)
 
     def _fitting(self, work: _Work, samples: Samples) -> Part:
         """Return those samples that fit the task, scaled."""
@@ -420,7 +430,16 @@ def _prepare(request: Open) -> _Work:
     rng = np.random.default_rng(seeds)
     learner = create_learner(model, task.learner, rng, compile_loops=fast)
     work = _Work(
-        task, model, learner, stream, Scorer(task, model), request.slow_s, HeldOut(), request.stream
+        task=task,
+        model=model,
+        learner=learner,
+        stream=stream,
+        scorer=Scorer(task, model),
+        slow_s=request.slow_s,
+        held=HeldOut(),
+        text=request.stream,
+        # Users and items are numbers, not sizes; raw samples are not what is learnt from.
+        spread=Spread(over=task.data.standardize or task.model.kind == "mf"),
     )
     return replace(work, apart=_apart(request, task)) if request.held_out else work
 

@@ -376,7 +376,7 @@ class Daemon:
 def _level(name: str, fields: dict[str, object]) -> int:
     """Return how loud an event is: what costs the run its rounds is a warning."""
     loud = (
-        name == "edge_lost"
+        name in {"edge_lost", "warning"}
         or (name == "round" and not fields["used"])
         or (name == "waiting" and fields["why"] == DECLINED)
         or (name == "opinions" and not fields.get("answered", fields.get("volunteers")))

@@ -211,6 +211,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
         limited: The load limit ended the iterations early.
         loss: Mean over the training; 0 where it is not told.
         score: Of the base model on `score_n` samples that are new to it; see docs/agent.md.
+        note: What whoever runs the federation should know of the device's samples.
     """
 
     digest: Digest
@@ -232,6 +233,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     limited: bool = False
     score: Score = 0.0
     score_n: Count = 0
+    note: Text = ""
 
     def __post_init__(self) -> None:
         """Refuse NaN and infinities, which MessagePack lets through."""
@@ -403,6 +405,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
         train_ms, iterations, steps, limited: As the agent offered it.
         score: What the agent says of the model that the round began with, on `score_n`
             samples of its own.
+        reason: Why there is no valid update; of one, its `note`.
     """
 
     agent: Id

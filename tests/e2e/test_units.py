@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedagent_coordinator.reader import open_reader
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.mqtt import Link
 from fedagent_testbed.local import RoleProcess
@@ -134,11 +135,26 @@ def check_predictions(folder: Path, coordinator: RoleProcess) -> None:
     assert said["accuracy"] >= 0.92
 
 
+def check_warnings(coordinator: RoleProcess, logs: list[str]) -> None:
+    """Assert that devices and the operator are told which features, and what to do."""
+    for log in logs:
+        assert "features out of proportion after scaling: pressure_pa (size 1e+05" in log
+        assert "set data.standardize = true" in log
+    said = [str(event["why"]) for event in coordinator.all("warning")]
+    assert said
+    assert all(text.startswith("out of proportion: pressure_pa, light_lux") for text in said)
+    with open_reader(Path(str(coordinator.config["data_dir"]))) as read:
+        devices = read.devices(read.run().run_id)
+    assert any(row.last_reason in said for row in devices)
+
+
 @pytest.mark.parametrize("standardize", [True, False])
 def test_three_kinds_of_streams(tmp_path: Path, standardize: bool) -> None:
     recipe = tmp_path / "units.toml"
     recipe.write_text(RECIPE.replace("PATH", str(write_npz(tmp_path / "test.npz", 2000, 9))))
-    sets = () if standardize else ("data.standardize=false", "rounds.count=3")
+    # Without a pre-round a topic needs a while until it has spoken.
+    plain = ("data.standardize=false", "rounds.count=3", "learner.steps=2", "learner.step_s=1.0")
+    sets = () if standardize else plain
     csv, npz = write_csv(tmp_path / "a.csv", 1000, 1), write_npz(tmp_path / "b.npz", 1000, 2)
     topic = f"plant/state?features={','.join(NAMES)}&label=state"
     with station(tmp_path / "sensor") as address, new_field(tmp_path) as field:
@@ -158,5 +174,5 @@ def test_three_kinds_of_streams(tmp_path: Path, standardize: bool) -> None:
     else:
         assert not coordinator.all("standardized")
         assert accuracy < 0.6
+        check_warnings(coordinator, logs)
     check_books(coordinator)
-    print(accuracy, logs)

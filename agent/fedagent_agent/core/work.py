@@ -54,6 +54,7 @@ class Work:
             limited=result.limited,
             score=result.score,
             score_n=result.score_n,
+            note=result.note[:500],
         )
         return Kept(self.key, offer, self.order.credit)
 

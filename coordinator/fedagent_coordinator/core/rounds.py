@@ -5,12 +5,14 @@ of jobs go in with the time; effects come out, to be performed in order. A disk
 effect stands before everything that relies on it.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from fedagent_coordinator.policies.base import NOT_FEATURES
+from fedagent_protocol.transport.errors import safe_text
 
 from .calling import Calling, called_for
 from .deciding import Decider, Decision, Minds, Refusal
@@ -34,9 +36,12 @@ from .observe import Observed, merge_observations
 from .orders import OrderedRound, plan_round
 from .outcomes import Settled, round_event, settle_outcomes
 from .placing import with_rent
-from .respite import Respite
+from .respite import MOST_NAMED, Respite
 from .settings import Progress, Settings, learnt_weight
 from .survey import REOPEN_S, Survey
+
+MOST_NOTES = 100
+"""Warnings of devices that are told in a run."""
 
 
 class RoundEngine(Calling):
@@ -87,6 +92,7 @@ class RoundEngine(Calling):
         self._gate = Gate(settings, self.needs, resumed=progress.rounds_done > 0)
         self._first_at = progress.open_at
         self._respite = Respite()
+        self._notes: set[str] = set()
 
     # ------------------------------------------------------------------ inputs
 
@@ -374,6 +380,7 @@ class RoundEngine(Calling):
             ),
             *self._respite.settle(ordered, result, began=self._opened_at, now=now),
         ]
+        effects += self._warned(ordered, result)
         for edge in result.edges:
             self._trained(edge)
         self._over = ordered.round
@@ -384,6 +391,21 @@ class RoundEngine(Calling):
             firsts = {p.edge: p.report.first for p in reporters if p.report is not None}
             return effects + self._begin_merge(ordered.round, firsts, now)
         return effects + self._round_over(now)
+
+    def _warned(self, ordered: OrderedRound, result: Settled) -> list[Effect]:
+        """Return what devices that trained have to say of their samples, each text once."""
+        details, rows = result.details, np.flatnonzero(~result.feedback.void).tolist()
+        said: dict[str, list[int]] = {}
+        for row in rows:
+            if text := safe_text(details.reason[row], limit=200):
+                said.setdefault(text, []).append(row)
+        fresh = {text: rows for text, rows in said.items() if text not in self._notes}
+        self._notes.update(itertools.islice(fresh, MOST_NOTES - len(self._notes)))
+        return [
+            Event("warning", {"agents": ordered.agents(rows)[:MOST_NAMED], "why": text})
+            for text, rows in fresh.items()
+            if text in self._notes
+        ]
 
     def _trained(self, result: EdgeResult) -> None:
         """Note the model that an edge has from now on."""

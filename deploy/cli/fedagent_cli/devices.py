@@ -26,6 +26,7 @@ class SeenDevice:
         last_seen_ms: Wall clock, now for one that is online; None where nobody knows.
         edges: Ids of the edges where it has a session.
         why: Why it does not take part, in words; empty if it does.
+        note: What it has to say of its samples, though it takes part.
     """
 
     agent: str
@@ -36,6 +37,7 @@ class SeenDevice:
     address: str = ""
     software: str = ""
     why: str = ""
+    note: str = ""
 
     @property
     def name(self) -> str:
@@ -80,8 +82,9 @@ def _seen(
     """Return what is known of one agent."""
     declined = row is not None and row.last_status == "declined"
     why = row.last_reason if row is not None and declined else ""
+    note = row.last_reason if row is not None and row.last_status in {"arrived", "late"} else ""
     if device is None:
-        return SeenDevice(agent=agent, row=row, why=why)
+        return SeenDevice(agent=agent, row=row, why=why, note=note)
     online = bool(running and device.edges)
     last_ms = max(device.seen_ms, until_ms) if device.edges else device.seen_ms
     return SeenDevice(
@@ -93,6 +96,7 @@ def _seen(
         address=device.address,
         software=device.software,
         why=device.why or why,
+        note=note,
     )
 
 

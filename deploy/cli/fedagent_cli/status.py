@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from . import options, places
-from .devices import SeenDevice, seen_devices
+from .devices import seen_devices
 from .output import credits_text, emit, rounds_text, say
 
 if TYPE_CHECKING:
@@ -90,6 +90,9 @@ def status(
         "declining": [
             {"agent": one.agent, "name": one.name, "why": one.why} for one in agents if one.why
         ],
+        "warnings": [
+            {"agent": one.agent, "name": one.name, "why": one.note} for one in agents if one.note
+        ],
         "edges": len(edges),
         "edges_live": now.edges_live if now else None,
         "waiting": now.waiting if now else None,
@@ -103,7 +106,8 @@ def status(
         return
     good = told(measures, metrics)
     _say_status(chosen, record, balance, rents=rents, now=now, pid=pid, good=good)
-    _say_declining(agents)
+    _say_each("declines", [(one.name, one.why) for one in agents if one.why])
+    _say_each("warns", [(one.name, one.note) for one in agents if one.note])
 
 
 def _say_status(
@@ -145,10 +149,9 @@ def _say_status(
     say(f"edges     {live}{record['edges']} seen")
 
 
-def _say_declining(agents: "Sequence[SeenDevice]") -> None:
-    """Say who does not take part, and why."""
-    declining = [one for one in agents if one.why]
-    for one in declining[:MOST_NAMED]:
-        say(f"declines  {one.name}: {one.why}")
-    if len(declining) > MOST_NAMED:
-        say(f"          and {len(declining) - MOST_NAMED} more: `fedagent devices`")
+def _say_each(what: str, said: "Sequence[tuple[str, str]]") -> None:
+    """Say who does not take part, or warns, and why."""
+    for name, why in said[:MOST_NAMED]:
+        say(f"{what:<9} {name}: {why}")
+    if len(said) > MOST_NAMED:
+        say(f"          and {len(said) - MOST_NAMED} more: `fedagent devices`")

@@ -265,6 +265,7 @@ class EdgeRound:
             score=offer.score,
             # A score counts by its samples: nobody may claim more than for an update.
             score_n=min(offer.score_n, self.order.max_samples),
+            reason=part.reason or offer.note,
         )
 
     def _end(self, agent: str, status: OutcomeStatus, reason: str, now: float) -> bool:
