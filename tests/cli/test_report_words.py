@@ -9,6 +9,7 @@ from fedagent_cli.report.page import render
 from fedagent_cli.report.quality import quality_plots
 from fedagent_cli.report.story import AgentRow, Story
 from fedagent_cli.report.undelivered import undelivered
+from fedagent_task.measures import DEVICE_SCORE
 
 from .stories import classes, everything, numbers
 
@@ -86,6 +87,8 @@ def test_a_target_of_a_regression_is_reached_from_above() -> None:
     assert story.best is not None
     assert min(targets) > story.best == min(r.rmse for r in story.rounds if r.rmse is not None)
     assert numbers().reached() == []
+    scored = replace(classes(), measures=(DEVICE_SCORE,), target=0.5)
+    assert "<h2>Time to score</h2>" in render(scored, [])
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 60])

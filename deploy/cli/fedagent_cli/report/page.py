@@ -153,7 +153,7 @@ def _reached(story: Story) -> str:
     """Return how long each accuracy or error took: the recipe's, and others where clients judge."""
     if not story.reached():
         return ""
-    word = story.measures[0].word
+    word = story.told[0]
     rows = (
         (
             f"{target:.4g}",
