@@ -1,10 +1,8 @@
 """A damaged database is one line with its mend, never a traceback and never "no run"."""
 
 import json
-import os
 import random
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from fedagent_cli import runs
 from fedagent_cli.errors import DamagedError
 from fedagent_coordinator.errors import StoreError
 from fedagent_coordinator.reader import DATABASE, open_reader
+from tests.typed import fedagent
 
 from .stored_run import RECIPE, write_run
 
@@ -34,14 +33,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fedagent_cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ},
-    )
+    return fedagent(*arguments)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.typed import fedagent
+
 DEMO = ("coordinator", "start", "--recipe", "demo", "--broker", "embedded", "--discovery", "off")
 EDGE = ("edge", "start", "--broker", "embedded", "--discovery", "off")
 AGENT = ("start", "--stream", "digits", "--discovery", "off")
@@ -19,9 +21,11 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command; `file_bytes` stands for a disk on which no file can grow beyond it."""
 
+    if file_bytes is None:
+        return fedagent(*arguments, env={"FEDAGENT_HOME": str(home)})
+
     def limit() -> None:
-        if file_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
 
     return subprocess.run(
         [sys.executable, "-m", "fedagent_cli", *arguments],

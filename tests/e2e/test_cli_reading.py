@@ -1,10 +1,8 @@
 """Commands that read a run, on a directory that the real store wrote."""
 
 import json
-import os
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from fedagent_coordinator.situation import Situation, write_situation
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_testbed.local import RoleProcess
+from tests.typed import fedagent
 
 from .stored_run import RECIPE, write_run
 
@@ -28,15 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fedagent_cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=home,
-        env={**os.environ, "FEDAGENT_HOME": str(home), "COLUMNS": "120"},
-    )
+    return fedagent(*arguments, cwd=home, env={"FEDAGENT_HOME": str(home), "COLUMNS": "120"})
 
 
 def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, object]:

@@ -2,17 +2,17 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import typed
 
 SHORT = ("--set", "rounds.count=40")
 
 
 def fedagent(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedagent_cli", "testbed", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    return typed.fedagent("testbed", *arguments)
 
 
 def test_compare_all_prints_and_plots(tmp_path: Path) -> None:

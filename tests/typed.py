@@ -1,0 +1,62 @@
+"""`fedagent` as it is typed: a process for each call, forked from one that has imported it."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from .nest import Call
+
+
+def fedagent(
+    *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command, and return what it said and its exit code.
+
+    Args:
+        arguments: What is typed behind ``fedagent``.
+        cwd: Where it is typed; the folder of the tests by default.
+        env: Variables beside those that there are.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        call = Call(
+            arguments=list(arguments),
+            cwd=str(cwd or Path.cwd()),
+            env={**os.environ, **(env or {})},
+            out=str(out),
+            err=str(err),
+        )
+        code = _asked(json.dumps(call))
+        return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
+
+
+def _asked(line: str) -> int:
+    nest = _nest()
+    assert nest.stdin is not None
+    assert nest.stdout is not None
+    try:
+        nest.stdin.write(f"{line}\n")
+        nest.stdin.flush()
+        return int(nest.stdout.readline())
+    except BaseException:
+        nest.kill()  # what hangs there must not answer the next one
+        nest.wait()
+        _nest.cache_clear()
+        raise
+
+
+@cache
+def _nest() -> "subprocess.Popen[str]":
+    """Start it once; it ends with this process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.nest"],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
