@@ -1,8 +1,8 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
 Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, beliefs, learning,
-learners, decisions, democracy, adaptive, scale, papers, onnx, bas, seeds. All of them without
-a name; figures are medians, and what is compared is measured in one run.
+learners, decisions, democracy, adaptive, scale, papers, onnx, bas, limits, figures, seeds.
+All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from . import (
     gda,
     learners,
     learning,
+    limits,
     memory,
     onnx,
     papers,
@@ -29,6 +30,7 @@ from . import (
     solvers,
     survival,
 )
+from .told import run as told
 
 Rows = Iterator[dict[str, object]]
 
@@ -51,6 +53,8 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "papers": papers.rows,
     "onnx": onnx.rows,
     "bas": bas.rows,
+    "limits": limits.rows,
+    "figures": lambda: iter([told.run()]),
     "seeds": lambda: iter([demo.seeds(10)]),
 }
 

@@ -1,0 +1,1 @@
+"""What figures and pictures of the documents claim, tried in small: `python -m bench figures`."""
