@@ -400,10 +400,8 @@ class Reader(ModelReader):
         rows = self._db.execute(
             "SELECT c.idx, c.agent_id, c.label, COUNT(r.round), COALESCE(SUM(o.in_time), 0), "
             "COALESCE(SUM(o.used), 0), COALESCE(SUM(o.paid_micro), 0), MAX(o.round), "
-            "(SELECT status FROM outcomes l WHERE l.run_id = c.run_id AND l.client = c.idx "
-            "ORDER BY l.round DESC LIMIT 1), "
-            "(SELECT reason FROM outcomes l WHERE l.run_id = c.run_id AND l.client = c.idx "
-            "ORDER BY l.round DESC LIMIT 1) FROM clients c "
+            # Beside one MAX, sqlite takes these from the row that has it.
+            "o.status, o.reason FROM clients c "
             "LEFT JOIN reservations r ON r.run_id = c.run_id AND r.client = c.idx "
             "LEFT JOIN outcomes o ON o.run_id = r.run_id AND o.round = r.round "
             "AND o.client = r.client WHERE c.run_id = ? GROUP BY c.idx ORDER BY c.idx",
