@@ -1,13 +1,14 @@
 """`fedagent devices`: every agent of a run, where it is, and why one does not take part."""
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import options, places
-from .output import credits_text, emit, table
+from .output import credits_text, emit, say, table
 
 if TYPE_CHECKING:
     from fedagent_coordinator.devices import Device
@@ -118,15 +119,38 @@ def devices(
         return
     table(
         (
-            *("name", "agent", "last seen", "edge", "address", "software"),
-            *("ordered", "in time", "used", "paid", "last", "declines"),
+            *("name", "last seen", "edge", "address", "software"),
+            *("ordered", "in time", "used", "paid", "last"),
         ),
-        (_cells(device, edges) for device in found),
-        unless={"edge": "-", "address": "-", "software": "-", "declines": ""},
+        (_cells(name, device, edges) for name, device in zip(_names(found), found, strict=True)),
+        unless={"edge": "-", "address": "-", "software": "-"},
     )
+    say_reasons(found)
 
 
-def _cells(device: SeenDevice, edges: Mapping[str, str]) -> tuple[object, ...]:
+def say_reasons(devices: Sequence[SeenDevice], *, most: int | None = None) -> None:
+    """Say who does not take part, or warns, and why, a line each."""
+    names = _names(devices)
+    for what, reasons in (
+        ("declines", [d.why for d in devices]),
+        ("warns", [d.note for d in devices]),
+    ):
+        said = [(name, why) for name, why in zip(names, reasons, strict=True) if why]
+        for name, why in said[:most]:
+            say(f"{what:<9} {name}: {why}")
+        if most is not None and len(said) > most:
+            say(f"          and {len(said) - most} more: `fedagent devices`")
+
+
+def _names(devices: Sequence[SeenDevice]) -> list[str]:
+    """Return what each is called, with the start of its id where others have the name too."""
+    count = Counter(device.name for device in devices)
+    return [
+        one.name if count[one.name] == 1 else f"{one.name} ({one.agent[:8]})" for one in devices
+    ]
+
+
+def _cells(name: str, device: SeenDevice, edges: Mapping[str, str]) -> tuple[object, ...]:
     """Return a row of the table."""
     row = device.row
     at = ", ".join(edges.get(edge) or edge[:8] for edge in device.edges)
@@ -135,9 +159,9 @@ def _cells(device: SeenDevice, edges: Mapping[str, str]) -> tuple[object, ...]:
         last = "-" if row.last_round is None else f"{row.last_round} {row.last_status}"
         work = (row.selected, row.in_time, row.used, credits_text(row.paid_micro), last)
     return (
-        *(device.name, device.agent[:8], _ago(device), at or "-"),
+        *(name, _ago(device), at or "-"),
         *(device.address or "-", device.software.removeprefix("fedagent ") or "-"),
-        *(*work, device.why),
+        *work,
     )
 
 

@@ -1,10 +1,10 @@
 """`fedagent status`: a run in a few lines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from . import options, places
-from .devices import seen_devices
+from .devices import say_reasons, seen_devices
 from .output import credits_text, emit, rounds_text, say
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def status(
         return
     good = told(measures, metrics)
     _say_status(chosen, record, balance, rents=rents, now=now, pid=pid, good=good)
-    _say_each("declines", [(one.name, one.why) for one in agents if one.why])
-    _say_each("warns", [(one.name, one.note) for one in agents if one.note])
+    say_reasons(agents, most=MOST_NAMED)
 
 
 def _say_status(
@@ -147,11 +146,3 @@ def _say_status(
     say(f"agents    {live}{record['agents']} seen")
     live = f"{now.edges_live} live of " if now is not None else ""
     say(f"edges     {live}{record['edges']} seen")
-
-
-def _say_each(what: str, said: "Sequence[tuple[str, str]]") -> None:
-    """Say who does not take part, or warns, and why."""
-    for name, why in said[:MOST_NAMED]:
-        say(f"{what:<9} {name}: {why}")
-    if len(said) > MOST_NAMED:
-        say(f"          and {len(said) - MOST_NAMED} more: `fedagent devices`")
