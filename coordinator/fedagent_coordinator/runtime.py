@@ -172,7 +172,7 @@ class CoordinatorRuntime:
         self._end_reason = ""
         self._commits = 0
         self._labels: dict[str, str] = {}
-        self._finished = False
+        self._finished = self._fruitful = False
         self._waiting = Situation(run=self.run.run_id)
 
     def close(self) -> None:
@@ -357,6 +357,7 @@ class CoordinatorRuntime:
             case fx.Settle():
                 self.checkpoint("settling")
                 self.store.settle(run_id, effect)
+                self._fruitful = bool(effect.feedback.used.any())
                 self._took("settle", began)
                 self.checkpoint("settled")
             case fx.Learn():
@@ -454,6 +455,8 @@ class CoordinatorRuntime:
         if event.name == "waiting":
             self._waiting = _as_situation(self.run.run_id, event.fields)
         elif event.name == DECLINED:
+            if self._fruitful:
+                return  # the others go on
             # Until a round begins with others.
             why = str(event.fields["why"])
             self._waiting = Situation(run=self.run.run_id, waiting=DECLINED, detail=why)
