@@ -9,18 +9,28 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import which
 
 import numpy as np
 import pytest
 
 from fedagent_coordinator.reader import open_reader
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
+from fedagent_protocol.transport.address import BrokerAddress
+from fedagent_protocol.transport.mosquitto import mosquitto_program
 from fedagent_protocol.transport.mqtt import Link
+from fedagent_protocol.transport.probe import free_port
 from fedagent_testbed.local import RoleProcess
 
 from .support import check_books, new_field
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.mosquitto,
+    pytest.mark.skipif(
+        mosquitto_program() is None or which("mosquitto_passwd") is None,
+        reason="mosquitto is not installed",
+    ),
+]
 SENSORS = {
     "pressure_pa": (101_325, 500), "light_lux": (50_000, 15_000), "temperature_c": (20, 5),
     "humidity_percent": (50, 10), "co2_ppm": (600, 120), "mains_v": (230, 4),
@@ -82,21 +92,35 @@ def write_npz(path: Path, count: int, seed: int) -> Path:
 
 
 @contextmanager
-def station(folder: Path) -> Iterator[str]:
-    """Run a broker with a sensor that speaks twenty times a second; yield its address."""
-    loop, ready = asyncio.new_event_loop(), threading.Event()
-    found: list[str] = []
-    stop = asyncio.Event()
+def guarded(folder: Path) -> Iterator[str]:
+    """Run a broker that wants a user and a password; yield its URL with both."""
+    folder.mkdir()
+    made = ("mosquitto_passwd", "-c", "-b", str(folder / "users"), "plant", "s3cret")
+    subprocess.run(made, check=True, capture_output=True)
+    port, program = free_port("127.0.0.1"), mosquitto_program()
+    lines = ("user root", f"listener {port} 127.0.0.1", f"password_file {folder / 'users'}")
+    (folder / "conf").write_text("\n".join(lines) + "\n")
+    assert program is not None
+    with subprocess.Popen([program, "-c", str(folder / "conf")], stderr=subprocess.DEVNULL) as run:
+        try:
+            yield f"mqtt://plant:s3cret@127.0.0.1:{port}"
+        finally:
+            run.terminate()
+
+
+@contextmanager
+def speaking(url: str) -> Iterator[None]:
+    """Let sensors speak fifty times a second in a loop of their own."""
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
     async def speak() -> None:
-        broker = Broker(BrokerSpec(data_dir=folder))
-        address = await broker.start()
         link = Link(
-            address, client_id="sensor", on_arrivals=lambda _: None, on_state=lambda _: None
+            BrokerAddress.parse(url),
+            client_id="sensor",
+            on_arrivals=lambda _: None,
+            on_state=lambda _: None,
         )
         await link.start()
-        found.append(str(address))
-        ready.set()
         x, y = samples(2000, 3)
         for i in itertools.cycle(range(len(y))):
             said = dict(zip(NAMES, x[i].tolist(), strict=True)) | {"state": int(y[i])}
@@ -105,13 +129,11 @@ def station(folder: Path) -> Iterator[str]:
                 break
             await asyncio.sleep(0.02)
         await link.stop()
-        await broker.stop()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(speak(),))
     thread.start()
     try:
-        assert ready.wait(30)
-        yield found[0]
+        yield
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(30)
@@ -157,10 +179,10 @@ def test_three_kinds_of_streams(tmp_path: Path, standardize: bool) -> None:
     sets = () if standardize else plain
     csv, npz = write_csv(tmp_path / "a.csv", 1000, 1), write_npz(tmp_path / "b.npz", 1000, 2)
     topic = f"plant/state?features={','.join(NAMES)}&label=state"
-    with station(tmp_path / "sensor") as address, new_field(tmp_path) as field:
+    with guarded(tmp_path / "plant") as url, speaking(url), new_field(tmp_path) as field:
         coordinator = field.coordinator(recipe, wait_agents=3, sets=sets)
         field.edge("edge")
-        streams = (f"csv:{csv}", f"replay:{npz},rate=200,start=200", f"mqtt://{address}/{topic}")
+        streams = (f"csv:{csv}", f"replay:{npz},rate=200,start=200", f"{url}/{topic}")
         agents = [field.agent(f"agent-{i}", stream) for i, stream in enumerate(streams)]
         end = coordinator.wait("end", timeout_s=120)
         assert coordinator.wait_exit() == 0
