@@ -30,6 +30,7 @@ from fedagent_task.measures import measures_of
 from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
+from .core.calling import STATISTICS
 from .core.effects import Event, Mark
 from .core.gate import DECLINED
 from .jobs import CheckPart, EvaluateModel, Job, JobResult, MergeModels
@@ -390,11 +391,19 @@ def _in_words(name: str, fields: dict[str, object]) -> str:
     if name == "waiting" and "wanted" in fields:
         why = str(fields["why"])
         return f"waiting for {why}: {fields[why]} of {fields['wanted']}"
+    if name == "waiting" and fields["why"] == STATISTICS:
+        return f"waiting for the samples of {fields['agents']} agents to be added up"
+    if name == "warning":
+        return f"samples {fields['why']} (agents {' '.join(map(str, _listed(fields['agents'])))})"
     return f"{name}: " + " ".join(
         f"{key}={value}"
         for key, value in fields.items()
         if value not in ("", None) and not _long(value)
     )
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _long(value: object) -> bool:

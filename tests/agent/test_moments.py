@@ -7,6 +7,8 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.core.calls import PrivacyLimits
+from fedagent_agent.core.effects import Event
+from fedagent_agent.core.worklog import WorkLog
 from fedagent_agent.outward import StartJudging, Subscribe
 from fedagent_agent.trainer_wire import Failed, Judged
 from fedagent_protocol.messages import Opinion, OpinionMode
@@ -52,6 +54,12 @@ def test_one_edge_is_told_and_others_that_it_was(edge: HandEdge) -> None:
     ask(edge)
     ask(edge, name=OTHER)
     assert edge.said(Opinion)[2:] == [first, second]
+    lines = [
+        line
+        for data in edge.events("opinion")
+        for line in WorkLog().tell(Event("opinion", data), 0)
+    ]
+    assert [line.text for line in lines] == ["tells what its 50 samples add up to, before round 1"]
     assert not edge.jobs(Subscribe), "the model is of no use for it"
     assert len(edge.jobs(StartJudging)) == 1
 

@@ -34,3 +34,10 @@ def test_a_round_is_due_by_the_clock_of_this_boot_only() -> None:
 )
 def test_rounds_in_words(done: int, wanted: int | None, text: str) -> None:
     assert rounds_text(done, wanted) == text
+
+
+def test_statistics_and_warnings_are_said_in_words() -> None:
+    waiting: dict[str, object] = {"why": "statistics", "edges": 2, "agents": 3}
+    assert _in_words("waiting", waiting) == "waiting for the samples of 3 agents to be added up"
+    warning: dict[str, object] = {"agents": ["a1", "b2"], "why": "out of proportion: pa"}
+    assert _in_words("warning", warning) == "samples out of proportion: pa (agents a1 b2)"

@@ -85,6 +85,10 @@ class WorkLog:
                 return self._end(edge, number, end, end)
             case "declined":
                 return self._decline(edge, number, data, now)
+            case "opinion" if data["mode"] == "moments":
+                why = safe_text(data["why"])
+                told = f"tells what its {data['samples']} samples add up to, before round 1"
+                return [Line(f"tells no statistics before round 1: {why}" if why else told)]
             case _:
                 pass
         return []
