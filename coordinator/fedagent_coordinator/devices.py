@@ -17,7 +17,7 @@ from .situation import write_beside
 
 FILE = "devices.json"
 MOST = 250_000
-GAP_S = 1.0
+GAP_S = 5.0
 """Least time between two writes; a second more for every thousand devices."""
 TOUCH_S = 60.0
 """How often the file's time says that whoever is online still is."""

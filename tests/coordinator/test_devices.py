@@ -52,12 +52,13 @@ def test_it_is_written_when_something_changed_and_not_at_once_again(tmp_path: Pa
         book.note("hall", status(DeviceNote(agent=f"agent-{i}")), 1000)
         book.write(200.0 + i * GAP_S / 100)
     assert len(known(tmp_path)) == 1
-    book.write(202.0)
+    later = 200.0 + 2 * GAP_S
+    book.write(later)
     assert len(known(tmp_path)) == 50
     os.utime(tmp_path / FILE, (1, 1))
-    book.write(202.0 + TOUCH_S / 2)
+    book.write(later + TOUCH_S / 2)
     assert (tmp_path / FILE).stat().st_mtime == 1
-    book.write(203.0 + TOUCH_S)
+    book.write(later + TOUCH_S + 1)
     assert (tmp_path / FILE).stat().st_mtime > 1, "whoever is online was so until then"
 
 
