@@ -47,13 +47,13 @@ def test_a_client_that_is_mute_holds_up_few_rounds() -> None:
         tau_ms=1000,
         reason=m.UNANSWERED,
     )
-    field = Field(edges, settings(count=8000))
+    field = Field(edges, settings(count=1600), plan=lambda _: [0.005])
     field.run(until=60.0)
     check_books(field)
     # Away for 2, 4, 8, 16 and 30 of some 50 seconds.
     missed = [s for s in field.settled.values() if m.UNANSWERED in s.details.reason]
     assert len(missed) == 5
-    assert len(field.settled) == 8000
+    assert len(field.settled) == 1600
     assert not [event for event in field.events if event.name == "declined"]
 
 

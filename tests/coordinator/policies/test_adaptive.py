@@ -107,10 +107,9 @@ def totals(since: int, *sets: str) -> dict[str, list[int]]:
     return {name: [int(wins(name, s, *sets)[since:].sum()) for s in (0, 1)] for name in names}
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("noise", "seed"), [(NOISES[0], 1), (NOISES[1], 0)])
 def test_it_reaches_the_oracle_of_chances_in_a_steady_radio(noise: int, seed: int) -> None:
-    """300 rounds; 0.996, 0.999, 0.993 and 0.998 were seen, linucb 0.992, 0.988, 0.980, 0.964."""
+    """300 rounds; 0.999 and 0.993 were seen, linucb 0.988 and 0.980."""
     radio = f"radio.noise_dbm_hz={noise}"
     ours, best = wins("adaptive", seed, radio).sum(), wins("oracle-p", seed, radio).sum()
     assert ours >= 0.985 * best
