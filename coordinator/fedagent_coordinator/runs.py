@@ -12,7 +12,7 @@ from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transport.blobs import BlobStore
 from fedagent_task import models
-from fedagent_task.recipe import recipe_digest, task_bytes, task_digest, task_of
+from fedagent_task.recipe import MAX_TASK_BYTES, recipe_digest, task_bytes, task_digest, task_of
 from fedagent_task.spec import Recipe
 
 from . import calls, placement, policies
@@ -245,7 +245,9 @@ def task_body(recipe: Recipe) -> bytes:
         return task_bytes(task)
     from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB, and few recipes ask for it
 
-    return task_bytes(msgspec.structs.replace(task, onnx=to_graph(task.model)))
+    body = task_bytes(msgspec.structs.replace(task, onnx=to_graph(task.model)))
+    # Names and scaling of many features leave no room for it: then numpy scores.
+    return body if len(body) <= MAX_TASK_BYTES else task_bytes(task)
 
 
 def settings_of(
