@@ -126,7 +126,7 @@ def test_the_task_carries_a_graph_only_where_devices_score_a_network(
     task = parse_task(runs.task_body(parse_recipe(RECIPE, convex)))
     assert (task.on_device, task.onnx) == (True, b"")
     with monkeypatch.context() as narrow:
-        narrow.setattr(runs, "MAX_TASK_BYTES", 1000)
+        narrow.setattr(runs, "MAX_TASK_BYTES", 200)
         assert not parse_task(runs.task_body(scored)).onnx, "many features leave no room for it"
     monkeypatch.setattr(runs, "find_spec", lambda _name: None)
     task = parse_task(runs.task_body(scored))
