@@ -148,6 +148,15 @@ def test_an_edge_whose_statistics_cannot_be_spoils_nothing(
     check_frozen(site)
 
 
+def test_volunteers_are_called_for_after_the_statistics(tmp_path: Path) -> None:
+    peers = ("policy.name=volunteers", "opinions.mode=peers", "peers.best=2")
+    site = site_of(tmp_path, given=recipe("data.scale=1", "data.standardize=true", *peers))
+    site.run()
+    assert [call.mode.value for call in site.edges[0].calls[:2]] == ["moments", "peers"]
+    check_frozen(site)
+    check_history(site, 4)
+
+
 def test_opinions_are_called_for_after_the_statistics(tmp_path: Path) -> None:
     given = recipe("data.scale=1", "data.standardize=true", "policy.name=quick-init-ucb",
                    "policy.params.clients_per_round=2")  # fmt: skip
