@@ -76,6 +76,7 @@ def test_a_password_is_used_and_never_shown(terminals: Terminals, port: int) -> 
     assert told == f"mqtt://fed:***@127.0.0.1:{port}/boiler?features=a&label=b"
     wrong = terminals.call(f"start --stream digits --broker mqtt://fed:{WRITTEN}@x@127.0.0.1")
     assert wrong.returncode == 2
+    assert "write mqtt://USER:PASSWORD@HOST, with %40 for @" in wrong.stderr
     shown += [config.stdout, config.stderr, wrong.stdout, wrong.stderr]
     shown += [
         file.read_text(errors="replace") for file in terminals.home.rglob("*") if file.is_file()

@@ -77,7 +77,7 @@ def _tables(config: Path | None) -> "tuple[CareSettings, PrivacySettings]":
 def line(finding: "Finding") -> str:
     """Return a finding as one line."""
     mend = f"  ->  {finding.mend}" if finding.mend else ""
-    return f"{MARKS[finding.level]}  {finding.check:<11}  {finding.text}{mend}"
+    return f"{MARKS[finding.level]}  {finding.check:<12}  {finding.text}{mend}"
 
 
 def exit_code(findings: "list[Finding]") -> int:

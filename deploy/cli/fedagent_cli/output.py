@@ -124,8 +124,9 @@ def _cell(value: object) -> str:
 def fail(error: CliError, *, as_json: bool) -> NoReturn:
     """End the program with one line on standard error and the error's exit code."""
     sys.stdout.flush()
-    sys.stderr.write(f"fedagent: {hide_password(str(error))}\n")
+    # What is wrong may quote what was typed; the mend is our own words.
+    problem = hide_password(error.problem)
+    sys.stderr.write(f"fedagent: {problem}{'; ' if error.mend else ''}{error.mend}\n")
     if as_json:
-        problem = hide_password(error.problem)
         emit({"error": problem, "mend": error.mend, "exit_code": error.exit_code})
     raise SystemExit(error.exit_code)
