@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from fedagent_protocol import failpoints, topics
-from fedagent_protocol.transport.advert import Advert
+from fedagent_protocol.transport.advert import Advert, in_words
 from fedagent_protocol.transport.boot import boot_id
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.data_dir import DataDirLock
@@ -85,6 +85,7 @@ class Daemon:
         self._discovery: Discovery | None = None
         self._started = False
         self._nothing_learnt = False
+        self._others: tuple[str, ...] = ()
 
     async def run(self) -> None:
         """Work until the run is over, or until told to stop.
@@ -231,6 +232,25 @@ class Daemon:
         advert = Advert("coordinator", identity.id, config.site, address, topics.PROTOCOL_VERSION)
         listen = config.listen if self._broker is not None else None
         await self._discovery.advertise(advert, listen=listen)
+        self._discovery.browse("coordinator", lambda seen: self._see_others(seen, identity.id))
+
+    def _see_others(self, adverts: frozenset[Advert], own: str) -> None:
+        """Name other coordinators of this site: edges serve one of them, and not the others."""
+        others = in_words(advert for advert in adverts if advert.id != own)
+        if others == self._others:
+            return
+        self._others = others
+        self._runtime.others_are(others)
+        site = self._config.site
+        if others:
+            _log.warning(
+                "another coordinator is at site %s: %s; an edge serves one of them only: stop "
+                "one, or give it, its edges and agents another --site",
+                site,
+                ", ".join(others),
+            )
+        else:
+            _log.info("this is the only coordinator at site %s again", site)
 
     def _watch_signals(self) -> None:
         loop = asyncio.get_running_loop()

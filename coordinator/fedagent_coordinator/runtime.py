@@ -174,6 +174,7 @@ class CoordinatorRuntime:
         self._labels: dict[str, str] = {}
         self._finished = self._fruitful = False
         self._waiting = Situation(run=self.run.run_id)
+        self._others: tuple[str, ...] = ()
 
     def close(self) -> None:
         """Close the store. Idempotent."""
@@ -466,9 +467,15 @@ class CoordinatorRuntime:
             return
         self._write_situation()
 
+    def others_are(self, others: tuple[str, ...]) -> None:
+        """Keep for people which other coordinators are at this site."""
+        self._others = others
+        self._write_situation()
+
     def _write_situation(self) -> None:
         now = msgspec.structs.replace(
             self._waiting,
+            others=self._others,
             edges_live=len(self.engine.edges.live()),
             next_at=self.engine.not_before,
             boot=self.options.boot,

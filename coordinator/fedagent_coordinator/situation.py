@@ -24,6 +24,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         detail: More about it, in an agent's words.
         found, wanted: How many edges or agents are there of those that are waited for; 0 and
             0 where it is no number.
+        others: Other coordinators that are announced at this site, each with its address.
         next_at: No round begins before, by the monotonic clock of `boot`; 0 for at once.
     """
 
@@ -35,6 +36,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     wanted: int = 0
     next_at: float = 0.0
     boot: str = ""
+    others: tuple[str, ...] = ()
 
 
 def write_situation(folder: Path, situation: Situation) -> None:

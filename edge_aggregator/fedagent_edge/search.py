@@ -1,12 +1,15 @@
 """Which broker to look for a coordinator on: the typed one, adverts, the shared one."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
-from fedagent_protocol.transport.discovery import Advert
+from fedagent_protocol.transport.advert import Advert, in_words
 from fedagent_protocol.transport.mqtt import BrokerAddress
 
 from .config import EdgeConfig
+
+_log = logging.getLogger(__name__)
 
 PATIENCE_S = 6.0
 """How long an address may stay without a welcome when there is another one to try."""
@@ -33,6 +36,7 @@ class CoordinatorSearch:
         typed = config.typed_coordinator()
         self._fixed = [typed] if typed is not None else []
         self._shared = [shared] if shared is not None and not self._fixed else []
+        self._site = config.site
         self._seen: list[BrokerAddress] = []
         self._served = served
         self._dial = dial
@@ -41,6 +45,13 @@ class CoordinatorSearch:
     def adverts(self, adverts: frozenset[Advert]) -> None:
         """Take in who is on the network, in an order that all edges share."""
         self._seen = [advert.address for advert in sorted(adverts, key=lambda one: one.id)]
+        if len(adverts) > 1:
+            _log.warning(
+                "site %s has more than one coordinator: %s; this edge serves the one that "
+                "welcomes it first: stop the others, or give them another --site",
+                self._site,
+                ", ".join(in_words(adverts)),
+            )
         self._changed.set()
 
     @property

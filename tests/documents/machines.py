@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -135,6 +136,8 @@ class Machine:
     """One computer with a LAN card: a home, a folder to type in, what is on its PATH."""
 
     def __init__(self, space: Space | None, folder: Path) -> None:
+        self._address = folder.name
+        self._space = space
         self._enter = space.enter if space is not None else []
         self._folder = folder
         self.home = self.cwd = folder / "home"
@@ -155,7 +158,17 @@ class Machine:
 
     def has_broker(self, listen: str) -> None:
         """Have a broker for everybody on port 1883, as a system's own."""
-        self._starts("a broker", [sys.executable, "-c", BROKER, listen]).until("broker up")
+        self.runs("a broker", BROKER, listen).until("broker up")
+
+    def runs(self, what: str, program: str, *arguments: str) -> Terminal:
+        """Run a program that no document knows."""
+        return self._starts(what, [sys.executable, "-c", program, *arguments])
+
+    def link(self, state: Literal["up", "down"]) -> None:
+        """Pull the cable, or plug it in again: without it the card has no address."""
+        assert self._space is not None
+        verb = "add" if state == "up" else "del"
+        self._space.ip("addr", verb, f"{self._address}/24", "dev", "e0")
 
     def ends(self) -> None:
         """Press Ctrl-C in every terminal, the newest first; each ends in good order."""

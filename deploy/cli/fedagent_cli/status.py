@@ -100,6 +100,7 @@ def status(
         "wanted": now.wanted if now else None,
         "next_round_s": next_round_s(now) if now else None,
         "updates_used": used,
+        "other_coordinators": list(now.others) if now else [],
     }
     if as_json:
         emit(record)
@@ -130,6 +131,8 @@ def _say_status(
         what = WAITING.get(now.waiting, now.waiting)
         count = f"{now.found} of {now.wanted}" if now.wanted else now.detail
         say(f"waiting   {what}{count and ': ' + count}")
+    for other in now.others if now is not None else ():
+        say(f"beside    another coordinator of this site, {other}: stop one, or change its --site")
     if record["origin"]:
         say(f"began     from model {str(record['origin'])[:12]}")
     rounds = rounds_text(record["rounds_done"], record["rounds"])

@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -35,6 +35,11 @@ class Advert:
     address: BrokerAddress
     protocol: int
     hosts: tuple[str, ...] = field(default=(), compare=False)
+
+
+def in_words(adverts: Iterable[Advert]) -> tuple[str, ...]:
+    """Return who is announced where, in an order that does not depend on theirs."""
+    return tuple(sorted(f"{advert.id} at {advert.address}" for advert in adverts))
 
 
 @dataclass(frozen=True, slots=True)

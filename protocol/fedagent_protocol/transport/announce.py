@@ -2,21 +2,17 @@
 
 import asyncio
 import logging
-import socket
 from collections.abc import Awaitable
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .advert import Advert, Reach, service_type, to_txt
-from .interfaces import multicast_works
+from .interfaces import multicast_works, shares_network
 
 if TYPE_CHECKING:
+    from zeroconf import Zeroconf
     from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 _log = logging.getLogger(__name__)
-
-IP_MULTICAST_ALL = 49
-"""Linux: with 0 a socket hears the groups that it has joined itself, and no more."""
 
 
 class Speaker:
@@ -83,38 +79,45 @@ class Speaker:
 
 async def opened(addresses: list[str]) -> "AsyncZeroconf | None":
     """Return zeroconf on some of this machine's addresses; None if none has multicast."""
-    # Imported late: a role with a typed address needs none of it.
-    from zeroconf import IPVersion  # noqa: PLC0415
-    from zeroconf.asyncio import AsyncZeroconf  # noqa: PLC0415
-
     interfaces = speakable(addresses)
     if not interfaces:
         return None
+    # Imported late: a role with a typed address needs none of it.
+    from zeroconf.asyncio import AsyncZeroconf  # noqa: PLC0415
+
     try:
-        zeroconf = AsyncZeroconf(interfaces=interfaces, ip_version=IPVersion.V4Only)
+        zeroconf = AsyncZeroconf(zc=_within(interfaces))
         await zeroconf.zeroconf.async_wait_for_start()
     except OSError as exc:
         _log.debug("zeroconf on %s: %s", interfaces, exc)
         return None
-    keep_to_own_groups(zeroconf)
     return zeroconf
+
+
+def _within(interfaces: list[str]) -> "Zeroconf":
+    """Return zeroconf that answers only those who ask from these networks.
+
+    Linux hands a datagram to every socket of the machine once any has joined the group
+    there, and an answer would give an address that the other cannot reach.
+    (IP_MULTICAST_ALL=0 is no way out: beside SO_REUSEPORT, Linux 6 then gives some of the
+    other sockets' datagrams to the one that must not have them.)
+    """
+    from zeroconf import IPVersion, Zeroconf  # noqa: PLC0415
+
+    class Within(Zeroconf):
+        def async_send(
+            self, out: Any, addr: str | None = None, *rest: Any, **named: Any
+        ) -> None:  # the rest is zeroconf's own business
+            if addr is None or shares_network(addr, interfaces):
+                super().async_send(out, addr, *rest, **named)
+
+    return Within(interfaces=interfaces, ip_version=IPVersion.V4Only)
 
 
 def speakable(addresses: list[str]) -> list[str]:
     """Return those of the addresses that mDNS can be spoken from."""
     # Asked first, because zeroconf leaves sockets open when an interface fails it.
     return [address for address in addresses if multicast_works(address)]
-
-
-def keep_to_own_groups(zeroconf: "AsyncZeroconf") -> None:
-    """Hear only the networks that were asked for.
-
-    By default Linux hands a datagram to every socket of the machine once any has joined the
-    group there, and zeroconf would answer it, with an address that nobody there can reach.
-    """
-    for reader in zeroconf.zeroconf.engine.readers:
-        with suppress(OSError):
-            reader.sock.setsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
 
 
 async def _finished(announced: Awaitable[object]) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from .advert import LOOPBACK, Advert, Reach, Role, reach, reach_of_shared
-from .announce import Speaker, keep_to_own_groups, opened, speakable
+from .announce import Speaker, opened, speakable
 from .interfaces import lan_addresses
 from .watch import OnChange, Watch
 
@@ -141,7 +141,6 @@ class Discovery:
             self._listens_on = now
             try:
                 await self._listener.async_update_interfaces(speakable(now))
-                keep_to_own_groups(self._listener)
                 if new:
                     for watch in self._watches:
                         await watch.end()

@@ -2,7 +2,7 @@
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import ifaddr
 
@@ -36,6 +36,15 @@ def lan_addresses() -> list[str]:
 def is_own(host: str) -> bool:
     """Return whether an IP address is one of this machine's; a name is not looked up."""
     return any(str(network.ip) == host for network in _own_networks())
+
+
+def shares_network(host: str, own: Collection[str]) -> bool:
+    """Return whether an IP address is in a network in which we have one of our own addresses."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(address in one.network for one in _own_networks() if str(one.ip) in own)
 
 
 def by_nearness(hosts: Sequence[str]) -> list[str]:

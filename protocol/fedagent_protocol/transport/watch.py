@@ -23,6 +23,8 @@ MAX_CANDIDATES = 32
 MAX_LOOKUPS = 64
 DEBOUNCE_S = 0.05
 LOOKUP_MS = 3000
+AGAIN_S = 1.0
+"""How long a name is left alone that was not resolved."""
 RETRY_S = 10.0
 """How long an advert of which no address answers is left alone."""
 OPTIONS = {"edge": "--edge", "coordinator": "--coordinator"}
@@ -79,6 +81,8 @@ class Watch:
         """Take a browser's event; the parameter names are zeroconf's."""
         if state_change.name == "Removed":
             self._complaints.pop(name, None)
+            if (retry := self._retries.pop(name, None)) is not None:
+                retry.cancel()
             if self._known.pop(name, None) is not None:
                 self._tell_soon()
             return
@@ -101,7 +105,10 @@ class Watch:
         try:
             info = AsyncServiceInfo(kind, name)
             if not await info.async_request(zeroconf, LOOKUP_MS):
+                # A lost answer must not hide a role until its record changes.
                 self._counters["unresolved"] += 1
+                _log.debug("%s %s is announced, and says no more", self._role, name)
+                self._retry(zeroconf, kind, name, AGAIN_S)
                 return
             hosts = info.parsed_addresses()
         except (BadTypeInNameException, ValueError, OSError):
@@ -114,7 +121,7 @@ class Watch:
             advert, refused = await reachable(advert)
             self._complain(name, advert, refused)
             if refused and len(refused) == len(advert.hosts):
-                self._retry(zeroconf, kind, name)
+                self._retry(zeroconf, kind, name, RETRY_S)
         self._note(name, advert)
 
     def _complain(self, name: str, advert: Advert, refused: dict[str, str]) -> None:
@@ -136,14 +143,15 @@ class Watch:
             OPTIONS[self._role],
         )
 
-    def _retry(self, zeroconf: "Zeroconf", kind: str, name: str) -> None:
+    def _retry(self, zeroconf: "Zeroconf", kind: str, name: str, wait_s: float) -> None:
+        """Look a name up again later, unless it is withdrawn until then."""
+
         def again() -> None:
             self._retries.pop(name, None)
-            if name in self._known:
-                self._look_up(name, self._resolve(zeroconf, kind, name))
+            self._look_up(name, self._resolve(zeroconf, kind, name))
 
-        if name not in self._retries:
-            self._retries[name] = asyncio.get_running_loop().call_later(RETRY_S, again)
+        if name not in self._retries and len(self._retries) < MAX_LOOKUPS:
+            self._retries[name] = asyncio.get_running_loop().call_later(wait_s, again)
 
     def _note(self, name: str, advert: Advert | None) -> None:
         if advert is None:

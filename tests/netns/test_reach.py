@@ -1,0 +1,97 @@
+"""Who finds whom between machines with network cards, and what people are told of the rest."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.documents.machines import Terminal, lan, why_not
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+]
+
+COORDINATOR = "fedagent coordinator start --recipe digits --insecure --listen 0.0.0.0"
+WARNED = 44
+
+
+def own_id(coordinator: Terminal) -> str:
+    return coordinator.until(r"ready: id=([0-9a-f]+)")[1]
+
+
+def test_a_second_coordinator_is_named_at_both_and_at_edges(tmp_path: Path) -> None:
+    with lan(tmp_path, "192.168.1.10", "192.168.1.20", "192.168.1.30") as (one, two, third):
+        first, second = one.opens(COORDINATOR), two.opens(COORDINATOR)
+        edge = third.opens("fedagent edge start --insecure")
+        ids = own_id(first), own_id(second)
+        first.until(rf"another coordinator is at site default: {ids[1]} at 192\.168\.1\.20:\d+;")
+        second.until(rf"another coordinator is at site default: {ids[0]} at 192\.168\.1\.10:\d+;")
+        edge.until(rf"more than one coordinator: .*{max(ids)} at 192")
+        assert f"another coordinator of this site, {ids[1]} at" in one.types("fedagent status")
+        (other,) = json.loads(two.types("fedagent status --json"))["other_coordinators"]
+        assert other.startswith(ids[0])
+        doctor = third.opens("fedagent doctor")
+        assert doctor.ended() == WARNED, doctor.shown
+        doctor.until("more than one coordinator at site default")
+        two.ends()
+        first.until("this is the only coordinator at site default again")
+        assert "another" not in one.types("fedagent status")
+
+
+ANNOUNCED = """
+import asyncio, sys
+from fedagent_protocol.transport.discovery import Advert, Discovery
+from fedagent_protocol.transport.mqtt import BrokerAddress
+async def main():
+    discovery = Discovery("default", scope="lan"); await discovery.start()
+    advert = Advert("edge", "silent", "default", BrokerAddress("0.0.0.0", 9), 1)
+    await discovery.advertise(advert, listen="0.0.0.0")
+    print("announced", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+def test_an_edge_that_cannot_be_reached_is_named_with_the_mend(tmp_path: Path) -> None:
+    with lan(tmp_path, "192.168.1.10", "192.168.1.20") as (box, device):
+        box.runs("an edge without a broker", ANNOUNCED).until("announced")
+        agent = device.opens("fedagent start --stream digits --insecure")
+        agent.until(
+            r"edge silent is announced at 192\.168\.1\.10:9 \(Connection refused\), "
+            "where nothing answers.* --edge HOST:PORT"
+        )
+        doctor = device.opens("fedagent doctor --json")
+        assert doctor.ended() == WARNED, doctor.shown
+        checks = {one["check"]: one for one in json.loads(doctor.shown)["checks"]}
+        assert checks["adverts"]["level"] == "warn"
+        assert "192.168.1.10:9: Connection refused" in checks["adverts"]["text"]
+        assert "--listen" in checks["adverts"]["mend"]
+        assert checks["mdns"]["level"] == "ok"
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0", "192.168.1.10", "127.0.0.1"])
+def test_roles_of_one_machine_find_each_other_wherever_the_brokers_listen(
+    tmp_path: Path, listen: str
+) -> None:
+    with lan(tmp_path, "192.168.1.10") as (machine,):
+        coordinator = machine.opens(
+            f"fedagent coordinator start --recipe digits --insecure --listen {listen}"
+        )
+        machine.opens(f"fedagent edge start --insecure --listen {listen}")
+        machine.opens("fedagent start --stream digits")  # nothing leaves the machine
+        coordinator.until_round()
+
+
+def test_a_card_that_comes_later_is_found(tmp_path: Path) -> None:
+    with lan(tmp_path, "192.168.1.10", "192.168.1.20") as (box, device):
+        box.link("down")
+        device.link("down")
+        edge = box.opens("fedagent edge start --insecure --listen 0.0.0.0")
+        agent = device.opens("fedagent start --stream digits --insecure")
+        edge.until("edge ready")
+        for machine in (box, device):
+            machine.link("up")
+        agent.until(r"connected to 192\.168\.1\.10:")
