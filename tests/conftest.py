@@ -33,6 +33,10 @@ if not {"TMPDIR", "PYTEST_DEBUG_TEMPROOT"} & os.environ.keys() and _in_memory():
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.dont_write_bytecode = False
 
+# What `make test` was told is not for a make that a test starts.
+for _name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS"):
+    os.environ.pop(_name, None)
+
 # A suite that was started in the background hears no Ctrl-C, nor would any process it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

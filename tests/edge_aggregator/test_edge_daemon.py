@@ -430,7 +430,10 @@ def test_exit_codes_of_what_cannot_start(tmp_path: Path) -> None:
         (tmp_path / "state.msgpack").write_bytes(b"\xc1")
         async with edge(tmp_path, broker="embedded") as process:
             assert await process.process.wait() == 21
-        async with edge(tmp_path / "x", broker="embedded", listen="203.0.113.1") as process:
+        away: dict[str, object] = {"broker": "embedded", "listen": "203.0.113.1"}
+        async with edge(tmp_path / "x", **away) as process:
+            assert await process.process.wait() == 2  # it wants certificates
+        async with edge(tmp_path / "x", **away, insecure=True) as process:
             assert await process.process.wait() == 20
 
     asyncio.run(run())

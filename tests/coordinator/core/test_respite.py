@@ -99,7 +99,7 @@ def test_a_valid_update_ends_the_leave_for_good() -> None:
     agent = field.edges[0].agents[0]
     field.kernel.after(5.0, lambda: setattr(agent, "outcome", None))
     field.kernel.after(30.0, lambda: setattr(agent, "outcome", declined(agent.id)))
-    field.settings = settings(count=10_000)
+    field.settings, field.plan = settings(count=2000), lambda _: [0.005]
     field.__post_init__()
     field.run(until=31.0)
     leaves = [e.fields["seconds"] for e in field.events if e.name == "declined"]

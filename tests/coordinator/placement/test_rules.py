@@ -104,7 +104,7 @@ def test_another_seed_decides_otherwise() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(deadline=None)
+@settings(max_examples=25)
 @given(seed=SEEDS, cut=st.integers(1, 40))
 def test_a_restored_policy_continues_bit_equal(name: str, seed: int, cut: int) -> None:
     views, psi = churn(seed, 6), noisy(seed)
