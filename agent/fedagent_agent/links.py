@@ -104,7 +104,8 @@ class Links:
                 self._greet(name)
         for name, address in wanted.items():
             if name not in self._entries and len(self._entries) < MAX_LINKS:
-                _log.info("%s: found an edge at %s", self._agent, name)
+                if name not in self._refused:
+                    _log.info("%s: found an edge at %s", self._agent, name)
                 self._spawn(self._dial(address), f"dial-{name}")
 
     def renew(self, name: str) -> None:

@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 COORDINATOR = "fedagent coordinator start --recipe digits --insecure --listen 0.0.0.0"
-WARNED = 44
+WARNED, NO_BROKER = 44, 20
 
 
 def own_id(coordinator: Terminal) -> str:
@@ -95,3 +95,16 @@ def test_a_card_that_comes_later_is_found(tmp_path: Path) -> None:
         for machine in (box, device):
             machine.link("up")
         agent.until(r"connected to 192\.168\.1\.10:")
+
+
+def test_where_a_broker_cannot_listen_is_said_with_the_mend(tmp_path: Path) -> None:
+    with lan(tmp_path, "192.168.1.10") as (machine,):
+        start = "fedagent edge start --insecure --port 1883"
+        elsewhere = machine.opens(f"{start} --listen 192.168.9.9")
+        assert elsewhere.ended() == NO_BROKER
+        elsewhere.until("not an address of this machine; listen on 127.0.0.1, 192.168.1.10, or")
+        first = machine.opens(f"{start} --listen 0.0.0.0")
+        first.until(r"broker at 192\.168\.1\.10:1883")
+        second = machine.opens(f"{start} --listen 0.0.0.0 --name second")
+        assert second.ended() == NO_BROKER
+        second.until("the port is in use; end who uses it, or give another --port")

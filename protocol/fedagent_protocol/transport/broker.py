@@ -21,9 +21,17 @@ import msgspec
 from fedagent_protocol.extras import how_to_add
 
 from .address import BrokerAddress, TlsFiles, is_loopback, is_wildcard
+from .advert import LOOPBACK, reach
 from .backoff import Backoff
 from .data_dir import store_port, stored_port, write_private
-from .errors import BrokerMissingError, BrokerStartError, InsecureListenError, safe_text
+from .errors import (
+    BrokerMissingError,
+    BrokerStartError,
+    InsecureListenError,
+    ListenAddressError,
+    safe_text,
+)
+from .interfaces import lan_addresses
 from .mosquitto import mosquitto_config, mosquitto_program
 from .probe import answers, bindable, free_port, owns_port
 
@@ -118,13 +126,19 @@ class Broker:
 
         Raises:
             BrokerStartError: It does not come up.
+            ListenAddressError: No card of this machine has the address to listen on.
         """
+        if not bindable(self.spec.listen, 0):
+            raise ListenAddressError(self.spec.listen, (LOOPBACK, *lan_addresses()))
         for attempt in range(PORT_ATTEMPTS):
             self._port = self._choose_port(first=attempt == 0)
             try:
                 await self._launch()
             except BrokerStartError as exc:
                 self.counters["failed_starts"] += 1
+                if self.spec.port and not bindable(self.spec.listen, self.spec.port):
+                    mend = "the port is in use; end who uses it, or give another --port"
+                    raise BrokerStartError(self.kind, self._port, mend) from exc
                 if self.spec.port or attempt == PORT_ATTEMPTS - 1:
                     raise
                 _log.info("%s; trying another port", exc)
@@ -132,8 +146,17 @@ class Broker:
                 break
         store_port(self.spec.data_dir, self.spec.name, self._port)
         self._watcher = asyncio.create_task(self._watch(), name=f"{self.spec.name}-watch")
-        _log.info("%s broker at %s", self.kind, self.address)
+        _log.info("%s broker at %s", self.kind, ", ".join(self._places()))
         return self.address
+
+    def _places(self) -> list[str]:
+        """Return where others reach it, for people; where we do if that is nowhere else."""
+        try:
+            hosts = reach(self.spec.listen, lan_addresses()).hosts
+        except ValueError:  # a name
+            hosts = ()
+        own = self.address
+        return [str(BrokerAddress(host, own.port, own.scheme)) for host in hosts] or [str(own)]
 
     async def stop(self) -> None:
         """End the broker and wait until it is gone. Idempotent."""

@@ -9,6 +9,7 @@
     ├── InsecureListenError   listening beyond loopback without certificates
     ├── PlainTextError        speaking beyond loopback without certificates
     ├── BrokerMissingError    the chosen kind of broker is not installed
+    ├── ListenAddressError    the address to listen on is not this machine's
     ├── BrokerStartError      the private broker did not come up
     ├── IdentityError         the identity file cannot be read
     ├── DataDirError          the data directory cannot be used
@@ -106,6 +107,21 @@ class BrokerMissingError(LinkError):
 
     def __str__(self) -> str:
         return f"no {self.kind} broker here; {self.mend}"
+
+
+class ListenAddressError(LinkError):
+    """Raised when no broker can listen on an address: no card of this machine has it."""
+
+    def __init__(self, listen: str, own: tuple[str, ...]) -> None:
+        super().__init__(listen, own)
+        self.listen = listen
+        self.own = own
+
+    def __str__(self) -> str:
+        return (
+            f"{self.listen} is not an address of this machine; "
+            f"listen on {', '.join(self.own)}, or on 0.0.0.0 for all of them"
+        )
 
 
 class BrokerStartError(LinkError):
