@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fedagent_protocol.extras import how_to_add
 
-from . import options, places, typer
+from . import command_line, options, places
 from .errors import MissingError, NoRunError, UsageError
 from .output import emit, say, table
 
@@ -17,11 +17,11 @@ SHOWN = 20
 _SHORT = 8
 
 
-def mount(app: typer.Typer, *, panel: str) -> None:
+def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the command to the app."""
     app.command(
         "beliefs",
-        rich_help_panel=panel,
+        panel=panel,
         epilog=options.examples(
             "fedagent beliefs",
             "fedagent beliefs --name kitchen --last 100",
@@ -34,17 +34,17 @@ def beliefs(
     *,
     data_dir: Annotated[
         Path | None,
-        typer.Option(
+        command_line.Option(
             help="Data directory of the agent to read.", show_default="$FEDAGENT_HOME/agent"
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The agent's name, in place of --data-dir.")] = (
-        None
-    ),
+    name: Annotated[
+        str | None, command_line.Option(help="The agent's name, in place of --data-dir.")
+    ] = (None),
     run: options.RunId = None,
-    last: Annotated[int, typer.Option(min=0, help="Slots to show; 0 for all.")] = SHOWN,
+    last: Annotated[int, command_line.Option(min=0, help="Slots to show; 0 for all.")] = SHOWN,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw them as .svg, .png or .pdf (extra `report`).")
+        Path | None, command_line.Option(help="Draw them as .svg, .png or .pdf (extra `report`).")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import launch, options, places, typer
+from . import command_line, launch, options, places
 from .errors import FAILED, OK, WARNED, UsageError
 from .output import emit, say
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
-def mount(app: typer.Typer, *, panel: str) -> None:
+def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the command to the app."""
     app.command(
         "doctor",
-        rich_help_panel=panel,
+        panel=panel,
         epilog=options.examples(
             "fedagent doctor", "fedagent doctor --json", "FEDAGENT_HOME=/mnt/ssd fedagent doctor"
         ),
@@ -55,7 +55,7 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
                 ],
             }
         )
-    raise typer.Exit(code)
+    raise command_line.Exit(code)
 
 
 def _tables(config: Path | None) -> "tuple[CareSettings, PrivacySettings]":

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from click.exceptions import ClickException, NoArgsIsHelpError
 
-from . import beliefs, doctor, launch, models, opinions, predict, reading, start, typer
+from . import beliefs, command_line, doctor, launch, models, opinions, predict, reading, start
 from .demo import command as demo_command
 from .errors import UsageError
 from .options import examples
@@ -15,7 +15,7 @@ from .report import command as report_command
 from .service import command as service_command
 from .testbed import command as testbed_command
 
-app = typer.Typer(
+app = command_line.CommandGroup(
     name="fedagent",
     help="Federated learning on real edge hardware.",
     no_args_is_help=True,
@@ -35,15 +35,15 @@ CARE = "Look after the machine"
 
 app.command(
     "start",
-    rich_help_panel=AGENT,
+    panel=AGENT,
     epilog=examples(
         "fedagent start --stream digits",
         "fedagent start --name kitchen --stream csv:/var/log/meter.csv",
         "fedagent start --stream digits --edge 192.168.1.20:1883 --insecure",
     ),
 )(start.agent_start)
-app.add_typer(start.edge_app, rich_help_panel=AGENT)
-app.add_typer(start.coordinator_app, rich_help_panel=AGENT)
+app.add_group(start.edge_app, panel=AGENT)
+app.add_group(start.coordinator_app, panel=AGENT)
 demo_command.mount(app, panel=AGENT)
 reading.mount(app, panel=READ)
 opinions.mount(app, panel=READ)
@@ -61,14 +61,16 @@ def _version(wanted: bool) -> None:
         from importlib.metadata import version  # noqa: PLC0415 - only when asked for
 
         say(f"fedagent {version('fedagent')}")
-        raise typer.Exit
+        raise command_line.Exit
 
 
 @app.callback()
 def root(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+        command_line.Option(
+            "--version", help="Print the version.", callback=_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Federated learning on real edge hardware."""

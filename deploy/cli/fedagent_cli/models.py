@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fedagent_protocol.extras import how_to_add
 
-from . import options, places, typer
+from . import command_line, options, places
 from .errors import MissingError, UsageError
 from .output import emit, say, table
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from fedagent_coordinator.reader import ModelRow
     from fedagent_task.spec import Recipe
 
-models_app = typer.Typer(name="models", help="List and export models.", no_args_is_help=True)
+models_app = command_line.CommandGroup(
+    name="models", help="List and export models.", no_args_is_help=True
+)
 FOLDER = "models"
 
 
@@ -29,9 +31,9 @@ class Format(StrEnum):
 _BY_SUFFIX = {".npz": Format.NPZ, ".onnx": Format.ONNX}
 
 
-def mount(app: typer.Typer, *, panel: str) -> None:
+def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the group to the app."""
-    app.add_typer(models_app, rich_help_panel=panel)
+    app.add_group(models_app, panel=panel)
 
 
 @models_app.command(
@@ -91,18 +93,23 @@ def models_list(
 def models_export(
     *,
     out: Annotated[
-        Path | None, typer.Option(help="File to write.", show_default="model.<format>")
+        Path | None, command_line.Option(help="File to write.", show_default="model.<format>")
     ] = None,
     round_: Annotated[
         int | None,
-        typer.Option("--round", min=0, help="Model after this round.", show_default="newest"),
+        command_line.Option(
+            "--round", min=0, help="Model after this round.", show_default="newest"
+        ),
     ] = None,
     style: Annotated[
         Format | None,
-        typer.Option("--format", help="File format.", show_default="by --out, or safetensors"),
+        command_line.Option(
+            "--format", help="File format.", show_default="by --out, or safetensors"
+        ),
     ] = None,
     onnx: Annotated[
-        Path | None, typer.Option(help="Short for --out FILE --format onnx.", show_default=False)
+        Path | None,
+        command_line.Option(help="Short for --out FILE --format onnx.", show_default=False),
     ] = None,
     data_dir: options.CoordinatorData = None,
     run: options.RunId = None,

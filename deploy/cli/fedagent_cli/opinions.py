@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from . import options, typer
+from . import command_line, options
 from .errors import MissingError
 from .output import emit, say, table
 
@@ -20,22 +20,26 @@ UNASKED = 'no model of this run was judged; a recipe asks for it with opinions.m
 NOT_YET = "no model was judged yet; the first is, once edges and agents are there (fedagent status)"
 PRIVATE = "opinions never left the devices: the coordinator knows who volunteered, nothing else"
 Round = Annotated[
-    int | None, typer.Option("--round", min=0, help="One model: that of this round; 0 the first.")
+    int | None,
+    command_line.Option("--round", min=0, help="One model: that of this round; 0 the first."),
 ]
 Client = Annotated[
     str | None,
-    typer.Option("--client", metavar="NAME", help="One client: its name, or the start of its id."),
+    command_line.Option(
+        "--client", metavar="NAME", help="One client: its name, or the start of its id."
+    ),
 ]
-Last = Annotated[int, typer.Option(min=0, help="How many of the newest; 0 for all.")]
+Last = Annotated[int, command_line.Option(min=0, help="How many of the newest; 0 for all.")]
 Plot = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw them; .svg, .png or .pdf.")
+    Path | None,
+    command_line.Option("--plot", metavar="FILE.svg", help="Draw them; .svg, .png or .pdf."),
 ]
 
 
-def mount(app: typer.Typer, *, panel: str) -> None:
+def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the command to the app."""
     app.command(
-        rich_help_panel=panel,
+        panel=panel,
         epilog=options.examples(
             "fedagent opinions",
             "fedagent opinions --round 12",

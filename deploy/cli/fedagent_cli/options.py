@@ -5,30 +5,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from . import typer
+from . import command_line
 
 LINK = "Link"
 PLACE = "Where"
 
 AsJson = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON lines only; the last line is the result."),
+    command_line.Option("--json", help="Print JSON lines only; the last line is the result."),
 ]
 Site = Annotated[
     str | None,
-    typer.Option(help="Only members of one site see each other.", show_default="default"),
+    command_line.Option(help="Only members of one site see each other.", show_default="default"),
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
+    command_line.Option(
         help="Data directory: identity, outbox, database.",
         show_default="by role and name below $FEDAGENT_HOME",
-        rich_help_panel=PLACE,
+        panel=PLACE,
     ),
 ]
 CoordinatorData = Annotated[
     Path | None,
-    typer.Option(
+    command_line.Option(
         "--data-dir",
         help="Data directory of the coordinator to read.",
         readable=False,  # whoever opens it says whose it is
@@ -37,133 +37,133 @@ CoordinatorData = Annotated[
 ]
 RunId = Annotated[
     str | None,
-    typer.Option("--run", help="A run by the start of its id.", show_default="the newest"),
+    command_line.Option("--run", help="A run by the start of its id.", show_default="the newest"),
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
+    command_line.Option(
         "--config",
         help="TOML or JSON file with the same keys; options win over it.",
         exists=True,
         dir_okay=False,
-        rich_help_panel=PLACE,
+        panel=PLACE,
     ),
 ]
 LogLevel = Annotated[
     str | None,
-    typer.Option(help="debug, info, warning or error.", show_default="info"),
+    command_line.Option(help="debug, info, warning or error.", show_default="info"),
 ]
 PrintConfig = Annotated[
     bool,
-    typer.Option("--print-config", help="Check the configuration, print it, start nothing."),
+    command_line.Option("--print-config", help="Check the configuration, print it, start nothing."),
 ]
 Discovery = Annotated[
     str | None,
-    typer.Option(
+    command_line.Option(
         help="Find peers by zeroconf on the lan, on loopback only, or off.",
         show_default="lan",
-        rich_help_panel=LINK,
+        panel=LINK,
     ),
 ]
 RunBroker = Annotated[
     str | None,
-    typer.Option(
+    command_line.Option(
         help="Own broker (auto, mosquitto, embedded), or the URL of a running one.",
         show_default="auto",
-        rich_help_panel=LINK,
+        panel=LINK,
     ),
 ]
 Listen = Annotated[
     str | None,
-    typer.Option(
+    command_line.Option(
         help="Address the own broker listens on. Beyond loopback it needs certificates "
         "or --insecure.",
         show_default="127.0.0.1",
-        rich_help_panel=LINK,
+        panel=LINK,
     ),
 ]
 Port = Annotated[
     int | None,
-    typer.Option(help="Port of the own broker; 0 takes a free one.", rich_help_panel=LINK),
+    command_line.Option(help="Port of the own broker; 0 takes a free one.", panel=LINK),
 ]
 Insecure = Annotated[
     bool | None,
-    typer.Option(
+    command_line.Option(
         "--insecure",
         help="Allow plain MQTT beyond loopback. Logged at every start.",
-        rich_help_panel=LINK,
+        panel=LINK,
     ),
 ]
 PasswordFile = Annotated[
     Path | None,
-    typer.Option(
+    command_line.Option(
         help="Password of a broker whose address names a user (mqtt://USER@HOST).",
         show_default="$FEDAGENT_MQTT_PASSWORD",
-        rich_help_panel=LINK,
+        panel=LINK,
     ),
 ]
 TlsCa = Annotated[
     Path | None,
-    typer.Option(help="Certificate authority, PEM.", rich_help_panel=LINK),
+    command_line.Option(help="Certificate authority, PEM.", panel=LINK),
 ]
 TlsCert = Annotated[
     Path | None,
-    typer.Option(help="Own certificate, PEM.", rich_help_panel=LINK),
+    command_line.Option(help="Own certificate, PEM.", panel=LINK),
 ]
 TlsKey = Annotated[
     Path | None,
-    typer.Option(help="Own private key, PEM.", rich_help_panel=LINK),
+    command_line.Option(help="Own private key, PEM.", panel=LINK),
 ]
 
 Name = Annotated[
     str | None,
-    typer.Option(help="A name for people; it also names the data directory."),
+    command_line.Option(help="A name for people; it also names the data directory."),
 ]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+Seed = Annotated[int | None, command_line.Option(help="Seed of everything random.")]
 
 # ------------------------------------------------------------------- the agent's
 
 Edges = Annotated[
     list[str] | None,
-    typer.Option(
+    command_line.Option(
         "--edge",
         metavar="HOST:PORT",
         help="Address of an edge, where zeroconf does not reach. Repeatable.",
-        rich_help_panel=LINK,
+        panel=LINK,
     ),
 ]
 SharedBroker = Annotated[
     str | None,
-    typer.Option(
+    command_line.Option(
         metavar="URL",
         help="One shared broker that carries the edges.",
-        rich_help_panel=LINK,
+        panel=LINK,
     ),
 ]
 Peers = Annotated[
     list[str] | None,
-    typer.Option(
+    command_line.Option(
         "--peer",
         metavar="ID[:KM]",
         help="A neighbour to decide with, where a task has neighbours declared. Repeatable.",
-        rich_help_panel=LINK,
+        panel=LINK,
     ),
 ]
 Position = Annotated[
     str | None,
-    typer.Option(
+    command_line.Option(
         metavar="X_KM,Y_KM",
         help="Where this device is, in kilometres; edges see it, and join the nearest.",
-        rich_help_panel=LINK,
+        panel=LINK,
     ),
 ]
 Stream = Annotated[
     str | None,
-    typer.Option(help="What to learn from: `digits`, a CSV file that grows, an MQTT topic."),
+    command_line.Option(help="What to learn from: `digits`, a CSV file that grows, an MQTT topic."),
 ]
 HeldOut = Annotated[
     str | None,
-    typer.Option(
+    command_line.Option(
         metavar="STREAM",
         help="A second stream that opinions rest on; nobody learns from it.",
         show_default="what is not learnt from yet",
@@ -171,102 +171,102 @@ HeldOut = Annotated[
 ]
 PriceBase = Annotated[
     float | None,
-    typer.Option(help="Credits this device asks for one round.", show_default="0.1"),
+    command_line.Option(help="Credits this device asks for one round.", show_default="0.1"),
 ]
 PricePerCompute = Annotated[
     float | None,
-    typer.Option(help="Credits on top for each core that is free.", show_default="0.2"),
+    command_line.Option(help="Credits on top for each core that is free.", show_default="0.2"),
 ]
 SlowS = Annotated[
     float | None,
-    typer.Option(help="Extra seconds of training, to rehearse a slow device.", show_default="0"),
+    command_line.Option(
+        help="Extra seconds of training, to rehearse a slow device.", show_default="0"
+    ),
 ]
 
 CARE = "Care for the device"
 
 LoadLimit = Annotated[
     float | None,
-    typer.Option(
+    command_line.Option(
         metavar="SECONDS",
         help="Seconds of computation that one round may take; 0 for no limit.",
         show_default="0",
-        rich_help_panel=CARE,
+        panel=CARE,
     ),
 ]
 Nice = Annotated[
     int | None,
-    typer.Option(
-        help="Niceness of the training, 0 to 19.", show_default="10", rich_help_panel=CARE
-    ),
+    command_line.Option(help="Niceness of the training, 0 to 19.", show_default="10", panel=CARE),
 ]
 MemoryLimit = Annotated[
     int | None,
-    typer.Option(
+    command_line.Option(
         metavar="MB",
         help="Memory that a training may take; 0 for no limit.",
         show_default="half of the machine's",
-        rich_help_panel=CARE,
+        panel=CARE,
     ),
 ]
 LeastBattery = Annotated[
     float | None,
-    typer.Option(
+    command_line.Option(
         metavar="PERCENT",
         help="Do not train on battery below this charge; 0 for any.",
         show_default="30",
-        rich_help_panel=CARE,
+        panel=CARE,
     ),
 ]
 MainsOnly = Annotated[
     bool | None,
-    typer.Option("--mains-only", help="Never train on battery.", rich_help_panel=CARE),
+    command_line.Option("--mains-only", help="Never train on battery.", panel=CARE),
 ]
 MostTemperature = Annotated[
     float | None,
-    typer.Option(
+    command_line.Option(
         metavar="CELSIUS",
         help="Do not train while the device is hotter; 0 for any.",
         show_default="85",
-        rich_help_panel=CARE,
+        panel=CARE,
     ),
 ]
 WhenThrottled = Annotated[
     bool | None,
-    typer.Option(
+    command_line.Option(
         "--when-throttled",
         help="Train also while the device slows itself down.",
-        rich_help_panel=CARE,
+        panel=CARE,
     ),
 ]
 Metered = Annotated[
     str | None,
-    typer.Option(
+    command_line.Option(
         metavar="auto|yes|no",
         help="Whether the link costs money; auto asks NetworkManager.",
         show_default="auto",
-        rich_help_panel=CARE,
+        panel=CARE,
     ),
 ]
 OnMetered = Annotated[
     bool | None,
-    typer.Option("--on-metered", help="Train also over a metered link.", rich_help_panel=CARE),
+    command_line.Option("--on-metered", help="Train also over a metered link.", panel=CARE),
 ]
 LeastMemory = Annotated[
     int | None,
-    typer.Option(
+    command_line.Option(
         metavar="MB",
         help="Do not train with less memory free; 0 for any.",
         show_default="64",
-        rich_help_panel=CARE,
+        panel=CARE,
     ),
 ]
 MostLoad = Annotated[
     float | None,
-    typer.Option(
+    command_line.Option(
         metavar="PERCENT",
         help="Do not train while other programs use more of the processors; 100 for any.",
         show_default="100",
-        rich_help_panel=CARE,
+        panel=CARE,
     ),
 ]
 
@@ -274,37 +274,37 @@ PRIVACY = "Privacy of opinions"
 
 MostEpsilon = Annotated[
     float | None,
-    typer.Option(
+    command_line.Option(
         metavar="EPSILON",
         help="Give no opinion of a model with less noise than this; without noise none.",
         show_default="any",
-        rich_help_panel=PRIVACY,
+        panel=PRIVACY,
     ),
 ]
 TotalEpsilon = Annotated[
     float | None,
-    typer.Option(
+    command_line.Option(
         metavar="EPSILON",
         help="What all opinions of one run may cost together; without noise none.",
         show_default="any",
-        rich_help_panel=PRIVACY,
+        panel=PRIVACY,
     ),
 ]
 LifetimeEpsilon = Annotated[
     float | None,
-    typer.Option(
+    command_line.Option(
         metavar="EPSILON",
         help="What all opinions of this device may ever cost together; without noise none.",
         show_default="any",
-        rich_help_panel=PRIVACY,
+        panel=PRIVACY,
     ),
 ]
 DeclaredOnly = Annotated[
     bool | None,
-    typer.Option(
+    command_line.Option(
         "--declared-only",
         help="Tell opinions to neighbours given with --peer alone, and to no edge.",
-        rich_help_panel=PRIVACY,
+        panel=PRIVACY,
     ),
 ]
 
@@ -312,26 +312,30 @@ DeclaredOnly = Annotated[
 
 CoordinatorAddress = Annotated[
     str | None,
-    typer.Option(
+    command_line.Option(
         metavar="HOST:PORT",
         help="Address of the coordinator, where zeroconf does not reach.",
-        rich_help_panel=LINK,
+        panel=LINK,
     ),
 ]
 ChunkBytes = Annotated[
-    int | None, typer.Option(help="Size of a model chunk.", show_default="262144")
+    int | None, command_line.Option(help="Size of a model chunk.", show_default="262144")
 ]
 CreditBytes = Annotated[
     int | None,
-    typer.Option(help="Upload bytes on the way at once, all agents.", show_default="4194304"),
+    command_line.Option(
+        help="Upload bytes on the way at once, all agents.", show_default="4194304"
+    ),
 ]
 NeedWaitMs = Annotated[
     int | None,
-    typer.Option(help="Wait of a model for agents that have not answered.", show_default="50"),
+    command_line.Option(
+        help="Wait of a model for agents that have not answered.", show_default="50"
+    ),
 ]
 Rent = Annotated[
     float | None,
-    typer.Option(
+    command_line.Option(
         help="Credits this edge asks for aggregating one round of a placed run.",
         show_default="0",
     ),
@@ -340,24 +344,26 @@ Rent = Annotated[
 # ------------------------------------------------------------- the coordinator's
 
 RecipeFile = Annotated[
-    str | None, typer.Option(help="Recipe: a TOML file, or the name of a bundled one.")
+    str | None, command_line.Option(help="Recipe: a TOML file, or the name of a bundled one.")
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe key. Repeatable."),
+    command_line.Option("--set", metavar="KEY=VALUE", help="Override a recipe key. Repeatable."),
 ]
-Policy = Annotated[str | None, typer.Option(help="Who trains: override the recipe's policy.")]
+Policy = Annotated[
+    str | None, command_line.Option(help="Who trains: override the recipe's policy.")
+]
 NewRun = Annotated[
     bool | None,
-    typer.Option("--new-run", help="Start over, although this directory holds a run."),
+    command_line.Option("--new-run", help="Start over, although this directory holds a run."),
 ]
 MoreRounds = Annotated[
     int | None,
-    typer.Option(min=1, help="Let a run that has ended go on for so many more rounds."),
+    command_line.Option(min=1, help="Let a run that has ended go on for so many more rounds."),
 ]
 Init = Annotated[
     str | None,
-    typer.Option(
+    command_line.Option(
         metavar="MODEL",
         help="Begin a new run from this model: an exported .safetensors file, or a digest "
         "of `fedagent models list`.",
@@ -366,23 +372,23 @@ Init = Annotated[
 ]
 AcceptLostHistory = Annotated[
     bool | None,
-    typer.Option("--accept-lost-history", help="Go on with a database older than it was."),
+    command_line.Option("--accept-lost-history", help="Go on with a database older than it was."),
 ]
 WaitEdges = Annotated[
     int | None,
-    typer.Option(help="Edges that must be there before round 1.", show_default="1"),
+    command_line.Option(help="Edges that must be there before round 1.", show_default="1"),
 ]
 WaitAgents = Annotated[
     int | None,
-    typer.Option(help="Agents that must be there before round 1.", show_default="1"),
+    command_line.Option(help="Agents that must be there before round 1.", show_default="1"),
 ]
 GraceS = Annotated[
     float | None,
-    typer.Option(help="Seconds beyond max_wait for an edge's report.", show_default="2"),
+    command_line.Option(help="Seconds beyond max_wait for an edge's report.", show_default="2"),
 ]
 LingerS = Annotated[
     float | None,
-    typer.Option(help="Seconds to tell the edges that the run has ended.", show_default="1"),
+    command_line.Option(help="Seconds to tell the edges that the run has ended.", show_default="1"),
 ]
 
 ROLE: dict[str, tuple[object, object]] = {
@@ -410,7 +416,7 @@ def of_a_role(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, (kind, default) in ROLE.items()
     ]
-    # typer reads the signature; `inspect` lets a function state one of its own.
+    # `command_line` reads the signature; `inspect` lets a function state one of its own.
     command.__signature__ = own.replace(  # type: ignore[attr-defined] # functions take attributes
         parameters=[*kept, *more]
     )

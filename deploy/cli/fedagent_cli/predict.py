@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from . import options, typer
+from . import command_line, options
 from .errors import MissingError, UsageError
 from .output import emit, say
 
@@ -21,11 +21,11 @@ LOOK_S = 0.1
 """How often a stream is looked at while nothing comes."""
 
 
-def mount(app: typer.Typer, *, panel: str) -> None:
+def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the command to the app."""
     app.command(
         "predict",
-        rich_help_panel=panel,
+        panel=panel,
         epilog=options.examples(
             "fedagent predict model.safetensors --stream csv:meter.csv",
             "fedagent predict model.onnx --stream csv:new.csv,label=none --json",
@@ -36,16 +36,21 @@ def mount(app: typer.Typer, *, panel: str) -> None:
 
 def predict(
     model: Annotated[
-        Path, typer.Argument(help="File that `fedagent models export` wrote: safetensors or ONNX.")
+        Path,
+        command_line.Argument(
+            help="File that `fedagent models export` wrote: safetensors or ONNX."
+        ),
     ],
     *,
     stream: Annotated[
         str | None,
-        typer.Option(help="Where samples come from, as for `fedagent start`.", show_default=False),
+        command_line.Option(
+            help="Where samples come from, as for `fedagent start`.", show_default=False
+        ),
     ] = None,
     count: Annotated[
         int,
-        typer.Option(
+        command_line.Option(
             min=0,
             help="How many samples to wait for; 0: those that are there, or where none are, "
             "what comes until Ctrl-C.",

@@ -6,15 +6,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from . import options, typer
+from . import command_line, options
 from .devices import devices
 from .errors import UnbalancedError, UsageError
 from .output import credits_text, emit, say, table
 from .run_list import runs
 from .status import status
 
-ledger_app = typer.Typer(name="ledger", help="Read and check the ledger.", no_args_is_help=True)
-Last = Annotated[int, typer.Option(min=0, help="How many of the newest; 0 for all.")]
+ledger_app = command_line.CommandGroup(
+    name="ledger", help="Read and check the ledger.", no_args_is_help=True
+)
+Last = Annotated[int, command_line.Option(min=0, help="How many of the newest; 0 for all.")]
 
 
 class Format(StrEnum):
@@ -24,7 +26,7 @@ class Format(StrEnum):
     JSONL = "jsonl"
 
 
-def mount(app: typer.Typer, *, panel: str) -> None:
+def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the commands to the app."""
     for command, lines in (
         (status, ("fedagent status", "fedagent status --json --data-dir /srv/coordinator")),
@@ -32,8 +34,8 @@ def mount(app: typer.Typer, *, panel: str) -> None:
         (devices, ("fedagent devices", "fedagent devices --run 3f2a")),
         (runs, ("fedagent runs", "fedagent runs --json --data-dir /srv/coordinator")),
     ):
-        app.command(rich_help_panel=panel, epilog=options.examples(*lines))(command)
-    app.add_typer(ledger_app, rich_help_panel=panel)
+        app.command(panel=panel, epilog=options.examples(*lines))(command)
+    app.add_group(ledger_app, panel=panel)
 
 
 def rounds(
@@ -147,7 +149,7 @@ def ledger_verify(
     if as_json:
         emit({"ledger_balanced": report.balanced, **asdict(report)})
         if not report.balanced:
-            raise typer.Exit(UnbalancedError.exit_code)
+            raise command_line.Exit(UnbalancedError.exit_code)
         return
     for problem in report.problems:
         sys.stderr.write(f"{problem}\n")
@@ -172,9 +174,11 @@ def ledger_verify(
 def ledger_export(
     *,
     out: Annotated[
-        Path | None, typer.Option(help="File to write.", show_default="standard output")
+        Path | None, command_line.Option(help="File to write.", show_default="standard output")
     ] = None,
-    style: Annotated[Format, typer.Option("--format", help="CSV or JSON lines.")] = Format.CSV,
+    style: Annotated[
+        Format, command_line.Option("--format", help="CSV or JSON lines.")
+    ] = Format.CSV,
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:

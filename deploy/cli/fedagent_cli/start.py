@@ -7,11 +7,13 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from . import launch, options, places, typer
+from . import command_line, launch, options, places
 from .errors import UsageError
 
-edge_app = typer.Typer(name="edge", help="Run an edge aggregator.", no_args_is_help=True)
-coordinator_app = typer.Typer(
+edge_app = command_line.CommandGroup(
+    name="edge", help="Run an edge aggregator.", no_args_is_help=True
+)
+coordinator_app = command_line.CommandGroup(
     name="coordinator", help="Run the coordinator of a federation.", no_args_is_help=True
 )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fedagent_cli import typer
+from fedagent_cli import command_line
 from fedagent_cli.testbed.command import mount
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.streaming.compare import MARGIN, StreamComparison, compare_streams
@@ -15,7 +15,7 @@ from fedagent_testbed.study import load_recipe
 
 from .conftest import SMALL, small
 
-commands = typer.Typer()
+commands = command_line.CommandGroup()
 mount(commands, panel="")
 NAMES = ("primal-dual+budgeted-ucb", "fixed-1+random")
 SETS = [item for one in SMALL for item in ("--set", one)]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fedagent_cli import launch, options, typer
+from fedagent_cli import command_line, launch, options
 
 from .signals import remembered
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 Agents = Annotated[
     int | None,
-    typer.Option(
+    command_line.Option(
         min=1, max=64, help="Devices.", show_default="8; 10 where clients judge the model"
     ),
 ]
 Edges = Annotated[
     int | None,
-    typer.Option(
+    command_line.Option(
         min=1,
         max=16,
         help="Edge aggregators.",
@@ -29,33 +29,37 @@ Edges = Annotated[
 ]
 Rounds = Annotated[
     int | None,
-    typer.Option(min=1, max=100_000, help="Rounds.", show_default="that of the recipe"),
+    command_line.Option(min=1, max=100_000, help="Rounds.", show_default="that of the recipe"),
 ]
-Policy = Annotated[str | None, typer.Option(help="Who trains.", show_default="that of the recipe")]
+Policy = Annotated[
+    str | None, command_line.Option(help="Who trains.", show_default="that of the recipe")
+]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, help="Seed of everything random.", show_default="that of the recipe"),
+    command_line.Option(
+        min=0, help="Seed of everything random.", show_default="that of the recipe"
+    ),
 ]
-Recipe = Annotated[str, typer.Option(help="Recipe for digits: a file or a bundled name.")]
+Recipe = Annotated[str, command_line.Option(help="Recipe for digits: a file or a bundled name.")]
 Broker = Annotated[
-    str, typer.Option(help="auto, mosquitto, embedded, or the URL of a running broker.")
+    str, command_line.Option(help="auto, mosquitto, embedded, or the URL of a running broker.")
 ]
 Folder = Annotated[
     Path | None,
-    typer.Option(
+    command_line.Option(
         "--dir", help="Folder for logs and report.", show_default="fedagent-demo/<time>-<id>"
     ),
 ]
 Keep = Annotated[
-    bool, typer.Option("--keep", help="Keep the data directories of agents and edges too.")
+    bool, command_line.Option("--keep", help="Keep the data directories of agents and edges too.")
 ]
 
 
-def mount(app: typer.Typer, *, panel: str) -> None:
+def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the command to the app."""
     app.command(
         "demo",
-        rich_help_panel=panel,
+        panel=panel,
         epilog=options.examples(
             "fedagent demo",
             "fedagent demo --policy cheapest --rounds 30",
@@ -104,7 +108,7 @@ def demo(
             folder=folder,
         )
         code = _run(settings, plan, keep=keep, as_json=as_json, caught=caught)
-    raise typer.Exit(code)
+    raise command_line.Exit(code)
 
 
 def _run(

@@ -3,29 +3,29 @@
 from pathlib import Path
 from typing import Annotated
 
-from fedagent_cli import options, places, typer
+from fedagent_cli import command_line, options, places
 from fedagent_cli.errors import UsageError
 from fedagent_cli.output import emit, say
 from fedagent_protocol.extras import how_to_add
 
 Data = Annotated[
     Path | None,
-    typer.Argument(
+    command_line.Argument(
         help="Data directory of the coordinator.",
         show_default="$FEDAGENT_HOME/coordinator",
         readable=False,  # whoever opens it says whose it is
     ),
 ]
 Folder = Annotated[
-    Path | None, typer.Option("--out", help="Folder for the files.", show_default="here")
+    Path | None, command_line.Option("--out", help="Folder for the files.", show_default="here")
 ]
 
 
-def mount(app: typer.Typer, *, panel: str) -> None:
+def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the command to the app."""
     app.command(
         "report",
-        rich_help_panel=panel,
+        panel=panel,
         epilog=options.examples(
             "fedagent report", "fedagent report /srv/fedagent/coordinator --out /var/www/run-7"
         ),

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from fedagent_cli import launch, options, typer
+from fedagent_cli import command_line, launch, options
 from fedagent_cli.errors import UsageError
 from fedagent_cli.output import emit, say
 from fedagent_protocol.extras import source_of
@@ -15,7 +15,7 @@ from fedagent_protocol.extras import source_of
 from . import place
 from .unit import Service
 
-service_app = typer.Typer(
+service_app = command_line.CommandGroup(
     name="service", help="Run a role as a systemd service.", no_args_is_help=True
 )
 _ROOT = Path("/")
@@ -29,31 +29,31 @@ class Role(StrEnum):
     COORDINATOR = "coordinator"
 
 
-Which = Annotated[Role, typer.Argument(help="agent, edge or coordinator.", metavar="ROLE")]
+Which = Annotated[Role, command_line.Argument(help="agent, edge or coordinator.", metavar="ROLE")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the files and the commands, change nothing.")
+    bool, command_line.Option("--dry-run", help="Print the files and the commands, change nothing.")
 ]
 Root = Annotated[
     Path,
-    typer.Option(
+    command_line.Option(
         exists=True, help="Folder of the system to change, e.g. a mounted image.", metavar="DIR"
     ),
 ]
 User = Annotated[
     str | None,
-    typer.Option(help="Whom it runs as.", show_default="one that systemd makes up for it"),
+    command_line.Option(help="Whom it runs as.", show_default="one that systemd makes up for it"),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(help="Its settings' file.", show_default="/etc/fedagent/ROLE.toml"),
+    command_line.Option(help="Its settings' file.", show_default="/etc/fedagent/ROLE.toml"),
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Its data directory; needs --user.", show_default="below /var/lib"),
+    command_line.Option(help="Its data directory; needs --user.", show_default="below /var/lib"),
 ]
 
 
-def mount(app: typer.Typer, *, panel: str) -> None:
+def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the group to the app."""
     for command, lines in (
         (
@@ -69,7 +69,7 @@ def mount(app: typer.Typer, *, panel: str) -> None:
         (status, ("fedagent service status agent", "fedagent service status edge --json")),
     ):
         service_app.command(epilog=options.examples(*lines))(command)
-    app.add_typer(service_app, rich_help_panel=panel)
+    app.add_group(service_app, panel=panel)
 
 
 def install(

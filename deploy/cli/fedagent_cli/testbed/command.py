@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fedagent_cli import options, typer
+from fedagent_cli import command_line, options
 from fedagent_cli.errors import KilledError, MissingError, UsageError
 from fedagent_cli.output import emit, say, table
 
@@ -18,32 +18,39 @@ if TYPE_CHECKING:
 
     from .cluster import RayPool
 
-testbed_app = typer.Typer(
+testbed_app = command_line.CommandGroup(
     name="testbed", help="Compare policies in virtual time.", no_args_is_help=True
 )
 RecipeName = Annotated[
-    str, typer.Argument(help="A recipe of the testbed (see `fedagent testbed recipes`) or a file.")
+    str,
+    command_line.Argument(
+        help="A recipe of the testbed (see `fedagent testbed recipes`) or a file."
+    ),
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: radio.noise_dbm_hz=-160."),
+    command_line.Option(
+        "--set", metavar="KEY=VALUE", help="Change a key: radio.noise_dbm_hz=-160."
+    ),
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(
+    command_line.Option(
         help="Write the curves as .svg, .png or .pdf: utility, regret, accuracy, selections."
     ),
 ]
 Jobs = Annotated[
-    int | None, typer.Option(min=1, max=512, help="Processes.", show_default="one per core")
+    int | None, command_line.Option(min=1, max=512, help="Processes.", show_default="one per core")
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Run on this Ray cluster; `local` starts one here."),
+    command_line.Option(
+        metavar="ADDRESS", help="Run on this Ray cluster; `local` starts one here."
+    ),
 ]
 
 
-def mount(app: typer.Typer, *, panel: str) -> None:
+def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the commands to the app."""
     for command, lines in (
         (
@@ -65,19 +72,19 @@ def mount(app: typer.Typer, *, panel: str) -> None:
         (recipes, ("fedagent testbed recipes",)),
     ):
         testbed_app.command(epilog=options.examples(*lines))(command)
-    app.add_typer(testbed_app, rich_help_panel=panel)
+    app.add_group(testbed_app, panel=panel)
 
 
 def run(
     recipe: RecipeName,
     *,
     policy: Annotated[
-        str | None, typer.Option(help="Who decides.", show_default="the recipe's")
+        str | None, command_line.Option(help="Who decides.", show_default="the recipe's")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the world and of the policy.")] = 0,
+    seed: Annotated[int, command_line.Option(min=0, help="Of the world and of the policy.")] = 0,
     full: Annotated[
         bool,
-        typer.Option(
+        command_line.Option(
             "--full",
             help="Whole federation: engine, edges, agents, ledger and every message, in "
             "virtual time. Slower; without training.",
@@ -113,14 +120,16 @@ def compare(
     *,
     policies: Annotated[
         str | None,
-        typer.Option(
+        command_line.Option(
             metavar="NAMES",
             help="Names with commas between, or `all`.",
             show_default="the recipe's",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Paired runs per policy.")] = 5,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    seeds: Annotated[
+        int, command_line.Option(min=1, max=10_000, help="Paired runs per policy.")
+    ] = 5,
+    first_seed: Annotated[int, command_line.Option(min=0, help="The first seed.")] = 0,
     jobs: Jobs = None,
     ray: Ray = None,
     sets: Sets = None,

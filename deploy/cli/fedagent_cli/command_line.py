@@ -1,6 +1,6 @@
-"""The part of typer that we use, on click alone: commands from annotated functions.
+"""Commands from annotated functions, on click: its options stand where the parameters do.
 
-typer itself brings rich, pygments and pydantic, 24 MB on every device (ADR 11).
+Why not typer: it brings rich, pygments and pydantic, 24 MB on every device (ADR 11).
 """
 
 import inspect
@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import click
 from click.exceptions import Exit
 
-__all__ = ["Argument", "Exit", "Option", "Typer"]
+__all__ = ["Argument", "CommandGroup", "Exit", "Option"]
 
 _WIDTH = 100
 _WHOLE = 300
@@ -23,7 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Said:
+class _Parameter:
     """What an annotation says of a parameter; `min` and `max` bound a number."""
 
     names: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class _Said:
     show_default: str | bool = True
     min: float | None = None
     max: float | None = None
-    rich_help_panel: str = "Options"
+    panel: str = "Options"
     exists: bool = False
     dir_okay: bool = True
     readable: bool = True
@@ -40,17 +40,17 @@ class _Said:
     is_eager: bool = False
 
 
-def Option(*names: str, **said: Any) -> _Said:  # noqa: N802 - called as in typer
-    """Say what an option is; see `_Said`."""
-    return _Said(names=names, **said)
+def Option(*names: str, **said: Any) -> _Parameter:  # noqa: N802 - reads like a type in an annotation
+    """Say what an option is; see `_Parameter`."""
+    return _Parameter(names=names, **said)
 
 
-def Argument(**said: Any) -> _Said:  # noqa: N802 - called as in typer
-    """Say what a positional argument is; see `_Said`."""
-    return _Said(rich_help_panel="Arguments", **said)
+def Argument(**said: Any) -> _Parameter:  # noqa: N802 - reads like a type in an annotation
+    """Say what a positional argument is; see `_Parameter`."""
+    return _Parameter(panel="Arguments", **said)
 
 
-class Typer:
+class CommandGroup:
     """A group of commands.
 
     Attributes:
@@ -61,7 +61,7 @@ class Typer:
         self,
         name: str | None = None,
         *,
-        help: str | None = None,  # noqa: A002 - called as in typer
+        help: str | None = None,  # noqa: A002 - click's own word
         epilog: str | None = None,
         no_args_is_help: bool = False,
     ) -> None:
@@ -78,7 +78,7 @@ class Typer:
         )
 
     def command(
-        self, name: str | None = None, *, rich_help_panel: str = "", epilog: str | None = None
+        self, name: str | None = None, *, panel: str = "", epilog: str | None = None
     ) -> Callable[[Command], Command]:
         """Return a decorator that adds a function as a command."""
 
@@ -90,7 +90,7 @@ class Typer:
                 help=inspect.getdoc(function),
                 epilog=epilog,
             )
-            made.panel = rich_help_panel or made.panel
+            made.panel = panel or made.panel
             self.group.add_command(made)
             return function
 
@@ -106,9 +106,9 @@ class Typer:
 
         return add
 
-    def add_typer(self, other: "Typer", *, rich_help_panel: str = "") -> None:
+    def add_group(self, other: "CommandGroup", *, panel: str = "") -> None:
         """Mount another group below this one."""
-        other.group.panel = rich_help_panel or other.group.panel
+        other.group.panel = panel or other.group.panel
         self.group.add_command(other.group)
 
 
@@ -184,7 +184,7 @@ def _parameter(name: str, default: object, annotation: object) -> click.Paramete
     shown: dict[str, Any] = {"metavar": said.metavar, "is_eager": said.is_eager}
     if said.callback is not None:
         shown["callback"] = lambda _ctx, _param, value: said.callback(value)
-    if said.rich_help_panel == "Arguments":
+    if said.panel == "Arguments":
         required = default is inspect.Parameter.empty
         if not required:
             shown["default"] = default
@@ -208,7 +208,7 @@ def _parameter(name: str, default: object, annotation: object) -> click.Paramete
         **({"is_flag": True} if flag else {"type": _click_type(kind, said)}),
         **shown,
     )
-    option.panel = said.rich_help_panel
+    option.panel = said.panel
     return option
 
 
@@ -222,7 +222,7 @@ def _kind_of(annotation: object) -> tuple[Any, bool]:
 
 
 def _click_type(
-    kind: Any, said: _Said
+    kind: Any, said: _Parameter
 ) -> Any:  # click's own base class is generic in some releases
     if kind is Path:
         return click.Path(

@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 from click.testing import CliRunner, Result
 
-from fedagent_cli import typer
+from fedagent_cli import command_line
 
 
 class Kind(StrEnum):
@@ -15,34 +15,40 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
-app = typer.Typer(name="app", no_args_is_help=True)
-below = typer.Typer(name="below", help="Below it.")
-app.add_typer(below, rich_help_panel="Deeper")
+app = command_line.CommandGroup(name="app", no_args_is_help=True)
+below = command_line.CommandGroup(name="below", help="Below it.")
+app.add_group(below, panel="Deeper")
 given: dict[str, object] = {}
 
 
 @app.command(epilog="Examples")
 def one_thing(
-    where: Annotated[Path | None, typer.Argument(help="A place.", show_default="here")] = None,
+    where: Annotated[
+        Path | None, command_line.Argument(help="A place.", show_default="here")
+    ] = None,
     *,
-    count: Annotated[int, typer.Option(min=1, max=9, help="How many.")] = 3,
-    share: Annotated[float | None, typer.Option(min=0, help="How much.")] = None,
-    kind: Annotated[Kind | None, typer.Option("--format", help="Which.")] = None,
-    items: Annotated[list[str] | None, typer.Option("--item", metavar="K=V", help="A.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="B.", rich_help_panel="Sound")] = False,
-    other: Annotated[Kind, typer.Option(help="Which too.")] = Kind.OTHER,
-    loud: Annotated[bool | None, typer.Option("--loud", help="C.")] = None,
-    file: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="D.")] = None,
+    count: Annotated[int, command_line.Option(min=1, max=9, help="How many.")] = 3,
+    share: Annotated[float | None, command_line.Option(min=0, help="How much.")] = None,
+    kind: Annotated[Kind | None, command_line.Option("--format", help="Which.")] = None,
+    items: Annotated[
+        list[str] | None, command_line.Option("--item", metavar="K=V", help="A.")
+    ] = None,
+    quiet: Annotated[bool, command_line.Option("--quiet", help="B.", panel="Sound")] = False,
+    other: Annotated[Kind, command_line.Option(help="Which too.")] = Kind.OTHER,
+    loud: Annotated[bool | None, command_line.Option("--loud", help="C.")] = None,
+    file: Annotated[
+        Path | None, command_line.Option(exists=True, dir_okay=False, help="D.")
+    ] = None,
 ) -> None:
     """Do one thing. And this is more of it."""
     given.update(locals())
 
 
 @below.command("deep")
-def deep(*, name: Annotated[str, typer.Argument(help="Whose.")]) -> None:
+def deep(*, name: Annotated[str, command_line.Argument(help="Whose.")]) -> None:
     """Do it below."""
     given.update(name=name)
-    raise typer.Exit(7)
+    raise command_line.Exit(7)
 
 
 def typed(*arguments: str) -> Result:
