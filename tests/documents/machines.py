@@ -149,10 +149,10 @@ class Machine:
         """Type a line into a terminal of its own, in which it stays."""
         return self._starts(line, ["bash", "-c", line])
 
-    def types(self, *lines: str, patience_s: float = PATIENCE_S) -> str:
+    def types(self, *lines: str) -> str:
         """Type lines into one terminal, one after the other; return what they show."""
         terminal = self.opens("\n".join(["set -e", *lines]))
-        code = terminal.ended(patience_s)
+        code = terminal.ended()
         assert code == 0, f"`{terminal.typed}` ended with {code}:\n{terminal.shown}"
         return terminal.shown
 

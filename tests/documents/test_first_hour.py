@@ -1,6 +1,7 @@
 """README and quickstart, typed as they stand, on machines with a network card."""
 
 import json
+import re
 import shutil
 import signal
 import sys
@@ -118,6 +119,7 @@ TERMUX.skips(
     "  --stream csv:/data/data/com.termux/files/home/motion.csv,label=last",
 )
 BUSY = 75
+OFFLINE = "NewConnectionError|NameResolutionError|Network is unreachable"
 INTERRUPTED = {-signal.SIGINT, 2, 130}
 """What make ends with, by its version."""
 HOSTS = ("192.168.1.10", "192.168.1.20", "192.168.1.30")
@@ -135,7 +137,10 @@ def test_from_the_wheel_to_the_report_on_one_machine(tmp_path: Path) -> None:
     builder = Machine(None, tmp_path)
     builder.cwd = clone(tmp_path)
     builder.path = [Path(sys.base_prefix) / "bin"]
-    builder.types(WHEEL, VENV, INSTALL, INSTALL_MORE, patience_s=INSTALL_S)
+    installing = builder.opens("\n".join(["set -e", WHEEL, VENV, INSTALL, INSTALL_MORE]))
+    if installing.ended(INSTALL_S) and re.search(OFFLINE, installing.shown):
+        pytest.skip("the package index is not reachable")
+    assert installing.ended() == 0, installing.shown
     (builder.home / "fed").symlink_to(builder.cwd / "fed")
     (wheel,) = (builder.cwd / "dist").glob("*.whl")
     builder.cwd = Path(shutil.copy(wheel, builder.home)).parent
