@@ -3,11 +3,9 @@
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from fedagent_agent import training
 from fedagent_agent.outward import OpenStream, Outward, StartJudging, StartTraining
 from fedagent_agent.trainer_wire import Failed, Judge, Judged, Open, Train, Trained
 from fedagent_agent.training import Trainer
@@ -33,7 +31,14 @@ evaluation = { on_device = true, dataset = "digits-test" }
 class _Learning(AgentRole):
     """A device whose trainer works here and now, and is done after a virtual while."""
 
-    trainer: Trainer = field(default_factory=lambda: Trainer(lambda _job, _wait: False))
+    trainer: Trainer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trainer = Trainer(
+            lambda _job, _wait: False,
+            wall=lambda: self.kernel.now,
+            processor=lambda: self.kernel.now,
+        )
 
     def _perform(self, outward: list[Outward]) -> None:
         super()._perform(outward)
@@ -71,10 +76,6 @@ def test_a_network_learns_and_every_round_has_the_devices_score(
 ) -> None:
     monkeypatch.setattr(worlds, "AgentRole", _Learning)
     world = World(tmp_path, parse_recipe(RECIPE), seed=1)
-    clock = SimpleNamespace(
-        monotonic=lambda: world.kernel.now, process_time=lambda: world.kernel.now
-    )
-    monkeypatch.setattr(training, "time", clock)
     ending = world.run()
     assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 5, True)
     with open_reader(world.coordinator.directory) as read:
@@ -99,10 +100,6 @@ def test_a_network_learns_and_its_clients_say_so(
     monkeypatch.setattr(worlds, "AgentRole", _Learning)
     sets = ("policy.name=quick-init-ucb", "policy.params.clients_per_round=2")
     world = World(tmp_path, parse_recipe(RECIPE, sets), seed=1)
-    clock = SimpleNamespace(
-        monotonic=lambda: world.kernel.now, process_time=lambda: world.kernel.now
-    )
-    monkeypatch.setattr(training, "time", clock)
     ending = world.run()
     assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 5, True)
     with open_reader(world.coordinator.directory) as read:
