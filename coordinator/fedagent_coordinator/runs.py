@@ -107,7 +107,9 @@ def open_run(
     else:
         _check_origin(store, blobs, recipe, former, init)
         run = _gone_on(store, former, more_rounds)
-    count = store.read.rounds_of(run) or 0
+    wanted = store.read.rounds_of(run)
+    # None is a recipe that this version cannot read; as 0 it would be a run without an end.
+    count = recipe.rounds.count if wanted is None else wanted
     recipe = structs.replace(recipe, rounds=structs.replace(recipe.rounds, count=count))
     voided = store.void_open_rounds(run.run_id, VOID_REASON) if resumed else ()
     if voided:

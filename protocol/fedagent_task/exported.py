@@ -106,7 +106,7 @@ def open_model(data: bytes) -> Predictor:
     length = int.from_bytes(data[:8], "little")
     try:
         header = msgspec.json.decode(data[8 : 8 + length], type=_Header)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise TaskFormatError("model", "the bytes are no model") from error
     told = expect_described(read_description(header.metadata))
     model = create(told.model)

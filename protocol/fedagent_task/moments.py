@@ -17,6 +17,7 @@ _UNIT, _SQUARE = 149, 298
 LARGEST = 2.0**67
 """No sensor's number is larger: nanoseconds since 1970 are 2^61."""
 _LARGEST = 1 << (67 + _UNIT)
+_RESOLUTION = 2.0**-23
 _ROWS = 4096
 """So many products of two 24-bit numbers, with room to spare, fit into an int64."""
 
@@ -82,12 +83,19 @@ class Moments:
         return [float(Fraction(s, self.count << _UNIT)) for s in self.sums]
 
     def deviations(self) -> list[float]:
-        """Return the deviation of each feature; 1 for one that does not vary."""
+        """Return the deviation of each feature; 1 for one that does not vary.
+
+        It is never less than what float32 can tell apart at the feature's mean: samples are
+        scaled as they were read, and nanoseconds since 1970 differ by 10^11 from their float32.
+        """
         variances = (
             Fraction(self.count * q - s * s, self.count**2 << _SQUARE)
             for s, q in zip(self.sums, self.squares, strict=True)
         )
-        return [math.sqrt(v) if v > 0 else 1.0 for v in variances]
+        return [
+            max(math.sqrt(v) if v > 0 else 1.0, abs(mean) * _RESOLUTION)
+            for v, mean in zip(variances, self.means(), strict=True)
+        ]
 
     def encode(self) -> bytes:
         """Return bytes for the wire; see `decode`."""

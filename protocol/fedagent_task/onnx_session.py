@@ -13,6 +13,7 @@ from .exported import expect_described, read_description
 from .features import Raw
 from .models import Doubles, Floats, Mlp, Weights
 from .samples import Csr
+from .spec import ModelSpec
 
 _INPUT = "x"
 _REFUSED = (
@@ -53,6 +54,17 @@ class OnnxFile:
         self._session = _open(data)
         metadata = self._session.get_modelmeta().custom_metadata_map
         self.described = expect_described(read_description(metadata))
+        self._expect_shapes(self.described.model)
+
+    def _expect_shapes(self, model: ModelSpec) -> None:
+        """Try two samples: what a graph says of its shapes need not be so."""
+        try:
+            shape = self.forward(np.zeros((2, model.features), np.float32)).shape
+        except (*_REFUSED, ValueError) as error:
+            reason = f"the graph does not take {model.features} features as x"
+            raise TaskFormatError("onnx", reason) from error
+        if shape != (2, 1 if model.regression else model.num_classes):
+            raise TaskFormatError("onnx", "the graph does not give what its model gives")
 
     def forward(self, x: Raw | Csr) -> Doubles:
         """Return what the model says of raw samples [n, features]."""

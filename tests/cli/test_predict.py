@@ -104,6 +104,10 @@ def test_files_that_are_no_models_are_one_line(tmp_path: Path) -> None:
         predict(plain, stream=csv(tmp_path))
     with pytest.raises(CliError, match=r"cannot read .*none"):
         predict(tmp_path / "none", stream=csv(tmp_path))
+    deep = b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+    plain.write_bytes(len(deep).to_bytes(8, "little") + deep)
+    with pytest.raises(CliError, match=r"the bytes are no model"):
+        predict(plain, stream=csv(tmp_path))
     wide = ModelSpec(kind="logistic", features=3)
     with pytest.raises(CliError, match=r"tensor 'weight'"):
         predict(model_file(tmp_path, wide, DataSpec()), stream=csv(tmp_path))

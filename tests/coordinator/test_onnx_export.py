@@ -9,6 +9,7 @@ from msgspec import structs
 
 from fedagent_coordinator import runs
 from fedagent_coordinator.errors import ExportError
+from fedagent_task.errors import TaskFormatError
 from fedagent_task.exported import Described, described, open_model, read_description
 from fedagent_task.features import scaled
 from fedagent_task.models import create
@@ -96,6 +97,20 @@ def test_a_file_takes_what_the_sensors_say_and_tells_what_that_is(
     np.testing.assert_allclose(opened.forward(x), expected, atol=2e-5, rtol=1e-4)
     tensors = safetensors.numpy.save(dict(weights), described(spec, data))
     np.testing.assert_array_equal(open_model(tensors).forward(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (structs.replace(SPECS[1], features=6), "does not take 6 features as x"),
+        (structs.replace(SPECS[1], kind="linear", classes=0), "does not give what its model gives"),
+    ],
+)
+def test_a_file_whose_graph_is_not_what_it_says_is_one_error(told: ModelSpec, says: str) -> None:
+    weights = create(SPECS[1]).init(1)
+    body = to_onnx(SPECS[1], weights, DataSpec(), described(told, DataSpec()))
+    with pytest.raises(TaskFormatError, match=says):
+        open_model(body)
 
 
 def test_two_classes_share_one_output_of_an_svm() -> None:

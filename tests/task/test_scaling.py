@@ -126,6 +126,15 @@ def test_statistics_become_explicit_scaling_and_nothing_else_changes() -> None:
     assert scaled(x, data)[:, 1].tolist() == [-1.0, 1.0]
 
 
+@pytest.mark.parametrize("span", [0, 1_000_000_000])
+def test_numbers_that_float32_cannot_tell_apart_are_scaled_to_about_1(span: int) -> None:
+    ns = 1_763_000_000_000_000_000 + np.linspace(0, span, 50).astype(np.int64)
+    raw = np.column_stack([ns, ns % 7]).astype(np.float64)
+    found = Moments.of(raw.astype(np.float32))
+    data = frozen(DataSpec(standardize=True), found.means(), found.deviations())
+    assert np.abs(scaled(raw, data)).max() < 10
+
+
 def test_a_task_that_may_be_standardized_can_be_told_afterwards() -> None:
     wide = _recipe("model.features=1450", "data.standardize=true")
     found = [1 / 3] * 1450
