@@ -239,7 +239,6 @@ class Reader(ModelReader):
 
     def rounds(self, run_id: str, *, last: int | None = None) -> list[RoundRow]:
         """Return the rounds of a run, oldest first; only the `last` ones if given."""
-        metrics = self.metrics(run_id)
         rows = self._db.execute(
             "SELECT r.round, r.state, r.policy, r.ordered, COALESCE(SUM(o.in_time), 0), "
             "COALESCE(SUM(o.used), 0), COALESCE(SUM(o.paid_micro), 0), r.reason, r.timing, "
@@ -252,7 +251,8 @@ class Reader(ModelReader):
             "LEFT JOIN edges e ON e.run_id = c.run_id AND e.idx = c.edge "
             "GROUP BY r.round ORDER BY r.round",
             (run_id, -1 if last is None else last),
-        )
+        ).fetchall()
+        metrics = self.metrics(run_id, first=rows[0][0] if rows else 0)
         return [
             RoundRow(
                 round=row[0],

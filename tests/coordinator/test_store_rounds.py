@@ -1,8 +1,13 @@
 """A round in the books: reserved once, settled once, never beyond a budget."""
 
+import itertools
+import sqlite3
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,6 +26,7 @@ from fedagent_coordinator.errors import (
 )
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import SettleSummary, Store
+from fedagent_task.recipe import recipe_from_table
 
 from .money import begun, small_plan, small_result, small_view
 
@@ -302,6 +308,74 @@ def test_progress_models_and_metrics_are_remembered(tmp_path: Path) -> None:
         assert [row.round for row in last] == [7, 8]
         assert last[-1].metrics == {"accuracy": 0.125}
         assert last[-1].timing_ms == {"observe": 1.5}
+
+
+def _steps(work: Callable[[], object], database: sqlite3.Connection) -> int:
+    """Count what sqlite does for some work, whatever the machine is."""
+    counted = itertools.count()
+    database.set_progress_handler(lambda: next(counted) and 0, 1)
+    work()
+    database.set_progress_handler(None, 1)
+    return next(counted)
+
+
+def test_the_newest_of_a_long_run_costs_what_it_costs_of_a_short_one(tmp_path: Path) -> None:
+    steps: dict[int, int] = {}
+    for length in (20, 2000):
+        with Store(tmp_path / str(length)) as store:
+            run = begun(store).run_id
+            rows = range(1, length + 1)
+            with store._db.transaction("test") as sql:
+                sql.executemany(
+                    "INSERT INTO models VALUES (?, ?, 'global', -1, ?, 9, 0)",
+                    [(run, number, f"{number:064x}") for number in rows],
+                )
+                sql.executemany(
+                    "INSERT INTO evaluations VALUES (?, ?, ?, ?, 0.5)",
+                    [
+                        (run, number, f"{number - 1:064x}", metric)
+                        for number in rows
+                        for metric in ("device_score", "train_loss")
+                    ],
+                )
+            with open_reader(tmp_path / str(length)) as reader:
+                steps[length] = _steps(partial(reader.last_global, run), reader._db)
+                last = reader.last_global(run)
+            assert last is not None
+            assert (last.round, last.metrics) == (length, {"train_loss": 0.5})
+    assert steps[2000] < 2 * steps[20]
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ({2: (1, 0.9), 3: (2, 0.5)}, 1),
+        ({2: (1, 0.9), 3: (1, 0.1), 4: (3, 0.5)}, 3),
+        ({2: (1, 0.5), 3: (2, 0.5)}, 2),
+        ({}, None),
+    ],
+    ids=["highest", "what was said last of a model", "the newest of equals", "nobody said"],
+)
+def test_the_best_model_on_devices_is_the_one_that_the_rounds_began_with(
+    tmp_path: Path, scores: dict[int, tuple[int, float]], best: int | None
+) -> None:
+    table: dict[str, object] = {
+        "name": "scored",
+        "model": {"kind": "linear", "features": 1},
+        "rounds": {"count": 9, "deadline_s": 1.0},
+        "budget": {"per_edge": 1},
+        "evaluation": {"on_device": True},
+    }
+    recipe = msgspec.json.encode(recipe_from_table(table)).decode()
+    with Store(tmp_path) as store:
+        run = store.begin_run(recipe_digest="d" * 64, recipe=recipe, seed=7, total_micro=None)
+        for number in range(1, 5):
+            store.save_model(run.run_id, number, f"{number:064x}", 9)
+        for number, (model, score) in scores.items():
+            said = {"device_score": score}
+            store.save_metrics(run.run_id, number, f"{model:064x}", said)
+        found = store.read.best_global(run.run_id)
+        assert (found.round if found is not None else None) == best
 
 
 def test_outcomes_devices_and_edges_tell_what_happened(tmp_path: Path) -> None:

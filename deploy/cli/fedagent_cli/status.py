@@ -48,7 +48,8 @@ def status(
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     with open_run(folder, run) as (reader, chosen):
         recipe = recipe_of(chosen)
-        settled = [row for row in reader.rounds(chosen.run_id) if row.state == "done"]
+        done = reader.progress(chosen.run_id).rounds_done
+        newest = next(iter(reader.rounds(chosen.run_id, last=1)), None)
         balance = reader.balance(chosen.run_id)
         edges = reader.edges(chosen.run_id)
         used = reader.updates_used(chosen.run_id)
@@ -63,7 +64,7 @@ def status(
         chosen.end_reason or "",
         placed=recipe is not None and recipe.placement.name != "coordinator",
         rent_micro=rents,
-        rounds_done=len(settled),
+        rounds_done=done,
         model=final.digest if final else "",
     )
     pid = holder(folder)
@@ -71,12 +72,12 @@ def status(
     record = {
         "run": chosen.run_id,
         "recipe": recipe.name if recipe else chosen.recipe_digest,
-        "policy": settled[-1].policy if settled else recipe.policy.name if recipe else None,
+        "policy": newest.policy if newest else recipe.policy.name if recipe else None,
         "running": is_running(folder),
         "ended": chosen.ended_ms is not None,
         "end_reason": chosen.end_reason,
         "conclusion": ended,
-        "rounds_done": len(settled),
+        "rounds_done": done,
         "rounds": wanted,
         "origin": origin or None,
         "accuracy": metrics.get("accuracy"),
