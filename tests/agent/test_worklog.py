@@ -136,3 +136,18 @@ def test_the_agent_tells_of_a_whole_round(tmp_path: Path) -> None:
     assert told[:2] == [f"joined edge hall at {LINK}", f"{begun}: training"]
     assert told[2].startswith(f"{begun}: trained ")
     assert told[2].endswith(" s on 1 sample, in time")
+
+
+def test_statistics_that_nobody_can_tell_are_one_line_until_something_changes() -> None:
+    def moments(why: str, samples: int = 0) -> Event:
+        said = {"edge": EDGE, "round": 0, "mode": "moments", "why": why, "samples": samples}
+        return Event("opinion", {**said})
+
+    asked = [moments("nothing has arrived")] * 50
+    events = [*asked, moments("", 40), moments("nothing has arrived")]
+    lines = play(WorkLog(), [(4.0 * i, event) for i, event in enumerate(events)])
+    assert [line.text for line in lines] == [
+        "tells no statistics before round 1: nothing has arrived",
+        "tells what its 40 samples add up to, before round 1",
+        "tells no statistics before round 1: nothing has arrived",
+    ]

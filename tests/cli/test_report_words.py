@@ -6,6 +6,7 @@ import pytest
 
 from fedagent_cli.report.colours import by_round
 from fedagent_cli.report.page import render
+from fedagent_cli.report.plots import draw_all
 from fedagent_cli.report.quality import quality_plots
 from fedagent_cli.report.story import AgentRow, Story
 from fedagent_cli.report.undelivered import undelivered
@@ -127,3 +128,23 @@ def test_what_was_measured_is_plotted(story: Story, titles: list[str]) -> None:
         draw(axes)
         assert axes.get_ylabel() == title.lower()
         assert axes.get_lines()
+
+
+def test_what_devices_call_themselves_is_no_formula_and_no_warning() -> None:
+    pytest.importorskip("matplotlib")
+    names = (r"$\frac{a$", "日本語")
+    given = replace(
+        classes(),
+        agents=tuple(replace(agent(), name=name) for name in names),
+        edges={"e1": r"$\q$", "e2": "cellar"},
+    )
+    drawn = "".join(svg for _, _, svg in draw_all(given))
+    assert all(name in drawn for name in (*names, r"$\q$"))
+
+
+def test_powers_of_ten_are_numbers() -> None:
+    pytest.importorskip("matplotlib")
+    rows = numbers().rounds
+    steep = tuple(replace(row, loss=1e3 / 10**row.round) for row in rows)
+    drawn = {title: svg for title, _, svg in draw_all(replace(numbers(), rounds=steep))}
+    assert ">0.01</text>" in drawn["Loss"]

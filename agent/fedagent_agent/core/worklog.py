@@ -54,6 +54,7 @@ class WorkLog:
     _summing: bool = False
     _task: str = ""
     _declined: str = ""
+    _untold: str = ""
     _idle: bool = False
     _room: float = LINES
     _room_at: float = 0.0
@@ -86,9 +87,7 @@ class WorkLog:
             case "declined":
                 return self._decline(edge, number, data, now)
             case "opinion" if data["mode"] == "moments":
-                why = safe_text(data["why"])
-                told = f"tells what its {data['samples']} samples add up to, before round 1"
-                return [Line(f"tells no statistics before round 1: {why}" if why else told)]
+                return self._measure(safe_text(data["why"]), data["samples"])
             case _:
                 pass
         return []
@@ -99,6 +98,14 @@ class WorkLog:
             return []
         self._idle = bool(why)
         return [Line(f"does not train: {safe_text(why)}" if why else "may train again", bool(why))]
+
+    def _measure(self, why: str, samples: object) -> list[Line]:
+        """Tell what became of the statistics before round 1; asked again and again, once."""
+        if why and why == self._untold:
+            return []
+        self._untold = why
+        told = f"tells what its {samples} samples add up to, before round 1"
+        return [Line(f"tells no statistics before round 1: {why}" if why else told)]
 
     def tick(self, now: float, *, over: bool = False) -> list[Line]:
         """Return the sum of fast rounds, if it is due or all is `over`."""

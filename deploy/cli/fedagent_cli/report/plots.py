@@ -7,6 +7,7 @@ dark page; data colours are chosen to be told apart on both, also with colour bl
 import io
 import itertools
 import re
+import warnings
 from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING
@@ -173,6 +174,8 @@ def _svg(draw: Callable[["Axes"], None], index: str, size: tuple[float, float], 
         "legend.frameon": False,
         "legend.handlelength": 1.1,
         "legend.columnspacing": 1.2,
+        # What devices call themselves is no formula, whatever dollars it has.
+        "text.parse_math": False,
         **{f"{part}.color": INK for part in ("text", "xtick", "ytick", "grid")},
         "axes.edgecolor": INK,
         "axes.labelcolor": INK,
@@ -185,7 +188,10 @@ def _svg(draw: Callable[["Axes"], None], index: str, size: tuple[float, float], 
         axes.set_axisbelow(True)
         draw(axes)
         text = io.StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+        with warnings.catch_warnings():
+            # Letters stay letters: the browser has fonts for those that matplotlib has not.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+            figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     return _inline(text.getvalue(), index, name)
 
 

@@ -76,6 +76,11 @@ def _lines(
     name: str, shown: tuple[Measure, ...], rows: tuple[RoundRow, ...]
 ) -> Callable[["Axes"], None]:
     def draw(axes: "Axes") -> None:
+        from matplotlib.ticker import (  # noqa: PLC0415 - optional package, half a second
+            NullFormatter,
+            StrMethodFormatter,
+        )
+
         every: list[float] = []
         for index, one in enumerate(shown):
             points = [(row.round, value) for row in rows if (value := row.of(one)) is not None]
@@ -90,6 +95,8 @@ def _lines(
             axes.set_ylim(0, 1.02)
         elif min(every) > 0 and max(every) > WIDE_RANGE * min(every):
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.set_ylim(bottom=0)
         by_round(axes)
