@@ -1,13 +1,14 @@
 """`fedagent predict`: exported models on streams, in words and as JSON."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from fedagent_cli.errors import CliError
+from fedagent_cli.errors import CliError, InterruptedEnd
 from fedagent_cli.predict import predict
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.exported import described, open_model
@@ -84,7 +85,7 @@ def test_a_number_is_told_with_its_error(
 @pytest.mark.parametrize(
     ("text", "more", "says"),
     [
-        ("1,2\n", (), r"it takes 2, the stream has 1; say features=pa, lux in .* label=none"),
+        ("1,2\n", (), r"it takes 2, the stream has 1; say features=pa\+lux in .* label=none"),
         ("lux,pa,y\n1,2,0\n", (), r"in another order than the task: pa, lux"),
         ("pa,lux,y\n1,2,0\n", ("label=z",), r"label: no column 'z'"),
         ("pa,lux,y\n1,2,0\n", ("lable=y",), r"lable: is no option here; did you mean label"),
@@ -95,6 +96,39 @@ def test_a_stream_that_does_not_fit_is_one_line(
 ) -> None:
     with pytest.raises(CliError, match=says):
         predict(model_file(tmp_path), stream=csv(tmp_path, text, *more))
+
+
+def test_the_mend_names_features_as_the_stream_reads_them(tmp_path: Path) -> None:
+    text = "lux,wind,pa,y\n1,9,2,0\n"
+    with pytest.raises(CliError) as caught:
+        predict(model_file(tmp_path), stream=csv(tmp_path, text))
+    said = caught.value.mend.split()[1]
+    predict(model_file(tmp_path), stream=csv(tmp_path, text, said))
+    found = DataSpec(features=tuple(FeatureSpec(name=f"x{i}", scale=2.0) for i in (1, 2)))
+    with pytest.raises(CliError, match=r"say features=NAME\+NAME\+\.\.\. in"):
+        predict(model_file(tmp_path, data=found), stream=csv(tmp_path, text))
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_ctrl_c_is_how_what_comes_by_and_by_is_ended(
+    tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = csv(tmp_path, "pa,lux,state\n")
+    rows = iter(["100000,1,storm\n"])
+
+    def nap(_seconds: float) -> None:
+        for row in rows:
+            with (tmp_path / "a.csv").open("a") as file:
+                file.write(row)
+            return
+        raise InterruptedEnd("interrupted")
+
+    monkeypatch.setattr("fedagent_cli.predict.time.sleep", nap)
+    with pytest.raises(InterruptedEnd) if count else nullcontext():
+        predict(model_file(tmp_path), stream=stream, count=count, as_json=True)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["prediction"] == "storm"
+    assert [line["count"] for line in lines[1:]] == ([] if count else [1])
 
 
 def test_files_that_are_no_models_are_one_line(tmp_path: Path) -> None:

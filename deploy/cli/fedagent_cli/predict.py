@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, options
-from .errors import MissingError, UsageError
+from .errors import InterruptedEnd, MissingError, UsageError
 from .output import emit, say
 
 if TYPE_CHECKING:
     from fedagent_agent.streams.base import Samples, Stream
     from fedagent_task.exported import Predictor
     from fedagent_task.models import Doubles
+    from fedagent_task.spec import DataSpec
 
 MOST_NAMES = 12
 LOOK_S = 0.1
@@ -76,10 +77,13 @@ def predict(
         for samples in _arrivals(source, count):
             for line in tally.take(samples):
                 emit(line) if as_json else say(_in_words(line))
+    except InterruptedEnd:
+        if count:
+            raise  # else it is how what comes by and by is ended
     finally:
         source.close()
-        record = tally.summary(str(model), source)
-        emit(record) if as_json else say(_summed_up(record))
+    record = tally.summary(str(model), source)
+    emit(record) if as_json else say(_summed_up(record))
 
 
 def _opened(path: Path, data: bytes) -> "Predictor":
@@ -115,13 +119,23 @@ def _stream(predictor: "Predictor", text: str) -> "Stream":
     misfit = misfit_of(schema, TaskSpec(model=told.model, data=told.data))
     if misfit is not None:
         source.close()
-        names = [one.name for one in told.data.features]
-        shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
-        what = f"features={shown}" if names else "features=..."
         detail = misfit[1].replace("task wants", "it takes")
-        mend = f"say {what} in the stream's options, and label=none where it has none"
-        raise UsageError(f"the stream does not fit the model: {detail}", mend)
+        raise UsageError(f"the stream does not fit the model: {detail}", _mend(told.data, text))
     return source
+
+
+def _mend(data: "DataSpec", text: str) -> str:
+    """Return what to write in a stream's options, as that kind of stream reads it."""
+    from fedagent_task.features import names_of  # noqa: PLC0415
+    from fedagent_task.spec import DataSpec  # noqa: PLC0415
+
+    between = "," if text.startswith("mqtt") else "+"
+    names = [one.name for one in data.features]
+    if tuple(names) == names_of(DataSpec(), len(names)):
+        names = []  # nobody has named them
+    shown = between.join(names[:MOST_NAMES]) if names else f"NAME{between}NAME"
+    more = f"{between}..." if len(names) > MOST_NAMES or not names else ""
+    return f"say features={shown}{more} in the stream's options, and label=none where it has none"
 
 
 def _arrivals(source: "Stream", count: int) -> "Iterator[Samples]":
