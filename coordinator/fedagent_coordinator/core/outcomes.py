@@ -123,7 +123,8 @@ class _Rows:
         self.counts["steps"][row] = outcome.steps
         self.counts["iterations"][row] = outcome.iterations
         self.status[row] = outcome.status.value
-        self.reason[row] = outcome.reason
+        # In a device's words, which the books keep and `devices` prints.
+        self.reason[row] = safe_text(outcome.reason, limit=500)
 
 
 def settle_outcomes(

@@ -67,3 +67,10 @@ def test_a_round_whose_devices_told_no_loss_has_none() -> None:
     settled = _settle(_outcome("a", 0.5, 30))
     assert np.isnan(settled.details.train_loss)
     assert round_event(1, settled, Controls(), 0, {}).fields["train_loss"] is None
+
+
+def test_the_words_of_a_device_have_nothing_in_them_that_moves_a_terminal() -> None:
+    arrived = OutcomeStatus.ARRIVED
+    words = "out of\x1b[2J proportion\r\n: \u202etemp\x07"
+    settled = _settle(Outcome(agent="a", status=arrived, valid=True, reason=words))
+    assert settled.details.reason[0] == "out of [2J proportion : temp"
