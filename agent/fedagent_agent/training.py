@@ -39,6 +39,11 @@ POLL_S = 0.01
 
 _NO_MEMORY = "the memory limit is too small for this task; raise --memory-limit"
 
+NOTHING_NEW = (
+    "nothing new has arrived on the stream, and what was read before an earlier start or run is "
+    "not learnt again; --stream replay:FILE repeats a file"
+)
+
 _SPARSE_KINDS = ("linear", "logistic", "softmax", "svm")
 
 Cancelled = Callable[[int, float], bool]
@@ -368,7 +373,7 @@ class Trainer:
         refused = [f"{name} {n}" for name, n in counted if name in names or name[:4] == "bad_"]
         if refused:
             return f"all samples were refused ({', '.join(refused)})"
-        return "nothing has arrived on the stream yet"
+        return NOTHING_NEW if work.stream.offset else "nothing has arrived on the stream yet"
 
     def _counters(self, work: _Work) -> dict[str, int]:
         own = {"unfit": self._unfit, "not_learnt": work.learner.dropped}

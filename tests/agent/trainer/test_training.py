@@ -182,6 +182,20 @@ def test_a_stream_of_samples_that_do_not_fit_is_not_called_empty(tmp_path: Path)
     trainer.close()
 
 
+def test_a_file_that_was_read_before_is_not_called_empty(tmp_path: Path) -> None:
+    csv = tmp_path / "a.csv"
+    csv.write_text((",".join(["1"] * 64) + ",1\n") * 12)
+    for offset, words in ((0, ""), (csv.stat().st_size, "replay:FILE")):
+        trainer = Trainer(lambda _job, _wait: False)
+        text = f"csv:{csv},dtype=uint8"
+        task = task_bytes(_recipe())
+        trainer.open(Open(job=1, task=task, stream=text, seed=0, offset=offset))
+        reply = _train(trainer, tmp_path, _model_file(tmp_path))
+        assert isinstance(reply, Failed if words else Trained)
+        assert words in getattr(reply, "detail", "")
+        trainer.close()
+
+
 def test_the_learner_none_takes_any_stream_and_needs_no_model(tmp_path: Path) -> None:
     sets = ("learner.name=none", "model.features=5")
     trainer, opened = _opened(*sets)
