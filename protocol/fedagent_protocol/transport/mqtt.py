@@ -40,6 +40,9 @@ STABLE_S = 5.0
 """A connection that held this long starts the backoff anew when it breaks."""
 FLUSH_S = 1.0
 """How long a stop waits for the broker to take what was published."""
+ANSWER_S = 8.0
+"""How long a connection may stay without the answer that every MQTT broker gives at once."""
+NO_BROKER = "what listens there does not answer as an MQTT broker; check the port"
 _OK = MQTTErrorCode.MQTT_ERR_SUCCESS
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 
@@ -310,6 +313,7 @@ class Link:
         poller.register(self._wake_fd, select.POLLIN)
         registered = 0
         next_check = 0.0
+        give_up = time.monotonic() + ANSWER_S
         while client.socket() is not None:
             with self._io:
                 if client.want_write():
@@ -318,6 +322,8 @@ class Link:
                 if now >= next_check:
                     client.loop_misc()
                     next_check = now + 1.0
+                    if now >= give_up and not self._up:
+                        client.give_up(NO_BROKER)
                 wanted = _READABLE | (select.POLLOUT if client.want_write() else 0)
             if self._stopping and self._say_goodbye(now):
                 return

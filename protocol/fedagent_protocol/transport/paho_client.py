@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from contextlib import suppress
 
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.enums import CallbackAPIVersion
@@ -57,6 +58,14 @@ class Client(PahoClient):
         """Forget what was read from the previous socket."""
         self._ahead = b""
         self._at = 0
+
+    def give_up(self, reason: str) -> None:
+        """Break the connection, for a reason of ours; the next read meets its end."""
+        sock = self.socket()
+        if self.failure is None and isinstance(sock, socket.socket):
+            self.failure = OSError(reason)
+            with suppress(OSError):  # it is gone already
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _sock_recv(self, bufsize: int) -> bytes:
         start = self._at

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_protocol.transport import mqtt
 from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
 
 from .peers import broker, eventually, peer
@@ -268,6 +269,24 @@ def test_no_broker_gives_one_line_and_a_reason(
     with caplog.at_level(logging.WARNING):
         asyncio.run(go())
     assert len([r for r in caplog.records if "Connection refused" in r.message]) == 1
+
+
+def test_what_is_no_broker_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "ANSWER_S", 0.0)
+
+    async def go() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            link = Link(
+                BrokerAddress("127.0.0.1", mute.getsockname()[1]),
+                client_id="one",
+                on_arrivals=lambda _: None,
+                on_state=lambda _: None,
+            )
+            await link.start()
+            await eventually(lambda: link.last_error == mqtt.NO_BROKER)
+            await link.stop()
+
+    asyncio.run(go())
 
 
 def _block_until(condition: object) -> None:
