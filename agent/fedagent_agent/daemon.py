@@ -108,7 +108,7 @@ class AgentDaemon:
             await self._links.add(address)
         if config.discovery != "off" and config.broker is None:
             await self._discovery.start()
-            self._discovery.browse("edge", self._links.found)
+            self._discovery.browse("edge", self._links.found, needed=not typed)
         elif not typed:
             _log.warning("%s: no discovery and no address: nothing to connect to", self._id)
         # What lives from here on is short-lived or small: collecting less often pays.

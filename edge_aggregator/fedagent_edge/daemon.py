@@ -162,7 +162,7 @@ class EdgeDaemon:
             await discovery.start()
             advert = Advert("edge", self._id, self._config.site, lan, topics.PROTOCOL_VERSION)
             await discovery.advertise(advert, listen=None if external else self._config.listen)
-            discovery.browse("coordinator", search.adverts)
+            discovery.browse("coordinator", search.adverts, needed=not search.candidates)
         await search.run()
 
     async def _dial(self, address: BrokerAddress) -> None:

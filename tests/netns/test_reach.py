@@ -108,3 +108,13 @@ def test_where_a_broker_cannot_listen_is_said_with_the_mend(tmp_path: Path) -> N
         second = machine.opens(f"{start} --listen 0.0.0.0 --name second")
         assert second.ended() == NO_BROKER
         second.until("the port is in use; end who uses it, or give another --port")
+
+
+def test_an_address_that_went_away_is_said_in_one_line(tmp_path: Path) -> None:
+    with lan(tmp_path, "192.168.1.10") as (machine,):
+        edge = machine.opens("fedagent edge start --insecure --listen 192.168.1.10")
+        edge.until("edge ready")
+        machine.link("down")
+        edge.until("the broker listens on 192.168.1.10, which this machine no longer has")
+        edge.until(r"no coordinator of site default is announced here; .* --coordinator HOST:PORT")
+        assert "Traceback" not in edge.shown

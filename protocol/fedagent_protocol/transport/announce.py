@@ -85,6 +85,8 @@ async def opened(addresses: list[str]) -> "AsyncZeroconf | None":
     # Imported late: a role with a typed address needs none of it.
     from zeroconf.asyncio import AsyncZeroconf  # noqa: PLC0415
 
+    # It prints a traceback where an address is gone, which `Discovery` follows and says.
+    logging.getLogger("zeroconf").setLevel(logging.ERROR)
     try:
         zeroconf = AsyncZeroconf(zc=_within(interfaces))
         await zeroconf.zeroconf.async_wait_for_start()

@@ -146,7 +146,13 @@ class Broker:
                 break
         store_port(self.spec.data_dir, self.spec.name, self._port)
         self._watcher = asyncio.create_task(self._watch(), name=f"{self.spec.name}-watch")
-        _log.info("%s broker at %s", self.kind, ", ".join(self._places()))
+        alone = is_loopback(self.spec.listen)
+        _log.info(
+            "%s broker at %s%s",
+            self.kind,
+            ", ".join(self._places()),
+            ", for this machine alone (others: --listen 0.0.0.0)" if alone else "",
+        )
         return self.address
 
     def _places(self) -> list[str]:

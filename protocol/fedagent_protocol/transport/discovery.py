@@ -12,9 +12,10 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
+from .address import is_loopback, is_wildcard
 from .advert import LOOPBACK, Advert, Reach, Role, reach, reach_of_shared
 from .announce import Speaker, opened, speakable
-from .interfaces import lan_addresses
+from .interfaces import is_own, lan_addresses
 from .watch import OnChange, Watch
 
 if TYPE_CHECKING:
@@ -88,10 +89,13 @@ class Discovery:
         self._said = None
         await self._speaker.silence()
 
-    def browse(self, role: Role, on_change: OnChange) -> None:
-        """Watch for a role; `on_change` gets all that are known, at every change."""
+    def browse(self, role: Role, on_change: OnChange, *, needed: bool = False) -> None:
+        """Watch for a role; `on_change` gets all that are known, at every change.
+
+        With `needed` it is said, once, if nobody is announced.
+        """
         if self._listener is not None:
-            watch = Watch(role, self.site, on_change, self.counters)
+            watch = Watch(role, self.site, on_change, self.counters, needed=needed)
             self._watches.append(watch)
             watch.ask(self._listener.zeroconf)
 
@@ -141,14 +145,27 @@ class Discovery:
             self._listens_on = now
             try:
                 await self._listener.async_update_interfaces(speakable(now))
+                # First of all ours: a watch must not try where we are no more.
+                if self._said is not None:
+                    self._warn_if_gone(now)
+                    await self._announce()
                 if new:
                     for watch in self._watches:
                         await watch.end()
                         watch.ask(self._listener.zeroconf)
-                if self._said is not None:
-                    await self._announce()
             except OSError as error:
                 _log.warning("zeroconf does not follow to %s: %s", ", ".join(now), error)
+
+    def _warn_if_gone(self, now: list[str]) -> None:
+        """Say where our broker's own address went away: no other one leads to it."""
+        listen = self._said[1] if self._said is not None else None
+        gone = listen is not None and not is_loopback(listen) and not is_wildcard(listen)
+        if gone and listen not in now and not is_own(listen or ""):
+            _log.warning(
+                "the broker listens on %s, which this machine no longer has: nobody reaches it; "
+                "give it the address back, or start again with --listen 0.0.0.0",
+                listen,
+            )
 
     def _interfaces(self) -> list[str]:
         return [LOOPBACK] if self._scope == "loopback" else [*lan_addresses(), LOOPBACK]

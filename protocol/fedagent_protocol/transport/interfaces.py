@@ -1,24 +1,16 @@
 """Which of this machine's addresses other devices can reach."""
 
 import ipaddress
+import re
 import socket
 from collections.abc import Collection, Sequence
 
 import ifaddr
 
 MDNS_GROUP = "224.0.0.251"
-_INNER = (
-    "docker",
-    "veth",
-    "br-",
-    "virbr",
-    "cni",
-    "flannel",
-    "cali",
-    "lxc",
-    "lxdbr",
-    "podman",
-    "lo",
+_INNER = re.compile(
+    # docker's own bridges are br- and a hash: OpenWrt's LAN is br-lan.
+    r"docker|veth|br-[0-9a-f]{12}$|virbr|cni|flannel|cali|lxc|lxdbr|podman"
 )
 
 
@@ -27,10 +19,15 @@ def lan_addresses() -> list[str]:
     return [
         str(address.ip)
         for adapter in ifaddr.get_adapters()
-        if not adapter.name.startswith(_INNER)
+        if not is_inner(adapter.name)
         for address in adapter.ips
         if address.is_IPv4 and _is_real(str(address.ip))
     ]
+
+
+def is_inner(card: str) -> bool:
+    """Return whether a network card is one of containers or virtual machines, by its name."""
+    return _INNER.match(card) is not None
 
 
 def is_own(host: str) -> bool:

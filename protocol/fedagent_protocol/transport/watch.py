@@ -21,12 +21,19 @@ OnChange = Callable[[frozenset[Advert]], None]
 
 MAX_CANDIDATES = 32
 MAX_LOOKUPS = 64
+MAX_HOSTS = 8
+"""Addresses of one advert that are tried: whoever sends one must not have us scan a network."""
+MAX_TRIED = 8
+"""Adverts whose addresses are tried at a time; a turn that found one refused lasts `AGAIN_S`."""
+MAX_SITES = 8
 DEBOUNCE_S = 0.05
 LOOKUP_MS = 3000
 AGAIN_S = 1.0
 """How long a name is left alone that was not resolved."""
 RETRY_S = 10.0
 """How long an advert of which no address answers is left alone."""
+QUIET_S = 8.0
+"""How long nobody may be announced before that is said."""
 OPTIONS = {"edge": "--edge", "coordinator": "--coordinator"}
 
 
@@ -38,10 +45,17 @@ class Watch:
         site: Whose adverts count; None for every site's.
         on_change: Gets all that are known, at every change.
         counters: Where to count what is not used.
+        needed: Whether to say so where nobody is announced.
     """
 
     def __init__(
-        self, role: Role, site: str | None, on_change: OnChange, counters: Counter[str]
+        self,
+        role: Role,
+        site: str | None,
+        on_change: OnChange,
+        counters: Counter[str],
+        *,
+        needed: bool = False,
     ) -> None:
         self._role = role
         self._site = site
@@ -53,7 +67,11 @@ class Watch:
         self._browser: AsyncServiceBrowser | None = None
         self._lookups: dict[str, asyncio.Task[None]] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
-        self._complaints: dict[str, str] = {}
+        self._complaints: dict[str, tuple[str, ...]] = {}
+        self._needed = needed
+        self._quiet: asyncio.TimerHandle | None = None
+        self._elsewhere: set[str] = set()
+        self._turns = asyncio.Semaphore(MAX_TRIED)
 
     def ask(self, zeroconf: "Zeroconf") -> None:
         """Ask the network, and listen."""
@@ -61,12 +79,16 @@ class Watch:
 
         kind = service_type(self._role)
         self._browser = AsyncServiceBrowser(zeroconf, kind, handlers=[self.changed])
+        if self._needed:
+            self._quiet = asyncio.get_running_loop().call_later(QUIET_S, self._say_nobody)
 
     async def end(self) -> None:
         """Stop listening; what is known stays."""
         browser, self._browser = self._browser, None
         if browser is not None:
             await browser.async_cancel()
+        if self._quiet is not None:
+            self._quiet.cancel()
         for retry in self._retries.values():
             retry.cancel()
         self._retries.clear()
@@ -117,19 +139,28 @@ class Watch:
         advert = None
         if len(info.text or b"") <= MAX_TXT_BYTES:
             advert = advert_from(self._role, info.properties, by_nearness(hosts), info.port)
-        if advert is not None and self._site in (None, advert.site):
-            advert, refused = await reachable(advert)
+        if advert is not None and self._site in (None, advert.site) and self._has_room(name):
+            advert, refused = await self._tried(advert)
             self._complain(name, advert, refused)
-            if refused and len(refused) == len(advert.hosts):
+            if refused and str(advert.address) in refused:
                 self._retry(zeroconf, kind, name, RETRY_S)
         self._note(name, advert)
 
+    async def _tried(self, advert: Advert) -> tuple[Advert, dict[str, str]]:
+        """Take a turn at connecting; refused ones are no faster than so many in a second."""
+        async with self._turns:
+            advert, refused = await reachable(advert)
+            if refused:
+                await asyncio.sleep(AGAIN_S)
+        return advert, refused
+
     def _complain(self, name: str, advert: Advert, refused: dict[str, str]) -> None:
         """Say once which addresses of an advert are not used, and why."""
-        silent = ", ".join(f"{where} ({why})" for where, why in refused.items())
-        if silent == self._complaints.get(name, ""):
+        # Not the reasons: a router's differ from one try to the next.
+        if tuple(refused) == self._complaints.get(name, ()):
             return
-        self._complaints[name] = silent
+        self._complaints[name] = tuple(refused)
+        silent = ", ".join(f"{where} ({why})" for where, why in refused.items())
         self._counters["unreachable"] += len(refused)
         who = f"{self._role} {advert.id} is announced at {silent}"
         if str(advert.address) not in refused:
@@ -158,8 +189,10 @@ class Watch:
             self._counters["ignored_malformed"] += 1
         elif self._site not in (None, advert.site):
             self._counters["ignored_site"] += 1
+            if len(self._elsewhere) < MAX_SITES:
+                self._elsewhere.add(advert.site)
             advert = None
-        elif len(self._known) >= MAX_CANDIDATES and name not in self._known:
+        elif not self._has_room(name):
             self._counters["ignored_full"] += 1
             return
         if advert is not None:
@@ -167,6 +200,24 @@ class Watch:
         elif self._known.pop(name, None) is None:
             return
         self._tell_soon()
+
+    def _has_room(self, name: str) -> bool:
+        return len(self._known) < MAX_CANDIDATES or name in self._known
+
+    def _say_nobody(self) -> None:
+        """Say once that nobody is announced, and what to do."""
+        if self._known or self._lookups:
+            return
+        self._needed = False
+        others = ", ".join(sorted(self._elsewhere))
+        _log.warning(
+            "no %s of site %s is announced here%s; on another machine it needs --listen 0.0.0.0 "
+            "(with certificates or --insecure), else give %s HOST:PORT; still looking",
+            self._role,
+            self._site,
+            f", but of --site {others}" if others else "",
+            OPTIONS[self._role],
+        )
 
     def _tell_soon(self) -> None:
         if self._timer is None:
@@ -188,7 +239,7 @@ class Watch:
 async def reachable(advert: Advert) -> tuple[Advert, dict[str, str]]:
     """Return an advert with the first of its hosts that answers, and why others do not."""
     refused: dict[str, str] = {}
-    for host in advert.hosts:
+    for host in advert.hosts[:MAX_HOSTS]:
         address = replace(advert.address, host=host)
         why = await refusal(host, address.port)
         if not why:

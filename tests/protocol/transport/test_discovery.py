@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
+from fedagent_protocol.transport import watch
 from fedagent_protocol.transport.discovery import Advert, Discovery
 from fedagent_protocol.transport.mqtt import BrokerAddress
 from fedagent_protocol.transport.watch import MAX_CANDIDATES
@@ -195,3 +196,25 @@ def test_without_multicast_there_is_one_warning_and_work_goes_on(
         asyncio.run(go())
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert "--edge HOST:PORT" in caplog.text
+
+
+def test_where_nobody_is_announced_the_mend_and_other_sites_are_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        async with AsyncExitStack() as stack:
+            lonely, other = await opened(stack, HOME), await opened(stack, WORK)
+            await other.advertise(edge("aa", WORK))
+            Watcher(lonely)
+            await eventually(lambda: lonely.counters["ignored_site"] >= 1)
+            assert not caplog.records
+            monkeypatch.setattr(watch, "QUIET_S", 1.0)
+            lonely.browse("edge", lambda _: None, needed=True)
+            await eventually(lambda: "announced here" in caplog.text)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(go())
+    (record,) = caplog.records
+    assert f"no edge of site {HOME} is announced here" in record.getMessage()
+    assert "--listen 0.0.0.0" in record.getMessage()
+    assert "--edge HOST:PORT" in record.getMessage()

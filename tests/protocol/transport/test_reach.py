@@ -1,13 +1,16 @@
 """What is announced follows from where the broker listens."""
 
 import asyncio
+import logging
+from collections import Counter
 
 import pytest
 
 from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.advert import Reach, reach, reach_of_shared
-from fedagent_protocol.transport.interfaces import lan_addresses
+from fedagent_protocol.transport.advert import Advert, Reach, reach, reach_of_shared
+from fedagent_protocol.transport.interfaces import is_inner, lan_addresses
 from fedagent_protocol.transport.probe import free_port, refusal
+from fedagent_protocol.transport.watch import MAX_HOSTS, Watch, reachable
 
 LAN = ("192.168.1.20", "10.0.0.2")
 HERE = "127.0.0.1"
@@ -49,3 +52,33 @@ def test_why_nothing_answers_is_one_line() -> None:
 
     why = asyncio.run(refusal(HERE, free_port(HERE)))
     assert why == "Connection refused"
+
+
+def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:
+    address = BrokerAddress(HERE, free_port(HERE))
+    hosts = tuple(f"127.0.1.{number}" for number in range(1, 60))
+    _, refused = asyncio.run(reachable(Advert("edge", "aa", "site", address, 1, hosts)))
+    assert len(refused) == MAX_HOSTS
+
+
+def test_an_address_that_fails_for_another_reason_is_complained_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    address = BrokerAddress("10.0.0.9", 1883)
+    advert = Advert("edge", "aa", "site", address, 1, (address.host,))
+    watch = Watch("edge", "site", lambda _: None, Counter())
+    for why in ("no answer (timed out)", "No route to host", "no answer (timed out)"):
+        watch._complain("aa", advert, {str(address): why})
+    assert len(caplog.records) == 1
+    watch._complain("aa", advert, {})
+    with caplog.at_level(logging.WARNING):
+        watch._complain("aa", advert, {str(address): "Connection refused"})
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(
+    ("card", "inner"),
+    [("br-lan", False), ("br-4f1c09a2be77", True), ("docker0", True), ("lora0", False)],
+)
+def test_which_cards_are_of_containers(card: str, inner: bool) -> None:
+    assert is_inner(card) is inner
