@@ -10,6 +10,7 @@ from fedagent_protocol.transport.advert import LOOPBACK, Advert, Role
 from fedagent_protocol.transport.discovery import Discovery
 from fedagent_protocol.transport.interfaces import lan_addresses
 from fedagent_protocol.transport.probe import refusal
+from fedagent_protocol.transport.watch import MAX_HOSTS
 
 LOOK_S = 2.0
 """How long answers are waited for: zeroconf's own delays are below half of it."""
@@ -32,6 +33,11 @@ class Seen:
     def name(self) -> str:
         """Say who it is."""
         return f"{self.advert.role} {self.advert.id[:12]} (site {self.advert.site})"
+
+    @property
+    def reached(self) -> list[str]:
+        """List the addresses that answer."""
+        return [place for place, why in self.refused.items() if not why]
 
 
 async def look(seconds: float = LOOK_S) -> list[Seen]:
@@ -61,7 +67,7 @@ def deaf() -> dict[str, str]:
 
 
 async def _tried(advert: Advert) -> Seen:
-    hosts = advert.hosts or (advert.address.host,)
+    hosts = advert.hosts[:MAX_HOSTS] or (advert.address.host,)
     why = await asyncio.gather(*(refusal(host, advert.address.port) for host in hosts))
     places = [f"{host}:{advert.address.port}" for host in hosts]
     return Seen(advert, dict(zip(places, why, strict=True)))

@@ -24,6 +24,8 @@ from fedagent_protocol.transport.mosquitto import mosquitto_program
 if TYPE_CHECKING:
     from fedagent_agent.willing import Verdict
 
+    from .adverts import Seen
+
 RULES = ("battery", "temperature", "throttling", "metered", "memory", "load")
 LOOK_S = 0.3
 SHOWN = 6
@@ -86,12 +88,18 @@ def reachable() -> Finding:
     """Look who is announced, and connect to each address that is told."""
     from . import adverts  # noqa: PLC0415 - for this check only
 
-    seen = asyncio.run(adverts.look())
+    return of_adverts(asyncio.run(adverts.look()))
+
+
+def of_adverts(seen: "list[Seen]") -> Finding:
+    """Say who cannot be reached at any address that is told; one of several is enough."""
+    from . import adverts  # noqa: PLC0415 - for this check only
+
     lost = [
         f"{one.name} is announced at {place}: {why}"
         for one in seen
+        if not one.reached
         for place, why in one.refused.items()
-        if why
     ]
     if lost:
         return Finding(
@@ -109,7 +117,7 @@ def reachable() -> Finding:
             + ", ".join(one.name for one in seen if one.advert.role == "coordinator"),
             "stop one of them, or give each a --site of its own, and its edges and agents the same",
         )
-    who = ", ".join(f"{one.name} at {' and '.join(one.refused)}" for one in seen[:SHOWN])
+    who = ", ".join(f"{one.name} at {' and '.join(one.reached)}" for one in seen[:SHOWN])
     who += f" and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
     return Finding(
         "adverts", Level.OK, f"reached: {who}" if seen else "no edge or coordinator is announced"

@@ -24,17 +24,18 @@ class Speaker:
         self._info: AsyncServiceInfo | None = None
         self._announcing: asyncio.Task[None] | None = None
 
-    async def say(self, advert: Advert, where: Reach, *, shared: bool) -> None:
-        """Announce, in place of what was announced before."""
+    async def say(self, advert: Advert, where: Reach, *, shared: bool) -> bool:
+        """Announce, in place of what was announced before; False where multicast fails."""
         from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415
 
         if where.said_on != self._said_on:
             # Sockets of its own: those that browse hear and speak on every network.
             await self.close()
             self._zeroconf = await opened(list(where.said_on))
+            if self._zeroconf is None:
+                return False
             self._said_on = where.said_on
-        if self._zeroconf is None:
-            return
+        assert self._zeroconf is not None
         kind = service_type(advert.role)
         info = AsyncServiceInfo(
             kind,
@@ -55,6 +56,7 @@ class Speaker:
                 info, cooperating_responders=True
             )
         self._announcing = asyncio.ensure_future(_finished(announced))
+        return True
 
     async def silence(self) -> None:
         """Take the announcement back. Idempotent."""

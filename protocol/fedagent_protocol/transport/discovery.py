@@ -59,16 +59,21 @@ class Discovery:
         self._said: tuple[Advert, str | None] | None = None
         self._watches: list[Watch] = []
         self._following: asyncio.Task[None] | None = None
+        self._again = False
+        """Whether something failed, as it does while a card comes up."""
 
     async def start(self) -> None:
-        """Open the sockets. Where multicast does not work, warn once and go on without."""
+        """Open the sockets. Where multicast does not work, warn once and try again quietly."""
+        if not await self._open():
+            _log.warning("zeroconf does not work here (no multicast); %s", MEND)
+        self._following = asyncio.ensure_future(self._follow())
+
+    async def _open(self) -> bool:
         self._listens_on = self._interfaces()
         self._listener = await opened(self._listens_on)
         self.available = self._listener is not None
-        if not self.available:
-            _log.warning("zeroconf does not work here (no multicast); %s", MEND)
-        else:
-            self._following = asyncio.ensure_future(self._follow())
+        self._again = not self.available
+        return self.available
 
     async def advertise(self, advert: Advert, *, listen: str | None = LOOPBACK) -> None:
         """Announce this role, in place of what it announced before.
@@ -79,10 +84,9 @@ class Discovery:
                 for a broker that is not on this machine, or is shared: its address is told
                 as it is.
         """
-        if not self.available:
-            return
         self._said = (advert, listen if listen is None else await _resolved(listen))
-        await self._announce()
+        if self.available:
+            await self._announce()
 
     async def withdraw(self) -> None:
         """Take the announcement back. Idempotent."""
@@ -94,25 +98,25 @@ class Discovery:
 
         With `needed` it is said, once, if nobody is announced.
         """
+        watch = Watch(role, self.site, on_change, self.counters, needed=needed)
+        self._watches.append(watch)
         if self._listener is not None:
-            watch = Watch(role, self.site, on_change, self.counters, needed=needed)
-            self._watches.append(watch)
             watch.ask(self._listener.zeroconf)
 
     async def stop(self) -> None:
         """Withdraw and close. Idempotent."""
-        listener, self._listener = self._listener, None
-        if listener is None:
-            return
-        self.available = False
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
         for watch in self._watches:
             await watch.end()
         self._watches.clear()
         await self._speaker.close()
-        await listener.async_close()
+        listener, self._listener = self._listener, None
+        self.available = False
+        if listener is not None:
+            await listener.async_close()
 
     async def _announce(self) -> None:
         assert self._said is not None
@@ -131,30 +135,42 @@ class Discovery:
             return
         if self._scope == "loopback":
             where = Reach(where.hosts, (LOOPBACK,))
-        await self._speaker.say(advert, where, shared=listen is None)
+        if not await self._speaker.say(advert, where, shared=listen is None):
+            self._again = True
 
     async def _follow(self) -> None:
         """Follow this machine's addresses as they come and go."""
         while True:
             await asyncio.sleep(FOLLOW_S)
-            now = self._interfaces()
-            if now == self._listens_on or self._listener is None:
+            now, before = self._interfaces(), self._listens_on
+            if now == before and not self._again:
                 continue
-            new = set(now) - set(self._listens_on)
-            _log.info("this machine's addresses are now %s", ", ".join(now))
-            self._listens_on = now
+            self._again = False
             try:
-                await self._listener.async_update_interfaces(speakable(now))
-                # First of all ours: a watch must not try where we are no more.
-                if self._said is not None:
-                    self._warn_if_gone(now)
-                    await self._announce()
-                if new:
-                    for watch in self._watches:
-                        await watch.end()
-                        watch.ask(self._listener.zeroconf)
+                if self._listener is None:
+                    await self._open()
+                    before = []
+                else:
+                    await self._listener.async_update_interfaces(speakable(now))
+                    self._listens_on = now
+                if self._listener is not None:
+                    if now != before:
+                        _log.info("this machine's addresses are now %s", ", ".join(now))
+                    await self._follow_to(now, new=not set(now) <= set(before))
             except OSError as error:
-                _log.warning("zeroconf does not follow to %s: %s", ", ".join(now), error)
+                self._again = True
+                _log.debug("zeroconf does not follow to %s yet: %s", ", ".join(now), error)
+
+    async def _follow_to(self, now: list[str], *, new: bool) -> None:
+        # First of all ours: a watch must not try where we are no more.
+        if self._said is not None:
+            self._warn_if_gone(now)
+            await self._announce()
+        if self._listener is None or not new:
+            return
+        for watch in self._watches:
+            await watch.end()
+            watch.ask(self._listener.zeroconf)
 
     def _warn_if_gone(self, now: list[str]) -> None:
         """Say where our broker's own address went away: no other one leads to it."""

@@ -147,11 +147,14 @@ class Watch:
         self._note(name, advert)
 
     async def _tried(self, advert: Advert) -> tuple[Advert, dict[str, str]]:
-        """Take a turn at connecting; refused ones are no faster than so many in a second."""
-        async with self._turns:
+        """Take a turn at connecting, which lasts a while if an address was refused."""
+        await self._turns.acquire()
+        wait_s = AGAIN_S
+        try:
             advert, refused = await reachable(advert)
-            if refused:
-                await asyncio.sleep(AGAIN_S)
+            wait_s = AGAIN_S if refused else 0.0
+        finally:
+            asyncio.get_running_loop().call_later(wait_s, self._turns.release)
         return advert, refused
 
     def _complain(self, name: str, advert: Advert, refused: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
-from fedagent_protocol.transport import watch
+from fedagent_protocol.transport import discovery, watch
 from fedagent_protocol.transport.discovery import Advert, Discovery
 from fedagent_protocol.transport.mqtt import BrokerAddress
 from fedagent_protocol.transport.watch import MAX_CANDIDATES
@@ -196,6 +196,25 @@ def test_without_multicast_there_is_one_warning_and_work_goes_on(
         asyncio.run(go())
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert "--edge HOST:PORT" in caplog.text
+
+
+def test_multicast_that_comes_late_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> None:
+        async with AsyncExitStack() as stack:
+            speaker, listener = Discovery(SITE), Discovery(SITE)
+            monkeypatch.setattr(discovery, "FOLLOW_S", 0.05)
+            for one in (speaker, listener):
+                stack.push_async_callback(one.stop)
+                monkeypatch.setattr(one, "_interfaces", lambda: ["198.51.100.1"])
+                await one.start()
+                assert not one.available
+            watcher = Watcher(listener)
+            await speaker.advertise(edge("aa", SITE))
+            for one in (speaker, listener):
+                monkeypatch.setattr(one, "_interfaces", lambda: ["127.0.0.1"])
+            await watcher.until(lambda now: now == {edge("aa", SITE)})
+
+    asyncio.run(go())
 
 
 def test_where_nobody_is_announced_the_mend_and_other_sites_are_said(
