@@ -110,6 +110,33 @@ def test_where_a_broker_cannot_listen_is_said_with_the_mend(tmp_path: Path) -> N
         second.until("the port is in use; end who uses it, or give another --port")
 
 
+OVERHEARS = """
+import socket, struct, sys
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+sock.bind(("", 5353))
+group = socket.inet_aton("224.0.0.251") + socket.inet_aton("192.168.1.20")
+sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+print("listens", flush=True)
+while True:
+    said = sock.recv(9000)
+    if b"fedagent-edge" in said:
+        print("heard:", said, flush=True)
+"""
+
+
+def test_who_is_on_loopback_alone_is_not_named_to_the_network(tmp_path: Path) -> None:
+    with lan(tmp_path, "192.168.1.10", "192.168.1.20") as (machine, neighbour):
+        overheard = neighbour.runs("a neighbour", OVERHEARS)
+        overheard.until("listens")
+        edge = machine.opens("fedagent edge start")
+        ident = edge.until(r"([0-9a-f]{32}): edge ready")[1]
+        agent = machine.opens("fedagent start --stream digits")
+        agent.until("joined edge")
+        overheard.until(r"(?s)(heard:.*){3}")
+        assert ident not in overheard.shown
+
+
 def test_an_address_that_went_away_is_said_in_one_line(tmp_path: Path) -> None:
     with lan(tmp_path, "192.168.1.10") as (machine,):
         edge = machine.opens("fedagent edge start --insecure --listen 192.168.1.10")

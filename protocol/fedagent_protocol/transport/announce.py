@@ -112,6 +112,9 @@ def _within(interfaces: list[str]) -> "Zeroconf":
         def async_send(
             self, out: Any, addr: str | None = None, *rest: Any, **named: Any
         ) -> None:  # the rest is zeroconf's own business
+            if out.is_query():
+                # What is known already would be told to every network, also of loopback.
+                out.answers.clear()
             if addr is None or shares_network(addr, interfaces):
                 super().async_send(out, addr, *rest, **named)
 

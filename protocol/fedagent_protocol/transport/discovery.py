@@ -43,7 +43,7 @@ class Discovery:
             and loopback.
 
     Attributes:
-        available: Whether zeroconf started; without it everything here does nothing.
+        available: Whether zeroconf runs; what is asked for before is done once it does.
         counters: ``ignored_site``, ``ignored_malformed``, ``ignored_full``,
             ``unresolved``, ``unreachable``, ``callback_errors``.
     """
