@@ -19,7 +19,7 @@ from fedagent_protocol.errors import TopicError
 from fedagent_protocol.topics import check_id
 
 from .address import BrokerAddress, TlsFiles
-from .errors import AddressError, LinkError, PlainTextError
+from .errors import AddressError, LinkError, PlainTextError, safe_text
 
 PASSWORD_VARIABLE = "FEDAGENT_MQTT_PASSWORD"  # noqa: S105 - its name, not its value
 PRIVATE_BROKERS = ("auto", "embedded", "mosquitto")
@@ -139,8 +139,11 @@ def broker_address(
     try:
         address = BrokerAddress.parse(text)
     except AddressError as error:
-        forms = _ENCODED if "@" in text else _FORMS
-        raise SettingError(key, "is not a broker", f"write {forms}") from error
+        # With an @ or a colon in it, it may be a password that is shown.
+        shown = "" if {"@", ":"} & set(text) else f"{safe_text(text, limit=80)!r} "
+        kinds = ", or auto, embedded, mosquitto" if key == "broker" else ""
+        forms = _ENCODED if "@" in text else f"{_FORMS}{kinds}"
+        raise SettingError(key, f"{shown}is not a broker's address", f"write {forms}") from error
     if (address.scheme == "mqtts") != tls:
         mend = "mqtts:// needs tls = {ca, cert, key}, mqtt:// takes none"
         raise SettingError(key, f"{address} does not fit the certificates", mend)
@@ -201,7 +204,7 @@ def _choices(kind: object, key: str) -> str:
 
 
 _ENCODED = "mqtt://USER:PASSWORD@HOST, with %40 for @, %3A for : and %2F for /"
-_FORMS = "host:port, mqtt://host:port or mqtts://host:port (or auto, embedded, mosquitto)"
+_FORMS = "HOST:PORT (a role's log says its port), mqtt://HOST:PORT or mqtts://HOST:PORT"
 
 
 def _read(text: str) -> dict[str, object]:

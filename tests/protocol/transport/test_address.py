@@ -13,7 +13,12 @@ from fedagent_protocol.transport.advert import Advert, advert_from, to_txt
 from fedagent_protocol.transport.backoff import Backoff
 from fedagent_protocol.transport.errors import AddressError, safe_text
 from fedagent_protocol.transport.interfaces import by_nearness, lan_addresses
-from fedagent_protocol.transport.settings import PASSWORD_VARIABLE, SettingError, with_password
+from fedagent_protocol.transport.settings import (
+    PASSWORD_VARIABLE,
+    SettingError,
+    broker_address,
+    with_password,
+)
 
 CANARY = "k4n@ri/en:%"
 WRITTEN = "k4n%40ri%2Fen%3A%25"
@@ -108,6 +113,30 @@ def test_a_password_comes_from_the_address_a_file_or_the_environment(tmp_path: P
     file.write_text("\n")
     with pytest.raises(SettingError, match="is empty"):
         with_password("broker", bare, str(file), there)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "shown", "hidden"),
+    [
+        (
+            "edges",
+            "192.168.1.20",
+            "'192.168.1.20' is not a broker's address; write HOST:PORT",
+            "auto",
+        ),
+        ("broker", "moskito", "'moskito' is not", "@"),
+        ("broker", "moskito", "or auto, embedded, mosquitto", "@"),
+        ("coordinator", f"user:{CANARY}", "is not a broker's address", CANARY),
+        ("edges", f"user:{CANARY}@host", "with %40 for @", CANARY),
+    ],
+)
+def test_what_is_no_address_is_said_with_the_forms(
+    key: str, text: str, shown: str, hidden: str
+) -> None:
+    with pytest.raises(SettingError) as refused:
+        broker_address(key, text, tls=False, insecure=True)
+    assert shown in str(refused.value)
+    assert hidden not in str(refused.value)
 
 
 def test_an_advert_with_a_password_is_none() -> None:
