@@ -38,6 +38,9 @@ def test_all_agents_become_one_sum_and_none_is_told_apart() -> None:
     tell(edge, "b", Moments.of(np.array([[7, 7]], np.float32)))
     assert not edge.up(m.EdgeMoments)
     edge.opinion("c", 0.0, round=0, samples=0, why="nothing has arrived")
+    assert [note for note in edge.effects if isinstance(note, Note)] == [
+        Note("c", "tells no statistics: nothing has arrived")
+    ]
     (told,) = edge.up(m.EdgeMoments)
     together = Moments.of(np.array([[1, 2], [7, 7], [3, 4.5]], np.float32))
     assert told == m.EdgeMoments(

@@ -137,14 +137,16 @@ class Judging:
             self._invalid.add(agent)
         self._answers[agent] = opinion
         self._awaited.pop(agent, None)
-        refused = self._add_up(agent, opinion)
+        problem = self._add_up(agent, opinion)
         more = self._distribution.answered(agent, now) if self._distribution else []
-        return [*more, Note(agent, f"its statistics cannot be: {refused}")] if refused else more
+        return [*more, Note(agent, problem)] if problem else more
 
     def _add_up(self, agent: str, opinion: Opinion) -> str:
-        """Take in what an agent's samples add up to; return what is wrong with it, if anything."""
-        if self.ask.mode is not OpinionMode.MOMENTS or not opinion.samples:
+        """Take in what an agent's samples add up to; return what is wrong, if anything."""
+        if self.ask.mode is not OpinionMode.MOMENTS:
             return ""
+        if not opinion.samples:
+            return f"tells no statistics: {opinion.why or 'no samples'}"
         try:
             found = Moments.decode(opinion.moments, features=self.features, most=self.max_samples)
             why = "" if found.count == opinion.samples else "count"
@@ -153,9 +155,9 @@ class Judging:
         if why:
             self.counters[f"moments_{why}"] += 1
             self._invalid.add(agent)
-        else:
-            self._moments[agent] = found
-        return why
+            return f"its statistics cannot be: {why}"
+        self._moments[agent] = found
+        return ""
 
     def _refuse(self, agent: str, opinion: Opinion) -> str:
         if not self.reports or agent not in self._asked:
