@@ -1,15 +1,15 @@
 """`fedagent status`: a run in a few lines."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from . import options, places
-from .devices import say_reasons, seen_devices
+from .devices import SeenDevice, say_reasons, seen_devices
 from .output import credits_text, emit, rounds_text, say
 
 if TYPE_CHECKING:
-    from fedagent_coordinator.audit import Balance
-    from fedagent_coordinator.reader import Run
+    from fedagent_coordinator.reader import Reader, Run
     from fedagent_coordinator.situation import Situation
 
 WAITING = {
@@ -33,33 +33,43 @@ def status(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a run in a few lines, while the coordinator runs or afterwards."""
-    from fedagent_coordinator.results import conclusion  # noqa: PLC0415 - heavy imports
-
-    from .figures import told  # noqa: PLC0415
-    from .runs import (  # noqa: PLC0415
-        holder,
-        is_running,
-        next_round_s,
-        open_run,
-        recipe_of,
-        situation_of,
-    )
+    from .figures import told  # noqa: PLC0415 - heavy imports
+    from .runs import holder, open_run, situation_of  # noqa: PLC0415
 
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     with open_run(folder, run) as (reader, chosen):
-        recipe = recipe_of(chosen)
-        done = reader.progress(chosen.run_id).rounds_done
-        newest = next(iter(reader.rounds(chosen.run_id, last=1)), None)
-        balance = reader.balance(chosen.run_id)
-        edges = reader.edges(chosen.run_id)
-        used = reader.updates_used(chosen.run_id)
         agents = seen_devices(folder, reader, chosen)
-        rents = sum(reader.rents(chosen.run_id).values())
-        final = reader.last_global(chosen.run_id)
-        wanted = reader.rounds_of(chosen)
-        origin = reader.origin(chosen.run_id)
         measures = reader.measures(chosen.run_id)
         metrics = reader.newest_metrics(chosen.run_id)
+        stored = _stored(reader, chosen)
+    pid = holder(folder)
+    now = situation_of(folder, chosen) if pid is not None else None
+    record = {
+        **stored,
+        **_live(folder, agents, now),
+        "accuracy": metrics.get("accuracy"),
+        "judged_by": measures[0].key if measures else None,
+        "metrics": metrics,
+    }
+    if as_json:
+        emit(record)
+        return
+    _say_status(chosen, record, now=now, pid=pid, good=told(measures, metrics))
+    say_reasons(agents, most=MOST_NAMED)
+
+
+def _stored(reader: "Reader", chosen: "Run") -> dict[str, object]:
+    """Return what the books say of a run."""
+    from fedagent_coordinator.results import conclusion  # noqa: PLC0415 - heavy imports
+
+    from .runs import recipe_of  # noqa: PLC0415
+
+    recipe = recipe_of(chosen)
+    done = reader.progress(chosen.run_id).rounds_done
+    newest = next(iter(reader.rounds(chosen.run_id, last=1)), None)
+    balance = reader.balance(chosen.run_id)
+    rents = sum(reader.rents(chosen.run_id).values())
+    final = reader.last_global(chosen.run_id)
     ended = conclusion(
         chosen.end_reason or "",
         placed=recipe is not None and recipe.placement.name != "coordinator",
@@ -67,56 +77,51 @@ def status(
         rounds_done=done,
         model=final.digest if final else "",
     )
-    pid = holder(folder)
-    now = situation_of(folder, chosen) if pid is not None else None
-    record = {
+    return {
         "run": chosen.run_id,
         "recipe": recipe.name if recipe else chosen.recipe_digest,
         "policy": newest.policy if newest else recipe.policy.name if recipe else None,
-        "running": is_running(folder),
         "ended": chosen.ended_ms is not None,
         "end_reason": chosen.end_reason,
         "conclusion": ended,
         "rounds_done": done,
-        "rounds": wanted,
-        "origin": origin or None,
-        "accuracy": metrics.get("accuracy"),
-        "judged_by": measures[0].key if measures else None,
-        "metrics": metrics,
+        "rounds": reader.rounds_of(chosen),
+        "origin": reader.origin(chosen.run_id) or None,
         "spent": balance.settled_micro,
         "rents": rents,
         "reserved": balance.reserved_micro,
+        "edges": len(reader.edges(chosen.run_id)),
+        "updates_used": reader.updates_used(chosen.run_id),
+    }
+
+
+def _live(folder: Path, agents: Sequence[SeenDevice], now: "Situation | None") -> dict[str, object]:
+    """Return what a coordinator that runs sees; None where none does."""
+    from .runs import is_running, next_round_s  # noqa: PLC0415 - heavy imports
+
+    def reasons(field: str) -> list[dict[str, str]]:
+        said = [(one, str(getattr(one, field))) for one in agents if getattr(one, field)]
+        return [{"agent": one.agent, "name": one.name, "why": why} for one, why in said]
+
+    return {
+        "running": is_running(folder),
         "agents": len(agents),
         "agents_live": sum(bool(one.online) for one in agents) if now else None,
-        "declining": [
-            {"agent": one.agent, "name": one.name, "why": one.why} for one in agents if one.why
-        ],
-        "warnings": [
-            {"agent": one.agent, "name": one.name, "why": one.note} for one in agents if one.note
-        ],
-        "edges": len(edges),
+        "declining": reasons("why"),
+        "warnings": reasons("note"),
         "edges_live": now.edges_live if now else None,
         "waiting": now.waiting if now else None,
         "found": now.found if now else None,
         "wanted": now.wanted if now else None,
         "next_round_s": next_round_s(now) if now else None,
-        "updates_used": used,
         "other_coordinators": list(now.others) if now else [],
     }
-    if as_json:
-        emit(record)
-        return
-    good = told(measures, metrics)
-    _say_status(chosen, record, balance, rents=rents, now=now, pid=pid, good=good)
-    say_reasons(agents, most=MOST_NAMED)
 
 
 def _say_status(
     chosen: "Run",
-    record: Mapping[str, object],
-    balance: "Balance",
+    record: Mapping[str, Any],
     *,
-    rents: int,
     now: "Situation | None",
     pid: int | None,
     good: tuple[str, str],
@@ -142,9 +147,9 @@ def _say_status(
         say(f"next      round in {record['next_round_s']:.0f} s")
     say(f"{good[0]:10}{good[1]}")
     say(
-        f"spent     {credits_text(balance.settled_micro)} credits, "
-        f"{credits_text(balance.reserved_micro)} reserved"
-        + (f"; {credits_text(rents)} of it rents" if rents else "")
+        f"spent     {credits_text(record['spent'])} credits, "
+        f"{credits_text(record['reserved'])} reserved"
+        + (f"; {credits_text(record['rents'])} of it rents" if record["rents"] else "")
     )
     live = f"{record['agents_live']} live of " if now is not None else ""
     say(f"agents    {live}{record['agents']} seen")
