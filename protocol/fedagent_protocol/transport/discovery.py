@@ -61,6 +61,8 @@ class Discovery:
         self._following: asyncio.Task[None] | None = None
         self._again = False
         """Whether something failed, as it does while a card comes up."""
+        self._gone = False
+        """Whether our broker's own address went away, and that was said."""
 
     async def start(self) -> None:
         """Open the sockets. Where multicast does not work, warn once and try again quietly."""
@@ -85,6 +87,7 @@ class Discovery:
                 as it is.
         """
         self._said = (advert, listen if listen is None else await _resolved(listen))
+        self._warn_if_gone(self._interfaces())
         if self.available:
             await self._announce()
 
@@ -143,6 +146,7 @@ class Discovery:
         while True:
             await asyncio.sleep(FOLLOW_S)
             now, before = self._interfaces(), self._listens_on
+            self._warn_if_gone(now)
             if now == before and not self._again:
                 continue
             self._again = False
@@ -156,15 +160,14 @@ class Discovery:
                 if self._listener is not None:
                     if now != before:
                         _log.info("this machine's addresses are now %s", ", ".join(now))
-                    await self._follow_to(now, new=not set(now) <= set(before))
+                    await self._follow_to(new=not set(now) <= set(before))
             except OSError as error:
                 self._again = True
                 _log.debug("zeroconf does not follow to %s yet: %s", ", ".join(now), error)
 
-    async def _follow_to(self, now: list[str], *, new: bool) -> None:
+    async def _follow_to(self, *, new: bool) -> None:
         # First of all ours: a watch must not try where we are no more.
         if self._said is not None:
-            self._warn_if_gone(now)
             await self._announce()
         if self._listener is None or not new:
             return
@@ -173,15 +176,19 @@ class Discovery:
             watch.ask(self._listener.zeroconf)
 
     def _warn_if_gone(self, now: list[str]) -> None:
-        """Say where our broker's own address went away: no other one leads to it."""
+        """Say once when our broker's own address went away: no other one leads to it."""
         listen = self._said[1] if self._said is not None else None
-        gone = listen is not None and not is_loopback(listen) and not is_wildcard(listen)
-        if gone and listen not in now and not is_own(listen or ""):
+        # Of IPv6 nothing is announced.
+        own = listen is not None and ":" not in listen
+        own = own and not is_loopback(listen or "") and not is_wildcard(listen or "")
+        gone = own and listen not in now and not is_own(listen or "")
+        if gone and not self._gone:
             _log.warning(
                 "the broker listens on %s, which this machine no longer has: nobody reaches it; "
                 "give it the address back, or start again with --listen 0.0.0.0",
                 listen,
             )
+        self._gone = gone
 
     def _interfaces(self) -> list[str]:
         return [LOOPBACK] if self._scope == "loopback" else [*lan_addresses(), LOOPBACK]

@@ -237,3 +237,21 @@ def test_where_nobody_is_announced_the_mend_and_other_sites_are_said(
     assert f"no edge of site {HOME} is announced here" in record.getMessage()
     assert "--listen 0.0.0.0" in record.getMessage()
     assert "--edge HOST:PORT" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("listen", "warned"),
+    [("192.0.2.77", 1), ("127.0.0.1", 0), ("0.0.0.0", 0), ("fd00::77", 0), (None, 0)],
+)
+def test_an_address_that_is_gone_when_announcing_begins_is_said_once(
+    listen: str | None, warned: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cable was pulled between the broker's start and ours."""
+
+    async def go() -> None:
+        one = Discovery(SITE)
+        await one.advertise(edge("gone", SITE), listen=listen)
+        await one.advertise(edge("gone", SITE), listen=listen)
+
+    asyncio.run(go())
+    assert caplog.text.count("which this machine no longer has") == warned
