@@ -335,7 +335,9 @@ class TrainerClient:
     async def _ensure(self) -> Process:
         """Return the process, started if need be."""
         old = self._process
-        if old is not None and old.returncode is None and not self._killed_for:
+        # Its end is seen on stderr before the system says its exit code.
+        ended = self._stderr is not None and self._stderr.done()
+        if old is not None and old.returncode is None and not (ended or self._killed_for):
             return old
         if old is not None:
             await self._bury(old)
