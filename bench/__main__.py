@@ -1,7 +1,8 @@
 """Run every benchmark and print one JSON line per figure: ``python -m bench [NAME ...]``.
 
 Names: rounds, memory, first-round, fresh, survival, solvers, rbcs, gda, beliefs, learning,
-learners, decisions, democracy, adaptive, scale, papers, onnx, bas, limits, figures, seeds.
+learners, decisions, democracy, adaptive, scale, papers, onnx, bas, limits, figures, seeds,
+house.
 All of them without a name; figures are medians, and what is compared is measured in one run.
 """
 
@@ -18,6 +19,7 @@ from . import (
     demo,
     democracy,
     gda,
+    house,
     learners,
     learning,
     limits,
@@ -55,6 +57,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "bas": bas.rows,
     "limits": limits.rows,
     "figures": lambda: iter([told.run()]),
+    "house": house.rows,
     "seeds": lambda: iter([demo.seeds(10)]),
 }
 
