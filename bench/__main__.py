@@ -32,7 +32,7 @@ from . import (
     solvers,
     survival,
 )
-from .told import run as told
+from .checks import run as checks
 
 Rows = Iterator[dict[str, object]]
 
@@ -56,7 +56,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "onnx": onnx.rows,
     "bas": bas.rows,
     "limits": limits.rows,
-    "figures": lambda: iter([told.run()]),
+    "figures": lambda: iter([checks.run()]),
     "house": house.rows,
     "seeds": lambda: iter([demo.seeds(10)]),
 }

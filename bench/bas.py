@@ -143,7 +143,7 @@ def budget(seeds: int = 5) -> Row:
 
 
 def weather(seeds: int = 2) -> Row:
-    """Return errors of the next hour's temperature, judged before each sample is learnt."""
+    """Return errors of the next hour's temperature, evaluated before each sample is learnt."""
     recipe = load_recipe("weather")
     result = compare_streams(recipe, seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
     error = {name: _mean(result, name, "error") for name in result.histories}

@@ -5,7 +5,7 @@ python -m bench democracy
 One process holds all agents, so that they share one core: each is the real runtime with its
 disk and a connection of its own. The relay is what an edge does with `PeerSend`. Time runs
 from the call, with every opinion ready, to the last decision; bytes are the payloads of
-`PeerSend` of the agent that sent most: letters, padding, seals, cards and envelopes, until
+`PeerSend` of the agent that sent most: envelopes, padding, seals, cards and envelopes, until
 nothing more is said about the slot.
 """
 

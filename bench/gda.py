@@ -67,7 +67,7 @@ def _rounds(
 
 
 def _row(case: str, cpu: list[float], wall: list[float], bar: float | None) -> dict[str, object]:
-    """The last 100 rounds; CPU time is judged, because the machine may be shared."""
+    """The last 100 rounds; CPU time is evaluated, because the machine may be shared."""
     value = statistics.median(cpu[-100:])
     row: dict[str, object] = {
         "bench": "quick-init",

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fedagent_testbed.study import TestbedRecipe, load_recipe, play
 
-from . import goal_kinds, goals_told
+from . import goal_kinds, goals_report
 from .goal_times import slot_ms
 
 Record = dict[str, object]
@@ -187,7 +187,7 @@ PARTS: dict[str, Callable[[], Iterator[Job]]] = {
 
 def play_missing(path: Path, cases: Sequence[Job], seeds: Sequence[int]) -> None:
     """Play what the file does not hold, a seed of everything at a time."""
-    known = {(run["part"], run["label"], run["seed"]) for run in goals_told.read(path)}
+    known = {(run["part"], run["label"], run["seed"]) for run in goals_report.read(path)}
     for seed in seeds:
         for case in cases:
             if (case.part, case.label, seed) in known:
@@ -203,7 +203,7 @@ def measured(name: str, seeds: int) -> Iterator[Record]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "runs.jsonl"
         play_missing(path, list(PARTS[name]()), range(seeds))
-        yield from goals_told.rows(path)
+        yield from goals_report.rows(path)
 
 
 def main() -> None:
@@ -225,10 +225,10 @@ def main() -> None:
         seeds = TUNING_SEEDS if part == "mu" else range(args.seeds)
         if not args.told:
             play_missing(args.runs, cases, seeds)
-    for row in goals_told.rows(args.runs):
+    for row in goals_report.rows(args.runs):
         print(json.dumps(row), flush=True)
     if args.plots:
-        goals_told.draw(args.runs, args.plots)
+        goals_report.draw(args.runs, args.plots)
 
 
 if __name__ == "__main__":

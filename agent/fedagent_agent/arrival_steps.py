@@ -16,7 +16,7 @@ MARGIN = 0.05
 """Share of the limit that is kept back for what takes longer than expected."""
 _SLIP_MEMORY_S = 1.0
 """Seconds of computation in which the length of an interruption is forgotten."""
-_MOST_SLIP = 0.5
+_MAX_SLIP = 0.5
 """Share of the limit that is kept back for interruptions, at most."""
 _GROWTH = 8
 """A block has at most so many times the iterations of the one before; the first has one."""
@@ -95,7 +95,7 @@ class LoadMeter:
             return min(1, wanted)
         room = BLOCK_S
         if self._limit_s > 0:
-            slip = min(self.slip_s, _MOST_SLIP * self._limit_s)
+            slip = min(self.slip_s, _MAX_SLIP * self._limit_s)
             left = (1.0 - MARGIN) * self._limit_s - slip - self.spent_s
             if left <= self._each_s:
                 return 0

@@ -18,17 +18,17 @@ from fedagent_protocol.transport.settings import (
     load_settings,
 )
 
+from .availability import ResourceLimits
 from .core.calls import PrivacyLimits
 from .core.reporting import Price
 from .streams.spec import MqttSpec, StreamError, parse_stream
-from .willing import Limits
 
 PREFIX = "FEDAGENT_AGENT_"
 MICRO = 1_000_000
 _HALF = 0.5
 """Share of the machine's memory that a training may take unless it is configured."""
 _PEER = re.compile(r"([a-z0-9][a-z0-9-]{0,63})(?::([0-9.eE+-]{1,20}))?")
-_MOST_KM = 1e6
+_MAX_KM = 1e6
 Credits = Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -43,39 +43,39 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return Price(round(self.base * MICRO), round(self.per_compute * MICRO))
 
 
-class CareSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When this device trains; each rule can be moved, and switched off, by itself.
 
     Attributes:
-        least_battery: Percent of charge below which it does not train on battery; 0: any.
+        min_battery: Percent of charge below which it does not train on battery; 0: any.
         mains_only: Never train on battery.
-        most_temperature: Degrees Celsius above which it does not train; 0: any.
+        max_temperature: Degrees Celsius above which it does not train; 0: any.
         when_throttled: Train also while it slows itself down.
         metered: Whether the link costs money; ``auto`` asks NetworkManager.
         on_metered: Train also over such a link.
-        least_memory: Megabytes that must be free; 0: any.
-        most_load: Percent of the processors that other programs may use; 100: any.
+        min_memory: Megabytes that must be free; 0: any.
+        max_load: Percent of the processors that other programs may use; 100: any.
     """
 
-    least_battery: Annotated[float, Meta(ge=0, le=100)] = 30.0
+    min_battery: Annotated[float, Meta(ge=0, le=100)] = 30.0
     mains_only: bool = False
-    most_temperature: Annotated[float, Meta(ge=0, le=200)] = 85.0
+    max_temperature: Annotated[float, Meta(ge=0, le=200)] = 85.0
     when_throttled: bool = False
     metered: Literal["auto", "yes", "no"] = "auto"
     on_metered: bool = False
-    least_memory: Annotated[int, Meta(ge=0, le=1 << 20)] = 64
-    most_load: Annotated[float, Meta(ge=0, le=100)] = 100.0
+    min_memory: Annotated[int, Meta(ge=0, le=1 << 20)] = 64
+    max_load: Annotated[float, Meta(ge=0, le=100)] = 100.0
 
-    def limits(self) -> Limits:
+    def limits(self) -> ResourceLimits:
         """Return the rules' limits in SI units and fractions."""
-        return Limits(
-            least_battery=self.least_battery / 100,
+        return ResourceLimits(
+            min_battery=self.min_battery / 100,
             mains_only=self.mains_only,
-            most_temperature_c=self.most_temperature,
+            max_temperature_c=self.max_temperature,
             when_throttled=self.when_throttled,
             on_metered=self.on_metered,
-            least_memory_bytes=self.least_memory << 20,
-            most_load=self.most_load / 100,
+            min_memory_bytes=self.min_memory << 20,
+            max_load=self.max_load / 100,
         )
 
     @property
@@ -88,13 +88,13 @@ class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What the owner grants to calls for opinions; with an epsilon, never one without noise.
 
     Attributes:
-        most_epsilon: Largest epsilon of one opinion; absent: any, and none at all.
+        max_epsilon: Largest epsilon of one opinion; absent: any, and none at all.
         total_epsilon: Epsilon of all opinions of one run together; absent: any.
         lifetime_epsilon: Epsilon of all opinions of this device ever; absent: any.
         declared_only: Whether opinions go to `peers` alone, and to no edge.
     """
 
-    most_epsilon: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    max_epsilon: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     total_epsilon: Annotated[float, Meta(ge=0, le=1e9)] | None = None
     lifetime_epsilon: Annotated[float, Meta(ge=0, le=1e9)] | None = None
     declared_only: bool = False
@@ -102,7 +102,7 @@ class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def limits(self) -> PrivacyLimits:
         """Return the limits."""
         return PrivacyLimits(
-            self.most_epsilon, self.total_epsilon, self.lifetime_epsilon, self.declared_only
+            self.max_epsilon, self.total_epsilon, self.lifetime_epsilon, self.declared_only
         )
 
 
@@ -157,7 +157,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     load_limit_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
     nice: Annotated[int, Meta(ge=0, le=19)] = 10
     memory_limit: Annotated[int, Meta(ge=0, le=1 << 20)] | None = None
-    care: CareSettings = CareSettings()
+    limits: LimitsSettings = LimitsSettings()
     privacy: PrivacySettings = PrivacySettings()
     json_events: bool = False
     watch_parent: bool = False
@@ -205,20 +205,20 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Agent
     """Return the settings from JSON, a file, and ``FEDAGENT_AGENT_*`` variables.
 
     Raises:
-        SettingError: One line with the key and the mend.
+        SettingError: One line with the key and the hint.
     """
     config = load_settings(AgentConfig, text, prefix=PREFIX, environment=environment)
     check_site(config.site)
     config.typed_addresses()
     config.neighbours()
-    if config.position is not None and not all(abs(v) <= _MOST_KM for v in config.position):
-        raise SettingError("position", "is not a place", f"two numbers within ±{_MOST_KM:g} km")
+    if config.position is not None and not all(abs(v) <= _MAX_KM for v in config.position):
+        raise SettingError("position", "is not a place", f"two numbers within ±{_MAX_KM:g} km")
     _check_stream("stream", config.stream)
     if config.held_out:
         _check_stream("held_out", config.held_out)
     if config.held_out == config.stream:
-        mend = "name another stream, or leave it out: then what is not learnt from yet counts"
-        raise SettingError("held_out", "is the stream that is learnt from", mend)
+        hint = "name another stream, or leave it out: then what is not learnt from yet counts"
+        raise SettingError("held_out", "is the stream that is learnt from", hint)
     return config
 
 
@@ -230,7 +230,7 @@ def _check_stream(key: str, text: str) -> None:
             spec.address()
     except StreamError as error:
         named = error.key if key == "stream" else key
-        raise SettingError(named, error.reason, error.mend) from error
+        raise SettingError(named, error.reason, error.hint) from error
 
 
 def _neighbour(text: str) -> tuple[str, float]:
@@ -240,6 +240,6 @@ def _neighbour(text: str) -> tuple[str, float]:
         far = float(found[2] or 1.0) if found is not None else -1.0
     except ValueError:
         far = -1.0
-    if found is None or not 0 <= far <= _MOST_KM:
+    if found is None or not 0 <= far <= _MAX_KM:
         raise SettingError("peers", f"{text!r} is no neighbour", "write ID or ID:KM")
     return found[1], far

@@ -1,11 +1,11 @@
-"""What the device is and wants: free compute and willingness, from looks at the machine."""
+"""What the device is and wants: free compute and availability, from looks at the machine."""
 
 from typing import Protocol
 
-from .asked import Told
+from .availability import Condition, LimitCheck, ResourceLimits, check_limits
 from .core.reporting import Readings
+from .host_info import HostInfo
 from .machine import MachineProbe, Sample
-from .willing import Condition, Limits, Verdict, verdicts
 
 MEMORY_S = 30.0
 """Time constant of the smoothed load: prices and policies need a steady number."""
@@ -26,7 +26,7 @@ class Probe(Protocol):
 
 
 class Context:
-    """Available compute and willingness, from samples some seconds apart.
+    """Available compute and availability, from samples some seconds apart.
 
     Available compute y is in cores: the cores that this process may use, times the
     clock's share of its maximum, times the share that others leave idle. What the
@@ -42,20 +42,20 @@ class Context:
         self,
         probe: Probe | None = None,
         *,
-        limits: Limits | None = None,
+        limits: ResourceLimits | None = None,
         metered: bool | None = None,
     ) -> None:
         self._probe = probe if probe is not None else MachineProbe()
-        self._limits = limits if limits is not None else Limits()
+        self._limits = limits if limits is not None else ResourceLimits()
         self._metered = metered
-        self._told = Told()
+        self._told = HostInfo()
         self._held: frozenset[str] = frozenset()
         self._cores = self._probe.cores()
         self._calls = 0
         self._last: tuple[float, Sample] | None = None
         self._idle: float | None = None
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: HostInfo) -> None:
         """Take in what other programs say."""
         self._told = told
 
@@ -68,17 +68,17 @@ class Context:
         power = sample.power if self._told.power is None else self._told.power
         return Readings(
             compute=round(self._cores * min(1.0, sample.frequency) * idle, 3),
-            willing=not objections,
-            why=objections[0].text if objections else "",
+            available=not objections,
+            reason=objections[0].text if objections else "",
             battery=power.battery if power is not None else None,
             temperature_c=sample.temperature_c,
         )
 
-    def verdicts(self, now: float) -> list[Verdict]:
+    def check_limits(self, now: float) -> list[LimitCheck]:
         """Return what every rule says."""
         return self._look(now)[1]
 
-    def _look(self, now: float) -> tuple[Sample, list[Verdict]]:
+    def _look(self, now: float) -> tuple[Sample, list[LimitCheck]]:
         sample = self._probe.sample(slow=self._calls % SLOW_EVERY == 0)
         self._calls += 1
         self._note_load(sample, now)
@@ -90,7 +90,7 @@ class Context:
             memory_bytes=sample.memory_bytes,
             load=None if self._idle is None else 1.0 - self._idle,
         )
-        return sample, verdicts(condition, self._limits, self._held)
+        return sample, check_limits(condition, self._limits, self._held)
 
     def _note_load(self, sample: Sample, now: float) -> None:
         last = self._last

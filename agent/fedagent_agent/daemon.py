@@ -21,12 +21,12 @@ from fedagent_protocol.transport.errors import SubscribeRefusedError
 from fedagent_protocol.transport.identity import Identity
 from fedagent_protocol.transport.mqtt import Arrival
 
-from .asked import ASK_S, Programs
 from .config import AgentConfig
 from .context import Context
 from .core.sample_counts import in_words
-from .core.worklog import Line, WorkLog
+from .core.worklog import LogLine, WorkLog
 from .first_start import identity_without_its_libraries
+from .host_info import ASK_S, Programs
 from .links import Links
 from .outward import (
     CancelTraining,
@@ -35,7 +35,7 @@ from .outward import (
     Outward,
     Publish,
     Relink,
-    StartJudging,
+    StartEvaluation,
     StartTraining,
     Subscribe,
     Unsubscribe,
@@ -43,7 +43,7 @@ from .outward import (
 from .runtime import AgentRuntime, RuntimeSettings
 from .trainer_client import TrainerClient
 from .trainer_jobs import TrainerJobs
-from .trainer_wire import Failed, Judged, Opened, Refused, Trained
+from .trainer_wire import EvaluationResult, Failed, Opened, Refused, Trained
 
 MEASURE_S = 5.0
 
@@ -89,7 +89,7 @@ class AgentDaemon:
                 memory_bytes=self._config.memory_bytes(),
                 on_end=self._trainer_ended,
             )
-            self._trainer = TrainerJobs(self._stream_opened, self._trained, self._judged, client)
+            self._trainer = TrainerJobs(self._stream_opened, self._trained, self._evaluated, client)
             try:
                 await self._serve()
             finally:
@@ -99,8 +99,8 @@ class AgentDaemon:
         config = self._config
         self._emit(Event("ready", {"id": self._id}))
         _log.info("%s: ready, looks for edges of site %s", self._id, config.site)
-        care = config.care
-        self._context = Context(limits=care.limits(), metered=care.link_is_metered)
+        limits = config.limits
+        self._context = Context(limits=limits.limits(), metered=limits.link_is_metered)
         self._measure()
         self._asking = self._loop.create_task(self._ask(), name="asking")
         typed = config.typed_addresses()
@@ -194,7 +194,7 @@ class AgentDaemon:
                 case Unsubscribe():
                     if (link := self._links[effect.link]) is not None:
                         link.unsubscribe(effect.topic)
-                case OpenStream() | StartTraining() | StartJudging():
+                case OpenStream() | StartTraining() | StartEvaluation():
                     self._trainer.put(effect)
                 case CancelTraining():
                     self._trainer.cancel(effect.job)
@@ -251,8 +251,8 @@ class AgentDaemon:
         self._perform(self._runtime.trained(job, result, time.monotonic()))
         self._schedule()
 
-    def _judged(self, job: int, result: Judged | Failed) -> None:
-        self._perform(self._runtime.judged(job, result, time.monotonic()))
+    def _evaluated(self, job: int, result: EvaluationResult | Failed) -> None:
+        self._perform(self._runtime.evaluated(job, result, time.monotonic()))
         self._schedule()
 
     def _trainer_ended(self) -> None:
@@ -272,7 +272,9 @@ class AgentDaemon:
         self._measuring = self._loop.call_at(now + MEASURE_S, self._measure)
         readings = self._context.read(now)
         self._perform(self._runtime.measured(readings, now))
-        lines = self._worklog.allow("" if readings.willing else readings.why or "not willing")
+        lines = self._worklog.allow(
+            "" if readings.available else readings.reason or "not available"
+        )
         self._say([*lines, *self._worklog.tick(now)])
         self._schedule()
 
@@ -296,7 +298,7 @@ class AgentDaemon:
     def _emit(self, event: Event) -> None:
         self._say(self._worklog.tell(event, time.monotonic()))
         if event.name == "samples":
-            self._say_samples(event)
+            self._log_samples(event)
         _log.debug("%s: %s %s", self._id, event.name, event.data)
         if not self._config.json_events:
             return
@@ -307,12 +309,12 @@ class AgentDaemon:
             # Whoever listened is gone.
             self._stop.set()
 
-    def _say(self, lines: list[Line]) -> None:
+    def _say(self, lines: list[LogLine]) -> None:
         """Tell the owner what the device does."""
         for line in lines:
             _log.log(logging.WARNING if line.loud else logging.INFO, "%s: %s", self._id, line.text)
 
-    def _say_samples(self, event: Event) -> None:
+    def _log_samples(self, event: Event) -> None:
         """Warn once of each reason why samples are not learnt from; the totals come at the end."""
         counters = msgspec.convert(event.data["counters"], dict[str, int])
         for reason in counters.keys() - self._samples.keys():
@@ -323,9 +325,9 @@ class AgentDaemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
         if self._config.watch_parent:
-            self._loop.add_reader(sys.stdin.fileno(), self._parent_spoke)
+            self._loop.add_reader(sys.stdin.fileno(), self._on_parent_input)
 
-    def _parent_spoke(self) -> None:
+    def _on_parent_input(self) -> None:
         if not os.read(sys.stdin.fileno(), 4096):
             self._loop.remove_reader(sys.stdin.fileno())
             self._stop.set()

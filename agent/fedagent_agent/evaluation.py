@@ -20,7 +20,7 @@ from fedagent_task.spec import TaskSpec
 if TYPE_CHECKING:
     from fedagent_task.onnx_session import OnnxSession
 
-MOST_SAMPLES = 1000
+MAX_SAMPLES = 1000
 """Samples of one arrival that are scored; of more, that many spread evenly over them."""
 
 _log = logging.getLogger(__name__)
@@ -59,15 +59,15 @@ class Scorer:
         """Score samples that nobody has learnt from yet: scaled [n, features], labels [n]."""
         if not self._wanted:
             return
-        if len(y) > MOST_SAMPLES:
-            rows = np.linspace(0, len(y) - 1, MOST_SAMPLES).astype(np.intp)
+        if len(y) > MAX_SAMPLES:
+            rows = np.linspace(0, len(y) - 1, MAX_SAMPLES).astype(np.intp)
             x, y = x[rows], y[rows]
         self.add(x, y)
 
     def add(self, x: Inputs, y: Labels) -> None:
         """Score all of these samples: scaled [n, features], labels [n]."""
-        for start in range(0, len(y), MOST_SAMPLES):
-            part = slice(start, start + MOST_SAMPLES)
+        for start in range(0, len(y), MAX_SAMPLES):
+            part = slice(start, start + MAX_SAMPLES)
             output, labels = self._output(x[part]), y[part]
             self._count += len(labels)
             lost = self._regression

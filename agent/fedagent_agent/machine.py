@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from .willing import Power
+from .availability import Power
 
 SYSFS = Path("/sys")
 _PI_THROTTLED = Path("devices/platform/soc/soc:firmware/get_throttled")

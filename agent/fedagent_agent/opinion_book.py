@@ -14,11 +14,11 @@ from msgspec import Struct
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import Opinion, OpinionMode
 
-from .core.calls import Said
-from .core.effects import Answer
+from .core.calls import OpinionRecord
+from .core.effects import OpinionAnswer
 from .errors import OpinionBookError
 
-MOST_RUNS = 1024
+MAX_RUNS = 1024
 """Runs that are remembered; the one that was silent for longest is forgotten first."""
 
 
@@ -38,7 +38,7 @@ class _Book(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class OpinionBook:
-    """The durable part of the judge.
+    """The durable part of the evaluator.
 
     Args:
         path: The file; it need not be there.
@@ -62,13 +62,15 @@ class OpinionBook:
             raise OpinionBookError(path, "is damaged") from error
 
     @property
-    def said(self) -> Said:
-        """What the judge begins with."""
+    def said(self) -> OpinionRecord:
+        """What the evaluator begins with."""
         runs = self._book.runs
-        answers = [Answer(row.opinion, row.mode) for row in runs.values()]
-        return Said(answers, {run: row.spent for run, row in runs.items()}, self._book.ever)
+        answers = [OpinionAnswer(row.opinion, row.mode) for row in runs.values()]
+        return OpinionRecord(
+            answers, {run: row.spent for run, row in runs.items()}, self._book.ever
+        )
 
-    def keep(self, answer: Answer, spent: float) -> None:
+    def keep(self, answer: OpinionAnswer, spent: float) -> None:
         """Keep an answer durably.
 
         Raises:
@@ -77,7 +79,7 @@ class OpinionBook:
         run = answer.opinion.run
         rows = {name: row for name, row in self._book.runs.items() if name != run}
         rows[run] = _Row(spent=spent, mode=answer.mode, opinion=answer.opinion)
-        while len(rows) > MOST_RUNS:
+        while len(rows) > MAX_RUNS:
             del rows[next(iter(rows))]
         book = _Book(ever=self._book.ever + answer.opinion.epsilon, runs=rows)
         try:

@@ -22,7 +22,7 @@ import msgspec
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import UpdateOffer
 
-from .core.effects import Kept, Key
+from .core.effects import Key, PendingUpdate
 from .errors import OutboxError
 
 INLINE_BYTES = 256 * 1024
@@ -86,7 +86,9 @@ class Outbox:
         name = hashlib.sha256(f"{key.edge}/{key.run}/{key.round}".encode()).hexdigest()[:32]
         return self._folder / f"{name}.update"
 
-    def put(self, kept: Kept, body: bytes | Path, *, offset: tuple[str, int] | None = None) -> None:
+    def put(
+        self, kept: PendingUpdate, body: bytes | Path, *, offset: tuple[str, int] | None = None
+    ) -> None:
         """Keep an update durably, in one commit with everything that waited for one.
 
         Args:
@@ -173,7 +175,7 @@ class Outbox:
         except OSError:
             return None
 
-    def load(self) -> list[Kept]:
+    def load(self) -> list[PendingUpdate]:
         """Return everything that has no receipt yet, oldest first; damaged rows go."""
         kept = list(self._load())
         files = {body.name for body in self._bodies.values() if isinstance(body, Path)}
@@ -238,13 +240,13 @@ class Outbox:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
 
-    def _load(self) -> Iterator[Kept]:
+    def _load(self) -> Iterator[PendingUpdate]:
         query = "SELECT edge, run, round, credit, offer, body, file FROM updates ORDER BY born"
         for edge, run, number, credit, offer, inline, name in self._db.execute(query).fetchall():
             key = Key(edge, run, number)
             body: bytes | Path = inline if name is None else self._folder / name
             try:
-                kept = Kept(key, _decoder.decode(offer), credit)
+                kept = PendingUpdate(key, _decoder.decode(offer), credit)
                 size = len(body) if isinstance(body, bytes) else body.stat().st_size
             except (msgspec.DecodeError, ValueError, OSError):
                 size = -1

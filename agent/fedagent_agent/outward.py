@@ -14,7 +14,7 @@ __all__ = [
     "Outward",
     "Publish",
     "Relink",
-    "StartJudging",
+    "StartEvaluation",
     "StartTraining",
     "Subscribe",
     "Unsubscribe",
@@ -80,8 +80,8 @@ class StartTraining:
 
 
 @dataclass(frozen=True, slots=True)
-class StartJudging:
-    """Job for the trainer; answer with `AgentRuntime.judged`."""
+class StartEvaluation:
+    """Job for the trainer; answer with `AgentRuntime.evaluated`."""
 
     job: int
     model: Path
@@ -95,7 +95,7 @@ Outward = (
     | Relink
     | OpenStream
     | StartTraining
-    | StartJudging
+    | StartEvaluation
     | CancelTraining
     | Event
 )

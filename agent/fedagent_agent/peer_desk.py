@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .core.effects import KeepSlot
+from .core.effects import StoreSlot
 from .errors import PeerStoreError
 
 if TYPE_CHECKING:
@@ -44,27 +44,27 @@ class PeerDesk:
     def make(self, counters: Counter[str]) -> "Peering | str":
         """Return what talks with neighbours, or why there is nothing that does."""
         # Imported late: keys cost an idle agent several megabytes.
+        from .cipher import PeerSeal  # noqa: PLC0415
         from .core.peering import Peering, PeeringSettings  # noqa: PLC0415
         from .peer_store import PeerStore  # noqa: PLC0415
-        from .sealing import PeerSeal  # noqa: PLC0415
 
         identity = self._identity
         if identity is None:
-            return "no identity to seal letters with"
+            return "no identity to seal envelopes with"
         try:
             self._store = store = PeerStore(self._directory)
             kept = store.standings()
         except PeerStoreError as error:
             return str(error)
         return Peering(
-            PeeringSettings(identity.id, store.life, self._declared),
+            PeeringSettings(identity.id, store.incarnation, self._declared),
             PeerSeal(identity, store.epoch, frozenset(), reserved=frozenset(self._declared)),
-            random.Random(f"{self._seed}/{store.life}"),  # noqa: S311 - no secret hangs on it
+            random.Random(f"{self._seed}/{store.incarnation}"),  # noqa: S311 - no secret hangs on it
             kept=kept,
             counters=counters,
         )
 
-    def keep(self, effect: KeepSlot) -> bool:
+    def keep(self, effect: StoreSlot) -> bool:
         """Keep what only the owner may see; a disk that refuses costs the slot's memory alone."""
         if self._store is None:
             return False

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from .core.effects import KeepSlot
-from .core.peer_records import SlotRecord, Standing
+from .core.effects import StoreSlot
+from .core.peer_records import ArmStats, SlotRecord
 from .errors import PeerStoreError
 
 FILE = "peers.sqlite"
@@ -63,7 +63,7 @@ class PeerStore:
             raise PeerStoreError(self._path, str(error)) from error
         try:
             self._prepare()
-            self.life, self.epoch = self._begin_life(max(1, int(clock())))
+            self.incarnation, self.epoch = self._begin_life(max(1, int(clock())))
         except sqlite3.Error as error:
             self._db.close()
             raise PeerStoreError(self._path, str(error)) from error
@@ -71,7 +71,7 @@ class PeerStore:
             self._db.close()
             raise
 
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, ArmStats]:
         """Return the standing in the newest runs, oldest first.
 
         Raises:
@@ -79,11 +79,11 @@ class PeerStore:
         """
         try:
             rows = self._db.execute("SELECT run, mean, pulls, slot FROM standings ORDER BY born")
-            return {run: Standing(*row) for run, *row in rows.fetchall()}
+            return {run: ArmStats(*row) for run, *row in rows.fetchall()}
         except sqlite3.Error as error:
             raise PeerStoreError(self._path, str(error)) from error
 
-    def keep(self, effect: KeepSlot) -> None:
+    def keep(self, effect: StoreSlot) -> None:
         """Keep a slot and the standing after it, in one commit.
 
         Raises:
@@ -93,7 +93,7 @@ class PeerStore:
         text = _encoder.encode(record).decode()
         try:
             with self._transaction():
-                self._set_life(effect.life)
+                self._set_life(effect.incarnation)
                 self._db.execute(
                     "INSERT OR REPLACE INTO standings SELECT ?,?,?,?,"
                     " coalesce(max(born), 0) + 1 FROM standings",
@@ -137,16 +137,16 @@ class PeerStore:
         """Count a life and sync it: two keys with one number would make neighbours refuse both."""
         self._db.execute("PRAGMA synchronous = FULL")
         known = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
-        life, epoch = known.get("life", 0) + 1, known.get("epoch", first - 1) + 1
+        incarnation, epoch = known.get("life", 0) + 1, known.get("epoch", first - 1) + 1
         with self._transaction():
-            self._set_life(life)
+            self._set_life(incarnation)
             self._db.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (epoch,))
         # From here on a commit outlives the process, not the power: it spares the card.
         self._db.execute("PRAGMA synchronous = NORMAL")
-        return life, epoch
+        return incarnation, epoch
 
-    def _set_life(self, life: int) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('life', ?)", (life,))
+    def _set_life(self, incarnation: int) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('life', ?)", (incarnation,))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

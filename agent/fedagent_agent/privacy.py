@@ -19,7 +19,7 @@ from .errors import AgentError
 if TYPE_CHECKING:
     from opendp.mod import Measurement
 
-MEND = "`fedagent doctor` on the device says how to add it"
+HINT = "`fedagent doctor` on the device says how to add it"
 
 
 class PrivacyMissingError(AgentError):
@@ -30,11 +30,11 @@ class PrivacyMissingError(AgentError):
         self.epsilon = epsilon
 
     def __str__(self) -> str:
-        return f"the task wants noise of epsilon {self.epsilon:g}, and opendp is missing: {MEND}"
+        return f"the task wants noise of epsilon {self.epsilon:g}, and opendp is missing: {HINT}"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Disclosure:
     """What may leave the device.
 
     Attributes:
@@ -55,7 +55,7 @@ def shape(score: float, spec: OpinionsSpec) -> float:
     return min(spec.low + steps * spec.step, spec.high)
 
 
-def protect(score: float, spec: OpinionsSpec) -> Said:
+def protect(score: float, spec: OpinionsSpec) -> Disclosure:
     """Return what a task allows to be told of a score in [0, 1].
 
     Draws noise each time: whoever is asked twice repeats the first answer.
@@ -65,10 +65,10 @@ def protect(score: float, spec: OpinionsSpec) -> Said:
     """
     shaped = shape(score, spec)
     if spec.epsilon <= 0:
-        return Said(shaped)
+        return Disclosure(shaped)
     measurement = laplace(spec.high - spec.low, spec.epsilon)
     noised, cost = float(measurement(shaped)), float(measurement.map(spec.high - spec.low))
-    return Said(min(max(noised, 0.0), 1.0), cost)
+    return Disclosure(min(max(noised, 0.0), 1.0), cost)
 
 
 @lru_cache(maxsize=8)

@@ -35,12 +35,9 @@ from .core.effects import (
     CancelTraining,
     DropUpdate,
     Effect,
+    EvaluateOnDevice,
     Event,
     FinishModel,
-    JudgeModel,
-    KeepAnswer,
-    KeepSlot,
-    KeepUpdate,
     Key,
     OpenModel,
     OpenTask,
@@ -49,6 +46,9 @@ from .core.effects import (
     Send,
     SendChunk,
     SendOffer,
+    StoreOpinion,
+    StoreSlot,
+    StoreUpdate,
     SubscribeModel,
     Train,
     Unroute,
@@ -56,7 +56,7 @@ from .core.effects import (
     WriteModel,
 )
 from .core.reporting import FREE, Price, Readings
-from .core.workbench import REASONS
+from .core.training_queue import REASONS
 from .errors import OpinionBookError, OutboxError
 from .models_cache import ModelsCache
 from .opinion_book import OpinionBook
@@ -65,13 +65,13 @@ from .outward import (
     OpenStream,
     Outward,
     Publish,
-    StartJudging,
+    StartEvaluation,
     StartTraining,
     Subscribe,
     Unsubscribe,
 )
 from .peer_desk import PeerDesk
-from .trainer_wire import Failed, Judged, Opened, Refused, Trained
+from .trainer_wire import EvaluationResult, Failed, Opened, Refused, Trained
 from .wire_bench import idle_update
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ __all__ = [
     "Outward",
     "Publish",
     "RuntimeSettings",
-    "StartJudging",
+    "StartEvaluation",
     "StartTraining",
     "Subscribe",
     "Unsubscribe",
@@ -102,7 +102,7 @@ class RuntimeSettings:
         identity: Signs the card that neighbours are shown; None: there are no neighbours.
         neighbours: Those that the owner declares, and how far they are in kilometres.
         position: x and y in kilometres, as the owner declares it.
-        idle_judged: Whoever performs `StartJudging` has a score even where the task learns
+        idle_evaluated: Whoever performs `StartEvaluation` has a score even where the task learns
             nothing; the virtual testbed does.
     """
 
@@ -121,7 +121,7 @@ class RuntimeSettings:
     position: tuple[float, float] | None = None
     privacy: PrivacyLimits = NO_LIMITS
     held_out: str = ""
-    idle_judged: bool = False
+    idle_evaluated: bool = False
 
 
 @dataclass(slots=True)
@@ -235,7 +235,7 @@ class AgentRuntime:
             case Failed():
                 said = f"trainer {reply.reason}: {reply.detail}".rstrip(": ")
                 why = REASONS.get(reply.reason, DeclineReason.ERROR)
-                effects = self.core.task_opened(digest, now, refused=said, why=why)
+                effects = self.core.task_opened(digest, now, refused=said, reason=why)
         return self._run(effects, now)
 
     def trainer_ended(self, now: float) -> list[Outward]:
@@ -251,9 +251,9 @@ class AgentRuntime:
         self._forget(job)
         return outward
 
-    def judged(self, job: int, result: Judged | Failed, now: float) -> list[Outward]:
-        """Take in the end of a `StartJudging`."""
-        return self._run(self.core.judged(job, result, now), now)
+    def evaluated(self, job: int, result: EvaluationResult | Failed, now: float) -> list[Outward]:
+        """Take in the end of a `StartEvaluation`."""
+        return self._run(self.core.evaluated(job, result, now), now)
 
     def tick(self, now: float) -> list[Outward]:
         """Let time pass."""
@@ -334,17 +334,17 @@ class AgentRuntime:
                 return self._open_task(effect, outward, now)
             case Train():
                 return self._train(effect, outward, now)
-            case KeepUpdate():
+            case StoreUpdate():
                 return self._keep(effect, now)
-            case JudgeModel():
-                return self._judge(effect, outward, now)
-            case KeepAnswer():
+            case EvaluateOnDevice():
+                return self._evaluate(effect, outward, now)
+            case StoreOpinion():
                 return self._keep_answer(effect, now)
             case DropUpdate():
                 self._outbox.drop(effect.key)
                 if self._outbox.unflushed and self._flush_at is None:
                     self._flush_at = now + FLUSH_S
-            case KeepSlot():
+            case StoreSlot():
                 if not self._peer_desk.keep(effect):
                     self.core.counters["peer_not_kept"] += 1
         return []
@@ -473,27 +473,29 @@ class AgentRuntime:
         )
         return []
 
-    def _judge(self, effect: JudgeModel, outward: list[Outward], now: float) -> list[Effect]:
-        if effect.task == self._idle and not self.settings.idle_judged:
+    def _evaluate(
+        self, effect: EvaluateOnDevice, outward: list[Outward], now: float
+    ) -> list[Effect]:
+        if effect.task == self._idle and not self.settings.idle_evaluated:
             idle = Failed(job=effect.job, reason="idle", detail="the task learns nothing")
-            return self.core.judged(effect.job, idle, now)
+            return self.core.evaluated(effect.job, idle, now)
         if effect.moments:
-            outward.append(StartJudging(effect.job, Path(), moments=True))
+            outward.append(StartEvaluation(effect.job, Path(), moments=True))
             return []
         try:
             model = self._models.path(effect.model)
         except OSError as error:
             failed = Failed(job=effect.job, reason="disk", detail=_in_words(error))
-            return self.core.judged(effect.job, failed, now)
-        outward.append(StartJudging(effect.job, model))
+            return self.core.evaluated(effect.job, failed, now)
+        outward.append(StartEvaluation(effect.job, model))
         return []
 
-    def _keep_answer(self, effect: KeepAnswer, now: float) -> list[Effect]:
+    def _keep_answer(self, effect: StoreOpinion, now: float) -> list[Effect]:
         try:
             self._book.keep(effect.answer, effect.spent)
         except OpinionBookError as error:
-            return self.core.answer_kept(effect.answer, now, refused=error.reason)
-        return self.core.answer_kept(effect.answer, now)
+            return self.core.opinion_stored(effect.answer, now, refused=error.reason)
+        return self.core.opinion_stored(effect.answer, now)
 
     def _train_idly(self, effect: Train, job: _Job, now: float) -> list[Effect]:
         model = self._models.read(effect.model)
@@ -520,7 +522,7 @@ class AgentRuntime:
             return []
         return self.core.trained(effect.job, result, now)
 
-    def _keep(self, effect: KeepUpdate, now: float) -> list[Effect]:
+    def _keep(self, effect: StoreUpdate, now: float) -> list[Effect]:
         job = self._jobs.pop(effect.job)
         kept = effect.kept
         body = job.body if job.body is not None else job.out
@@ -530,7 +532,7 @@ class AgentRuntime:
             self._outbox.put(kept, body, offset=offset)
         except OutboxError as error:
             job.out.unlink(missing_ok=True)
-            return self.core.not_kept(kept.key, error.reason)
+            return self.core.store_failed(kept.key, error.reason)
         self._flush_at = None
         for key in self._outbox.over_limit():
             self._outbox.drop(key)

@@ -13,7 +13,7 @@ LARGE = 10.0
 """Root mean square of a feature beyond which a step of the learner is far too long for it."""
 SMALL = 1e-3
 """Share of the median deviation below which a feature is hardly seen by a model."""
-MOST_NAMED = 4
+MAX_NAMED = 4
 
 
 class Spread:
@@ -26,7 +26,7 @@ class Spread:
         names: What the features are called.
         note: Which features are out of proportion, for whoever runs the federation; names
             alone, so that nothing of a sample leaves the device. Empty if none is.
-        warning: The same for the device's own log, with sizes and the mend.
+        warning: The same for the device's own log, with sizes and the hint.
     """
 
     def __init__(self, *, over: bool = False) -> None:
@@ -56,7 +56,7 @@ class Spread:
         return True
 
     def _tell(self, odd: list[int], size: list[float], deviation: list[float]) -> None:
-        shown, more = odd[:MOST_NAMED], len(odd) - MOST_NAMED
+        shown, more = odd[:MAX_NAMED], len(odd) - MAX_NAMED
         rest = f" and {more} more" if more > 0 else ""
         self.note = f"out of proportion: {', '.join(self.names[i] for i in shown)}{rest}"
         sizes = ", ".join(

@@ -59,13 +59,13 @@ def _doubtful(spec: StreamSpec) -> bool:
 
 
 def _problem(spec: StreamSpec) -> tuple[str, str, str] | None:
-    """Return key, reason and mend, or None if the stream opens."""
+    """Return key, reason and hint, or None if the stream opens."""
     from .streams.open import create  # noqa: PLC0415 - numpy comes with it
 
     stream = create(spec, seed=0)
     try:
         stream.open(time.monotonic())
     except StreamError as error:
-        return error.key, error.reason[:1000], error.mend[:1000]
+        return error.key, error.reason[:1000], error.hint[:1000]
     stream.close()
     return None

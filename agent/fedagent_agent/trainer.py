@@ -22,9 +22,9 @@ from types import TracebackType
 
 from .trainer_wire import (
     Cancel,
+    EvaluationRequest,
     Failed,
     FrameBuffer,
-    Judge,
     Open,
     Reply,
     Request,
@@ -119,8 +119,8 @@ def answer(trainer: Trainer, request: Request) -> Reply:
     try:
         if isinstance(request, Open):
             return trainer.open(request)
-        if isinstance(request, Judge):
-            return trainer.judge(request)
+        if isinstance(request, EvaluationRequest):
+            return trainer.evaluate(request)
         assert isinstance(request, Train)
         return trainer.train(request)
     except EndedError:

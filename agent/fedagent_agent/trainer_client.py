@@ -16,9 +16,9 @@ import msgspec
 
 from .trainer_wire import (
     Cancel,
+    EvaluationRequest,
+    EvaluationResult,
     Failed,
-    Judge,
-    Judged,
     Open,
     Opened,
     Refused,
@@ -108,7 +108,7 @@ class TrainerClient:
         memory_bytes: int = 0,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._care = ("--nice", str(nice), "--memory-bytes", str(memory_bytes))
+        self._limits = ("--nice", str(nice), "--memory-bytes", str(memory_bytes))
         self._on_end = on_end
         self._watchdog_s = watchdog_s
         self._open_s = open_s
@@ -154,7 +154,7 @@ class TrainerClient:
             seed: Of the stream's order and of the learner.
             offset: Where to go on in the stream.
             slow_s: Extra seconds of every training; for demos and tests.
-            held_out: Description of a stream that is only judged by.
+            held_out: Description of a stream that is only evaluated by.
 
         Raises:
             TrainerRefusedError: It does not fit; names the key.
@@ -223,7 +223,7 @@ class TrainerClient:
             return reply
         return Failed(job=self._job, reason="error", detail="an answer of the wrong kind")
 
-    async def judge(self, model: Path, *, moments: bool = False) -> Judged | Failed:
+    async def evaluate(self, model: Path, *, moments: bool = False) -> EvaluationResult | Failed:
         """Score a model file on samples that nobody has learnt from yet, or add these up.
 
         Never raises for what the process does, and is not cancelled: it is short.
@@ -234,11 +234,11 @@ class TrainerClient:
                 if not self._is_open:
                     await self._open()
                 reply = await self._ask(
-                    Judge(job=0, model=str(model), moments=moments), self._watchdog_s
+                    EvaluationRequest(job=0, model=str(model), moments=moments), self._watchdog_s
                 )
             except TrainerError as error:
                 return _failed(self._job, error)
-        if isinstance(reply, Judged | Failed):
+        if isinstance(reply, EvaluationResult | Failed):
             return reply
         return Failed(job=self._job, reason="error", detail="an answer of the wrong kind")
 
@@ -284,12 +284,12 @@ class TrainerClient:
                 raise TrainerRefusedError(reply.key, reply.detail)
             case Failed() if reply.reason == "memory":
                 raise TrainerMemoryError(reply.detail)
-            case Trained() | Judged() | Failed():
+            case Trained() | EvaluationResult() | Failed():
                 raise TrainerRefusedError("stream", "stream: the trainer could not open it")
             case _:
                 assert_never(reply)
 
-    async def _ask(self, request: Open | Train | Judge, timeout_s: float) -> Reply:
+    async def _ask(self, request: Open | Train | EvaluationRequest, timeout_s: float) -> Reply:
         """Send a request under the next number and wait for its answer."""
         self._job += 1
         loop = asyncio.get_running_loop()
@@ -347,7 +347,7 @@ class TrainerClient:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             *_COMMAND,
-            *self._care,
+            *self._limits,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,

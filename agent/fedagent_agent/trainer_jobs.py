@@ -5,14 +5,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from .outward import OpenStream, StartJudging, StartTraining
+from .outward import OpenStream, StartEvaluation, StartTraining
 from .trainer_client import (
     TrainerClient,
     TrainerDiedError,
     TrainerMemoryError,
     TrainerRefusedError,
 )
-from .trainer_wire import Failed, Judged, Opened, Refused, Trained
+from .trainer_wire import EvaluationResult, Failed, Opened, Refused, Trained
 
 MAX_WAITING = 16
 
@@ -20,10 +20,10 @@ _log = logging.getLogger(__name__)
 
 OnOpened = Callable[[str, Opened | Refused | Failed], None]
 OnTrained = Callable[[int, Trained | Failed], None]
-OnJudged = Callable[[int, Judged | Failed], None]
+OnEvaluated = Callable[[int, EvaluationResult | Failed], None]
 
-Job = OpenStream | StartTraining | StartJudging
-Result = Opened | Refused | Trained | Judged | Failed
+Job = OpenStream | StartTraining | StartEvaluation
+Result = Opened | Refused | Trained | EvaluationResult | Failed
 
 
 class TrainerJobs:
@@ -34,7 +34,7 @@ class TrainerJobs:
     Args:
         on_opened: Gets the task's digest and the answer to an `OpenStream`.
         on_trained: Gets the job's number and the answer to a `StartTraining`.
-        on_judged: Gets the job's number and the answer to a `StartJudging`.
+        on_evaluated: Gets the job's number and the answer to a `StartEvaluation`.
         client: The process; a plain one by default.
     """
 
@@ -42,12 +42,12 @@ class TrainerJobs:
         self,
         on_opened: OnOpened,
         on_trained: OnTrained,
-        on_judged: OnJudged,
+        on_evaluated: OnEvaluated,
         client: TrainerClient | None = None,
     ) -> None:
         self._on_opened = on_opened
         self._on_trained = on_trained
-        self._on_judged = on_judged
+        self._on_evaluated = on_evaluated
         self._client = client if client is not None else TrainerClient()
         self._waiting: deque[Job] = deque()
         self._more = asyncio.Event()
@@ -96,8 +96,8 @@ class TrainerJobs:
         try:
             if isinstance(job, OpenStream):
                 return await self._open(job)
-            if isinstance(job, StartJudging):
-                return await self._client.judge(job.model, moments=job.moments)
+            if isinstance(job, StartEvaluation):
+                return await self._client.evaluate(job.model, moments=job.moments)
             self._running = job.job
             return await self._client.train(
                 job.model,
@@ -133,8 +133,8 @@ class TrainerJobs:
         if isinstance(job, OpenStream):
             if isinstance(result, Opened | Refused | Failed):
                 self._on_opened(job.digest, result)
-        elif isinstance(job, StartJudging):
-            if isinstance(result, Judged | Failed):
-                self._on_judged(job.job, result)
+        elif isinstance(job, StartEvaluation):
+            if isinstance(result, EvaluationResult | Failed):
+                self._on_evaluated(job.job, result)
         elif isinstance(result, Trained | Failed):
             self._on_trained(job.job, result)

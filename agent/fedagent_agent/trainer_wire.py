@@ -37,7 +37,7 @@ class Open(_Frame, frozen=True, kw_only=True, tag="open"):
         stream: Description of the stream, as a person writes it.
         offset: Where to go on in the stream, as `Trained.offset` said.
         slow_s: Extra seconds of every training; for demos and tests.
-        held_out: Description of a stream that is only judged by; empty: opinions rest on
+        held_out: Description of a stream that is only evaluated by; empty: opinions rest on
             what of `stream` is not learnt from yet.
     """
 
@@ -63,7 +63,7 @@ class Train(_Frame, frozen=True, kw_only=True, tag="train"):
     load_limit_s: float = 0.0
 
 
-class Judge(_Frame, frozen=True, kw_only=True, tag="judge"):
+class EvaluationRequest(_Frame, frozen=True, kw_only=True, tag="evaluate"):
     """Score the model file on what has arrived and is not learnt from yet.
 
     Attributes:
@@ -147,7 +147,7 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
         return self.arrivals / max(1, self.steps)
 
 
-class Judged(_Frame, frozen=True, kw_only=True, tag="judged"):
+class EvaluationResult(_Frame, frozen=True, kw_only=True, tag="evaluated"):
     """What the device thinks of a model, as the task wants it clipped, rounded and noised.
 
     Attributes:
@@ -186,8 +186,8 @@ class Failed(_Frame, frozen=True, kw_only=True, tag="failed"):
     counters: dict[str, int] = {}
 
 
-Request = Open | Train | Judge | Cancel | Stop
-Reply = Opened | Refused | Trained | Judged | Failed
+Request = Open | Train | EvaluationRequest | Cancel | Stop
+Reply = Opened | Refused | Trained | EvaluationResult | Failed
 
 _encoder = Encoder()
 _requests: Decoder[Request] = Decoder(Request)

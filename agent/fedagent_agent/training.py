@@ -20,7 +20,7 @@ from fedagent_task.spec import ModelSpec, TaskSpec
 
 from .arrival_steps import Clock, LoadMeter, parts
 from .evaluation import Scorer
-from .held_out import Apart, HeldOut, Part
+from .held_out_samples import HeldOutSamples, Part, ValidationStream
 from .learners import NO_TRAINING, Learner, instead_of
 from .learners import create as create_learner
 from .learners.warm import ready_or_start
@@ -29,7 +29,17 @@ from .spread import Spread
 from .streams.base import Samples, Stream, StreamSchema
 from .streams.open import create as create_stream
 from .streams.spec import StreamError, parse_stream
-from .trainer_wire import Failed, Judge, Judged, Open, Opened, Refused, Reply, Train, Trained
+from .trainer_wire import (
+    EvaluationRequest,
+    EvaluationResult,
+    Failed,
+    Open,
+    Opened,
+    Refused,
+    Reply,
+    Train,
+    Trained,
+)
 from .update_files import FailedTrainingError, checked_norm, read_model, write_update
 
 _log = logging.getLogger(__name__)
@@ -52,7 +62,7 @@ Cancelled = Callable[[int, float], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What `open` makes and `train` and `judge` use."""
+    """What `open` makes and `train` and `evaluate` use."""
 
     task: TaskSpec
     model: Model
@@ -60,14 +70,14 @@ class _Work:
     stream: Stream
     scorer: Scorer
     slow_s: float
-    held: HeldOut
+    held: HeldOutSamples
     text: str
     spread: Spread
-    apart: Apart | None = None
+    apart: ValidationStream | None = None
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """What is open: that which is learnt from, and that which is only judged by."""
+        """What is open: that which is learnt from, and that which is only evaluated by."""
         return (self.stream,) if self.apart is None else (self.stream, self.apart.stream)
 
     @property
@@ -170,12 +180,12 @@ class Trainer:
             offset = self._work.offset
             return Failed(job=request.job, reason="memory", detail=_NO_MEMORY, offset=offset)
 
-    def judge(self, request: Judge) -> Reply:
+    def evaluate(self, request: EvaluationRequest) -> Reply:
         """Score a model on the newest samples that are not learnt from yet."""
         if self._work is None:
             return Failed(job=request.job, reason="not_open", detail="no stream is open")
         try:
-            return self._judge(request, self._work)
+            return self._evaluate(request, self._work)
         except FailedTrainingError as failed:
             return self._failed(request.job, failed, self._work)
         except PrivacyMissingError as error:
@@ -191,7 +201,7 @@ class Trainer:
         for stream in work.streams if work is not None else ():
             stream.close()
 
-    def _judge(self, request: Judge, work: _Work) -> Judged:
+    def _evaluate(self, request: EvaluationRequest, work: _Work) -> EvaluationResult:
         if work.idle:
             raise FailedTrainingError("idle", "the task learns nothing")
         if request.moments:
@@ -204,9 +214,9 @@ class Trainer:
             for x, y in look(work):
                 work.scorer.add(x, y)
         if not work.scorer.count:
-            return Judged(job=request.job, counters=self._counters(work))
+            return EvaluationResult(job=request.job, counters=self._counters(work))
         said = protect(work.scorer.score, spec)
-        return Judged(
+        return EvaluationResult(
             job=request.job,
             score=said.score,
             samples=work.scorer.count,
@@ -215,7 +225,7 @@ class Trainer:
             counters=self._counters(work),
         )
 
-    def _measure(self, request: Judge, work: _Work) -> Judged:
+    def _measure(self, request: EvaluationRequest, work: _Work) -> EvaluationResult:
         """Add up what has arrived; it may still be learnt from."""
         self._gather(work)
         total = Moments.none(work.task.model.features)
@@ -224,7 +234,7 @@ class Trainer:
             if (np.abs(x) > LARGEST).any():
                 raise FailedTrainingError("stream", f"a feature is over {LARGEST:.0e}")
             total += Moments.of(x.astype(np.float32, copy=False))
-        return Judged(
+        return EvaluationResult(
             job=request.job,
             samples=total.count,
             metric="moments",
@@ -243,7 +253,7 @@ class Trainer:
             work.learner.absorb(x, y)
 
     def _look_apart(self, work: _Work) -> Iterator[Part]:
-        """Yield the newest samples of the stream that is only judged by."""
+        """Yield the newest samples of the stream that is only evaluated by."""
         assert work.apart is not None
         work.apart.put(*self._fitting(work, _take(work.apart.stream, self._wall())))
         return work.apart.newest()
@@ -441,7 +451,7 @@ def _prepare(request: Open) -> _Work:
         stream=stream,
         scorer=Scorer(task, model),
         slow_s=request.slow_s,
-        held=HeldOut(),
+        held=HeldOutSamples(),
         text=request.stream,
         # Users and items are numbers, not sizes; raw samples are not what is learnt from.
         spread=Spread(over=task.data.standardize or task.model.kind == "mf"),
@@ -457,11 +467,11 @@ def _carry_over(former: _Work, work: _Work) -> None:
             work.held.put(scaled(x, work.task.data), y, start=0)
 
 
-def _apart(request: Open, task: TaskSpec) -> Apart:
-    """Make the stream that is only judged by; it begins anew with each process."""
+def _apart(request: Open, task: TaskSpec) -> ValidationStream:
+    """Make the stream that is only evaluated by; it begins anew with each process."""
     spec = parse_stream(request.held_out)
     stream = create_stream(spec, seed=request.seed + 1, offset=0, labels=task.data.labels)
-    return Apart(stream, task.opinions.window)
+    return ValidationStream(stream, task.opinions.window)
 
 
 def misfit_of(schema: StreamSchema, task: TaskSpec) -> tuple[str, str] | None:

@@ -1,7 +1,7 @@
 """LinUCB of two other libraries, in their own environment: one line of JSON each.
 
 Run by `bandits.py` with that environment's Python; imports nothing of ours. The workload:
-each round all arms are judged by one context, the best is played, and its reward learnt.
+each round all arms are evaluated by one context, the best is played, and its reward learnt.
 """
 
 import json

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from .audit_opinions import check_judgements
+from .audit_opinions import check_evaluations
 from .audit_rounds import Place, check_rounds
+from .high_water_mark import GENESIS, HighWaterMark, read_mark
 from .ledger import COLUMNS, GRANTOR, TREASURY, Entry, paid_to, rent_of, reserved_at
-from .mark import GENESIS, Mark, read_mark
 
 _MAX_PROBLEMS = 100
 
@@ -188,7 +188,7 @@ class Ledger:
             self._check_mark(audit, mark)
             self._check_accounts(audit)
             check_rounds(self._db, audit.reserved, audit.ended, audit.problem)
-            check_judgements(self._db, audit.problem)
+            check_evaluations(self._db, audit.problem)
             self._check_database(audit)
             runs = [row[0] for row in self._db.execute("SELECT run_id FROM runs ORDER BY run_id")]
         finally:
@@ -200,7 +200,7 @@ class Ledger:
         rows = self._db.execute(f"SELECT {COLUMNS} FROM entries ORDER BY seq")  # noqa: S608 - constant
         return (Entry(*row) for row in rows)
 
-    def _read_mark(self, audit: _Audit) -> Mark | None:
+    def _read_mark(self, audit: _Audit) -> HighWaterMark | None:
         try:
             mark = read_mark(self._mark_path)
         except ValueError as error:
@@ -210,7 +210,7 @@ class Ledger:
             audit.problem("the high-water mark is missing")
         return mark
 
-    def _check_mark(self, audit: _Audit, mark: Mark | None) -> None:
+    def _check_mark(self, audit: _Audit, mark: HighWaterMark | None) -> None:
         """Compare the database's end with what was promised."""
         if mark is None:
             return

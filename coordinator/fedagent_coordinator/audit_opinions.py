@@ -1,4 +1,4 @@
-"""Are opinions and volunteers those that were booked? Each judgement is sealed on its own.
+"""Are opinions and volunteers those that were booked? Each evaluation is sealed on its own.
 
 Policies learn from opinions, so a run can be replayed only as long as they are whole;
 feedbacks are sealed without them, because they come later.
@@ -14,11 +14,11 @@ Row = Sequence[float | int]
 """Client, edge, score, samples, epsilon of an opinion; client, edge of a volunteer."""
 
 SEALED = "round, slot, mode, digest, metric, asked, answered, mean, reasons, seconds"
-"""Columns of a judgement that its seal covers, in this order."""
+"""Columns of an evaluation that its seal covers, in this order."""
 
 
-def judgement_seal(head: Sequence[object], rows: Sequence[Row]) -> bytes:
-    """Return the digest that seals a judgement and its rows.
+def evaluation_seal(head: Sequence[object], rows: Sequence[Row]) -> bytes:
+    """Return the digest that seals an evaluation and its rows.
 
     Args:
         head: The values of `SEALED`.
@@ -27,18 +27,18 @@ def judgement_seal(head: Sequence[object], rows: Sequence[Row]) -> bytes:
     return hashlib.sha256(msgspec.msgpack.encode([list(head), [list(r) for r in rows]])).digest()
 
 
-def check_judgements(db: sqlite3.Connection, problem: Callable[[str], None]) -> None:
-    """Compare every judgement with its rows and its seal; keys find rows without one.
+def check_evaluations(db: sqlite3.Connection, problem: Callable[[str], None]) -> None:
+    """Compare every evaluation with its rows and its seal; keys find rows without one.
 
     Args:
         db: The database.
         problem: Takes what is wrong, one line each.
     """
-    # One judgement at a time: a long run has millions of opinions.
-    judged = db.execute(
-        f"SELECT run_id, seal, {SEALED} FROM judgements ORDER BY run_id, round"  # noqa: S608 - constant
+    # One evaluation at a time: a long run has millions of opinions.
+    evaluated = db.execute(
+        f"SELECT run_id, seal, {SEALED} FROM evaluations ORDER BY run_id, round"  # noqa: S608 - constant
     )
-    for run_id, seal, *head in judged:
+    for run_id, seal, *head in evaluated:
         round_, mode, answered = head[0], head[2], head[6]
         rows = {
             kept: db.execute(
@@ -50,8 +50,8 @@ def check_judgements(db: sqlite3.Connection, problem: Callable[[str], None]) -> 
         found = rows.pop(mode)
         if len(found) != answered or any(rows.values()):
             problem(f"round {round_}: {answered} answers were booked, others are there")
-        elif judgement_seal(head, found) != seal:
-            problem(f"round {round_}: what its model was judged has changed")
+        elif evaluation_seal(head, found) != seal:
+            problem(f"round {round_}: what its model was evaluated has changed")
 
 
 _ROWS = {

@@ -33,18 +33,18 @@ def check_rounds(
         problem: Takes what is wrong, one line each.
     """
     clients = {place: entry for place, entry in reserved.items() if place[2] is not None}
-    books = _Books(db, clients, ended, problem)
+    books = _RoundCheck(db, clients, ended, problem)
     books.check_budgets()
     books.check_reservations()
     states = books.check_plans()
     books.check_round_ends(states)
     books.check_results(books.check_outcomes())
     rents = {place: entry for place, entry in reserved.items() if place[2] is None}
-    _check_rents(_Books(db, rents, ended, problem), states)
+    _check_rents(_RoundCheck(db, rents, ended, problem), states)
 
 
 @dataclass(frozen=True, slots=True)
-class _Books:
+class _RoundCheck:
     """One comparison."""
 
     db: sqlite3.Connection
@@ -167,7 +167,7 @@ class _Books:
             self.problem(f"round {round_}, edge {edge}: its result is missing")
 
 
-def _check_rents(books: _Books, states: Mapping[tuple[str, int], str]) -> None:
+def _check_rents(books: _RoundCheck, states: Mapping[tuple[str, int], str]) -> None:
     """Every edge that was rented has its entry, and every rent its round's edge."""
     missing = set(books.reserved)
     for run_id, round_, edge, rent in books.db.execute(

@@ -8,8 +8,8 @@ from fedagent_task.errors import RecipeError
 from fedagent_task.spec import Recipe
 
 from . import policies
-from .core.cadence import NO_CALLS, Cadence, Calls
-from .core.judging import nobody
+from .core.evaluation import nobody
+from .core.evaluation_schedule import NO_CALLS, Calls, EvaluationSchedule
 from .core.settings import Progress
 from .policies.base import OPINIONS, SelectionPolicy
 from .store import Store
@@ -66,7 +66,7 @@ def check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:
     two of them in one slot fall apart over an empty round too.
 
     Raises:
-        RecipeError: Rounds do not all merge, or models are judged neither after each
+        RecipeError: Rounds do not all merge, or models are evaluated neither after each
             round nor once in `slot_rounds`.
     """
     if OPINIONS not in policy.needs or mode_of(recipe, policy) is not OpinionMode.REPORT:
@@ -86,31 +86,31 @@ def check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:
 def resumed(store: Store, run_id: str, recipe: Recipe, mode: OpinionMode | None) -> Calls:
     """Return where the calls of a run stand; a lost one is booked as answered by nobody.
 
-    A coordinator that died between the end of a round and its judgement cannot know any
+    A coordinator that died between the end of a round and its evaluation cannot know any
     more what clients thought: the books say so (``restart``) before anything is learnt from
     them. Volunteers are called for again, because nothing is learnt from who they were.
     """
     if mode is None:
         return NO_CALLS
     read = store.read
-    judged = read.judgements(run_id)
-    since = judged[-1].round if judged else 0
-    cadence = Cadence(mode, every_of(recipe, mode))
-    owing = _owing(cadence, read.progress(run_id), read.done_rounds(run_id, since), recipe)
+    evaluated = read.evaluations(run_id)
+    since = evaluated[-1].round if evaluated else 0
+    schedule = EvaluationSchedule(mode, every_of(recipe, mode))
+    owing = _owing(schedule, read.progress(run_id), read.done_rounds(run_id, since), recipe)
     if owing is not None and mode is OpinionMode.REPORT:
         model = read.last_global(run_id)
         digest = model.digest if model is not None and model.round == owing else ""
         clients = store.indices(run_id).sizes()[0]
-        store.judge(run_id, nobody(owing, len(judged) + 1, digest, clients))
+        store.evaluate(run_id, nobody(owing, len(evaluated) + 1, digest, clients))
         _log.warning("nobody's opinion counts for round %d: the coordinator was restarted", owing)
-        return Calls(judged=len(judged) + 1, opinions=read.last_opinions(run_id))
-    if not judged and read.progress(run_id).rounds_done == 0:
+        return Calls(evaluated=len(evaluated) + 1, opinions=read.last_opinions(run_id))
+    if not evaluated and read.progress(run_id).rounds_done == 0:
         owing = 0
     last = read.volunteers(run_id, since)
     return Calls(
-        judged=len(judged),
-        count=cadence.count,
-        owed=owing,
+        evaluated=len(evaluated),
+        count=schedule.count,
+        pending_round=owing,
         opinions=read.last_opinions(run_id),
         volunteers=frozenset(row.client for row in last),
         trained=frozenset(read.trained_since(run_id, since)),
@@ -118,12 +118,12 @@ def resumed(store: Store, run_id: str, recipe: Recipe, mode: OpinionMode | None)
 
 
 def _owing(
-    cadence: Cadence, progress: Progress, done: list[tuple[int, int]], recipe: Recipe
+    schedule: EvaluationSchedule, progress: Progress, done: list[tuple[int, int]], recipe: Recipe
 ) -> int | None:
     """Count the rounds since the last call; return the last one if its call is missing."""
     due = False
     for place, (round_, ordered) in enumerate(done, start=1 + progress.rounds_done - len(done)):
         last = 0 < recipe.rounds.count <= place
         merges = last or round_ % merge_every_of(recipe) == 0
-        due = cadence.over(merges=merges, played=ordered > 0, last=last)
+        due = schedule.is_due(merges=merges, played=ordered > 0, last=last)
     return done[-1][0] if due else None

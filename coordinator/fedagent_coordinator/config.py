@@ -97,7 +97,7 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Coord
     """Return the settings from JSON, a file, and ``FEDAGENT_COORDINATOR_*`` variables.
 
     Raises:
-        SettingError: One line with the key and the mend.
+        SettingError: One line with the key and the hint.
     """
     config = load_settings(CoordinatorConfig, text, prefix=PREFIX, environment=environment)
     check_site(config.site)

@@ -30,11 +30,11 @@ from fedagent_task.measures import measures_of
 from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
-from .core.calling import STATISTICS
-from .core.effects import Event, Mark
-from .core.gate import DECLINED
+from .core.effects import CrashPoint, Event
+from .core.evaluation_phase import STATISTICS
+from .core.readiness import DECLINED
 from .jobs import CheckPart, EvaluateModel, Job, JobResult, MergeModels
-from .rehearsal import read_recipe
+from .recipe_check import read_recipe
 from .runs import RunFinishedError
 from .runtime import (
     BEACON_MS,
@@ -153,7 +153,7 @@ class Daemon:
             subscribed = self._link.subscribe(*topics.coordinator_filters(self._config.site))
             await self._link.start()
             try:
-                self._say_ready(identity, recipe, address, kind)
+                self._emit_ready(identity, recipe, address, kind)
                 async with asyncio.TaskGroup() as self._tasks:
                     await self._work(identity, address, subscribed)
             finally:
@@ -332,7 +332,7 @@ class Daemon:
             match todo.popleft():
                 case Publish() as item:
                     self._link.publish(item.topic, item.payload)
-                case Mark() as mark:
+                case CrashPoint() as mark:
                     checkpoint(mark.name)
                 case Event() as event:
                     self._tell(event.name, dict(event.fields))
@@ -360,7 +360,7 @@ class Daemon:
 
     # ------------------------------------------------------------------ stdout
 
-    def _say_ready(
+    def _emit_ready(
         self, identity: Identity, recipe: Recipe, address: BrokerAddress, kind: str
     ) -> None:
         run = self._runtime.run
@@ -376,7 +376,7 @@ class Daemon:
                 "policy": recipe.policy.name,
                 "rounds": run.recipe.rounds.count,
                 "resumed": run.resumed,
-                "judged_by": next((one.key for one in measures_of(recipe)), None),
+                "primary_metric": next((one.key for one in measures_of(recipe)), None),
             },
         )
 
@@ -399,7 +399,7 @@ def _level(name: str, fields: dict[str, object]) -> int:
     loud = (
         name in {"edge_lost", "warning"}
         or (name == "round" and not fields["used"])
-        or (name == "waiting" and fields["why"] == DECLINED)
+        or (name == "waiting" and fields["reason"] == DECLINED)
         or (name == "opinions" and not fields.get("answered", fields.get("volunteers")))
         or (name == "declined" and float(str(fields["seconds"])) >= OFTEN_S)
     )
@@ -409,9 +409,9 @@ def _level(name: str, fields: dict[str, object]) -> int:
 def _in_words(name: str, fields: dict[str, object]) -> str:
     """Return an event with its short fields for a person."""
     if name == "waiting" and "wanted" in fields:
-        why = str(fields["why"])
+        why = str(fields["reason"])
         return f"waiting for {why}: {fields[why]} of {fields['wanted']}"
-    if name == "waiting" and fields["why"] == STATISTICS:
+    if name == "waiting" and fields["reason"] == STATISTICS:
         return f"waiting for the samples of {fields['agents']} agents to be added up"
     if name == "warning":
         return f"samples {fields['why']} (agents {' '.join(map(str, _listed(fields['agents'])))})"

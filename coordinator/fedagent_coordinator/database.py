@@ -28,8 +28,8 @@ from .errors import (
     StoreBusyError,
     StoreFailedError,
 )
+from .high_water_mark import HighWaterMark, MarkFile, read_mark
 from .ledger import LedgerWriter, Transfer
-from .mark import Mark, MarkFile, read_mark
 from .migrations import migrations
 from .reader import DATABASE, MARK
 
@@ -185,8 +185,10 @@ class Database:
             self._failed = f"the high-water mark: {error}"
             raise StoreFailedError(self._failed) from error
 
-    def _present(self) -> Mark:
-        return Mark(commits=self._commits, seq=self.ledger.seq, hash=self.ledger.hash.hex())
+    def _present(self) -> HighWaterMark:
+        return HighWaterMark(
+            commits=self._commits, seq=self.ledger.seq, hash=self.ledger.hash.hex()
+        )
 
     def _meta(self) -> int:
         row = self.connection.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()

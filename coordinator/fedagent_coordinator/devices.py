@@ -1,6 +1,6 @@
 """The devices that edges have told of: where they are, and why one does not take part.
 
-For people only, like `situation`: a small file beside the database, written when something has
+For people only, like `run_status`: a small file beside the database, written when something has
 changed, neither synced nor missed. Nothing is decided by it.
 """
 
@@ -13,10 +13,10 @@ import msgspec
 from fedagent_protocol.messages import EdgeStatus
 from fedagent_protocol.transport.errors import safe_text
 
-from .situation import write_beside
+from .run_status import write_beside
 
 FILE = "devices.json"
-MOST = 250_000
+MAX_DEVICES = 250_000
 GAP_S = 5.0
 """Least time between two writes; a second more for every thousand devices."""
 TOUCH_S = 60.0
@@ -29,13 +29,13 @@ class Device(msgspec.Struct, kw_only=True, omit_defaults=True):
     Attributes:
         seen_ms: When it was heard last, by the wall clock; of one that is here, when it came.
         edges: Ids of the edges where it has a session.
-        why: Why it does not take part, in words; empty if it does.
+        reason: Why it does not take part, in words; empty if it does.
     """
 
     seen_ms: int
     software: str = ""
     address: str = ""
-    why: str = ""
+    reason: str = ""
     edges: list[str] = []
 
 
@@ -76,13 +76,13 @@ class DeviceBook:
         for note in status.devices:
             device = self.known.devices.get(note.agent)
             if device is None:
-                if len(self.known.devices) >= MOST:
+                if len(self.known.devices) >= MAX_DEVICES:
                     continue
                 device = self.known.devices[note.agent] = Device(seen_ms=0)
             device.seen_ms = max(device.seen_ms, now_ms - note.age_ms)
             device.software = safe_text(note.software, limit=64)
             device.address = safe_text(note.address, limit=64)
-            device.why = safe_text(note.why)
+            device.reason = safe_text(note.reason)
             (here.add if note.here else here.discard)(note.agent)
             others = [one for one in device.edges if one != edge]
             device.edges = [*others, edge] if note.here else others

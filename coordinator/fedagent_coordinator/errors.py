@@ -44,27 +44,27 @@ class CoordinatorError(Exception):
 class ExportError(CoordinatorError):
     """Raised when a model cannot be written as an ONNX file."""
 
-    def __init__(self, kind: str, reason: str, mend: str) -> None:
-        super().__init__(kind, reason, mend)
+    def __init__(self, kind: str, reason: str, hint: str) -> None:
+        super().__init__(kind, reason, hint)
         self.kind = kind
         self.reason = reason
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"a {self.kind} model {self.reason}; {self.mend}"
+        return f"a {self.kind} model {self.reason}; {self.hint}"
 
 
 class RefusedOptionError(CoordinatorError):
     """Raised when an option of the start does not fit the run, or names no model for it."""
 
-    def __init__(self, option: str, problem: str, mend: str) -> None:
-        super().__init__(option, problem, mend)
+    def __init__(self, option: str, problem: str, hint: str) -> None:
+        super().__init__(option, problem, hint)
         self.option = option
         self.problem = problem
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.option}: {self.problem}; {self.mend}"
+        return f"{self.option}: {self.problem}; {self.hint}"
 
 
 class PolicyError(CoordinatorError):
@@ -117,7 +117,7 @@ class PluginError(PolicyError):
     def __str__(self) -> str:
         return (
             f"{self.kind} {self.name!r} ({self.source}) {self.problem}; "
-            "mend its package or uninstall it"
+            "fix its package or uninstall it"
         )
 
 
@@ -284,7 +284,7 @@ class StoreFailedError(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"storage failed ({self.cause}), no more money moves; make room or mend the disk, then "
+            f"storage failed ({self.cause}), no more money moves; make room or hint the disk, then "
             "start the coordinator again"
         )
 
@@ -305,7 +305,7 @@ class SchemaVersionError(StoreError):
 class StoreDamagedError(StoreError):
     """Raised when the database cannot be read although its disk can."""
 
-    mend = "stop the coordinator and restore the newest whole copy of its data directory"
+    hint = "stop the coordinator and restore the newest whole copy of its data directory"
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(path, problem)
@@ -313,7 +313,7 @@ class StoreDamagedError(StoreError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.path} is damaged ({self.problem}); {self.mend}"
+        return f"{self.path} is damaged ({self.problem}); {self.hint}"
 
 
 class HistoryLostError(StoreError):

@@ -1,4 +1,4 @@
-"""Judging the global model on held-out data that the coordinator has itself."""
+"""Evaluating the global model on held-out data that the coordinator has itself."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutSet:
     """A held-out set, scaled and checked once."""
 
     model: models.Model
     x: models.Floats
     y: models.Labels
 
-    def judge(self, data: Buffer) -> Evaluation:
+    def evaluate(self, data: Buffer) -> Evaluation:
         """Return how good a model is.
 
         Args:
@@ -41,7 +41,7 @@ class HeldOut:
         return evaluate(self.model, weights, self.x, self.y)
 
 
-def held_out(recipe: Recipe) -> HeldOut | None:
+def held_out(recipe: Recipe) -> HeldOutSet | None:
     """Load the recipe's held-out set; None if it has none.
 
     Raises:
@@ -54,7 +54,7 @@ def held_out(recipe: Recipe) -> HeldOut | None:
     expect_width(name, dataset.x, recipe.model)
     x = scaled(dataset.x, recipe.data)
     expect_fit(name, x, dataset.y, recipe.model)
-    return HeldOut(_quick(models.create(recipe.model)), x, dataset.y)
+    return HeldOutSet(_quick(models.create(recipe.model)), x, dataset.y)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fedagent_protocol.errors import DigestError, ProtocolError
 from fedagent_protocol.tensors import Manifest
 from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
 
-from .evaluation import HeldOut
+from .evaluation import HeldOutSet
 from .merging import EdgeModel, merge_models
 
 SMALL_BYTES = 1 << 20
@@ -109,10 +109,10 @@ class MergeModels:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateModel:
-    """Judge a global model on the held-out set."""
+    """Evaluate a global model on the held-out set."""
 
     blobs: BlobStore
-    held_out: HeldOut
+    held_out: HeldOutSet
     round: int
     digest: str
     size: int
@@ -125,7 +125,7 @@ class EvaluateModel:
     def run(self) -> Evaluated:
         """Do it."""
         try:
-            found = self.held_out.judge(self.blobs.get(self.digest))
+            found = self.held_out.evaluate(self.blobs.get(self.digest))
         except (ProtocolError, BlobMissingError):
             return Evaluated(self.round, self.digest)
         return Evaluated(self.round, self.digest, found.metrics())

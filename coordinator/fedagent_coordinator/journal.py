@@ -2,7 +2,7 @@
 
 Feedbacks are part of the settle transaction, so a policy that is restored has
 learnt exactly what was settled, bit for bit (DESIGN, Policies); so have iteration
-control and placement. Opinions are booked later, with the judgement of a round's model,
+control and placement. Opinions are booked later, with the evaluation of a round's model,
 and join its feedback here.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from .core.controls import PLAIN, Controls
-from .core.deciding import Minds
-from .core.judging import spread
+from .core.decision_policies import DecisionPolicies
+from .core.evaluation import spread
 from .database import Database
 from .errors import RecordError, StateError
 from .policies.base import Feedback, State
@@ -51,7 +51,7 @@ class PolicyJournal:
                 (run_id, run_id, _KEPT),
             )
 
-    def restore(self, run_id: str, name: str, minds: Minds) -> int:
+    def restore(self, run_id: str, name: str, policies: DecisionPolicies) -> int:
         """Give what decides back what it knew; return how many rounds were replayed.
 
         Raises:
@@ -71,10 +71,10 @@ class PolicyJournal:
                     raise StateError(name, f"the run was decided by {owner!r}")
                 if hashlib.sha256(data).digest() != seal:
                     raise RecordError("policy state", "has changed on disk")
-                minds.restore(unpack_arrays(data))
+                policies.restore(unpack_arrays(data))
             replayed = 0
             for feedback, controls in self.settled(run_id, since=since):
-                minds.learn(feedback, controls)
+                policies.learn(feedback, controls)
                 replayed += 1
             return replayed
 
@@ -96,16 +96,16 @@ class PolicyJournal:
         rows = self._db.connection.execute(
             "SELECT r.round, r.view, r.feedback, c.record, j.mode FROM rounds r "
             "LEFT JOIN controls c USING (run_id, round) "
-            "LEFT JOIN judgements j USING (run_id, round) WHERE r.run_id = ? AND r.round > ? "
+            "LEFT JOIN evaluations j USING (run_id, round) WHERE r.run_id = ? AND r.round > ? "
             "AND r.state = 'done' ORDER BY r.round",
             (run_id, since),
         )
         for round_, view, feedback, record, mode in rows:
             controls = PLAIN if record is None else unpack_controls(record)
             found = unpack_feedback(feedback, unpack_view(view))
-            yield self._judged(run_id, round_, found) if mode == "report" else found, controls
+            yield self._evaluated(run_id, round_, found) if mode == "report" else found, controls
 
-    def _judged(self, run_id: str, round_: int, feedback: Feedback) -> Feedback:
+    def _evaluated(self, run_id: str, round_: int, feedback: Feedback) -> Feedback:
         """Return the feedback of a round with the opinions of its model."""
         rows = self._db.connection.execute(
             "SELECT client, score FROM opinions WHERE run_id = ? AND round = ?", (run_id, round_)

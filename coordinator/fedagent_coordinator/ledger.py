@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import msgspec
 
 from .errors import InvalidAmountError
-from .mark import GENESIS
+from .high_water_mark import GENESIS
 from .policies.base import MAX_MICRO
 
 TREASURY = "treasury"

@@ -1,15 +1,15 @@
-"""Writing one judgement into the database, inside a transaction that the store began."""
+"""Writing one evaluation into the database, inside a transaction that the store began."""
 
 import json
 import sqlite3
 from collections.abc import Sequence
 
-from .audit_opinions import SEALED, Row, judgement_seal
+from .audit_opinions import SEALED, Row, evaluation_seal
 from .core.effects import BookOpinions, BookVolunteers
 
 
 def insert_opinions(sql: sqlite3.Connection, run_id: str, found: BookOpinions) -> None:
-    """Write a judgement with its opinions."""
+    """Write an evaluation with its opinions."""
     columns = (found.client, found.edge, found.score, found.samples, found.epsilon)
     rows = sorted(zip(*(column.tolist() for column in columns), strict=True))
     _insert_head(sql, run_id, found, rows, "report", metric=found.metric, mean=found.mean)
@@ -20,7 +20,7 @@ def insert_opinions(sql: sqlite3.Connection, run_id: str, found: BookOpinions) -
 
 
 def insert_volunteers(sql: sqlite3.Connection, run_id: str, found: BookVolunteers) -> None:
-    """Write a judgement with its volunteers."""
+    """Write an evaluation with its volunteers."""
     rows = sorted(zip(found.client.tolist(), found.edge.tolist(), strict=True))
     _insert_head(sql, run_id, found, rows, "peers")
     sql.executemany(
@@ -43,7 +43,7 @@ def _insert_head(
     head = (found.round, found.slot, mode, found.digest, metric, found.asked, len(rows), mean)
     head_all = (*head, reasons, float(found.seconds))
     sql.execute(
-        f"INSERT INTO judgements (run_id, seal, {SEALED}) "  # noqa: S608 - constant
+        f"INSERT INTO evaluations (run_id, seal, {SEALED}) "  # noqa: S608 - constant
         f"VALUES (?, ?, {','.join('?' * len(head_all))})",
-        (run_id, judgement_seal(head_all, rows), *head_all),
+        (run_id, evaluation_seal(head_all, rows), *head_all),
     )

@@ -13,7 +13,7 @@ from .core.settings import Progress
 from .damage import damage_behind
 from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
 from .ledger import TREASURY
-from .older import as_of_today
+from .old_schema import as_of_today
 from .policies.base import RoundView, Selection
 from .reader_models import ModelReader, ModelRow, recipe_in
 from .records import unpack_controls, unpack_selection, unpack_view
@@ -284,7 +284,7 @@ class Reader(ModelReader):
         return None if row is None else str(row[0])
 
     def plan(self, run_id: str, round_: int) -> tuple[RoundView, Selection]:
-        """Return what the policy saw and decided, for "why".
+        """Return what the policy saw and decided, for "reason".
 
         Raises:
             UnknownRoundError: The run has no such round.

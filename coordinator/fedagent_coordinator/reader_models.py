@@ -46,7 +46,7 @@ class ModelReader(OpinionReader):
     """Queries about models and their metrics."""
 
     def measures(self, run_id: str) -> tuple[Measure, ...]:
-        """Return what the models of a run are judged by, the first before all."""
+        """Return what the models of a run are evaluated by, the first before all."""
         row = self._db.execute("SELECT recipe FROM runs WHERE run_id = ?", (run_id,)).fetchone()
         return measures_of(None if row is None else recipe_in(row[0]))
 
@@ -127,7 +127,7 @@ class ModelReader(OpinionReader):
         return next(iter(self.models(run_id, last=1)), None)
 
     def best_global(self, run_id: str) -> ModelRow | None:
-        """Return the global model that is best by what the run's are judged by.
+        """Return the global model that is best by what the run's are evaluated by.
 
         That is the highest accuracy or the lowest error; the newest of equals.
         """

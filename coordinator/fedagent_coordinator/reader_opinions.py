@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class ModelEvaluation:
     """One call for opinions, or for volunteers, and what came of it.
 
     Attributes:
         round: Of the model; 0 for the one that the run began with.
-        slot: Models judged so far in the run, with this one.
+        slot: Models evaluated so far in the run, with this one.
         mode: ``report`` or ``peers``.
         digest: The model; empty if the coordinator had died and it was never made.
         metric: What the scores are; empty where there are none.
@@ -69,7 +69,7 @@ class VolunteerRow:
 
 
 class OpinionReader:
-    """Queries about judgements.
+    """Queries about evaluations.
 
     Args:
         connection: A connection to the database, read-only or not.
@@ -78,15 +78,15 @@ class OpinionReader:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def judgements(self, run_id: str) -> list[Judgement]:
+    def evaluations(self, run_id: str) -> list[ModelEvaluation]:
         """Return every call of a run, oldest first."""
         rows = self._db.execute(
             "SELECT round, slot, mode, digest, metric, asked, answered, mean, reasons, seconds "
-            "FROM judgements WHERE run_id = ? ORDER BY round",
+            "FROM evaluations WHERE run_id = ? ORDER BY round",
             (run_id,),
         )
         return [
-            Judgement(
+            ModelEvaluation(
                 round=row[0],
                 slot=row[1],
                 mode=row[2],
@@ -101,10 +101,10 @@ class OpinionReader:
             for row in rows
         ]
 
-    def is_judged(self, run_id: str, round_: int) -> bool:
+    def is_evaluated(self, run_id: str, round_: int) -> bool:
         """Return whether the call after a round is booked."""
         row = self._db.execute(
-            "SELECT 1 FROM judgements WHERE run_id = ? AND round = ?", (run_id, round_)
+            "SELECT 1 FROM evaluations WHERE run_id = ? AND round = ?", (run_id, round_)
         ).fetchone()
         return row is not None
 

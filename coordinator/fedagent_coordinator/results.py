@@ -6,7 +6,7 @@ from fedagent_task.measures import measures_of
 from fedagent_task.spec import Recipe
 
 from .core.effects import Value
-from .core.gate import BUDGET
+from .core.readiness import BUDGET
 from .jobs import Evaluated
 from .reader import Reader
 
@@ -14,7 +14,7 @@ END_FIELDS = (
     "rounds_done",
     "accuracy",
     "loss",
-    "judged_by",
+    "primary_metric",
     "metrics",
     "spent_micro",
     "updates_used",
@@ -34,7 +34,7 @@ def result_of(
     rounds_done: int,
     spent_micro: int,
     model: str,
-    judged: Evaluated | None,
+    evaluated: Evaluated | None,
 ) -> dict[str, Value]:
     """Return what a run came to, or has come to so far.
 
@@ -46,11 +46,11 @@ def result_of(
         rounds_done: Rounds that were settled.
         spent_micro: What was paid, rents included.
         model: Digest of the global model.
-        judged: How good it is.
+        evaluated: How good it is.
     """
     by = next(iter(measures_of(recipe)), None)
     best = read.best_global(run_id)
-    known = {} if judged is None else judged.metrics
+    known = {} if evaluated is None else evaluated.metrics
     rents = read.rents(run_id)
     placed = recipe.placement.name != "coordinator"
     return {
@@ -71,7 +71,7 @@ def result_of(
         "accuracy": known.get("accuracy"),
         "loss": known.get("loss"),
         "best_accuracy": None if best is None else best.metrics.get("accuracy"),
-        "judged_by": None if by is None else by.key,
+        "primary_metric": None if by is None else by.key,
         "metrics": read.newest_metrics(run_id),
         "best": None if best is None or by is None else best.metrics.get(by.key),
         "best_round": None if best is None else best.round,

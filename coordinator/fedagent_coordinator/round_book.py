@@ -173,7 +173,7 @@ class RoundBook:
                 feedback,
                 hashlib.sha256(feedback).digest(),
                 json.dumps(dict(result.timing_ms)),
-                result.why,
+                result.reason,
                 self._db.clock_ms(),
                 run_id,
                 result.round,

@@ -18,8 +18,8 @@ from fedagent_task.spec import Recipe
 from . import calls, placement, policies
 from .calls import COORDINATOR
 from .core import iterations
-from .core.deciding import Minds
-from .core.gate import BUDGET
+from .core.decision_policies import DecisionPolicies
+from .core.readiness import BUDGET
 from .core.settings import Progress, Settings, Window, learnt_weight
 from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
 from .first_model import read_first_model
@@ -79,7 +79,7 @@ def open_run(
 ) -> OpenedRun:
     """Resume the run of this recipe, or begin one.
 
-    What was in flight is voided, once: its reservations go back to the budget. A judgement
+    What was in flight is voided, once: its reservations go back to the budget. An evaluation
     that was in flight is booked before anything is learnt from the books; `opinions` is
     what the run calls its clients for. `more_rounds` lets a run that has ended go on, and
     `init` names the model that a new one begins from.
@@ -100,9 +100,9 @@ def open_run(
     resumed = former is not None
     if former is None:
         if more_rounds:
-            mend = "leave it out, or give the recipe, with every --set, of the run to go on with"
+            hint = "leave it out, or give the recipe, with every --set, of the run to go on with"
             problem = "this data directory has no run of this recipe"
-            raise RefusedOptionError("--more-rounds", problem, mend)
+            raise RefusedOptionError("--more-rounds", problem, hint)
         run = _begin(store, recipe, digest, _origin(blobs, recipe, init))
     else:
         _check_origin(store, blobs, recipe, former, init)
@@ -182,9 +182,9 @@ def _with_past(
     """Return the progress with what edges learnt and clients said to former processes."""
     windows = _windows(store, run_id, recipe.limits.max_samples)
     told = calls.resumed(store, run_id, recipe, opinions)
-    if windows and told.owed is not None:
-        # Edges hold what they learnt, not the model to be judged; the next merge calls again.
-        told = replace(told, owed=None, count=calls.every_of(recipe, opinions) - 1)
+    if windows and told.pending_round is not None:
+        # Edges hold what they learnt, not the model to be evaluated; the next merge calls again.
+        told = replace(told, pending_round=None, count=calls.every_of(recipe, opinions) - 1)
     return replace(progress, windows=windows, calls=told)
 
 
@@ -298,7 +298,7 @@ def settings_of(
     )
 
 
-def minds_of(recipe: Recipe) -> Minds:
+def decision_policies(recipe: Recipe) -> DecisionPolicies:
     """Return what decides in a run of this recipe, before it has learnt anything.
 
     Raises:
@@ -310,7 +310,7 @@ def minds_of(recipe: Recipe) -> Minds:
     placed = placement.create(where.name, **where.params)
     policy = policies.create(recipe.policy.name, **recipe.policy.params)
     calls.check_slots(recipe, policy)
-    return Minds(
+    return DecisionPolicies(
         policy,
         iterations.create(spec.name, spec.params, default=rounds.iterations),
         None if where.name == COORDINATOR else placed,

@@ -35,13 +35,13 @@ from fedagent_task.spec import Recipe
 
 from .calls import mode_of
 from .core import effects as fx
-from .core.gate import DECLINED
 from .core.outcomes import SILENT
+from .core.readiness import DECLINED
 from .core.rounds import RoundEngine
 from .database import wall_clock_ms
 from .devices import DeviceBook
 from .errors import ModelLostError
-from .evaluation import HeldOut, held_out
+from .evaluation import HeldOutSet, held_out
 from .jobs import (
     CheckPart,
     Evaluated,
@@ -54,8 +54,8 @@ from .jobs import (
 )
 from .journal import SNAPSHOT_EVERY
 from .results import END_FIELDS, result_of
-from .runs import OpenedRun, minds_of, open_run, settings_of, task_body
-from .situation import Situation, next_round_at, write_situation
+from .run_status import RunStatus, next_round_at, write_run_status
+from .runs import OpenedRun, decision_policies, open_run, settings_of, task_body
 from .store import Store
 
 _log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Finished:
     conclusion: str = ""
 
 
-Outward = Publish | fx.Mark | fx.Event | Job | Finished
+Outward = Publish | fx.CrashPoint | fx.Event | Job | Finished
 """What the shell does, in this order: publish, `checkpoint`, print, run, leave."""
 
 
@@ -147,9 +147,9 @@ class CoordinatorRuntime:
         self.checkpoint = checkpoint
         self.counters: Counter[str] = Counter()
         self._clock, self._clock_ms = clock, clock_ms
-        self._minds = minds_of(recipe)
-        self._opinions = mode_of(recipe, self._minds.policy)
-        self._held_out: HeldOut | None = held_out(recipe)
+        self._policies = decision_policies(recipe)
+        self._opinions = mode_of(recipe, self._policies.policy)
+        self._held_out: HeldOutSet | None = held_out(recipe)
         self._manifest: Manifest = models.create(recipe.model).manifest()
         self.store = Store(
             options.data_dir,
@@ -173,7 +173,7 @@ class CoordinatorRuntime:
         self._commits = 0
         self._labels: dict[str, str] = {}
         self._finished = self._fruitful = False
-        self._waiting = Situation(run=self.run.run_id)
+        self._waiting = RunStatus(run=self.run.run_id)
         self._others: tuple[str, ...] = ()
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class CoordinatorRuntime:
         """Return the engine, with a policy that knows what it had learnt."""
         options, run_id = self.options, self.run.run_id
         name = options.recipe.policy.name
-        self.store.journal.restore(run_id, name, self._minds)
+        self.store.journal.restore(run_id, name, self._policies)
         open_at = next_round_at(options.data_dir, run_id, options.boot)
         return RoundEngine(
             settings=settings_of(
@@ -207,11 +207,11 @@ class CoordinatorRuntime:
                 wait_edges=options.wait_edges,
                 wait_agents=options.wait_agents,
                 grace_s=options.grace_s,
-                load_limit_s=self._minds.control.load_limit_s,
+                load_limit_s=self._policies.control.load_limit_s,
                 opinions=self._opinions,
             ),
             progress=replace(self.run.progress, open_at=open_at),
-            minds=self._minds,
+            policies=self._policies,
             indices=self.store.indices(run_id),
             fate=self._was_settled,
             clock=self._clock,
@@ -282,7 +282,7 @@ class CoordinatorRuntime:
                     self.counters["model_refused"] += 1
                 return self._perform(self.engine.merged(result.round, result.digest, now))
             case Evaluated():
-                return [*self._judged(result), *self._perform([])]
+                return [*self._on_held_out(result), *self._perform([])]
 
     def beacon(self) -> Publish:
         """Return the heartbeat to all edges, due every `BEACON_MS`."""
@@ -303,7 +303,7 @@ class CoordinatorRuntime:
         for effect in effects:
             outward += self._perform_one(effect)
         if self._end_reason and self._jobs == 0 and not self._finished:
-            # A process that came back at the very end has not judged the last model.
+            # A process that came back at the very end has not evaluated the last model.
             outward += self._evaluate_last() or self._finish()
         return outward
 
@@ -315,7 +315,7 @@ class CoordinatorRuntime:
                 return [self._offer(effect)]
             case fx.SendChunks():
                 return self._chunks(effect)
-            case fx.Mark():
+            case fx.CrashPoint():
                 return [effect]
             case fx.Event():
                 self._label(effect)
@@ -352,8 +352,8 @@ class CoordinatorRuntime:
                 self.store.reserve(run_id, effect, policy=self.options.recipe.policy.name)
                 self._took("reserve", began)
                 if self._waiting.waiting or self.options.recipe.rounds.every_s:
-                    self._waiting = Situation(run=run_id)
-                    self._write_situation()
+                    self._waiting = RunStatus(run=run_id)
+                    self._write_run_status()
                 self.checkpoint("reserved")
             case fx.Settle():
                 self.checkpoint("settling")
@@ -362,16 +362,16 @@ class CoordinatorRuntime:
                 self._took("settle", began)
                 self.checkpoint("settled")
             case fx.Learn():
-                self._minds.learn(effect.feedback, effect.controls)
+                self._policies.learn(effect.feedback, effect.controls)
                 self.checkpoint("learnt")
                 if effect.round % SNAPSHOT_EVERY == 0:
                     name = self.options.recipe.policy.name
-                    self.store.journal.snapshot(run_id, effect.round, name, self._minds.state())
+                    self.store.journal.snapshot(run_id, effect.round, name, self._policies.state())
                     self.checkpoint("snapshot")
             case fx.BookOpinions() | fx.BookVolunteers():
-                self.checkpoint("judging")
-                self.store.judge(run_id, effect)
-                self.checkpoint("judged")
+                self.checkpoint("evaluating")
+                self.store.evaluate(run_id, effect)
+                self.checkpoint("evaluated")
             case fx.CommitModel():
                 self.checkpoint("merged")
                 self.store.save_model(
@@ -454,25 +454,25 @@ class CoordinatorRuntime:
     def _note(self, event: fx.Event) -> None:
         """Keep for people who is there, and what is waited for."""
         if event.name == "waiting":
-            self._waiting = _as_situation(self.run.run_id, event.fields)
+            self._waiting = _as_run_status(self.run.run_id, event.fields)
         elif event.name == DECLINED:
             if self._fruitful:
                 return  # the others go on
             # Until a round begins with others.
-            why = str(event.fields["why"])
-            self._waiting = Situation(run=self.run.run_id, waiting=DECLINED, detail=why)
+            why = str(event.fields["reason"])
+            self._waiting = RunStatus(run=self.run.run_id, waiting=DECLINED, detail=why)
         elif event.name == "edge_lost":
             self._devices.lose(str(event.fields["edge"]), self._clock_ms())
         elif event.name != "edge_joined":
             return
-        self._write_situation()
+        self._write_run_status()
 
     def others_are(self, others: tuple[str, ...]) -> None:
         """Keep for people which other coordinators are at this site."""
         self._others = others
-        self._write_situation()
+        self._write_run_status()
 
-    def _write_situation(self) -> None:
+    def _write_run_status(self) -> None:
         now = msgspec.structs.replace(
             self._waiting,
             others=self._others,
@@ -480,9 +480,9 @@ class CoordinatorRuntime:
             next_at=self.engine.not_before,
             boot=self.options.boot,
         )
-        write_situation(self.options.data_dir, now)
+        write_run_status(self.options.data_dir, now)
 
-    # ------------------------------------------------------- judging, and the end
+    # ------------------------------------------------------- evaluating, and the end
 
     def _job(self, job: Job) -> list[Outward]:
         self._jobs += 1
@@ -490,12 +490,12 @@ class CoordinatorRuntime:
 
     def _evaluate(self, round_: int, digest: str) -> list[Outward]:
         if self._held_out is None:
-            return self._judged(Evaluated(round_, digest))
+            return self._on_held_out(Evaluated(round_, digest))
         size = self.engine.models.size
         return self._job(EvaluateModel(self.blobs, self._held_out, round_, digest, size))
 
     def _evaluate_last(self) -> list[Outward]:
-        """Judge the last model unless this process has done so."""
+        """Evaluate the last model unless this process has done so."""
         last = self.store.read.last_global(self.run.run_id)
         if last is None or self._held_out is None:
             return []
@@ -503,7 +503,7 @@ class CoordinatorRuntime:
             return []
         return self._evaluate(last.round, last.digest)
 
-    def _judged(self, found: Evaluated) -> list[Outward]:
+    def _on_held_out(self, found: Evaluated) -> list[Outward]:
         self._evaluated = found
         if found.metrics:
             self.store.save_metrics(self.run.run_id, found.round, found.digest, found.metrics)
@@ -537,14 +537,14 @@ class CoordinatorRuntime:
             rounds_done=self.engine.rounds_done,
             spent_micro=self.engine.spent_micro,
             model=self.engine.models.digest,
-            judged=self._evaluated,
+            evaluated=self._evaluated,
         )
 
 
-def _as_situation(run: str, waiting: Mapping[str, fx.Value]) -> Situation:
+def _as_run_status(run: str, waiting: Mapping[str, fx.Value]) -> RunStatus:
     """Return what is waited for, as its event says it."""
-    why = str(waiting["why"])
-    return Situation(
+    why = str(waiting["reason"])
+    return RunStatus(
         run=run,
         waiting=why,
         detail=str(waiting.get("detail", "")),

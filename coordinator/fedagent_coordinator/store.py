@@ -345,18 +345,18 @@ class Store:
             self._db.fold_wal()
             return rounds
 
-    def judge(self, run_id: str, found: BookOpinions | BookVolunteers) -> bool:
-        """Commit what a call for opinions came to; False if its round was judged before.
+    def evaluate(self, run_id: str, found: BookOpinions | BookVolunteers) -> bool:
+        """Commit what a call for opinions came to; False if its round was evaluated before.
 
-        Crash points: ``judge.before-commit``, ``judge.committed``, ``judge.marked``.
+        Crash points: ``evaluate.before-commit``, ``evaluate.committed``, ``evaluate.marked``.
 
         Raises:
             RefusedEntryError: A score, a client or an edge is none.
         """
         with self._db.lock:
-            if self.read.is_judged(run_id, found.round):
+            if self.read.is_evaluated(run_id, found.round):
                 return False
-            with self._db.transaction("judge") as sql:
+            with self._db.transaction("evaluate") as sql:
                 if isinstance(found, BookOpinions):
                     insert_opinions(sql, run_id, found)
                 else:
@@ -394,7 +394,7 @@ class Store:
     def save_metrics(
         self, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
     ) -> None:
-        """Keep how the global model of a round was judged.
+        """Keep how the global model of a round was evaluated.
 
         Raises:
             RecordError: A metric is not finite.

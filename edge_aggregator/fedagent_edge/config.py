@@ -94,7 +94,7 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> EdgeC
     """Return the settings from JSON, a file, and ``FEDAGENT_EDGE_*`` variables.
 
     Raises:
-        SettingError: One line with the key and the mend.
+        SettingError: One line with the key and the hint.
     """
     config = load_settings(EdgeConfig, text, prefix=PREFIX, environment=environment)
     check_site(config.site)

@@ -359,9 +359,9 @@ class EdgeDaemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
         if self._config.watch_parent:
-            self._loop.add_reader(sys.stdin.fileno(), self._parent_spoke)
+            self._loop.add_reader(sys.stdin.fileno(), self._on_parent_input)
 
-    def _parent_spoke(self) -> None:
+    def _on_parent_input(self) -> None:
         if not os.read(sys.stdin.fileno(), 4096):
             self._loop.remove_reader(sys.stdin.fileno())
             self._stop.set()

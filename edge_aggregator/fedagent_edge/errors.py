@@ -16,17 +16,17 @@ class EdgeError(Exception):
 class StateError(EdgeError):
     """Raised when the edge's own files cannot be read or written."""
 
-    def __init__(self, path: Path, reason: str, mend: str) -> None:
-        super().__init__(path, reason, mend)
+    def __init__(self, path: Path, reason: str, hint: str) -> None:
+        super().__init__(path, reason, hint)
         self.path = path
         self.reason = reason
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}; {self.mend}"
+        return f"{self.path}: {self.reason}; {self.hint}"
 
 
 def disk_refused(path: Path, error: OSError) -> StateError:
     """Return the error for a disk that does not take what must not be lost."""
-    mend = "make room or mend the disk, then start the edge again"
-    return StateError(path, error.strerror or str(error), mend)
+    hint = "make room or hint the disk, then start the edge again"
+    return StateError(path, error.strerror or str(error), hint)

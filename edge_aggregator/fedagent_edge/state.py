@@ -46,8 +46,8 @@ class StateFile:
         except FileNotFoundError:
             return None
         except (msgspec.DecodeError, ValueError, OSError) as error:
-            mend = "delete the file to start with an empty edge"
-            raise StateError(self._path, str(error)[:120], mend) from error
+            hint = "delete the file to start with an empty edge"
+            raise StateError(self._path, str(error)[:120], hint) from error
 
     def save(self, state: State) -> None:
         """Replace the state durably.

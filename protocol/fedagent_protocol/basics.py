@@ -45,7 +45,7 @@ class DeclineReason(OpenEnum):
     """Why an agent does not train although it was ordered to."""
 
     BUSY = "busy"  # already training for a newer order
-    UNWILLING = "unwilling"  # battery, load, metered link, operator
+    UNAVAILABLE = "unavailable"  # battery, load, metered link, operator
     STALE = "stale"  # the price or the context it was chosen by has changed
     SCHEMA = "schema"  # its stream does not fit the task; the detail names the key
     LOAD = "load"  # not enough compute or memory now

@@ -24,7 +24,7 @@ class Columns:
         price: int64[P], micro-credits.
         context_seq: int64[P], the report's sequence number.
         age_ms: int32[P], age of the report at the edge.
-        willing: bool[P].
+        available: bool[P].
         values: float32[P, F]; NaN where an agent did not report a feature.
     """
 
@@ -33,7 +33,7 @@ class Columns:
     price: npt.NDArray[np.int64]
     context_seq: npt.NDArray[np.int64]
     age_ms: npt.NDArray[np.int32]
-    willing: npt.NDArray[np.bool_]
+    available: npt.NDArray[np.bool_]
     values: npt.NDArray[np.float32]
 
 
@@ -44,7 +44,7 @@ class PackedColumns(TypedDict):
     price: bytes
     context_seq: bytes
     age_ms: bytes
-    willing: bytes
+    available: bytes
     values: bytes
 
 
@@ -55,7 +55,7 @@ def pack(columns: Columns) -> PackedColumns:
         "price": columns.price.astype("<i8").tobytes(),
         "context_seq": columns.context_seq.astype("<i8").tobytes(),
         "age_ms": columns.age_ms.astype("<i4").tobytes(),
-        "willing": columns.willing.astype("u1").tobytes(),
+        "available": columns.available.astype("u1").tobytes(),
         "values": columns.values.astype("<f4").tobytes(),
     }
 
@@ -77,11 +77,11 @@ def unpack(message: RoundColumns) -> Columns:
         price=column(message.price, np.int64, "price"),
         context_seq=column(message.context_seq, np.int64, "context_seq"),
         age_ms=column(message.age_ms, np.int32, "age_ms"),
-        willing=column(message.willing, np.uint8, "willing") != 0,
+        available=column(message.available, np.uint8, "available") != 0,
         values=values.reshape(rows, width) if values.size == rows * width else values,
     )
     lengths = {len(columns.price), len(columns.context_seq), len(columns.age_ms)}
-    if lengths | {len(columns.willing)} != {rows} or columns.values.shape != (rows, width):
+    if lengths | {len(columns.available)} != {rows} or columns.values.shape != (rows, width):
         raise MalformedError("columns differ in length")
     total = message.known + len(message.new_ids)
     if rows and not (session.min() >= 0 and session.max() < total):

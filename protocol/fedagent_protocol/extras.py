@@ -1,4 +1,4 @@
-"""How an extra of this installation is added: every mend that names one asks here.
+"""How an extra of this installation is added: every hint that names one asks here.
 
 By name alone pip may find a stranger's package: it is the file or the folder that this
 fedagent came from (PEP 610) that is named.

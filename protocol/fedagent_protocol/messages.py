@@ -171,10 +171,10 @@ class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
     `seq` grows over restarts, so that the newest report wins at the coordinator.
     """
 
-    willing: bool
+    available: bool
     price: Micro
     features: Annotated[dict[FeatureName, float], Meta(max_length=32)] = field(default_factory=dict)
-    why: Text = ""
+    reason: Text = ""
 
     def __post_init__(self) -> None:
         """Refuse NaN and infinities, which MessagePack lets through."""
@@ -186,7 +186,7 @@ class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
 class Decline(Message, frozen=True, kw_only=True, tag="decline"):
     """Refuse the order of this round; the edge stops waiting at once."""
 
-    why: DeclineReason
+    reason: DeclineReason
     detail: Text = ""
 
 
@@ -244,7 +244,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):
     """Close the session in good order."""
 
-    why: Text = ""
+    reason: Text = ""
 
 
 # --- edge -> agent ---------------------------------------------------------
@@ -346,7 +346,7 @@ class DeviceNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
         here: It has a live session.
         age_ms: Since it was heard, when it left.
         address: Its own, as it says.
-        why: Why it does not take part, in words; empty if it does.
+        reason: Why it does not take part, in words; empty if it does.
     """
 
     agent: Id
@@ -354,7 +354,7 @@ class DeviceNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
     age_ms: Millis = 0
     software: Short = ""
     address: Short = ""
-    why: Reason = ""
+    reason: Reason = ""
 
 
 class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
@@ -389,7 +389,7 @@ class RoundColumns(Message, frozen=True, kw_only=True, tag="columns"):
     price: Column
     context_seq: Column
     age_ms: Column
-    willing: Column
+    available: Column
     values: Column
     model: OptionalDigest = ""
 
@@ -544,7 +544,7 @@ class ReportReceipt(Message, frozen=True, kw_only=True, tag="report-receipt"):
 class RunEnded(Message, frozen=True, kw_only=True, tag="run-ended"):
     """The run is over; edges and agents wait for the next one."""
 
-    why: Text = ""
+    reason: Text = ""
 
 
 AgentToEdge = (

@@ -2,7 +2,7 @@
 
 `round` of all of these is that of the model: 0 for the model that the run begins with.
 In federated analytics (mode ``report``) opinions go up; in democratized analytics (mode
-``peers``) only the word that an agent volunteers does, and sealed letters pass sideways.
+``peers``) only the word that an agent volunteers does, and sealed envelopes pass sideways.
 docs/opinions.md tells the flow. Part of `messages`.
 """
 
@@ -30,7 +30,7 @@ MAX_NEIGHBOURS = 64
 MAX_MOMENTS_BYTES = 200_000
 """Count, sums and squares of as many features as a task can name, and more."""
 MAX_PEER_BYTES = 66_600
-"""Largest relayed letter: a sealed packet of `peers` and its envelope."""
+"""Largest relayed envelope: a sealed packet of `peers` and its envelope."""
 
 Moments = Annotated[bytes, Meta(max_length=MAX_MOMENTS_BYTES)]
 Distance = Annotated[float, Meta(ge=0, le=1e9)]
@@ -52,7 +52,7 @@ class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
 
     Attributes:
         score: In [0, 1], more is better; as clipped, rounded and noised on the device.
-        samples: What it rests on; 0: there is none, and `why` says why.
+        samples: What it rests on; 0: there is none, and `reason` says why.
         metric: What the score is, such as ``accuracy``.
         epsilon: Local differential privacy of this answer; 0 for none.
         moments: Of all samples, as `fedagent_task.moments` encodes them; mode ``moments`` only.
@@ -63,7 +63,7 @@ class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
     samples: Count = 0
     metric: Name = ""
     epsilon: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    why: Text = ""
+    reason: Text = ""
     moments: Moments = b""
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class OpinionCall(Message, frozen=True, kw_only=True, tag="opinion-call"):
             for an order.
         until_ms: Remaining time in which an answer counts.
         mode: Whether to report, or to agree with neighbours.
-        slot: t of the paper, from 1: models judged so far in this run, with this one.
+        slot: t of the paper, from 1: models evaluated so far in this run, with this one.
         trained: The receiver's update is in the model.
     """
 

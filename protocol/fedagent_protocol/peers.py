@@ -1,9 +1,9 @@
 """What agents say to each other in democratized analytics, and its bytes.
 
 Two layers. Outside, what a relay carries: a `PeerCard` (public keys, signed) and a
-`PeerPacket` (sealed bytes). Inside a packet, readable by its receiver alone: a `Letter`
+`PeerPacket` (sealed bytes). Inside a packet, readable by its receiver alone: a `Envelope`
 of notes about beliefs and about the best indices, as MessagePack arrays, because most
-letters then fit the smallest packet. The rules of evolution are those of `messages` (new
+envelopes then fit the smallest packet. The rules of evolution are those of `messages` (new
 fields last, with a default; more than is known is skipped); `docs/democratized.md` tells
 the flow.
 """
@@ -92,7 +92,7 @@ class GossipNote(Note, frozen=True, kw_only=True, tag="g"):
 PeerNote = BeliefNote | GossipNote
 
 
-class Letter(Struct, frozen=True, kw_only=True, array_like=True):
+class Envelope(Struct, frozen=True, kw_only=True, array_like=True):
     """Everything that one agent tells another at one time.
 
     Attributes:
@@ -120,7 +120,7 @@ class PeerCard(Struct, frozen=True, kw_only=True, tag_field="t", tag="card"):
 
 
 class PeerPacket(Struct, frozen=True, kw_only=True, tag_field="t", tag="sealed"):
-    """Sealed bytes; what a relay sees of a letter is their number, a multiple of 256."""
+    """Sealed bytes; what a relay sees of an envelope is their number, a multiple of 256."""
 
     data: Annotated[bytes, Meta(max_length=MAX_PACKET_BYTES)]
 
@@ -131,23 +131,23 @@ Relayed = PeerCard | PeerPacket
 T = TypeVar("T")
 
 _encoder = Encoder()
-_letters = Decoder(Letter)
+_envelopes = Decoder(Envelope)
 _relayed: Decoder[Relayed] = Decoder(Relayed)
 
 
-def encode_letter(letter: Letter) -> bytes:
+def encode_envelope(envelope: Envelope) -> bytes:
     """Return the bytes that are to be sealed."""
-    return _encoder.encode(letter)
+    return _encoder.encode(envelope)
 
 
-def decode_letter(payload: bytes) -> Letter:
-    """Return the letter of opened bytes.
+def decode_envelope(payload: bytes) -> Envelope:
+    """Return the envelope of opened bytes.
 
     Raises:
         OversizeError: They are over the limit; nothing was parsed.
-        MalformedError: They are no letter.
+        MalformedError: They are no envelope.
     """
-    return _decode(_letters, payload, MAX_PACKET_BYTES)
+    return _decode(_envelopes, payload, MAX_PACKET_BYTES)
 
 
 def encode_relayed(message: Relayed) -> bytes:
@@ -156,7 +156,7 @@ def encode_relayed(message: Relayed) -> bytes:
 
 
 def decode_relayed(payload: bytes) -> Relayed:
-    """Return what came from a relay; see `decode_letter`."""
+    """Return what came from a relay; see `decode_envelope`."""
     return _decode(_relayed, payload, MAX_PACKET_BYTES + MAX_CARD_BYTES)
 
 

@@ -3,9 +3,9 @@
 ::
 
     TaskError
-    ├── RecipeError        a key of a recipe is wrong; says how to mend it
+    ├── RecipeError        a key of a recipe is wrong; says how to fix it
     ├── TaskFormatError    bytes are no task that this device understands
-    └── DatasetError       a dataset cannot be read; says how to mend it
+    └── DatasetError       a dataset cannot be read; says how to fix it
 """
 
 
@@ -13,20 +13,20 @@ class TaskError(Exception):
     """Base of every error of this package."""
 
 
-class _MendableError(TaskError):
-    """An error that names a place, what is wrong there, and the mend."""
+class _HintedError(TaskError):
+    """An error that names a place, what is wrong there, and the hint."""
 
-    def __init__(self, place: str, reason: str, mend: str) -> None:
-        super().__init__(place, reason, mend)
+    def __init__(self, place: str, reason: str, hint: str) -> None:
+        super().__init__(place, reason, hint)
         self.reason = reason
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        place, reason, mend = self.args
-        return f"{place}: {reason}; {mend}"
+        place, reason, hint = self.args
+        return f"{place}: {reason}; {hint}"
 
 
-class RecipeError(_MendableError):
+class RecipeError(_HintedError):
     """Raised when a recipe does not say what it must."""
 
     @property
@@ -35,7 +35,7 @@ class RecipeError(_MendableError):
         return str(self.args[0])
 
 
-class DatasetError(_MendableError):
+class DatasetError(_HintedError):
     """Raised when a dataset is missing, malformed or over its limit."""
 
     @property

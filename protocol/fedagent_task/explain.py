@@ -1,4 +1,4 @@
-"""What a recipe's keys are, and errors that teach how to mend one."""
+"""What a recipe's keys are, and errors that teach how to hint one."""
 
 import difflib
 import re
@@ -35,7 +35,7 @@ class Key:
     required: bool
 
     @property
-    def mend(self) -> str:
+    def hint(self) -> str:
         """How to write the key."""
         return f"write {self.what}, e.g. {self.name.rpartition('.')[2]} = {self.example}"
 
@@ -57,17 +57,17 @@ def nearest_key(name: str) -> str:
     return by_leaf[close[0]] if close else ""
 
 
-def mend_of(name: str) -> str:
+def hint_of(name: str) -> str:
     """Return how to write this key or section."""
     if name in _KEYS:
-        return _KEYS[name].mend
+        return _KEYS[name].hint
     if name in _SECTIONS:
         return f"add a section [{name}]" if name else "see docs/recipe.md"
     return "see docs/recipe.md"
 
 
 def explain(error: msgspec.ValidationError, table: Mapping[str, object]) -> RecipeError:
-    """Turn msgspec's error into one that names the key and the mend."""
+    """Turn msgspec's error into one that names the key and the hint."""
     text = str(error)
     at = _PATH.search(text)
     path = at.group(1) if at else ""
@@ -80,8 +80,8 @@ def explain(error: msgspec.ValidationError, table: Mapping[str, object]) -> Reci
         )
     if missing := _MISSING.search(text):
         name = _join(key, missing.group(1))
-        return RecipeError(name, "is missing", mend_of(name))
-    return RecipeError(key or "recipe", _reason(text, key, table), mend_of(key))
+        return RecipeError(name, "is missing", hint_of(name))
+    return RecipeError(key or "recipe", _reason(text, key, table), hint_of(key))
 
 
 def show(value: object) -> str:

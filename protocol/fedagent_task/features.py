@@ -120,7 +120,7 @@ def expect_fit(name: str, x: Raw | Csr, y: Labels, model: ModelSpec) -> None:
     numbers = x if isinstance(x, Csr) else x.astype(np.float32)
     if not fitting(numbers, y, model).all():
         raise DatasetError(
-            name, "has labels or numbers that the model cannot take", "mend model.classes"
+            name, "has labels or numbers that the model cannot take", "fix model.classes"
         )
 
 
@@ -129,5 +129,5 @@ def expect_width(name: str, x: Raw | Csr, model: ModelSpec) -> None:
     if x.ndim != 2 or x.shape[1] != model.features:
         width = x.shape[1] if x.ndim == 2 else 0
         raise DatasetError(
-            name, f"has {width} features, the model wants {model.features}", "mend model.features"
+            name, f"has {width} features, the model wants {model.features}", "fix model.features"
         )

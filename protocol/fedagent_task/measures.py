@@ -1,4 +1,4 @@
-"""What a model is judged by: one rule for every place that shows it, and for the best model."""
+"""What a model is evaluated by: one rule for every place that shows it, and for the best model."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ BY_KEY = {
 
 
 def measures_of(recipe: Recipe | None) -> tuple[Measure, ...]:
-    """Return what a run's models are measured by; they are judged by the first.
+    """Return what a run's models are measured by; they are evaluated by the first.
 
     With held-out samples that is the accuracy of a classifier and the error of a
     regression, without them what devices report: a score, or the loss of their training.

@@ -8,7 +8,7 @@ import numpy as np
 from .models import Doubles, Inputs, Labels, Model, Svm, Weights
 
 _BATCH = 4096
-_LEAST_PROBABILITY = 1e-15
+_MIN_PROBABILITY = 1e-15
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def log_loss(probabilities: Doubles, y: Labels) -> float:
     if not len(y):
         return 0.0
     true = probabilities[np.arange(len(y)), y.astype(np.intp)]
-    return -float(np.log(np.maximum(true, _LEAST_PROBABILITY)).mean())
+    return -float(np.log(np.maximum(true, _MIN_PROBABILITY)).mean())
 
 
 def mse(predicted: Labels, y: Labels) -> float:
@@ -59,10 +59,10 @@ def mse(predicted: Labels, y: Labels) -> float:
 
 
 def evaluate(model: Model, weights: Weights, x: Inputs, y: Labels) -> Evaluation:
-    """Judge a model, in batches so that memory stays small.
+    """Evaluate a model, in batches so that memory stays small.
 
     Args:
-        model: What to judge.
+        model: What to evaluate.
         weights: Its tensors.
         x: Scaled samples, float [n, features] or sparse; see `features.scaled`.
         y: Labels [n].
@@ -76,8 +76,8 @@ def evaluate(model: Model, weights: Weights, x: Inputs, y: Labels) -> Evaluation
             loss += mse(output[:, 0], truth) * len(truth)
             wrong += float(np.abs(output[:, 0] - truth).sum())
         else:
-            judged = model.score_loss if isinstance(model, Svm) else log_loss
-            loss += judged(output, truth) * len(truth)
+            evaluated = model.score_loss if isinstance(model, Svm) else log_loss
+            loss += evaluated(output, truth) * len(truth)
             right += accuracy(output.argmax(axis=1), truth) * len(truth)
     count = max(len(y), 1)
     if regression:

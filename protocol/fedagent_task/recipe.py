@@ -1,6 +1,6 @@
 """Recipes: one TOML text in, one checked `Recipe` out; and the task it gives devices.
 
-Every error is one line that names the key, what is wrong, and the mend. Keys are
+Every error is one line that names the key, what is wrong, and the hint. Keys are
 explained in `docs/recipe.md`.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from .errors import RecipeError, TaskFormatError
-from .explain import Key, explain, mend_of, recipe_keys, show
+from .explain import Key, explain, hint_of, recipe_keys, show
 from .measures import measures_of
 from .shapes import pooled
 from .spec import (
@@ -105,7 +105,7 @@ def read_table(text: str) -> Table:
     try:
         return tomllib.loads(text, parse_float=Decimal)
     except (tomllib.TOMLDecodeError, RecursionError, ArithmeticError) as error:
-        raise RecipeError("recipe", f"is not TOML: {error}", "mend that line") from error
+        raise RecipeError("recipe", f"is not TOML: {error}", "fix that line") from error
 
 
 def override(table: Mapping[str, object], assignment: str) -> Table:
@@ -254,7 +254,7 @@ def _plain(value: object, key: str) -> object:
     if isinstance(value, Decimal):
         number = float(value)
         if not math.isfinite(number):
-            raise RecipeError(key, f"must be a finite number (got {value})", mend_of(key))
+            raise RecipeError(key, f"must be a finite number (got {value})", hint_of(key))
         return number
     return value
 
@@ -262,15 +262,15 @@ def _plain(value: object, key: str) -> object:
 def _micro(key: str, value: object) -> int:
     """Convert credits to micro-credits without any rounding."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise RecipeError(key, f"must be a number (got {show(value)})", mend_of(key))
+        raise RecipeError(key, f"must be a number (got {show(value)})", hint_of(key))
     if value <= 0:
-        raise RecipeError(key, f"must be > 0 (got {value})", mend_of(key))
+        raise RecipeError(key, f"must be > 0 (got {value})", hint_of(key))
     if value > 10**9:
-        raise RecipeError(key, f"must be <= 1000000000 (got {show(value)})", mend_of(key))
+        raise RecipeError(key, f"must be <= 1000000000 (got {show(value)})", hint_of(key))
     exponent = Decimal(value).as_tuple().exponent
     micro = Fraction(value) * MICRO if isinstance(exponent, int) and exponent > -60 else None
     if micro is None or micro.denominator != 1:
-        raise RecipeError(key, f"has more than 6 decimals (got {show(value)})", mend_of(key))
+        raise RecipeError(key, f"has more than 6 decimals (got {show(value)})", hint_of(key))
     return micro.numerator
 
 
@@ -288,7 +288,7 @@ def _cross_check(recipe: Recipe) -> None:
         raise RecipeError(
             "rounds.max_wait_s",
             f"must be >= rounds.deadline_s = {rounds.deadline_s:g} (got {rounds.max_wait_s:g})",
-            mend_of("rounds.max_wait_s"),
+            hint_of("rounds.max_wait_s"),
         )
     learner = recipe.learner
     waits_s = (learner.steps - 1) * learner.step_s
@@ -319,11 +319,11 @@ def _check_size(recipe: Recipe) -> None:
 
 
 def _check_target(recipe: Recipe) -> None:
-    """Check that the target can be reached by what the models are judged by."""
+    """Check that the target can be reached by what the models are evaluated by."""
     by, target = next(iter(measures_of(recipe)), None), recipe.evaluation.target
     if target > 1 and (by is None or by.rising or not recipe.model.regression):
         key = "evaluation.target"
-        raise RecipeError(key, f"must be <= 1 (got {target:g})", mend_of(key))
+        raise RecipeError(key, f"must be <= 1 (got {target:g})", hint_of(key))
 
 
 def _check_opinions(recipe: Recipe) -> None:
@@ -480,13 +480,13 @@ def _check_network(model: ModelSpec, learner: LearnerSpec) -> None:
             "learner.backend", f"torch does not train a {model.kind} model", "leave it out"
         )
     if model.kind == "mlp" and not model.hidden:
-        raise RecipeError("model.hidden", "is missing", mend_of("model.hidden"))
+        raise RecipeError("model.hidden", "is missing", hint_of("model.hidden"))
     if model.kind != "cnn":
         return
     if not model.layout:
-        raise RecipeError("model.layout", "is missing", mend_of("model.layout"))
+        raise RecipeError("model.layout", "is missing", hint_of("model.layout"))
     if model.image and len(model.image) != 3:
-        raise RecipeError("model.image", f"has {len(model.image)} numbers", mend_of("model.image"))
+        raise RecipeError("model.image", f"has {len(model.image)} numbers", hint_of("model.image"))
     rows, columns, channels = model.picture
     if min(pooled(model.plan, model.picture)) < 1:
         raise RecipeError(

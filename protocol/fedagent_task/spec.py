@@ -300,7 +300,7 @@ class LimitsSpec(_Section, frozen=True, kw_only=True):
 
 
 class EvaluationSpec(_Section, frozen=True, kw_only=True):
-    """How a global model is judged.
+    """How a global model is evaluated.
 
     Attributes:
         dataset: Held-out data: a bundled name, a path, or ``none``.

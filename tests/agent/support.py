@@ -15,12 +15,12 @@ from fedagent_agent.outward import (
     OpenStream,
     Outward,
     Publish,
-    StartJudging,
+    StartEvaluation,
     StartTraining,
     Subscribe,
 )
 from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
-from fedagent_agent.trainer_wire import Judged, Opened, Trained
+from fedagent_agent.trainer_wire import EvaluationResult, Opened, Trained
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import (
     AgentToEdge,
@@ -188,14 +188,14 @@ class HandEdge:
         )
         return self.say(call, edge=edge)
 
-    def judge(
-        self, start: StartJudging, score: float = 0.5, *, samples: int = 7, epsilon: float = 0.0
+    def evaluate(
+        self, start: StartEvaluation, score: float = 0.5, *, samples: int = 7, epsilon: float = 0.0
     ) -> list[Outward]:
         """Be the trainer: say what the model is worth."""
-        judged = Judged(
+        evaluated = EvaluationResult(
             job=start.job, score=score, samples=samples, metric="accuracy", epsilon=epsilon
         )
-        return self.keep(self.runtime.judged(start.job, judged, self.now))
+        return self.keep(self.runtime.evaluated(start.job, evaluated, self.now))
 
     def serve(self, outward: list[Outward], model: bytes, *, run: str = RUN) -> None:
         """Answer what the agent asks for, until it asks no more."""

@@ -24,7 +24,7 @@ from fedagent_protocol.transport.settings import SettingError
         ({"slow_s": -1}, "slow_s"),
         ({"held_out": "bogus:1"}, "held_out"),
         ({"held_out": "digits"}, "held_out"),
-        ({"privacy": {"most_epsilon": -1}}, "privacy.most_epsilon"),
+        ({"privacy": {"max_epsilon": -1}}, "privacy.max_epsilon"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_by_its_key(
@@ -34,7 +34,7 @@ def test_a_setting_that_cannot_work_is_refused_by_its_key(
     with pytest.raises(SettingError) as caught:
         load(json.dumps(given), environment={})
     assert caught.value.key == key
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_work_has_the_documented_price() -> None:

@@ -1,4 +1,4 @@
-"""What a device says of itself: free compute, willingness, and its price."""
+"""What a device says of itself: free compute, availability, and its price."""
 
 import sys
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_agent.availability import Power
 from fedagent_agent.config import PriceSettings, load
 from fedagent_agent.context import Context
-from fedagent_agent.core.reporting import Link, Own, Price, Readings, is_stale, moved
+from fedagent_agent.core.reporting import DeviceState, LinkQuality, Price, Readings, is_stale, moved
 from fedagent_agent.machine import MachineProbe, Sample
-from fedagent_agent.willing import Power
 from fedagent_protocol.messages import MAX_MICRO
 from fedagent_protocol.transport.settings import SettingError
 
@@ -76,7 +76,7 @@ def test_expensive_looks_are_rare() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "why"),
+    ("sample", "reason"),
     [
         (Sample(0, 0, memory_bytes=10 << 20), "only 10 MB of memory are free"),
         (
@@ -88,9 +88,9 @@ def test_expensive_looks_are_rare() -> None:
         (Sample(0, 0, FREE_MEMORY), ""),
     ],
 )
-def test_little_memory_and_an_empty_battery_are_objections(sample: Sample, why: str) -> None:
+def test_little_memory_and_an_empty_battery_are_objections(sample: Sample, reason: str) -> None:
     readings = Context(Scripted(sample)).read(0.0)
-    assert (readings.willing, readings.why) == (not why, why)
+    assert (readings.available, readings.reason) == (not reason, reason)
 
 
 _listeners: list[list[tuple[str, tuple[Any, ...]]]] = []
@@ -163,7 +163,7 @@ def test_a_price_that_appeared_is_a_change() -> None:
 
 
 def test_a_feature_that_is_known_at_last_is_a_change() -> None:
-    own, link = Own(Price()), Link()
+    own, link = DeviceState(Price()), LinkQuality()
     said = own.report(link, run="", seq=1)
     assert not own.differs(link, said)
     link.note_rtt(0.01)
@@ -171,7 +171,7 @@ def test_a_feature_that_is_known_at_last_is_a_change() -> None:
 
 
 def test_small_noise_of_small_numbers_is_no_change() -> None:
-    own, link = Own(Price(), readings=Readings(compute=1.0)), Link(rtt_s=0.0004)
+    own, link = DeviceState(Price(), readings=Readings(compute=1.0)), LinkQuality(rtt_s=0.0004)
     said = own.report(link, run="", seq=1)
     link.rtt_s = 0.0009
     assert not own.differs(link, said)
@@ -180,7 +180,7 @@ def test_small_noise_of_small_numbers_is_no_change() -> None:
 
 
 def test_measurements_are_smoothed_and_bounded() -> None:
-    link = Link()
+    link = LinkQuality()
     link.note_download(10**6, 1.0)
     link.note_download(2 * 10**6, 1.0)
     assert link.download_bps == pytest.approx(8e6 + 0.3 * 8e6)

@@ -299,7 +299,7 @@ def test_samples_that_are_not_learnt_from_are_told_with_their_reasons(tmp_path: 
             await edge.hear(ContextReport)
             edge.order(1, DIGITS)
             decline = await edge.hear(Decline)
-            assert decline.why is DeclineReason.NO_DATA
+            assert decline.reason is DeclineReason.NO_DATA
             assert decline.detail == "all samples were refused (unfit 12)"
             assert (await said(device, "samples"))["counters"] == {"unfit": 12}
             with csv.open("a") as file:
@@ -332,7 +332,7 @@ def test_a_trainer_that_is_killed_in_training_is_an_answer_and_the_next_round_wo
             await asyncio.to_thread(wait_for, lambda: trainer.cpu_times().user > 0.05)
             trainer.kill()
             decline = await edge.hear(Decline)
-            assert (decline.round, decline.why) == (1, DeclineReason.ERROR)
+            assert (decline.round, decline.reason) == (1, DeclineReason.ERROR)
             edge.order(2, DIGITS, give_up_ms=1500)
             await said(device, "abandoned", round=2)
 
@@ -350,7 +350,7 @@ def test_a_trainer_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
             trainer = await child_of(device)
             trainer.suspend()
             edge.order(2, DIGITS, give_up_ms=1000)
-            await said(device, "abandoned", round=2, why="give_up")
+            await said(device, "abandoned", round=2, reason="give_up")
             edge.order(3, DIGITS)
             offer = await edge.hear(UpdateOffer, lambda o: o.round == 3)
             assert offer.size > 0
@@ -368,7 +368,7 @@ def test_a_training_without_memory_is_declined_and_the_session_goes_on(tmp_path:
             await edge.hear(ContextReport)
             edge.order(1, DIGITS)
             decline = await edge.hear(Decline)
-            assert (decline.round, decline.why) == (1, DeclineReason.LOAD)
+            assert (decline.round, decline.reason) == (1, DeclineReason.LOAD)
             assert "--memory-limit" in decline.detail
             edge.task = REAL
             edge.order(2, DIGITS)
@@ -413,7 +413,7 @@ def test_a_newer_order_overtakes_a_slow_training(tmp_path: Path) -> None:
             offer = await edge.hear(UpdateOffer)
             assert offer.round == 2
             decline = await edge.hear(Decline)
-            assert (decline.round, decline.why) == (1, DeclineReason.BUSY)
+            assert (decline.round, decline.reason) == (1, DeclineReason.BUSY)
 
     asyncio.run(scenario())
 
@@ -428,12 +428,12 @@ def test_a_stream_that_does_not_fit_is_declined_by_the_key(tmp_path: Path) -> No
             await edge.hear(ContextReport)
             edge.order(1, encode_tensors(create(edge.task.model).init(1)))
             decline = await edge.hear(Decline)
-            assert decline.why is DeclineReason.SCHEMA
+            assert decline.reason is DeclineReason.SCHEMA
             await asyncio.to_thread(wait_for, lambda: "WARNING" in device.log.read_text())
             assert f"declined round 1: schema: {decline.detail}" in device.log.read_text()
             assert "model.features" in decline.detail
             told = await said(device, "declined", round=1)
-            assert told["why"] == "schema"
+            assert told["reason"] == "schema"
 
     asyncio.run(scenario())
 
@@ -445,7 +445,7 @@ def test_a_price_that_rose_is_stale(tmp_path: Path) -> None:
             report = await edge.hear(ContextReport)
             assert report.price == 2_000_000
             edge.order(1, model_of(1000), price=1_000_000, context_seq=report.seq)
-            assert (await edge.hear(Decline)).why is DeclineReason.STALE
+            assert (await edge.hear(Decline)).reason is DeclineReason.STALE
             edge.order(2, model_of(1000), price=2_000_000, context_seq=report.seq)
             assert (await edge.hear(UpdateOffer)).round == 2
 
@@ -537,7 +537,7 @@ def test_two_agents_on_one_directory(tmp_path: Path) -> None:
         ({"tls": {"ca": "x", "cert": "y", "key": "z"}, "edges": ["127.0.0.1:1"]}, "edges"),
     ],
 )
-def test_a_wrong_setting_is_one_line_with_the_mend(
+def test_a_wrong_setting_is_one_line_with_the_hint(
     tmp_path: Path, change: dict[str, object], text: str
 ) -> None:
     config: dict[str, object] = {

@@ -35,7 +35,7 @@ def test_a_small_model_that_finds_no_room_is_declined_until_there_is_some(tmp_pa
         without_room(edge, SMALL, ".new")
         edge.serve(edge.order(number, SMALL), SMALL)
         decline = edge.said(Decline)[-1]
-        assert (decline.round, decline.why) == (number, DeclineReason.ERROR)
+        assert (decline.round, decline.reason) == (number, DeclineReason.ERROR)
         assert decline.detail == "disk: No space left on device"
         assert left(edge) == []
     edge.serve(edge.order(4, SMALL), SMALL)
@@ -54,7 +54,7 @@ def test_a_big_model_that_finds_no_room_is_declined_until_there_is_some(
     without_room(edge, BIG, suffix)
     edge.serve(edge.order(1, BIG), BIG)
     decline = edge.said(Decline)[-1]
-    assert (decline.round, decline.why) == (1, DeclineReason.ERROR)
+    assert (decline.round, decline.reason) == (1, DeclineReason.ERROR)
     assert decline.detail.startswith("disk: ")
     assert left(edge) == []
     edge.serve(edge.order(2, BIG), BIG)

@@ -80,7 +80,7 @@ class AgentUnderFire(RuleBasedStateMachine):
                 case OpenStream():
                     self.opening.append(effect)
                 case StartTraining():
-                    work = self.edge.runtime.core.work.current
+                    work = self.edge.runtime.core.queue.active_order
                     assert work is not None
                     order = (work.key.edge, work.key.run, work.key.round)
                     assert not [j for j, (_, o) in self.training.items() if j not in self.dead()]
@@ -119,9 +119,9 @@ class AgentUnderFire(RuleBasedStateMachine):
         credit=st.integers(0, 1),
     )
     def order(self, name: str, number: int, model: bytes, run: str, credit: int) -> None:
-        before = self.edge.runtime.core.work.current
+        before = self.edge.runtime.core.queue.active_order
         out = self.edge.order(number, model, run=run, edge=name, credit=credit)
-        after = self.edge.runtime.core.work.current
+        after = self.edge.runtime.core.queue.active_order
         if after is not before and after is not None:
             self.delivered.clear()
         self.ordered.add((name, run, number))
@@ -158,7 +158,7 @@ class AgentUnderFire(RuleBasedStateMachine):
         data = model[index * PIECE : (index + 1) * PIECE]
         data = data[:-1] if spoilt and data else data
         digest = digest_of(model)
-        work = self.edge.runtime.core.work.current
+        work = self.edge.runtime.core.queue.active_order
         wanted = (
             work is not None
             and work.key.edge == name
@@ -235,7 +235,7 @@ class AgentUnderFire(RuleBasedStateMachine):
     @invariant()
     def no_order_is_forgotten(self) -> None:
         """An order was answered, is worked on, or its round is known to be over."""
-        work = self.edge.runtime.core.work.current
+        work = self.edge.runtime.core.queue.active_order
         working = (work.key.edge, work.key.run, work.key.round) if work is not None else None
         over = {(str(e["edge"]), int(str(e["round"]))) for e in self.edge.events("abandoned")}
         told = {(str(e["edge"]), int(str(e["round"]))) for e in self.edge.events("update")}

@@ -1,4 +1,4 @@
-"""Calls, orders, losses and restarts in whatever order: what the judge never does."""
+"""Calls, orders, losses and restarts in whatever order: what the evaluator never does."""
 
 import tempfile
 from collections import defaultdict
@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import structs
 
 from fedagent_agent.core.calls import PrivacyLimits
-from fedagent_agent.outward import OpenStream, Outward, Publish, StartJudging, Subscribe
+from fedagent_agent.outward import OpenStream, Outward, Publish, StartEvaluation, Subscribe
 from fedagent_agent.trainer_wire import Failed, Opened
 from fedagent_protocol.messages import (
     Chunk,
@@ -34,7 +34,7 @@ TOTAL = 3.0
 EDGES = st.sampled_from([EDGE, OTHER])
 
 
-class JudgeUnderFire(RuleBasedStateMachine):
+class EvaluatorUnderFire(RuleBasedStateMachine):
     """An agent between two edges that call, order, lose, repeat and reorder everything."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class JudgeUnderFire(RuleBasedStateMachine):
         self.edge.boot()
         self.subscriptions: list[Subscribe] = []
         self.opening: list[OpenStream] = []
-        self.judging: dict[int, StartJudging] = {}
+        self.evaluating: dict[int, StartEvaluation] = {}
         self.called: set[tuple[str, str, int]] = set()
         self.told: dict[tuple[str, int], set[Opinion]] = defaultdict(set)
         self.newest: dict[str, int] = {}
@@ -77,11 +77,11 @@ class JudgeUnderFire(RuleBasedStateMachine):
                     self.subscriptions.append(effect)
                 case OpenStream():
                     self.opening.append(effect)
-                case StartJudging():
-                    call = self.edge.runtime.core.judge.current
+                case StartEvaluation():
+                    call = self.edge.runtime.core.evaluator.current
                     assert call is not None
                     assert effect.model.read_bytes() == self.edge.models[call.message.model]
-                    self.judging[effect.job] = effect
+                    self.evaluating[effect.job] = effect
 
     @rule(
         name=EDGES,
@@ -128,17 +128,17 @@ class JudgeUnderFire(RuleBasedStateMachine):
             chunk = Chunk(run=RUN, round=1, digest=digest_of(model), index=index, data=data)
             self.take(self.edge.say(chunk, edge=name))
 
-    @precondition(lambda self: self.judging)
+    @precondition(lambda self: self.evaluating)
     @rule(data=st.data(), outcome=st.sampled_from(["score", "nothing", "died"]))
-    def judged(self, data: st.DataObject, outcome: str) -> None:
-        start = self.judging.pop(data.draw(st.sampled_from(sorted(self.judging))))
+    def evaluated(self, data: st.DataObject, outcome: str) -> None:
+        start = self.evaluating.pop(data.draw(st.sampled_from(sorted(self.evaluating))))
         self.score += 1
         if outcome == "died":
             failed = Failed(job=start.job, reason="died")
-            self.take(self.edge.keep(self.edge.runtime.judged(start.job, failed, self.edge.now)))
+            self.take(self.edge.keep(self.edge.runtime.evaluated(start.job, failed, self.edge.now)))
             return
         samples = 7 if outcome == "score" else 0
-        self.take(self.edge.judge(start, self.score / 1e6, samples=samples, epsilon=1.0))
+        self.take(self.edge.evaluate(start, self.score / 1e6, samples=samples, epsilon=1.0))
 
     @rule(seconds=st.sampled_from([0.01, 1.0, 4.0, 25.0]))
     def wait(self, seconds: float) -> None:
@@ -154,7 +154,7 @@ class JudgeUnderFire(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.edge.restart()
-        self.subscriptions, self.opening, self.judging = [], [], {}
+        self.subscriptions, self.opening, self.evaluating = [], [], {}
         self.newest = {}
         self.join()
 
@@ -166,7 +166,7 @@ class JudgeUnderFire(RuleBasedStateMachine):
 
     @invariant()
     def the_owners_budget_holds(self) -> None:
-        spent = self.edge.runtime.core.judge.spent
+        spent = self.edge.runtime.core.evaluator.spent
         for run in RUNS:
             told = sum(1 for of, _ in self.told if of == run)
             assert told <= spent.get(run, 0.0) <= TOTAL
@@ -174,8 +174,8 @@ class JudgeUnderFire(RuleBasedStateMachine):
     @invariant()
     def one_model_comes_in_at_a_time(self) -> None:
         core = self.edge.runtime.core
-        call = core.judge.current
-        assert not (core.work.loading and call is not None and call.download is not None)
+        call = core.evaluator.current
+        assert not (core.queue.loading and call is not None and call.download is not None)
 
     @invariant()
     def a_tick_leaves_nothing_due(self) -> None:
@@ -185,8 +185,10 @@ class JudgeUnderFire(RuleBasedStateMachine):
         assert due is None or due > now
 
 
-JudgeUnderFire.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
-TestJudgeUnderFire = JudgeUnderFire.TestCase
+EvaluatorUnderFire.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=50, deadline=None
+)
+TestEvaluatorUnderFire = EvaluatorUnderFire.TestCase
 
 
 @settings(max_examples=60, deadline=None)
@@ -204,10 +206,10 @@ def test_whoever_asks_often_enough_has_an_answer(losses: list[bool], order_at: i
                     continue
                 before = len(edge.out)
                 edge.serve([effect], MODELS[1])
-                if isinstance(effect, StartJudging):
-                    edge.judge(effect, 0.5)
-                for start in edge.jobs(StartJudging, edge.out[before:]):
-                    edge.judge(start, 0.5)
+                if isinstance(effect, StartEvaluation):
+                    edge.evaluate(effect, 0.5)
+                for start in edge.jobs(StartEvaluation, edge.out[before:]):
+                    edge.evaluate(start, 0.5)
 
         for second in range(60):
             if second == order_at:

@@ -13,7 +13,7 @@ from fedagent_agent.core.effects import Effect
 from fedagent_agent.core.reporting import Readings
 from fedagent_agent.errors import AgentError, OpinionBookError
 from fedagent_agent.opinion_book import OpinionBook
-from fedagent_agent.outward import StartJudging, StartTraining, Subscribe, Unsubscribe
+from fedagent_agent.outward import StartEvaluation, StartTraining, Subscribe, Unsubscribe
 from fedagent_agent.trainer_wire import Failed, Refused
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
@@ -57,17 +57,17 @@ def with_opinions(folder: Path, limits: PrivacyLimits | None = None, **spec: obj
     return edge
 
 
-def asked(edge: HandEdge, number: int, model: bytes = MODEL, **fields: object) -> StartJudging:
+def asked(edge: HandEdge, number: int, model: bytes = MODEL, **fields: object) -> StartEvaluation:
     """Call, serve what is asked for, and return the scoring."""
     edge.serve(edge.call(number, model, **fields), model)  # type: ignore[arg-type]
-    return edge.jobs(StartJudging)[-1]
+    return edge.jobs(StartEvaluation)[-1]
 
 
 def test_a_model_is_fetched_scored_and_answered_once_for_all(edge: HandEdge) -> None:
     start = asked(edge, 3)
     assert start.model.read_bytes() == MODEL
     assert edge.said(Opinion) == []
-    edge.judge(start, 0.75)
+    edge.evaluate(start, 0.75)
     (opinion,) = edge.said(Opinion)
     assert opinion == Opinion(
         run=RUN, round=3, model=digest_of(MODEL), score=0.75, samples=7, metric="accuracy"
@@ -76,7 +76,7 @@ def test_a_model_is_fetched_scored_and_answered_once_for_all(edge: HandEdge) -> 
     for name in (EDGE, OTHER, EDGE):
         edge.call(3, MODEL, edge=name)
     assert edge.said(Opinion) == [opinion] * 4
-    assert len(edge.jobs(StartJudging)) == len(edge.said(TaskNeed)) == 1
+    assert len(edge.jobs(StartEvaluation)) == len(edge.said(TaskNeed)) == 1
     assert "0.75" not in str(edge.events("opinion"))
 
 
@@ -85,8 +85,8 @@ def test_two_edges_that_ask_at_once_have_the_same_answer(edge: HandEdge) -> None
     out = edge.call(0, MODEL, edge=OTHER)
     assert not edge.jobs(Subscribe, out)
     edge.serve(list(edge.out), MODEL)
-    (start,) = edge.jobs(StartJudging)
-    out = edge.judge(start, 0.25)
+    (start,) = edge.jobs(StartEvaluation)
+    out = edge.evaluate(start, 0.25)
     first, second = edge.said(Opinion, out)
     assert first == second
     assert first.round == 0
@@ -95,10 +95,10 @@ def test_two_edges_that_ask_at_once_have_the_same_answer(edge: HandEdge) -> None
 def test_a_newer_round_takes_the_place_of_an_older_one(edge: HandEdge) -> None:
     old = asked(edge, 1)
     new = asked(edge, 2, NEWER)
-    edge.judge(old, 0.1)
+    edge.evaluate(old, 0.1)
     assert edge.said(Opinion) == []
     edge.call(1, MODEL)
-    edge.judge(new, 0.9)
+    edge.evaluate(new, 0.9)
     edge.call(1, MODEL)
     assert [(o.round, o.score) for o in edge.said(Opinion)] == [(2, 0.9)]
     counters = edge.runtime.core.counters
@@ -109,7 +109,7 @@ def test_a_newer_round_takes_the_place_of_an_older_one(edge: HandEdge) -> None:
 def test_a_round_has_one_model(edge: HandEdge) -> None:
     start = asked(edge, 1)
     edge.call(1, NEWER, edge=OTHER)
-    edge.judge(start)
+    edge.evaluate(start)
     edge.call(1, NEWER, edge=OTHER)
     assert [o.model for o in edge.said(Opinion)] == [digest_of(MODEL)]
     assert edge.runtime.core.counters["opinion_of_another"] == 2
@@ -121,7 +121,7 @@ def test_lost_chunks_and_tasks_are_asked_for_again(edge: HandEdge) -> None:
     asked_first = (len(edge.said(TaskNeed)), len(edge.said(Need)))
     edge.serve(edge.later(3.0), MODEL)
     assert asked_first == (1, 1)
-    assert edge.jobs(StartJudging)
+    assert edge.jobs(StartEvaluation)
 
 
 def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) 
     assert edge.runtime.core.counters["chunk_unasked"] == 1
     edge.serve(out, other)
     (training,) = edge.jobs(StartTraining)
-    (judging,) = edge.jobs(StartJudging)
-    assert (training.model.read_bytes(), judging.model.read_bytes()) == (other, big)
-    edge.judge(judging)
+    (evaluating,) = edge.jobs(StartEvaluation)
+    assert (training.model.read_bytes(), evaluating.model.read_bytes()) == (other, big)
+    edge.evaluate(evaluating)
     edge.train(training, b"update")
     assert len(edge.said(Opinion)) == len(edge.said(UpdateOffer)) == 1
 
@@ -153,7 +153,7 @@ def test_a_call_waits_while_an_order_loads_and_for_another_task(tmp_path: Path) 
     assert not edge.jobs(Subscribe, called)
     edge.serve(out, NEWER)
     assert edge.jobs(StartTraining)
-    assert edge.jobs(StartJudging)
+    assert edge.jobs(StartEvaluation)
     edge.task = IDLE
     edge.call(1, MODEL, run=RUN_2)
     assert edge.runtime.core.counters["opinion_busy"] == 1
@@ -173,19 +173,19 @@ def test_another_edge_goes_on_with_the_model_when_the_first_is_gone(edge: HandEd
 def test_nobody_waits_for_ever(edge: HandEdge) -> None:
     edge.call(1, MODEL, until_ms=1000)
     edge.later(2.0)
-    assert edge.runtime.core.judge.current is None
+    assert edge.runtime.core.evaluator.current is None
     assert edge.runtime.core.counters["opinion_late"] == 1
-    edge.judge(asked(edge, 1))
+    edge.evaluate(asked(edge, 1))
     assert edge.said(Opinion)
 
 
 def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) -> None:
-    edge.judge(asked(edge, 1), samples=0)
+    edge.evaluate(asked(edge, 1), samples=0)
     failed = Failed(job=asked(edge, 2).job, reason="died")
-    edge.keep(edge.runtime.judged(failed.job, failed, edge.now))
-    edge.keep(edge.runtime.measured(Readings(willing=False, why="battery 4 %"), edge.now))
+    edge.keep(edge.runtime.evaluated(failed.job, failed, edge.now))
+    edge.keep(edge.runtime.measured(Readings(available=False, reason="battery 4 %"), edge.now))
     edge.call(3, MODEL)
-    assert [o.why for o in edge.said(Opinion)] == [
+    assert [o.reason for o in edge.said(Opinion)] == [
         "nothing has arrived that was not learnt from",
         "died",
         "battery 4 %",
@@ -193,19 +193,19 @@ def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) ->
     assert {o.samples for o in edge.said(Opinion)} == {0}
 
 
-def test_a_model_that_came_in_while_work_was_forbidden_is_not_judged(edge: HandEdge) -> None:
+def test_a_model_that_came_in_while_work_was_forbidden_is_not_evaluated(edge: HandEdge) -> None:
     called = edge.call(1, MODEL)
-    edge.keep(edge.runtime.measured(Readings(willing=False, why="battery 4 %"), edge.now))
+    edge.keep(edge.runtime.measured(Readings(available=False, reason="battery 4 %"), edge.now))
     edge.serve(called, MODEL)
-    assert not edge.jobs(StartJudging)
-    assert [o.why for o in edge.said(Opinion)] == ["battery 4 %"]
+    assert not edge.jobs(StartEvaluation)
+    assert [o.reason for o in edge.said(Opinion)] == ["battery 4 %"]
 
 
 def test_a_task_without_training_has_no_opinions(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path, task=IDLE)
     edge.join()
     edge.serve(edge.call(1, MODEL), MODEL)
-    assert [o.why for o in edge.said(Opinion)] == ["the task learns nothing"]
+    assert [o.reason for o in edge.said(Opinion)] == ["the task learns nothing"]
 
 
 def test_a_task_that_does_not_fit_ends_the_call(edge: HandEdge) -> None:
@@ -215,7 +215,7 @@ def test_a_task_that_does_not_fit_ends_the_call(edge: HandEdge) -> None:
     misfit = Refused(job=0, key="model.features", detail="too wide")
     edge.keep(edge.runtime.stream_opened(digest, misfit, edge.now))
     edge.call(2, MODEL)
-    assert [o.why for o in edge.said(Opinion)] == ["too wide"] * 2
+    assert [o.reason for o in edge.said(Opinion)] == ["too wide"] * 2
     assert not edge.said(Decline)
 
 
@@ -237,14 +237,14 @@ class Neighbourhood:
 
 def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, mode="peers")
-    edge.runtime.core.judge.peering = None
+    edge.runtime.core.evaluator.peering = None
     edge.call(1, MODEL, mode=PEERS)
     assert edge.runtime.core.counters["peers_unsupported"] == 1
-    peers = edge.runtime.core.judge.peering = Neighbourhood()
-    edge.judge(asked(edge, 1, mode=PEERS), 0.625)
+    peers = edge.runtime.core.evaluator.peering = Neighbourhood()
+    edge.evaluate(asked(edge, 1, mode=PEERS), 0.625)
     edge.call(1, MODEL, mode=PEERS, edge=OTHER)
     edge.call(1, MODEL)
-    edge.judge(asked(edge, 2, mode=PEERS), samples=0)
+    edge.evaluate(asked(edge, 2, mode=PEERS), samples=0)
     assert peers.begun == [(1, EDGE, 0.625), (1, OTHER, 0.625), (2, EDGE, None)]
     assert edge.said(Opinion) == []
     assert edge.runtime.core.counters["opinion_of_another"] == 1
@@ -252,10 +252,10 @@ def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
 
 def test_neighbours_are_told_again_after_a_restart_once_the_task_is_here(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, mode="peers", epsilon=1.0)
-    edge.runtime.core.judge.peering = Neighbourhood()
-    edge.judge(asked(edge, 1, mode=PEERS), 0.625, epsilon=1.0)
+    edge.runtime.core.evaluator.peering = Neighbourhood()
+    edge.evaluate(asked(edge, 1, mode=PEERS), 0.625, epsilon=1.0)
     edge.restart()
-    peers = edge.runtime.core.judge.peering = Neighbourhood()
+    peers = edge.runtime.core.evaluator.peering = Neighbourhood()
     edge.join()
     out = edge.call(1, MODEL, mode=PEERS)
     assert peers.begun == []
@@ -263,8 +263,8 @@ def test_neighbours_are_told_again_after_a_restart_once_the_task_is_here(tmp_pat
     assert peers.begun == [(1, EDGE, 0.625)]
     edge.call(1, MODEL, mode=PEERS, edge=OTHER)
     assert peers.begun == [(1, EDGE, 0.625), (1, OTHER, 0.625)]
-    assert not edge.jobs(StartJudging)
-    assert edge.runtime.core.judge.spent == {RUN: 1.0}
+    assert not edge.jobs(StartEvaluation)
+    assert edge.runtime.core.evaluator.spent == {RUN: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -274,9 +274,9 @@ def test_an_edge_gets_no_other_opinion_than_the_task_has(
     tmp_path: Path, said: str, called: str
 ) -> None:
     edge = with_opinions(tmp_path, mode=said)
-    peers = edge.runtime.core.judge.peering = Neighbourhood()
+    peers = edge.runtime.core.evaluator.peering = Neighbourhood()
     edge.serve(edge.call(1, MODEL, mode=OpinionMode(called)), MODEL)
-    assert not edge.jobs(StartJudging)
+    assert not edge.jobs(StartEvaluation)
     assert all(opinion.samples == 0 for opinion in edge.said(Opinion))
     assert all(opinion is None for _, _, opinion in peers.begun)
     assert len(edge.said(Opinion)) + len(peers.begun) == 1
@@ -297,48 +297,48 @@ def test_with_limits_no_score_goes_along_with_an_update(
 
 
 @pytest.mark.parametrize(
-    ("limits", "epsilon", "why"),
+    ("limits", "epsilon", "reason"),
     [
-        (PrivacyLimits(most_epsilon=1.0), 0.0, "only with noise"),
+        (PrivacyLimits(max_epsilon=1.0), 0.0, "only with noise"),
         (PrivacyLimits(total_epsilon=9.0), 0.0, "only with noise"),
-        (PrivacyLimits(most_epsilon=1.0), 1.5, "grants epsilon 1 an opinion, not 1.5"),
+        (PrivacyLimits(max_epsilon=1.0), 1.5, "grants epsilon 1 an opinion, not 1.5"),
         (PrivacyLimits(total_epsilon=1.0), 1.5, "is used up"),
     ],
 )
 def test_what_the_owner_does_not_grant_is_not_even_scored(
-    tmp_path: Path, limits: PrivacyLimits, epsilon: float, why: str
+    tmp_path: Path, limits: PrivacyLimits, epsilon: float, reason: str
 ) -> None:
     edge = with_opinions(tmp_path, limits, epsilon=epsilon)
     edge.serve(edge.call(1, MODEL), MODEL)
-    assert not edge.jobs(StartJudging)
+    assert not edge.jobs(StartEvaluation)
     (opinion,) = edge.said(Opinion)
     assert opinion.samples == 0
-    assert why in opinion.why
+    assert reason in opinion.reason
 
 
 def test_noise_is_drawn_once_and_stays_spent_over_restarts(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, PrivacyLimits(1.0, 2.0), epsilon=1.0)
-    edge.judge(asked(edge, 1), 0.31, epsilon=1.0)
+    edge.evaluate(asked(edge, 1), 0.31, epsilon=1.0)
     (opinion,) = edge.said(Opinion)
     edge.restart()
     edge.join()
     edge.call(1, MODEL)
     assert edge.said(Opinion) == [opinion]
-    assert not edge.jobs(StartJudging)
-    edge.judge(asked(edge, 2), 0.5, epsilon=1.0)
+    assert not edge.jobs(StartEvaluation)
+    edge.evaluate(asked(edge, 2), 0.5, epsilon=1.0)
     edge.restart()
     edge.join()
     edge.serve(edge.call(3, MODEL), MODEL)
-    assert not edge.jobs(StartJudging)
-    assert "epsilon of 2 for this run is used up" in edge.said(Opinion)[-1].why
+    assert not edge.jobs(StartEvaluation)
+    assert "epsilon of 2 for this run is used up" in edge.said(Opinion)[-1].reason
     asked(edge, 1, run=RUN_2)
-    assert edge.runtime.core.judge.spent == {RUN: 2.0}
+    assert edge.runtime.core.evaluator.spent == {RUN: 2.0}
 
 
 def test_what_a_run_may_spend_ends_without_a_restart_too(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, PrivacyLimits(total_epsilon=2.0), epsilon=1.0)
     for number in (1, 2):
-        edge.judge(asked(edge, number), 0.5, epsilon=1.0)
+        edge.evaluate(asked(edge, number), 0.5, epsilon=1.0)
     edge.serve(edge.call(3, MODEL), MODEL)
     assert [o.samples > 0 for o in edge.said(Opinion)] == [True, True, False]
 
@@ -346,20 +346,20 @@ def test_what_a_run_may_spend_ends_without_a_restart_too(tmp_path: Path) -> None
 def test_an_edge_that_makes_up_runs_spends_no_more_than_a_life_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opinion_book, "MOST_RUNS", 2)
+    monkeypatch.setattr(opinion_book, "MAX_RUNS", 2)
     limits = PrivacyLimits(total_epsilon=1.0, lifetime_epsilon=4.0)
     edge = with_opinions(tmp_path, limits, epsilon=1.0)
     runs = [f"{number:032x}" for number in range(5)]
     for run in runs[:4]:
-        edge.judge(asked(edge, 1, run=run), 0.5, epsilon=1.0)
-    assert edge.runtime.core.judge.ever == 4.0
+        edge.evaluate(asked(edge, 1, run=run), 0.5, epsilon=1.0)
+    assert edge.runtime.core.evaluator.ever == 4.0
     edge.restart()
     edge.join()
-    assert edge.runtime.core.judge.spent == dict.fromkeys(runs[2:4], 1.0)
+    assert edge.runtime.core.evaluator.spent == dict.fromkeys(runs[2:4], 1.0)
     for run in (runs[0], runs[4]):
         edge.serve(edge.call(2, MODEL, run=run), MODEL)
-        assert "epsilon of 4 for all runs is used up" in edge.said(Opinion)[-1].why
-    assert not edge.jobs(StartJudging)
+        assert "epsilon of 4 for all runs is used up" in edge.said(Opinion)[-1].reason
+    assert not edge.jobs(StartEvaluation)
 
 
 @pytest.mark.parametrize(
@@ -379,9 +379,9 @@ def test_an_owner_that_trusts_declared_neighbours_alone_tells_nobody_else(
     )
     edge.join()
     edge.serve(edge.call(1, MODEL, mode=OpinionMode(mode)), MODEL)
-    assert bool(edge.jobs(StartJudging)) == told
+    assert bool(edge.jobs(StartEvaluation)) == told
     for opinion in edge.said(Opinion):
-        assert (opinion.samples, opinion.why) == (
+        assert (opinion.samples, opinion.reason) == (
             0, "the owner tells opinions to declared neighbours only"
         )  # fmt: skip
     assert bool(edge.said(Opinion)) == (mode == "report")
@@ -395,11 +395,11 @@ def test_what_is_not_on_disk_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(OpinionBook, "_replace", full)
-    edge.judge(start, 0.5, epsilon=1.0)
-    assert [(o.samples, o.why) for o in edge.said(Opinion)] == [
+    edge.evaluate(start, 0.5, epsilon=1.0)
+    assert [(o.samples, o.reason) for o in edge.said(Opinion)] == [
         (0, "disk: No space left on device")
     ]
-    assert edge.runtime.core.judge.spent == {}
+    assert edge.runtime.core.evaluator.spent == {}
 
 
 def test_a_kill_before_the_record_tells_nothing(tmp_path: Path) -> None:
@@ -415,15 +415,15 @@ def test_a_kill_before_the_record_tells_nothing(tmp_path: Path) -> None:
 
     edge.runtime._book._checkpoint = kill
     with pytest.raises(KilledError):
-        edge.judge(start, 0.5, epsilon=1.0)
+        edge.evaluate(start, 0.5, epsilon=1.0)
     assert edge.said(Opinion) == []
     edge.restart()
-    assert edge.runtime.core.judge.spent == {}
+    assert edge.runtime.core.evaluator.spent == {}
 
 
 def test_the_record_is_private_and_damage_is_named(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, epsilon=1.0)
-    edge.judge(asked(edge, 1), epsilon=1.0)
+    edge.evaluate(asked(edge, 1), epsilon=1.0)
     path = tmp_path / "opinions.json"
     assert path.stat().st_mode & 0o077 == 0
     path.write_bytes(path.read_bytes()[:-3])

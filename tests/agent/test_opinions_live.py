@@ -38,7 +38,7 @@ async def opinion(edge: PlayedEdge, number: int, since: int = 0) -> Opinion:
     return await edge.hear(Opinion, lambda o: o.round == number, since=since)
 
 
-def test_a_device_judges_trains_and_judges_on_fresh_samples(tmp_path: Path) -> None:
+def test_a_device_evaluates_trains_and_evaluates_on_fresh_samples(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with played(tmp_path) as edge:
             edge.task = structs.replace(REAL, opinions=OpinionsSpec(window=100))
@@ -71,7 +71,7 @@ def test_noise_is_kept_over_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with played(tmp_path) as edge:
             edge.task = structs.replace(REAL, opinions=OpinionsSpec(epsilon=0.5))
-            limits = {"most_epsilon": 0.5, "total_epsilon": 0.5}
+            limits = {"max_epsilon": 0.5, "total_epsilon": 0.5}
             device = edge.device(stream="digits:start=300", privacy=limits)
             await edge.hear(ContextReport)
             call(edge, 1, DIGITS)
@@ -87,6 +87,6 @@ def test_noise_is_kept_over_a_restart(tmp_path: Path) -> None:
             call(edge, 1, DIGITS)
             assert await opinion(edge, 1, since) == told
             call(edge, 2, NEWER)
-            assert "used up" in (await opinion(edge, 2, since)).why
+            assert "used up" in (await opinion(edge, 2, since)).reason
 
     asyncio.run(scenario())

@@ -49,7 +49,7 @@ def start(edge: HandEdge, number: int, *, give_up_ms: int = 20_000) -> StartTrai
 
 
 def whys(edge: HandEdge) -> list[tuple[int, DeclineReason]]:
-    return [(decline.round, decline.why) for decline in edge.said(Decline)]
+    return [(decline.round, decline.reason) for decline in edge.said(Decline)]
 
 
 def test_a_round_from_order_to_receipt(edge: HandEdge) -> None:
@@ -108,11 +108,11 @@ def test_the_same_order_after_the_receipt_is_silent(edge: HandEdge) -> None:
 def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path)
     edge.join()
-    edge.keep(edge.runtime.measured(Readings(willing=False, why="on battery"), edge.now))
+    edge.keep(edge.runtime.measured(Readings(available=False, reason="on battery"), edge.now))
     edge.order(1, MODEL)
     edge.keep(edge.runtime.measured(Readings(), edge.now))
     edge.order(1, MODEL)
-    assert whys(edge) == [(1, DeclineReason.UNWILLING)] * 2
+    assert whys(edge) == [(1, DeclineReason.UNAVAILABLE)] * 2
     assert edge.said(Decline)[0].detail == "on battery"
 
 
@@ -209,7 +209,7 @@ def test_give_up_stops_the_work_without_an_answer(trainee: HandEdge) -> None:
     job = start(trainee, 1, give_up_ms=2000).job
     trainee.later(2.5)
     assert trainee.jobs(CancelTraining) == [CancelTraining(job)]
-    assert trainee.events("abandoned") == [{"round": 1, "edge": EDGE, "why": "give_up"}]
+    assert trainee.events("abandoned") == [{"round": 1, "edge": EDGE, "reason": "give_up"}]
     assert not trainee.said(Decline)
 
 
@@ -228,7 +228,7 @@ def test_a_closed_round_stops_training_and_upload(trainee: HandEdge) -> None:
     trainee.train(start(trainee, 2), b"an update")
     trainee.say(RoundClosed(run=RUN, round=2))
     assert not trainee.runtime.core.uploads.by_key
-    assert [e["why"] for e in trainee.events("abandoned")] == ["closed", "closed"]
+    assert [e["reason"] for e in trainee.events("abandoned")] == ["closed", "closed"]
 
 
 def test_closed_of_another_round_is_nothing(trainee: HandEdge) -> None:
@@ -246,7 +246,7 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
     body = TaskBody(run=RUN, digest=task_digest(task_bytes(REAL)), body=task_bytes(REAL))
     (opening,) = trainee.jobs(OpenStream, trainee.say(body))
     trainee.keep(trainee.runtime.stream_opened(opening.digest, refused, trainee.now))
-    assert [(d.why, d.detail) for d in trainee.said(Decline)] == [(DeclineReason.SCHEMA, detail)]
+    assert [(d.reason, d.detail) for d in trainee.said(Decline)] == [(DeclineReason.SCHEMA, detail)]
     trainee.order(2, MODEL)
     assert whys(trainee)[-1] == (2, DeclineReason.SCHEMA)
     assert len(trainee.jobs(OpenStream)) == 1, "not tried again at once"
@@ -259,7 +259,7 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
 
 
 @pytest.mark.parametrize(
-    ("reason", "why", "detail"),
+    ("reason", "reason", "detail"),
     [
         ("no_data", DeclineReason.NO_DATA, "so it went"),
         ("died", DeclineReason.ERROR, "died: so it went"),
@@ -272,8 +272,8 @@ def test_a_failed_training_is_an_answer(
     job = start(trainee, 1).job
     failed = Failed(job=job, reason=reason, detail="so it went")
     trainee.keep(trainee.runtime.trained(job, failed, trainee.now))
-    assert [(d.why, d.detail) for d in trainee.said(Decline)] == [(why, detail)]
-    assert trainee.runtime.core.work.current is None
+    assert [(d.reason, d.detail) for d in trainee.said(Decline)] == [(why, detail)]
+    assert trainee.runtime.core.queue.active_order is None
 
 
 def test_a_task_that_does_not_come_is_asked_for_again(edge: HandEdge) -> None:
@@ -296,7 +296,7 @@ def test_a_task_that_nobody_understands_is_a_misfit(edge: HandEdge) -> None:
     edge.order(1, MODEL)
     body = b"\x81\xa7version\x01"
     edge.runtime.core._tasks._task.digest = digest_of(body)  # type: ignore[union-attr]
-    edge.runtime.core.work.current.order = _with_task(  # type: ignore[union-attr]
+    edge.runtime.core.queue.active_order.order = _with_task(  # type: ignore[union-attr]
         edge, digest_of(body)
     )
     edge.say(TaskBody(run=RUN, digest=digest_of(body), body=body))
@@ -306,8 +306,8 @@ def test_a_task_that_nobody_understands_is_a_misfit(edge: HandEdge) -> None:
 def _with_task(edge: HandEdge, digest: str):  # type: ignore[no-untyped-def]
     from msgspec.structs import replace
 
-    assert edge.runtime.core.work.current is not None
-    return replace(edge.runtime.core.work.current.order, task=digest)
+    assert edge.runtime.core.queue.active_order is not None
+    return replace(edge.runtime.core.queue.active_order.order, task=digest)
 
 
 def test_a_model_that_is_no_float32_tensors_cannot_be_idled_on(edge: HandEdge) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.core.effects import Kept, Key
+from fedagent_agent.core.effects import Key, PendingUpdate
 from fedagent_agent.errors import OutboxError
 from fedagent_agent.outbox import INLINE_BYTES, Outbox
 from fedagent_agent.outward import OpenStream, StartTraining
@@ -187,7 +187,7 @@ def test_the_oldest_updates_make_room(tmp_path: Path) -> None:
     box = Outbox(tmp_path, max_bytes=3 * INLINE_BYTES)
     bodies = [bytes([n]) * (INLINE_BYTES - 1) for n in range(5)]
     for number, body in enumerate(bodies, 1):
-        box.put(Kept(Key(f"edge-{number}", RUN, number), offer_of(number, body), 1), body)
+        box.put(PendingUpdate(Key(f"edge-{number}", RUN, number), offer_of(number, body), 1), body)
         for key in box.over_limit():
             box.drop(key)
     box.close()
@@ -218,7 +218,7 @@ def test_a_disk_that_refuses_is_a_decline_not_a_crash(tmp_path: Path) -> None:
     assert not edge.said(UpdateOffer)
 
 
-def test_an_outbox_of_newer_software_is_refused_with_the_mend(tmp_path: Path) -> None:
+def test_an_outbox_of_newer_software_is_refused_with_the_hint(tmp_path: Path) -> None:
     box = Outbox(tmp_path)
     box._db.execute("PRAGMA user_version = 99")
     box.close()

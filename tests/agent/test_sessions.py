@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.effects import Relink
-from fedagent_agent.core.reporting import FREE, Link, Own, Price, Readings
+from fedagent_agent.core.reporting import FREE, DeviceState, LinkQuality, Price, Readings
 from fedagent_agent.outward import Publish
 from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
 from fedagent_protocol import SOFTWARE
@@ -160,8 +160,10 @@ def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_pat
     assert len(edge.said(ContextReport)) == before + 1
     assert report.features["compute"] == 2.0
     assert report.price == 2_000_000
-    edge.keep(edge.runtime.measured(Readings(compute=2.0, willing=False, why="x"), edge.now + 1.1))
-    assert not edge.said(ContextReport)[-1].willing
+    edge.keep(
+        edge.runtime.measured(Readings(compute=2.0, available=False, reason="x"), edge.now + 1.1)
+    )
+    assert not edge.said(ContextReport)[-1].available
     at = edge.now
     while len(edge.said(ContextReport)) == before + 2:
         edge.say(EdgeBeacon(edge=EDGE))
@@ -232,9 +234,12 @@ def test_the_name_for_people_goes_with_the_hello(tmp_path: Path) -> None:
 
 
 def test_a_declared_position_is_a_feature() -> None:
-    placed = Own(FREE, position=(0.25, -2.0)).report(Link(), run="", seq=1).features
+    placed = DeviceState(FREE, position=(0.25, -2.0)).report(LinkQuality(), run="", seq=1).features
     assert (placed["x_km"], placed["y_km"]) == (0.25, -2.0)
-    assert not {"x_km", "y_km"} & Own(FREE).report(Link(), run="", seq=1).features.keys()
+    assert (
+        not {"x_km", "y_km"}
+        & DeviceState(FREE).report(LinkQuality(), run="", seq=1).features.keys()
+    )
 
 
 def test_the_edge_hears_software_and_address(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_nothing_is_asked_for_before_the_broker_answered_the_subscription(edge: 
 def test_a_refused_subscription_is_an_answer(edge: HandEdge) -> None:
     edge.order(1, BIG)
     edge.keep(edge.runtime.subscribed(EDGE, digest_of(BIG), edge.now, ok=False))
-    assert [d.why for d in edge.said(Decline)] == [DeclineReason.ERROR]
+    assert [d.reason for d in edge.said(Decline)] == [DeclineReason.ERROR]
 
 
 @pytest.mark.parametrize("model", [BIG, SMALL], ids=["file", "memory"])
@@ -118,7 +118,7 @@ def test_a_model_that_is_not_what_it_is_called_starts_over_and_is_given_up(edge:
         for index in range(-(-len(BIG) // edge.chunk_bytes)):
             data = forged[index * edge.chunk_bytes : (index + 1) * edge.chunk_bytes]
             out += edge.say(chunk(edge, BIG, index, data=data))
-    assert [d.why for d in edge.said(Decline)] == [DeclineReason.ERROR]
+    assert [d.reason for d in edge.said(Decline)] == [DeclineReason.ERROR]
     assert edge.runtime.core.counters["digest_mismatch"] == 4
     edge.now += 1
     honest = model_of(20 * PIECE, 7)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedagent_agent.core.effects import Event
-from fedagent_agent.core.worklog import LINES, SUM_S, Line, WorkLog
+from fedagent_agent.core.worklog import LINES, SUM_S, LogLine, WorkLog
 from fedagent_protocol.messages import UpdateOffer, Welcome
 
 from .support import EDGE, LINK, RUN, HandEdge, model_of
@@ -25,12 +25,12 @@ def receipt(number: int, status: str = "accepted", reason: str = "") -> Event:
 
 
 def declined(number: int, why: str, detail: str) -> Event:
-    return Event("declined", {"round": number, "edge": EDGE, "why": why, "detail": detail})
+    return Event("declined", {"round": number, "edge": EDGE, "reason": why, "detail": detail})
 
 
-def play(log: WorkLog, events: list[tuple[float, Event]]) -> list[Line]:
+def play(log: WorkLog, events: list[tuple[float, Event]]) -> list[LogLine]:
     """Tell the events at their times, with a tick every five seconds."""
-    lines: list[Line] = []
+    lines: list[LogLine] = []
     now = 0.0
     for at, event in events:
         while now + 5 <= at:
@@ -67,7 +67,7 @@ def test_how_an_update_ended_is_said() -> None:
     for status, words in ends.items():
         events = [(0.0, training(1)), (1.0, update(1)), (2.0, receipt(1, status, "norm"))]
         assert play(WorkLog(), events)[-1].text.endswith(f"50 samples, {words}")
-    over = Event("abandoned", {"round": 1, "edge": EDGE, "why": "closed"})
+    over = Event("abandoned", {"round": 1, "edge": EDGE, "reason": "closed"})
     said = play(WorkLog(), [(0.0, training(1)), (1.0, over)])[-1].text
     assert said.endswith("unfinished: the round was over before")
 
@@ -104,7 +104,7 @@ def test_a_lasting_reason_to_decline_is_one_warning() -> None:
     lines = play(log, [(30.0 * i, declined(i, *why)) for i in range(4)])
     assert [line.loud for line in lines] == [True, False, False, False]
     assert lines[0].text == f"declined round 0: {why[0]}: {why[1]}"
-    assert log.tell(declined(5, "unwilling", "battery"), 200.0)[0].loud
+    assert log.tell(declined(5, "unavailable", "battery"), 200.0)[0].loud
     fast = play(WorkLog(), [(0.01 * i, declined(i, "busy", "newer")) for i in range(1000)])
     assert len(fast) == LINES
 
@@ -112,9 +112,9 @@ def test_a_lasting_reason_to_decline_is_one_warning() -> None:
 def test_a_device_that_may_not_train_says_so_once() -> None:
     log = WorkLog()
     assert log.allow("") == []
-    assert log.allow("12 % of charge") == [Line("does not train: 12 % of charge", loud=True)]
+    assert log.allow("12 % of charge") == [LogLine("does not train: 12 % of charge", loud=True)]
     assert log.allow("11 % of charge") == []
-    assert log.allow("") == [Line("may train again")]
+    assert log.allow("") == [LogLine("may train again")]
 
 
 def test_what_a_peer_says_stays_on_one_line() -> None:
@@ -140,7 +140,7 @@ def test_the_agent_tells_of_a_whole_round(tmp_path: Path) -> None:
 
 def test_statistics_that_nobody_can_tell_are_one_line_until_something_changes() -> None:
     def moments(why: str, samples: int = 0) -> Event:
-        said = {"edge": EDGE, "round": 0, "mode": "moments", "why": why, "samples": samples}
+        said = {"edge": EDGE, "round": 0, "mode": "moments", "reason": why, "samples": samples}
         return Event("opinion", {**said})
 
     asked = [moments("nothing has arrived")] * 50

@@ -10,7 +10,7 @@ from fedagent_protocol.transport.advert import Advert
 
 def seen(**refused: str) -> Seen:
     advert = Advert("coordinator", "aa", "default", BrokerAddress("10.0.0.1", 1), 1)
-    return Seen(advert, {f"{place}:1": why for place, why in refused.items()})
+    return Seen(advert, {f"{place}:1": reason for place, reason in refused.items()})
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_one_line_says_how_good_a_model_is(
     assert ": ".join(told(measures, metrics)) == line
 
 
-def test_a_table_shows_what_was_measured_and_what_is_judged_by() -> None:
+def test_a_table_shows_what_was_measured_and_what_is_primary_metric() -> None:
     assert columns(CLASSES, [{}]) == (ACCURACY,)
     assert columns(NUMBERS, [{"rmse": 1.0, "mae": 1.0, "loss": 1.0}, {}]) == (RMSE, LOSS)
     assert columns(NUMBERS[3:], [TRAINED]) == (TRAIN_ERROR, TRAIN_LOSS)
@@ -79,7 +79,7 @@ def test_numbers_of_any_size_say_something(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("judged_by", "said", "word", "figure"),
+    ("primary_metric", "said", "word", "figure"),
     [
         ("accuracy", {"event": "model", "accuracy": 0.75, "loss": 1.0}, "accuracy", 0.75),
         ("rmse", {"event": "model", "accuracy": None, "loss": 4.0, "rmse": 2.0}, "error", 2.0),
@@ -87,11 +87,11 @@ def test_numbers_of_any_size_say_something(value: float, text: str) -> None:
         ("device_score", {"event": "round", "device_score": 0.5}, "on devices", 0.5),
     ],
 )
-def test_the_demo_shows_what_its_run_is_judged_by(
-    judged_by: str, said: Event, word: str, figure: float
+def test_the_demo_shows_what_its_run_is_primary_metric(
+    primary_metric: str, said: Event, word: str, figure: float
 ) -> None:
     state = DemoState(3, {}, {})
-    state.apply("coordinator", {"event": "ready", "judged_by": judged_by}, 0.0)
+    state.apply("coordinator", {"event": "ready", "primary_metric": primary_metric}, 0.0)
     state.apply("coordinator", {"event": "model", "accuracy": None, "loss": None}, 1.0)
     assert state.figures == []
     state.apply("coordinator", said, 1.0)

@@ -98,11 +98,11 @@ def test_a_stream_that_does_not_fit_is_one_line(
         predict(model_file(tmp_path), stream=csv(tmp_path, text, *more))
 
 
-def test_the_mend_names_features_as_the_stream_reads_them(tmp_path: Path) -> None:
+def test_the_hint_names_features_as_the_stream_reads_them(tmp_path: Path) -> None:
     text = "lux,wind,pa,y\n1,9,2,0\n"
     with pytest.raises(CliError) as caught:
         predict(model_file(tmp_path), stream=csv(tmp_path, text))
-    said = caught.value.mend.split()[1]
+    said = caught.value.hint.split()[1]
     predict(model_file(tmp_path), stream=csv(tmp_path, text, said))
     found = DataSpec(features=tuple(FeatureSpec(name=f"x{i}", scale=2.0) for i in (1, 2)))
     with pytest.raises(CliError, match=r"say features=NAME\+NAME\+\.\.\. in"):

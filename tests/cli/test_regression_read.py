@@ -30,7 +30,7 @@ def test_its_error_stands_where_accuracy_does(
         return done.output
 
     read = json.loads(typed("status", "--json"))
-    assert (read["accuracy"], read["judged_by"]) == (None, key)
+    assert (read["accuracy"], read["primary_metric"]) == (None, key)
     assert set(read["metrics"]) == {metric, key}
     assert line in typed("status")
     for command in (("rounds",), ("models", "list")):

@@ -8,7 +8,7 @@ from fedagent_cli.report.page import render
 from fedagent_cli.report.plots import draw_all
 
 from .chromium import PROGRAM, shown
-from .stories import everything, numbers
+from .run_reports import everything, numbers
 
 pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
 
@@ -20,9 +20,9 @@ READABLE = 11.0
 @pytest.mark.browser
 @pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed")
 def test_every_picture_can_be_read_and_nothing_scrolls_sideways(tmp_path: Path) -> None:
-    stories = (everything(), numbers(60))
-    drawn = [draw_all(story) for story in stories]
-    pages = [render(story, plots) for story, plots in zip(stories, drawn, strict=True)]
+    run_reports = (everything(), numbers(60))
+    drawn = [draw_all(story) for story in run_reports]
+    pages = [render(story, plots) for story, plots in zip(run_reports, drawn, strict=True)]
     found = shown([(page, width) for width in (PHONE, DESK) for page in pages], tmp_path)
     for index, page in enumerate(found):
         assert page["width"] == (PHONE, DESK)[index // 2]

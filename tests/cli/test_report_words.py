@@ -8,11 +8,11 @@ from fedagent_cli.report.colours import by_round
 from fedagent_cli.report.page import render
 from fedagent_cli.report.plots import draw_all
 from fedagent_cli.report.quality import quality_plots
-from fedagent_cli.report.story import AgentRow, Story
+from fedagent_cli.report.run_report import AgentRow, RunReport
 from fedagent_cli.report.undelivered import undelivered
 from fedagent_task.measures import DEVICE_SCORE
 
-from .stories import classes, everything, numbers
+from .run_reports import classes, everything, numbers
 
 
 def agent(ordered: int = 12, **reasons: int) -> AgentRow:
@@ -24,7 +24,7 @@ def agent(ordered: int = 12, **reasons: int) -> AgentRow:
 
 
 @pytest.mark.parametrize(
-    ("one", "why", "mend"),
+    ("one", "reason", "hint"),
     [
         (agent(missed__unanswered=12), "never delivered an update: it never answered.", "doctor"),
         (agent(missed=12), "it took its order, but the round closed first.", "rounds.deadline_s"),
@@ -36,12 +36,12 @@ def agent(ordered: int = 12, **reasons: int) -> AgentRow:
     ],
 )
 def test_who_never_delivered_is_said_with_why_and_what_to_do(
-    one: AgentRow, why: str, mend: str
+    one: AgentRow, reason: str, hint: str
 ) -> None:
     (line,) = undelivered([one])
     assert line.startswith("kitchen was ordered")
-    assert why in line
-    assert mend in line
+    assert reason in line
+    assert hint in line
 
 
 def test_the_most_frequent_reason_counts_whatever_its_details_say() -> None:
@@ -82,8 +82,8 @@ def test_a_target_of_a_regression_is_reached_from_above() -> None:
     assert row is not None
     assert row.round == next(r.round for r in story.rounds if r.rmse is not None and r.rmse <= 5.0)
     assert "<h2>Time to error</h2>" in render(story, [])
-    judged = replace(everything(), measures=story.measures, rounds=story.rounds, target=0.0)
-    targets = [target for target, _ in judged.reached()]
+    evaluated = replace(everything(), measures=story.measures, rounds=story.rounds, target=0.0)
+    targets = [target for target, _ in evaluated.reached()]
     assert targets == sorted(targets, reverse=True)
     assert story.best is not None
     assert min(targets) > story.best == min(r.rmse for r in story.rounds if r.rmse is not None)
@@ -117,7 +117,7 @@ def test_rounds_are_counted_in_whole_numbers(rounds: int) -> None:
     ],
     ids=["classes", "numbers", "training", "nothing"],
 )
-def test_what_was_measured_is_plotted(story: Story, titles: list[str]) -> None:
+def test_what_was_measured_is_plotted(story: RunReport, titles: list[str]) -> None:
     pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
     from matplotlib.figure import Figure
 

@@ -182,6 +182,6 @@ def test_a_program_that_its_user_may_not_read_is_named(open_folder: Path) -> Non
 
 
 @pytest.mark.parametrize("table", [AGENT, EDGE, COORDINATOR], ids=ROLES)
-def test_what_no_restart_mends_ends_with_2(table: Sequence[tuple[type[Exception], int]]) -> None:
+def test_what_no_restart_fixes_ends_with_2(table: Sequence[tuple[type[Exception], int]]) -> None:
     for refused in (SettingError, *REFUSED_SETTINGS):
         assert next(code for kind, code in table if issubclass(refused, kind)) == 2

@@ -7,26 +7,26 @@ import pytest
 from fedagent_cli.output import rounds_text
 from fedagent_cli.runs import next_round_s
 from fedagent_coordinator.daemon import _in_words
-from fedagent_coordinator.situation import Situation
+from fedagent_coordinator.run_status import RunStatus
 from fedagent_protocol.transport.boot import boot_id
 
 
 def test_the_log_counts_those_that_are_waited_for() -> None:
-    waiting: dict[str, object] = {"why": "agents", "edges": 2, "agents": 3, "wanted": 8}
+    waiting: dict[str, object] = {"reason": "agents", "edges": 2, "agents": 3, "wanted": 8}
     assert _in_words("waiting", waiting) == "waiting for agents: 3 of 8"
-    assert _in_words("waiting", {**waiting, "why": "edges"}) == "waiting for edges: 2 of 8"
-    plain = {"why": "prices", "edges": 2, "agents": 3}
-    assert _in_words("waiting", plain) == "waiting: why=prices edges=2 agents=3"
+    assert _in_words("waiting", {**waiting, "reason": "edges"}) == "waiting for edges: 2 of 8"
+    plain = {"reason": "prices", "edges": 2, "agents": 3}
+    assert _in_words("waiting", plain) == "waiting: reason=prices edges=2 agents=3"
 
 
 def test_a_round_is_due_by_the_clock_of_this_boot_only() -> None:
-    soon = Situation(run="r", next_at=time.monotonic() + 1e6, boot=boot_id())
+    soon = RunStatus(run="r", next_at=time.monotonic() + 1e6, boot=boot_id())
     left = next_round_s(soon)
     assert left is not None
     assert left <= 1e6
-    assert next_round_s(Situation(run="r", next_at=soon.next_at, boot="another")) is None
-    assert next_round_s(Situation(run="r", next_at=time.monotonic() - 1, boot=boot_id())) is None
-    assert next_round_s(Situation(run="r", boot=boot_id())) is None
+    assert next_round_s(RunStatus(run="r", next_at=soon.next_at, boot="another")) is None
+    assert next_round_s(RunStatus(run="r", next_at=time.monotonic() - 1, boot=boot_id())) is None
+    assert next_round_s(RunStatus(run="r", boot=boot_id())) is None
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_rounds_in_words(done: int, wanted: int | None, text: str) -> None:
 
 
 def test_statistics_and_warnings_are_said_in_words() -> None:
-    waiting: dict[str, object] = {"why": "statistics", "edges": 2, "agents": 3}
+    waiting: dict[str, object] = {"reason": "statistics", "edges": 2, "agents": 3}
     assert _in_words("waiting", waiting) == "waiting for the samples of 3 agents to be added up"
-    warning: dict[str, object] = {"agents": ["a1", "b2"], "why": "out of proportion: pa"}
+    warning: dict[str, object] = {"agents": ["a1", "b2"], "reason": "out of proportion: pa"}
     assert _in_words("warning", warning) == "samples out of proportion: pa (agents a1 b2)"

@@ -26,10 +26,10 @@ def test_a_device_comes_moves_and_leaves(tmp_path: Path) -> None:
     book.write(0.0)
     here = Device(seen_ms=2000, software="f 1", address="10.0.0.9", edges=["hall", "yard"])
     assert known(tmp_path) == {"a": here}
-    book.note("hall", status(DeviceNote(agent="a", here=False, age_ms=1500, why="no")), 9000)
+    book.note("hall", status(DeviceNote(agent="a", here=False, age_ms=1500, reason="no")), 9000)
     book.lose("yard", 9500)
     book.close(9999)
-    assert known(tmp_path) == {"a": Device(seen_ms=9500, why="no")}
+    assert known(tmp_path) == {"a": Device(seen_ms=9500, reason="no")}
 
 
 def test_an_edge_that_starts_again_has_nobody_until_it_says_so(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_what_was_known_stays_known_over_a_restart(tmp_path: Path) -> None:
 
 def test_hostile_words_are_cut_and_printable(tmp_path: Path) -> None:
     book = DeviceBook(tmp_path, RUN)
-    bad = DeviceNote(agent="a", software="\x1b[2J", address="a\nb", why="\x1b]0;" * 30)
+    bad = DeviceNote(agent="a", software="\x1b[2J", address="a\nb", reason="\x1b]0;" * 30)
     book.note("hall", status(bad), 1000)
     device = book.known.devices["a"]
-    assert all(text.isprintable() for text in (device.software, device.address, device.why))
+    assert all(text.isprintable() for text in (device.software, device.address, device.reason))

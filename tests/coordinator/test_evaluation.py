@@ -1,4 +1,4 @@
-"""Judging networks on held-out data: the same with and without onnxruntime."""
+"""Evaluating networks on held-out data: the same with and without onnxruntime."""
 
 from pathlib import Path
 
@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import evaluation
-from fedagent_coordinator.evaluation import HeldOut, held_out
+from fedagent_coordinator.evaluation import HeldOutSet, held_out
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import Cnn
 from fedagent_task.recipe import parse_recipe
 
 RECIPE = """
-name = "judged"
+name = "evaluated"
 model = { kind = "cnn", layout = "fashion", image = [16, 16, 1], features = 256, classes = 3 }
 rounds = { count = 3, deadline_s = 1.0 }
 budget = { per_edge = 4.0 }
 """
 
 
-def test_a_convolutional_network_is_judged_the_same_by_either_engine(
+def test_a_convolutional_network_is_evaluated_the_same_by_either_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnx", reason="onnx is not installed")
@@ -31,11 +31,11 @@ def test_a_convolutional_network_is_judged_the_same_by_either_engine(
     quick = held_out(recipe)
     monkeypatch.setattr(evaluation, "find_spec", lambda _name: None)
     plain = held_out(recipe)
-    assert isinstance(quick, HeldOut)
-    assert isinstance(plain, HeldOut)
+    assert isinstance(quick, HeldOutSet)
+    assert isinstance(plain, HeldOutSet)
     assert type(plain.model) is Cnn
     assert type(quick.model) is not Cnn
     data = encode_tensors(Cnn(recipe.model).init(1))
-    found, expected = quick.judge(data), plain.judge(data)
+    found, expected = quick.evaluate(data), plain.evaluate(data)
     assert found.loss == pytest.approx(expected.loss, abs=1e-5)
     assert (found.accuracy, found.count) == (expected.accuracy, 150)

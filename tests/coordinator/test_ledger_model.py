@@ -45,7 +45,7 @@ class Oracle:
             self.ended[number] = "void"
 
 
-class Books(RuleBasedStateMachine):
+class SettledLookup(RuleBasedStateMachine):
     """Random rounds, crashes and restarts."""
 
     @initialize()
@@ -144,5 +144,5 @@ class Books(RuleBasedStateMachine):
         self.oracle.void()
 
 
-TestBooks = Books.TestCase
+TestBooks = SettledLookup.TestCase
 TestBooks.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

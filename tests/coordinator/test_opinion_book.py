@@ -60,9 +60,9 @@ def people(store: Store) -> str:
 def test_opinions_come_back_by_client_with_their_mean(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
-        assert store.judge(run_id, opinions(0, {2: 0.9, 1: 0.3}))
-        assert store.judge(run_id, opinions(1, {1: 0.1}))
-        first, second = store.read.judgements(run_id)
+        assert store.evaluate(run_id, opinions(0, {2: 0.9, 1: 0.3}))
+        assert store.evaluate(run_id, opinions(1, {1: 0.1}))
+        first, second = store.read.evaluations(run_id)
         assert (first.round, first.slot, first.mode, first.digest) == (0, 1, "report", DIGEST)
         assert (first.metric, first.asked, first.answered, first.mean) == ("accuracy", 3, 2, 0.6)
         assert (first.reasons, first.seconds) == ({"late": 1}, 0.25)
@@ -85,15 +85,20 @@ def test_opinions_come_back_by_client_with_their_mean(tmp_path: Path) -> None:
         assert store.read.last_opinions(run_id) == {1: 0.1, 2: 0.9}
         assert store.read.ledger.verify().problems == ()
     with open_reader(tmp_path) as reader:
-        assert len(reader.judgements(run_id)) == 2
+        assert len(reader.evaluations(run_id)) == 2
 
 
 def test_volunteers_come_back_without_any_opinion(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
-        store.judge(run_id, volunteers(3, [2, 0]))
-        (judged,) = store.read.judgements(run_id)
-        assert (judged.mode, judged.answered, judged.mean, judged.metric) == ("peers", 2, None, "")
+        store.evaluate(run_id, volunteers(3, [2, 0]))
+        (evaluated,) = store.read.evaluations(run_id)
+        assert (evaluated.mode, evaluated.answered, evaluated.mean, evaluated.metric) == (
+            "peers",
+            2,
+            None,
+            "",
+        )
         rows = store.read.volunteers(run_id)
         assert [(row.client, row.agent_id, row.edge_id) for row in rows] == [
             (0, "agent-0", "edge-0"),
@@ -104,15 +109,17 @@ def test_volunteers_come_back_without_any_opinion(tmp_path: Path) -> None:
         assert store.read.ledger.verify().problems == ()
 
 
-def test_a_model_is_judged_once_and_nobody_having_answered_is_a_judgement(tmp_path: Path) -> None:
+def test_a_model_is_evaluated_once_and_nobody_having_answered_is_an_evaluation(
+    tmp_path: Path,
+) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
-        assert not store.read.is_judged(run_id, 1)
-        assert store.judge(run_id, opinions(1, {}, reasons={"restart": 3}))
-        assert store.read.is_judged(run_id, 1)
-        assert not store.judge(run_id, opinions(1, {0: 0.5}))
-        (judged,) = store.read.judgements(run_id)
-        assert (judged.answered, judged.mean, judged.reasons) == (0, None, {"restart": 3})
+        assert not store.read.is_evaluated(run_id, 1)
+        assert store.evaluate(run_id, opinions(1, {}, reasons={"restart": 3}))
+        assert store.read.is_evaluated(run_id, 1)
+        assert not store.evaluate(run_id, opinions(1, {0: 0.5}))
+        (evaluated,) = store.read.evaluations(run_id)
+        assert (evaluated.answered, evaluated.mean, evaluated.reasons) == (0, None, {"restart": 3})
 
 
 @pytest.mark.parametrize(
@@ -129,42 +136,42 @@ def test_what_cannot_be_is_refused_whole(tmp_path: Path, found: BookOpinions) ->
     with Store(tmp_path) as store:
         run_id = people(store)
         with pytest.raises(RefusedEntryError):
-            store.judge(run_id, found)
-        assert store.read.judgements(run_id) == []
+            store.evaluate(run_id, found)
+        assert store.read.evaluations(run_id) == []
         assert store.read.opinions(run_id) == []
 
 
-@pytest.mark.parametrize("point", ["judge.before-commit", "judge.committed"])
-def test_a_crash_leaves_a_judgement_whole_or_not_there(tmp_path: Path, point: str) -> None:
+@pytest.mark.parametrize("point", ["evaluate.before-commit", "evaluate.committed"])
+def test_a_crash_leaves_an_evaluation_whole_or_not_there(tmp_path: Path, point: str) -> None:
     checkpoint = CrashAt(point)
     store = Store(tmp_path, checkpoint=checkpoint)
     run_id = people(store)
     with pytest.raises(Crash):
-        store.judge(run_id, opinions(1, {0: 0.5, 1: 0.25}))
+        store.evaluate(run_id, opinions(1, {0: 0.5, 1: 0.25}))
     store.close()
     with Store(tmp_path) as store:
-        there = point == "judge.committed"
+        there = point == "evaluate.committed"
         assert len(store.read.opinions(run_id)) == 2 * there
-        assert store.read.is_judged(run_id, 1) == there
+        assert store.read.is_evaluated(run_id, 1) == there
         assert store.read.ledger.verify().problems == ()
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ("UPDATE opinions SET score = 0.99 WHERE client = 1", "what its model was judged"),
+        ("UPDATE opinions SET score = 0.99 WHERE client = 1", "what its model was evaluated"),
         ("DELETE FROM opinions WHERE client = 1", "2 answers were booked, others are there"),
-        ("UPDATE judgements SET mean = 0.99 WHERE round = 1", "what its model was judged"),
-        ("UPDATE volunteers SET client = 1", "what its model was judged"),
+        ("UPDATE evaluations SET mean = 0.99 WHERE round = 1", "what its model was evaluated"),
+        ("UPDATE volunteers SET client = 1", "what its model was evaluated"),
         ("INSERT INTO volunteers SELECT run_id, 1, 3, 0 FROM runs", "others are there"),
-        ("DELETE FROM judgements WHERE round = 2", "volunteers refers to a row that is missing"),
+        ("DELETE FROM evaluations WHERE round = 2", "volunteers refers to a row that is missing"),
     ],
 )
 def test_tampering_with_opinions_is_named(tmp_path: Path, change: str, problem: str) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
-        store.judge(run_id, opinions(1, {0: 0.5, 1: 0.25}))
-        store.judge(run_id, volunteers(2, [0]))
+        store.evaluate(run_id, opinions(1, {0: 0.5, 1: 0.25}))
+        store.evaluate(run_id, volunteers(2, [0]))
     plain = sqlite3.connect(tmp_path / DATABASE)
     for (name,) in plain.execute(
         "SELECT name FROM sqlite_master WHERE type = 'trigger'"
@@ -178,12 +185,12 @@ def test_tampering_with_opinions_is_named(tmp_path: Path, change: str, problem: 
     assert any(problem in line for line in problems), problems
 
 
-@pytest.mark.parametrize("table", ["judgements", "opinions", "volunteers"])
+@pytest.mark.parametrize("table", ["evaluations", "opinions", "volunteers"])
 @pytest.mark.parametrize("verb", ["DELETE FROM {}", "UPDATE {} SET round = 9"])
-def test_judgements_refuse_to_change(tmp_path: Path, table: str, verb: str) -> None:
+def test_evaluations_refuse_to_change(tmp_path: Path, table: str, verb: str) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
-        store.judge(run_id, opinions(1, {0: 0.5}))
-        store.judge(run_id, volunteers(2, [0]))
+        store.evaluate(run_id, opinions(1, {0: 0.5}))
+        store.evaluate(run_id, volunteers(2, [0]))
         with pytest.raises(sqlite3.IntegrityError, match="can only be appended to"):
             store._db.connection.execute(verb.format(table))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from fedagent_coordinator.core.deciding import Minds
+from fedagent_coordinator.core.decision_policies import DecisionPolicies
 from fedagent_coordinator.core.effects import Reserve
 from fedagent_coordinator.errors import RecordError, StateError
 from fedagent_coordinator.policies import Purpose, create, round_rng
@@ -62,7 +62,7 @@ def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: i
         before = _live(store, run_id, snapshot_at=snapshot_at)
     with Store(tmp_path) as store:
         policy = create("cocs-paper")
-        replayed = store.journal.restore(run_id, "cocs-paper", Minds(policy))
+        replayed = store.journal.restore(run_id, "cocs-paper", DecisionPolicies(policy))
         assert store.read.ledger.verify().problems == ()
     assert pack_arrays(policy.state()) == before["state"]
     assert replayed == {0: ROUNDS - 1, 4: ROUNDS - 5, ROUNDS: 0}[snapshot_at]
@@ -73,10 +73,10 @@ def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path
         run_id = begun(store, total_micro=None).run_id
         _live(store, run_id, snapshot_at=4)
         with pytest.raises(StateError, match="cocs-paper"):
-            store.journal.restore(run_id, "random", Minds(create("random")))
+            store.journal.restore(run_id, "random", DecisionPolicies(create("random")))
         store._db.connection.execute("UPDATE snapshots SET state = x'80'")
         with pytest.raises(RecordError):
-            store.journal.restore(run_id, "cocs-paper", Minds(create("cocs-paper")))
+            store.journal.restore(run_id, "cocs-paper", DecisionPolicies(create("cocs-paper")))
 
 
 def test_only_the_two_newest_snapshots_stay(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_broken_plug_in_is_named_with_what_is_wrong(name: str, words: str) -> 
         policies.create(name)
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"policy {name!r} (")
-    assert str(caught.value).endswith("mend its package or uninstall it")
+    assert str(caught.value).endswith("fix its package or uninstall it")
     assert "\n" not in str(caught.value)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.errors import HistoryLostError, SchemaVersionError, StoreFailedError
-from fedagent_coordinator.mark import MarkFile, read_mark
+from fedagent_coordinator.high_water_mark import MarkFile, read_mark
 from fedagent_coordinator.reader import DATABASE, MARK
 from fedagent_coordinator.store import Store
 

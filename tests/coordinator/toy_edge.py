@@ -19,7 +19,7 @@ class ToyAgent:
 
     id: str
     price: int = 1_000_000
-    willing: bool = True
+    available: bool = True
     seq: int = 1
     age_ms: int = 100
     features: dict[str, float] = field(default_factory=lambda: {"compute": 1.0})
@@ -145,7 +145,7 @@ class ToyEdge:
             case m.Need():
                 return self._serve(message)
             case m.RunEnded() if message.run == self.run:
-                self.ended = message.why
+                self.ended = message.reason
             case m.OpinionOpen() if message.run == self.run:
                 self.calls.append(message)
                 self.asked = message
@@ -234,7 +234,7 @@ class ToyEdge:
                 price=np.array([agent.price for agent in self.agents], dtype=np.int64),
                 context_seq=np.array([agent.seq for agent in self.agents], dtype=np.int64),
                 age_ms=np.array([agent.age_ms for agent in self.agents], dtype=np.int32),
-                willing=np.array([agent.willing for agent in self.agents], dtype=np.bool_),
+                available=np.array([agent.available for agent in self.agents], dtype=np.bool_),
                 values=np.array(rows, dtype=np.float32).reshape(len(rows), len(names)),
             )
         )

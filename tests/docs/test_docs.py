@@ -127,7 +127,7 @@ def test_the_help_shows_the_defaults_of_the_code(path: str) -> None:
     price = fields.get("price")
     if price is not None:
         fields |= {f"price_{key}": value for key, value in msgspec.structs.asdict(price).items()}
-    care = fields.get("care")
+    care = fields.get("limits")
     if care is not None:
         fields |= msgspec.structs.asdict(care) | {"load_limit": fields["load_limit_s"]}
     shown = {p.name: str(getattr(p, "show_default", "")) for p in command.params}
@@ -155,7 +155,7 @@ def test_every_setting_of_an_agent_is_documented() -> None:
     config = fedagent_agent.config
     keys = [
         *config.AgentConfig.__struct_fields__,
-        *config.CareSettings.__struct_fields__,
+        *config.LimitsSettings.__struct_fields__,
         *config.PriceSettings.__struct_fields__,
     ]
     missing = [key for key in keys if not re.search(rf"\b{key}\b", text)]

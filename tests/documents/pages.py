@@ -64,9 +64,9 @@ class Page:
         self._named |= {whole[line] for line in lines}
         return [whole[line] for line in lines]
 
-    def skips(self, why: str, *lines: str) -> None:
+    def skips(self, reason: str, *lines: str) -> None:
         """Say why lines of the document are not run here."""
-        self.skipped |= dict.fromkeys(self.takes(*lines), why)
+        self.skipped |= dict.fromkeys(self.takes(*lines), reason)
 
     def left_over(self) -> dict[str, list[int]]:
         """Return the commands that nobody named, with the lines of their blocks."""

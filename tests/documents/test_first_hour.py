@@ -98,7 +98,7 @@ JETSON.skips(
 JETSON.skips(
     "needs the board's own files or systemd",
     "~/fed/bin/fedagent start --name jetson --insecure \\\n"
-    "  --load-limit 5 --memory-limit 2000 --most-temperature 80 \\\n"
+    "  --load-limit 5 --memory-limit 2000 --max-temperature 80 \\\n"
     "  --stream replay:/data/fashion/train-images-idx3-ubyte.gz,rate=50",
     "systemctl edit fedagent-agent",
 )
@@ -158,7 +158,11 @@ def test_from_the_wheel_to_the_report_on_one_machine(tmp_path: Path) -> None:
         machine.terminals.remove(again)
         machine.types(*READS, *MORE_READS)
         (kitchen,) = json.loads(machine.types("fedagent devices --json"))["devices"]
-        assert (kitchen["label"], kitchen["software"], kitchen["why"]) == ("kitchen", SOFTWARE, "")
+        assert (kitchen["label"], kitchen["software"], kitchen["reason"]) == (
+            "kitchen",
+            SOFTWARE,
+            "",
+        )
         assert kitchen["address"]
         assert kitchen["last_seen_ms"] is not None
         assert doctor.ended() in (0, 44), doctor.shown

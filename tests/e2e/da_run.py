@@ -123,7 +123,7 @@ def look_at(search: Search, folders: tuple[Path, ...]) -> list[Leak]:
 
 
 def look_through_traffic(search: Search, heard: tuple[Heard, ...]) -> list[Leak]:
-    """Return the canaries in messages and topics; of weights and letters in eight bytes only."""
+    """Return the canaries in messages and topics; of weights and envelopes in eight bytes only."""
     found = []
     for short, data in ((True, [each.rest for each in heard]), (False, [*map(_payload, heard)])):
         # All at once; one by one only to say where.

@@ -29,7 +29,7 @@ from fedagent_agent.core.peer_records import SlotRecord
 
 DIGITS = 6
 """Fewer significant digits of a number occur by chance."""
-LEAST_ZEROS = 2
+MIN_ZEROS = 2
 _NUMBER = re.compile(rb"(?<![\w.])(\d*)\.(\d{5,})(?:[eE]([+-]?\d{1,3}))?")
 _FRACTION = 64
 _HEX = re.compile(rb"[0-9a-fA-F]{8,}")
@@ -98,8 +98,8 @@ class Search:
         if value in self._known:
             return
         self._known.add(value)
-        if (why := trivial(value)) is not None:
-            self.left_out[why] += 1
+        if (reason := trivial(value)) is not None:
+            self.left_out[reason] += 1
             return
         canary = Canary(value, what)
         self.canaries.append(canary)
@@ -176,7 +176,7 @@ def trivial(value: float) -> str | None:
     near = Fraction(value).limit_denominator(_FRACTION)
     if abs(value - near) < 1e-9:
         return f"a fraction with a denominator of at most {_FRACTION}"
-    if struct.pack("<f", value).count(0) >= LEAST_ZEROS:
+    if struct.pack("<f", value).count(0) >= MIN_ZEROS:
         return "a float32 of two bytes, which occur by chance"
     return None
 

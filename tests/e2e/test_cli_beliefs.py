@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.core.effects import KeepSlot
-from fedagent_agent.core.peer_records import SlotRecord, Standing
+from fedagent_agent.core.effects import StoreSlot
+from fedagent_agent.core.peer_records import ArmStats, SlotRecord
 from fedagent_agent.peer_store import PeerStore
 
 from .test_cli_reading import call, last_object
@@ -33,7 +33,7 @@ def home(tmp_path: Path) -> Path:
             chosen=n > 0,
             best=("a" * 32, "b" * 32),
         )
-        store.keep(KeepSlot(1, Standing(0.5, 1, n + 2), record))
+        store.keep(StoreSlot(1, ArmStats(0.5, 1, n + 2), record))
     store.close()
     return tmp_path
 

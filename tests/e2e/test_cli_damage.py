@@ -1,4 +1,4 @@
-"""A damaged database is one line with its mend, never a traceback and never "no run"."""
+"""A damaged database is one line with its hint, never a traceback and never "no run"."""
 
 import json
 import random
@@ -55,7 +55,7 @@ def test_every_command_says_so_in_one_line(tmp_path: Path, damage: str) -> None:
         assert done.stderr.count("\n") == 1
         last = json.loads(done.stdout)
         assert DATABASE in last["error"]
-        assert "restore" in last["mend"]
+        assert "restore" in last["hint"]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

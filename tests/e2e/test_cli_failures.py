@@ -43,12 +43,12 @@ def said(done: subprocess.CompletedProcess[str], code: int) -> dict[str, object]
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     last: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    assert set(last) == {"error", "mend", "exit_code"}
+    assert set(last) == {"error", "hint", "exit_code"}
     assert last["exit_code"] == code
     assert last["error"]
     line = done.stderr.splitlines()[-1]
     assert str(last["error"]) in line
-    assert str(last["mend"]) in line
+    assert str(last["hint"]) in line
     return last
 
 
@@ -68,7 +68,7 @@ def test_a_recipe_that_cannot_be_run(
     more = ("--print-config",) if dry else ()
     last = said(run(*arguments, "--json", *more, home=tmp_path), code)
     assert text in str(last["error"])
-    assert last["mend"]
+    assert last["hint"]
     if dry:
         assert not list(tmp_path.iterdir())
 
@@ -90,7 +90,7 @@ def test_what_the_check_lets_through_is_printed(tmp_path: Path) -> None:
 )
 def test_what_the_parser_refuses(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     last = said(run(*arguments, "--json", home=tmp_path), 2)
-    assert last["mend"] == "see --help"
+    assert last["hint"] == "see --help"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_the_parser_refuses(tmp_path: Path, arguments: tuple[str, ...]) -> 
         ((*DEMO, "--linger-s", "inf"), "--linger-s"),
         ((*AGENT, "--price-base", "nan"), "--price-base"),
         ((*AGENT, "--load-limit", "nan"), "--load-limit"),
-        ((*AGENT, "--least-battery", "nan"), "--least-battery"),
+        ((*AGENT, "--min-battery", "nan"), "--min-battery"),
         ((*AGENT, "--slow-s", "-inf"), "--slow-s"),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_folder_that_cannot_be_a_data_directory(tmp_path: Path, start: tuple[s
         done = run(*start, "--data-dir", str(folder), "--json", home=tmp_path)
         last = said(done, 2)
         assert str(folder) in str(last["error"])
-        assert "--data-dir" in str(last["mend"])
+        assert "--data-dir" in str(last["hint"])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_damaged_file(tmp_path: Path, start: tuple[str, ...], code: int, spoil
     path.write_bytes(b"no such thing" * 1000)
     last = said(run(*start, "--data-dir", str(tmp_path / "here"), "--json", home=tmp_path), code)
     assert path.name in str(last["error"])
-    assert last["mend"]
+    assert last["hint"]
 
 
 def test_ctrl_c_is_an_end_of_any_command(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reading somebody else's run: one line with the mend, an exit code, never a traceback."""
+"""Reading somebody else's run: one line with the hint, an exit code, never a traceback."""
 
 import json
 import shutil

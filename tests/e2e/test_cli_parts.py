@@ -92,30 +92,30 @@ def test_credits_are_shown_exactly(micro: int) -> None:
 
 
 def test_the_doctor_says_the_worst() -> None:
-    fine, odd, bad = (Finding("x", level, "text", "mend") for level in Level)
+    fine, odd, bad = (Finding("x", level, "text", "hint") for level in Level)
     assert doctor.exit_code([fine]) == 0
     assert doctor.exit_code([fine, odd]) == 44
     assert doctor.exit_code([odd, bad, fine]) == 45
     assert doctor.line(bad).startswith("FAIL")
-    assert doctor.line(bad).endswith("mend")
+    assert doctor.line(bad).endswith("hint")
 
 
-def test_every_check_ends_in_one_line_with_a_mend(tmp_path: Path) -> None:
+def test_every_check_ends_in_one_line_with_a_hint(tmp_path: Path) -> None:
     for check in checks.all_checks(tmp_path / "not" / "there"):
         finding = check()
         assert "\n" not in doctor.line(finding)
-        assert finding.level is Level.OK or finding.mend
+        assert finding.level is Level.OK or finding.hint
 
 
 def test_the_doctor_says_what_opinions_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.opinions(PrivacySettings()).level is Level.OK
-    limits = PrivacySettings(most_epsilon=0.5, total_epsilon=20)
+    limits = PrivacySettings(max_epsilon=0.5, total_epsilon=20)
     for there, level in ((True, Level.OK), (False, Level.WARN)):
         monkeypatch.setattr(checks, "find_spec", lambda _name, there=there: there or None)
         found = checks.opinions(limits)
         assert found.level is level
         assert "with noise only, epsilon at most 0.5 each, 20 in a run" in found.text
-    assert found.mend == how_to_add("privacy")
+    assert found.hint == how_to_add("privacy")
     limits = PrivacySettings(lifetime_epsilon=30, declared_only=True)
     assert "30 ever, to declared neighbours only" in checks.opinions(limits).text
     limits = PrivacySettings(declared_only=True)

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedagent_coordinator.devices import DeviceBook
-from fedagent_coordinator.situation import Situation, write_situation
+from fedagent_coordinator.run_status import RunStatus, write_run_status
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_testbed.local import RoleProcess
@@ -116,19 +116,19 @@ def test_who_is_online_and_who_declines(tmp_path: Path) -> None:
     book = DeviceBook(folder, run)
     notes = (
         DeviceNote(agent="agent-a", software="fedagent 0.1.0", address="10.0.0.9"),
-        DeviceNote(agent="agent-b", why="12 % of charge"),
-        DeviceNote(agent="agent-c", here=False, age_ms=1000, why="it speaks protocol 2"),
+        DeviceNote(agent="agent-b", reason="12 % of charge"),
+        DeviceNote(agent="agent-c", here=False, age_ms=1000, reason="it speaks protocol 2"),
     )
     book.note("edge-0", EdgeStatus(run=run, epoch="e" * 32, devices=notes), 1_000_000)
     book.write(0.0)
-    write_situation(folder, Situation(run=run, edges_live=1))
+    write_run_status(folder, RunStatus(run=run, edges_live=1))
     with DataDirLock(folder):
         read = last_object(call(tmp_path, "devices", "--json"))["devices"]
         table = call(tmp_path, "devices").stdout
         status = last_object(call(tmp_path, "status", "--json"))
         said = call(tmp_path, "status").stdout
     assert isinstance(read, list)
-    keys = ("agent", "online", "edges", "address", "why")
+    keys = ("agent", "online", "edges", "address", "reason")
     assert [tuple(row[key] for key in keys) for row in read] == [
         ("agent-a", True, ["edge-0"], "10.0.0.9", ""),
         ("agent-b", True, ["edge-0"], "", "12 % of charge"),
@@ -267,7 +267,7 @@ def test_no_run_is_one_line_and_exit_code_40(tmp_path: Path, command: str) -> No
     done = call(tmp_path, *command.split(), "--json")
     assert done.returncode == 40
     assert done.stderr.count("\n") == 1
-    assert last_object(done)["mend"]
+    assert last_object(done)["hint"]
 
 
 def test_an_unknown_run_is_exit_code_40(home: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_table_for_people_learns_digits() -> None:
     assert "±" in lines[1]
 
 
-def test_both_ways_to_judge_run_on_gda_mnist() -> None:
+def test_both_ways_to_evaluate_run_on_gda_mnist() -> None:
     """FA's policy, and the one by which devices decide among themselves, in one command."""
     fitted = (
         "training.dataset=digits",
@@ -154,10 +154,10 @@ def test_run_full_balances_and_repeats() -> None:
         (("run", "gda-mnist", "--policy", "volunteers"), "run --full only", 2),
     ],
 )
-def test_what_can_be_mended_is_one_line(arguments: tuple[str, ...], says: str, code: int) -> None:
+def test_what_can_be_fixed_is_one_line(arguments: tuple[str, ...], says: str, code: int) -> None:
     done = fedagent(*arguments, *SHORT, "--json")
     assert done.returncode == code, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     error = json.loads(done.stdout.splitlines()[-1])
-    assert says in f"{error['error']} {error['mend']}"
+    assert says in f"{error['error']} {error['hint']}"
     assert error["exit_code"] == code

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedagent_agent.core.reporting import Own
+from fedagent_agent.core.reporting import DeviceState
 from fedagent_protocol.messages import ContextReport
 from fedagent_task.spec import PeersSpec
 from tests.agent.da.town import distances, names, near_graph
@@ -118,17 +118,17 @@ def test_what_agents_send_holds_no_opinion_belief_or_index(village: Village) -> 
 
 def test_a_build_that_leaks_is_caught(village: Village, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that puts its newest score into a feature of its reports."""
-    honest = Own.report
+    honest = DeviceState.report
 
-    def leaky(self: Own, link: object, *, run: str, seq: int) -> ContextReport:
+    def leaky(self: DeviceState, link: object, *, run: str, seq: int) -> ContextReport:
         said = honest(self, link, run=run, seq=seq)  # type: ignore[arg-type]  # passed on
         for me, agent in village.agents.items():
-            if agent.core.own is self and (village.folders[me] / "peers.sqlite").exists():
+            if agent.core.device is self and (village.folders[me] / "peers.sqlite").exists():
                 slots = village.slots(me)
                 said.features.update({"quality": slots[-1].opinion or 0.0} if slots else {})
         return said
 
-    monkeypatch.setattr(Own, "report", leaky)
+    monkeypatch.setattr(DeviceState, "report", leaky)
     search = live(village, slots=2)
     reports = [payload for payload in village.seen if b"quality" in payload]
     assert reports

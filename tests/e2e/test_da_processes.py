@@ -40,7 +40,7 @@ def leaking(self, link, **told):
 PeerStore.keep, Own.report = keeping, leaking
 '''
 UNSEALED = '''
-"""A build whose letters to neighbours anybody can read, in packets of the right size."""
+"""A build whose envelopes to neighbours anybody can read, in packets of the right size."""
 
 from cryptography.hazmat.primitives.ciphers import aead
 
@@ -77,10 +77,10 @@ def _check_it_was_da(ran: Ran, *, rounds: int) -> None:
     assert not {"opinion", "opinions"} & kinds
     with open_reader(ran.others[0]) as read:
         (run,) = read.runs()
-        judged = read.judgements(run.run_id)
-        assert [each.mode for each in judged] == ["peers"] * len(judged)
-        assert len(judged) >= rounds
-        assert all(each.mean is None for each in judged)
+        evaluated = read.evaluations(run.run_id)
+        assert [each.mode for each in evaluated] == ["peers"] * len(evaluated)
+        assert len(evaluated) >= rounds
+        assert all(each.mean is None for each in evaluated)
         assert len(read.volunteers(run.run_id)) >= rounds
         assert read.opinions(run.run_id) == []
         outcomes = read.outcomes(run.run_id)
@@ -108,10 +108,10 @@ def test_no_opinion_belief_or_index_gets_out_of_a_run(tmp_path: Path) -> None:
         assert search.look(log.name, log.read_bytes()) == []
     for name, said in ran.said.items():
         assert search.look(f"stdout of {name}", said) == []
-    # Four bytes of a sealed letter are some canary in about one run of five.
-    letters = {each.sealed for each in ran.heard} - {b""}
-    assert len(letters) > rounds * agents
-    chance = {leak.canary.what for leak in search.look("letters", b"".join(letters))}
+    # Four bytes of a sealed envelope are some canary in about one run of five.
+    envelopes = {each.sealed for each in ran.heard} - {b""}
+    assert len(envelopes) > rounds * agents
+    chance = {leak.canary.what for leak in search.look("envelopes", b"".join(envelopes))}
     assert len(chance) <= 3, chance
 
     for me, folder in ran.folders.items():
@@ -135,7 +135,7 @@ def test_agents_that_leak_are_caught_with_whose_number_it_is_and_where(tmp_path:
 
 
 @pytest.mark.slow
-def test_letters_that_are_not_sealed_are_caught(tmp_path: Path) -> None:
+def test_envelopes_that_are_not_sealed_are_caught(tmp_path: Path) -> None:
     ran = _run_patched(tmp_path, UNSEALED)
     leaks = look_through_traffic(ran.search, ran.heard)
     assert {leak.where.rpartition("/")[2] for leak in leaks} >= {"peer-send", "peer-deliver"}

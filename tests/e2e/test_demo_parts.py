@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedagent_agent.core.effects import KeepSlot
-from fedagent_agent.core.peer_records import SlotRecord, Standing
+from fedagent_agent.core.effects import StoreSlot
+from fedagent_agent.core.peer_records import ArmStats, SlotRecord
 from fedagent_agent.peer_store import PeerStore
 from fedagent_agent.streams.spec import parse_stream
 from fedagent_cli import places
@@ -22,16 +22,16 @@ from fedagent_cli.demo.plan import (
     FEW_DIGITS,
     Plan,
     deal_labels,
-    make_judged_plan,
+    make_evaluated_plan,
     make_plan,
 )
 from fedagent_cli.demo.prepare import prepare
 from fedagent_cli.demo.run import Settings
 from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
-from fedagent_cli.demo.view import LineView, picture, sparkline
+from fedagent_cli.demo.view import PeerChannelView, picture, sparkline
 from fedagent_cli.errors import UsageError
 from fedagent_cli.report import page, plots
-from fedagent_cli.report.story import NOT_ENDED, AgentRow, EdgeShare, RoundRow, Story
+from fedagent_cli.report.run_report import NOT_ENDED, AgentRow, EdgeShare, RoundRow, RunReport
 from fedagent_cli.report.write import write_report
 from fedagent_coordinator import policies
 from fedagent_task.recipe import parse_recipe
@@ -72,10 +72,10 @@ def test_labels_are_dealt_evenly() -> None:
 
 
 @given(st.integers(2, 64), st.integers(1, 16), st.integers(1, 20))
-def test_a_judged_fleet_has_as_many_whole_agents_as_train(
+def test_an_evaluated_fleet_has_as_many_whole_agents_as_train(
     agents: int, edges: int, best: int
 ) -> None:
-    plan = make_judged_plan(agents=agents, edges=edges, best=best)
+    plan = make_evaluated_plan(agents=agents, edges=edges, best=best)
     whole = [agent for agent in plan.agents if agent.kind == EVERY_DIGIT]
     few = [agent for agent in plan.agents if agent.kind == FEW_DIGITS]
     assert len(plan.agents) == agents
@@ -101,7 +101,7 @@ def test_a_judged_fleet_has_as_many_whole_agents_as_train(
         ("da-digits", "volunteers", 1),
     ],
 )
-def test_the_recipe_alone_makes_a_judged_fleet(
+def test_the_recipe_alone_makes_an_evaluated_fleet(
     tmp_path: Path, recipe: str, policy: str | None, edges: int
 ) -> None:
     made, plan = wanted(tmp_path / "d", recipe, policy=policy)
@@ -150,7 +150,7 @@ def test_what_the_devices_knew_is_read_from_their_own_directories(tmp_path: Path
     kept = SlotRecord(run=run, round=3, slot=5, opinion=0.25, trained=False, belief=0.5)
     (tmp_path / "one").mkdir()
     with closing(PeerStore(tmp_path / "one")) as store:
-        store.keep(KeepSlot(1, Standing(), kept))
+        store.keep(StoreSlot(1, ArmStats(), kept))
     folders = {"a": tmp_path / "one", "b": tmp_path / "none"}
     assert read_inside(folders, run) == {"opinion": {"a": [(3, 0.25)]}, "belief": {"a": [(3, 0.5)]}}
     assert read_inside(folders, "cd" * 16) == {}
@@ -171,7 +171,7 @@ def wanted(folder: Path, recipe: str, *, policy: str | None) -> tuple[Settings, 
 
 def test_what_clients_think_is_on_the_screen() -> None:
     state = DemoState(3, {}, {})
-    view = LineView()
+    view = PeerChannelView()
     closed = {"event": "round", "round": 1, "in_time": 3, "ordered": 3, "seconds": 0.5}
     for event in (
         {"event": "opinions", "round": 0, "mean": None, "answered": 0, "asked": 9},
@@ -189,7 +189,7 @@ def test_what_clients_think_is_on_the_screen() -> None:
     assert "volunteers 3" in told(view, closed, peers)
 
 
-def told(view: LineView, event: Event, state: DemoState) -> str:
+def told(view: PeerChannelView, event: Event, state: DemoState) -> str:
     out = io.StringIO()
     with redirect_stdout(out):
         view.event("coordinator", event, state)
@@ -243,7 +243,7 @@ def test_a_sparkline_spans_its_range() -> None:
     assert len(sparkline([1] * 100, low=0, high=0, width=40)) == 40
 
 
-def a_story(rounds: int = 3) -> Story:
+def a_run_report(rounds: int = 3) -> RunReport:
     share = EdgeShare(ordered=2, in_time=1, used=1, spent_micro=1_500_000)
     rows = tuple(
         RoundRow(
@@ -260,7 +260,7 @@ def a_story(rounds: int = 3) -> Story:
         for number in range(1, rounds + 1)
     )
     agent = AgentRow("a1", "<b>kitchen", rounds * 2, rounds, rounds, 9, {"arrived": 3, "late": 1})
-    return Story(
+    return RunReport(
         run="ab" * 16,
         recipe="digits",
         policy="random",
@@ -276,7 +276,7 @@ def a_story(rounds: int = 3) -> Story:
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 def test_the_page_is_whole_and_asks_nobody(tmp_path: Path, rounds: int) -> None:
-    story = a_story(rounds)
+    story = a_run_report(rounds)
     html = write_report(story, tmp_path).read_text()
     outside = html.replace("http://www.w3.org/", "")
     assert "http://" not in outside
@@ -289,7 +289,7 @@ def test_the_page_is_whole_and_asks_nobody(tmp_path: Path, rounds: int) -> None:
 
 
 def test_the_page_says_how_far_a_run_is() -> None:
-    story = a_story(3)
+    story = a_run_report(3)
     going = {"state": NOT_ENDED}
     for made, says in (
         (story, "complete after 3 of 3 rounds"),
@@ -313,7 +313,7 @@ def test_a_demo_needs_an_end_and_no_schedule(tmp_path: Path) -> None:
 
 
 def test_a_controlled_run_shows_iterations_rents_latency_and_loss(tmp_path: Path) -> None:
-    plain = a_story()
+    plain = a_run_report()
     rows = tuple(
         replace(
             row,
@@ -337,13 +337,13 @@ def test_a_controlled_run_shows_iterations_rents_latency_and_loss(tmp_path: Path
 
 
 def test_the_page_without_matplotlib_says_what_to_install() -> None:
-    html = page.render(a_story(), [])
+    html = page.render(a_run_report(), [])
     assert "matplotlib: <code>fedagent doctor</code>" in html
     assert "<table>" in html
 
 
 def test_plots_have_ids_of_their_own_and_the_pages_colour() -> None:
-    drawn = [svg for _, _, svg in plots.draw_all(a_story())]
+    drawn = [svg for _, _, svg in plots.draw_all(a_run_report())]
     ids = [part.split('"')[0] for svg in drawn for part in svg.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
     assert all("currentColor" in svg for svg in drawn)

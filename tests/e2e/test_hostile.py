@@ -47,7 +47,7 @@ class Hostile:
         self._send(
             listener,
             m.ContextReport(
-                seq=1, willing=True, price=1, features={"compute": 4.0, "rtt_s": 0.001}
+                seq=1, available=True, price=1, features={"compute": 4.0, "rtt_s": 0.001}
             ),
         )
 
@@ -96,7 +96,9 @@ class Hostile:
             # Nobody answers that; with this the round need not wait for its deadline.
             self._send(
                 listener,
-                m.Decline(run=order.run, round=order.round, why=m.DeclineReason.ERROR, detail="no"),
+                m.Decline(
+                    run=order.run, round=order.round, reason=m.DeclineReason.ERROR, detail="no"
+                ),
             )
             return
         self._send(listener, offer)
@@ -133,6 +135,8 @@ def test_poison_is_rejected_with_a_reason_and_the_round_goes_on(tmp_path: Path) 
         for hostile in everyone:
             assert hostile.orders > 0, hostile.poison
             told = {(receipt.status, receipt.reason) for receipt in hostile.receipts}
-            why = POISONS[hostile.poison]
-            assert told == ({(m.ReceiptStatus.REJECTED, why)} if why else set()), hostile.poison
+            reason = POISONS[hostile.poison]
+            assert told == ({(m.ReceiptStatus.REJECTED, reason)} if reason else set()), (
+                hostile.poison
+            )
     check_books(coordinator)

@@ -1,4 +1,4 @@
-"""`fedagent opinions` and the report of judged runs, on directories that the store wrote."""
+"""`fedagent opinions` and the report of evaluated runs, on directories that the store wrote."""
 
 import json
 from dataclasses import replace
@@ -8,14 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedagent_cli.report.reader import read_story
+from fedagent_cli.report.reader import read_run_report
 from fedagent_cli.report.write import write_report
 from fedagent_coordinator.core.effects import BookOpinions
 from fedagent_coordinator.store import Store
 from fedagent_task.recipe import parse_recipe
 
-from . import judged_run
-from .judged_run import SCORES, opinions_of, write_judged
+from . import evaluated_run
+from .evaluated_run import SCORES, opinions_of, write_evaluated
 from .stored_run import write_run
 from .test_cli_reading import call, last_object
 
@@ -23,24 +23,24 @@ from .test_cli_reading import call, last_object
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("reported")
-    write_judged(home / "coordinator", epsilon=0.5)
+    write_evaluated(home / "coordinator", epsilon=0.5)
     return home
 
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("peers")
-    write_judged(home / "coordinator", mode="peers")
+    write_evaluated(home / "coordinator", mode="peers")
     return home
 
 
 def rows_of(home: Path, *arguments: str) -> list[dict[str, object]]:
-    rows = last_object(call(home, "opinions", *arguments, "--json"))["judgements"]
+    rows = last_object(call(home, "opinions", *arguments, "--json"))["evaluations"]
     assert isinstance(rows, list)
     return rows
 
 
-def test_each_judged_model_is_a_row(reported: Path) -> None:
+def test_each_evaluated_model_is_a_row(reported: Path) -> None:
     rows = rows_of(reported)
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
     assert [row["mean"] for row in rows] == pytest.approx([0.2, 0.4, 0.65, 2 / 3])
@@ -102,21 +102,21 @@ def test_peers_show_who_volunteered_and_no_opinion(peers: Path) -> None:
     assert kitchen.split() == ["kitchen", "x", "x", "x", "x", "4"]
 
 
-def test_a_run_that_nobody_judged_says_what_to_set(tmp_path: Path) -> None:
+def test_a_run_that_nobody_evaluated_says_what_to_set(tmp_path: Path) -> None:
     write_run(tmp_path / "coordinator")
     assert rows_of(tmp_path) == []
     assert 'opinions.mode = "report"' in call(tmp_path, "opinions").stdout
     done = call(tmp_path, "opinions", "--plot", "o.svg")
     assert done.returncode == 43
-    assert read_story(tmp_path / "coordinator").judged == ()
+    assert read_run_report(tmp_path / "coordinator").evaluated == ()
 
 
 def test_a_run_that_waits_for_its_first_call_says_so(tmp_path: Path) -> None:
-    text = judged_run.RECIPE.replace("MODE", "report").replace("POLICY", '{ name = "random" }')
+    text = evaluated_run.RECIPE.replace("MODE", "report").replace("POLICY", '{ name = "random" }')
     kept = msgspec.json.encode(parse_recipe(text)).decode()
     with Store(tmp_path / "coordinator") as store:
         store.begin_run(recipe_digest="d" * 64, recipe=kept, seed=7, total_micro=None)
-    assert call(tmp_path, "opinions").stdout.startswith("no model was judged yet")
+    assert call(tmp_path, "opinions").stdout.startswith("no model was evaluated yet")
 
 
 def test_opinions_are_drawn(reported: Path, peers: Path, tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_opinions_are_drawn(reported: Path, peers: Path, tmp_path: Path) -> None
 
 
 def test_beliefs_in_the_report_are_those_that_the_policy_had(tmp_path: Path) -> None:
-    beliefs = write_judged(tmp_path / "coordinator")
-    story = read_story(tmp_path / "coordinator")
+    beliefs = write_evaluated(tmp_path / "coordinator")
+    story = read_run_report(tmp_path / "coordinator")
     for client, agent in enumerate(("agent-a", "agent-b", "agent-c")):
         seen = dict(story.beliefs[agent])
         assert seen == {round_: own[client] for round_, own in beliefs.items()}  # type: ignore[index] # lists
@@ -151,15 +151,15 @@ def test_beliefs_end_where_the_books_do_not_explain_the_indices(
         found = opinions_of(round_, **given)  # type: ignore[arg-type] # a test's keywords
         return replace(found, score=np.array([0.0, 0.1, 1.0])) if round_ == 1 else found
 
-    monkeypatch.setattr(judged_run, "opinions_of", lost)
-    write_judged(tmp_path)
-    story = read_story(tmp_path)
+    monkeypatch.setattr(evaluated_run, "opinions_of", lost)
+    write_evaluated(tmp_path)
+    story = read_run_report(tmp_path)
     assert [round_ for round_, _ in story.beliefs["agent-a"]] == [1]
     assert len(story.indices["agent-a"]) == 3
 
 
 def test_the_report_shows_opinions_and_who_was_chosen(reported: Path, tmp_path: Path) -> None:
-    story = read_story(reported / "coordinator")
+    story = read_run_report(reported / "coordinator")
     html = write_report(story, tmp_path).read_text()
     for title in (
         "Opinions",
@@ -171,18 +171,18 @@ def test_the_report_shows_opinions_and_who_was_chosen(reported: Path, tmp_path: 
         "Who was chosen",
     ):
         assert f"<h2>{title}</h2>" in html
-    assert "4 models were judged: 11 opinions of 12 asked for. Missing: 1 late." in html
+    assert "4 models were evaluated: 11 opinions of 12 asked for. Missing: 1 late." in html
     assert "epsilon 0.5 for each opinion" in html
     assert "<td>0.75</td><td>3</td>" in html
     assert "<td>0.85</td><td>-</td><td>-</td>" in html
     assert len(html) < 300_000
     record = json.loads((tmp_path / "report.json").read_text())
-    assert record["judged"][3]["scores"]["agent-a"] == 0.9
+    assert record["evaluated"][3]["scores"]["agent-a"] == 0.9
     assert record["indices"]["agent-a"][0][0] == 1
 
 
 def test_the_report_of_peers_shows_volunteers_only(peers: Path, tmp_path: Path) -> None:
-    html = write_report(read_story(peers / "coordinator"), tmp_path).read_text()
+    html = write_report(read_run_report(peers / "coordinator"), tmp_path).read_text()
     assert "<h2>Volunteers</h2>" in html
     assert "8 times an agent volunteered. What agents think of the models never left them" in html
     assert "<h2>Opinions</h2>" not in html

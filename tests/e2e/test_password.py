@@ -86,7 +86,7 @@ def test_a_password_is_used_and_never_shown(terminals: Terminals, port: int) -> 
         assert WRITTEN not in text
 
 
-def test_a_broker_that_wants_a_password_is_named_with_the_mend(
+def test_a_broker_that_wants_a_password_is_named_with_the_hint(
     terminals: Terminals, port: int
 ) -> None:
     agent = terminals.start("start --stream digits", "--broker", f"mqtt://127.0.0.1:{port}")

@@ -162,7 +162,7 @@ def check_warnings(coordinator: RoleProcess, logs: list[str]) -> None:
     for log in logs:
         assert "features out of proportion after scaling: pressure_pa (size 1e+05" in log
         assert "set data.standardize = true" in log
-    said = [str(event["why"]) for event in coordinator.all("warning")]
+    said = [str(event["reason"]) for event in coordinator.all("warning")]
     assert said
     assert all(text.startswith("out of proportion: pressure_pa, light_lux") for text in said)
     with open_reader(Path(str(coordinator.config["data_dir"]))) as read:

@@ -73,7 +73,7 @@ class ToyAgent:
 
     def hello(self, field_: "Field") -> None:
         field_.to_edge(self.id, m.Hello(agent=self.id))
-        report = m.ContextReport(seq=1, willing=True, price=5, features={"compute": 1.0})
+        report = m.ContextReport(seq=1, available=True, price=5, features={"compute": 1.0})
         field_.to_edge(self.id, report)
         self._hellos += 1
         field_.later(CONTEXT_S, lambda: self._still_here(field_, 2, self._hellos))
@@ -82,7 +82,7 @@ class ToyAgent:
         """Report a context now and then, as agents do."""
         if self.silent or hellos != self._hellos:
             return
-        report = m.ContextReport(seq=seq, willing=True, price=5, features={"compute": 1.0})
+        report = m.ContextReport(seq=seq, available=True, price=5, features={"compute": 1.0})
         f.to_edge(self.id, report)
         f.later(CONTEXT_S, lambda: self._still_here(f, seq + 1, hellos))
 
@@ -110,7 +110,7 @@ class ToyAgent:
         again = bool(self.orders) and self.orders[-1].round == order.round
         self.orders.append(order)
         if self.decline is not None:
-            f.to_edge(self.id, m.Decline(run=order.run, round=order.round, why=self.decline))
+            f.to_edge(self.id, m.Decline(run=order.run, round=order.round, reason=self.decline))
         elif again and self.offer is not None:
             self._say_offer(f)
         elif not again and order.model in self._models:
@@ -401,8 +401,8 @@ class Field:
                 self._try(lambda: self.edge.tick(self.now))
         self.now = end
 
-    def run_until_report(self, number: int = 1, most_s: float = 60.0) -> m.RoundReport:
-        end = self.now + most_s
+    def run_until_report(self, number: int = 1, max_s: float = 60.0) -> m.RoundReport:
+        end = self.now + max_s
         while self.now < end:
             found = [r for r in self.reports if r.round == number]
             if found:

@@ -37,7 +37,7 @@ def _report(
 ) -> None:
     session, _ = sessions.hear(agent, now)
     assert session is not None
-    report = m.ContextReport(seq=1, willing=True, price=price, features=features or {})
+    report = m.ContextReport(seq=1, available=True, price=price, features=features or {})
     sessions.context(session, report, now)
 
 
@@ -85,7 +85,7 @@ def test_an_older_report_does_not_replace_a_newer_one() -> None:
     session, _ = sessions.hear("a", 0.0)
     assert session is not None
     for seq, price in ((5, 50), (4, 40)):
-        sessions.context(session, m.ContextReport(seq=seq, willing=True, price=price), 1.0)
+        sessions.context(session, m.ContextReport(seq=seq, available=True, price=price), 1.0)
     assert unpack(sessions.columns(m.RoundOpen(), model="", now=1.0)).price.tolist() == [50]
 
 
@@ -122,14 +122,14 @@ def test_names_are_said_once_after_each_welcome() -> None:
     sessions = _sessions(2)
     sessions.name("agent-1", "kitchen")
     sessions.name("agent-0", "")
-    assert sessions.unsaid_names() == {"agent-1": "kitchen"}
-    assert sessions.unsaid_names() == {}
+    assert sessions.new_names() == {"agent-1": "kitchen"}
+    assert sessions.new_names() == {}
     sessions.name("agent-1", "kitchen")
-    assert sessions.unsaid_names() == {}
+    assert sessions.new_names() == {}
     sessions.name("agent-1", "hall")
-    assert sessions.unsaid_names() == {"agent-1": "hall"}
+    assert sessions.new_names() == {"agent-1": "hall"}
     sessions.welcomed()
-    assert sessions.unsaid_names() == {"agent-1": "hall"}
+    assert sessions.new_names() == {"agent-1": "hall"}
 
 
 def test_long_names_of_many_agents_fit_into_several_messages() -> None:
@@ -137,7 +137,7 @@ def test_long_names_of_many_agents_fit_into_several_messages() -> None:
     for index in range(MAX_NAMES + 1):
         sessions.name(f"{index:032d}", "\N{GREEK SMALL LETTER ALPHA}" * 100)
     sizes = []
-    while names := sessions.unsaid_names():
+    while names := sessions.new_names():
         assert len(encode(m.EdgeStatus(epoch=EPOCH, names=names))) <= MAX_PAYLOAD_BYTES
         sizes.append(len(names))
     assert sizes == [MAX_NAMES, 1]
@@ -147,10 +147,10 @@ def _hello(agent: str, **fields: str) -> m.Hello:
     return m.Hello(agent=agent, **fields)  # type: ignore[arg-type] # a test's keywords
 
 
-def _refuse(sessions: Sessions, agent: str, why: str, seq: int) -> None:
+def _refuse(sessions: Sessions, agent: str, reason: str, seq: int) -> None:
     session, _ = sessions.hear(agent, 1.0)
     assert session is not None
-    report = m.ContextReport(seq=seq, willing=not why, price=1, why=why)
+    report = m.ContextReport(seq=seq, available=not reason, price=1, reason=reason)
     sessions.context(session, report, 1.0)
 
 
@@ -159,24 +159,28 @@ def test_what_changed_of_a_device_is_said_once_after_each_welcome() -> None:
     assert sessions.greet("agent-1", _hello("agent-1", software="f 1", address="10.0.0.9"), "")
     assert not sessions.greet("agent-1", _hello("agent-1", software="f 1", address="10.0.0.9"), "")
     known = m.DeviceNote(agent="agent-1", software="f 1", address="10.0.0.9")
-    assert sessions.unsaid_devices(1.0) == (m.DeviceNote(agent="agent-0"), known)
-    assert sessions.unsaid_devices(1.0) == ()
+    assert sessions.changed_devices(1.0) == (m.DeviceNote(agent="agent-0"), known)
+    assert sessions.changed_devices(1.0) == ()
     _report(sessions, "agent-0", 2.0, price=9, features={"compute": 4.0})
-    assert sessions.unsaid_devices(2.0) == (), "a context alone is no news"
+    assert sessions.changed_devices(2.0) == (), "a context alone is no news"
     sessions.leave("agent-0")
-    assert sessions.unsaid_devices(7.0) == (m.DeviceNote(agent="agent-0", here=False, age_ms=5000),)
+    assert sessions.changed_devices(7.0) == (
+        m.DeviceNote(agent="agent-0", here=False, age_ms=5000),
+    )
     sessions.welcomed()
-    assert [note.agent for note in sessions.unsaid_devices(8.0)] == ["agent-0", "agent-1"]
-    assert not sessions.has_news
+    assert [note.agent for note in sessions.changed_devices(8.0)] == ["agent-0", "agent-1"]
+    assert not sessions.has_changes
 
 
 def test_why_a_device_does_not_want_to_train_is_news_but_not_each_new_number() -> None:
     sessions = _sessions(1)
-    sessions.unsaid_devices(1.0)
+    sessions.changed_devices(1.0)
     said = []
-    for seq, why in enumerate(("12 % of charge", "11 % of charge", "it is hot", "", ""), start=2):
-        _refuse(sessions, "agent-0", why, seq)
-        said.append([note.why for note in sessions.unsaid_devices(1.0)])
+    for seq, reason in enumerate(
+        ("12 % of charge", "11 % of charge", "it is hot", "", ""), start=2
+    ):
+        _refuse(sessions, "agent-0", reason, seq)
+        said.append([note.reason for note in sessions.changed_devices(1.0)])
     assert said == [["12 % of charge"], [], ["it is hot"], [""], []]
 
 
@@ -184,8 +188,8 @@ def test_what_an_agent_says_of_itself_is_cut_and_printable() -> None:
     sessions = _sessions(1)
     sessions.greet("agent-0", _hello("agent-0", software="x\n\x1b[2J" * 50, address="\x00"), "")
     _refuse(sessions, "agent-0", "\x1b[31m" * 90, 2)
-    (note,) = sessions.unsaid_devices(1.0)
-    assert all(text.isprintable() for text in (note.software, note.address, note.why))
+    (note,) = sessions.changed_devices(1.0)
+    assert all(text.isprintable() for text in (note.software, note.address, note.reason))
     assert (len(note.software), note.address) == (64, "")
 
 
@@ -199,8 +203,8 @@ def test_a_hundred_thousand_words_of_devices_fit_into_messages() -> None:
     for index in range(MAX_NAMES):
         sessions.name(f"{index:064d}", wide[:100])
     counts = []
-    while sessions.has_news:
-        notes, names = sessions.unsaid_devices(1.0), sessions.unsaid_names()
+    while sessions.has_changes:
+        notes, names = sessions.changed_devices(1.0), sessions.new_names()
         word = encode(m.EdgeStatus(epoch=EPOCH, devices=notes, names=names))
         assert len(word) <= MAX_PAYLOAD_BYTES
         counts.append(len(notes))

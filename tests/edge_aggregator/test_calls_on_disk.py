@@ -11,18 +11,18 @@ from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of
 from fedagent_protocol.transfer import Layout, Receiver
 
+from .evaluators import scores
 from .harness import RUN, Field, ToyAgent
-from .judges import scores
 
 CANARY = 0.8137254901960784
 
 
 @dataclass
-class Judge(ToyAgent):
-    """Fetches what it is to judge, and answers every call with the same score."""
+class Evaluator(ToyAgent):
+    """Fetches what it is to evaluate, and answers every call with the same score."""
 
     score: float = 0.5
-    judge_s: float = 0.2
+    evaluate_s: float = 0.2
     calls: list[m.OpinionCall] = field(default_factory=list)
     models: set[str] = field(default_factory=set)
     fetched: int = 0
@@ -40,7 +40,7 @@ class Judge(ToyAgent):
     def _called(self, call: m.OpinionCall, f: Field) -> None:
         self.calls.append(call)
         if call.model in self.models:
-            f.later(self.judge_s, lambda: self._answer(call, f))
+            f.later(self.evaluate_s, lambda: self._answer(call, f))
         elif self._in is None:
             self._in = Receiver(Layout(call.size, call.chunk_bytes))
             self._ask_for(call, f)
@@ -66,7 +66,7 @@ class Judge(ToyAgent):
             self.models.add(call.model)
             self.fetched += 1
             self._in, self._pieces = None, {}
-            f.later(self.judge_s, lambda: self._answer(call, f))
+            f.later(self.evaluate_s, lambda: self._answer(call, f))
 
     def _answer(self, call: m.OpinionCall, f: Field) -> None:
         if call.mode is m.OpinionMode.PEERS:
@@ -80,8 +80,8 @@ class Judge(ToyAgent):
 
 
 def _field(directory: Path, **facts: object) -> Field:
-    judges: dict[str, ToyAgent] = {f"a{i}": Judge(f"a{i}", score=i / 8) for i in range(4)}
-    return Field(directory, judges, **facts).ready()  # type: ignore[arg-type]  # a test's facts
+    evaluators: dict[str, ToyAgent] = {f"a{i}": Evaluator(f"a{i}", score=i / 8) for i in range(4)}
+    return Field(directory, evaluators, **facts).ready()  # type: ignore[arg-type]  # a test's facts
 
 
 def _call(f: Field, number: int = 0, **facts: object) -> None:
@@ -100,7 +100,7 @@ EVERYBODY = {f"a{i}": i / 8 for i in range(4)}
 
 
 @pytest.mark.parametrize("size", [64, 40_000], ids=["small", "many-chunks"])
-def test_everybody_fetches_the_model_once_from_the_topic_and_judges_it(
+def test_everybody_fetches_the_model_once_from_the_topic_and_evaluates_it(
     tmp_path: Path, size: int
 ) -> None:
     f = _field(tmp_path, size=size, chunk_bytes=16 * 1024)
@@ -111,10 +111,12 @@ def test_everybody_fetches_the_model_once_from_the_topic_and_judges_it(
     _call(f, 1)
     f.run_for(1.0)
     assert scores(_told(f, 1)[0]) == EVERYBODY
-    assert [judge.fetched for judge in f.agents.values() if isinstance(judge, Judge)] == [1] * 4
+    assert [
+        evaluator.fetched for evaluator in f.agents.values() if isinstance(evaluator, Evaluator)
+    ] == [1] * 4
 
 
-def test_a_round_after_the_call_trains_from_the_judged_model(tmp_path: Path) -> None:
+def test_a_round_after_the_call_trains_from_the_evaluated_model(tmp_path: Path) -> None:
     f = _field(tmp_path)
     _call(f)
     f.run_for(1.0)
@@ -154,7 +156,7 @@ def test_an_edge_that_is_killed_in_a_call_asks_again(tmp_path: Path) -> None:
 def test_nothing_of_an_opinion_is_on_the_edges_disk(tmp_path: Path, mode: m.OpinionMode) -> None:
     f = _field(tmp_path)
     for agent in f.agents.values():
-        assert isinstance(agent, Judge)
+        assert isinstance(agent, Evaluator)
         agent.score = CANARY
     _call(f, mode=mode)
     f.run_for(2.0)

@@ -1,4 +1,4 @@
-"""Calls of the real process on a real broker: opinions up, letters sideways."""
+"""Calls of the real process on a real broker: opinions up, envelopes sideways."""
 
 import os
 from pathlib import Path
@@ -10,8 +10,8 @@ from fedagent_protocol import topics
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_protocol.transport.mqtt import BrokerAddress
 
+from .evaluators import scores, volunteers
 from .harness import RUN, model_tensors
-from .judges import scores, volunteers
 from .test_edge_daemon import (
     BROKERS,
     SITE,
@@ -26,7 +26,7 @@ from .test_edge_daemon import (
 
 
 @pytest.mark.parametrize("kind", BROKERS)
-def test_opinions_and_letters_over_a_real_broker(tmp_path: Path, kind: str) -> None:
+def test_opinions_and_envelopes_over_a_real_broker(tmp_path: Path, kind: str) -> None:
     async def scene(process: EdgeProcess, address: BrokerAddress, edge_id: str) -> None:
         model = encode_tensors(model_tensors(300_000))
         async with (
@@ -67,9 +67,9 @@ def test_opinions_and_letters_over_a_real_broker(tmp_path: Path, kind: str) -> N
             assert near.peers == {"a1": 1.0}
             body = os.urandom(512)
             say(one, "a0", edge_id, m.PeerSend(to="a1", body=body))
-            letter = await two.until(m.PeerDeliver, sender="a0")
-            assert isinstance(letter, m.PeerDeliver)
-            assert letter.body == body
+            envelope = await two.until(m.PeerDeliver, sender="a0")
+            assert isinstance(envelope, m.PeerDeliver)
+            assert envelope.body == body
             say(two, "a1", edge_id, m.Volunteer(run=RUN, round=1))
             while True:
                 word = await boss.until(m.Volunteers, round=1)

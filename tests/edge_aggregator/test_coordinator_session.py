@@ -156,7 +156,7 @@ def test_an_order_that_cannot_be_done_is_reported_at_once(tmp_path: Path) -> Non
     field = Field(tmp_path, {"a0": ToyAgent("a0")})
     field.welcome()
     field.order()
-    report = field.run_until_report(most_s=1.0)
+    report = field.run_until_report(max_s=1.0)
     assert "no such model" in report.failed
     assert report.outcomes[0].status is m.OutcomeStatus.GONE
     field.give_model()
@@ -244,7 +244,7 @@ def test_an_ended_run_stops_the_round_and_waits_for_the_next(tmp_path: Path) -> 
     field.agents["a0"].work_s = 30.0
     field.order(deadline_ms=60_000, max_wait_ms=90_000)
     field.run_for(1.0)
-    field.coordinator(m.RunEnded(run=RUN, why="budget"))
+    field.coordinator(m.RunEnded(run=RUN, reason="budget"))
     field.run_for(0.1)
     assert field.agents["a0"].closed == [1]
     assert field.events[-1].name == "run_ended"

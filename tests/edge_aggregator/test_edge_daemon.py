@@ -153,7 +153,7 @@ async def agent(address: BrokerAddress, name: str, edge_id: str) -> AsyncIterato
     async with peer(address, name, filters, decode_edge_to_agent) as one:
         await one.until(m.EdgeBeacon, edge=edge_id)
         say(one, name, edge_id, m.Hello(agent=name))
-        say(one, name, edge_id, m.ContextReport(seq=1, willing=True, price=3))
+        say(one, name, edge_id, m.ContextReport(seq=1, available=True, price=3))
         await one.until(m.Welcome)
         yield one
 

@@ -39,10 +39,10 @@ def _values(field: Field) -> dict[str, st.SearchStrategy[Any]]:
         "edge": st.just("edge"),
         "coordinator": st.sampled_from(["coord", "rival"]),
         "protocol": st.sampled_from([1, 2]),
-        "willing": st.booleans(),
+        "available": st.booleans(),
         "price": st.sampled_from([0, 10**15]),
         "features": st.sampled_from([{}, {"compute": 1e308}]),
-        "why": st.sampled_from(["busy", "load", "nonsense"]),
+        "reason": st.sampled_from(["busy", "load", "nonsense"]),
         "detail": st.text(max_size=10),
         "nonce": small,
         "reply_bytes": st.sampled_from([0, 65_536]),
@@ -158,11 +158,11 @@ def test_a_message_with_anothers_name_is_counted(tmp_path: Path) -> None:
     field.run_for(0.1)
     assert field.edge.core.counters["hello_as_another"] == 1
     assert field.edge.core.counters["protocol_version"] == 1
-    said = {note.agent: note.why for note in field.edge.core.sessions.unsaid_devices(field.now)}
+    said = {note.agent: note.reason for note in field.edge.core.sessions.changed_devices(field.now)}
     assert said["x"] == "it speaks protocol 2, the edge 1", "a person hears of it, too"
     field.to_edge("x", m.Hello(agent="x"))
     field.run_for(0.1)
-    assert [note.why for note in field.edge.core.sessions.unsaid_devices(field.now)] == [""]
+    assert [note.reason for note in field.edge.core.sessions.changed_devices(field.now)] == [""]
 
 
 def test_rejections_are_told_with_reason_to_the_log_and_the_listener(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from fedagent_task.moments import Moments
 from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import DataSpec, LimitsSpec, ModelSpec, TaskSpec
 
-from .judges import EPOCH, MODEL, RUN, Hall
+from .evaluators import EPOCH, MODEL, RUN, Hall
 
 TASK = TaskSpec(
     model=ModelSpec(kind="softmax", features=2, classes=2),
@@ -37,7 +37,7 @@ def test_all_agents_become_one_sum_and_none_is_told_apart() -> None:
     tell(edge, "a", GOOD)
     tell(edge, "b", Moments.of(np.array([[7, 7]], np.float32)))
     assert not edge.up(m.EdgeMoments)
-    edge.opinion("c", 0.0, round=0, samples=0, why="nothing has arrived")
+    edge.opinion("c", 0.0, round=0, samples=0, reason="nothing has arrived")
     assert [note for note in edge.effects if isinstance(note, Note)] == [
         Note("c", "tells no statistics: nothing has arrived")
     ]
@@ -82,7 +82,7 @@ def test_statistics_that_cannot_be_are_counted_and_left_out(
 
 def test_a_new_attempt_asks_everybody_again_and_a_repetition_does_not() -> None:
     edge = hall("a")
-    edge.opinion("a", 0.0, round=0, samples=0, why="nothing has arrived")
+    edge.opinion("a", 0.0, round=0, samples=0, reason="nothing has arrived")
     edge.open(0, mode="moments", slot=1)
     assert [told.agents for told in edge.up(m.EdgeMoments)] == [0, 0]
     edge.open(0, mode="moments", slot=2)

@@ -1,4 +1,4 @@
-"""Mode peers at one edge: volunteers go up, letters pass sideways, opinions nowhere."""
+"""Mode peers at one edge: volunteers go up, envelopes pass sideways, opinions nowhere."""
 
 import itertools
 from typing import Any
@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_edge.core.effects import Event, Note, ToCoordinator
-from fedagent_edge.core.relay import BURST_BYTES, BURST_LETTERS, RATE_BYTES
+from fedagent_edge.core.relay import BURST_BYTES, BURST_ENVELOPES, RATE_BYTES
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import decode_edge_to_agent, decode_edge_to_coordinator, encode
 from fedagent_protocol.opinions import MAX_PEER_BYTES
 
-from .judges import MODEL, OTHER, RUN, Hall, peers_task, volunteers
+from .evaluators import MODEL, OTHER, RUN, Hall, peers_task, volunteers
 
 
 def _hall(*agents: str, **facts: object) -> Hall:
@@ -23,7 +23,7 @@ def _hall(*agents: str, **facts: object) -> Hall:
     return hall
 
 
-def _letter(to: str, size: int = 256) -> m.PeerSend:
+def _envelope(to: str, size: int = 256) -> m.PeerSend:
     return m.PeerSend(to=to, body=bytes(size))
 
 
@@ -69,15 +69,15 @@ def test_volunteers_are_repeated_while_the_call_lasts_and_then_no_more() -> None
     assert len(hall.down("a0", m.OpinionCall)) == 1
 
 
-def test_a_close_ends_the_call_but_not_the_letters() -> None:
+def test_a_close_ends_the_call_but_not_the_envelopes() -> None:
     hall = _hall("a0", "a1")
     hall.open(mode="peers")
     hall.tell(m.OpinionClose(run=RUN, round=1))
     hall.wait(3)
     assert len(hall.up(m.Volunteers)) == 1
-    [event] = [e.data for e in hall.effects if isinstance(e, Event) and e.name == "judged"]
+    [event] = [e.data for e in hall.effects if isinstance(e, Event) and e.name == "evaluated"]
     assert event == {"round": 1, "mode": "peers", "asked": 2, "answered": 0, "seconds": 0.0}
-    hall.say("a0", _letter("a1"))
+    hall.say("a0", _envelope("a1"))
     assert len(hall.down("a1", m.PeerDeliver)) == 1
 
 
@@ -107,7 +107,7 @@ def test_an_opinion_sent_in_mode_peers_leaves_no_trace(score: float) -> None:
     hall = _hall("a0", "a1")
     hall.open(mode="peers")
     before = len(hall.effects)
-    hall.opinion("a0", score, why=str(score), epsilon=score)
+    hall.opinion("a0", score, reason=str(score), epsilon=score)
     hall.wait(6)
     assert hall.core.counters["opinion_unasked"] == 1
     told = hall.effects[before:]
@@ -119,10 +119,10 @@ def test_an_opinion_sent_in_mode_peers_leaves_no_trace(score: float) -> None:
     assert str(score) not in repr(hall.core.analytics) + repr(told)
 
 
-# --------------------------------------------------------------------- letters
+# --------------------------------------------------------------------- envelopes
 
 
-def test_a_letter_is_carried_as_it_is_to_one_who_is_here() -> None:
+def test_an_envelope_is_carried_as_it_is_to_one_who_is_here() -> None:
     hall = _hall("a0", "a1")
     body = bytes(range(256))
     hall.say("a0", m.PeerSend(to="a1", body=body))
@@ -133,28 +133,28 @@ def test_a_letter_is_carried_as_it_is_to_one_who_is_here() -> None:
     assert decode_edge_to_agent(encode(largest)) == largest
 
 
-def test_letters_go_to_present_agents_only() -> None:
+def test_envelopes_go_to_present_agents_only() -> None:
     hall = _hall("a0", "a1")
-    hall.say("a0", _letter("a9"))
-    hall.say("a0", _letter("a0"))
+    hall.say("a0", _envelope("a9"))
+    hall.say("a0", _envelope("a0"))
     hall.say("a1", m.Bye())
-    hall.say("a0", _letter("a1"))
+    hall.say("a0", _envelope("a1"))
     assert hall.core.counters["relay_absent"] == 3
     assert hall.core.counters["relayed"] == 0
 
 
-def test_letters_are_carried_only_where_task_or_call_say_peers() -> None:
+def test_envelopes_are_carried_only_where_task_or_call_say_peers() -> None:
     hall = Hall()
     hall.hello("a0", "a1")
-    hall.say("a0", _letter("a1"))
+    hall.say("a0", _envelope("a1"))
     hall.open(1)
-    hall.say("a0", _letter("a1"))
+    hall.say("a0", _envelope("a1"))
     assert hall.core.counters["relay_closed"] == 2
     hall.open(2, mode="peers")
-    hall.say("a0", _letter("a1"))
+    hall.say("a0", _envelope("a1"))
     assert hall.core.counters["relayed"] == 1
     hall.tell(m.RunEnded(run=RUN))
-    hall.say("a0", _letter("a1"))
+    hall.say("a0", _envelope("a1"))
     assert hall.core.counters["relay_closed"] == 3
 
 
@@ -163,41 +163,41 @@ def test_a_welcome_to_another_task_opens_or_closes_the_relay() -> None:
     hall.hello("a0", "a1")
     welcome = m.EdgeWelcome(run=RUN, coordinator="coord", task=OTHER, body=peers_task())
     hall.tell(welcome)
-    hall.say("a0", _letter("a1"))
+    hall.say("a0", _envelope("a1"))
     assert hall.core.counters["relayed"] == 1
     hall.tell(m.RunEnded(run=RUN))
     hall.tell(welcome)
-    hall.say("a0", _letter("a1"))
+    hall.say("a0", _envelope("a1"))
     assert hall.core.counters["relayed"] == 2, "the run was taken up again"
     hall.tell(m.EdgeWelcome(run="2" * 32, coordinator="coord", task=MODEL, body=b"\xc1"))
-    hall.say("a0", _letter("a1"))
+    hall.say("a0", _envelope("a1"))
     assert (hall.core.counters["relay_closed"], hall.core.counters["task_unread"]) == (1, 1)
 
 
 def test_one_agents_flood_is_bounded_and_hurts_no_other() -> None:
     hall = _hall("a0", "a1", "a2")
     for _ in range(40):
-        hall.say("a0", _letter("a1", 65_536))
+        hall.say("a0", _envelope("a1", 65_536))
     passed = sum(len(one.body) for one in hall.down("a1", m.PeerDeliver))
     assert BURST_BYTES - 65_536 < passed <= BURST_BYTES
     assert hall.core.counters["relay_too_much"] == 40 - passed // 65_536
-    hall.say("a2", _letter("a1"))
+    hall.say("a2", _envelope("a1"))
     assert hall.down("a1", m.PeerDeliver)[-1].sender == "a2"
     hall.wait(1.0)
     for _ in range(10):
-        hall.say("a0", _letter("a2", 65_536))
+        hall.say("a0", _envelope("a2", 65_536))
     assert sum(len(x.body) for x in hall.down("a2", m.PeerDeliver)) <= RATE_BYTES + 65_536
-    for _ in range(BURST_LETTERS + 100):
-        hall.say("a2", _letter("a0", 0))
-    assert len(hall.down("a0", m.PeerDeliver)) == BURST_LETTERS
+    for _ in range(BURST_ENVELOPES + 100):
+        hall.say("a2", _envelope("a0", 0))
+    assert len(hall.down("a0", m.PeerDeliver)) == BURST_ENVELOPES
 
 
 def test_what_an_agent_did_not_send_for_long_is_not_saved_up() -> None:
     hall = _hall("a0", "a1")
-    hall.say("a0", _letter("a1", 0))
+    hall.say("a0", _envelope("a1", 0))
     hall.now += 30.0
     for _ in range(40):
-        hall.say("a0", _letter("a1", 65_536))
+        hall.say("a0", _envelope("a1", 65_536))
     assert sum(len(one.body) for one in hall.down("a1", m.PeerDeliver)) <= BURST_BYTES
 
 
@@ -208,7 +208,7 @@ def test_no_agent_ever_gets_more_through_than_its_rate(steps: list[tuple[int, fl
     began = hall.now
     for size, wait in steps:
         hall.now += wait
-        hall.say("a0", _letter("a1", size))
+        hall.say("a0", _envelope("a1", size))
         passed = sum(len(one.body) for one in hall.down("a1", m.PeerDeliver))
         assert passed <= BURST_BYTES + RATE_BYTES * (hall.now - began) + 1
 
@@ -275,7 +275,7 @@ def test_a_place_that_is_told_later_counts_at_once_and_a_move_at_the_next_call()
     assert set(hall.down("a0", m.Neighbours)[-1].peers) == {"a2"}
     told = len(hall.down("a0", m.Neighbours))
     hall.say(
-        "a3", m.ContextReport(seq=2, willing=True, price=1, features={"x_km": -1.0, "y_km": 0})
+        "a3", m.ContextReport(seq=2, available=True, price=1, features={"x_km": -1.0, "y_km": 0})
     )
     hall.wait(0.5)
     assert len(hall.down("a0", m.Neighbours)) == told
@@ -310,7 +310,7 @@ def test_a_place_out_of_this_world_is_none() -> None:
     hall = _hall("a0", "a1")
     hall.place("a0", 1e300, 0.0)
     assert hall.core.sessions.place("a0") is None
-    hall.say("a1", m.ContextReport(seq=1, willing=True, price=1, features={"x_km": 1.0}))
+    hall.say("a1", m.ContextReport(seq=1, available=True, price=1, features={"x_km": 1.0}))
     assert hall.core.sessions.place("a1") is None
     hall.open(mode="peers")
     assert np.isfinite(hall.down("a0", m.Neighbours)[-1].peers["a1"])
@@ -322,7 +322,7 @@ _event = st.one_of(
     st.tuples(st.just("bye"), st.sampled_from(_crowd)),
     st.tuples(st.just("place"), st.sampled_from(_crowd), st.integers(0, 5)),
     st.tuples(st.just("volunteer"), st.sampled_from(_crowd)),
-    st.tuples(st.just("letter"), st.sampled_from(_crowd), st.sampled_from(_crowd)),
+    st.tuples(st.just("envelope"), st.sampled_from(_crowd), st.sampled_from(_crowd)),
     st.tuples(st.just("wait"), st.sampled_from([0.01, 0.1, 1.0])),
 )
 
@@ -350,9 +350,9 @@ def test_in_any_order_of_events_neighbours_agree_and_volunteers_add_up(
                 hall.volunteer(agent)
                 said.add(agent)
                 present.add(agent)
-            case ("letter", agent, to) if agent in present:
+            case ("envelope", agent, to) if agent in present:
                 before = len(hall.down(to, m.PeerDeliver))
-                hall.say(agent, _letter(to))
+                hall.say(agent, _envelope(to))
                 carried = len(hall.down(to, m.PeerDeliver)) - before
                 assert carried == (to in present and to != agent)
             case ("wait", seconds):

@@ -37,7 +37,7 @@ def _field(directory: Path, size: int) -> Field:
 def _order(field: Field) -> m.RoundReport:
     # The last agent's second try must fit: `min_updates` holds the round open for it.
     field.order(deadline_ms=30_000, max_wait_ms=60_000, min_updates=3)
-    return field.run_until_report(most_s=70)
+    return field.run_until_report(max_s=70)
 
 
 @pytest.mark.parametrize("size", [64, 100_000], ids=["small", "large"])
@@ -79,7 +79,7 @@ def test_a_receipted_update_is_not_lost_with_the_agent(tmp_path: Path) -> None:
         field.run_for(0.05)
     for agent in field.agents.values():
         agent.silent = True
-    report = field.run_until_report(most_s=70)
+    report = field.run_until_report(max_s=70)
     by_agent = {o.agent: o for o in report.outcomes}
     assert by_agent["a0"].used
     assert by_agent["a0"].in_time
@@ -107,7 +107,7 @@ def test_after_a_reboot_no_time_is_left(tmp_path: Path) -> None:
     field.boot, field.now = "boot-2", 3.0
     field._queue.clear()
     field.restart()
-    report = field.run_until_report(most_s=2.0)
+    report = field.run_until_report(max_s=2.0)
     assert report.used == 2
     assert field.edge.core.memory.model == report.model
 
@@ -170,7 +170,7 @@ def test_a_torn_journal_forgets_only_what_was_not_receipted(tmp_path: Path, cut:
     assert field.run_until_report().used == 3
 
 
-def test_a_damaged_state_file_is_named_with_its_mend(tmp_path: Path) -> None:
+def test_a_damaged_state_file_is_named_with_its_hint(tmp_path: Path) -> None:
     field = _field(tmp_path, 64)
     (tmp_path / "state.msgpack").write_bytes(b"\xc1garbage")
     with pytest.raises(StateError, match="delete the file"):

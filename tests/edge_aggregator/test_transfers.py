@@ -31,7 +31,7 @@ def test_loss_repetition_and_reordering_never_change_the_result(
     for agent in field.agents.values():
         agent.chunk_bytes = 32 * 1024
     field.order(deadline_ms=200_000, max_wait_ms=300_000, min_updates=4)
-    report = field.run_until_report(most_s=310)
+    report = field.run_until_report(max_s=310)
     assert report.used == 4, dict(field.edge.core.counters)
     # The order of the sum is the order of arrival: equal up to one rounding.
     assert report.weight == 40.0
@@ -66,7 +66,7 @@ def test_credit_is_capped_over_all_agents(tmp_path: Path) -> None:
 
     watch()
     field.order(deadline_ms=60_000, max_wait_ms=90_000, min_updates=12)
-    assert field.run_until_report(most_s=100).used == 12
+    assert field.run_until_report(max_s=100).used == 12
     assert 0 < peak <= 256 * 1024
     assert pool.used_bytes == 0
 
@@ -79,7 +79,7 @@ def test_agents_that_die_with_an_order_do_not_starve_the_others(
     for name in ("a0", "a1", "a2", "a3", "a4"):
         field.agents[name].silent = True
     field.order(deadline_ms=30_000, max_wait_ms=40_000, min_updates=1)
-    report = field.run_until_report(most_s=41)
+    report = field.run_until_report(max_s=41)
     assert report.used == 5
     assert [(o.status, o.reason) for o in report.outcomes[:5]] == [("missed", m.UNANSWERED)] * 5
     assert not any(o.reason for o in report.outcomes[5:])
@@ -99,7 +99,7 @@ def test_a_sender_that_stalls_holds_up_nobody_and_may_come_back(tmp_path: Path) 
     assert len(done) == 3
     stalled.silent = False
     stalled._say_offer(field)
-    assert field.run_until_report(most_s=60).used == 4
+    assert field.run_until_report(max_s=60).used == 4
 
 
 def test_a_second_different_update_is_refused(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_silent_agents_are_lost_after_45_seconds(tmp_path: Path) -> None:
     field.agents["a1"].silent = True
     field.order(deadline_ms=100_000, max_wait_ms=200_000, min_updates=1)
     field.run_for(30)
-    field.to_edge("a0", m.ContextReport(seq=2, willing=True, price=1))
-    report = field.run_until_report(most_s=40)
+    field.to_edge("a0", m.ContextReport(seq=2, available=True, price=1))
+    report = field.run_until_report(max_s=40)
     assert [o.status for o in report.outcomes] == ["arrived", "gone"]
     assert field.edge.core.sessions.present == 1

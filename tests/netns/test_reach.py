@@ -55,7 +55,7 @@ asyncio.run(main())
 """
 
 
-def test_an_edge_that_cannot_be_reached_is_named_with_the_mend(tmp_path: Path) -> None:
+def test_an_edge_that_cannot_be_reached_is_named_with_the_hint(tmp_path: Path) -> None:
     with lan(tmp_path, "192.168.1.10", "192.168.1.20") as (box, device):
         box.runs("an edge without a broker", ANNOUNCED).until("announced")
         agent = device.opens("fedagent start --stream digits --insecure")
@@ -68,7 +68,7 @@ def test_an_edge_that_cannot_be_reached_is_named_with_the_mend(tmp_path: Path) -
         checks = {one["check"]: one for one in json.loads(doctor.shown)["checks"]}
         assert checks["adverts"]["level"] == "warn"
         assert "192.168.1.10:9: Connection refused" in checks["adverts"]["text"]
-        assert "--listen" in checks["adverts"]["mend"]
+        assert "--listen" in checks["adverts"]["hint"]
         assert checks["mdns"]["level"] == "ok"
 
 
@@ -97,7 +97,7 @@ def test_a_card_that_comes_later_is_found(tmp_path: Path) -> None:
         agent.until(r"connected to 192\.168\.1\.10:")
 
 
-def test_where_a_broker_cannot_listen_is_said_with_the_mend(tmp_path: Path) -> None:
+def test_where_a_broker_cannot_listen_is_said_with_the_hint(tmp_path: Path) -> None:
     with lan(tmp_path, "192.168.1.10") as (machine,):
         start = "fedagent edge start --insecure --port 1883"
         elsewhere = machine.opens(f"{start} --listen 192.168.9.9")

@@ -9,7 +9,7 @@ D1, D2, D3 = "a" * 64, "b" * 64, "c" * 64
 _CONTEXT = m.ContextReport(
     run=RUN,
     seq=(3 << 32) + 7,
-    willing=True,
+    available=True,
     price=750_000,
     features={"compute": 2.5, "rtt_s": 0.25},
 )
@@ -27,7 +27,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
         m.Hello(agent="agent-1", software="fedagent 0.1.0"),
         _CONTEXT,
         m.Decline(
-            run=RUN, round=4, why=m.DeclineReason.SCHEMA, detail="model.features: 64, not 63"
+            run=RUN, round=4, reason=m.DeclineReason.SCHEMA, detail="model.features: 64, not 63"
         ),
         m.TaskNeed(run=RUN, digest=D3),
         m.UpdateOffer(
@@ -49,7 +49,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
             first=b"abc",
             context=_CONTEXT,
         ),
-        m.Bye(why="stopped"),
+        m.Bye(reason="stopped"),
         m.Opinion(run=RUN, round=4, model=D1, score=0.75, samples=120, metric="accuracy"),
         m.Volunteer(run=RUN, round=4),
         m.PeerSend(to="agent-2", body=b"sealed"),
@@ -100,7 +100,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
             price=b"\1" + b"\0" * 7,
             context_seq=b"\2" + b"\0" * 7,
             age_ms=b"\0\0\0\0",
-            willing=b"\1",
+            available=b"\1",
             values=b"\0\0\x80\x3f",
             model=D2,
         ),
@@ -183,7 +183,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
             want_model=True,
         ),
         m.ReportReceipt(run=RUN, round=4, expired=True),
-        m.RunEnded(run=RUN, why="rounds"),
+        m.RunEnded(run=RUN, reason="rounds"),
         m.OpinionOpen(run=RUN, round=4, model=D1, until_ms=5000, slot=5, epoch=RUN, known=1),
         m.OpinionClose(run=RUN, round=4),
         m.OpinionsReceipt(run=RUN, round=4),

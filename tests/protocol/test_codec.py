@@ -83,11 +83,11 @@ def test_a_damaged_message_is_a_message_or_a_protocol_error(
 @pytest.mark.parametrize(
     "raw",
     [
-        {"t": "context", "willing": True, "price": -1},
-        {"t": "context", "willing": True, "price": 1.5},
-        {"t": "context", "willing": True, "price": 2**63},
-        {"t": "context", "willing": True, "price": 1, "features": {"compute": float("nan")}},
-        {"t": "context", "willing": True, "price": 1, "features": {"compute": float("inf")}},
+        {"t": "context", "available": True, "price": -1},
+        {"t": "context", "available": True, "price": 1.5},
+        {"t": "context", "available": True, "price": 2**63},
+        {"t": "context", "available": True, "price": 1, "features": {"compute": float("nan")}},
+        {"t": "context", "available": True, "price": 1, "features": {"compute": float("inf")}},
         {"t": "need", "digest": "short", "ranges": []},
         {"t": "need", "digest": "A" * 64, "ranges": []},
         {"t": "hello", "agent": "../../etc"},

@@ -19,7 +19,7 @@ def _message(rows: int, **changes: object) -> RoundColumns:
         price=rng.integers(0, 10**9, rows),
         context_seq=rng.integers(0, 10**9, rows),
         age_ms=rng.integers(0, 45_000, rows).astype(np.int32),
-        willing=rng.random(rows) < 0.5,
+        available=rng.random(rows) < 0.5,
         values=rng.random((rows, 2)).astype(np.float32),
     )
     message = RoundColumns(

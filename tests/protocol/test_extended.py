@@ -37,7 +37,7 @@ EXTENDED = {
             devices=(
                 m.DeviceNote(agent="agent-1", software="fedagent 0.1.0", address="192.168.1.20"),
                 m.DeviceNote(agent="agent-2", here=False, age_ms=45_000),
-                m.DeviceNote(agent="agent-3", why="12 % of charge, at least 30 %"),
+                m.DeviceNote(agent="agent-3", reason="12 % of charge, at least 30 %"),
             ),
         ),
     ),

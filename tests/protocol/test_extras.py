@@ -55,7 +55,7 @@ def test_an_environment_that_is_not_active_is_named(monkeypatch: pytest.MonkeyPa
     assert command.endswith((f"{sys.prefix}/bin/pip", "-m pip"))
 
 
-def test_no_mend_and_no_page_names_an_extra_by_the_bare_name() -> None:
+def test_no_hint_and_no_page_names_an_extra_by_the_bare_name() -> None:
     folders = ("agent", "coordinator", "deploy", "docs", "edge_aggregator", "protocol")
     bare = re.compile(r"install\W+fedagent\[")
     for folder in folders:

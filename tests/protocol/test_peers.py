@@ -22,14 +22,14 @@ GOSSIP = p.GossipNote(
     heard=(1, 2**32 - 1),
     spoken=(1,),
 )
-LETTER = p.Letter(run=RUN, notes=(BELIEF, GOSSIP))
+ENVELOPE = p.Envelope(run=RUN, notes=(BELIEF, GOSSIP))
 CARD = p.PeerCard(identity=b"i" * 32, agreement=b"a" * 32, epoch=4, signature=b"s" * 64)
 PACKET = p.PeerPacket(data=b"\x00\x01" * 128)
 RELAYED: list[p.Relayed] = [CARD, PACKET]
 
 
-def test_a_letter_survives_the_wire() -> None:
-    assert p.decode_letter(p.encode_letter(LETTER)) == LETTER
+def test_an_envelope_survives_the_wire() -> None:
+    assert p.decode_envelope(p.encode_envelope(ENVELOPE)) == ENVELOPE
 
 
 @pytest.mark.parametrize("message", RELAYED, ids=["card", "sealed"])
@@ -40,7 +40,7 @@ def test_what_is_relayed_survives_the_wire(message: p.Relayed) -> None:
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("letter", p.encode_letter(LETTER)),
+        ("envelope", p.encode_envelope(ENVELOPE)),
         ("card", p.encode_relayed(CARD)),
         ("sealed", p.encode_relayed(PACKET)),
     ],
@@ -50,10 +50,10 @@ def test_the_bytes_of_protocol_1_never_change(name: str, data: bytes) -> None:
 
 
 def test_unknown_fields_of_a_newer_peer_are_skipped() -> None:
-    raw = msgspec.msgpack.decode(p.encode_letter(LETTER))
+    raw = msgspec.msgpack.decode(p.encode_envelope(ENVELOPE))
     raw[0][0].append({"a": [1]})
     raw.append("from the future")
-    assert p.decode_letter(msgspec.msgpack.encode(raw)) == LETTER
+    assert p.decode_envelope(msgspec.msgpack.encode(raw)) == ENVELOPE
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_unknown_fields_of_a_newer_peer_are_skipped() -> None:
     ],
 )
 def test_bad_values_are_refused(note: list[object]) -> None:
-    assert p.decode_letter(msgspec.msgpack.encode([[["g", 1]], ""]))
+    assert p.decode_envelope(msgspec.msgpack.encode([[["g", 1]], ""]))
     with pytest.raises(MalformedError):
-        p.decode_letter(msgspec.msgpack.encode([[note], ""]))
+        p.decode_envelope(msgspec.msgpack.encode([[note], ""]))
 
 
 def test_too_much_is_not_parsed() -> None:
     with pytest.raises(OversizeError):
-        p.decode_letter(b"\xc1" * (p.MAX_PACKET_BYTES + 1))
+        p.decode_envelope(b"\xc1" * (p.MAX_PACKET_BYTES + 1))
 
 
-@pytest.mark.parametrize("decode", [p.decode_letter, p.decode_relayed])
+@pytest.mark.parametrize("decode", [p.decode_envelope, p.decode_relayed])
 @given(data=st.binary(max_size=300))
 @settings(max_examples=500, deadline=None)
 def test_any_bytes_are_a_message_or_a_protocol_error(
@@ -99,11 +99,11 @@ def test_any_bytes_are_a_message_or_a_protocol_error(
 
 @given(st.data())
 @settings(max_examples=1000, deadline=None)
-def test_a_damaged_letter_is_a_letter_or_a_protocol_error(data: st.DataObject) -> None:
-    payload = bytearray(p.encode_letter(LETTER))
+def test_a_damaged_envelope_is_an_envelope_or_a_protocol_error(data: st.DataObject) -> None:
+    payload = bytearray(p.encode_envelope(ENVELOPE))
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     try:
-        p.decode_letter(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+        p.decode_envelope(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
     except ProtocolError as error:
         assert error.reason in {"malformed", "oversize"}

@@ -1,4 +1,4 @@
-"""What a model is judged by: one rule, from the recipe alone."""
+"""What a model is evaluated by: one rule, from the recipe alone."""
 
 import math
 
@@ -51,7 +51,7 @@ def of(*sets: str) -> Recipe:
         ((*CLASSES, *PEERS, HELD_OUT), "accuracy loss", "accuracy loss"),
     ],
 )
-def test_the_recipe_says_what_its_models_are_judged_by(
+def test_the_recipe_says_what_its_models_are_primary_metric(
     sets: tuple[str, ...], keys: str, shown: str
 ) -> None:
     found = measures_of(of(*sets))

@@ -227,7 +227,7 @@ def test_features_are_scaled_and_misfits_are_found() -> None:
     expect_fit("set", x, np.array([0, 1, 2, 0]), spec)
 
 
-def test_sparse_samples_are_scaled_and_judged_as_dense_ones() -> None:
+def test_sparse_samples_are_scaled_and_evaluated_as_dense_ones() -> None:
     spec = ModelSpec(kind="logistic", features=2)
     x = np.array([[0, 16], [np.nan, 4], [1, 1]], np.float32)
     sparse = scaled(Csr.from_dense(x), DataSpec(scale=0.5))

@@ -87,7 +87,7 @@ def test_damaged_idx_is_a_typed_error(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(DatasetError) as caught:
         read_idx_array(path)
     assert caught.value.path == str(path)
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_idx_without_labels_says_how_to_name_them(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_small_recipe_gets_documented_defaults() -> None:
     assert recipe.evaluation.dataset == "none"
 
 
-def test_the_whole_line_says_key_reason_and_mend() -> None:
+def test_the_whole_line_says_key_reason_and_hint() -> None:
     assert str(_error("budget.per_edge=-1")) == (
         "budget.per_edge: must be > 0 (got -1); write credits, e.g. per_edge = 3.5"
     )
@@ -122,7 +122,7 @@ def test_every_error_names_its_key_and_teaches(assignment: str, key: str, says: 
     error = _error(assignment)
     assert error.key == key
     assert says in str(error)
-    assert error.mend
+    assert error.hint
 
 
 def test_strsaga_wants_a_rate_that_its_penalty_can_bear() -> None:

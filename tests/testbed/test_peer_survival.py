@@ -1,6 +1,6 @@
 """Runs in which neighbours decide who trains survive what others survive: `pytest --seeds 20`.
 
-Real keys, sealed letters, real agents and edges, in virtual time. Whatever dies or is
+Real keys, sealed envelopes, real agents and edges, in virtual time. Whatever dies or is
 lost, the run ends, and nobody is paid who has not volunteered after the last model.
 """
 
@@ -43,10 +43,10 @@ def check(here: World, ending: Ending, *, rounds: int = ROUNDS) -> dict[int, fro
     assert ending.reason == "rounds"
     assert ending.rounds_done == rounds
     assert ending.balanced, ending.problems
-    assert {state for _, state in ending.fates} <= {"done", "void"}
+    assert {state for _, state in ending.settled_reports} <= {"done", "void"}
     assert len(set(ending.paid)) == len(ending.paid), "somebody was paid twice for a round"
     assert ending.spent_micro == AGENT_PRICE_MICRO * len(ending.paid)
-    calls = [number for number, _ in ending.judged]
+    calls = [number for number, _ in ending.evaluated]
     assert len(set(calls)) == len(calls)
     with open_reader(here.coordinator.directory) as read:
         run = read.run()
@@ -103,7 +103,7 @@ def test_what_the_budget_cannot_pay_is_not_ordered(tmp_path: Path, world_seed: i
 
 
 @pytest.mark.parametrize(("loss", "sets"), [(0.0, ()), (0.1, TIGHT), (0.3, ())])
-def test_lost_repeated_and_reordered_letters(
+def test_lost_repeated_and_reordered_envelopes(
     tmp_path: Path, world_seed: int, loss: float, sets: tuple[str, ...]
 ) -> None:
     faults = Faults(loss=loss, duplicate=0.2, delay_s=0.005, jitter_s=0.05)

@@ -66,13 +66,13 @@ def check(ending: Ending, *, money: int = MONEY) -> None:
     """The books: balanced, every round and every payment once, never over the budget."""
     assert ending.reason in {"rounds", "budget"}
     assert ending.balanced, ending.problems
-    numbers = [number for number, _ in ending.fates]
+    numbers = [number for number, _ in ending.settled_reports]
     assert len(set(numbers)) == len(numbers)
-    assert {state for _, state in ending.fates} <= {"done", "void"}
+    assert {state for _, state in ending.settled_reports} <= {"done", "void"}
     assert len(set(ending.paid)) == len(ending.paid), "somebody was paid twice for a round"
     rented = Counter(round_ for round_, _, _ in ending.rents)
     assert set(rented.values()) <= {1}, "a rent was charged twice"
-    assert set(rented) <= {number for number, state in ending.fates if state == "done"}
+    assert set(rented) <= {number for number, state in ending.settled_reports if state == "done"}
     rent_micro = sum(micro for _, _, micro in ending.rents)
     assert ending.spent_micro == AGENT_PRICE_MICRO * len(ending.paid) + rent_micro
     assert ending.spent_micro <= money

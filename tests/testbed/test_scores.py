@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.outward import OpenStream, Outward, StartJudging, StartTraining
-from fedagent_agent.trainer_wire import Failed, Judge, Judged, Open, Train, Trained
+from fedagent_agent.outward import OpenStream, Outward, StartEvaluation, StartTraining
+from fedagent_agent.trainer_wire import (
+    EvaluationRequest,
+    EvaluationResult,
+    Failed,
+    Open,
+    Train,
+    Trained,
+)
 from fedagent_agent.training import Trainer
 from fedagent_coordinator.reader import open_reader
 from fedagent_task.recipe import parse_recipe
@@ -43,26 +50,28 @@ class _Learning(AgentRole):
     def _perform(self, outward: list[Outward]) -> None:
         super()._perform(outward)
         for effect in outward:
-            if isinstance(effect, OpenStream | StartTraining | StartJudging):
+            if isinstance(effect, OpenStream | StartTraining | StartEvaluation):
                 self.kernel.after(self.slow_s, functools.partial(self._work, effect))
 
-    def _judge(self, effect: StartJudging) -> None:
+    def _evaluate(self, effect: StartEvaluation) -> None:
         """Leave it to the trainer."""
 
-    def _work(self, effect: OpenStream | StartTraining | StartJudging) -> None:
+    def _work(self, effect: OpenStream | StartTraining | StartEvaluation) -> None:
         assert self.runtime is not None
         now = self.kernel.now
         if isinstance(effect, OpenStream):
             opened = self.trainer.open(
                 Open(job=0, task=effect.task, stream="digits:rate=200", seed=effect.seed)
             )
-            assert not isinstance(opened, Trained | Judged)
+            assert not isinstance(opened, Trained | EvaluationResult)
             self._perform(self.runtime.stream_opened(effect.digest, opened, now))
             return
-        if isinstance(effect, StartJudging):
-            judged = self.trainer.judge(Judge(job=effect.job, model=str(effect.model)))
-            assert isinstance(judged, Judged | Failed)
-            self._perform(self.runtime.judged(effect.job, judged, now))
+        if isinstance(effect, StartEvaluation):
+            evaluated = self.trainer.evaluate(
+                EvaluationRequest(job=effect.job, model=str(effect.model))
+            )
+            assert isinstance(evaluated, EvaluationResult | Failed)
+            self._perform(self.runtime.evaluated(effect.job, evaluated, now))
             return
         trained = self.trainer.train(
             Train(job=effect.job, model=str(effect.model), out=str(effect.out))
@@ -105,11 +114,11 @@ def test_a_network_learns_and_its_clients_say_so(
     with open_reader(world.coordinator.directory) as read:
         run = read.run().run_id
         accuracy = {row.round: row.metrics["accuracy"] for row in read.rounds(run)}
-        judged = read.judgements(run)
-    assert [(one.round, one.answered) for one in judged] == [(t, 3) for t in range(6)]
-    means = [one.mean for one in judged if one.mean is not None]
-    assert len(means) == len(judged)
+        evaluated = read.evaluations(run)
+    assert [(one.round, one.answered) for one in evaluated] == [(t, 3) for t in range(6)]
+    means = [one.mean for one in evaluated if one.mean is not None]
+    assert len(means) == len(evaluated)
     assert means[0] < 0.4
     assert means[-1] > 0.7
-    for one in judged[1:]:
+    for one in evaluated[1:]:
         assert one.mean == pytest.approx(accuracy[one.round], abs=0.15)

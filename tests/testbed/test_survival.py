@@ -82,9 +82,9 @@ def check(ending: Ending) -> None:
     assert ending.reason == "rounds"
     assert ending.rounds_done == ROUNDS
     assert ending.balanced, ending.problems
-    numbers = [number for number, _ in ending.fates]
+    numbers = [number for number, _ in ending.settled_reports]
     assert len(set(numbers)) == len(numbers)
-    assert {state for _, state in ending.fates} <= {"done", "void"}
+    assert {state for _, state in ending.settled_reports} <= {"done", "void"}
     assert len(set(ending.paid)) == len(ending.paid), "somebody was paid twice for a round"
     assert ending.spent_micro == 100_000 * len(ending.paid)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from fedagent_agent.trainer_wire import Failed, Judged, Trained
+from fedagent_agent.trainer_wire import EvaluationResult, Failed, Trained
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     Bye,
@@ -35,16 +35,16 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 
-from .calls import NO_LIMITS, NOTHING_SAID, PrivacyLimits, Said
-from .effects import Answer, Effect, Event, Kept, Key, Relink, Route, Send, Unroute
-from .history import History
-from .judge import Judge
+from .calls import NO_LIMITS, NO_OPINIONS, OpinionRecord, PrivacyLimits
+from .effects import Effect, Event, Key, OpinionAnswer, PendingUpdate, Relink, Route, Send, Unroute
+from .evaluator import Evaluator
+from .order_history import OrderHistory
 from .peer_door import Make, PeerDoor
-from .reporting import FREE, Own, Price, Readings
-from .session import Session, State
+from .reporting import FREE, DeviceState, Price, Readings
+from .session import Session, SessionState
 from .tasks import Tasks
+from .training_queue import TrainingQueue
 from .upload import Upload, Uploads
-from .workbench import Workbench
 
 MAX_SESSIONS = 64
 FIRST_SEQ_BITS = 32
@@ -86,9 +86,9 @@ class AgentCore:
         self,
         settings: AgentSettings,
         *,
-        kept: Iterable[Kept] = (),
+        kept: Iterable[PendingUpdate] = (),
         answered: Iterable[Key] = (),
-        said: Said = NOTHING_SAID,
+        said: OpinionRecord = NO_OPINIONS,
         pending: Callable[[str], int],
         peering: Make | None = None,
     ) -> None:
@@ -96,25 +96,25 @@ class AgentCore:
         self._greeting = settings.greeting
         self.counters: Counter[str] = Counter()
         self.peers = PeerDoor(self.counters, *([peering] if peering is not None else []))
-        self.own = Own(
+        self.device = DeviceState(
             settings.price, load_limit_s=settings.load_limit_s, position=settings.position
         )
         self.sessions: dict[str, Session] = {}
         self.uploads = Uploads()
         self._pending = pending
         self._seq = settings.boots << FIRST_SEQ_BITS
-        history = History()
-        self._tasks = Tasks(self.own, self.counters)
-        self.work = Workbench(self.own, history, self._tasks, self.counters)
-        self.judge = Judge(
-            self.own,
-            self.work,
+        history = OrderHistory()
+        self._tasks = Tasks(self.device, self.counters)
+        self.queue = TrainingQueue(self.device, history, self._tasks, self.counters)
+        self.evaluator = Evaluator(
+            self.device,
+            self.queue,
             self._tasks,
             self.counters,
             limits=settings.privacy,
             said=said,
         )
-        self.judge.peering = self.peers
+        self.evaluator.peering = self.peers
         for key in answered:
             history.note_order(key)
             history.note_answer(key, None)
@@ -136,7 +136,7 @@ class AgentCore:
     def link_down(self, link: str) -> list[Effect]:
         """A link is known to be down; its sessions end by silence, unless it comes back."""
         for session in self._on(link):
-            session.state = State.CUT
+            session.state = SessionState.CUT
         return []
 
     def expect(self, edge: str, link: str, now: float) -> list[Effect]:
@@ -156,7 +156,7 @@ class AgentCore:
             effects += self._dispatch(session, message, now)
         except ProtocolError as error:
             self.counters[error.reason] += 1
-        return effects + self.judge.go_on(now)
+        return effects + self.evaluator.go_on(now)
 
     def _hear(self, edge: str, link: str, now: float) -> tuple[Session | None, list[Effect]]:
         """Note a sign of life; a silent edge may come back on another link."""
@@ -171,7 +171,7 @@ class AgentCore:
         if session.link == link:
             session.heard_at = now
             return session, []
-        if session.state is State.OPEN and now < session.link_silent_at:
+        if session.state is SessionState.OPEN and now < session.link_silent_at:
             # The same broker under two addresses: one path is enough.
             self.counters["other_link"] += 1
             return None, []
@@ -192,7 +192,7 @@ class AgentCore:
             case TaskBody():
                 return self._tasks.body(message)
             case Chunk():
-                taker = self.judge if self.judge.has(message.digest) else self.work
+                taker = self.evaluator if self.evaluator.has(message.digest) else self.queue
                 return taker.chunk(edge, message, now)
             case Need():
                 return self._on_need(edge, message, now)
@@ -207,7 +207,7 @@ class AgentCore:
                 return self._on_probe_reply(session, message, now)
             case OpinionCall():
                 effects = self._sideways(self.peers.called(edge, message, now))
-                return effects + self.judge.call(session, message, now)
+                return effects + self.evaluator.call(session, message, now)
             case Neighbours() | PeerDeliver():
                 return self._sideways(self.peers.message(edge, message, now))
 
@@ -216,7 +216,7 @@ class AgentCore:
             self.counters["beacon_as_another"] += 1
             return []
         session.beacon(beacon.period_ms, beacon.epoch)
-        if session.state is State.OPEN:
+        if session.state is SessionState.OPEN:
             return []
         return session.hello(self._greeting, now)
 
@@ -232,9 +232,9 @@ class AgentCore:
         for upload in self.uploads.of(session.edge):
             upload.reconnected()
             effects += self._offer(upload, session, now)
-        effects += self.work.reconnected(session.edge, now)
-        effects += self.judge.reconnected(session.edge, now)
-        if self.work.current is None:
+        effects += self.queue.reconnected(session.edge, now)
+        effects += self.evaluator.reconnected(session.edge, now)
+        if self.queue.active_order is None:
             effects += session.probe(now)
         return effects
 
@@ -245,10 +245,10 @@ class AgentCore:
         if upload is not None:
             self.counters["order_repeated"] += 1
             return self._offer(upload, session, now)
-        effects, accepted = self.work.order(key, order, session, now)
+        effects, accepted = self.queue.order(key, order, session, now)
         if accepted:
-            return [*self.judge.make_room(), *self.uploads.end_others(key), *effects]
-        if self.own.price_micro != order.price and session.report_wanted(self.own, now):
+            return [*self.evaluator.make_room(), *self.uploads.end_others(key), *effects]
+        if self.device.price_micro != order.price and session.report_wanted(self.device, now):
             effects.append(Send(session.edge, self._report(session, now)))
         return effects
 
@@ -277,10 +277,10 @@ class AgentCore:
         return [*self.uploads.end(key), Event("receipt", said)]
 
     def _on_closed(self, key: Key) -> list[Effect]:
-        effects = self.work.closed(key)
+        effects = self.queue.closed(key)
         if key in self.uploads.by_key:
             self.counters["closed_unreceipted"] += 1
-            said = {"round": key.round, "edge": key.edge, "why": "closed"}
+            said = {"round": key.round, "edge": key.edge, "reason": "closed"}
             effects += [*self.uploads.end(key), Event("abandoned", said)]
         return effects
 
@@ -288,53 +288,53 @@ class AgentCore:
         if not session.probe_reply(reply, now):
             self.counters["probe_reply_unknown"] += 1
             return []
-        return session.probe(now) if self.work.current is None else []
+        return session.probe(now) if self.queue.active_order is None else []
 
     # ----------------------------------------------- answers from the surroundings
 
     def measured(self, readings: Readings, now: float) -> list[Effect]:
         """Take in what was measured of the device."""
-        self.own.readings = readings
-        self.peers.allow(work=readings.willing)
-        effects = [] if readings.willing else self.work.veto(readings.why)
+        self.device.readings = readings
+        self.peers.allow(work=readings.available)
+        effects = [] if readings.available else self.queue.abort(readings.reason)
         for session in self.sessions.values():
             session.look_again(now)
-        return effects + self._report_changes(now) + self.judge.go_on(now)
+        return effects + self._report_changes(now) + self.evaluator.go_on(now)
 
     def trainer_ended(self, now: float) -> list[Effect]:
         """Take in that the trainer's process has ended, with what its learner remembered."""
-        self.own.cold = True
+        self.device.cold = True
         for session in self.sessions.values():
             session.look_again(now)
         return self._report_changes(now)
 
     def subscribed(self, edge: str, digest: str, now: float, *, ok: bool) -> list[Effect]:
         """Take in the broker's answer to `SubscribeModel`."""
-        if self.judge.has(digest):
-            return self.judge.subscribed(edge, digest, now, ok=ok)
-        return self.work.subscribed(edge, digest, now, ok=ok) + self.judge.go_on(now)
+        if self.evaluator.has(digest):
+            return self.evaluator.subscribed(edge, digest, now, ok=ok)
+        return self.queue.subscribed(edge, digest, now, ok=ok) + self.evaluator.go_on(now)
 
     def model_opened(self, digest: str, have: frozenset[int] | None, now: float) -> list[Effect]:
         """Take in which chunks are on disk; None: the whole model is here."""
-        if self.judge.has(digest):
-            return self.judge.model_opened(digest, have, now)
-        return self.work.model_opened(digest, have, now) + self.judge.go_on(now)
+        if self.evaluator.has(digest):
+            return self.evaluator.model_opened(digest, have, now)
+        return self.queue.model_opened(digest, have, now) + self.evaluator.go_on(now)
 
     def model_unwritable(self, digest: str, detail: str, now: float) -> list[Effect]:
         """Take in that the disk has no room for a model."""
-        if self.judge.has(digest):
-            return self.judge.model_unwritable(digest, detail, now)
-        return self.work.model_unwritable(digest, detail) + self.judge.go_on(now)
+        if self.evaluator.has(digest):
+            return self.evaluator.model_unwritable(digest, detail, now)
+        return self.queue.model_unwritable(digest, detail) + self.evaluator.go_on(now)
 
     def model_finished(self, digest: str, now: float, *, ok: bool) -> list[Effect]:
         """Take in whether the model hashes to its name."""
-        judging = self.judge.has(digest)
-        current = self.judge.current if judging else self.work.current
+        evaluating = self.evaluator.has(digest)
+        current = self.evaluator.current if evaluating else self.queue.active_order
         session = self.sessions.get(current.key.edge) if current is not None else None
         link = session.measured if session is not None else None
-        if judging:
-            return self.judge.model_finished(digest, link, now, ok=ok)
-        return self.work.model_finished(digest, link, now, ok=ok) + self.judge.go_on(now)
+        if evaluating:
+            return self.evaluator.model_finished(digest, link, now, ok=ok)
+        return self.queue.model_finished(digest, link, now, ok=ok) + self.evaluator.go_on(now)
 
     def task_opened(
         self,
@@ -342,12 +342,12 @@ class AgentCore:
         now: float,
         *,
         refused: str = "",
-        why: DeclineReason = DeclineReason.SCHEMA,
+        reason: DeclineReason = DeclineReason.SCHEMA,
     ) -> list[Effect]:
         """Take in whether the stream fits the task; `refused` says what does not, if not."""
-        if not self._tasks.settle(digest, now, refused=refused, why=why):
+        if not self._tasks.settle(digest, now, refused=refused, reason=why):
             return []
-        return self.work.task_settled(now) + self.judge.go_on(now)
+        return self.queue.task_settled(now) + self.evaluator.go_on(now)
 
     def task_spoilt(self, digest: str, now: float) -> None:
         """Take in that the task's body does not hash to its name."""
@@ -358,23 +358,25 @@ class AgentCore:
         if isinstance(result, Trained) and self.settings.privacy != NO_LIMITS:
             # On the same samples this score would be the opinion, without noise.
             result = structs.replace(result, score=0.0, score_n=0)
-        return self.work.trained(job, result, now)
+        return self.queue.trained(job, result, now)
 
-    def judged(self, job: int, result: Judged | Failed, now: float) -> list[Effect]:
+    def evaluated(self, job: int, result: EvaluationResult | Failed, now: float) -> list[Effect]:
         """Take in how a scoring ended."""
-        effects = self.work.note_samples(result.counters) if result.counters else []
-        return effects + self.judge.judged(job, result, now)
+        effects = self.queue.note_samples(result.counters) if result.counters else []
+        return effects + self.evaluator.evaluated(job, result, now)
 
-    def answer_kept(self, answer: Answer, now: float, *, refused: str = "") -> list[Effect]:
+    def opinion_stored(
+        self, answer: OpinionAnswer, now: float, *, refused: str = ""
+    ) -> list[Effect]:
         """Take in that an opinion with noise is durable; `refused` says why it is not."""
-        return self.judge.answer_kept(answer, now, refused=refused)
+        return self.evaluator.opinion_stored(answer, now, refused=refused)
 
-    def kept(self, kept: Kept, now: float) -> list[Effect]:
+    def kept(self, kept: PendingUpdate, now: float) -> list[Effect]:
         """Take in that an update is durable: now it may be offered."""
-        effects = self.work.finished(kept.key)
+        effects = self.queue.finished(kept.key)
         upload = self.uploads.add(kept)
         session = self.sessions.get(kept.key.edge)
-        if session is not None and session.state is State.OPEN:
+        if session is not None and session.state is SessionState.OPEN:
             effects += self._offer(upload, session, now)
         said = {
             "round": kept.key.round,
@@ -385,9 +387,9 @@ class AgentCore:
         }
         return [*effects, Event("update", said)]
 
-    def not_kept(self, key: Key, detail: str) -> list[Effect]:
+    def store_failed(self, key: Key, detail: str) -> list[Effect]:
         """Take in that the disk refused an update."""
-        return self.work.not_kept(key, detail)
+        return self.queue.store_failed(key, detail)
 
     def expired(self, key: Key) -> None:
         """Take in that the outbox had to drop an update to make room."""
@@ -402,14 +404,14 @@ class AgentCore:
         for session in list(self.sessions.values()):
             if now >= session.silent_at:
                 effects += self._lose(session)
-                effects += self.judge.lost(session.edge, now)
-        effects += self.work.tick(now)
+                effects += self.evaluator.lost(session.edge, now)
+        effects += self.queue.tick(now)
         effects += self._sideways(self.peers.tick(now))
-        effects += self.judge.tick(now)
+        effects += self.evaluator.tick(now)
         for upload in self.uploads.by_key.values():
             effects += self._tick_upload(upload, now)
         effects += self._report_changes(now)
-        if self.work.current is None:
+        if self.queue.active_order is None:
             for session in self.sessions.values():
                 if now >= session.probe_at:
                     effects += session.probe(now)
@@ -420,29 +422,29 @@ class AgentCore:
         times = []
         for session in self.sessions.values():
             times.append(session.silent_at)
-            if session.state is State.OPEN:
+            if session.state is SessionState.OPEN:
                 times.append(session.report_at)
-                if self.work.current is None:
+                if self.queue.active_order is None:
                     times.append(session.probe_at)
         for upload in self.uploads.by_key.values():
             uploader = self.sessions.get(upload.kept.key.edge)
-            if uploader is not None and uploader.state is State.OPEN:
+            if uploader is not None and uploader.state is SessionState.OPEN:
                 times.append(upload.repeat_at)
                 if upload.poll_at is not None:
                     times.append(upload.poll_at)
-        times += self.work.dues()
+        times += self.queue.dues()
         if self.peers.due < math.inf:
             times.append(self.peers.due)
-        times += self.judge.dues()
+        times += self.evaluator.dues()
         return min(times, default=None)
 
     def bye(self, why: str, now: float) -> list[Effect]:
         """Close all sessions in good order."""
         effects = self.peers.leave(now)
         return effects + [
-            Send(session.edge, Bye(run=session.run, why=why))
+            Send(session.edge, Bye(run=session.run, reason=why))
             for session in self.sessions.values()
-            if session.state is State.OPEN
+            if session.state is SessionState.OPEN
         ]
 
     def _sideways(self, effects: list[Effect]) -> list[Effect]:
@@ -453,14 +455,14 @@ class AgentCore:
             if not isinstance(effect, Send)
             or (
                 (session := self.sessions.get(effect.edge)) is not None
-                and session.state is State.OPEN
+                and session.state is SessionState.OPEN
             )
         ]
 
     def _tick_upload(self, upload: Upload, now: float) -> list[Effect]:
         edge = upload.kept.key.edge
         session = self.sessions.get(edge)
-        if session is None or session.state is not State.OPEN:
+        if session is None or session.state is not SessionState.OPEN:
             return []
         effects: list[Effect] = []
         if upload.poll_at is not None and now >= upload.poll_at:
@@ -474,7 +476,7 @@ class AgentCore:
         effects: list[Effect] = [Unroute(session.edge)]
         if session.announced:
             effects.append(Event("edge_lost", {"edge": session.edge}))
-        if session.state is not State.CUT and not self._on(session.link):
+        if session.state is not SessionState.CUT and not self._on(session.link):
             self.counters["relinks"] += 1
             effects.append(Relink(session.link))
         return effects
@@ -483,18 +485,18 @@ class AgentCore:
         return [
             Send(session.edge, self._report(session, now))
             for session in self.sessions.values()
-            if session.report_wanted(self.own, now)
+            if session.report_wanted(self.device, now)
         ]
 
     def _offer(self, upload: Upload, session: Session, now: float) -> list[Effect]:
-        if session.state is not State.OPEN:
+        if session.state is not SessionState.OPEN:
             return []
         busy = upload.offers > 0 and self._pending(session.edge) > 0
         return upload.offer(self._report(session, now), now, busy=busy)
 
     def _report(self, session: Session, now: float) -> ContextReport:
         self._seq += 1
-        return session.report(self.own, self._seq, now)
+        return session.report(self.device, self._seq, now)
 
     def _on(self, link: str) -> list[Session]:
         return [session for session in self.sessions.values() if session.link == link]

@@ -34,12 +34,12 @@ from statistics import median
 
 from fedagent_protocol.peers import BeliefNote
 
-from .line import PER_LIFE, Hearing, Jitter, Line
+from .peer_channel import PER_INCARNATION, Delivery, Jitter, PeerChannel
 from .peer_settings import PAPER_C, BeliefSettings
 
 COUPLING = 0.9
 DECAY = 3.7
-_LEAST_OPINION = 1e-12
+_MIN_OPINION = 1e-12
 _LITERAL_LIMIT = 1e6
 
 
@@ -58,7 +58,7 @@ class _Neighbour:
     """
 
     distance: float
-    line: Line
+    line: PeerChannel
     heard: float = 0.0
     told: float = 0.0
     message: float = 0.0
@@ -93,7 +93,9 @@ class BeliefNode:
     def __post_init__(self) -> None:
         """Know the neighbours and nothing of them."""
         self._around = {
-            peer: _Neighbour(distance, Line(self.settings.pace, 0.0, self.starts * PER_LIFE))
+            peer: _Neighbour(
+                distance, PeerChannel(self.settings.pace, 0.0, self.starts * PER_INCARNATION)
+            )
             for peer, distance in sorted(self.distances.items())
         }
 
@@ -102,7 +104,7 @@ class BeliefNode:
         self.slot, self._begun, self._changed_at = slot, now, now
         self._own = self._potential(opinion)
         for peer, around in self._around.items():
-            around.line = around.line.next(now, self.starts * PER_LIFE, self.settings.pace)
+            around.line = around.line.next(now, self.starts * PER_INCARNATION, self.settings.pace)
             around.heard = around.told = 0.0
             early, around.early = around.early, None
             if early is not None and early.slot == slot:
@@ -143,7 +145,7 @@ class BeliefNode:
         if content is None or not self.slot:
             return None
         if content:
-            if around.line.dirty:
+            if around.line.unsent:
                 around.told = around.message
             seq, ack = around.line.stamp(now, rng, content=True)
         else:
@@ -214,12 +216,12 @@ class BeliefNode:
         around, before = self._around[peer], self.log_belief
         around.coupling = self._coupling(around.distance, note)
         match around.line.hear(note.seq, note.ack, now):
-            case Hearing.FRESH:
+            case Delivery.FRESH:
                 limit = self._limit(around.coupling)
                 around.heard = max(-limit, min(note.ratio, limit))
-            case Hearing.OLD:
+            case Delivery.OLD:
                 self._count("old")
-            case Hearing.ACK:
+            case Delivery.ACK:
                 pass
         after = self.log_belief
         if after != before and not abs(after - before) <= self.settings.tolerance:
@@ -260,7 +262,7 @@ class BeliefNode:
     def _potential(self, opinion: float | None) -> float:
         """Return ln(phi(1) / phi(0)); with `literal` ln r^2."""
         if self.settings.literal:
-            return 2 * math.log(max(_LEAST_OPINION, min(1.0 if opinion is None else opinion, 1.0)))
+            return 2 * math.log(max(_MIN_OPINION, min(1.0 if opinion is None else opinion, 1.0)))
         if opinion is None or math.isnan(opinion):
             return 0.0
         square = max(0.0, min(opinion, 1.0)) ** 2

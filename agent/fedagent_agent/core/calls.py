@@ -1,4 +1,4 @@
-"""Calls for opinions, and what around the judge they concern: neighbours, owner, record."""
+"""Calls for opinions, and what around the evaluator they concern: neighbours, owner, record."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from fedagent_protocol.messages import OpinionCall, OpinionMode
 from fedagent_task.spec import TaskSpec
 
 from .download import Download
-from .effects import Answer, Effect, Key
+from .effects import Effect, Key, OpinionAnswer
 
 _SLACK = 1e-9
 
 
-class Peering(Protocol):
+class PeerExchange(Protocol):
     """What neighbours do with an opinion (mode ``peers``)."""
 
     def begin(
@@ -31,13 +31,13 @@ class PrivacyLimits:
     """What the owner of a device grants; None for no limit.
 
     Attributes:
-        most_epsilon: Of one opinion.
+        max_epsilon: Of one opinion.
         total_epsilon: Of all opinions in one run.
         lifetime_epsilon: Of all opinions ever; runs are named by whoever calls.
         declared_only: Opinions go to neighbours that the owner declares, and to nobody else.
     """
 
-    most_epsilon: float | None = None
+    max_epsilon: float | None = None
     total_epsilon: float | None = None
     lifetime_epsilon: float | None = None
     declared_only: bool = False
@@ -55,7 +55,7 @@ class PrivacyLimits:
         if self.declared_only and not apart:
             return "the owner tells opinions to declared neighbours only"
         spec = task.opinions
-        most, total, lifetime = self.most_epsilon, self.total_epsilon, self.lifetime_epsilon
+        most, total, lifetime = self.max_epsilon, self.total_epsilon, self.lifetime_epsilon
         if most is None and total is None and lifetime is None:
             return ""
         if spec.epsilon <= 0:
@@ -73,7 +73,7 @@ NO_LIMITS = PrivacyLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OpinionRecord:
     """What survived the last process: answers that cost privacy, and what was spent.
 
     Attributes:
@@ -81,16 +81,16 @@ class Said:
         ever: In all runs, also those that are forgotten.
     """
 
-    answers: Iterable[Answer] = ()
+    answers: Iterable[OpinionAnswer] = ()
     spent: Mapping[str, float] = field(default_factory=dict)
     ever: float = 0.0
 
 
-NOTHING_SAID = Said()
+NO_OPINIONS = OpinionRecord()
 
 
 @dataclass(slots=True)
-class Call:
+class PendingEvaluation:
     """One call that is being followed.
 
     Attributes:
@@ -113,6 +113,6 @@ class Call:
     download: Download | None = None
     here: bool = False
     job: int | None = None
-    answer: Answer | None = None
+    answer: OpinionAnswer | None = None
     patient_until: float = 0.0
     look_at: float = 0.0

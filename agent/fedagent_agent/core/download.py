@@ -16,7 +16,7 @@ from .effects import (
     UnsubscribeModel,
     WriteModel,
 )
-from .reporting import Link
+from .reporting import LinkQuality
 
 WINDOW = 4
 MAX_FRESH_STARTS = 3
@@ -90,7 +90,7 @@ class Download:
         counters["chunk_twice"] += self.duplicates - before
         return effects
 
-    def measure(self, link: Link | None) -> None:
+    def measure(self, link: LinkQuality | None) -> None:
         """Tell what is known of a link how fast the model came."""
         if link is not None and self.measured is not None:
             link.note_download(*self.measured)

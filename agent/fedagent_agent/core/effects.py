@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedagent_protocol.messages import AgentToEdge, Opinion, OpinionMode, UpdateOffer
 
-from .peer_records import SlotRecord, Standing
+from .peer_records import ArmStats, SlotRecord
 
 Rank = tuple[str, int]
 """(run, round) of an order."""
@@ -29,7 +29,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PendingUpdate:
     """An update in the outbox: its offer without chunk 0 and without context.
 
     Attributes:
@@ -165,11 +165,11 @@ class CancelTraining:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepUpdate:
+class StoreUpdate:
     """Store the update of `job` durably; answer with `AgentCore.kept`."""
 
     job: int
-    kept: Kept
+    kept: PendingUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class DropUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepSlot:
+class StoreSlot:
     """Keep durably what this device knows of a slot; it is for its owner alone.
 
     Attributes:
@@ -188,13 +188,13 @@ class KeepSlot:
         standing: Of the record's run.
     """
 
-    life: int
-    standing: Standing
+    incarnation: int
+    standing: ArmStats
     record: SlotRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OpinionAnswer:
     """What the device says of a model, once and for all that ask.
 
     Attributes:
@@ -209,8 +209,8 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeModel:
-    """Score a model on held-out samples; answer with `AgentCore.judged`.
+class EvaluateOnDevice:
+    """Score a model on held-out samples; answer with `AgentCore.evaluated`.
 
     Attributes:
         moments: No score is wanted, but what the samples add up to.
@@ -223,14 +223,14 @@ class JudgeModel:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepAnswer:
-    """Store an answer that costs privacy durably; reply with `AgentCore.answer_kept`.
+class StoreOpinion:
+    """Store an answer that costs privacy durably; reply with `AgentCore.opinion_stored`.
 
     Attributes:
         spent: Epsilon that its run has cost so far, with this answer.
     """
 
-    answer: Answer
+    answer: OpinionAnswer
     spent: float
 
 
@@ -257,10 +257,10 @@ Effect = (
     | OpenTask
     | Train
     | CancelTraining
-    | KeepUpdate
+    | StoreUpdate
     | DropUpdate
-    | KeepSlot
-    | JudgeModel
-    | KeepAnswer
+    | StoreSlot
+    | EvaluateOnDevice
+    | StoreOpinion
     | Event
 )

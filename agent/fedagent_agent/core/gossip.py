@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 
 from fedagent_protocol.peers import MAX_SKETCH, GossipNote
 
-from .line import PER_LIFE, Jitter, Line
+from .peer_channel import PER_INCARNATION, Jitter, PeerChannel
 from .peer_settings import GossipSettings, Pace
 
 Entry = tuple[float, str]
@@ -37,27 +37,33 @@ _HASHES = 2.0**32
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class GossipState:
     """Parts of the three sets."""
 
     best: frozenset[Entry] = frozenset()
     heard: frozenset[int] = frozenset()
     spoken: frozenset[int] = frozenset()
 
-    def __or__(self, other: "News") -> "News":
-        return News(self.best | other.best, self.heard | other.heard, self.spoken | other.spoken)
+    def __or__(self, other: "GossipState") -> "GossipState":
+        return GossipState(
+            self.best | other.best, self.heard | other.heard, self.spoken | other.spoken
+        )
 
-    def __and__(self, other: "News") -> "News":
-        return News(self.best & other.best, self.heard & other.heard, self.spoken & other.spoken)
+    def __and__(self, other: "GossipState") -> "GossipState":
+        return GossipState(
+            self.best & other.best, self.heard & other.heard, self.spoken & other.spoken
+        )
 
-    def __sub__(self, other: "News") -> "News":
-        return News(self.best - other.best, self.heard - other.heard, self.spoken - other.spoken)
+    def __sub__(self, other: "GossipState") -> "GossipState":
+        return GossipState(
+            self.best - other.best, self.heard - other.heard, self.spoken - other.spoken
+        )
 
     def __bool__(self) -> bool:
         return bool(self.best or self.heard or self.spoken)
 
 
-NOTHING = News()
+NOTHING = GossipState()
 
 
 @dataclass(slots=True)
@@ -71,9 +77,9 @@ class _Neighbour:
         early: Its newest note about a later slot.
     """
 
-    line: Line
-    pending: News = NOTHING
-    flight: News = NOTHING
+    line: PeerChannel
+    pending: GossipState = NOTHING
+    flight: GossipState = NOTHING
     early: GossipNote | None = None
 
 
@@ -99,7 +105,7 @@ class Gossip:
     slot: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     _around: dict[str, _Neighbour] = field(init=False)
-    _known: News = NOTHING
+    _known: GossipState = NOTHING
     _ceiling: float = math.inf
     _spoken_at: float | None = None
     _changed_at: float = 0.0
@@ -107,7 +113,7 @@ class Gossip:
     def __post_init__(self) -> None:
         """Know the neighbours and no news."""
         self._around = {
-            peer: _Neighbour(Line(self._pace(peer), 0.0, self.starts * PER_LIFE))
+            peer: _Neighbour(PeerChannel(self._pace(peer), 0.0, self.starts * PER_INCARNATION))
             for peer in sorted(self.neighbours)
         }
 
@@ -117,10 +123,10 @@ class Gossip:
         self.slot, self._ceiling = slot, ceiling
         self._known, self._spoken_at, self._changed_at = NOTHING, None, now
         for peer, around in self._around.items():
-            around.line = around.line.next(now, self.starts * PER_LIFE, self._pace(peer))
+            around.line = around.line.next(now, self.starts * PER_INCARNATION, self._pace(peer))
             around.pending = around.flight = NOTHING
         here = {self.me, *self.neighbours} - silent
-        self._learn(News(heard=frozenset(hash_of(slot, agent) for agent in here)), "", now)
+        self._learn(GossipState(heard=frozenset(hash_of(slot, agent) for agent in here)), "", now)
         for peer, around in self._around.items():
             early, around.early = around.early, None
             if early is not None and early.slot == slot:
@@ -130,7 +136,7 @@ class Gossip:
         """Name this agent's index; None: it has none and does not stand for election."""
         self._spoken_at = now
         best = frozenset() if index is None else frozenset({(index, self.me)})
-        self._learn(News(best, spoken=frozenset({hash_of(self.slot, self.me)})), "", now)
+        self._learn(GossipState(best, spoken=frozenset({hash_of(self.slot, self.me)})), "", now)
 
     def receive(self, peer: str, note: GossipNote, now: float) -> None:
         """Take a neighbour's news of this slot; those of another slot have expired."""
@@ -166,7 +172,7 @@ class Gossip:
         if not content:
             seq, ack = around.line.stamp(now, rng, content=False)
             return GossipNote(slot=self.slot, seq=seq, ack=ack)
-        if around.line.dirty:
+        if around.line.unsent:
             around.flight = around.pending = around.pending & self._known
         seq, ack = around.line.stamp(now, rng, content=True)
         said = around.flight
@@ -234,7 +240,7 @@ class Gossip:
 
     def _take(self, peer: str, note: GossipNote, now: float) -> None:
         around = self._around[peer]
-        said = News(self._believed(note.best), frozenset(note.heard), frozenset(note.spoken))
+        said = GossipState(self._believed(note.best), frozenset(note.heard), frozenset(note.spoken))
         around.line.hear(note.seq, note.ack, now)
         if around.line.forgot:
             around.pending = self._known
@@ -243,7 +249,7 @@ class Gossip:
         around.pending -= said
         self._learn(said, peer, now)
         if not around.pending and around.line.contents:
-            around.line.dirty = False
+            around.line.unsent = False
 
     def _believed(self, best: Iterable[Entry]) -> frozenset[Entry]:
         """Return what is possible: nobody else says whether this agent stands for election."""
@@ -257,10 +263,10 @@ class Gossip:
                 found.add(entry)
         return frozenset(found)
 
-    def _learn(self, said: News, source: str, now: float) -> None:
+    def _learn(self, said: GossipState, source: str, now: float) -> None:
         """Merge what was said; pass on to the others what is new and counts."""
         before, union = self._known, self._known | said
-        self._known = News(
+        self._known = GossipState(
             _best_of(union.best, self.settings.keep),
             _smallest(union.heard, MAX_SKETCH),
             _smallest(union.spoken, MAX_SKETCH),

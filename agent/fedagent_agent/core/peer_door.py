@@ -41,7 +41,7 @@ class PeerDoor:
         self._counters = counters
         self._inside: Peering | None = None
         self._tasks: OrderedDict[str, PeersSpec] = OrderedDict()
-        self._willing = True
+        self._available = True
 
     def task(self, digest: str, rules: PeersSpec) -> None:
         """Take in what a task says of peers."""
@@ -53,9 +53,9 @@ class PeerDoor:
 
     def allow(self, *, work: bool) -> None:
         """Take in whether the owner's rules allow work."""
-        self._willing = work
+        self._available = work
         if self._inside is not None:
-            self._inside.willing = work
+            self._inside.available = work
 
     def called(self, edge: str, call: OpinionCall, now: float) -> list[Effect]:
         """Take in that an edge has called; from here its time runs."""
@@ -80,7 +80,7 @@ class PeerDoor:
         """Take in whom an edge names, or what it carries.
 
         Raises:
-            ProtocolError: It carries no letter.
+            ProtocolError: It carries no envelope.
         """
         effects = self._enter()
         if self._inside is None:
@@ -114,9 +114,9 @@ class PeerDoor:
             return []
         made = make(self._counters)
         if isinstance(made, str):
-            return [Event("peers_off", {"why": made})]
+            return [Event("peers_off", {"reason": made})]
         self._inside = made
-        made.willing = self._willing
+        made.available = self._available
         for digest, rules in self._tasks.items():
             made.task(digest, rules)
         return []

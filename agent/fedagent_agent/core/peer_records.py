@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ArmStats:
     """What an agent keeps over restarts.
 
     Attributes:
@@ -17,16 +17,16 @@ class Standing:
     pulls: int = 0
     slot: int = 0
 
-    def after(self, slot: int, opinion: float | None, *, trained: bool) -> "Standing":
+    def after(self, slot: int, opinion: float | None, *, trained: bool) -> "ArmStats":
         """Return the standing with the opinion at the start of `slot`; twice is as once."""
         if slot <= self.slot or opinion is None:
             return self
         if self.mean is None:
-            return Standing(opinion, 1, slot)
+            return ArmStats(opinion, 1, slot)
         if not trained:
-            return Standing(self.mean, self.pulls, slot)
+            return ArmStats(self.mean, self.pulls, slot)
         mean = (self.mean * self.pulls + opinion) / (self.pulls + 1)
-        return Standing(mean, self.pulls + 1, slot)
+        return ArmStats(mean, self.pulls + 1, slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SlotRecord:
     """One slot as this device has lived it; it must not leave the device.
 
     Attributes:
-        run, round: Of the model that was judged.
+        run, round: Of the model that was evaluated.
         slot: t of the selection that follows from it.
         opinion: Its own, in [0, 1]; None: it had none.
         trained: Its update was in the model.
@@ -47,7 +47,7 @@ class SlotRecord:
         neighbours, silent: How many it had, and how many of them said nothing.
         sweeps: Most contents of beliefs to one neighbour.
         exchanges: The same of gossip.
-        letters, bytes: What it sent to neighbours, envelopes left out.
+        envelopes, bytes: What it sent to neighbours, envelopes left out.
         seconds: From the beginning to the decision; to the end where none was taken.
     """
 
@@ -67,6 +67,6 @@ class SlotRecord:
     silent: int = 0
     sweeps: int = 0
     exchanges: int = 0
-    letters: int = 0
+    envelopes: int = 0
     bytes: int = 0
     seconds: float = 0.0

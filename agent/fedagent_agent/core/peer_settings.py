@@ -14,14 +14,14 @@ MAX_NOTES = 2**16 - 1
 class PeerSettingError(AgentError):
     """Raised when a bound or constant of the exchange between neighbours cannot be used."""
 
-    def __init__(self, setting: str, value: float, mend: str) -> None:
-        super().__init__(setting, value, mend)
+    def __init__(self, setting: str, value: float, hint: str) -> None:
+        super().__init__(setting, value, hint)
         self.setting = setting
         self.value = value
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.setting} is {self.value}: {self.mend}"
+        return f"{self.setting} is {self.value}: {self.hint}"
 
 
 @dataclass(frozen=True, slots=True)

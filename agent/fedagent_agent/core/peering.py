@@ -1,11 +1,11 @@
-"""Democratized analytics on a device: calls in, sealed letters out, and one word.
+"""Democratized analytics on a device: calls in, sealed envelopes out, and one word.
 
 A call of mode ``peers`` begins a slot (docs/democratized.md). `Democrat` does what GDA
 says; here are the neighbours that edges name or the owner declares, the ways to them, the
 time that a slot has, the word `Volunteer` until it was heard, and what is kept.
 
 What leaves in the open is `Volunteer`, with run and round, and cards, which are public.
-Everything else is in sealed letters.
+Everything else is in sealed envelopes.
 """
 
 import math
@@ -24,15 +24,15 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.spec import PeersSpec
 
-from .democracy import DemocracySettings, Democrat, Phase, StandAside, Standing, Tell
-from .effects import Effect, KeepSlot, Send
-from .line import Jitter
-from .peer_post import PeerPost, Seal
+from .bp_ucb_node import ArmStats, BpUcbNode, DemocracySettings, SendEnvelope, SlotPhase, StandAside
+from .effects import Effect, Send, StoreSlot
+from .peer_channel import Jitter
 from .peer_records import SlotRecord
 from .peer_settings import BeliefSettings, GossipSettings
+from .peer_transport import PeerTransport, Seal
 
-SAY_AGAIN_S = 1.0
-SAY_AFTER_S = 2.0
+RESEND_S = 1.0
+FIRST_RESEND_S = 2.0
 """How long after the end of a call the word may still be of use."""
 NAMES_WAIT_S = 1.0
 """How long a slot waits for an edge to name the neighbours."""
@@ -42,7 +42,7 @@ MAX_EDGES = 64
 MAX_REWIRED = 4
 """New wirings within one slot; later ones wait for the next."""
 _REMEMBERED = 16
-_LEAST_S = 0.5
+_MIN_S = 0.5
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -58,7 +58,7 @@ class PeeringSettings:
     """
 
     me: str
-    life: int
+    incarnation: int
     declared: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -101,7 +101,7 @@ class Peering:
         counters: Of the agent; reasons begin with ``peer_``.
 
     Attributes:
-        willing: The owner's rules allow work; else it stands aside and says no word.
+        available: The owner's rules allow work; else it stands aside and says no word.
     """
 
     def __init__(
@@ -110,22 +110,22 @@ class Peering:
         seal: Seal,
         rng: Jitter,
         *,
-        kept: Mapping[str, Standing],
+        kept: Mapping[str, ArmStats],
         counters: Counter[str],
     ) -> None:
         self.counters = counters
-        self.willing = True
+        self.available = True
         self._settings = settings
         self._rng = rng
-        self._life = settings.life
-        self._post = PeerPost(seal, counters)
+        self._life = settings.incarnation
+        self._post = PeerTransport(seal, counters)
         self._kept = OrderedDict(kept)
         self._rules: OrderedDict[str, PeersSpec] = OrderedDict()
         self._called: OrderedDict[tuple[str, int], dict[str, float]] = OrderedDict()
         self._newest: OrderedDict[str, int] = OrderedDict()
         self._named: OrderedDict[str, dict[str, float]] = OrderedDict()
         self._slot: _Slot | None = None
-        self._democrat: Democrat | None = None
+        self._node: BpUcbNode | None = None
 
     # ------------------------------------------------------------- what comes in
 
@@ -184,15 +184,15 @@ class Peering:
         """Take in what a neighbour has sent through an edge.
 
         Raises:
-            ProtocolError: It is no letter.
+            ProtocolError: It is no envelope.
         """
-        effects, letter = self._post.receive(edge, message, now)
-        if letter is None:
+        effects, envelope = self._post.receive(edge, message, now)
+        if envelope is None:
             return effects
-        if self._democrat is None:
+        if self._node is None:
             self.counters["peer_early"] += 1
             return effects
-        self._democrat.receive(message.sender, letter, now)
+        self._node.receive(message.sender, envelope, now)
         return effects + self._go(now)
 
     def ordered(self, order: TrainOrder) -> None:
@@ -210,7 +210,7 @@ class Peering:
     @property
     def due(self) -> float:
         """When `tick` is wanted although nothing came; inf: never."""
-        due = self._democrat.due if self._democrat is not None else math.inf
+        due = self._node.due if self._node is not None else math.inf
         slot = self._slot
         if slot is None:
             return due
@@ -232,7 +232,7 @@ class Peering:
 
     def _admit(self, now: float) -> list[Effect]:
         """Know everybody who may be talked with, in this slot or the next."""
-        # Also of the slot that runs: a call of another run must not take its letters away.
+        # Also of the slot that runs: a call of another run must not take its envelopes away.
         here = self._slot.ends if self._slot is not None else {}
         calling = tuple(sorted({*here, *next(reversed(self._called.values()), {})}))
         ways = dict.fromkeys(self._settings.declared, calling)
@@ -244,18 +244,18 @@ class Peering:
             peer: tuple(way for way in edges if way in calling) or edges
             for peer, edges in ways.items()
         }
-        if self._democrat is not None:
-            ways = dict.fromkeys(self._democrat.distances, calling) | ways
+        if self._node is not None:
+            ways = dict.fromkeys(self._node.distances, calling) | ways
         return self._post.admit(ways, now)
 
     def _rewire(self, now: float) -> list[Effect]:
         """Begin a slot anew whose neighbours have changed, unless it is too late for it."""
-        slot, democrat = self._slot, self._democrat
-        if slot is None or democrat is None or not slot.started:
+        slot, node = self._slot, self._node
+        if slot is None or node is None or not slot.started:
             return []
-        if democrat.phase is not Phase.BELIEFS or slot.rewired >= MAX_REWIRED:
+        if node.phase is not SlotPhase.BELIEFS or slot.rewired >= MAX_REWIRED:
             return []
-        if self._around(slot.rules, slot.ends) == democrat.distances:
+        if self._around(slot.rules, slot.ends) == node.distances:
             return []
         slot.rewired += 1
         return self._start(slot, now)
@@ -275,43 +275,43 @@ class Peering:
         return self._start(slot, now)
 
     def _start(self, slot: _Slot, now: float) -> list[Effect]:
-        call, democrat = slot.call, self._democrat
+        call, node = slot.call, self._node
         number = call.slot + 1
         around = self._around(slot.rules, slot.ends)
         settings = _settings_of(slot.rules, max(slot.ends.values()) - now)
-        same = democrat is not None and democrat.run == call.run
-        if democrat is None or not same or democrat.distances != around or democrat.slot >= number:
+        same = node is not None and node.run == call.run
+        if node is None or not same or node.distances != around or node.slot >= number:
             if same:
                 # Neighbours take it for a restart, and tell again what was lost with it.
                 self._life += 1
-            standing = self._kept.get(call.run, Standing())
-            democrat = Democrat(self._settings.me, around, settings, call.run, self._life, standing)
-            self._democrat = democrat
-        democrat.begin(number, slot.opinion, now, trained=call.trained, settings=settings)
-        _note(self._kept, call.run, democrat.standing)
-        return [*self._admit(now), self._keep(slot, democrat, now), *self._go(now)]
+            standing = self._kept.get(call.run, ArmStats())
+            node = BpUcbNode(self._settings.me, around, settings, call.run, self._life, standing)
+            self._node = node
+        node.begin(number, slot.opinion, now, trained=call.trained, settings=settings)
+        _note(self._kept, call.run, node.standing)
+        return [*self._admit(now), self._keep(slot, node, now), *self._go(now)]
 
     def _go(self, now: float) -> list[Effect]:
-        """Send the letters that are due; take in a decision."""
-        if self._democrat is None:
+        """Send the envelopes that are due; take in a decision."""
+        if self._node is None:
             return []
         effects: list[Effect] = []
-        self._democrat.stands = self.willing
-        for effect in self._democrat.tick(now, self._rng):
-            if isinstance(effect, Tell):
-                effects += self._post.send(effect.peer, effect.letter, now)
+        self._node.stands = self.available
+        for effect in self._node.tick(now, self._rng):
+            if isinstance(effect, SendEnvelope):
+                effects += self._post.send(effect.peer, effect.envelope, now)
             else:
                 chosen = not isinstance(effect, StandAside)
                 effects += self._decide(effect.slot, now, chosen=chosen)
         return effects
 
     def _decide(self, number: int, now: float, *, chosen: bool) -> list[Effect]:
-        slot, democrat = self._slot, self._democrat
-        if slot is None or democrat is None or slot.call.slot + 1 != number or not slot.started:
+        slot, node = self._slot, self._node
+        if slot is None or node is None or slot.call.slot + 1 != number or not slot.started:
             return []  # of a slot that another call has ended
         if chosen:
             slot.say_at = dict.fromkeys(slot.ends, now)
-        kept = self._keep(slot, democrat, now, chosen=chosen)
+        kept = self._keep(slot, node, now, chosen=chosen)
         return [kept, *self._say(now)]
 
     def _say(self, now: float) -> list[Effect]:
@@ -322,54 +322,54 @@ class Peering:
         effects: list[Effect] = []
         word = Volunteer(run=slot.call.run, round=slot.call.round)
         for edge, at in list(slot.say_at.items()):
-            if now >= slot.ends[edge] + SAY_AFTER_S:
+            if now >= slot.ends[edge] + FIRST_RESEND_S:
                 del slot.say_at[edge]
             elif now >= at:
-                slot.say_at[edge] = now + SAY_AGAIN_S
-                if self.willing:
+                slot.say_at[edge] = now + RESEND_S
+                if self.available:
                     effects.append(Send(edge, word))
         return effects
 
     def leave(self, now: float) -> list[Effect]:
-        """End the slot; its last letters are in what is kept of it."""
-        slot, democrat = self._slot, self._democrat
+        """End the slot; its last envelopes are in what is kept of it."""
+        slot, node = self._slot, self._node
         self._slot = None
-        if slot is None or democrat is None or slot.record is None:
+        if slot is None or node is None or slot.record is None:
             return []
-        return [self._keep(slot, democrat, now, chosen=slot.record.chosen)]
+        return [self._keep(slot, node, now, chosen=slot.record.chosen)]
 
     def _keep(
-        self, slot: _Slot, democrat: Democrat, now: float, *, chosen: bool | None = None
-    ) -> KeepSlot:
+        self, slot: _Slot, node: BpUcbNode, now: float, *, chosen: bool | None = None
+    ) -> StoreSlot:
         """Return the slot as it is now; what was decided by stays as it was."""
-        before, standing, notices = slot.record, democrat.standing, democrat.notices
+        before, standing, notices = slot.record, node.standing, node.notices
         post = self._post
         if before is not None and before.chosen is not None:
-            slot.record = replace(before, letters=post.letters, bytes=post.sent_bytes)
-            return KeepSlot(self._life, standing, slot.record)
-        named = democrat.phase in (Phase.GOSSIP, Phase.DECIDED)
+            slot.record = replace(before, envelopes=post.envelopes, bytes=post.sent_bytes)
+            return StoreSlot(self._life, standing, slot.record)
+        named = node.phase in (SlotPhase.GOSSIP, SlotPhase.DECIDED)
         slot.record = SlotRecord(
             run=slot.call.run,
             round=slot.call.round,
-            slot=democrat.slot,
+            slot=node.slot,
             opinion=slot.opinion,
             trained=slot.call.trained,
             mean=standing.mean,
             pulls=standing.pulls,
             belief=notices["belief"] if named else None,
-            index=democrat.index if named else None,
+            index=node.index if named else None,
             chosen=chosen,
-            best=tuple(democrat.chosen),
+            best=tuple(node.chosen),
             agents=int(notices["agents"]),
-            neighbours=len(democrat.distances),
+            neighbours=len(node.distances),
             silent=int(notices["silent_neighbours"]),
             sweeps=int(notices["bp_sweeps"]),
             exchanges=int(notices["exchanges"]),
-            letters=post.letters,
+            envelopes=post.envelopes,
             bytes=post.sent_bytes,
             seconds=max(0.0, now - slot.begun),
         )
-        return KeepSlot(self._life, standing, slot.record)
+        return StoreSlot(self._life, standing, slot.record)
 
 
 def _settings_of(rules: PeersSpec, remaining_s: float) -> DemocracySettings:
@@ -378,7 +378,7 @@ def _settings_of(rules: PeersSpec, remaining_s: float) -> DemocracySettings:
     Beliefs and gossip together take at most three quarters of the time; a neighbour that
     does not answer for a fifth of it is left out.
     """
-    time = max(_LEAST_S, remaining_s)
+    time = max(_MIN_S, remaining_s)
     beliefs, gossip = BeliefSettings(), GossipSettings(keep=rules.best)
     silence = min(beliefs.pace.silence_s, 0.2 * time)
     return DemocracySettings(

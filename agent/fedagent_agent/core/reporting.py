@@ -49,20 +49,20 @@ class Readings:
 
     Attributes:
         compute: Cores' worth of processor that others leave free.
-        willing: Whether the device may train now; else `why` says what forbids it.
+        available: Whether the device may train now; else `reason` says what forbids it.
         battery: Charge, 0 to 1; None without a battery.
         temperature_c: Of the hottest part; None where it cannot be known.
     """
 
     compute: float = 1.0
-    willing: bool = True
-    why: str = ""
+    available: bool = True
+    reason: str = ""
     battery: float | None = None
     temperature_c: float | None = None
 
 
 @dataclass(slots=True)
-class Link:
+class LinkQuality:
     """What was measured of the path to one edge; None where nothing was yet."""
 
     download_bps: float | None = None
@@ -83,7 +83,7 @@ class Link:
 
 
 @dataclass(slots=True)
-class Own:
+class DeviceState:
     """What the agent knows of itself, whichever edge asks.
 
     Attributes:
@@ -122,7 +122,7 @@ class Own:
             self.arrivals_per_step = _smoothed(self.arrivals_per_step, arrivals_per_step)
         self.cold = False
 
-    def report(self, link: Link, *, run: str, seq: int) -> ContextReport:
+    def report(self, link: LinkQuality, *, run: str, seq: int) -> ContextReport:
         """Return the report for the edge at the end of `link`."""
         x_km, y_km = self.position if self.position is not None else (None, None)
         features = {
@@ -143,16 +143,16 @@ class Own:
         return ContextReport(
             run=run,
             seq=seq,
-            willing=self.readings.willing,
-            why=self.readings.why,
+            available=self.readings.available,
+            reason=self.readings.reason,
             price=self.price_micro,
             features={name: value for name, value in features.items() if value is not None},
         )
 
-    def differs(self, link: Link, said: ContextReport) -> bool:
+    def differs(self, link: LinkQuality, said: ContextReport) -> bool:
         """Whether something moved by more than `CHANGE` since it was reported."""
         now = self.report(link, run=said.run, seq=said.seq)
-        if now.willing != said.willing or now.features.keys() != said.features.keys():
+        if now.available != said.available or now.features.keys() != said.features.keys():
             return True
         if moved(now.price, said.price):
             return True

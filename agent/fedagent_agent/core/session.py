@@ -7,19 +7,19 @@ from enum import Enum
 from fedagent_protocol.messages import ContextReport, Hello, Probe, ProbeReply
 
 from .effects import Effect, Send
-from .reporting import MIN_GAP_S, Link, Own
+from .reporting import MIN_GAP_S, DeviceState, LinkQuality
 
 SILENT_PERIODS = 3
-LEAST_PERIOD_S = 0.2
+MIN_PERIOD_S = 0.2
 LONGEST_PERIOD_S = 60.0
 HELLO_AGAIN_S = 1.0
 PROBE_BYTES = 16 * 1024
 PROBE_AGAIN_S = 60.0
-LEAST_REPORT_S = 1.0
+MIN_REPORT_S = 1.0
 _RETIRED_RUNS = 8
 
 
-class State(Enum):
+class SessionState(Enum):
     """How far the session is."""
 
     HELLO = "hello"  # heard of, not welcomed
@@ -53,10 +53,10 @@ class Session:
     edge: str
     link: str
     heard_at: float
-    state: State = State.HELLO
+    state: SessionState = SessionState.HELLO
     run: str = ""
     retired: deque[str] = field(default_factory=lambda: deque(maxlen=_RETIRED_RUNS))
-    measured: Link = field(default_factory=Link)
+    measured: LinkQuality = field(default_factory=LinkQuality)
     period_s: float = 5.0
     context_s: float = 15.0
     announced: bool = False
@@ -81,7 +81,7 @@ class Session:
 
     def beacon(self, period_ms: int, epoch: str) -> None:
         """Take in how often the edge promises to speak, and whether it has restarted."""
-        self.period_s = min(LONGEST_PERIOD_S, max(LEAST_PERIOD_S, period_ms / 1000))
+        self.period_s = min(LONGEST_PERIOD_S, max(MIN_PERIOD_S, period_ms / 1000))
         if self.epoch and epoch != self.epoch:
             # It has forgotten us, and a shared broker would not have told.
             self.reconnect()
@@ -96,15 +96,15 @@ class Session:
 
     def reconnect(self) -> None:
         """The link is new: the edge must be greeted again."""
-        self.state = State.HELLO
+        self.state = SessionState.HELLO
         self._hello_at = -1e9
         self._sent = None
 
     def welcomed(self, context_ms: int) -> bool:
         """Open the session; False if it was open already."""
-        fresh = self.state is not State.OPEN
-        self.state = State.OPEN
-        self.context_s = max(LEAST_REPORT_S, context_ms / 1000)
+        fresh = self.state is not SessionState.OPEN
+        self.state = SessionState.OPEN
+        self.context_s = max(MIN_REPORT_S, context_ms / 1000)
         if fresh:
             self._said = None
         return fresh
@@ -117,22 +117,22 @@ class Session:
 
     # -------------------------------------------------------------- reporting
 
-    def report(self, own: Own, seq: int, now: float) -> ContextReport:
+    def report(self, device: DeviceState, seq: int, now: float) -> ContextReport:
         """Return a report that is about to be sent, and remember it."""
-        self._said = own.report(self.measured, run=self.run, seq=seq)
+        self._said = device.report(self.measured, run=self.run, seq=seq)
         self._said_at, self._look_at = now, None
         return self._said
 
-    def report_wanted(self, own: Own, now: float) -> bool:
+    def report_wanted(self, device: DeviceState, now: float) -> bool:
         """Whether it is time to report, or something changed enough."""
-        if self.state is not State.OPEN:
+        if self.state is not SessionState.OPEN:
             return False
         if self._said is None or now >= self._said_at + self.context_s:
             return True
         if now < self._said_at + MIN_GAP_S:
             return False
         self._look_at = None
-        return own.differs(self.measured, self._said)
+        return device.differs(self.measured, self._said)
 
     def look_again(self, now: float) -> None:
         """Something was measured: see whether it is worth a report, as soon as one may go."""
@@ -150,7 +150,7 @@ class Session:
         """Measure what no transfer has measured, one thing at a time."""
         if self._sent is not None and now >= self._sent.at + PROBE_AGAIN_S:
             self._sent = None  # lost
-        if self.state is not State.OPEN or self._sent is not None:
+        if self.state is not SessionState.OPEN or self._sent is not None:
             return []
         up = down = 0
         if now >= self._rtt_at + PROBE_AGAIN_S:

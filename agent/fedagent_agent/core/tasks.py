@@ -10,7 +10,7 @@ from enum import Enum
 from fedagent_protocol.messages import DeclineReason, TaskBody, TaskNeed
 
 from .effects import Effect, Key, OpenTask, Send
-from .reporting import Own
+from .reporting import DeviceState
 
 TASK_AGAIN_S = 1.0
 OPEN_AGAIN_S = 10.0
@@ -32,7 +32,7 @@ class Task:
 
     Attributes:
         body: Its canonical bytes; empty until they came.
-        why: What a refusal is about: the stream, memory, or the trainer itself.
+        reason: What a refusal is about: the stream, memory, or the trainer itself.
         recipe: Name of the recipe it was fetched for, for people.
     """
 
@@ -40,7 +40,7 @@ class Task:
     state: TaskState = TaskState.WANTED
     body: bytes = b""
     detail: str = ""
-    why: DeclineReason = DeclineReason.SCHEMA
+    reason: DeclineReason = DeclineReason.SCHEMA
     asked_at: float = -1e9
     refused_at: float = 0.0
     recipe: str = ""
@@ -49,8 +49,8 @@ class Task:
 class Tasks:
     """Fetches a task and has the stream opened for it."""
 
-    def __init__(self, own: Own, counters: Counter[str]) -> None:
-        self._own = own
+    def __init__(self, device: DeviceState, counters: Counter[str]) -> None:
+        self._device = device
         self._counters = counters
         self._task: Task | None = None
 
@@ -59,11 +59,11 @@ class Tasks:
         task = self._task
         if task is None or task.digest != digest:
             task = self._task = Task(digest)
-            self._own.cold = True
+            self._device.cold = True
         if task.state is TaskState.REFUSED:
-            # A trainer that died is started again at once; a stream must be mended first.
-            mendable = task.why is not DeclineReason.ERROR
-            settled = mendable and now < task.refused_at + OPEN_AGAIN_S
+            # A trainer that died is started again at once; a stream must be fixed first.
+            fixable = task.reason is not DeclineReason.ERROR
+            settled = fixable and now < task.refused_at + OPEN_AGAIN_S
             return [] if settled else self._open(task)
         return self.ask(digest, key, now)
 
@@ -102,7 +102,7 @@ class Tasks:
         task.body, task.recipe = message.body, message.recipe
         return self._open(task)
 
-    def settle(self, digest: str, now: float, *, refused: str, why: DeclineReason) -> bool:
+    def settle(self, digest: str, now: float, *, refused: str, reason: DeclineReason) -> bool:
         """Take in whether the stream fits; False if nobody waits for that any more."""
         task = self._of(digest, TaskState.OPENING)
         if task is None:
@@ -110,7 +110,7 @@ class Tasks:
         task.state = TaskState.OPEN
         if refused:
             task.state, task.refused_at = TaskState.REFUSED, now
-            task.detail, task.why = refused, why
+            task.detail, task.reason = refused, reason
         return True
 
     def spoilt(self, digest: str, now: float) -> None:

@@ -8,7 +8,7 @@ from msgspec import structs
 from fedagent_protocol.messages import ContextReport
 from fedagent_protocol.transfer import Layout, RangeList, Sender
 
-from .effects import DropUpdate, Effect, Kept, Key, SendChunk, SendOffer
+from .effects import DropUpdate, Effect, Key, PendingUpdate, SendChunk, SendOffer
 
 FIRST_REPEAT_S = 1.5
 LONGEST_REPEAT_S = 15.0
@@ -26,7 +26,7 @@ class Upload:
     patiently, because whoever waits for an answer repeats itself.
     """
 
-    kept: Kept
+    kept: PendingUpdate
     offers: int = 0
     _sender: Sender = field(init=False)
     _asked: bool = False
@@ -122,7 +122,7 @@ class Uploads:
 
     by_key: dict[Key, Upload] = field(default_factory=dict)
 
-    def add(self, kept: Kept) -> Upload:
+    def add(self, kept: PendingUpdate) -> Upload:
         """Take an update that is durable."""
         upload = self.by_key[kept.key] = Upload(kept)
         return upload

@@ -25,7 +25,7 @@ _PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """One line for the log; a loud one is a warning."""
 
     text: str
@@ -59,17 +59,17 @@ class WorkLog:
     _room: float = LINES
     _room_at: float = 0.0
 
-    def tell(self, event: Event, now: float) -> list[Line]:
+    def tell(self, event: Event, now: float) -> list[LogLine]:
         """Return what the log says of an event; often nothing."""
         data = event.data
         edge, number = str(data.get("edge", "")), int(str(data.get("round", 0)))
         match event.name:
             case "edge_joined":
                 name = self._edges[edge] = safe_text(data["name"], limit=100) or edge[:8]
-                return [Line(f"joined edge {name} at {safe_text(data['address'])}")]
+                return [LogLine(f"joined edge {name} at {safe_text(data['address'])}")]
             case "edge_lost":
                 name = self._edges.pop(edge, edge[:8])
-                return [*self.tick(now, over=True), Line(f"lost edge {name}: it is silent")]
+                return [*self.tick(now, over=True), LogLine(f"lost edge {name}: it is silent")]
             case "training":
                 return self._begin(edge, number, data, now)
             case "update" if rnd := self._rounds.get((edge, number)):
@@ -87,27 +87,29 @@ class WorkLog:
             case "declined":
                 return self._decline(edge, number, data, now)
             case "opinion" if data["mode"] == "moments":
-                return self._measure(safe_text(data["why"]), data["samples"])
+                return self._measure(safe_text(data["reason"]), data["samples"])
             case _:
                 pass
         return []
 
-    def allow(self, why: str) -> list[Line]:
+    def allow(self, why: str) -> list[LogLine]:
         """Take in why the device may not train now; empty if it may."""
         if bool(why) is self._idle:
             return []
         self._idle = bool(why)
-        return [Line(f"does not train: {safe_text(why)}" if why else "may train again", bool(why))]
+        return [
+            LogLine(f"does not train: {safe_text(why)}" if why else "may train again", bool(why))
+        ]
 
-    def _measure(self, why: str, samples: object) -> list[Line]:
+    def _measure(self, why: str, samples: object) -> list[LogLine]:
         """Tell what became of the statistics before round 1; asked again and again, once."""
         if why and why == self._untold:
             return []
         self._untold = why
         told = f"tells what its {samples} samples add up to, before round 1"
-        return [Line(f"tells no statistics before round 1: {why}" if why else told)]
+        return [LogLine(f"tells no statistics before round 1: {why}" if why else told)]
 
-    def tick(self, now: float, *, over: bool = False) -> list[Line]:
+    def tick(self, now: float, *, over: bool = False) -> list[LogLine]:
         """Return the sum of fast rounds, if it is due or all is `over`."""
         waits = self._summing or self._ends
         if not waits or (now < self._since + SUM_S and not over):
@@ -123,9 +125,9 @@ class WorkLog:
         said = ", ".join(f"{n} {end}" for end, n in ends.most_common())
         mean = f"; trained {sum(trained) / len(trained):.2g} s each" if trained else ""
         rounds = f"{count} round{'s' * (count > 1)} of {self._task}"
-        return [Line(f"{rounds} in the last {max(1, round(now - since))} s: {said}{mean}")]
+        return [LogLine(f"{rounds} in the last {max(1, round(now - since))} s: {said}{mean}")]
 
-    def _begin(self, edge: str, number: int, data: dict[str, object], now: float) -> list[Line]:
+    def _begin(self, edge: str, number: int, data: dict[str, object], now: float) -> list[LogLine]:
         recipe, run = safe_text(data["recipe"], limit=100) or "a task", str(data["run"])[:8]
         task = f"{recipe} (run {run})"
         lines = self.tick(now, over=True) if task != self._task else []
@@ -134,9 +136,9 @@ class WorkLog:
         self._rounds[edge, number] = _Round(task, told)
         while len(self._rounds) > _OPEN:
             self._rounds.popitem(last=False)
-        return [*lines, Line(f"{self._named(edge, number, task)}: training")] if told else lines
+        return [*lines, LogLine(f"{self._named(edge, number, task)}: training")] if told else lines
 
-    def _end(self, edge: str, number: int, end: str, said: str) -> list[Line]:
+    def _end(self, edge: str, number: int, end: str, said: str) -> list[LogLine]:
         """Tell, or count, how a round ended; nothing of one that did not begin here."""
         rnd = self._rounds.pop((edge, number), None)
         if rnd is None:
@@ -148,19 +150,21 @@ class WorkLog:
             return []
         samples = f"{rnd.samples} sample{'s' * (rnd.samples != 1)}"
         trained = f"trained {rnd.seconds:.2g} s on {samples}, " if rnd.samples else ""
-        return [Line(f"{self._named(edge, number, rnd.task)}: {trained}{said}")]
+        return [LogLine(f"{self._named(edge, number, rnd.task)}: {trained}{said}")]
 
-    def _decline(self, edge: str, number: int, data: dict[str, object], now: float) -> list[Line]:
+    def _decline(
+        self, edge: str, number: int, data: dict[str, object], now: float
+    ) -> list[LogLine]:
         """Warn once of each reason that lasts; tell or count the others."""
         rnd = self._rounds.pop((edge, number), None)
-        word = str(data["why"])
+        word = str(data["reason"])
         why = f"{word}: {safe_text(data['detail'], limit=500)}"
         line = f"declined round {number}: {why}"
         if word not in _PASSING and why != self._declined:
             self._declined = why
-            return [Line(line, loud=True)]
+            return [LogLine(line, loud=True)]
         if rnd.told if rnd is not None else self._may_say(1, now):
-            return [Line(line)]
+            return [LogLine(line)]
         self._ends[f"declined ({word})"] += 1
         return []
 

@@ -26,7 +26,7 @@ from .strsaga_loops import Loops, scalar
 Doubles = npt.NDArray[np.float64]
 
 _GROWTH = 1.5
-_LEAST_SCALE = 1e-100
+_MIN_SCALE = 1e-100
 FLUSH_AFTER = 8192
 """Iterations between flushes: due·G grows with them, and takes digits from the weights."""
 
@@ -67,7 +67,7 @@ class SparseTable:
         """Most iterations of one `advance`: the scale must not vanish within it."""
         if self._decay == 1.0:
             return FLUSH_AFTER
-        return max(1, min(FLUSH_AFTER, int(math.log(_LEAST_SCALE) / math.log(self._decay))))
+        return max(1, min(FLUSH_AFTER, int(math.log(_MIN_SCALE) / math.log(self._decay))))
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +113,7 @@ class SparseTable:
             total = self._one(moves) if self._outputs == 1 else self._many(moves)
         self._stored = max(moves.stored, 1 + int(max(moves.slot, default=-1)))
         self._iterations += len(moves.draw)
-        if self._iterations >= FLUSH_AFTER or self._clock[1] < _LEAST_SCALE:
+        if self._iterations >= FLUSH_AFTER or self._clock[1] < _MIN_SCALE:
             self._flush()
         return total
 

@@ -54,7 +54,7 @@ class Stream(Protocol):
         """Start the stream.
 
         Raises:
-            StreamOpenError: It cannot be read; says how to mend it.
+            StreamOpenError: It cannot be read; says how to fix it.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Errors of streams: one line each, with the mend.
+"""Errors of streams: one line each, with the hint.
 
 ::
 
@@ -10,22 +10,22 @@
 
 
 class StreamError(Exception):
-    """Base of the errors of streams; one line that names the mend.
+    """Base of the errors of streams; one line that names the hint.
 
     Attributes:
         key: Option or part of the stream that is wrong.
         reason: What is wrong.
-        mend: What to write instead.
+        hint: What to write instead.
     """
 
-    def __init__(self, key: str, reason: str, mend: str) -> None:
-        super().__init__(key, reason, mend)
+    def __init__(self, key: str, reason: str, hint: str) -> None:
+        super().__init__(key, reason, hint)
         self.key = key
         self.reason = reason
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.reason}; {self.mend}"
+        return f"{self.key}: {self.reason}; {self.hint}"
 
 
 class StreamSpecError(StreamError):

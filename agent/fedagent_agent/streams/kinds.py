@@ -148,13 +148,13 @@ class MqttSpec:
         scheme: Literal["mqtt", "mqtts"] = "mqtts" if self.tls else "mqtt"
         address = BrokerAddress(self.host, self.port, scheme, self.user, self.password)
         if address.exposed and not self.insecure:
-            mend = "add &insecure=1 in a network you trust, or mqtts:// with ca, cert and key"
+            hint = "add &insecure=1 in a network you trust, or mqtts:// with ca, cert and key"
             reason = f"{address} is beyond this machine and has no certificates"
-            raise StreamOpenError("mqtt", reason, mend)
+            raise StreamOpenError("mqtt", reason, hint)
         try:
             return with_password("mqtt", address, self.password_file)
         except SettingError as error:
-            raise StreamOpenError(error.key, error.problem, error.mend) from error
+            raise StreamOpenError(error.key, error.problem, error.hint) from error
 
     def certificates(self) -> TlsFiles | None:
         """Return the certificate files, if there are any."""

@@ -67,7 +67,7 @@ class MqttStream:
             asyncio.run_coroutine_threadsafe(self._start(self._link), self._loop).result(STOP_S)
         except (LinkError, TimeoutError) as error:
             self.close()
-            raise StreamOpenError("mqtt", str(error), "mend the stream's address") from error
+            raise StreamOpenError("mqtt", str(error), "fix the stream's address") from error
         names = self._spec.features
         return StreamSchema(len(names), self._spec.dtype, names=names)
 

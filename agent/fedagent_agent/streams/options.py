@@ -1,4 +1,4 @@
-"""Readers for the options in a stream's text; each error names the option and the mend."""
+"""Readers for the options in a stream's text; each error names the option and the hint."""
 
 import difflib
 import math
@@ -16,8 +16,8 @@ def options_of(text: str, known: tuple[str, ...]) -> dict[str, str]:
         name = name.strip()
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            mend = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise StreamSpecError(name[:40] or "stream", "is no option here", mend)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise StreamSpecError(name[:40] or "stream", "is no option here", hint)
         if not equals or not value.strip():
             raise StreamSpecError(name, "has no value", f"write {name}=...")
         options[name] = value.strip()
@@ -34,14 +34,14 @@ def whole(key: str, text: str, least: int, most: int) -> int:
     return int(text)
 
 
-def number(key: str, text: str, mend: str = "") -> float:
+def number(key: str, text: str, hint: str = "") -> float:
     """Return a finite number."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise StreamSpecError(key, f"{text[:40]!r} is no number", mend or f"write {key}=0.5")
+        raise StreamSpecError(key, f"{text[:40]!r} is no number", hint or f"write {key}=0.5")
     return value
 
 

@@ -20,7 +20,7 @@ from .kinds import OwnSpec
 from .spec import own_streams
 
 R = TypeVar("R")
-_MEND = "mend the stream's class"
+_HINT = "fix the stream's class"
 
 
 class OwnStream:
@@ -55,7 +55,7 @@ class OwnStream:
                 setattr(self._own, key, value)
         schema = self._guarded(StreamOpenError, lambda: self._call("open", now))
         if not isinstance(schema, StreamSchema) or schema.features < 1:
-            raise StreamOpenError(name, "open returns no StreamSchema", _MEND)
+            raise StreamOpenError(name, "open returns no StreamSchema", _HINT)
         self._features = schema.features
         return schema
 
@@ -70,7 +70,7 @@ class OwnStream:
             raise StreamBrokenError(
                 self._spec.kind,
                 f"take returns no Samples of {self._features} features with a label each",
-                _MEND,
+                _HINT,
             )
         excess = len(samples) - self._spec.buffer
         if excess > 0:
@@ -114,7 +114,7 @@ class OwnStream:
         except Exception as error:  # somebody else's code: anything can come
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
-            raise kind(self._spec.kind, where, _MEND) from error
+            raise kind(self._spec.kind, where, _HINT) from error
 
     def _fits(self, samples: Samples) -> bool:
         x, y = samples.x, samples.y

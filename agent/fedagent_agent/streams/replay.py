@@ -49,7 +49,7 @@ class ReplayStream:
         try:
             data = self._read()
         except DatasetError as error:
-            raise StreamOpenError("stream", f"{error.path}: {error.reason}", error.mend) from error
+            raise StreamOpenError("stream", f"{error.path}: {error.reason}", error.hint) from error
         if not len(data):
             raise StreamOpenError(
                 "labels", f"{self._spec.dataset} has no such sample", "choose other labels"

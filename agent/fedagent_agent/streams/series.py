@@ -44,7 +44,7 @@ class SeriesStream:
             columns = [series.column(name) for name in names]
             target = series.column(spec.predict)
         except DatasetError as error:
-            raise StreamOpenError("series", f"{error.path}: {error.reason}", error.mend) from error
+            raise StreamOpenError("series", f"{error.path}: {error.reason}", error.hint) from error
         count = len(values) - spec.lags - spec.ahead + 1
         if count < 1:
             raise StreamOpenError(

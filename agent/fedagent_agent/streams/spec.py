@@ -79,7 +79,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "mqtt": ("features", "label", "ca", "cert", "key", "insecure", "password_file", "buffer"),
 }
 """The options of each kind."""
-_MOST_FACTOR = 1e9
+_MAX_FACTOR = 1e9
 
 
 def parse_stream(text: str) -> StreamSpec:
@@ -135,7 +135,7 @@ def _replay(dataset: str, options: dict[str, str]) -> ReplaySpec:
         start=whole("start", options.get("start", str(default.start)), 0, 10**6),
         part=part,
         buffer=buffer(options),
-        accelerate=positive("accelerate", options, 1.0, _MOST_FACTOR),
+        accelerate=positive("accelerate", options, 1.0, _MAX_FACTOR),
         by_time=order == "time",
         sparse=flag("sparse", options),
         width=whole("width", options.get("width", "0"), 0, 10**8),
@@ -166,7 +166,7 @@ def _series(path: str, options: dict[str, str]) -> SeriesSpec:
         mean=constants["mean"],
         deviation=constants["deviation"],
         rate=positive("rate", options, 1.0),
-        accelerate=positive("accelerate", options, 1.0, _MOST_FACTOR),
+        accelerate=positive("accelerate", options, 1.0, _MAX_FACTOR),
         start=whole("start", options.get("start", "0"), 0, 10**6),
         buffer=buffer(options),
     )
@@ -238,12 +238,12 @@ def _field(key: str, text: str) -> tuple[str, Field | None]:
     least, dots, most = span.partition("..")
     if not dots:
         raise StreamSpecError(key, f"{span[:40]!r} is no range", f"write {name}:{dtype}:-40..60")
-    mend = f"write {name}:{dtype}:-40..60"
+    hint = f"write {name}:{dtype}:-40..60"
     field = Field(
         name,
         field.dtype,
-        number(key, least, mend) if least else field.least,
-        number(key, most, mend) if most else field.most,
+        number(key, least, hint) if least else field.least,
+        number(key, most, hint) if most else field.most,
     )
     if field.least > field.most:
         raise StreamSpecError(key, f"the range {span[:40]} is empty", "put the smaller one first")

@@ -49,7 +49,7 @@ class SendChunks:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CrashPoint:
     """A named crash point between two sends."""
 
     name: str
@@ -68,7 +68,7 @@ class Reserve:
     """Commit the round's plan and its reservations; nothing is ordered before.
 
     Attributes:
-        context_seq: int64[S], the context report that each chosen client was judged by.
+        context_seq: int64[S], the context report that each chosen client was evaluated by.
         controls: Iterations, and the edge that is rented.
     """
 
@@ -130,7 +130,7 @@ class Settle:
     """Commit how the round ended: outcomes, payments, feedback. Once per round.
 
     Attributes:
-        why: What became of orders whose update was not used; empty if all were.
+        reason: What became of orders whose update was not used; empty if all were.
     """
 
     round: int
@@ -138,7 +138,7 @@ class Settle:
     details: Details
     edges: tuple[EdgeResult, ...]
     timing_ms: Mapping[str, float] = field(default_factory=dict)
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +156,7 @@ class BookOpinions:
 
     Attributes:
         round: Of the model; 0 for the one that the run begins with.
-        slot: Models judged so far in this run, with this one.
+        slot: Models evaluated so far in this run, with this one.
         digest: The model; empty if nobody can know any more which it was.
         metric: What the scores are; empty without rows.
         asked: Agents that were called; one that answered at two edges is one.
@@ -266,7 +266,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Judge the global model on the held-out set."""
+    """Evaluate the global model on the held-out set."""
 
     round: int
     digest: str
@@ -283,7 +283,7 @@ Effect = (
     Send
     | SendGlobal
     | SendChunks
-    | Mark
+    | CrashPoint
     | Event
     | Reserve
     | Settle

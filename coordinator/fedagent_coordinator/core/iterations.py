@@ -14,7 +14,7 @@ import numpy as np
 from fedagent_coordinator.policies.base import Feedback, State, StatelessPolicy
 from fedagent_coordinator.registry import Registry
 
-from .numbers import number, whole
+from .parameter_checks import number, whole
 
 
 @runtime_checkable

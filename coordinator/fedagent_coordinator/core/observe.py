@@ -42,7 +42,7 @@ class Observed:
     """A view and what stands behind it.
 
     Attributes:
-        client_seq: int64[N], the context report each client was judged by.
+        client_seq: int64[N], the context report each client was evaluated by.
         left_out: Rows that are no pairs, by reason: ``stale``, ``no_feature``; and
             clients that are not asked although they would train: ``declined``.
     """
@@ -79,7 +79,7 @@ def merge_observations(
 ) -> Observed:
     """Return the view of all edges.
 
-    One agent that several edges see has the price and the willingness of its
+    One agent that several edges see has the price and the availability of its
     newest report (the largest seq; of equals, the freshest). A row older than
     45 s, or without a feature that the policy needs, is no pair.
 
@@ -102,7 +102,7 @@ def merge_observations(
     )
     price = _joined([seen.columns.price for seen in ordered], np.int64)
     seq = _joined([seen.columns.context_seq for seen in ordered], np.int64)
-    willing = _joined([seen.columns.willing for seen in ordered], np.bool_)
+    available = _joined([seen.columns.available for seen in ordered], np.bool_)
     values = _aligned(ordered, names)
 
     fresh = age_s <= FRESH_S
@@ -124,7 +124,7 @@ def merge_observations(
         pair_features=values[pairs],
         feature_names=names,
         client_price=_by_client(clients, owner, price[rows]),
-        client_available=_by_client(clients, owner, willing[rows]),
+        client_available=_by_client(clients, owner, available[rows]),
         edge_budget=edge_budget,
         deadline_s=deadline_s,
         model_bytes=model_bytes,

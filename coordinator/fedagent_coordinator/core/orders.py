@@ -68,7 +68,7 @@ class OrderedRound:
 
     @property
     def context_seq(self) -> npt.NDArray[np.int64]:
-        """int64[S], the report each chosen client was judged by."""
+        """int64[S], the report each chosen client was evaluated by."""
         return self.observed.client_seq[self.clients]
 
     @property

@@ -49,7 +49,7 @@ class Settled:
     details: Details
     edges: tuple[EdgeResult, ...]
     odd: Counter[str]
-    why: str
+    reason: str
 
     @property
     def spent_micro(self) -> int:
@@ -63,7 +63,7 @@ class Settled:
 
     def booked(self, round_: int, timing_ms: Mapping[str, float]) -> Settle:
         """Return what the books keep of it."""
-        return Settle(round_, self.feedback, self.details, self.edges, timing_ms, self.why)
+        return Settle(round_, self.feedback, self.details, self.edges, timing_ms, self.reason)
 
 
 @dataclass(slots=True)
@@ -262,7 +262,7 @@ def round_event(
             "ordered": sum(edge.ordered for edge in edges),
             "in_time": sum(edge.in_time for edge in edges),
             "used": sum(edge.used for edge in edges),
-            "why": settled.why,
+            "reason": settled.reason,
             "device_score": settled.details.score if settled.details.score_n else None,
             "train_loss": loss if math.isfinite(loss) else None,
             "failed_edges": [edge.edge for edge in edges if edge.failed],

@@ -17,8 +17,8 @@ from fedagent_coordinator.policies.base import (
     checked_state,
 )
 
-from .numbers import number, whole
-from .revealed import grown, revealed
+from .observed_training import grown, observed_training
+from .parameter_checks import number, whole
 
 _NAME = "primal-dual"
 
@@ -101,7 +101,7 @@ class PrimalDualControl:
         nobody answered moves nothing.
         """
         self._rounds += 1
-        seen = revealed(feedback, steps=steps, default_limit_s=self._limit_s)
+        seen = observed_training(feedback, steps=steps, default_limit_s=self._limit_s)
         size = max(len(self._h), int(seen.client.max(initial=-1)) + 1)
         self._h = grown(self._h, size, math.nan)
         self._load = grown(self._load, size, 0.0)

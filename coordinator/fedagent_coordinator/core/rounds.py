@@ -1,4 +1,4 @@
-"""The round engine: observe, decide, reserve, order, settle, merge, judge, and again.
+"""The round engine: observe, decide, reserve, order, settle, merge, evaluate, and again.
 
 A pure state machine (docs/protocol.md, One round). Messages, ticks and results
 of jobs go in with the time; effects come out, to be performed in order. A disk
@@ -14,37 +14,37 @@ import numpy as np
 from fedagent_coordinator.policies.base import NOT_FEATURES
 from fedagent_protocol.transport.errors import safe_text
 
-from .calling import Calling, called_for
-from .deciding import Decider, Decision, Minds, Refusal
+from .backoff import MAX_NAMED, RoundBackoff
+from .decision_policies import Decider, Decision, DecisionPolicies, Refusal
+from .edge_messages import Phase
 from .edges import EdgeSession, Indices
 from .effects import (
     CommitModel,
+    CrashPoint,
     EdgeResult,
     Effect,
     End,
     Evaluate,
     Event,
-    Mark,
     Reserve,
     Send,
 )
 from .errors import NeedsUnmetError
-from .fates import Books, Fates
-from .gate import BUDGET, DECLINED, RENTS, Gate
-from .hearing import Phase
+from .evaluation_phase import EvaluationPhase, called_for
 from .observe import Observed, merge_observations
 from .orders import OrderedRound, plan_round
 from .outcomes import Settled, round_event, settle_outcomes
-from .placing import with_rent
-from .respite import MOST_NAMED, Respite
+from .pending_observation import REOPEN_S, PendingObservation
+from .readiness import BUDGET, DECLINED, RENTS, Readiness
+from .round_placement import with_rent
 from .settings import Progress, Settings, learnt_weight
-from .survey import REOPEN_S, Survey
+from .settled_reports import SettledLookup, SettledReports
 
-MOST_NOTES = 100
+MAX_NOTES = 100
 """Warnings of devices that are told in a run."""
 
 
-class RoundEngine(Calling):
+class RoundEngine(EvaluationPhase):
     """All rounds of one run.
 
     Args:
@@ -74,31 +74,31 @@ class RoundEngine(Calling):
         *,
         settings: Settings,
         progress: Progress,
-        minds: Minds,
+        policies: DecisionPolicies,
         indices: Indices,
-        fate: Books,
+        fate: SettledLookup,
         clock: Callable[[], float],
     ) -> None:
-        unmet = minds.policy.needs & (NOT_FEATURES - called_for(settings.opinions))
+        unmet = policies.policy.needs & (NOT_FEATURES - called_for(settings.opinions))
         if unmet:
             raise NeedsUnmetError(settings.policy, unmet, ())
-        super().__init__(settings, progress, indices, Fates(fate))
-        self.needs = minds.policy.needs - NOT_FEATURES
+        super().__init__(settings, progress, indices, SettledReports(fate))
+        self.needs = policies.policy.needs - NOT_FEATURES
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
         self._summary: Event | None = None
         self._opened_at = 0.0
-        self._decider = Decider(settings, minds, clock)
-        self._gate = Gate(settings, self.needs, resumed=progress.rounds_done > 0)
+        self._decider = Decider(settings, policies, clock)
+        self._readiness = Readiness(settings, self.needs, resumed=progress.rounds_done > 0)
         self._first_at = progress.open_at
-        self._respite = Respite()
+        self._backoff = RoundBackoff()
         self._notes: set[str] = set()
 
     # ------------------------------------------------------------------ inputs
 
     def start(self, now: float) -> list[Effect]:
         """Begin: edges will say hello when they hear the beacon."""
-        self._gate.started_at = now
+        self._readiness.started_at = now
         if self.settings.over(self.rounds_done):
             return self._finish_late(now)
         opens_at = min(self._first_at, now + self.settings.every_s)
@@ -125,7 +125,7 @@ class RoundEngine(Calling):
                     effects += self._open(now)
             case Phase.OBSERVING:
                 effects += self._consider(now)
-                if self.phase is Phase.OBSERVING and now >= self._survey.reopen_at:
+                if self.phase is Phase.OBSERVING and now >= self._observation.reopen_at:
                     effects += self._reopen(now)
             case Phase.ORDERED:
                 effects += self._tick_ordered(now)
@@ -133,8 +133,8 @@ class RoundEngine(Calling):
                 if self.models.work is not None:
                     effects += self.models.work.tick(now)
                 effects += self._merge_if_complete(now)
-            case Phase.JUDGING:
-                effects += self._tick_judging(now)
+            case Phase.EVALUATING:
+                effects += self._tick_evaluating(now)
             case Phase.ENDED:
                 pass
         return effects
@@ -146,14 +146,14 @@ class RoundEngine(Calling):
             case Phase.IDLE:
                 times.append(self._patience.due)
             case Phase.OBSERVING:
-                times += [self._survey.reopen_at, self._observed_at()]
+                times += [self._observation.reopen_at, self._observed_at()]
             case Phase.ORDERED:
                 assert self._ordered is not None
                 times.append(self._ordered.next_due())
             case Phase.MERGING:
                 if self.models.work is not None:
                     times.append(self.models.work.next_due())
-            case Phase.JUDGING:
+            case Phase.EVALUATING:
                 assert self._call is not None
                 times.append(self._call.next_due())
             case Phase.ENDED:
@@ -169,7 +169,7 @@ class RoundEngine(Calling):
         """Return the end of the run for every edge, to be said again for a while."""
         if self.phase is not Phase.ENDED:
             return []
-        return [self._say.run_ended(edge.id, self._finishing) for edge in self.edges.live()]
+        return [self._messages.run_ended(edge.id, self._finishing) for edge in self.edges.live()]
 
     def part_checked(self, digest: str, *, intact: bool, now: float) -> list[Effect]:
         """Take in whether a pulled model is what its digest says."""
@@ -204,23 +204,23 @@ class RoundEngine(Calling):
         if self.settings.over(self.rounds_done):
             return self._finish_late(now)
         self.phase = Phase.OBSERVING
-        self._survey = Survey(now, now + REOPEN_S)
+        self._observation = PendingObservation(now, now + REOPEN_S)
         live = self.edges.live()
         if not live:
-            self._gate.solvent()
+            self._readiness.solvent()
             return self._wait("edges", now)
-        return [self._say.open(edge, self.round) for edge in live]
+        return [self._messages.open(edge, self.round) for edge in live]
 
     def _reopen(self, now: float) -> list[Effect]:
         """Ask those again that did not answer, or did not have the model."""
-        self._survey.reopen_at = now + REOPEN_S
+        self._observation.reopen_at = now + REOPEN_S
         live = self.edges.live()
-        ready = {edge.id for edge in self._survey.ready(live)}
+        ready = {edge.id for edge in self._observation.ready(live)}
         effects: list[Effect] = []
         for edge in live:
             if edge.id not in ready:
-                effects.append(self._say.open(edge, self.round))
-                if edge.id in self._survey.answers:
+                effects.append(self._messages.open(edge, self.round))
+                if edge.id in self._observation.answers:
                     effects += self.models.catch_up(edge, self.round, now)
         return effects
 
@@ -230,15 +230,15 @@ class RoundEngine(Calling):
         if due is not None and now < due:
             return []
         live = self.edges.live()
-        ready = self._survey.ready(live)
+        ready = self._observation.ready(live)
         for edge in live:
-            edge.quiet = edge.id not in self._survey.answers
+            edge.quiet = edge.id not in self._observation.answers
         if not ready:
             return self._wait("edges", now)
         return self._decide(ready, now)
 
     def _observed_at(self) -> float | None:
-        return self._survey.waits_until(
+        return self._observation.waits_until(
             self.edges.live(),
             silent_s=self.settings.observe_timeout_s,
             transfer_s=self.settings.merge_timeout_s,
@@ -251,7 +251,7 @@ class RoundEngine(Calling):
         view = observed.view
         self.counters.update({f"pairs_{why}": n for why, n in observed.left_out.items()})
         agents = len(np.unique(view.pair_client[view.eligible]))
-        missing = self._gate.closed_by(
+        missing = self._readiness.closed_by(
             observed, edges=len(ready), agents=agents, free_micro=self._free_micro, now=now
         )
         if missing == BUDGET:
@@ -260,12 +260,12 @@ class RoundEngine(Calling):
         if missing:
             return self._wait(missing, now, edges=len(ready), agents=agents)
         if self._unmeasured:
-            self._gate.solvent()
+            self._readiness.solvent()
             return self._measure(now)
-        if self._owed is not None:
-            self._gate.solvent()
+        if self._pending_round is not None:
+            self._readiness.solvent()
             self._patience.over()
-            return self._judge(self._owed, now, opening=True)
+            return self._evaluate(self._pending_round, now, opening=True)
         decision = self._decider.decide(
             observed,
             ready,
@@ -276,11 +276,11 @@ class RoundEngine(Calling):
         if isinstance(decision, Refusal):
             if decision.reason == BUDGET:
                 return self._broke(ready, agents, now, sure=decision.sure)
-            self._gate.solvent()
+            self._readiness.solvent()
             return self._wait(decision.reason, now, edges=len(ready), agents=agents)
-        self._gate.solvent()
+        self._readiness.solvent()
         self._patience.over()
-        self._opened_at = self._survey.opened_at
+        self._opened_at = self._observation.opened_at
         self._patience.not_before = self._opened_at + self.settings.every_s
         self.timing_ms = {
             "observe": _ms(now - self._opened_at),
@@ -293,7 +293,7 @@ class RoundEngine(Calling):
     ) -> list[Effect]:
         """End the run; a placed one waits first for edges that may be cheaper."""
         known = self._indices.sizes()[1] == len(self.edges.live())
-        if self.settings.placed and not self._gate.broke(now, sure=sure and known):
+        if self.settings.placed and not self._readiness.broke(now, sure=sure and known):
             return self._wait(RENTS, now, edges=len(ready), agents=agents)
         return self._finish(BUDGET, now)
 
@@ -303,7 +303,7 @@ class RoundEngine(Calling):
         if self._free_micro is not None:
             budget = min(budget, self._free_micro)
         observed = merge_observations(
-            [self._survey.answers[edge.id] for edge in ready],
+            [self._observation.answers[edge.id] for edge in ready],
             round_=self.round,
             now=now,
             sizes=(clients, edges),
@@ -312,7 +312,7 @@ class RoundEngine(Calling):
             deadline_s=self.settings.deadline_ms / 1000,
             model_bytes=self.models.size,
         )
-        return self._heard(observed.without(self._respite.away(observed.client_seq, now)))
+        return self._heard(observed.without(self._backoff.away(observed.client_seq, now)))
 
     @property
     def _free_micro(self) -> int | None:
@@ -346,17 +346,17 @@ class RoundEngine(Calling):
         if not ordered.parts:
             return [reserve, *self._settle(now)]
         orders: list[Effect] = [
-            self._say.order(ordered, part, now) for part in ordered.parts.values()
+            self._messages.order(ordered, part, now) for part in ordered.parts.values()
         ]
         half = (len(orders) + 1) // 2
-        return [reserve, *orders[:half], Mark("orders.half"), *orders[half:]]
+        return [reserve, *orders[:half], CrashPoint("orders.half"), *orders[half:]]
 
     def _tick_ordered(self, now: float) -> list[Effect]:
         ordered = self._ordered
         assert ordered is not None
         if now >= ordered.give_up_at:
             return self._settle(now)
-        return [self._say.order(ordered, part, now) for part in ordered.due_again(now)]
+        return [self._messages.order(ordered, part, now) for part in ordered.due_again(now)]
 
     def _settle(self, now: float) -> list[Effect]:
         """End the round: books first, then receipts, then what is learnt."""
@@ -371,14 +371,17 @@ class RoundEngine(Calling):
         self.rounds_done += 1
         self.spent_micro += result.spent_micro
         reporters = [part for part in parts if part.report is not None]
-        self._fates.remember(ordered.round, frozenset(part.edge for part in reporters))
+        self._settled_reports.remember(ordered.round, frozenset(part.edge for part in reporters))
         effects: list[Effect] = [
             result.booked(ordered.round, self.timing_ms),
-            *(self._say.receipt(part.edge, ordered.round, expired=False) for part in reporters),
+            *(
+                self._messages.receipt(part.edge, ordered.round, expired=False)
+                for part in reporters
+            ),
             *self._learn_or_hold(
                 ordered, result.feedback, last=self.settings.over(self.rounds_done)
             ),
-            *self._respite.settle(ordered, result, began=self._opened_at, now=now),
+            *self._backoff.settle(ordered, result, began=self._opened_at, now=now),
         ]
         effects += self._warned(ordered, result)
         for edge in result.edges:
@@ -400,9 +403,9 @@ class RoundEngine(Calling):
             if text := safe_text(details.reason[row], limit=200):
                 said.setdefault(text, []).append(row)
         fresh = {text: rows for text, rows in said.items() if text not in self._notes}
-        self._notes.update(itertools.islice(fresh, MOST_NOTES - len(self._notes)))
+        self._notes.update(itertools.islice(fresh, MAX_NOTES - len(self._notes)))
         return [
-            Event("warning", {"agents": ordered.agents(rows)[:MOST_NAMED], "why": text})
+            Event("warning", {"agents": ordered.agents(rows)[:MAX_NAMED], "reason": text})
             for text, rows in fresh.items()
             if text in self._notes
         ]
@@ -430,9 +433,9 @@ class RoundEngine(Calling):
         return [job]
 
     def _round_over(self, now: float) -> list[Effect]:
-        """Have its model judged if that is due; tell of the round, and go on at once."""
+        """Have its model evaluated if that is due; tell of the round, and go on at once."""
         if self._due is not None:
-            return self._judge(self._due, now)
+            return self._evaluate(self._due, now)
         summary, self._summary = self._summary, None
         effects: list[Effect] = []
         if summary is not None:
@@ -443,7 +446,7 @@ class RoundEngine(Calling):
         self.round = self._over + 1
         if self.settings.over(self.rounds_done):
             return effects + self._end("rounds")
-        opens_at = max(self._respite.open_at, self._patience.not_before)
+        opens_at = max(self._backoff.open_at, self._patience.not_before)
         if summary is not None and now < opens_at:
             self.phase = Phase.IDLE
             self._patience.until(opens_at)
@@ -463,7 +466,7 @@ class RoundEngine(Calling):
 
     def _finish_late(self, now: float) -> list[Effect]:
         """End a run whose last round was settled before a crash and not merged."""
-        patient = now - self._gate.started_at < self.settings.resume_wait_s
+        patient = now - self._readiness.started_at < self.settings.resume_wait_s
         if self.edges.windows and patient:
             self.phase = Phase.IDLE
             return self._patience.wait("edges", now, edges=len(self.edges.live()), agents=0)
@@ -477,8 +480,8 @@ class RoundEngine(Calling):
 
     def _wait(self, reason: str, now: float, *, edges: int = 0, agents: int = 0) -> list[Effect]:
         self.phase = Phase.IDLE
-        detail = self._respite.why(now) if reason == DECLINED else ""
-        wanted = self._gate.wanted(reason, now)
+        detail = self._backoff.reason(now) if reason == DECLINED else ""
+        wanted = self._readiness.wanted(reason, now)
         effects = self._patience.wait(
             reason, now, edges=edges, agents=agents, wanted=wanted, detail=detail
         )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fedagent_protocol.messages import OpinionMode, Weighting
 
-from .cadence import NO_CALLS, Calls
+from .evaluation_schedule import NO_CALLS, Calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

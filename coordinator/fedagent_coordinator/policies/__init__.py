@@ -24,7 +24,7 @@ registry: Registry[SelectionPolicy] = Registry(
     group="fedagent.policies",
     builtin={
         "adaptive": f"{_PACKAGE}.adaptive:AdaptivePolicy",
-        "all": f"{_PACKAGE}.all_willing:AllPolicy",
+        "all": f"{_PACKAGE}.all_available:AllPolicy",
         "bp-ucb": f"{_PACKAGE}.bp_ucb:BpUcbPolicy",
         "cheapest": f"{_PACKAGE}.cheapest:CheapestPolicy",
         "cocs": f"{_PACKAGE}.cocs:CocsPolicy",

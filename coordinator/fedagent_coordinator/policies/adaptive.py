@@ -15,7 +15,7 @@ the average; of equals, whoever has waited longest goes first. There is no explo
 bonus: contexts vary by themselves, and no expert can starve a client for good, because
 all fade.
 
-Every feature is optional: a device that reports nothing is judged by its deeds.
+Every feature is optional: a device that reports nothing is evaluated by its deeds.
 """
 
 import numpy as np

@@ -61,7 +61,7 @@ class Bound(IntEnum):
     RANK = 1  # it would still fit: the policy wanted no more, or not this one
     EDGE_BUDGET = 2  # its price is more than what is left at its edge
     CLIENT_TAKEN = 3  # its client trains at another edge
-    UNAVAILABLE = 4  # its client is not willing or not there
+    UNAVAILABLE = 4  # its client is not available or not there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -238,7 +238,7 @@ class Selection:
         pairs: int64[S], chosen pairs of the view, in the policy's order.
         scores: float64[P], what the policy ranked every pair by; NaN if unranked.
         bound: int8[P], the `Bound` of every pair.
-        notes: Named numbers for "why", e.g. ``explore`` 1.0.
+        notes: Named numbers for "reason", e.g. ``explore`` 1.0.
     """
 
     pairs: IntArray

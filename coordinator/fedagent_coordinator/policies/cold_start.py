@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from .base import BoolArray, FloatArray, IntArray, State
 from .states import Shape, ascending, check_arrays, require
-from .subset_enumeration import ExactArray, Line
+from .subset_enumeration import ExactArray, RankedClients
 
 LAYOUT: dict[str, type[np.generic]] = {
     "group_members": np.int64,
@@ -184,9 +184,9 @@ class Scores:
         rank[self.order] = np.arange(len(rank))
         return rank
 
-    def line(self, there: BoolArray) -> Line:
+    def line(self, there: BoolArray) -> RankedClients:
         """Return who is there (bool[N]), best first."""
-        return Line.of(there, order=self.order, level=self.level, values=self.values)
+        return RankedClients.of(there, order=self.order, level=self.level, values=self.values)
 
     @cached_property
     def means(self) -> FloatArray:

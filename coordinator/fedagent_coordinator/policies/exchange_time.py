@@ -24,7 +24,7 @@ LAYOUT: Mapping[str, type[np.generic]] = {
 }
 """Arrays of `ExchangeTimes.state`."""
 
-LEAST_RIDGE = 1e-9
+MIN_RIDGE = 1e-9
 """With less, a first observation leaves nothing of H^-1 but rounding."""
 
 _D = 3
@@ -117,8 +117,8 @@ class ExchangeTimes:
         deadline_s: float | None,
     ) -> None:
         self._name = name
-        if not lambda_ >= LEAST_RIDGE:
-            raise ParameterError(name, "lambda_", f"is {lambda_!r}: must be >= {LEAST_RIDGE:g}")
+        if not lambda_ >= MIN_RIDGE:
+            raise ParameterError(name, "lambda_", f"is {lambda_!r}: must be >= {MIN_RIDGE:g}")
         self._positive("model_bits", model_bits)
         self._positive("deadline_s", 1.0 if deadline_s is None else deadline_s)
         if not (math.isfinite(alpha) and alpha >= 0):
@@ -199,7 +199,7 @@ class ExchangeTimes:
             raise ParameterError(self._name, parameter, f"is {value!r}: must be > 0")
 
 
-def least_per_client(view: RoundView, value: FloatArray, rows: IntArray) -> FloatArray:
+def min_per_client(view: RoundView, value: FloatArray, rows: IntArray) -> FloatArray:
     """Return each client's least value over these pairs, float64[N]; inf where it has none."""
     least = np.full(len(view.client_price), np.inf)
     np.minimum.at(least, view.pair_client[rows], value[rows])

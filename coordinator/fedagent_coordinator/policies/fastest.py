@@ -9,7 +9,7 @@ import numpy as np
 from fedagent_coordinator.errors import ParameterError
 
 from .base import Feedback, RoundView, Selection, State, checked_state
-from .exchange_time import LAYOUT, ExchangeTimes, affordable, least_per_client
+from .exchange_time import LAYOUT, ExchangeTimes, affordable, min_per_client
 from .selection import explained, fill
 
 _NAME = "fastest"
@@ -66,7 +66,7 @@ class FastestPolicy:
         """Decide one round; the score of a pair is minus its estimated time."""
         tau = self._times.lower_bound(view)
         rows = affordable(view)
-        least = least_per_client(view, tau, rows)[view.pair_client[rows]]
+        least = min_per_client(view, tau, rows)[view.pair_client[rows]]
         order = np.lexsort((rng.random(len(rows)), tau[rows], least))
         pairs = fill(view, rows[order])[: self._clients_per_round]
         notes = {"tau_max_s": float(tau[pairs].max(initial=0.0))}

@@ -50,7 +50,7 @@ class LinearArms:
         """Return the upper confidence bound of each row, float64[P].
 
         Args:
-            arm: int64[P], whose regression judges the row.
+            arm: int64[P], whose regression evaluates the row.
             x: float64[P, D].
             alpha: Width of the bound in standard deviations.
             block: Rows at a time, which bounds the memory.

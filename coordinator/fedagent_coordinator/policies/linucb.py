@@ -12,7 +12,7 @@ from fedagent_coordinator.solvers import create as create_solver
 
 from .assigning import assign
 from .base import Feedback, FloatArray, IntArray, RoundView, Selection, State, checked_state
-from .exchange_time import LEAST_RIDGE
+from .exchange_time import MIN_RIDGE
 from .linear_arms import LinearArms
 from .selection import explained
 from .states import Shape, check_arrays, require
@@ -54,8 +54,8 @@ class LinUcbPolicy:
     ) -> None:
         if not alpha >= 0:
             raise ParameterError(_NAME, "alpha", f"is {alpha}, must be >= 0")
-        if not ridge >= LEAST_RIDGE:
-            raise ParameterError(_NAME, "ridge", f"is {ridge}, must be >= {LEAST_RIDGE:g}")
+        if not ridge >= MIN_RIDGE:
+            raise ParameterError(_NAME, "ridge", f"is {ridge}, must be >= {MIN_RIDGE:g}")
         self._alpha = alpha
         self._arms = LinearArms(_SIZE, ridge)
         self._low, self._high = _START[0].copy(), _START[1].copy()

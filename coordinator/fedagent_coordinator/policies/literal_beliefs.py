@@ -16,7 +16,7 @@ from .beliefs import DECAY, Beliefs
 from .neighbours import Graph
 
 PAPER_C = 1e-3
-_LEAST_OPINION = 1e-12
+_MIN_OPINION = 1e-12
 _END = 1e6
 """A log message this large has left every meaning; sweeps stop there."""
 
@@ -42,7 +42,7 @@ def propagate_literal(
         Beliefs that sum to 1; a `residual` above the tolerance says that they mean nothing;
         `contraction` is the largest number of neighbours but one.
     """
-    own = 2 * np.log(np.clip(np.where(np.isnan(opinion), 1.0, opinion), _LEAST_OPINION, 1.0))
+    own = 2 * np.log(np.clip(np.where(np.isnan(opinion), 1.0, opinion), _MIN_OPINION, 1.0))
     source = np.concatenate((graph.left, graph.right))
     target = np.concatenate((graph.right, graph.left))
     constants = np.log(2) + own[source] - constant * np.tile(graph.distance, 2) ** DECAY

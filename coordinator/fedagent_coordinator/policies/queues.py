@@ -74,14 +74,14 @@ class FairnessQueues:
         due = self._owed(int(_seen(view).sum()))
         if len(self._queue) or not room or due <= room:
             return
-        limit, mend = "take part", "raise clients_per_round"
+        limit, hint = "take part", "raise clients_per_round"
         if room < clients_per_round:
-            limit, mend = "can be paid", "raise the edges' budgets"
+            limit, hint = "can be paid", "raise the edges' budgets"
         raise ParameterError(
             self._name,
             "beta",
             f"is {self._beta}: it owes {due} clients a round and only {room} {limit};"
-            f" lower beta or {mend}",
+            f" lower beta or {hint}",
         )
 
     def step(self, feedback: Feedback) -> None:

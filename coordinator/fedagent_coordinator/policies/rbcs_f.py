@@ -14,7 +14,7 @@ from fedagent_coordinator.errors import ParameterError
 
 from .base import Feedback, FloatArray, IntArray, RoundView, Selection, State, checked_state
 from .exchange_time import LAYOUT as TIMES_LAYOUT
-from .exchange_time import ExchangeTimes, affordable, least_per_client
+from .exchange_time import ExchangeTimes, affordable, min_per_client
 from .fair_set import fair_set
 from .queues import LAYOUT as QUEUES_LAYOUT
 from .queues import FairnessQueues
@@ -91,7 +91,7 @@ class RbcsFPolicy:
         tau = self._times.lower_bound(view)
         queue = self._queues.lengths(len(view.client_price))
         rows = affordable(view)
-        fastest = least_per_client(view, tau, rows)
+        fastest = min_per_client(view, tau, rows)
         there = np.flatnonzero(np.isfinite(fastest))
         k = min(self._clients_per_round, len(there))
         members = there[fair_set(fastest[there], queue[there], k, self._v, rng)]

@@ -17,7 +17,7 @@ EVERY = slice(None)
 _SHRINK = 1.0
 """Weight of the common work against a client's own, in observations."""
 _FADE = 0.995
-_LEAST_RATE, _LEAST_PACE = 1.0, 1e-6
+_MIN_RATE, _MIN_PACE = 1.0, 1e-6
 """Reports below are taken as this: a device that reports nonsense must not turn signs."""
 _FLOOR = 0.02
 """Share of the deadline below which nothing is left for the upload."""
@@ -80,10 +80,10 @@ class Slack:
             return
         rate = optional(view, "download_bps", rows)
         if rate is not None:
-            seen = float(np.median(feedback.dt_s[known] * np.maximum(rate, _LEAST_RATE)))
+            seen = float(np.median(feedback.dt_s[known] * np.maximum(rate, _MIN_RATE)))
             self._bits = 0.9 * self._bits + 0.1 * seen if self._bits else seen
         speed = optional(view, "compute", rows)
-        pace = 1.0 if speed is None else np.maximum(speed, _LEAST_PACE)
+        pace = 1.0 if speed is None else np.maximum(speed, _MIN_PACE)
         work = self._computing(feedback, known) * pace
         clients = view.pair_client[rows]
         np.add.at(self._work, clients, np.where(np.isfinite(work), work, 0.0))
@@ -127,7 +127,7 @@ class Slack:
         rate = optional(view, "download_bps", rows)
         if rate is None:
             return 0.0
-        return self._bits_or(view) / np.maximum(rate, _LEAST_RATE)
+        return self._bits_or(view) / np.maximum(rate, _MIN_RATE)
 
     def _compute(self, view: RoundView, rows: Rows) -> FloatArray | float:
         total = float(self._count.sum())
@@ -140,7 +140,7 @@ class Slack:
         count = np.where(known, self._count[at], 0.0)
         mine = (np.where(known, self._work[at], 0.0) + _SHRINK * common) / (count + _SHRINK)
         speed = optional(view, "compute", rows)
-        return mine if speed is None else mine / np.maximum(speed, _LEAST_PACE)
+        return mine if speed is None else mine / np.maximum(speed, _MIN_PACE)
 
     def _grow(self, clients: int) -> None:
         more = clients - len(self._work)

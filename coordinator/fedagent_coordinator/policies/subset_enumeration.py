@@ -33,7 +33,7 @@ _CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Line:
+class RankedClients:
     """The clients that can be chosen, best first.
 
     Attributes:
@@ -52,7 +52,7 @@ class Line:
     @classmethod
     def of(
         cls, there: BoolArray, *, order: IntArray, level: IntArray, values: ExactArray
-    ) -> "Line":
+    ) -> "RankedClients":
         """Line up who is there (bool[N]), given everybody's order."""
         if there.all():
             return cls(order, np.empty(0, dtype=np.int64), level, values)
@@ -133,7 +133,7 @@ class Subset:
     total: int
 
 
-def best_unplayed(line: Line, size: int, played: Played, rows: IntArray) -> Subset | None:
+def best_unplayed(line: RankedClients, size: int, played: Played, rows: IntArray) -> Subset | None:
     """Return the first subset of the order that was not played; None if all were.
 
     Args:
@@ -159,7 +159,7 @@ def best_unplayed(line: Line, size: int, played: Played, rows: IntArray) -> Subs
 
 
 def _first_unplayed(
-    line: Line, played: Played, moves: _Moves, least: int | None
+    line: RankedClients, played: Played, moves: _Moves, least: int | None
 ) -> tuple[int, bytes] | None:
     """Return (-sum, key) of the first child of the order that was not played, if any.
 
@@ -182,7 +182,7 @@ def _first_unplayed(
     return None
 
 
-def _moves(line: Line, played: Played, rows: IntArray) -> _Moves:
+def _moves(line: RankedClients, played: Played, rows: IntArray) -> _Moves:
     """Return the moves that lead from these subsets to their children."""
     places = line.places(played.ranks[rows])
     size, n = places.shape[1], len(line.clients)
@@ -203,7 +203,7 @@ def _moves(line: Line, played: Played, rows: IntArray) -> _Moves:
     return _Moves(source, leave, totals)
 
 
-def _children(line: Line, played: Played, moves: _Moves) -> IndexArray:
+def _children(line: RankedClients, played: Played, moves: _Moves) -> IndexArray:
     """Return the children that these moves make, int32[C, K], ascending clients."""
     children = played.members[moves.source]
     leaver = line.clients[moves.leave].astype(np.int32)

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from fedagent_coordinator.c_stdout import quiet_c_stdout
 from fedagent_coordinator.errors import ParameterError, PolicyError
 from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_coordinator.quiet import quiet_c_stdout
 from fedagent_protocol.extras import how_to_add
 
 from .base import Assignment, Solution

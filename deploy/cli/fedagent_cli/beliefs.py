@@ -8,7 +8,7 @@ from fedagent_protocol.extras import how_to_add
 
 from . import command_line, options, places
 from .errors import MissingError, NoRunError, UsageError
-from .output import emit, say, table
+from .output import echo, emit, table
 
 if TYPE_CHECKING:
     from fedagent_agent.core.peer_records import SlotRecord
@@ -86,7 +86,7 @@ def beliefs(
         ),
     )  # fmt: skip
     if plot is not None:
-        say(str(plot))
+        echo(str(plot))
 
 
 def _draw(path: Path, slots: "list[SlotRecord]") -> None:

@@ -1,4 +1,4 @@
-"""The doctor's checks: one look at one thing, one line, one mend."""
+"""The doctor's checks: one look at one thing, one line, one hint."""
 
 import asyncio
 import os
@@ -16,13 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedagent_agent.config import CareSettings, PrivacySettings
+from fedagent_agent.config import LimitsSettings, PrivacySettings
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.transport.interfaces import lan_addresses
 from fedagent_protocol.transport.mosquitto import mosquitto_program
 
 if TYPE_CHECKING:
-    from fedagent_agent.willing import Verdict
+    from fedagent_agent.availability import LimitCheck
 
     from .adverts import Seen
 
@@ -32,7 +32,7 @@ SHOWN = 6
 """Adverts that are named; more are counted."""
 MDNS_PORT = 5353
 LOW_DISK_BYTES = 500 * 1024**2
-LEAST_DISK_BYTES = 50 * 1024**2
+MIN_DISK_BYTES = 50 * 1024**2
 SLOW_FSYNC_MS = 50.0
 RELEASED = 1_760_000_000
 """A second before this version was made: a clock that shows less is wrong."""
@@ -53,7 +53,7 @@ class Finding:
     check: str
     level: Level
     text: str
-    mend: str = ""
+    hint: str = ""
 
 
 def python() -> Finding:
@@ -200,7 +200,7 @@ def disk(folder: Path) -> Finding:
     """Check free space where the data directories are."""
     free = shutil.disk_usage(_existing(folder)).free
     text = f"{free / 1024**3:.1f} GiB free for {folder}"
-    if free < LEAST_DISK_BYTES:
+    if free < MIN_DISK_BYTES:
         return Finding("disk", Level.FAIL, text, "free some space, or set FEDAGENT_HOME elsewhere")
     if free < LOW_DISK_BYTES:
         return Finding("disk", Level.WARN, text, "free some space, or set FEDAGENT_HOME elsewhere")
@@ -235,29 +235,29 @@ class Rules:
     """What the rules of an agent on this machine say now: would it train, and why not?
 
     Args:
-        care: The table ``care`` of an agent's configuration.
+        care: The table ``limits`` of an agent's configuration.
     """
 
-    def __init__(self, care: CareSettings) -> None:
-        self._care = care
+    def __init__(self, limits: LimitsSettings) -> None:
+        self._limits = limits
 
     @cached_property
-    def _verdicts(self) -> "dict[str, Verdict]":
+    def _verdicts(self) -> "dict[str, LimitCheck]":
         # 60 ms that only these checks need.
-        from fedagent_agent.asked import Programs  # noqa: PLC0415
         from fedagent_agent.context import Context  # noqa: PLC0415
+        from fedagent_agent.host_info import Programs  # noqa: PLC0415
 
-        context = Context(limits=self._care.limits(), metered=self._care.link_is_metered)
+        context = Context(limits=self._limits.limits(), metered=self._limits.link_is_metered)
         context.tell(asyncio.run(Programs.here().ask()))
-        context.verdicts(time.monotonic())
+        context.check_limits(time.monotonic())
         time.sleep(LOOK_S)  # the load is a difference
-        return {verdict.rule: verdict for verdict in context.verdicts(time.monotonic())}
+        return {verdict.rule: verdict for verdict in context.check_limits(time.monotonic())}
 
     def check(self, rule: str) -> Finding:
         """Ask one rule."""
         said = self._verdicts[rule]
         if said.objects:
-            return Finding(rule, Level.WARN, f"no training: {said.text}", said.mend)
+            return Finding(rule, Level.WARN, f"no training: {said.text}", said.hint)
         return Finding(rule, Level.OK, said.text)
 
 
@@ -270,7 +270,7 @@ def package(name: str, gives: str, install: str) -> Finding:
 
 def opinions(privacy: PrivacySettings) -> Finding:
     """Say what calls for opinions get from an agent on this machine."""
-    most, total = privacy.most_epsilon, privacy.total_epsilon
+    most, total = privacy.max_epsilon, privacy.total_epsilon
     lifetime = privacy.lifetime_epsilon
     to = ", to declared neighbours only" if privacy.declared_only else ""
     if most is None and total is None and lifetime is None:
@@ -285,10 +285,10 @@ def opinions(privacy: PrivacySettings) -> Finding:
 
 
 def all_checks(
-    folder: Path, care: CareSettings | None = None, privacy: PrivacySettings | None = None
+    folder: Path, limits: LimitsSettings | None = None, privacy: PrivacySettings | None = None
 ) -> list[Callable[[], Finding]]:
     """Return every check, in the order of the lines."""
-    rules = Rules(care if care is not None else CareSettings())
+    rules = Rules(limits if limits is not None else LimitsSettings())
     return [
         python,
         mdns,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import options, places
-from .output import credits_text, emit, say, table
+from .output import credits_text, echo, emit, table
 
 if TYPE_CHECKING:
     from fedagent_coordinator.devices import Device
@@ -26,7 +26,7 @@ class SeenDevice:
         online: It has a session with an edge; None where nobody knows.
         last_seen_ms: Wall clock, now for one that is online; None where nobody knows.
         edges: Ids of the edges where it has a session.
-        why: Why it does not take part, in words; empty if it does.
+        reason: Why it does not take part, in words; empty if it does.
         note: What it has to say of its samples, though it takes part.
     """
 
@@ -37,7 +37,7 @@ class SeenDevice:
     edges: tuple[str, ...] = ()
     address: str = ""
     software: str = ""
-    why: str = ""
+    reason: str = ""
     note: str = ""
 
     @property
@@ -85,7 +85,7 @@ def _seen(
     why = row.last_reason if row is not None and declined else ""
     note = row.last_reason if row is not None and row.last_status in {"arrived", "late"} else ""
     if device is None:
-        return SeenDevice(agent=agent, row=row, why=why, note=note)
+        return SeenDevice(agent=agent, row=row, reason=why, note=note)
     online = bool(running and device.edges)
     last_ms = max(device.seen_ms, until_ms) if device.edges else device.seen_ms
     return SeenDevice(
@@ -96,7 +96,7 @@ def _seen(
         edges=tuple(device.edges) if online else (),
         address=device.address,
         software=device.software,
-        why=device.why or why,
+        reason=device.reason or why,
         note=note,
     )
 
@@ -125,21 +125,21 @@ def devices(
         (_cells(name, device, edges) for name, device in zip(_names(found), found, strict=True)),
         unless={"edge": "-", "address": "-", "software": "-"},
     )
-    say_reasons(found)
+    print_reasons(found)
 
 
-def say_reasons(devices: Sequence[SeenDevice], *, most: int | None = None) -> None:
+def print_reasons(devices: Sequence[SeenDevice], *, most: int | None = None) -> None:
     """Say who does not take part, or warns, and why, a line each."""
     names = _names(devices)
     for what, reasons in (
-        ("declines", [d.why for d in devices]),
+        ("declines", [d.reason for d in devices]),
         ("warns", [d.note for d in devices]),
     ):
         said = [(name, why) for name, why in zip(names, reasons, strict=True) if why]
         for name, why in said[:most]:
-            say(f"{what:<9} {name}: {why}")
+            echo(f"{what:<9} {name}: {why}")
         if most is not None and len(said) > most:
-            say(f"          and {len(said) - most} more: `fedagent devices`")
+            echo(f"          and {len(said) - most} more: `fedagent devices`")
 
 
 def _names(devices: Sequence[SeenDevice]) -> list[str]:

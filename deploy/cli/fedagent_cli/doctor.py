@@ -1,14 +1,14 @@
-"""`fedagent doctor`: what works on this machine, and what mends the rest."""
+"""`fedagent doctor`: what works on this machine, and what hints the rest."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import command_line, launch, options, places
 from .errors import FAILED, OK, WARNED, UsageError
-from .output import emit, say
+from .output import echo, emit
 
 if TYPE_CHECKING:
-    from fedagent_agent.config import CareSettings, PrivacySettings
+    from fedagent_agent.config import LimitsSettings, PrivacySettings
 
     from .checks import Finding
 
@@ -27,9 +27,9 @@ def mount(app: command_line.CommandGroup, *, panel: str) -> None:
 
 
 def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False) -> None:
-    """Check this machine, one line per check with the mend.
+    """Check this machine, one line per check with the hint.
 
-    With --config, the rules of that agent's table `care` say whether it would train now, and
+    With --config, the rules of that agent's table `limits` say whether it would train now, and
     its table `privacy` what opinions it would give.
 
     Exit code 0: all is well; 44: it works with the warnings named; 45: something is
@@ -42,7 +42,7 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
         finding = check()
         findings.append(finding)
         if not as_json:
-            say(line(finding))
+            echo(line(finding))
     code = exit_code(findings)
     if as_json:
         emit(
@@ -50,7 +50,7 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
                 "ok": code == OK,
                 "exit_code": code,
                 "checks": [
-                    {"check": f.check, "level": f.level, "text": f.text, "mend": f.mend}
+                    {"check": f.check, "level": f.level, "text": f.text, "hint": f.hint}
                     for f in findings
                 ],
             }
@@ -58,26 +58,26 @@ def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False
     raise command_line.Exit(code)
 
 
-def _tables(config: Path | None) -> "tuple[CareSettings, PrivacySettings]":
+def _tables(config: Path | None) -> "tuple[LimitsSettings, PrivacySettings]":
     """Return two tables of an agent's configuration; the defaults without one."""
     import msgspec  # noqa: PLC0415 - not for --help
 
-    from fedagent_agent.config import CareSettings, PrivacySettings  # noqa: PLC0415
+    from fedagent_agent.config import LimitsSettings, PrivacySettings  # noqa: PLC0415
 
     file = launch.read_config(config)
-    name = "care"
+    name = "limits"
     try:
-        care = msgspec.convert(file.get(name, {}), CareSettings)
+        limits = msgspec.convert(file.get(name, {}), LimitsSettings)
         name = "privacy"
-        return care, msgspec.convert(file.get(name, {}), PrivacySettings)
+        return limits, msgspec.convert(file.get(name, {}), PrivacySettings)
     except msgspec.ValidationError as error:
         raise UsageError(f"{name}: {error}", "see docs/agent.md for the keys") from error
 
 
 def line(finding: "Finding") -> str:
     """Return a finding as one line."""
-    mend = f"  ->  {finding.mend}" if finding.mend else ""
-    return f"{MARKS[finding.level]}  {finding.check:<12}  {finding.text}{mend}"
+    hint = f"  ->  {finding.hint}" if finding.hint else ""
+    return f"{MARKS[finding.level]}  {finding.check:<12}  {finding.text}{hint}"
 
 
 def exit_code(findings: "list[Finding]") -> int:

@@ -1,4 +1,4 @@
-"""Errors of the command line: one line that names the mend, one documented exit code.
+"""Errors of the command line: one line that names the hint, one documented exit code.
 
 ::
 
@@ -30,18 +30,18 @@ class CliError(Exception):
 
     Attributes:
         problem: What is wrong, without a full stop.
-        mend: What to do about it.
+        hint: What to do about it.
     """
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, problem: str, mend: str = "") -> None:
-        super().__init__(problem, mend)
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem, hint)
         self.problem = problem
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.problem}; {self.mend}" if self.mend else self.problem
+        return f"{self.problem}; {self.hint}" if self.hint else self.problem
 
 
 class UsageError(CliError):
@@ -57,8 +57,8 @@ class RoleError(CliError):
         exit_code: The one that the role itself would end with.
     """
 
-    def __init__(self, problem: str, mend: str = "", *, exit_code: int) -> None:
-        super().__init__(problem, mend)
+    def __init__(self, problem: str, hint: str = "", *, exit_code: int) -> None:
+        super().__init__(problem, hint)
         self.exit_code = exit_code  # type: ignore[misc]  # one class stands for every role's
 
 

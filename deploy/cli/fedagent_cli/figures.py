@@ -1,4 +1,4 @@
-"""How good a run's models are, in words; what they are judged by is `fedagent_task.measures`."""
+"""How good a run's models are, in words; what they are evaluated by is `fedagent_task.measures`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -29,7 +29,7 @@ def told(measures: Sequence[Measure], metrics: Metrics) -> tuple[str, str]:
 
 
 def columns(measures: Sequence[Measure], rows: Iterable[Metrics]) -> tuple[Measure, ...]:
-    """Return what a table shows: what is judged by, and the few others that were measured."""
+    """Return what a table shows: what is evaluated by, and the few others that were measured."""
     listed = list(rows)
     return tuple(
         one

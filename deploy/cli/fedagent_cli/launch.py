@@ -18,7 +18,7 @@ from typing import NoReturn
 from fedagent_protocol.passwords import hide_password
 
 from .errors import MissingError, RoleError, UsageError
-from .output import emit, say
+from .output import echo, emit
 
 MODULES = {
     "agent": "fedagent_agent",
@@ -46,7 +46,7 @@ def read_config(path: Path | None) -> Config:
         read = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except ValueError as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise UsageError(f"{path} is not {kind}: {error}", "mend the file") from error
+        raise UsageError(f"{path} is not {kind}: {error}", "fix the file") from error
     if not isinstance(read, dict):
         raise UsageError(f"{path} holds no table of keys", "write `key = value` lines")
     return read
@@ -89,7 +89,7 @@ def check(role: str, config: Config) -> None:
     """Check a configuration by the role's own module, as far as it goes without the disk.
 
     Raises:
-        UsageError: The role refuses it; the line names the key and the mend.
+        UsageError: The role refuses it; the line names the key and the hint.
     """
     from fedagent_protocol.transport.ending import in_two  # noqa: PLC0415 - not for --help
     from fedagent_protocol.transport.errors import LinkError  # noqa: PLC0415
@@ -121,12 +121,12 @@ def _check_finite(config: Mapping[str, object], option: str = "-") -> None:
         name = _OPTIONS.get(key, f"{option}-{key.replace('_', '-')}")
         if isinstance(value, Mapping):
             # The options of these tables do not begin with their names.
-            _check_finite(value, "-" if key in ("care", "privacy") else name)
+            _check_finite(value, "-" if key in ("limits", "privacy") else name)
         elif isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{name}: {value} is no number to reckon with", "give a finite one")
 
 
-def rehearse(config: Config) -> None:
+def check_recipe(config: Config) -> None:
     """Check what a coordinator would make of its recipe.
 
     Raises:
@@ -134,7 +134,7 @@ def rehearse(config: Config) -> None:
     """
     from fedagent_coordinator.config import load  # noqa: PLC0415 - numpy, for this check only
     from fedagent_coordinator.exits import exit_code  # noqa: PLC0415
-    from fedagent_coordinator.rehearsal import rehearse as rehearsed  # noqa: PLC0415
+    from fedagent_coordinator.recipe_check import check_recipe as rehearsed  # noqa: PLC0415
     from fedagent_protocol.transport.ending import in_two  # noqa: PLC0415
 
     try:
@@ -183,12 +183,12 @@ def become(role: str, config: Config, *, print_config: bool, as_json: bool) -> N
     check(role, config)
     if print_config:
         if role == "coordinator":
-            rehearse(config)
+            check_recipe(config)
         shown = _without_passwords(config)
         if as_json:
             emit(shown)
         else:
-            say(json.dumps(shown, indent=2))
+            echo(json.dumps(shown, indent=2))
         raise SystemExit(0)
     sys.stdout.flush()
     text = json.dumps(config)

@@ -10,7 +10,7 @@ from . import beliefs, command_line, doctor, launch, models, opinions, predict, 
 from .demo import command as demo_command
 from .errors import UsageError
 from .options import examples
-from .output import say
+from .output import echo
 from .report import command as report_command
 from .service import command as service_command
 from .testbed import command as testbed_command
@@ -31,7 +31,7 @@ AGENT = "Run a role"
 READ = "Read a run"
 USE = "Use a model"
 STUDY = "Study policies"
-CARE = "Look after the machine"
+LIMITS = "Look after the machine"
 
 app.command(
     "start",
@@ -51,16 +51,16 @@ models.mount(app, panel=READ)
 predict.mount(app, panel=USE)
 report_command.mount(app, panel=READ)
 testbed_command.mount(app, panel=STUDY)
-service_command.mount(app, panel=CARE)
-beliefs.mount(app, panel=CARE)
-doctor.mount(app, panel=CARE)
+service_command.mount(app, panel=LIMITS)
+beliefs.mount(app, panel=LIMITS)
+doctor.mount(app, panel=LIMITS)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version  # noqa: PLC0415 - only when asked for
 
-        say(f"fedagent {version('fedagent')}")
+        echo(f"fedagent {version('fedagent')}")
         raise command_line.Exit
 
 

@@ -8,7 +8,7 @@ from fedagent_protocol.extras import how_to_add
 
 from . import command_line, options, places
 from .errors import MissingError, UsageError
-from .output import emit, say, table
+from .output import echo, emit, table
 
 if TYPE_CHECKING:
     from fedagent_coordinator.reader import ModelRow
@@ -145,7 +145,7 @@ def models_export(
             }
         )
     else:
-        say(f"{target}: model after round {model.round}, {len(data)} bytes of tensors")
+        echo(f"{target}: model after round {model.round}, {len(data)} bytes of tensors")
 
 
 def _content(folder: Path, found: "list[ModelRow]", round_: int | None) -> "tuple[ModelRow, bytes]":

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, options
 from .errors import MissingError
-from .output import emit, say, table
+from .output import echo, emit, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .report.judged import JudgedRow
+    from .report.evaluations import EvaluationRow
 
 Names = dict[str, str]
 MATRIX = 10
 """Columns of the table of clients by rounds."""
-UNASKED = 'no model of this run was judged; a recipe asks for it with opinions.mode = "report"'
-NOT_YET = "no model was judged yet; the first is, once edges and agents are there (fedagent status)"
+UNASKED = 'no model of this run was evaluated; a recipe asks for it with opinions.mode = "report"'
+NOT_YET = (
+    "no model was evaluated yet; the first is, once edges and agents are there (fedagent status)"
+)
 PRIVATE = "opinions never left the devices: the coordinator knows who volunteered, nothing else"
 Round = Annotated[
     int | None,
@@ -61,13 +63,13 @@ def opinions(
 ) -> None:
     """Show what clients think of the models, or who volunteered to train.
 
-    A row for each model that was judged; round 0 is the one that the run began with.
+    A row for each model that was evaluated; round 0 is the one that the run began with.
     """
-    from .report.judged import read_judged  # noqa: PLC0415 - heavy imports
+    from .report.evaluations import read_evaluations  # noqa: PLC0415 - heavy imports
     from .runs import open_run, recipe_of  # noqa: PLC0415
 
     with open_run(data_dir, run) as (reader, chosen):
-        whole = read_judged(reader, chosen.run_id)
+        whole = read_evaluations(reader, chosen.run_id)
         names = {row.agent: row.label or row.agent[:8] for row in reader.devices(chosen.run_id)}
         recipe = recipe_of(chosen)
     rows = _chosen(whole, round_) if round_ is not None else whole[-last:]
@@ -78,9 +80,9 @@ def opinions(
         kept = rows if agent is None else [row for row in rows if _speaks(row, agent)]
         clients = {agent: names[agent]} if agent is not None else names
         records = [_record(row, agent) for row in kept]
-        emit({"run": chosen.run_id, "clients": clients, "judgements": records})
+        emit({"run": chosen.run_id, "clients": clients, "evaluations": records})
     elif not whole:
-        say(UNASKED if recipe is None or recipe.opinions.mode in ("auto", "off") else NOT_YET)
+        echo(UNASKED if recipe is None or recipe.opinions.mode in ("auto", "off") else NOT_YET)
     elif agent is not None:
         _show_client(rows, agent, names[agent])
     elif round_ is not None:
@@ -88,16 +90,16 @@ def opinions(
     else:
         _show(rows, names)
     if plot is not None and not as_json:
-        say(f"{plot}: drawn")
+        echo(f"{plot}: drawn")
 
 
-def _chosen(rows: Sequence["JudgedRow"], round_: int) -> list["JudgedRow"]:
+def _chosen(rows: Sequence["EvaluationRow"], round_: int) -> list["EvaluationRow"]:
     """Return the row of a round."""
     found = [row for row in rows if row.round == round_]
     if not found:
-        judged = ", ".join(str(row.round) for row in rows[-5:]) or "none"
+        evaluated = ", ".join(str(row.round) for row in rows[-5:]) or "none"
         raise MissingError(
-            f"the model of round {round_} was not judged", f"the newest that were: {judged}"
+            f"the model of round {round_} was not evaluated", f"the newest that were: {evaluated}"
         )
     return found
 
@@ -113,11 +115,11 @@ def _agent(names: Names, wanted: str) -> str:
     return found[0]
 
 
-def _speaks(row: "JudgedRow", agent: str) -> bool:
+def _speaks(row: "EvaluationRow", agent: str) -> bool:
     return agent in row.scores or agent in row.volunteers
 
 
-def _record(row: "JudgedRow", agent: str | None) -> dict[str, object]:
+def _record(row: "EvaluationRow", agent: str | None) -> dict[str, object]:
     """Return a row as JSON; of one client only, if one is given."""
     record = row.record()
     if agent is not None:
@@ -128,7 +130,7 @@ def _record(row: "JudgedRow", agent: str | None) -> dict[str, object]:
     return record
 
 
-def _show(rows: Sequence["JudgedRow"], names: Names) -> None:
+def _show(rows: Sequence["EvaluationRow"], names: Names) -> None:
     """Print a row for each model, and the clients beside the newest ones."""
     reported = [row for row in rows if row.mode != "peers"]
     if reported:
@@ -138,7 +140,7 @@ def _show(rows: Sequence["JudgedRow"], names: Names) -> None:
         _show_volunteers(volunteered, names)
     newest = rows[-MATRIX:]
     known = [agent for agent in names if any(_speaks(row, agent) for row in rows)]
-    say()
+    echo()
     table(
         ("client", *(f"r{row.round}" for row in newest), "volunteered" if volunteered else "mean"),
         (
@@ -147,10 +149,10 @@ def _show(rows: Sequence["JudgedRow"], names: Names) -> None:
         ),
     )
     if volunteered:
-        say(PRIVATE)
+        echo(PRIVATE)
 
 
-def _show_reported(rows: Sequence["JudgedRow"]) -> None:
+def _show_reported(rows: Sequence["EvaluationRow"]) -> None:
     table(
         (
             *("round", "slot", "mean", "least", "most", "answered", "asked"),
@@ -167,7 +169,7 @@ def _show_reported(rows: Sequence["JudgedRow"]) -> None:
     )
 
 
-def _show_volunteers(rows: Sequence["JudgedRow"], names: Names) -> None:
+def _show_volunteers(rows: Sequence["EvaluationRow"], names: Names) -> None:
     table(
         ("round", "slot", "volunteers", "asked", "seconds", "who"),
         (
@@ -180,11 +182,11 @@ def _show_volunteers(rows: Sequence["JudgedRow"], names: Names) -> None:
     )
 
 
-def _show_round(row: "JudgedRow", names: Names) -> None:
+def _show_round(row: "EvaluationRow", names: Names) -> None:
     """Print what each client said of one model."""
     if row.mode == "peers":
         _show_volunteers([row], names)
-        say(PRIVATE)
+        echo(PRIVATE)
         return
     order = sorted(row.scores, key=lambda agent: (-row.scores[agent], names.get(agent, agent)))
     table(
@@ -196,19 +198,19 @@ def _show_round(row: "JudgedRow", names: Names) -> None:
         unless={"epsilon": 0.0},
     )
     missing = f"; missing: {row.missing}" if row.missing else ""
-    say(
+    echo(
         f"round {row.round}: {row.answered} of {row.asked} answered in {row.seconds:.2f} s{missing}"
     )
 
 
-def _show_client(rows: Sequence["JudgedRow"], agent: str, name: str) -> None:
+def _show_client(rows: Sequence["EvaluationRow"], agent: str, name: str) -> None:
     """Print what one client said of each model."""
     if any(row.mode == "peers" for row in rows):
         table(
             ("round", "slot", f"{name} volunteered"),
             ((row.round, row.slot, agent in row.volunteers) for row in rows),
         )
-        say(PRIVATE)
+        echo(PRIVATE)
         return
     table(
         ("round", "slot", name, "mean of all", "samples", "epsilon"),
@@ -223,14 +225,14 @@ def _show_client(rows: Sequence["JudgedRow"], agent: str, name: str) -> None:
     )
 
 
-def _cell(row: "JudgedRow", agent: str) -> str:
+def _cell(row: "EvaluationRow", agent: str) -> str:
     if row.mode == "peers":
         return "x" if agent in row.volunteers else "."
     score = row.scores.get(agent)
     return "." if score is None else f"{score:.2f}"
 
 
-def _whole(rows: Sequence["JudgedRow"], agent: str) -> object:
+def _whole(rows: Sequence["EvaluationRow"], agent: str) -> object:
     """Return a client's mean opinion over the rows, or how often it volunteered."""
     if any(row.mode == "peers" for row in rows):
         return sum(agent in row.volunteers for row in rows)
@@ -238,8 +240,8 @@ def _whole(rows: Sequence["JudgedRow"], agent: str) -> object:
     return sum(scores) / len(scores) if scores else None
 
 
-def _draw(rows: Sequence["JudgedRow"], names: Names, path: Path) -> None:
-    """Draw all judged models.
+def _draw(rows: Sequence["EvaluationRow"], names: Names, path: Path) -> None:
+    """Draw all evaluated models.
 
     Raises:
         MissingError: matplotlib is not installed, or there is nothing to draw.

@@ -184,7 +184,7 @@ SlowS = Annotated[
     ),
 ]
 
-CARE = "Care for the device"
+LIMITS = "Resource limits"
 
 LoadLimit = Annotated[
     float | None,
@@ -192,12 +192,12 @@ LoadLimit = Annotated[
         metavar="SECONDS",
         help="Seconds of computation that one round may take; 0 for no limit.",
         show_default="0",
-        panel=CARE,
+        panel=LIMITS,
     ),
 ]
 Nice = Annotated[
     int | None,
-    command_line.Option(help="Niceness of the training, 0 to 19.", show_default="10", panel=CARE),
+    command_line.Option(help="Niceness of the training, 0 to 19.", show_default="10", panel=LIMITS),
 ]
 MemoryLimit = Annotated[
     int | None,
@@ -205,29 +205,29 @@ MemoryLimit = Annotated[
         metavar="MB",
         help="Memory that a training may take; 0 for no limit.",
         show_default="half of the machine's",
-        panel=CARE,
+        panel=LIMITS,
     ),
 ]
-LeastBattery = Annotated[
+MinBattery = Annotated[
     float | None,
     command_line.Option(
         metavar="PERCENT",
         help="Do not train on battery below this charge; 0 for any.",
         show_default="30",
-        panel=CARE,
+        panel=LIMITS,
     ),
 ]
 MainsOnly = Annotated[
     bool | None,
-    command_line.Option("--mains-only", help="Never train on battery.", panel=CARE),
+    command_line.Option("--mains-only", help="Never train on battery.", panel=LIMITS),
 ]
-MostTemperature = Annotated[
+MaxTemperature = Annotated[
     float | None,
     command_line.Option(
         metavar="CELSIUS",
         help="Do not train while the device is hotter; 0 for any.",
         show_default="85",
-        panel=CARE,
+        panel=LIMITS,
     ),
 ]
 WhenThrottled = Annotated[
@@ -235,7 +235,7 @@ WhenThrottled = Annotated[
     command_line.Option(
         "--when-throttled",
         help="Train also while the device slows itself down.",
-        panel=CARE,
+        panel=LIMITS,
     ),
 ]
 Metered = Annotated[
@@ -244,35 +244,35 @@ Metered = Annotated[
         metavar="auto|yes|no",
         help="Whether the link costs money; auto asks NetworkManager.",
         show_default="auto",
-        panel=CARE,
+        panel=LIMITS,
     ),
 ]
 OnMetered = Annotated[
     bool | None,
-    command_line.Option("--on-metered", help="Train also over a metered link.", panel=CARE),
+    command_line.Option("--on-metered", help="Train also over a metered link.", panel=LIMITS),
 ]
-LeastMemory = Annotated[
+MinMemory = Annotated[
     int | None,
     command_line.Option(
         metavar="MB",
         help="Do not train with less memory free; 0 for any.",
         show_default="64",
-        panel=CARE,
+        panel=LIMITS,
     ),
 ]
-MostLoad = Annotated[
+MaxLoad = Annotated[
     float | None,
     command_line.Option(
         metavar="PERCENT",
         help="Do not train while other programs use more of the processors; 100 for any.",
         show_default="100",
-        panel=CARE,
+        panel=LIMITS,
     ),
 ]
 
 PRIVACY = "Privacy of opinions"
 
-MostEpsilon = Annotated[
+MaxEpsilon = Annotated[
     float | None,
     command_line.Option(
         metavar="EPSILON",

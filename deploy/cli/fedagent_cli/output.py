@@ -18,7 +18,7 @@ from .errors import CliError
 MICRO = 1_000_000
 
 
-def say(text: str = "") -> None:
+def echo(text: str = "") -> None:
     """Print one line for people."""
     sys.stdout.write(f"{text}\n")
 
@@ -90,7 +90,7 @@ def table(
         left = whole - sum(widths[:-1]) - 2 * (len(widths) - 1)
         widths[-1] = min(widths[-1], max(left, _FOLDED))
     if title:
-        say(title)
+        echo(title)
     for row in ([*columns], *cells):
         for line in _folded(row, widths[-1]):
             _write_row(line, widths, numeric)
@@ -110,7 +110,7 @@ def _write_row(cells: list[str], widths: list[int], numeric: list[bool]) -> None
         cell.rjust(width) if to_the_right else cell.ljust(width)
         for cell, width, to_the_right in zip(cells, widths, numeric, strict=True)
     ]
-    say("  ".join(padded).rstrip())
+    echo("  ".join(padded).rstrip())
 
 
 def _cell(value: object) -> str:
@@ -124,9 +124,9 @@ def _cell(value: object) -> str:
 def fail(error: CliError, *, as_json: bool) -> NoReturn:
     """End the program with one line on standard error and the error's exit code."""
     sys.stdout.flush()
-    # What is wrong may quote what was typed; the mend is our own words.
+    # What is wrong may quote what was typed; the hint is our own words.
     problem = hide_password(error.problem)
-    sys.stderr.write(f"fedagent: {problem}{'; ' if error.mend else ''}{error.mend}\n")
+    sys.stderr.write(f"fedagent: {problem}{'; ' if error.hint else ''}{error.hint}\n")
     if as_json:
-        emit({"error": problem, "mend": error.mend, "exit_code": error.exit_code})
+        emit({"error": problem, "hint": error.hint, "exit_code": error.exit_code})
     raise SystemExit(error.exit_code)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from . import command_line, options
 from .errors import InterruptedEnd, MissingError, UsageError
-from .output import emit, say
+from .output import echo, emit
 
 if TYPE_CHECKING:
     from fedagent_agent.streams.base import Samples, Stream
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedagent_task.models import Doubles
     from fedagent_task.spec import DataSpec
 
-MOST_NAMES = 12
+MAX_NAMES = 12
 LOOK_S = 0.1
 """How often a stream is looked at while nothing comes."""
 
@@ -76,14 +76,14 @@ def predict(
     try:
         for samples in _arrivals(source, count):
             for line in tally.take(samples):
-                emit(line) if as_json else say(_in_words(line))
+                emit(line) if as_json else echo(_in_words(line))
     except InterruptedEnd:
         if count:
             raise  # else it is how what comes by and by is ended
     finally:
         source.close()
     record = tally.summary(str(model), source)
-    emit(record) if as_json else say(_summed_up(record))
+    emit(record) if as_json else echo(_summed_up(record))
 
 
 def _opened(path: Path, data: bytes) -> "Predictor":
@@ -99,8 +99,8 @@ def _opened(path: Path, data: bytes) -> "Predictor":
             "the onnxruntime package is not installed", how_to_add("onnxruntime")
         ) from error
     except (TaskFormatError, ProtocolError) as error:
-        mend = "take one that `fedagent models export` wrote as safetensors or ONNX"
-        raise UsageError(f"{path}: {error}", mend) from error
+        hint = "take one that `fedagent models export` wrote as safetensors or ONNX"
+        raise UsageError(f"{path}: {error}", hint) from error
 
 
 def _stream(predictor: "Predictor", text: str) -> "Stream":
@@ -115,16 +115,16 @@ def _stream(predictor: "Predictor", text: str) -> "Stream":
         source = create(parse_stream(text), seed=0, labels=told.data.labels)
         schema = source.open(time.monotonic())
     except StreamError as error:
-        raise UsageError(f"{error.key}: {error.reason}", error.mend) from error
+        raise UsageError(f"{error.key}: {error.reason}", error.hint) from error
     misfit = misfit_of(schema, TaskSpec(model=told.model, data=told.data))
     if misfit is not None:
         source.close()
         detail = misfit[1].replace("task wants", "it takes")
-        raise UsageError(f"the stream does not fit the model: {detail}", _mend(told.data, text))
+        raise UsageError(f"the stream does not fit the model: {detail}", _hint(told.data, text))
     return source
 
 
-def _mend(data: "DataSpec", text: str) -> str:
+def _hint(data: "DataSpec", text: str) -> str:
     """Return what to write in a stream's options, as that kind of stream reads it."""
     from fedagent_task.features import names_of  # noqa: PLC0415
     from fedagent_task.spec import DataSpec  # noqa: PLC0415
@@ -133,8 +133,8 @@ def _mend(data: "DataSpec", text: str) -> str:
     names = [one.name for one in data.features]
     if tuple(names) == names_of(DataSpec(), len(names)):
         names = []  # nobody has named them
-    shown = between.join(names[:MOST_NAMES]) if names else f"NAME{between}NAME"
-    more = f"{between}..." if len(names) > MOST_NAMES or not names else ""
+    shown = between.join(names[:MAX_NAMES]) if names else f"NAME{between}NAME"
+    more = f"{between}..." if len(names) > MAX_NAMES or not names else ""
     return f"say features={shown}{more} in the stream's options, and label=none where it has none"
 
 
@@ -147,7 +147,7 @@ def _arrivals(source: "Stream", count: int) -> "Iterator[Samples]":
         try:
             samples = source.take(time.monotonic())
         except StreamError as error:
-            raise UsageError(f"{error.key}: {error.reason}", error.mend) from error
+            raise UsageError(f"{error.key}: {error.reason}", error.hint) from error
         if count:
             samples = samples.rows(slice(0, count - seen))
         seen += len(samples)

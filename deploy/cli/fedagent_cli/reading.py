@@ -9,7 +9,7 @@ from typing import Annotated
 from . import command_line, options
 from .devices import devices
 from .errors import UnbalancedError, UsageError
-from .output import credits_text, emit, say, table
+from .output import credits_text, echo, emit, table
 from .run_list import runs
 from .status import status
 
@@ -63,7 +63,7 @@ def rounds(
             *(one.word for one in shown),
             *("spent", "seconds"),
             *(("rho", "edge", "rent") if controlled else ()),
-            "why",
+            "reason",
         ),
         (
             (
@@ -88,7 +88,7 @@ def rounds(
             )
             for row in found
         ),
-        unless={"state": "done", "why": ""},
+        unless={"state": "done", "reason": ""},
     )
 
 
@@ -158,7 +158,7 @@ def ledger_verify(
             f"the ledger has {len(report.problems)} problems in {report.entries} entries",
             "stop the coordinator and restore the newest whole copy of its data directory",
         )
-    say(
+    echo(
         f"balanced: {report.entries} entries, {credits_text(report.granted_micro)} credits granted "
         f"= {credits_text(report.free_micro)} free + {credits_text(report.reserved_micro)} "
         f"reserved + {credits_text(report.settled_micro)} paid; the hash chain is whole"
@@ -208,4 +208,4 @@ def ledger_export(
     if as_json:
         emit({"out": str(out), "entries": count})
     else:
-        say(f"{out}: {count} entries")
+        echo(f"{out}: {count} entries")

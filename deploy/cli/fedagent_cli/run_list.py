@@ -24,7 +24,7 @@ def runs(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
         emit({"runs": found})
         return
     table(
-        ("run", "recipe", "policy", "started", "ended", "rounds", "judged by", "spent"),
+        ("run", "recipe", "policy", "started", "ended", "rounds", "evaluated by", "spent"),
         (
             (
                 str(record["run"])[:12],
@@ -60,17 +60,17 @@ def _record(reader: "Reader", run: "Run") -> dict[str, object]:
         "rounds": reader.rounds_of(run),
         "accuracy": metrics.get("accuracy"),
         "loss": metrics.get("loss"),
-        "judged_by": measures[0].key if measures else None,
+        "primary_metric": measures[0].key if measures else None,
         "metrics": metrics,
         "spent": progress.spent_micro,
     }
 
 
 def _good(record: dict[str, object]) -> str:
-    """Return what a run is judged by, and the newest value."""
+    """Return what a run is evaluated by, and the newest value."""
     from fedagent_task.measures import BY_KEY  # noqa: PLC0415 - heavy imports
 
-    by, metrics = BY_KEY.get(str(record["judged_by"])), record["metrics"]
+    by, metrics = BY_KEY.get(str(record["primary_metric"])), record["metrics"]
     if by is None or not isinstance(metrics, dict) or by.key not in metrics:
         return "not measured"
     return f"{by.word} {number_text(metrics[by.key])}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedagent_coordinator.errors import StoreDamagedError, StoreError, UnknownRunError
 from fedagent_coordinator.reader import DATABASE, Reader, Run, open_reader
 from fedagent_coordinator.reader_models import recipe_in
-from fedagent_coordinator.situation import Situation, read_situation
+from fedagent_coordinator.run_status import RunStatus, read_run_status
 from fedagent_protocol.transport.boot import boot_id
 from fedagent_protocol.transport.data_dir import LOCK_FILE
 from fedagent_protocol.transport.data_dir import holder_of as holder
@@ -19,7 +19,7 @@ from fedagent_task.recipe import Recipe
 from . import places
 from .errors import DamagedError, NoRunError
 
-__all__ = ["forbidden", "holder", "next_round_s", "open_run", "recipe_of", "situation_of"]
+__all__ = ["forbidden", "holder", "next_round_s", "open_run", "recipe_of", "run_status_of"]
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
             f"no run in {folder}", "start one (`fedagent coordinator start`), or give --data-dir"
         ) from error
     except StoreDamagedError as error:
-        raise DamagedError(f"{error.path} is damaged ({error.problem})", error.mend) from error
+        raise DamagedError(f"{error.path} is damaged ({error.problem})", error.hint) from error
     except sqlite3.OperationalError as error:
         # A reader makes the files beside the database if the coordinator does not run.
         if not os.access(folder, os.W_OK):
@@ -96,13 +96,13 @@ def recipe_of(run: Run) -> Recipe | None:
     return recipe_in(run.recipe)
 
 
-def situation_of(folder: Path, run: Run) -> Situation | None:
+def run_status_of(folder: Path, run: Run) -> RunStatus | None:
     """Return what the coordinator that runs there sees of this run."""
-    found = read_situation(folder)
+    found = read_run_status(folder)
     return found if found is not None and found.run == run.run_id else None
 
 
-def next_round_s(now: Situation) -> float | None:
+def next_round_s(now: RunStatus) -> float | None:
     """Return the seconds until a scheduled round may begin; None where none is to come."""
     left = now.next_at - time.monotonic()
     return round(left, 1) if left > 0 and now.boot == boot_id() else None

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import options, places
-from .devices import SeenDevice, say_reasons, seen_devices
-from .output import credits_text, emit, rounds_text, say
+from .devices import SeenDevice, print_reasons, seen_devices
+from .output import credits_text, echo, emit, rounds_text
 
 if TYPE_CHECKING:
     from fedagent_coordinator.reader import Reader, Run
-    from fedagent_coordinator.situation import Situation
+    from fedagent_coordinator.run_status import RunStatus
 
 WAITING = {
     "edges": "for edges",
@@ -22,7 +22,7 @@ WAITING = {
     "statistics": "for the devices to add up their samples (data.standardize)",
 }
 """Words for the reasons of docs/coordinator.md, A round."""
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Agents that decline, a line each."""
 
 
@@ -34,7 +34,7 @@ def status(
 ) -> None:
     """Show a run in a few lines, while the coordinator runs or afterwards."""
     from .figures import told  # noqa: PLC0415 - heavy imports
-    from .runs import holder, open_run, situation_of  # noqa: PLC0415
+    from .runs import holder, open_run, run_status_of  # noqa: PLC0415
 
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     with open_run(folder, run) as (reader, chosen):
@@ -43,19 +43,19 @@ def status(
         metrics = reader.newest_metrics(chosen.run_id)
         stored = _stored(reader, chosen)
     pid = holder(folder)
-    now = situation_of(folder, chosen) if pid is not None else None
+    now = run_status_of(folder, chosen) if pid is not None else None
     record = {
         **stored,
         **_live(folder, agents, now),
         "accuracy": metrics.get("accuracy"),
-        "judged_by": measures[0].key if measures else None,
+        "primary_metric": measures[0].key if measures else None,
         "metrics": metrics,
     }
     if as_json:
         emit(record)
         return
-    _say_status(chosen, record, now=now, pid=pid, good=told(measures, metrics))
-    say_reasons(agents, most=MOST_NAMED)
+    _print_status(chosen, record, now=now, pid=pid, good=told(measures, metrics))
+    print_reasons(agents, most=MAX_NAMED)
 
 
 def _stored(reader: "Reader", chosen: "Run") -> dict[str, object]:
@@ -95,19 +95,19 @@ def _stored(reader: "Reader", chosen: "Run") -> dict[str, object]:
     }
 
 
-def _live(folder: Path, agents: Sequence[SeenDevice], now: "Situation | None") -> dict[str, object]:
+def _live(folder: Path, agents: Sequence[SeenDevice], now: "RunStatus | None") -> dict[str, object]:
     """Return what a coordinator that runs sees; None where none does."""
     from .runs import is_running, next_round_s  # noqa: PLC0415 - heavy imports
 
     def reasons(field: str) -> list[dict[str, str]]:
         said = [(one, str(getattr(one, field))) for one in agents if getattr(one, field)]
-        return [{"agent": one.agent, "name": one.name, "why": why} for one, why in said]
+        return [{"agent": one.agent, "name": one.name, "reason": why} for one, why in said]
 
     return {
         "running": is_running(folder),
         "agents": len(agents),
         "agents_live": sum(bool(one.online) for one in agents) if now else None,
-        "declining": reasons("why"),
+        "declining": reasons("reason"),
         "warnings": reasons("note"),
         "edges_live": now.edges_live if now else None,
         "waiting": now.waiting if now else None,
@@ -118,11 +118,11 @@ def _live(folder: Path, agents: Sequence[SeenDevice], now: "Situation | None") -
     }
 
 
-def _say_status(
+def _print_status(
     chosen: "Run",
     record: Mapping[str, Any],
     *,
-    now: "Situation | None",
+    now: "RunStatus | None",
     pid: int | None,
     good: tuple[str, str],
 ) -> None:
@@ -131,27 +131,27 @@ def _say_status(
     if record["running"] is None:
         process = "only its owner can see whether the coordinator runs"
     ended = f"ended: {record['conclusion'] or chosen.end_reason}"
-    say(f"run       {chosen.run_id[:12]}  {record['recipe']}, policy {record['policy']}")
-    say(f"state     {ended if chosen.ended_ms else process}")
+    echo(f"run       {chosen.run_id[:12]}  {record['recipe']}, policy {record['policy']}")
+    echo(f"state     {ended if chosen.ended_ms else process}")
     if now is not None and now.waiting:
         what = WAITING.get(now.waiting, now.waiting)
         count = f"{now.found} of {now.wanted}" if now.wanted else now.detail
-        say(f"waiting   {what}{count and ': ' + count}")
+        echo(f"waiting   {what}{count and ': ' + count}")
     for other in now.others if now is not None else ():
-        say(f"beside    another coordinator of this site, {other}: stop one, or change its --site")
+        echo(f"beside    another coordinator of this site, {other}: stop one, or change its --site")
     if record["origin"]:
-        say(f"began     from model {str(record['origin'])[:12]}")
+        echo(f"began     from model {str(record['origin'])[:12]}")
     rounds = rounds_text(record["rounds_done"], record["rounds"])
-    say(f"rounds    {rounds}, {record['updates_used']} updates used")
+    echo(f"rounds    {rounds}, {record['updates_used']} updates used")
     if record["next_round_s"] is not None:
-        say(f"next      round in {record['next_round_s']:.0f} s")
-    say(f"{good[0]:10}{good[1]}")
-    say(
+        echo(f"next      round in {record['next_round_s']:.0f} s")
+    echo(f"{good[0]:10}{good[1]}")
+    echo(
         f"spent     {credits_text(record['spent'])} credits, "
         f"{credits_text(record['reserved'])} reserved"
         + (f"; {credits_text(record['rents'])} of it rents" if record["rents"] else "")
     )
     live = f"{record['agents_live']} live of " if now is not None else ""
-    say(f"agents    {live}{record['agents']} seen")
+    echo(f"agents    {live}{record['agents']} seen")
     live = f"{now.edges_live} live of " if now is not None else ""
-    say(f"edges     {live}{record['edges']} seen")
+    echo(f"edges     {live}{record['edges']} seen")

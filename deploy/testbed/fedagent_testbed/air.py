@@ -13,13 +13,13 @@ class Device:
         training_s: How long a training takes.
         compute: Cores' worth of processor that others leave free, as it says.
         price_micro: What it asks for a round.
-        willing: Whether it may train.
+        available: Whether it may train.
     """
 
     training_s: float
     compute: float = 1.0
     price_micro: int = 0
-    willing: bool = True
+    available: bool = True
 
 
 class Air(Protocol):

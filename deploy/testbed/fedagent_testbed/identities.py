@@ -1,4 +1,4 @@
-"""Keys of virtual agents: real ones, so that cards and letters are checked as they are live."""
+"""Keys of virtual agents: real ones, so that cards and envelopes are checked as they are live."""
 
 import hashlib
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from .kernel import Kernel
 
 RESTART_S = 0.4
-LEAST_WAIT_S = 1e-4
+MIN_WAIT_S = 1e-4
 """A timer that is due at once rings a moment later, so that virtual time always moves."""
 
 
@@ -99,4 +99,4 @@ class Node:
             if self._armed == armed:
                 self.run(self.role.tick)
 
-        self.kernel.at(max(due, self.kernel.now + LEAST_WAIT_S), ring)
+        self.kernel.at(max(due, self.kernel.now + MIN_WAIT_S), ring)

@@ -9,19 +9,19 @@ from msgspec import structs
 
 from fedagent_agent.core.effects import Relink
 from fedagent_agent.core.reporting import Price, Readings
-from fedagent_agent.privacy import Said
+from fedagent_agent.privacy import Disclosure
 from fedagent_agent.runtime import (
     AgentRuntime,
     RuntimeSettings,
-    StartJudging,
+    StartEvaluation,
     Subscribe,
     Unsubscribe,
 )
 from fedagent_agent.runtime import Outward as AgentOutward
 from fedagent_agent.runtime import Publish as AgentPublish
-from fedagent_agent.trainer_wire import Judged
+from fedagent_agent.trainer_wire import EvaluationResult
+from fedagent_coordinator.core.effects import CrashPoint
 from fedagent_coordinator.core.effects import Event as CoordinatorEvent
-from fedagent_coordinator.core.effects import Mark
 from fedagent_coordinator.jobs import CheckPart, EvaluateModel, MergeModels
 from fedagent_coordinator.runtime import BEACON_MS, CoordinatorRuntime, Finished, RuntimeOptions
 from fedagent_coordinator.runtime import Outward as CoordinatorOutward
@@ -74,7 +74,7 @@ class AgentRole:
         iteration_s: What it says an iteration takes; 0 where it says nothing.
         arrivals: Samples that it says came in a round.
         think: What it may say of a model, by its digest; without it, it has no opinions.
-        judging_s: How long it thinks.
+        evaluating_s: How long it thinks.
         away: It is out of reach: what it sends and what is sent to it gets lost.
     """
 
@@ -89,8 +89,8 @@ class AgentRole:
     pipes: Pipes | None = None
     iteration_s: float = 0.0
     arrivals: int = 0
-    think: Callable[[str], Said] | None = None
-    judging_s: float = 0.02
+    think: Callable[[str], Disclosure] | None = None
+    evaluating_s: float = 0.02
     away: bool = False
     runtime: AgentRuntime | None = None
 
@@ -110,7 +110,7 @@ class AgentRole:
             slow_s=self.slow_s,
             name=self.name,
             identity=self.identity,
-            idle_judged=self.think is not None,
+            idle_evaluated=self.think is not None,
         )
         self.runtime = AgentRuntime(
             self.directory,
@@ -165,13 +165,13 @@ class AgentRole:
         if self.runtime is None or self.pipes is None:
             return
         device, runtime = self.pipes.air.device(self.name), self.runtime
-        runtime.core.own.price = Price(base_micro=device.price_micro)
+        runtime.core.device.price = Price(base_micro=device.price_micro)
         runtime.settings = replace(runtime.settings, slow_s=device.training_s)
         sessions = list(runtime.core.sessions.values())
         usual = [session.context_s for session in sessions]
         for session in sessions:
             session.context_s = 0.0  # a report is due
-        readings = Readings(compute=device.compute, willing=device.willing)
+        readings = Readings(compute=device.compute, available=device.available)
         self._perform(runtime.measured(readings, self.kernel.now))
         for session, seconds in zip(sessions, usual, strict=True):
             session.context_s = seconds
@@ -241,12 +241,12 @@ class AgentRole:
                     self.wires.unsubscribe(effect.link, self.id, effect.topic)
                 case Relink():
                     self.wires.soon(self.id, functools.partial(self.reconnect, effect.link))
-                case StartJudging():
-                    self._judge(effect)
+                case StartEvaluation():
+                    self._evaluate(effect)
                 case _:
                     pass
 
-    def _judge(self, effect: StartJudging) -> None:
+    def _evaluate(self, effect: StartEvaluation) -> None:
         """Have an opinion after a while, unless the process that wants it is gone by then."""
         think, asking = self.think, self.runtime
         if think is None:
@@ -256,16 +256,16 @@ class AgentRole:
             if self.runtime is None or self.runtime is not asking:
                 return
             said = think(effect.model.name)
-            judged = Judged(
+            evaluated = EvaluationResult(
                 job=effect.job,
                 score=said.score,
                 samples=SAMPLES,
                 metric=METRIC,
                 epsilon=said.epsilon,
             )
-            self._perform(self.runtime.judged(effect.job, judged, self.kernel.now))
+            self._perform(self.runtime.evaluated(effect.job, evaluated, self.kernel.now))
 
-        self.kernel.after(self.judging_s, lambda: self.wires.defer[self.id](done))
+        self.kernel.after(self.evaluating_s, lambda: self.wires.defer[self.id](done))
 
     def _subscribed(self, effect: Subscribe) -> Callable[[], None]:
         def done() -> None:
@@ -476,7 +476,7 @@ class CoordinatorRole:
                         )
                     else:
                         self.wires.cast(WAN, effect.topic, effect.payload)
-                case Mark():
+                case CrashPoint():
                     self._checkpoint(effect.name)
                 case CoordinatorEvent():
                     self.events.append(effect)

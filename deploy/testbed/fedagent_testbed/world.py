@@ -45,19 +45,19 @@ class Ending:
         rents: (round, edge, micro-credits) of every rent that was settled.
         controls: Of each round that is done: iterations ordered, edge rented, rent paid, and
             what iteration control went by.
-        judged: (round, answers) of every call for opinions, or for volunteers.
+        evaluated: (round, answers) of every call for opinions, or for volunteers.
     """
 
     reason: str
     rounds_done: int
     balanced: bool
     problems: tuple[str, ...]
-    fates: tuple[tuple[int, str], ...]
+    settled_reports: tuple[tuple[int, str], ...]
     paid: tuple[tuple[int, str], ...]
     spent_micro: int
     rents: tuple[tuple[int, str, int], ...] = ()
     controls: tuple[Control, ...] = ()
-    judged: tuple[tuple[int, int], ...] = ()
+    evaluated: tuple[tuple[int, int], ...] = ()
 
 
 class World:
@@ -198,7 +198,7 @@ class World:
                 for row in read.outcomes(run.run_id)
                 if row.paid_micro
             )
-            judged = tuple((one.round, one.answered) for one in read.judgements(run.run_id))
+            evaluated = tuple((one.round, one.answered) for one in read.evaluations(run.run_id))
             edges = list(read.edges(run.run_id))
             rents = [
                 (entry.round or 0, edges[entry.edge or 0], entry.amount_micro)
@@ -210,7 +210,7 @@ class World:
             rounds_done=sum(row.state == "done" for row in rows),
             balanced=report.balanced,
             problems=tuple(str(problem) for problem in report.problems),
-            fates=tuple((row.round, row.state) for row in rows),
+            settled_reports=tuple((row.round, row.state) for row in rows),
             paid=paid,
             spent_micro=report.settled_micro,
             rents=tuple(rents),
@@ -219,7 +219,7 @@ class World:
                 for row in rows
                 if row.state == "done"
             ),
-            judged=judged,
+            evaluated=evaluated,
         )
 
     def _opening(self, round_: int) -> float:

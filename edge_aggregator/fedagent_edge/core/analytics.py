@@ -23,7 +23,7 @@ from fedagent_protocol.messages import (
 from fedagent_task.spec import LimitsSpec, OpinionsSpec, PeersSpec
 
 from .effects import Effect
-from .judging import Judging
+from .evaluation import EdgeEvaluation
 from .relay import Relay
 from .sessions import Sessions
 from .settings import EdgeSettings, Memory
@@ -60,7 +60,7 @@ class Analytics:
     sessions: Sessions
     counters: Counter[str]
     memory: Memory
-    call: Judging | None = None
+    call: EdgeEvaluation | None = None
     relay: Relay = field(init=False)
     _returned_at: float = 0.0
     _peers: bool = False
@@ -105,7 +105,7 @@ class Analytics:
         if call is not None and call.is_same(ask):
             return call.again(ask, now)
         effects = call.end(now) if call is not None else []
-        self.call = Judging(
+        self.call = EdgeEvaluation(
             ask,
             memory=self.memory,
             sessions=self.sessions,
@@ -193,7 +193,7 @@ class Analytics:
         call = self.call
         for told in self.relay.tick(now):
             effects.append(told)
-            if call is not None and not call.reports and not call.was_asked(told.agent):
+            if call is not None and not call.reports and not call.was_called(told.agent):
                 effects += call.here(told.agent, now)
         return effects + (call.tick(now) if call is not None else [])
 

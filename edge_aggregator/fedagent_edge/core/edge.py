@@ -64,7 +64,7 @@ from .upstream import HELLO_SELDOM_S, STATUS_S, Incoming, ModelServing, Upstream
 SETTLING_S = 10.0
 SETTLING_BEACON_S = 0.5
 """Agents that start together with the edge hear of it sooner."""
-NEWS_WAIT_S = 0.5
+CHANGES_WAIT_S = 0.5
 """How long what is new of an agent waits for what is new of others."""
 SEARCH_S = 5.0
 """How often agents that fell silent are looked for."""
@@ -187,7 +187,7 @@ class EdgeCore:
             self.counters["protocol_version"] += 1
         named = hello.agent == agent and self.sessions.name(agent, hello.name)
         if self.sessions.greet(agent, hello, refused) or named:
-            self.upstream.status_at = min(self.upstream.status_at, now + NEWS_WAIT_S)
+            self.upstream.status_at = min(self.upstream.status_at, now + CHANGES_WAIT_S)
         if refused:
             return []
         name = self.settings.name[:100]
@@ -203,7 +203,7 @@ class EdgeCore:
         return [Event("agent_lost", {"agent": agent}), *ended, *left]
 
     def _is_for_the_call(self, agent: str, need: Need) -> bool:
-        """Whether an agent wants the model to judge it: whoever trains from it has an order."""
+        """Whether an agent wants the model to evaluate it: whoever trains from it has an order."""
         live = self.live
         ordered = live is not None and agent in live.rnd.parts and need.digest == live.rnd.base
         return not ordered and self.analytics.serves(agent, need)
@@ -381,7 +381,7 @@ class EdgeCore:
         if ended.run == self._ended:
             return effects
         self._ended = ended.run
-        return [*effects, SaveModel(), Event("run_ended", {"why": ended.why})]
+        return [*effects, SaveModel(), Event("run_ended", {"reason": ended.reason})]
 
     def _on_global(self, offer: GlobalModel, now: float) -> list[Effect]:
         if offer.digest == self.memory.model:
@@ -523,7 +523,7 @@ class EdgeCore:
         return min(times)
 
     def _hello(self, now: float) -> list[Effect]:
-        self.upstream.said_hello(now)
+        self.upstream.hello_sent(now)
         return [ToCoordinator(hello(self.settings))]
 
     def _status(self, now: float) -> ToCoordinator:
@@ -531,5 +531,5 @@ class EdgeCore:
         word = status(
             self.settings, self.memory, self.sessions, self.counters, seq=self._seq, now=now
         )
-        self.upstream.status_at = now + (NEWS_WAIT_S if self.sessions.has_news else STATUS_S)
+        self.upstream.status_at = now + (CHANGES_WAIT_S if self.sessions.has_changes else STATUS_S)
         return ToCoordinator(word)

@@ -54,9 +54,9 @@ def status(
         agents=sessions.present,
         model=memory.model,
         counters=dict(counters),
-        names=sessions.unsaid_names(),
+        names=sessions.new_names(),
         rent=settings.rent_micro,
-        devices=sessions.unsaid_devices(now),
+        devices=sessions.changed_devices(now),
     )
 
 

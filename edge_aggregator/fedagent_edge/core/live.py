@@ -119,10 +119,10 @@ class LiveRound:
 
     def decline(self, agent: str, decline: Decline, now: float) -> list[Effect]:
         """End the wait for an agent that does not train."""
-        if not self.rnd.decline(agent, decline.why, decline.detail, now):
+        if not self.rnd.decline(agent, decline.reason, decline.detail, now):
             self._counters["decline_unasked"] += 1
             return []
-        self._counters[f"declined_{decline.why}"] += 1
+        self._counters[f"declined_{decline.reason}"] += 1
         return self._end(agent, now, True)
 
     def gone(self, agent: str, now: float) -> list[Effect]:

@@ -1,6 +1,6 @@
-"""What passes between agents through the edge: sealed letters, and who talks with whom.
+"""What passes between agents through the edge: sealed envelopes, and who talks with whom.
 
-The edge cannot read a letter. It bounds how much each agent sends, and keeps nothing.
+The edge cannot read an envelope. It bounds how much each agent sends, and keeps nothing.
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ from .sessions import Sessions
 
 RATE_BYTES = 256 * 1024
 BURST_BYTES = 1024 * 1024
-RATE_LETTERS = 1000
-BURST_LETTERS = 4000
+RATE_ENVELOPES = 1000
+BURST_ENVELOPES = 4000
 """Of one agent, per second and at once: several times what an honest one sends."""
 SOON_S = 0.2
 """How long a change of the graph waits for others: agents come in crowds."""
@@ -30,27 +30,27 @@ class _Allowance:
 
     at: float
     bytes: float = BURST_BYTES
-    letters: float = BURST_LETTERS
+    envelopes: float = BURST_ENVELOPES
 
     def take(self, size: int, now: float) -> bool:
-        """Note a letter; False if it is too much."""
+        """Note an envelope; False if it is too much."""
         waited = max(0.0, now - self.at)
         self.at = now
         self.bytes = min(BURST_BYTES, self.bytes + waited * RATE_BYTES)
-        self.letters = min(BURST_LETTERS, self.letters + waited * RATE_LETTERS)
-        if self.bytes < size or self.letters < 1:
+        self.envelopes = min(BURST_ENVELOPES, self.envelopes + waited * RATE_ENVELOPES)
+        if self.bytes < size or self.envelopes < 1:
             return False
         self.bytes -= size
-        self.letters -= 1
+        self.envelopes -= 1
         return True
 
 
 @dataclass(slots=True)
 class Relay:
-    """Carries letters between present agents, and tells them their neighbours.
+    """Carries envelopes between present agents, and tells them their neighbours.
 
     Attributes:
-        open: Letters are carried.
+        open: Envelopes are carried.
         spec: What the task says of peers.
     """
 
@@ -70,26 +70,26 @@ class Relay:
         self._graph, self._places, self._due = {}, {}, None
         self._allowed.clear()
 
-    # ----------------------------------------------------------------- letters
+    # ----------------------------------------------------------------- envelopes
 
-    def send(self, sender: str, letter: PeerSend, now: float) -> list[Effect]:
-        """Hand a letter on, or count why not."""
+    def send(self, sender: str, envelope: PeerSend, now: float) -> list[Effect]:
+        """Hand an envelope on, or count why not."""
         allowed = self._allowed.get(sender)
         if allowed is None:
             allowed = self._allowed[sender] = _Allowance(now)
-        refused = self._refuse(sender, letter, allowed, now)
+        refused = self._refuse(sender, envelope, allowed, now)
         if refused:
             self.counters[refused] += 1
             return []
         self.counters["relayed"] += 1
-        return [ToAgent(letter.to, PeerDeliver(sender=sender, body=letter.body))]
+        return [ToAgent(envelope.to, PeerDeliver(sender=sender, body=envelope.body))]
 
-    def _refuse(self, sender: str, letter: PeerSend, allowed: _Allowance, now: float) -> str:
+    def _refuse(self, sender: str, envelope: PeerSend, allowed: _Allowance, now: float) -> str:
         if not self.open:
             return "relay_closed"
-        if not allowed.take(len(letter.body), now):
+        if not allowed.take(len(envelope.body), now):
             return "relay_too_much"
-        if letter.to == sender or not self.sessions.is_present(letter.to):
+        if envelope.to == sender or not self.sessions.is_present(envelope.to):
             return "relay_absent"
         return ""
 

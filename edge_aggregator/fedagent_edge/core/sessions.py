@@ -39,7 +39,7 @@ class Listing:
 
 
 @dataclass(slots=True)
-class Session:
+class AgentSession:
     """One agent at this edge.
 
     Attributes:
@@ -57,11 +57,11 @@ class Session:
     refused: str = ""
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """Why it does not take part, in words; empty if it does."""
-        if self.refused or self.context is None or self.context.willing:
+        if self.refused or self.context is None or self.context.available:
             return self.refused
-        return safe_text(self.context.why) or "it does not want to train"
+        return safe_text(self.context.reason) or "it does not want to train"
 
 
 @dataclass(slots=True)
@@ -73,13 +73,13 @@ class Sessions:
     """
 
     epoch: str
-    _by_id: dict[str, Session] = field(default_factory=dict)
+    _by_id: dict[str, AgentSession] = field(default_factory=dict)
     _ids: list[str] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
-    _unsaid: dict[str, None] = field(default_factory=dict)
+    _unreported: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
 
-    def hear(self, agent: str, now: float) -> tuple[Session | None, bool]:
+    def hear(self, agent: str, now: float) -> tuple[AgentSession | None, bool]:
         """Note a sign of life; return the session and whether the agent is new or back.
 
         Returns None when the edge has as many agents as it can name.
@@ -88,7 +88,7 @@ class Sessions:
         if session is None:
             if len(self._ids) >= MAX_AGENTS:
                 return None, False
-            session = self._by_id[agent] = Session(len(self._ids), now)
+            session = self._by_id[agent] = AgentSession(len(self._ids), now)
             self._ids.append(agent)
             self._changed[agent] = None
             return session, True
@@ -102,7 +102,7 @@ class Sessions:
         if name == self._names.get(agent, ""):
             return False
         self._names[agent] = name
-        self._unsaid[agent] = None
+        self._unreported[agent] = None
         return True
 
     def greet(self, agent: str, hello: Hello, refused: str) -> bool:
@@ -117,15 +117,15 @@ class Sessions:
 
     def welcomed(self) -> None:
         """All must be said to a coordinator that has just welcomed us."""
-        self._unsaid = dict.fromkeys(self._names)
+        self._unreported = dict.fromkeys(self._names)
         self._changed = dict.fromkeys(self._ids)
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether there is more to say of agents than went into the last status."""
-        return bool(self._unsaid or self._changed)
+        return bool(self._unreported or self._changed)
 
-    def unsaid_devices(self, now: float) -> tuple[DeviceNote, ...]:
+    def changed_devices(self, now: float) -> tuple[DeviceNote, ...]:
         """Return the agents of which something changed, once; the rest comes next time."""
         some = list(self._changed)[:MAX_NOTES]
         for agent in some:
@@ -141,23 +141,23 @@ class Sessions:
             age_ms=round(1000 * age_s),
             software=session.software,
             address=session.address,
-            why=session.why,
+            reason=session.reason,
         )
 
-    def unsaid_names(self) -> dict[str, str]:
+    def new_names(self) -> dict[str, str]:
         """Return names that were not said since the welcome, once; the rest comes next time."""
-        some = list(self._unsaid)[:MAX_NAMES]
+        some = list(self._unreported)[:MAX_NAMES]
         for agent in some:
-            del self._unsaid[agent]
+            del self._unreported[agent]
         return {agent: self._names[agent] for agent in some}
 
-    def context(self, session: Session, report: ContextReport, now: float) -> None:
+    def context(self, session: AgentSession, report: ContextReport, now: float) -> None:
         """Keep the newest report."""
         if session.context is None or report.seq >= session.context.seq:
-            before = _gist(session.why)
+            before = _gist(session.reason)
             session.context = report
             session.context_at = now
-            if _gist(session.why) != before:
+            if _gist(session.reason) != before:
                 self._changed[self._ids[session.index]] = None
 
     def leave(self, agent: str) -> bool:
@@ -243,7 +243,7 @@ class Sessions:
             price=np.array([context.price for _, context in rows], np.int64),
             context_seq=np.array([context.seq for _, context in rows], np.int64),
             age_ms=np.array([(now - s.context_at) * 1000 for s, _ in rows]).astype(np.int32),
-            willing=np.array([context.willing for _, context in rows], np.bool_),
+            available=np.array([context.available for _, context in rows], np.bool_),
             values=_as_float32(values, len(rows), len(names)),
         )
         return RoundColumns(
@@ -258,9 +258,9 @@ class Sessions:
         )
 
 
-def _gist(why: str) -> str:
+def _gist(reason: str) -> str:
     """Return a reason without its numbers, which change with every look."""
-    return "".join(c for c in why if not c.isdigit())
+    return "".join(c for c in reason if not c.isdigit())
 
 
 def _fitting(ids: list[str], known: int) -> int:

@@ -58,7 +58,7 @@ class Upstream:
         due = self.status_at if self.welcomed else self.hello_at
         return min(due, self.heard_at + SILENT_S + 0.001) if self.joined else due
 
-    def said_hello(self, now: float) -> None:
+    def hello_sent(self, now: float) -> None:
         """Note that a hello went out."""
         near = now - self.heard_at <= SILENT_S
         self.hello_at = now + (HELLO_AGAIN_S if near else HELLO_SELDOM_S)

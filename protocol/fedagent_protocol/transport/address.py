@@ -19,7 +19,7 @@ _URL = re.compile(
     r"(?:(?P<scheme>mqtts?)://(?:(?P<user>[^\s:/@]+)(?::(?P<password>[^\s/@]*))?@)?)?"
     r"(?P<host>\[[^\[\]\s]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?/?"
 )
-_MOST_CHARS = 4096
+_MAX_CHARS = 4096
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -52,7 +52,7 @@ class BrokerAddress:
         Raises:
             AddressError: It is none of these.
         """
-        match = _URL.fullmatch(text.strip()) if len(text) <= _MOST_CHARS else None
+        match = _URL.fullmatch(text.strip()) if len(text) <= _MAX_CHARS else None
         if match is None or (match["scheme"] is None and match["port"] is None):
             raise AddressError(text)
         host = match["host"].strip("[]")
@@ -127,7 +127,7 @@ class TlsFiles:
         return context
 
 
-def with_mend(reason: str, address: BrokerAddress) -> str:
+def with_hint(reason: str, address: BrokerAddress) -> str:
     """Return why a broker did not take us, and what to do where that is known."""
     if reason == os.strerror(errno.ECONNREFUSED) and not is_loopback(address.host):
         return (

@@ -52,7 +52,7 @@ class Reach:
     """
 
     hosts: tuple[str, ...]
-    said_on: tuple[str, ...]
+    announced_on: tuple[str, ...]
 
 
 def reach(listen: str, lan: Sequence[str]) -> Reach:

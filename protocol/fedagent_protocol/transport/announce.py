@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Speaker:
+class Announcer:
     """What this role announces."""
 
     def __init__(self) -> None:
         self._zeroconf: AsyncZeroconf | None = None
-        self._said_on: tuple[str, ...] = ()
+        self._announced_on: tuple[str, ...] = ()
         self._info: AsyncServiceInfo | None = None
         self._announcing: asyncio.Task[None] | None = None
 
@@ -28,13 +28,13 @@ class Speaker:
         """Announce, in place of what was announced before; False where multicast fails."""
         from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415
 
-        if where.said_on != self._said_on:
+        if where.announced_on != self._announced_on:
             # Sockets of its own: those that browse hear and speak on every network.
             await self.close()
-            self._zeroconf = await opened(list(where.said_on))
+            self._zeroconf = await opened(list(where.announced_on))
             if self._zeroconf is None:
                 return False
-            self._said_on = where.said_on
+            self._announced_on = where.announced_on
         assert self._zeroconf is not None
         kind = service_type(advert.role)
         info = AsyncServiceInfo(
@@ -43,7 +43,7 @@ class Speaker:
             port=advert.address.port,
             properties=to_txt(advert, external=shared),
             server=f"fedagent-{advert.id}.local.",
-            parsed_addresses=list(where.hosts or where.said_on),
+            parsed_addresses=list(where.hosts or where.announced_on),
         )
         before, self._info = self._info, info
         await self._end_announcing()
@@ -68,7 +68,7 @@ class Speaker:
     async def close(self) -> None:
         """Take the announcement back, and close the sockets. Idempotent."""
         await self.silence()
-        zeroconf, self._zeroconf, self._said_on = self._zeroconf, None, ()
+        zeroconf, self._zeroconf, self._announced_on = self._zeroconf, None, ()
         if zeroconf is not None:
             await zeroconf.async_close()
 
@@ -81,7 +81,7 @@ class Speaker:
 
 async def opened(addresses: list[str]) -> "AsyncZeroconf | None":
     """Return zeroconf on some of this machine's addresses; None if none has multicast."""
-    interfaces = speakable(addresses)
+    interfaces = announceable(addresses)
     if not interfaces:
         return None
     # Imported late: a role with a typed address needs none of it.
@@ -121,7 +121,7 @@ def _within(interfaces: list[str]) -> "Zeroconf":
     return Within(interfaces=interfaces, ip_version=IPVersion.V4Only)
 
 
-def speakable(addresses: list[str]) -> list[str]:
+def announceable(addresses: list[str]) -> list[str]:
     """Return those of the addresses that mDNS can be spoken from."""
     # Asked first, because zeroconf leaves sockets open when an interface fails it.
     return [address for address in addresses if multicast_works(address)]

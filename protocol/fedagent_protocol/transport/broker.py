@@ -137,8 +137,8 @@ class Broker:
             except BrokerStartError as exc:
                 self.counters["failed_starts"] += 1
                 if self.spec.port and not bindable(self.spec.listen, self.spec.port):
-                    mend = "the port is in use; end who uses it, or give another --port"
-                    raise BrokerStartError(self.kind, self._port, mend) from exc
+                    hint = "the port is in use; end who uses it, or give another --port"
+                    raise BrokerStartError(self.kind, self._port, hint) from exc
                 if self.spec.port or attempt == PORT_ATTEMPTS - 1:
                     raise
                 _log.info("%s; trying another port", exc)
@@ -303,8 +303,8 @@ def choose_kind(kind: str) -> Kind:
         return "mosquitto"
     if kind in {"auto", "embedded"} and embedded:
         return "embedded"
-    mend = {
+    hint = {
         "mosquitto": "install mosquitto, or choose --broker embedded",
         "embedded": how_to_add("edge"),
     }.get(kind, f"install mosquitto, or the embedded broker: {how_to_add('edge')}")
-    raise BrokerMissingError(kind, mend)
+    raise BrokerMissingError(kind, hint)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .address import is_loopback, is_wildcard
 from .advert import LOOPBACK, Advert, Reach, Role, reach, reach_of_shared
-from .announce import Speaker, opened, speakable
+from .announce import Announcer, announceable, opened
 from .interfaces import is_own, lan_addresses
 from .watch import OnChange, Watch
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 Scope = Literal["loopback", "lan"]
 FOLLOW_S = 5.0
 """How often cables, Wi-Fi and DHCP are looked at."""
-MEND = "give the address instead: --edge HOST:PORT or --coordinator HOST:PORT"
+HINT = "give the address instead: --edge HOST:PORT or --coordinator HOST:PORT"
 
 
 class Discovery:
@@ -55,7 +55,7 @@ class Discovery:
         self._scope = scope
         self._listener: AsyncZeroconf | None = None
         self._listens_on: list[str] = []
-        self._speaker = Speaker()
+        self._announcer = Announcer()
         self._said: tuple[Advert, str | None] | None = None
         self._watches: list[Watch] = []
         self._following: asyncio.Task[None] | None = None
@@ -67,7 +67,7 @@ class Discovery:
     async def start(self) -> None:
         """Open the sockets. Where multicast does not work, warn once and try again quietly."""
         if not await self._open():
-            _log.warning("zeroconf does not work here (no multicast); %s", MEND)
+            _log.warning("zeroconf does not work here (no multicast); %s", HINT)
         self._following = asyncio.ensure_future(self._follow())
 
     async def _open(self) -> bool:
@@ -94,7 +94,7 @@ class Discovery:
     async def withdraw(self) -> None:
         """Take the announcement back. Idempotent."""
         self._said = None
-        await self._speaker.silence()
+        await self._announcer.silence()
 
     def browse(self, role: Role, on_change: OnChange, *, needed: bool = False) -> None:
         """Watch for a role; `on_change` gets all that are known, at every change.
@@ -115,7 +115,7 @@ class Discovery:
         for watch in self._watches:
             await watch.end()
         self._watches.clear()
-        await self._speaker.close()
+        await self._announcer.close()
         listener, self._listener = self._listener, None
         self.available = False
         if listener is not None:
@@ -133,12 +133,12 @@ class Discovery:
                 "%s: a broker on %s, IPv6 alone, is not announced; listen on IPv4, or %s",
                 advert.id,
                 listen,
-                MEND,
+                HINT,
             )
             return
         if self._scope == "loopback":
             where = Reach(where.hosts, (LOOPBACK,))
-        if not await self._speaker.say(advert, where, shared=listen is None):
+        if not await self._announcer.say(advert, where, shared=listen is None):
             self._again = True
 
     async def _follow(self) -> None:
@@ -155,7 +155,7 @@ class Discovery:
                     await self._open()
                     before = []
                 else:
-                    await self._listener.async_update_interfaces(speakable(now))
+                    await self._listener.async_update_interfaces(announceable(now))
                     self._listens_on = now
                 if self._listener is not None:
                     if now != before:
@@ -201,6 +201,6 @@ async def _resolved(listen: str) -> str:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(listen, None, family=socket.AF_INET)
     except OSError as error:
-        _log.warning("%s cannot be announced: %s; %s", listen, error, MEND)
+        _log.warning("%s cannot be announced: %s; %s", listen, error, HINT)
         return "::"
     return str(found[0][4][0])

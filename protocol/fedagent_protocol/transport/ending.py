@@ -9,13 +9,13 @@ ExitCodes = Iterable[tuple[type[BaseException], int]]
 
 
 def in_two(error: BaseException) -> tuple[str, str]:
-    """Return what is wrong, and what mends it: our errors say ``problem; mend``."""
+    """Return what is wrong, and what hints it: our errors say ``problem; hint``."""
     text = " ".join(str(error).split()) or type(error).__name__
-    mend = getattr(error, "mend", None)
-    if isinstance(mend, str):
-        return text.removesuffix(f"; {mend}"), mend
-    problem, parted, mend = text.rpartition("; ")
-    return (problem, mend) if parted else (text, "")
+    hint = getattr(error, "hint", None)
+    if isinstance(hint, str):
+        return text.removesuffix(f"; {hint}"), hint
+    problem, parted, hint = text.rpartition("; ")
+    return (problem, hint) if parted else (text, "")
 
 
 def end(role: str, error: BaseException, codes: ExitCodes, *, as_json: bool) -> int:
@@ -28,10 +28,10 @@ def end(role: str, error: BaseException, codes: ExitCodes, *, as_json: bool) -> 
         as_json: Whether standard output carries JSON lines; this is the last.
     """
     code = next(code for kind, code in codes if isinstance(error, kind))
-    problem, mend = in_two(error)
-    sys.stderr.write(f"fedagent {role}: {problem}{'; ' if mend else ''}{mend}\n")
+    problem, hint = in_two(error)
+    sys.stderr.write(f"fedagent {role}: {problem}{'; ' if hint else ''}{hint}\n")
     if as_json:
-        last = {"error": problem, "mend": mend, "exit_code": code}
+        last = {"error": problem, "hint": hint, "exit_code": code}
         # Whoever read the events may be gone.
         with suppress(OSError):
             sys.stdout.write(json.dumps(last, separators=(",", ":")) + "\n")

@@ -35,10 +35,10 @@ class AddressError(LinkError):
         # What stands before the last @ may be a password.
         _, at, where = self.text.rpartition("@")
         shown = f"…@{where}" if at else where
-        mend = "use host:port, mqtt://host:port or mqtts://host:port"
+        hint = "use host:port, mqtt://host:port or mqtts://host:port"
         if at:
-            mend += ", or mqtt://USER:PASSWORD@host:port with %40 for @, %3A for : and %2F for /"
-        return f"not a broker address: {safe_text(shown, limit=80)!r}; {mend}"
+            hint += ", or mqtt://USER:PASSWORD@host:port with %40 for @, %3A for : and %2F for /"
+        return f"not a broker address: {safe_text(shown, limit=80)!r}; {hint}"
 
 
 class TlsFilesError(LinkError):
@@ -82,7 +82,7 @@ class InsecureListenError(LinkError):
 class PlainTextError(LinkError):
     """Raised before a role would speak beyond this machine in the clear."""
 
-    mend = "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
+    hint = "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -90,23 +90,23 @@ class PlainTextError(LinkError):
 
     @property
     def problem(self) -> str:
-        """What is wrong, without the mend."""
+        """What is wrong, without the hint."""
         return f"{self.address} is beyond this machine and has no certificates"
 
     def __str__(self) -> str:
-        return f"{self.problem}; {self.mend}"
+        return f"{self.problem}; {self.hint}"
 
 
 class BrokerMissingError(LinkError):
     """Raised when the chosen kind of broker is not installed."""
 
-    def __init__(self, kind: str, mend: str) -> None:
-        super().__init__(kind, mend)
+    def __init__(self, kind: str, hint: str) -> None:
+        super().__init__(kind, hint)
         self.kind = kind
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"no {self.kind} broker here; {self.mend}"
+        return f"no {self.kind} broker here; {self.hint}"
 
 
 class ListenAddressError(LinkError):
@@ -153,9 +153,9 @@ class IdentityError(LinkError):
 
 
 class DataDirError(LinkError):
-    """Raised when a data directory cannot be made or written; no restart mends that."""
+    """Raised when a data directory cannot be made or written; no restart hints that."""
 
-    mend = "choose another --data-dir, or mend its owner and rights"
+    hint = "choose another --data-dir, or fix its owner and rights"
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(path, reason)
@@ -163,7 +163,7 @@ class DataDirError(LinkError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.path} cannot be a data directory ({self.reason}); {self.mend}"
+        return f"{self.path} cannot be a data directory ({self.reason}); {self.hint}"
 
 
 class DataDirBusyError(LinkError):
@@ -180,7 +180,7 @@ class DataDirBusyError(LinkError):
 
 
 REFUSED_SETTINGS = (PlainTextError, InsecureListenError, BrokerMissingError, TlsFilesError)
-"""Errors of what somebody wrote or left out: no restart mends them, exit code 2 says so."""
+"""Errors of what somebody wrote or left out: no restart hints them, exit code 2 says so."""
 
 
 def safe_text(text: object, *, limit: int = 200) -> str:

@@ -24,7 +24,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
-from .address import BrokerAddress, TlsFiles, with_mend
+from .address import BrokerAddress, TlsFiles, with_hint
 from .backoff import Backoff
 from .errors import LinkError, PlainTextError, SubscribeRefusedError, connect_reason, safe_text
 from .inbox import Arrival, Inbox
@@ -298,7 +298,7 @@ class Link:
             self._client.reconnect()
         except (OSError, ValueError, PlainTextError) as exc:
             self.counters["failed_connects"] += 1
-            self._note_error(with_mend(connect_reason(exc), self.address))
+            self._note_error(with_hint(connect_reason(exc), self.address))
             return
         self._pump()
 
@@ -325,7 +325,7 @@ class Link:
                     if now >= give_up and not self._up:
                         client.give_up(NO_BROKER)
                 wanted = _READABLE | (select.POLLOUT if client.want_write() else 0)
-            if self._stopping and self._say_goodbye(now):
+            if self._stopping and self._disconnect_cleanly(now):
                 return
             if wanted != registered and client.socket() is not None:
                 registered = wanted
@@ -336,7 +336,7 @@ class Link:
                 elif events & _READABLE:
                     self._read()
 
-    def _say_goodbye(self, now: float) -> bool:
+    def _disconnect_cleanly(self, now: float) -> bool:
         """Disconnect once everything is acknowledged or time is up."""
         if not self._flush_until:
             self._flush_until = now + FLUSH_S
@@ -364,7 +364,7 @@ class Link:
         if reason.is_failure:
             self.counters["failed_connects"] += 1
             refusal = f"the broker refused us: {safe_text(reason)}"
-            self._note_error(with_mend(refusal, self.address))
+            self._note_error(with_hint(refusal, self.address))
             return
         self.counters["connects"] += 1
         self.last_error = ""

@@ -1,6 +1,6 @@
 """Reading a role's settings: JSON, TOML or environment into a frozen struct, checked once.
 
-Every error is one line that names the key and the mend.
+Every error is one line that names the key and the hint.
 """
 
 import math
@@ -30,14 +30,14 @@ Scope = Literal["lan", "loopback", "off"]
 class SettingError(LinkError):
     """Raised when a setting is unknown, missing or wrong."""
 
-    def __init__(self, key: str, problem: str, mend: str) -> None:
-        super().__init__(key, problem, mend)
+    def __init__(self, key: str, problem: str, hint: str) -> None:
+        super().__init__(key, problem, hint)
         self.key = key
         self.problem = problem
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.problem}; {self.mend}"
+        return f"{self.key}: {self.problem}; {self.hint}"
 
 
 class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ def load_settings(
         environment: The variables.
 
     Raises:
-        SettingError: One line with the key and the mend.
+        SettingError: One line with the key and the hint.
     """
     given = {} if text is None else _read(text)
     known = kind.__struct_fields__
@@ -78,8 +78,8 @@ def load_settings(
     for key in given:
         if key not in known:
             near = get_close_matches(key, known, 1)
-            mend = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(known))}"
-            raise SettingError(str(key)[:64], "is not a setting", mend)
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(known))}"
+            raise SettingError(str(key)[:64], "is not a setting", hint)
     try:
         made = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -109,8 +109,8 @@ def listen_host(listen: str) -> str:
     try:
         BrokerAddress.parse(f"[{host}]:1" if ":" in host else f"{host}:1")
     except AddressError as error:
-        mend = "write an address without a port, e.g. 127.0.0.1, ::1 or 0.0.0.0"
-        raise SettingError("listen", f"not an address: {listen[:80]!r}", mend) from error
+        hint = "write an address without a port, e.g. 127.0.0.1, ::1 or 0.0.0.0"
+        raise SettingError("listen", f"not an address: {listen[:80]!r}", hint) from error
     return host
 
 
@@ -145,12 +145,12 @@ def broker_address(
         forms = _ENCODED if "@" in text else f"{_FORMS}{kinds}"
         raise SettingError(key, f"{shown}is not a broker's address", f"write {forms}") from error
     if (address.scheme == "mqtts") != tls:
-        mend = "mqtts:// needs tls = {ca, cert, key}, mqtt:// takes none"
-        raise SettingError(key, f"{address} does not fit the certificates", mend)
+        hint = "mqtts:// needs tls = {ca, cert, key}, mqtt:// takes none"
+        raise SettingError(key, f"{address} does not fit the certificates", hint)
     try:
         address.check_cover(insecure=insecure)
     except PlainTextError as error:
-        raise SettingError(key, error.problem, error.mend) from error
+        raise SettingError(key, error.problem, error.hint) from error
     return with_password(key, address, password_file)
 
 
@@ -170,8 +170,8 @@ def with_password(
     if file is None:
         password = environment.get(PASSWORD_VARIABLE)
         if password is None:
-            mend = f"name a password_file, set {PASSWORD_VARIABLE}, or write USER:PASSWORD@HOST"
-            raise SettingError(key, f"names a user at {address} and no password", mend)
+            hint = f"name a password_file, set {PASSWORD_VARIABLE}, or write USER:PASSWORD@HOST"
+            raise SettingError(key, f"names a user at {address} and no password", hint)
         return replace(address, password=password)
     try:
         password = Path(file).expanduser().read_text("utf-8").removesuffix("\n")
@@ -194,7 +194,7 @@ def _check_finite(value: object, key: str = "") -> None:
 
 
 def _choices(kind: object, key: str) -> str:
-    """Return a mend that names the words that a setting may be, where it is one of some."""
+    """Return a hint that names the words that a setting may be, where it is one of some."""
     for part in key.split("."):
         kind = get_type_hints(kind).get(part) if isinstance(kind, type) else None
     words = [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
@@ -218,8 +218,8 @@ def _read(text: str) -> dict[str, object]:
             try:
                 return tomllib.loads(text)
             except tomllib.TOMLDecodeError as error:
-                raise SettingError("config", f"is not TOML: {error}", "mend that line") from error
+                raise SettingError("config", f"is not TOML: {error}", "fix that line") from error
     try:
         return msgspec.json.decode(text, type=dict[str, object])
     except msgspec.DecodeError as error:
-        raise SettingError("config", f"is not a JSON object: {error}", "mend it") from error
+        raise SettingError("config", f"is not a JSON object: {error}", "fix it") from error

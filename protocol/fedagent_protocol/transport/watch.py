@@ -80,7 +80,7 @@ class Watch:
         kind = service_type(self._role)
         self._browser = AsyncServiceBrowser(zeroconf, kind, handlers=[self.changed])
         if self._needed:
-            self._quiet = asyncio.get_running_loop().call_later(QUIET_S, self._say_nobody)
+            self._quiet = asyncio.get_running_loop().call_later(QUIET_S, self._log_no_adverts)
 
     async def end(self) -> None:
         """Stop listening; what is known stays."""
@@ -106,7 +106,7 @@ class Watch:
             if (retry := self._retries.pop(name, None)) is not None:
                 retry.cancel()
             if self._known.pop(name, None) is not None:
-                self._tell_soon()
+                self._notify_soon()
             return
         self._look_up(name, self._resolve(zeroconf, service_type, name))
 
@@ -202,12 +202,12 @@ class Watch:
             self._known[name] = advert
         elif self._known.pop(name, None) is None:
             return
-        self._tell_soon()
+        self._notify_soon()
 
     def _has_room(self, name: str) -> bool:
         return len(self._known) < MAX_CANDIDATES or name in self._known
 
-    def _say_nobody(self) -> None:
+    def _log_no_adverts(self) -> None:
         """Say once that nobody is announced, and what to do."""
         if self._known or self._lookups:
             return
@@ -222,11 +222,11 @@ class Watch:
             OPTIONS[self._role],
         )
 
-    def _tell_soon(self) -> None:
+    def _notify_soon(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(DEBOUNCE_S, self._tell)
+            self._timer = asyncio.get_running_loop().call_later(DEBOUNCE_S, self._notify)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._timer = None
         now = frozenset(self._known.values())
         if now == self._told or self._browser is None:

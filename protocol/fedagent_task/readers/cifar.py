@@ -10,7 +10,7 @@ from .base import MAX_BYTES, Dataset, expect_size, read_bytes
 
 _PIXELS = 3 * 32 * 32
 _CLASSES = 10
-_MEND = "give data_batch_1.bin or the like of cifar-10-binary.tar.gz"
+_HINT = "give data_batch_1.bin or the like of cifar-10-binary.tar.gz"
 
 
 def is_cifar(file: str) -> bool:
@@ -28,11 +28,11 @@ def read_cifar(path: Path, limit: int = MAX_BYTES) -> Dataset:
     count, rest = divmod(len(data), 1 + _PIXELS)
     if rest or not count:
         raise DatasetError(
-            str(path), f"has {len(data)} bytes, which are no records of {1 + _PIXELS}", _MEND
+            str(path), f"has {len(data)} bytes, which are no records of {1 + _PIXELS}", _HINT
         )
     expect_size(path, count * (_PIXELS + 8), limit)
     records = np.frombuffer(data, np.uint8).reshape(count, 1 + _PIXELS)
     labels = records[:, 0].astype(np.int64)
     if labels.max() >= _CLASSES:
-        raise DatasetError(str(path), f"has the label {labels.max()}, over 9", _MEND)
+        raise DatasetError(str(path), f"has the label {labels.max()}, over 9", _HINT)
     return Dataset(records[:, 1:].copy(), labels)

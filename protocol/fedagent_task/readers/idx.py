@@ -10,7 +10,7 @@ from fedagent_task.errors import DatasetError
 from .base import MAX_BYTES, Dataset, Raw, expect_size, read_bytes
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_MEND = "give an IDX file as MNIST has them"
+_HINT = "give an IDX file as MNIST has them"
 
 
 def read_idx_array(path: Path, limit: int = MAX_BYTES) -> Raw:
@@ -21,16 +21,16 @@ def read_idx_array(path: Path, limit: int = MAX_BYTES) -> Raw:
     """
     data = read_bytes(path, limit)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _DTYPES or not 1 <= data[3] <= 8:
-        raise DatasetError(str(path), "has no IDX header", _MEND)
+        raise DatasetError(str(path), "has no IDX header", _HINT)
     dtype, rank = np.dtype(_DTYPES[data[2]]), data[3]
     start = 4 + 4 * rank
     if len(data) < start:
-        raise DatasetError(str(path), "the header is cut off", _MEND)
+        raise DatasetError(str(path), "the header is cut off", _HINT)
     shape = tuple(int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(rank))
     size = math.prod(shape) * dtype.itemsize
     expect_size(path, size, limit)
     if len(data) - start != size:
-        raise DatasetError(str(path), f"has {len(data) - start} bytes of data, not {size}", _MEND)
+        raise DatasetError(str(path), f"has {len(data) - start} bytes of data, not {size}", _HINT)
     array = np.frombuffer(data, dtype, offset=start).reshape(shape)
     return array.astype(dtype.newbyteorder("="))
 
@@ -46,5 +46,5 @@ def read_idx(images: Path, labels: Path | None = None, limit: int = MAX_BYTES) -
         raise DatasetError(str(images), "no labels file goes with it", "name it ...images-idx3...")
     x, y = read_idx_array(images, limit), read_idx_array(beside, limit)
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
-        raise DatasetError(str(images), f"has {len(x)} samples, {beside.name} does not fit", _MEND)
+        raise DatasetError(str(images), f"has {len(x)} samples, {beside.name} does not fit", _HINT)
     return Dataset(x.reshape(len(x), math.prod(x.shape[1:])), y.astype(np.int64))

@@ -10,7 +10,7 @@ from fedagent_task.errors import DatasetError
 
 from .base import MAX_BYTES, Dataset, expect_size, whole_numbers
 
-_MEND = "save it by numpy.savez(path, x=..., y=...)"
+_HINT = "save it by numpy.savez(path, x=..., y=...)"
 
 
 def read_npz(path: Path, limit: int = MAX_BYTES) -> Dataset:
@@ -27,9 +27,9 @@ def read_npz(path: Path, limit: int = MAX_BYTES) -> Dataset:
     except OSError as error:
         raise DatasetError(str(path), error.strerror or "cannot be read", "check it") from error
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise DatasetError(str(path), "is no archive with x and y", _MEND) from error
+        raise DatasetError(str(path), "is no archive with x and y", _HINT) from error
     numeric = x.dtype.kind in "fiub" and y.dtype.kind in "fiub"
     if not numeric or x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
-        raise DatasetError(str(path), f"x is {x.dtype}{x.shape}, y is {y.dtype}{y.shape}", _MEND)
+        raise DatasetError(str(path), f"x is {x.dtype}{x.shape}, y is {y.dtype}{y.shape}", _HINT)
     labels = y.astype(np.int64) if y.dtype.kind in "iub" else whole_numbers(y.astype(np.float64))
     return Dataset(x.reshape(len(x), math.prod(x.shape[1:])), labels)

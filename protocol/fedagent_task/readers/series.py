@@ -11,7 +11,7 @@ from fedagent_task.errors import DatasetError
 
 from .base import MAX_BYTES, expect_size
 
-_MEND = "save values [station, time, sensor] and columns by numpy.savez"
+_HINT = "save values [station, time, sensor] and columns by numpy.savez"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,11 +70,11 @@ def read_series(path: Path, limit: int = MAX_BYTES) -> Series:
     except OSError as error:
         raise DatasetError(str(path), error.strerror or "cannot be read", "check it") from error
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise DatasetError(str(path), "is no archive of a series", _MEND) from error
+        raise DatasetError(str(path), "is no archive of a series", _HINT) from error
     fits = values.ndim == 3 and values.dtype.kind in "fiu" and columns.shape == values.shape[2:]
     named = columns.dtype.kind == "U" and stations.shape in ((0,), values.shape[:1])
     if not (fits and named and values.size):
-        raise DatasetError(str(path), f"values are {values.dtype}{values.shape}", _MEND)
+        raise DatasetError(str(path), f"values are {values.dtype}{values.shape}", _HINT)
     return Series(
         str(path),
         values.astype(np.float32, copy=False),

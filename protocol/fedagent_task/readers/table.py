@@ -8,7 +8,7 @@ from fedagent_task.errors import DatasetError
 
 from .base import MAX_BYTES, Dataset, expect_size, read_bytes, whole_numbers
 
-_MEND = "write one sample a line, numbers between commas"
+_HINT = "write one sample a line, numbers between commas"
 
 
 def read_csv(path: Path, label: int | str = -1, limit: int = MAX_BYTES) -> Dataset:
@@ -24,7 +24,7 @@ def read_csv(path: Path, label: int | str = -1, limit: int = MAX_BYTES) -> Datas
     """
     lines = [line for line in read_bytes(path, limit).splitlines() if line.strip()]
     if not lines:
-        raise DatasetError(str(path), "has no line", _MEND)
+        raise DatasetError(str(path), "has no line", _HINT)
     first = lines[0].split(b",")
     names = [] if _numbers(first) else [name.strip().decode("utf-8", "replace") for name in first]
     column = _column(path, label, names, len(first))
@@ -35,12 +35,12 @@ def read_csv(path: Path, label: int | str = -1, limit: int = MAX_BYTES) -> Datas
         fields = line.split(b",")
         if len(fields) != len(first):
             raise DatasetError(
-                str(path), f"sample {row + 1} has {len(fields)} columns, not {len(first)}", _MEND
+                str(path), f"sample {row + 1} has {len(fields)} columns, not {len(first)}", _HINT
             )
         try:
             table[row] = [float(field) for field in fields]
         except ValueError as error:
-            raise DatasetError(str(path), f"sample {row + 1} is no number", _MEND) from error
+            raise DatasetError(str(path), f"sample {row + 1} is no number", _HINT) from error
     return Dataset(np.delete(table, column, axis=1), whole_numbers(table[:, column].copy()))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.core.beliefs import BeliefNode
-from fedagent_agent.core.line import PER_LIFE
+from fedagent_agent.core.peer_channel import PER_INCARNATION
 from fedagent_agent.core.peer_settings import BeliefSettings, Pace, PeerSettingError
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_coordinator.policies.beliefs import propagate, wire
@@ -220,7 +220,7 @@ def test_contents_are_bounded_by_the_number_of_sweeps() -> None:
 def test_late_duplicate_and_overtaken_notes_change_nothing() -> None:
     node = BeliefNode({"b": 1.0, "c": 1.0})
     node.begin(5, 0.6, 0.0)
-    base = PER_LIFE
+    base = PER_INCARNATION
     newest = BeliefNote(slot=5, seq=base + 3, degree=2, ratio=0.5, typical=1.0, distance=1.0)
     node.receive("b", newest, 0.1)
     belief = node.belief
@@ -236,7 +236,9 @@ def test_late_duplicate_and_overtaken_notes_change_nothing() -> None:
 def test_a_note_of_the_next_slot_waits_for_it() -> None:
     node = BeliefNode({"b": 1.0})
     node.begin(1, 0.6, 0.0)
-    note = BeliefNote(slot=2, seq=PER_LIFE + 1, degree=1, ratio=0.7, typical=1.0, distance=1.0)
+    note = BeliefNote(
+        slot=2, seq=PER_INCARNATION + 1, degree=1, ratio=0.7, typical=1.0, distance=1.0
+    )
     node.receive("b", note, 0.1)
     assert node.belief == pytest.approx(0.36)
     node.begin(2, 0.6, 0.2)
@@ -249,7 +251,7 @@ def test_a_liar_moves_a_belief_no_further_than_an_extreme_opinion() -> None:
     for node, ratio in ((honest, 2 * math.atanh(weight)), (lied, 1e9)):
         node.begin(1, 0.6, 0.0)
         said = BeliefNote(
-            slot=1, seq=PER_LIFE + 1, degree=1, ratio=ratio, typical=1.0, distance=1.0
+            slot=1, seq=PER_INCARNATION + 1, degree=1, ratio=ratio, typical=1.0, distance=1.0
         )
         node.receive("b", said, 0.1)
     assert lied.belief == pytest.approx(honest.belief)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.core.gossip import Entry, Gossip, hash_of
-from fedagent_agent.core.line import PER_LIFE
+from fedagent_agent.core.peer_channel import PER_INCARNATION
 from fedagent_agent.core.peer_settings import GossipSettings, Pace, PeerSettingError
 from fedagent_protocol.peers import GossipNote
 
@@ -163,7 +163,7 @@ def test_a_slot_begins_with_nothing_of_the_last_one() -> None:
         start(nodes, index, slot, town.now)
         assert town.run(lambda: all_done(town, nodes), 5.0)
         assert all(n.best == best_of(index, set(index), 5) for n in nodes.values())
-    old = GossipNote(slot=2, seq=PER_LIFE + 9, best=((9.0, "x"),))
+    old = GossipNote(slot=2, seq=PER_INCARNATION + 9, best=((9.0, "x"),))
     nodes[names(10)[0]].receive(next(iter(nodes[names(10)[0]].neighbours)), old, town.now)
     assert all(entry[1] != "x" for entry in nodes[names(10)[0]].best)
 
@@ -199,11 +199,11 @@ def test_nothing_is_agreed_before_every_neighbour_has_acknowledged_it() -> None:
     node.speak(0.5, 0.0)
     sent = node.tick(1.0, rng)
     both = (hash_of(1, "a"), hash_of(1, "b"))
-    said = GossipNote(slot=1, seq=PER_LIFE + 1, best=((0.7, "b"),), heard=both, spoken=both)
+    said = GossipNote(slot=1, seq=PER_INCARNATION + 1, best=((0.7, "b"),), heard=both, spoken=both)
     node.receive("b", said, 1.1)
-    assert [note.seq for _, note in sent] == [PER_LIFE + 1]
+    assert [note.seq for _, note in sent] == [PER_INCARNATION + 1]
     early = node.agreed
-    node.receive("b", GossipNote(slot=1, seq=0, ack=PER_LIFE + 1), 1.2)
+    node.receive("b", GossipNote(slot=1, seq=0, ack=PER_INCARNATION + 1), 1.2)
     assert (early, node.agreed) == (False, True), "what was sent may be lost"
     assert node.best == [(0.7, "b"), (0.5, "a")]
 
@@ -222,7 +222,7 @@ def test_an_agent_without_an_index_passes_on_but_is_not_chosen() -> None:
 def test_an_index_that_nobody_can_have_is_not_believed() -> None:
     node = Gossip("a", frozenset({"b"}))
     node.begin(1, 0.0, ceiling=2.5)
-    said = GossipNote(slot=1, seq=PER_LIFE + 1, best=((1e9, "b"), (2.0, "c")))
+    said = GossipNote(slot=1, seq=PER_INCARNATION + 1, best=((1e9, "b"), (2.0, "c")))
     node.receive("b", said, 0.1)
     assert node.best == [(2.0, "c")]
     assert node.counters == {"too_good": 1}
@@ -233,8 +233,10 @@ def test_nobody_else_says_that_an_agent_stands_for_election(own: float | None) -
     node = Gossip("a", frozenset({"b"}), GossipSettings(keep=2))
     node.begin(1, 0.0)
     node.speak(own, 0.0)
-    lie = GossipNote(slot=1, seq=PER_LIFE + 1, best=((1.9, "a"), (0.5, "b")))
-    echo = GossipNote(slot=1, seq=PER_LIFE + 2, best=((0.5, "b"), *(((own, "a"),) if own else ())))
+    lie = GossipNote(slot=1, seq=PER_INCARNATION + 1, best=((1.9, "a"), (0.5, "b")))
+    echo = GossipNote(
+        slot=1, seq=PER_INCARNATION + 2, best=((0.5, "b"), *(((own, "a"),) if own else ()))
+    )
     for note in (lie, echo):
         node.receive("b", note, 0.1)
     assert node.best == [(0.5, "b")] + [(index, "a") for index in (own,) if index is not None]
@@ -245,7 +247,7 @@ def test_of_two_indices_of_one_agent_the_larger_counts() -> None:
     node = Gossip("a", frozenset({"b"}), GossipSettings(keep=2))
     node.begin(1, 0.0)
     for seq, index in enumerate((0.3, 0.7, 0.5), 1):
-        said = GossipNote(slot=1, seq=PER_LIFE + seq, best=((index, "c"),))
+        said = GossipNote(slot=1, seq=PER_INCARNATION + seq, best=((index, "c"),))
         node.receive("b", said, 0.1)
     assert node.best == [(0.7, "c")]
 
@@ -260,7 +262,7 @@ def test_many_agents_are_counted_from_a_sample() -> None:
     for total in (10, 60, 1000):
         node.begin(total, 0.0)
         hashes = sorted(hash_of(total, name) for name in names(total))[:64]
-        node.receive("b", GossipNote(slot=total, seq=PER_LIFE + 1, heard=tuple(hashes)), 0.1)
+        node.receive("b", GossipNote(slot=total, seq=PER_INCARNATION + 1, heard=tuple(hashes)), 0.1)
         error = 3 / math.sqrt(62) * total if total > 62 else 2
         assert abs(node.agents - total) <= error
 
@@ -275,7 +277,7 @@ def test_the_price_of_an_agreement_is_bounded() -> None:
     for step in range(10_000):
         now = step * 0.01
         sent += len(node.tick(now, rng))
-        echo = GossipNote(slot=1, seq=PER_LIFE + 1)
+        echo = GossipNote(slot=1, seq=PER_INCARNATION + 1)
         node.receive("b", echo, now)
     assert sent <= 12
 

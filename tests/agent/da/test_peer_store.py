@@ -6,27 +6,29 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent import peer_store
-from fedagent_agent.core.effects import KeepSlot
-from fedagent_agent.core.peer_records import SlotRecord, Standing
+from fedagent_agent.core.effects import StoreSlot
+from fedagent_agent.core.peer_records import ArmStats, SlotRecord
 from fedagent_agent.errors import PeerStoreError
 from fedagent_agent.peer_store import FILE, PeerStore, read_slots
 
 RUN = "ab" * 16
 
 
-def kept(slot: int, *, run: str = RUN, life: int = 1, opinion: float | None = 0.5) -> KeepSlot:
+def kept(
+    slot: int, *, run: str = RUN, incarnation: int = 1, opinion: float | None = 0.5
+) -> StoreSlot:
     record = SlotRecord(run=run, round=slot - 2, slot=slot, opinion=opinion, trained=False)
-    return KeepSlot(life, Standing(0.25, slot, slot), record)
+    return StoreSlot(incarnation, ArmStats(0.25, slot, slot), record)
 
 
 def test_every_start_and_every_wiring_has_a_larger_life(tmp_path: Path) -> None:
     store = PeerStore(tmp_path)
-    assert store.life == 1
-    store.keep(kept(2, life=7))
+    assert store.incarnation == 1
+    store.keep(kept(2, incarnation=7))
     store.close()
     again = PeerStore(tmp_path)
-    assert again.life == 8
-    assert again.standings() == {RUN: Standing(0.25, 2, 2)}
+    assert again.incarnation == 8
+    assert again.standings() == {RUN: ArmStats(0.25, 2, 2)}
     again.close()
 
 

@@ -1,4 +1,4 @@
-"""Agents decide with their neighbours through edges that relay: called, judged, volunteered."""
+"""Agents decide with their neighbours through edges that relay: called, evaluated, volunteered."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_agent.core.peer_records import Standing
-from fedagent_agent.core.peering import MAX_EDGES, SAY_AFTER_S, SAY_AGAIN_S
+from fedagent_agent.core.peer_records import ArmStats
+from fedagent_agent.core.peering import FIRST_RESEND_S, MAX_EDGES, RESEND_S
 from fedagent_agent.core.reporting import Readings
 from fedagent_agent.peer_store import PeerStore
 from fedagent_coordinator.policies.beliefs import propagate, wire
@@ -133,7 +133,7 @@ def test_an_agent_that_starts_again_keeps_its_standing_and_is_heard_again(villag
     here.slot(0, first)
     me = max(first, key=lambda one: first[one] or 0.0)
     here.slot(1, first, trained=frozenset({me}))
-    standing = Standing(first[me], 2, 3)
+    standing = ArmStats(first[me], 2, 3)
     here.restart(me)
     assert PeerStore(here.folders[me]).standings() == {RUN: standing}
     here.tell(me, Neighbours(peers=around[me]))
@@ -177,7 +177,7 @@ def test_an_agent_killed_within_a_slot_takes_part_in_it_again(village: Make) -> 
     here.begin(me, 0, opinions[me])
     here.run(5.0)
     assert me in here.volunteers(0)
-    assert PeerStore(here.folders[me]).standings()[RUN] == Standing(opinions[me], 1, 2)
+    assert PeerStore(here.folders[me]).standings()[RUN] == ArmStats(opinions[me], 1, 2)
 
 
 def test_the_word_is_said_each_second_until_an_order_shows_that_it_was_heard(
@@ -189,7 +189,7 @@ def test_the_word_is_said_each_second_until_an_order_shows_that_it_was_heard(
     here.begin(me, 4, 0.5)
     here.run(2.5)
     times = [at for at, _ in here.said[me, HALL]]
-    assert np.diff(times) == pytest.approx([SAY_AGAIN_S] * 2)
+    assert np.diff(times) == pytest.approx([RESEND_S] * 2)
     here.order(me, 4)
     here.run(1.0)
     assert len(here.said[me, HALL]) == 4, "an order of that round was under way before"
@@ -211,7 +211,7 @@ def test_the_word_ends_with_the_next_call_and_with_the_call_itself(village: Make
     here.run(20.0)
     said = here.said[me, HALL]
     assert [number for _, number in said].count(0) == 1
-    assert said[-1][0] <= 0.5 + 5.0 + SAY_AFTER_S
+    assert said[-1][0] <= 0.5 + 5.0 + FIRST_RESEND_S
 
 
 def test_a_slot_waits_a_little_for_its_neighbours_and_not_for_ever(village: Make) -> None:
@@ -282,7 +282,7 @@ def test_an_edge_that_carries_a_little_and_drops_the_rest_holds_nobody_up(
         assert [here.slots(me)[-1].silent for me in here.ids] == [0, 0, 0]
 
 
-def test_a_call_of_another_run_does_not_take_the_letters_of_a_slot(village: Make) -> None:
+def test_a_call_of_another_run_does_not_take_the_envelopes_of_a_slot(village: Make) -> None:
     line: dict[str, dict[str, float]] = {}
     here = village(
         3, rules=PeersSpec(best=1, graph="declared"), declared=lambda me: line.get(me, {})
@@ -350,7 +350,7 @@ def test_an_edge_that_names_agents_of_its_own_learns_nothing_where_neighbours_ar
     assert honest in here.slot(0, {honest: 0.73, friend: 0.4, spy: None})
     inside = here.agents[spy].core.peers._inside
     assert inside is not None
-    known = inside._democrat
+    known = inside._node
     assert known is not None
     heard = known.notices["belief"] != 0.5 or known.chosen != []
     assert heard == (graph == "near"), "it is a neighbour like any other, unless declared"
@@ -369,7 +369,7 @@ def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(village
     a, b, c = here.ids
     here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}})
     assert here.slot(0, {a: 0.5, b: 0.9, c: 0.6}) == {b}
-    here.agents[b].measured(Readings(willing=False, why="battery 4 %"), here.now)
+    here.agents[b].measured(Readings(available=False, reason="battery 4 %"), here.now)
     assert here.slot(1, {a: 0.5, b: None, c: 0.6}) == {c}, "b's mean is still the best"
     here.agents[b].measured(Readings(), here.now)
     assert here.slot(2, {a: 0.5, b: 0.9, c: 0.6}) == {b}
@@ -382,7 +382,7 @@ def test_a_device_that_may_not_work_any_more_does_not_say_the_word_again(village
     here.begin(me, 0, 0.5)
     here.run(1.5)
     before = len(here.said[me, HALL])
-    here.agents[me].measured(Readings(willing=False, why="battery 4 %"), here.now)
+    here.agents[me].measured(Readings(available=False, reason="battery 4 %"), here.now)
     here.run(1.5)
     held = len(here.said[me, HALL])
     here.agents[me].measured(Readings(), here.now)

@@ -33,14 +33,14 @@ class Post:
 
     Attributes:
         loss, twice: Chances that a note is lost, and that it comes twice.
-        least_s, most_s: Delay, uniform; notes overtake each other.
+        min_s, max_s: Delay, uniform; notes overtake each other.
         cut: (now, sender, receiver) -> whether nothing passes.
     """
 
     loss: float = 0.0
     twice: float = 0.0
-    least_s: float = 0.002
-    most_s: float = 0.01
+    min_s: float = 0.002
+    max_s: float = 0.01
     cut: Cut = lambda now, sender, receiver: False
 
 
@@ -96,7 +96,7 @@ class Town(Generic[N]):
         if self.post.cut(self.now, sender, receiver) or self.rng.random() < self.post.loss:
             return
         for _ in range(2 if self.rng.random() < self.post.twice else 1):
-            at = self.now + self.rng.uniform(self.post.least_s, self.post.most_s)
+            at = self.now + self.rng.uniform(self.post.min_s, self.post.max_s)
             heapq.heappush(self._bag, (at, next(self._number), sender, receiver, note))
 
     def _deliver(self) -> set[str]:

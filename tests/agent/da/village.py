@@ -48,8 +48,8 @@ class Village:
 
     Attributes:
         homes: Edges of each agent.
-        carries: How many letters an edge still carries before it drops them; no entry: all.
-        relay_s: What a letter costs the relay, which takes one after the other.
+        carries: How many envelopes an edge still carries before it drops them; no entry: all.
+        relay_s: What an envelope costs the relay, which takes one after the other.
         seen: Every payload that left an agent, as a broker sees it.
         sent: Bytes of relayed messages by agent.
         said: When an agent said that it volunteers: (agent, edge) -> [(now, round)].
@@ -158,7 +158,7 @@ class Village:
         edge: str = HALL,
         until_s: float = 5.0,
     ) -> None:
-        """Be the judge: an agent has its opinion of the model of a round."""
+        """Be the evaluator: an agent has its opinion of the model of a round."""
         if me in self.dead:
             return
         call, agent = self.call(number, trained=trained, until_s=until_s), self.agents[me]
@@ -266,7 +266,7 @@ class Village:
         for _ in range(2 if self.rng.random() < post.twice else 1):
             carried = PeerDeliver(sender=me, body=message.body)
             self.later(
-                queued + self.rng.uniform(post.least_s, post.most_s),
+                queued + self.rng.uniform(post.min_s, post.max_s),
                 functools.partial(self.tell, to, carried, edge),
             )
 

@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_bytes(backend: str) -> None:
     assert all(first[name].tobytes() == again[name].tobytes() for name in first)
 
 
-def test_torch_scores_and_judges_as_numpy_does() -> None:
+def test_torch_scores_and_evaluates_as_numpy_does() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from fedagent_agent.learners.torch_model import TorchModel
 

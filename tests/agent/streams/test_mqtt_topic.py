@@ -74,7 +74,11 @@ def test_messages_become_samples_and_bad_ones_are_counted(tmp_path: Path) -> Non
             samples = stream.take(0.0)
             assert (dense(samples).tolist(), samples.y.tolist()) == ([[1.0, 2.5]], [1.0])
             counters = stream.counters
-            assert [counters[f"bad_{why}"] for why in ("missing", "number", "label")] == [1, 1, 1]
+            assert [counters[f"bad_{reason}"] for reason in ("missing", "number", "label")] == [
+                1,
+                1,
+                1,
+            ]
             await asyncio.to_thread(stream.close)
 
     asyncio.run(run())

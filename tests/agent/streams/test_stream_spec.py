@@ -136,7 +136,7 @@ def test_a_line_of_text_is_a_stream(text: str, spec: object) -> None:
         ("digits\x00", "stream", "printable"),
     ],
 )
-def test_every_error_names_a_key_and_a_mend(text: str, key: str, says: str) -> None:
+def test_every_error_names_a_key_and_a_hint(text: str, key: str, says: str) -> None:
     with pytest.raises(StreamSpecError) as caught:
         parse_stream(text)
     assert caught.value.key == key
@@ -148,7 +148,7 @@ def test_any_text_is_a_stream_or_a_typed_error(text: str) -> None:
     try:
         parse_stream(text)
     except StreamSpecError as error:
-        assert error.mend
+        assert error.hint
 
 
 def test_the_agents_side_needs_no_numpy() -> None:

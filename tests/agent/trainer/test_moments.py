@@ -10,7 +10,15 @@ from msgspec import structs
 
 from fedagent_agent.streams.base import Samples, StreamSchema
 from fedagent_agent.streams.spec import own_streams
-from fedagent_agent.trainer_wire import Failed, Judge, Judged, Open, Opened, Train, Trained
+from fedagent_agent.trainer_wire import (
+    EvaluationRequest,
+    EvaluationResult,
+    Failed,
+    Open,
+    Opened,
+    Train,
+    Trained,
+)
 from fedagent_agent.training import Trainer
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
@@ -44,9 +52,9 @@ def opened(trainer: Trainer, task: TaskSpec, stream: str) -> None:
     assert isinstance(reply, Opened), reply
 
 
-def measured(trainer: Trainer) -> Judged:
-    reply = trainer.judge(Judge(job=2, model="", moments=True))
-    assert isinstance(reply, Judged), reply
+def measured(trainer: Trainer) -> EvaluationResult:
+    reply = trainer.evaluate(EvaluationRequest(job=2, model="", moments=True))
+    assert isinstance(reply, EvaluationResult), reply
     return reply
 
 
@@ -106,7 +114,7 @@ def test_messages_that_come_once_are_not_lost(
     for module in ("spec", "own"):
         monkeypatch.setattr(f"fedagent_agent.streams.{module}.own_streams", lambda: known)
     opened(trainer, TASK, "topic:x")
-    assert measured(trainer) == Judged(job=2, metric="moments"), "nothing yet"
+    assert measured(trainer) == EvaluationResult(job=2, metric="moments"), "nothing yet"
     Topic.waiting, found = rows(40)
     assert measured(trainer).samples == 40
     opened(trainer, scaled_by(found), "topic:x")
@@ -121,5 +129,5 @@ def test_a_number_that_no_sensor_says_is_refused(trainer: Trainer, tmp_path: Pat
     path = tmp_path / "a.csv"
     path.write_text("1,2,0\n1e30,2,1\n")
     opened(trainer, TASK, f"csv:{path}")
-    reply = trainer.judge(Judge(job=2, model="", moments=True))
+    reply = trainer.evaluate(EvaluationRequest(job=2, model="", moments=True))
     assert reply == Failed(job=2, reason="stream", detail="a feature is over 1e+20", offset=0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_agent import evaluation
-from fedagent_agent.evaluation import MOST_SAMPLES, Scorer
+from fedagent_agent.evaluation import MAX_SAMPLES, Scorer
 from fedagent_agent.trainer_wire import Open, Opened, Refused, Train, Trained
 from fedagent_agent.training import Trainer
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
@@ -66,16 +66,16 @@ def test_a_regressions_score_falls_with_its_error_and_stays_in_range() -> None:
 def test_a_flood_of_samples_is_scored_in_part() -> None:
     scorer = _scorer(MLP)
     scorer.begin(create(MLP).init(0))
-    scorer.look(np.zeros((5 * MOST_SAMPLES, 64), np.float32), np.zeros(5 * MOST_SAMPLES))
-    assert scorer.count == MOST_SAMPLES
+    scorer.look(np.zeros((5 * MAX_SAMPLES, 64), np.float32), np.zeros(5 * MAX_SAMPLES))
+    assert scorer.count == MAX_SAMPLES
 
 
 def test_what_is_scored_of_a_flood_is_spread_over_all_of_it() -> None:
     model, rng = create(MLP), np.random.default_rng(3)
     weights, scorer = model.init(0), _scorer(MLP)
-    x = rng.normal(size=(4 * MOST_SAMPLES, 64)).astype(np.float32)
+    x = rng.normal(size=(4 * MAX_SAMPLES, 64)).astype(np.float32)
     y = model.predict(weights, x).copy()
-    y[: 3 * MOST_SAMPLES] = (y[: 3 * MOST_SAMPLES] + 1) % 10
+    y[: 3 * MAX_SAMPLES] = (y[: 3 * MAX_SAMPLES] + 1) % 10
     scorer.begin(weights)
     scorer.look(x, y)
     assert scorer.score == pytest.approx(0.25, abs=0.002)
@@ -167,7 +167,7 @@ def test_the_trainer_scores_the_base_before_it_learns(tmp_path: Path, graph: boo
         base.write_bytes(encode_tensors(weights))
         result = trainer.train(Train(job=job, model=str(base), out=str(out), iterations=10))
         assert isinstance(result, Trained)
-        assert 0 < result.score_n <= MOST_SAMPLES
+        assert 0 < result.score_n <= MAX_SAMPLES
         assert result.score_n <= result.arrivals
         scores.append(result.score)
         delta = decode_tensors(out.read_bytes(), model.manifest())

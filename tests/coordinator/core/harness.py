@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.cadence import NO_CALLS, Calls
-from fedagent_coordinator.core.deciding import Minds
-from fedagent_coordinator.core.hearing import Phase
+from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.edge_messages import Phase
+from fedagent_coordinator.core.evaluation_schedule import NO_CALLS, Calls
 from fedagent_coordinator.core.iterations import IterationControl, LearnerControl
 from fedagent_coordinator.core.rounds import RoundEngine
 from fedagent_coordinator.core.settings import Progress, Settings
@@ -95,7 +95,7 @@ class Field:
     settled: dict[int, fx.Settle] = field(default_factory=dict)
     learnt: list[int] = field(default_factory=list)
     feedbacks: dict[int, Feedback] = field(default_factory=dict)
-    judged: dict[int, fx.BookOpinions | fx.BookVolunteers] = field(default_factory=dict)
+    evaluated: dict[int, fx.BookOpinions | fx.BookVolunteers] = field(default_factory=dict)
     calls: Calls = NO_CALLS
     committed: list[str] = field(default_factory=list)
     events: list[fx.Event] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Field:
         return RoundEngine(
             settings=self.settings,
             progress=progress,
-            minds=Minds(self.policy, self.control, self.placement),
+            policies=DecisionPolicies(self.policy, self.control, self.placement),
             indices=MemoryIndices(),
             fate=lambda _round, _edge: False,
             clock=lambda: self.kernel.now,
@@ -217,7 +217,7 @@ class Field:
             case fx.End():
                 assert not self.end, "ended twice"
                 self.end = effect.reason
-            case fx.Mark() | fx.Evaluate():
+            case fx.CrashPoint() | fx.Evaluate():
                 pass
 
     def _learn(self, effect: fx.Learn | fx.BookOpinions | fx.BookVolunteers) -> None:
@@ -227,10 +227,10 @@ class Field:
             self.learnt.append(effect.round)
             self.feedbacks[effect.round] = effect.feedback
             return
-        assert effect.round not in self.judged, "judged twice"
+        assert effect.round not in self.evaluated, "evaluated twice"
         early = effect.round in self.feedbacks and isinstance(effect, fx.BookOpinions)
-        assert not early, "learnt before judged"
-        self.judged[effect.round] = effect
+        assert not early, "learnt before evaluated"
+        self.evaluated[effect.round] = effect
 
     def _down(self, edge_id: str, message: m.CoordinatorToEdge) -> None:
         self.sent.append((edge_id, message))
@@ -246,7 +246,7 @@ class Field:
 
     def reasons(self) -> list[object]:
         """Return why the engine waited, in order."""
-        return [event.fields["why"] for event in self.events if event.name == "waiting"]
+        return [event.fields["reason"] for event in self.events if event.name == "waiting"]
 
 
 def toy_edges(edges: int = 1, agents: int = 3) -> list[ToyEdge]:

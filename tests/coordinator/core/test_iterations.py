@@ -13,7 +13,7 @@ from fedagent_coordinator.core.controls import Controls
 from fedagent_coordinator.core.primal_dual import PrimalDualControl, minimiser, rounded
 from fedagent_coordinator.errors import ParameterError, StateError, UnknownNameError
 from fedagent_coordinator.policies.base import Feedback, Purpose, RoundView, round_rng
-from fedagent_coordinator.runs import minds_of
+from fedagent_coordinator.runs import decision_policies
 from fedagent_task.recipe import parse_recipe
 
 positive = st.floats(1e-6, 1e3)
@@ -283,9 +283,9 @@ def test_the_control_of_a_run_is_told_the_steps_of_its_task() -> None:
         per_edge = 1.0
     """
     told = ("learner.steps=7", "iterations.name=primal-dual")
-    minds = minds_of(parse_recipe(text, told))
-    minds.learn(feedback([0.1], steps=2), Controls(horizon=9.0))
-    assert minds.state()["iterations/h"] == pytest.approx([0.7])
+    policies = decision_policies(parse_recipe(text, told))
+    policies.learn(feedback([0.1], steps=2), Controls(horizon=9.0))
+    assert policies.state()["iterations/h"] == pytest.approx([0.7])
 
 
 # ------------------------------------------------------------------- keep, and refuse

@@ -33,7 +33,7 @@ def answers(draw: st.DrawFn) -> list[Observation]:
             # Few values, so that edges agree, disagree and tie.
             context_seq=np.array(column(st.integers(0, 3)), dtype=np.int64),
             age_ms=np.array(column(st.sampled_from([0, 10, 44_000, 46_000])), dtype=np.int32),
-            willing=np.array(column(st.booleans()), dtype=np.bool_),
+            available=np.array(column(st.booleans()), dtype=np.bool_),
             values=np.array(column(number, rows * len(names)), dtype=np.float32).reshape(
                 rows, len(names)
             ),
@@ -46,7 +46,7 @@ def answers(draw: st.DrawFn) -> list[Observation]:
 def slow(
     seen: list[Observation], needs: frozenset[str]
 ) -> tuple[dict[int, tuple[int, bool, int]], dict[tuple[int, int], dict[str, float]], int, int]:
-    """Return clients (price, willing, seq), pairs with features, stale and incomplete rows."""
+    """Return clients (price, available, seq), pairs with features, stale and incomplete rows."""
     best: dict[int, tuple[tuple[int, float, int], tuple[int, bool, int]]] = {}
     pairs: dict[tuple[int, int], dict[str, float]] = {}
     stale = incomplete = 0
@@ -60,7 +60,7 @@ def slow(
                 continue
             # The largest seq; of equals the freshest; of equals the first edge.
             rank = (int(c.context_seq[row]), -age, -answer.edge)
-            facts = (int(c.price[row]), bool(c.willing[row]), int(c.context_seq[row]))
+            facts = (int(c.price[row]), bool(c.available[row]), int(c.context_seq[row]))
             if client not in best or rank > best[client][0]:
                 best[client] = (rank, facts)
             own = dict(zip(c.features, c.values[row].tolist(), strict=True))
@@ -91,9 +91,9 @@ def test_the_view_is_what_a_slow_dictionary_says(
     result = observed(seen, needs)
     view = result.view
     for client in range(CLIENTS):
-        price, willing, seq = clients.get(client, (0, False, 0))
+        price, available, seq = clients.get(client, (0, False, 0))
         assert view.client_price[client] == price
-        assert view.client_available[client] == willing
+        assert view.client_available[client] == available
         assert result.client_seq[client] == seq
     got = {
         (client, edge): dict(zip(view.feature_names, row, strict=True))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from fedagent_coordinator import placement
-from fedagent_coordinator.core.deciding import Minds
-from fedagent_coordinator.core.hearing import Phase
+from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.edge_messages import Phase
 from fedagent_coordinator.core.rounds import RoundEngine
 from fedagent_coordinator.core.settings import Progress
 from fedagent_protocol.tensors import digest_of
@@ -52,7 +52,7 @@ def resumed(field: Field) -> None:
             model=digest_of(START_BYTES),
             model_size=len(START_BYTES),
         ),
-        minds=Minds(field.policy, field.control, field.placement),
+        policies=DecisionPolicies(field.policy, field.control, field.placement),
         indices=indices,
         fate=lambda _round, _edge: False,
         clock=lambda: field.kernel.now,

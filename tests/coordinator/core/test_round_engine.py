@@ -282,9 +282,9 @@ def test_nothing_starts_before_enough_edges_and_agents_are_there() -> None:
 def test_waiting_has_a_reason() -> None:
     edges = toy_edges(agents=2)
     for agent in edges[0].agents:
-        agent.willing = False
+        agent.available = False
     field = Field(edges, settings(count=1))
-    field.kernel.after(10.0, lambda: setattr(edges[0].agents[0], "willing", True))
+    field.kernel.after(10.0, lambda: setattr(edges[0].agents[0], "available", True))
     field.run()
     assert "agents" in field.reasons()
     assert len(field.settled) == 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedagent_coordinator.core.placing import OPEN_HORIZON, horizon
+from fedagent_coordinator.core.round_placement import OPEN_HORIZON, horizon
 from fedagent_coordinator.core.settings import Progress
 from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_coordinator.policies.random_choice import RandomPolicy
@@ -122,15 +122,15 @@ def test_waiting_tells_how_many_are_there_once_per_change() -> None:
     edges = toy_edges(2, agents=4)
     edges[1].mute = True
     for agent in edges[0].agents[1:]:
-        agent.willing = False
+        agent.available = False
     field = Field(edges, settings(count=1, wait_edges=2, wait_agents=8))
     for i, agent in enumerate(edges[0].agents[1:]):
-        field.kernel.after(8.0 + 3.0 * i, lambda a=agent: setattr(a, "willing", True))  # type: ignore[misc] # a bound default
+        field.kernel.after(8.0 + 3.0 * i, lambda a=agent: setattr(a, "available", True))  # type: ignore[misc] # a bound default
     field.kernel.after(5.0, lambda: setattr(edges[1], "mute", False))
     field.run()
     assert len(field.settled) == 1
     said = [event.fields for event in field.events if event.name == "waiting"]
-    told = [(f["why"], f[str(f["why"])], f["wanted"]) for f in said]
+    told = [(f["reason"], f[str(f["reason"])], f["wanted"]) for f in said]
     assert told[:2] == [("edges", 0, 2), ("edges", 1, 2)]
-    assert [found for why, found, _ in told if why == "agents"] == [5, 6, 7]
+    assert [found for reason, found, _ in told if reason == "agents"] == [5, 6, 7]
     assert len(told) == len(set(told))

@@ -1,4 +1,4 @@
-"""Settings are read once; what is wrong is named with its mend."""
+"""Settings are read once; what is wrong is named with its hint."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_one_line_names_the_key(text: str, key: str) -> None:
         load(text, {})
     assert caught.value.key.startswith(key)
     assert "\n" not in str(caught.value)
-    assert caught.value.mend
+    assert caught.value.hint
     assert "docs/coordinator.md" not in str(caught.value)
 
 

@@ -193,10 +193,10 @@ def test_a_killed_coordinator_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_run_that_learnt_nothing_ends_with_a_warning(tmp_path: Path) -> None:
     given = toy()
-    why = "schema: csv: there is no such file; check the path"
+    reason = "schema: csv: there is no such file; check the path"
     for agent in given.agents:
         agent.outcome = m.Outcome(
-            agent=agent.id, status=m.OutcomeStatus.DECLINED, tau_ms=1, reason=why
+            agent=agent.id, status=m.OutcomeStatus.DECLINED, tau_ms=1, reason=reason
         )
 
     async def scenario() -> None:
@@ -209,10 +209,10 @@ def test_a_run_that_learnt_nothing_ends_with_a_warning(tmp_path: Path) -> None:
     asyncio.run(scenario())
     log = (tmp_path / "log.txt").read_text().splitlines()
     assert "WARNING NOTHING WAS LEARNT: none of the 2 rounds used any update" in log[-1]
-    assert any("WARNING round: round=1 " in line and why in line for line in log)
+    assert any("WARNING round: round=1 " in line and reason in line for line in log)
     with Store(tmp_path / "data") as store:
         rows = store.read.rounds(store.read.run().run_id)
-    assert {row.reason for row in rows} == {f"{row.ordered} declined ({why})" for row in rows}
+    assert {row.reason for row in rows} == {f"{row.ordered} declined ({reason})" for row in rows}
 
 
 def test_large_models_are_checked_and_merged_beside_the_heartbeat(tmp_path: Path) -> None:

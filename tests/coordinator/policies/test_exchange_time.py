@@ -14,7 +14,7 @@ from fedagent_coordinator.policies.exchange_time import (
     ExchangeTimes,
     LinearModel,
     affordable,
-    least_per_client,
+    min_per_client,
 )
 
 from .worlds import column_view, ended
@@ -163,7 +163,7 @@ def test_parameters_out_of_range_are_named(parameter: str, value: object) -> Non
 def test_pairs_that_no_budget_pays_are_no_candidates() -> None:
     view = column_view(price=[1, 5, 1], budget=4, available=[True, True, False])
     assert affordable(view).tolist() == [0]
-    least = least_per_client(view, np.array([3.0, 2.0, 1.0]), affordable(view))
+    least = min_per_client(view, np.array([3.0, 2.0, 1.0]), affordable(view))
     assert least.tolist() == [3.0, np.inf, np.inf]
 
 

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.arms import keys_of
 from fedagent_coordinator.policies.base import IntArray
-from fedagent_coordinator.policies.subset_enumeration import Line, Played, best_unplayed
+from fedagent_coordinator.policies.subset_enumeration import Played, RankedClients, best_unplayed
 
 
-def line_of(scores: dict[int, int], total: int) -> tuple[Line, IntArray]:
+def line_of(scores: dict[int, int], total: int) -> tuple[RankedClients, IntArray]:
     """The line and everybody's rank; clients without a score are not there."""
     order = sorted(range(total), key=lambda c: (-scores.get(c, 1), c))
     values = sorted({*scores.values(), 1}, reverse=True)
     there = np.zeros(total, dtype=np.bool_)
     there[list(scores)] = True
-    line = Line.of(
+    line = RankedClients.of(
         there,
         order=np.array(order, dtype=np.int64),
         level=np.array([values.index(scores.get(c, 1)) for c in range(total)], dtype=np.int64),

@@ -13,8 +13,8 @@ from .town import chosen, town
 
 def take(policy: VolunteersPolicy, seed: int, *, budget: int) -> set[int]:
     """Whom it takes of six clients, of whom the last four volunteer and each asks 10."""
-    willing = np.array([False, False, True, True, True, True])
-    view = replace(town(1, 6, price=10, budget=budget), volunteers=willing)
+    available = np.array([False, False, True, True, True, True])
+    view = replace(town(1, 6, price=10, budget=budget), volunteers=available)
     return set(chosen(policy, view, seed=seed))
 
 

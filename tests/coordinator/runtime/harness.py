@@ -172,7 +172,7 @@ class Site:
                 case Publish():
                     self.published.append(item)
                     self._down(item)
-                case fx.Mark():
+                case fx.CrashPoint():
                     self.checkpoint(item.name)
                 case fx.Event():
                     self.events.append(item)

@@ -1,4 +1,4 @@
-"""The mean of edge models, and the judging of the global one."""
+"""The mean of edge models, and the evaluating of the global one."""
 
 import numpy as np
 import pytest
@@ -59,12 +59,12 @@ def test_models_that_do_not_fit_are_left_out_with_a_reason() -> None:
     assert merge_models([edge_model(nan, 1.0)], MANIFEST).digest == ""
 
 
-def test_the_held_out_set_judges_a_model() -> None:
+def test_the_held_out_set_evaluates_a_model() -> None:
     given_recipe = recipe()
-    judge = held_out(given_recipe)
-    assert judge is not None
+    evaluate = held_out(given_recipe)
+    assert evaluate is not None
     start = encode_tensors(models.create(given_recipe.model).init(3))
-    found = judge.judge(start)
+    found = evaluate.evaluate(start)
     assert found.count > 300
     assert found.accuracy is not None
     assert 0.0 <= found.accuracy < 0.5

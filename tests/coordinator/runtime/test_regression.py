@@ -1,4 +1,4 @@
-"""A run that learns a number: judged by its error, on held-out samples or by its devices."""
+"""A run that learns a number: evaluated by its error, on held-out samples or by its devices."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def test_the_best_model_of_a_regression_is_that_of_least_error(tmp_path: Path) -
     assert len(said) == 4
     assert min(errors) > 0
     assert all(one["accuracy"] is None for one in said)
-    assert (end["accuracy"], end["judged_by"]) == (None, "rmse")
+    assert (end["accuracy"], end["primary_metric"]) == (None, "rmse")
     result = json.loads((tmp_path / "c" / "result.json").read_text())
     metrics = result["metrics"]
     assert end["metrics"] == metrics
@@ -58,7 +58,7 @@ def test_the_best_model_of_a_regression_is_that_of_least_error(tmp_path: Path) -
         assert best.digest in store.read.models_to_keep(last=1)
 
 
-def test_without_held_out_samples_a_run_is_judged_by_its_training(tmp_path: Path) -> None:
+def test_without_held_out_samples_a_run_is_primary_metric_its_training(tmp_path: Path) -> None:
     given = recipe(*LINEAR, "evaluation.dataset=none")
     edges = toy_edges(given, agents=1)
     edges[0].agents[0].outcome = told(8.0)
@@ -66,7 +66,7 @@ def test_without_held_out_samples_a_run_is_judged_by_its_training(tmp_path: Path
     site.run()
     site.close()
     end = site.events[-1].fields
-    assert (end["accuracy"], end["loss"], end["judged_by"]) == (None, None, "train_error")
+    assert (end["accuracy"], end["loss"], end["primary_metric"]) == (None, None, "train_error")
     assert end["metrics"] == {"train_loss": 8.0, "train_error": 4.0}
     with Store(tmp_path) as store:
         rows = store.read.rounds(store.read.run().run_id)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.core.deciding import Minds
+from fedagent_coordinator.core.decision_policies import DecisionPolicies
 from fedagent_coordinator.errors import RunConflictError
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
@@ -63,7 +63,7 @@ def check_policy(site: Site, store: Store, run_id: str) -> None:
     """Assert that what is restored is what every feedback teaches, bit for bit."""
     spec = site.recipe.policy
     restored = policies.create(spec.name, **spec.params)
-    store.journal.restore(run_id, spec.name, Minds(restored))
+    store.journal.restore(run_id, spec.name, DecisionPolicies(restored))
     replayed = policies.create(spec.name, **spec.params)
     for feedback in store.journal.feedbacks(run_id):
         replayed.learn(feedback)

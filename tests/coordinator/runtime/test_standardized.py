@@ -70,7 +70,7 @@ def test_the_task_of_round_1_says_how_features_are_scaled(tmp_path: Path) -> Non
     assert len(calls(site)) == 1
     (told,) = [event.fields for event in site.events if event.name == "standardized"]
     assert dict(told) == {"features": 64, "agents": 6, "samples": 300}
-    waited = [event.fields["why"] for event in site.events if event.name == "waiting"]
+    waited = [event.fields["reason"] for event in site.events if event.name == "waiting"]
     assert "statistics" in waited
     check_frozen(site)
     check_history(site, 4)

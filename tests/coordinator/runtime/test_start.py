@@ -1,4 +1,4 @@
-"""What keeps a coordinator from its start, said in words that name the mend."""
+"""What keeps a coordinator from its start, said in words that name the hint."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def model_file(site: Site) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["damaged", "missing"])
-def test_a_lost_global_model_is_named_with_its_mend(tmp_path: Path, damage: str) -> None:
+def test_a_lost_global_model_is_named_with_its_hint(tmp_path: Path, damage: str) -> None:
     site = interrupted(tmp_path, "committed")
     path = model_file(site)
     if damage == "damaged":

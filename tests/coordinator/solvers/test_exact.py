@@ -195,7 +195,7 @@ def test_highs_prints_nothing_on_stdout() -> None:
     assert done.stdout == "only this\n"
 
 
-def test_missing_scipy_says_how_to_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scipy_says_how_to_fix_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(MissingPackageError, match=r"needs scipy; .*\[exact\]") as caught:
         ExactSolver()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_protocol.passwords import hide_password
-from fedagent_protocol.transport.address import BrokerAddress, is_loopback, with_mend
+from fedagent_protocol.transport.address import BrokerAddress, is_loopback, with_hint
 from fedagent_protocol.transport.advert import Advert, advert_from, to_txt
 from fedagent_protocol.transport.backoff import Backoff
 from fedagent_protocol.transport.errors import AddressError, safe_text
@@ -48,7 +48,7 @@ def test_addresses_are_read_and_written(text: str, host: str, port: int, scheme:
         *("[x]:1", "mqtt://", "user@host:1", "-x:1", "a" * 400, "[10.0.0.1]:1", "edge:1\n2"),
     ],
 )
-def test_other_text_is_refused_with_the_mend(text: str) -> None:
+def test_other_text_is_refused_with_the_hint(text: str) -> None:
     with pytest.raises(AddressError, match="use host:port"):
         BrokerAddress.parse(text)
 
@@ -147,10 +147,10 @@ def test_an_advert_with_a_password_is_none() -> None:
 def test_a_refusal_says_what_to_do() -> None:
     there, known = BrokerAddress("10.0.0.1", 1883), BrokerAddress("10.0.0.1", 1883, "mqtt", "u")
     refused = os.strerror(errno.ECONNREFUSED)
-    assert "beyond its own loopback" in with_mend(refused, there)
-    assert with_mend(refused, BrokerAddress("127.0.0.1", 1883)) == refused
-    assert "USER:PASSWORD@HOST" in with_mend("the broker refused us: Not authorized", there)
-    assert "check the user" in with_mend("the broker refused us: Not authorized", known)
+    assert "beyond its own loopback" in with_hint(refused, there)
+    assert with_hint(refused, BrokerAddress("127.0.0.1", 1883)) == refused
+    assert "USER:PASSWORD@HOST" in with_hint("the broker refused us: Not authorized", there)
+    assert "check the user" in with_hint("the broker refused us: Not authorized", known)
 
 
 def test_loopback_is_known() -> None:

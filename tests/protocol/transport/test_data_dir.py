@@ -54,7 +54,7 @@ def test_two_do_not_share_a_directory(tmp_path: Path) -> None:
     assert caught.value.pid == os.getpid()
 
 
-def test_what_cannot_be_a_directory_is_said_with_the_mend(tmp_path: Path) -> None:
+def test_what_cannot_be_a_directory_is_said_with_the_hint(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(DataDirError, match="--data-dir"):

@@ -80,14 +80,14 @@ def test_sites_do_not_mix_and_adverts_come_and_go() -> None:
 def test_a_changed_advert_replaces_the_old_one() -> None:
     async def go() -> None:
         async with AsyncExitStack() as stack:
-            speaker, listener = await opened(stack, SITE), await opened(stack, SITE)
+            announcer, listener = await opened(stack, SITE), await opened(stack, SITE)
             watcher = Watcher(listener)
-            await speaker.advertise(edge("aa", SITE, 1))
+            await announcer.advertise(edge("aa", SITE, 1))
             await watcher.until(lambda now: now == {edge("aa", SITE, 1)})
             shared = Advert(
                 "edge", f"aa-{RUN}", SITE, BrokerAddress("b.example.org", 8883, "mqtts"), 1
             )
-            await speaker.advertise(shared, listen=None)
+            await announcer.advertise(shared, listen=None)
             await watcher.until(lambda now: now == {shared})
             assert watcher.told == 2
 
@@ -160,8 +160,8 @@ def test_candidates_are_capped() -> None:
         async with AsyncExitStack() as stack:
             listener = await opened(stack, SITE)
             watcher = Watcher(listener)
-            speaker = AsyncZeroconf(interfaces=["127.0.0.1"])
-            stack.push_async_callback(speaker.async_close)
+            announcer = AsyncZeroconf(interfaces=["127.0.0.1"])
+            stack.push_async_callback(announcer.async_close)
             for i in range(MAX_CANDIDATES + 8):
                 info = AsyncServiceInfo(
                     EDGE,
@@ -171,7 +171,7 @@ def test_candidates_are_capped() -> None:
                     server=f"e{i}-{RUN}.local.",
                     parsed_addresses=["127.0.0.1"],
                 )
-                await speaker.async_register_service(info, cooperating_responders=True)
+                await announcer.async_register_service(info, cooperating_responders=True)
             await watcher.until(lambda now: len(now) == MAX_CANDIDATES)
             await eventually(lambda: listener.counters["ignored_full"] >= 1)
             assert len(watcher.now) == MAX_CANDIDATES
@@ -201,23 +201,23 @@ def test_without_multicast_there_is_one_warning_and_work_goes_on(
 def test_multicast_that_comes_late_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> None:
         async with AsyncExitStack() as stack:
-            speaker, listener = Discovery(SITE), Discovery(SITE)
+            announcer, listener = Discovery(SITE), Discovery(SITE)
             monkeypatch.setattr(discovery, "FOLLOW_S", 0.05)
-            for one in (speaker, listener):
+            for one in (announcer, listener):
                 stack.push_async_callback(one.stop)
                 monkeypatch.setattr(one, "_interfaces", lambda: ["198.51.100.1"])
                 await one.start()
                 assert not one.available
             watcher = Watcher(listener)
-            await speaker.advertise(edge("aa", SITE))
-            for one in (speaker, listener):
+            await announcer.advertise(edge("aa", SITE))
+            for one in (announcer, listener):
                 monkeypatch.setattr(one, "_interfaces", lambda: ["127.0.0.1"])
             await watcher.until(lambda now: now == {edge("aa", SITE)})
 
     asyncio.run(go())
 
 
-def test_where_nobody_is_announced_the_mend_and_other_sites_are_said(
+def test_where_nobody_is_announced_the_hint_and_other_sites_are_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def go() -> None:

@@ -141,16 +141,16 @@ def test_an_edge_is_announced_where_it_can_be_reached_and_nowhere_else(
         one: {"one": "10.98.7.1", "all": "10.98.7.1"},
         two: {"all": "10.98.8.1"},
     }
-    with _in(box, BOX) as speaker:
-        assert speaker.stdin is not None
-        assert speaker.stdout is not None
-        assert speaker.stdout.readline() == "up\n"
+    with _in(box, BOX) as announcer:
+        assert announcer.stdin is not None
+        assert announcer.stdout is not None
+        assert announcer.stdout.readline() == "up\n"
         looks = {space: _in(space, LOOK, str(len(expected))) for space, expected in seen.items()}
         told = {
             space: json.loads(look.communicate(timeout=150)[0]) for space, look in looks.items()
         }
-        speaker.stdin.close()
-        speaker.wait(60)
+        announcer.stdin.close()
+        announcer.wait(60)
     assert told == seen
 
 

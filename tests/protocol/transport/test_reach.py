@@ -39,8 +39,8 @@ def test_no_more_is_announced_than_can_be_reached(
 
 
 def test_a_shared_broker_on_loopback_is_of_no_use_to_others() -> None:
-    assert reach_of_shared("127.0.0.1", LAN).said_on == (HERE,)
-    assert reach_of_shared("broker.lan", LAN).said_on == (*LAN, HERE)
+    assert reach_of_shared("127.0.0.1", LAN).announced_on == (HERE,)
+    assert reach_of_shared("broker.lan", LAN).announced_on == (*LAN, HERE)
 
 
 def test_an_address_of_this_machine_is_not_beyond_it() -> None:
@@ -50,8 +50,8 @@ def test_an_address_of_this_machine_is_not_beyond_it() -> None:
 
 def test_why_nothing_answers_is_one_line() -> None:
 
-    why = asyncio.run(refusal(HERE, free_port(HERE)))
-    assert why == "Connection refused"
+    reason = asyncio.run(refusal(HERE, free_port(HERE)))
+    assert reason == "Connection refused"
 
 
 def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:
@@ -67,8 +67,8 @@ def test_an_address_that_fails_for_another_reason_is_complained_of_once(
     address = BrokerAddress("10.0.0.9", 1883)
     advert = Advert("edge", "aa", "site", address, 1, (address.host,))
     watch = Watch("edge", "site", lambda _: None, Counter())
-    for why in ("no answer (timed out)", "No route to host", "no answer (timed out)"):
-        watch._complain("aa", advert, {str(address): why})
+    for reason in ("no answer (timed out)", "No route to host", "no answer (timed out)"):
+        watch._complain("aa", advert, {str(address): reason})
     assert len(caplog.records) == 1
     watch._complain("aa", advert, {})
     with caplog.at_level(logging.WARNING):

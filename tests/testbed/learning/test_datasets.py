@@ -29,8 +29,8 @@ def test_absent_files_say_what_to_set(
     with pytest.raises(DatasetError) as caught:
         load(name)
     assert caught.value.path == name
-    assert "FEDAGENT_DATA" in caught.value.mend
-    assert f"{name}/train-images-idx3-ubyte.gz" in caught.value.mend
+    assert "FEDAGENT_DATA" in caught.value.hint
+    assert f"{name}/train-images-idx3-ubyte.gz" in caught.value.hint
 
 
 def test_damaged_files_are_not_called_absent(

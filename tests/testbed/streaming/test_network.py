@@ -70,7 +70,7 @@ def test_the_best_edge_is_the_fastest_that_can_be_paid_to_the_end() -> None:
     assert best_edge(network, 0, 1) == 2
 
 
-def test_data_that_are_missing_name_the_mend(
+def test_data_that_are_missing_name_the_hint(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FEDAGENT_DATA", str(tmp_path))

@@ -132,7 +132,7 @@ def test_alone_nobody_pays_or_sends() -> None:
     assert run.final_loss < run.first_loss
 
 
-def test_weather_is_judged_before_it_is_learnt() -> None:
+def test_weather_is_evaluated_before_it_is_learnt() -> None:
     sets = ("streaming.dataset=weather", "clients=2", "streaming.steps=24", "rounds.count=40")
     more = ("streaming.prequential=true", "streaming.learner.rate=0.005", "streaming.budget=1000")
     recipe = small(*sets, *more)

@@ -17,7 +17,7 @@ from fedagent_task.errors import RecipeError
 from fedagent_testbed.study import Comparison, History, compare, load_recipe
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study.compare import figure
-from fedagent_testbed.study.shown import rows_of
+from fedagent_testbed.study.table import rows_of
 
 SMALL = ("clients=10", "edges=2", "rounds.count=5")
 

@@ -248,9 +248,9 @@ def test_opinions_are_asked_for_at_the_end_of_each_slot(
     recipe = small(*slots, f"policies.{policy}.clients_per_round=2")
     runs = [play_full(recipe, policy, 3, ROUNDS, tmp_path / str(k)) for k in range(2)]
     run, spy = runs[0], spies[-1]
-    assert [number for number, _ in run.ending.judged] == [0, 4, 8, 12]
+    assert [number for number, _ in run.ending.evaluated] == [0, 4, 8, 12]
     # A link can be too slow for the model to come before the call is over.
-    assert 3 * 6 < sum(answers for _, answers in run.ending.judged) <= 4 * 6
+    assert 3 * 6 < sum(answers for _, answers in run.ending.evaluated) <= 4 * 6
     assert np.flatnonzero(np.isfinite(run.history.opinion)).tolist() == [3, 7, 11]
     told = [feedback.view.round for feedback in spy.learnt if feedback.opinions is not None]
     assert told == [4, 8, 12]
@@ -267,7 +267,7 @@ def test_opinions_are_asked_for_at_the_end_of_each_slot(
 def test_slots_need_not_be_multiples_of_the_recipes_merges(tmp_path: Path, policy: str) -> None:
     slots = ("rounds.merge_every=2", "training.slot_rounds=3", "edges=1")
     run = play_full(small(*slots), policy, 1, 7, tmp_path)
-    assert [number for number, _ in run.ending.judged] == [0, 3, 6]
+    assert [number for number, _ in run.ending.evaluated] == [0, 3, 6]
 
 
 def test_neighbours_decide_who_trains_in_a_slot(tmp_path: Path) -> None:
@@ -276,9 +276,9 @@ def test_neighbours_decide_who_trains_in_a_slot(tmp_path: Path) -> None:
     runs = [play_full(recipe, "volunteers", 3, ROUNDS, tmp_path / str(k)) for k in range(2)]
     run = runs[0]
     assert run.ending.balanced, run.ending.problems
-    calls = [number for number, _ in run.ending.judged]
+    calls = [number for number, _ in run.ending.evaluated]
     assert calls == [0, 4, 8]
-    assert {answers for _, answers in run.ending.judged} == {2}
+    assert {answers for _, answers in run.ending.evaluated} == {2}
     for call in calls:
         slot = [row for row in run.outcomes if call < row.round <= call + 4]
         # One who is still busy with the round before is left out of the next.

@@ -56,10 +56,10 @@ def test_with_reset_a_slot_begins_at_the_first_model(reset: bool) -> None:
     assert not np.array_equal(whole[1], models(setting, range(2, 3))[0])
 
 
-def test_clients_judge_on_their_own_samples_or_on_a_share_of_the_test_set() -> None:
+def test_clients_evaluate_on_their_own_samples_or_on_a_share_of_the_test_set() -> None:
     asked = ("training.opinions=true", "training.rate=0.02")
     own = Learner(recipe(*asked), 1)
-    shared = Learner(recipe(*asked, "training.judged_on=test"), 1)
+    shared = Learner(recipe(*asked, "training.evaluated_on=test"), 1)
     for learner in (own, shared):
         for t in range(1, 6):
             learner.advance(feedback(recipe(*asked), t))

@@ -44,9 +44,9 @@ def same(one: History, two: History) -> None:
 def test_every_policy_plays_the_same_again(policy: str) -> None:
     sets = () if policy == "fixed" else ("churn.share=0.2", "churn.every=2")
     recipe = small(*sets)
-    if why := unmet(recipe, policy):
+    if reason := unmet(recipe, policy):
         recipe = load_recipe("gda-mnist", GDA)
-        assert "opinions" in why
+        assert "opinions" in reason
     one = played(recipe, policy, 3)
     same(one, played(recipe, policy, 3))
     per_edge = recipe.budget.per_edge * recipe.edges
@@ -152,10 +152,10 @@ def test_a_selection_that_breaks_a_rule_ends_the_run(
 )
 def test_unmet_says_what_is_missing(sets: tuple[str, ...], policy: str, words: str) -> None:
     recipe = load_recipe("cocs-decisions", sets)
-    why = unmet(recipe, policy)
-    assert words in why
-    assert bool(why) == bool(words)
-    if why:
+    reason = unmet(recipe, policy)
+    assert words in reason
+    assert bool(reason) == bool(words)
+    if reason:
         with pytest.raises(RecipeError, match=words):
             played(recipe, policy, 1)
 

@@ -1,4 +1,4 @@
-"""Recipes of studies: ours load, errors name the key and the mend, overrides win."""
+"""Recipes of studies: ours load, errors name the key and the hint, overrides win."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def test_a_file_is_read_like_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "key", "mend"),
+    ("change", "key", "hint"),
     [
         ("round.count=5", "round", "did you mean rounds?"),
         ("rounds.cuont=5", "rounds.cuont", "did you mean rounds.count?"),
@@ -96,11 +96,11 @@ def test_a_file_is_read_like_a_name(tmp_path: Path) -> None:
         ("world=open", "edges", "one edge"),
     ],
 )
-def test_an_error_names_the_key_and_the_mend(change: str, key: str, mend: str) -> None:
+def test_an_error_names_the_key_and_the_hint(change: str, key: str, hint: str) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe("cocs-decisions", [change])
     assert caught.value.key == key
-    assert mend in caught.value.mend
+    assert hint in caught.value.hint
     assert "\n" not in str(caught.value)
 
 
@@ -155,7 +155,7 @@ def test_a_key_that_the_world_does_not_use_is_refused(
     with pytest.raises(RecipeError, match="is not used by world") as caught:
         load_recipe(recipe, [change])
     assert caught.value.key == change.partition("=")[0]
-    assert caught.value.mend == f"leave it out, it is for {worlds}"
+    assert caught.value.hint == f"leave it out, it is for {worlds}"
 
 
 def test_another_world_leaves_out_what_the_recipe_says_for_its_own_only() -> None:

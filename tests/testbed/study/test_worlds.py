@@ -192,11 +192,11 @@ def test_the_trace_of_now_is_what_the_next_round_measured_before() -> None:
 
 
 @pytest.mark.parametrize("links", ["empty", "absent"])
-def test_traces_that_are_not_there_are_said_with_the_mend(data: Path, links: str) -> None:
+def test_traces_that_are_not_there_are_said_with_the_hint(data: Path, links: str) -> None:
     (data / "empty").mkdir()
     with pytest.raises(DatasetError, match=links) as caught:
         make_world(recipe((*TRACES, f"traces.links={links}")), 1)
-    assert "docs/testbed.md" in caught.value.mend
+    assert "docs/testbed.md" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["speeds.csv.gz", "ndt.json.gz", "rtt.npz", "README"])
@@ -204,15 +204,15 @@ def test_a_file_that_is_no_recording_of_links_is_said_to_be_none(data: Path, nam
     (data / name).write_bytes(gzip.compress(b"1,2,3"))
     with pytest.raises(DatasetError, match="is no recording of links") as caught:
         make_world(recipe((*TRACES, f"traces.links={name}")), 1)
-    assert ".tar.gz" in caught.value.mend
-    assert "mahimahi" in caught.value.mend
+    assert ".tar.gz" in caught.value.hint
+    assert "mahimahi" in caught.value.hint
 
 
 def test_a_damaged_archive_is_still_said_to_be_damaged(data: Path) -> None:
     (data / "rates.tar.gz").write_bytes(gzip.compress(b"x" * 5000)[:-9])
     with pytest.raises(DatasetError, match="damaged") as caught:
         make_world(recipe((*TRACES, "traces.links=rates.tar.gz")), 1)
-    assert "fetch" in caught.value.mend
+    assert "fetch" in caught.value.hint
 
 
 @pytest.mark.parametrize("links", ["plain", "plain/fast.down"])

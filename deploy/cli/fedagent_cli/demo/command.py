@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Agents = Annotated[
     int | None,
     command_line.Option(
-        min=1, max=64, help="Devices.", show_default="8; 10 where clients judge the model"
+        min=1, max=64, help="Devices.", show_default="8; 10 where clients evaluate the model"
     ),
 ]
 Edges = Annotated[
@@ -89,7 +89,7 @@ def demo(
     A coordinator, edges and devices as separate processes find each other by zeroconf
     on loopback, learn handwritten digits over MQTT, two digits per device, with a
     budget for about six of eight. One device is too slow, one is killed half way.
-    Where clients judge the model (fa-digits, da-digits), some hold all ten digits.
+    Where clients evaluate the model (fa-digits, da-digits), some hold all ten digits.
     Ctrl-C ends everything cleanly and still writes the report.
     """
     launch.need_coordinator("the demo")

@@ -1,7 +1,7 @@
 """Who is who in the demo: labels, prices, the slow one, the one that is killed.
 
-Pure: the same numbers give the same fleet. A recipe by which clients judge the model has
-a fleet of another kind: see `make_judged_plan`.
+Pure: the same numbers give the same fleet. A recipe by which clients evaluate the model has
+a fleet of another kind: see `make_evaluated_plan`.
 """
 
 import itertools
@@ -23,11 +23,11 @@ BEYOND_S = 0.2
 
 EVERY_DIGIT = "all digits"
 FEW_DIGITS = "one or two digits"
-"""The kinds of clients in a judged demo."""
+"""The kinds of clients in an evaluated demo."""
 HELD_OUT = "digits:start=200"
-"""What judged agents judge by: all digits, whatever their owners let them learn from."""
+"""What evaluated agents evaluate by: all digits, whatever their owners let them learn from."""
 START, RATE = 200, 100.0
-"""Samples that a judged agent has at once, and more per second: an opinion must not be chance."""
+"""Samples that an evaluated agent has at once, and more per second: an opinion must not be chance."""
 TURN = math.pi * (3 - math.sqrt(5))
 """The golden angle: positions fill a disc evenly, whoever many there are."""
 RADIUS_KM = 0.5
@@ -45,7 +45,7 @@ class AgentPlan:
         start: Samples that are there at once; 0 leaves it to the stream.
         rate: More of them per second; 0 leaves it to the stream.
         position_km: Where it says that it is; None: it does not say.
-        held_out: A second stream that it only judges by; empty: it has none.
+        held_out: A second stream that it only evaluates by; empty: it has none.
     """
 
     name: str
@@ -116,11 +116,11 @@ def make_plan(*, agents: int, edges: int, deadline_s: float, placed: bool = Fals
     )
 
 
-def make_judged_plan(*, agents: int, edges: int, best: int) -> Plan:
-    """Return the fleet of a recipe by which clients judge the model.
+def make_evaluated_plan(*, agents: int, edges: int, best: int) -> Plan:
+    """Return the fleet of a recipe by which clients evaluate the model.
 
     One agent more than trains in a round learns from all ten digits, the others from one or
-    two each; all meet, and judge by, every digit. Where they are fills a disc evenly. Nobody is
+    two each; all meet, and evaluate by, every digit. Where they are fills a disc evenly. Nobody is
     slow or killed: how often each was chosen is to be read off. The budget pays `best` agents
     over all edges.
     """

@@ -20,13 +20,13 @@ from fedagent_task.errors import TaskError
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
 
-from .plan import Plan, make_judged_plan, make_plan, spread
+from .plan import Plan, make_evaluated_plan, make_plan, spread
 from .run import Settings
 
 KINDS = ("auto", "mosquitto", "embedded")
 AGENTS = 8
-JUDGES = 10
-"""Agents unless a number is asked for, and where they judge the model."""
+EVALUATORS = 10
+"""Agents unless a number is asked for, and where they evaluate the model."""
 BEST = 2
 """Who trains in a round of a recipe that calls for opinions and does not say how many."""
 EDGES = 2
@@ -137,8 +137,8 @@ def _fleet(recipe: Recipe, *, agents: int | None, edges: int | None, placed: boo
         peers = recipe.opinions.mode == "peers"
         named = recipe.policy.params.get("clients_per_round")
         best = recipe.peers.best if peers else named if isinstance(named, int) else BEST
-        return make_judged_plan(
-            agents=agents or JUDGES, edges=edges or (PEER_EDGES if peers else EDGES), best=best
+        return make_evaluated_plan(
+            agents=agents or EVALUATORS, edges=edges or (PEER_EDGES if peers else EDGES), best=best
         )
     return make_plan(
         agents=agents or AGENTS,
@@ -169,17 +169,17 @@ def _check_running(url: str) -> None:
     except LinkError as error:
         raise UsageError(*in_two(error)) from error
     if address.user:
-        mend = "use a broker that needs none, or leave out --broker"
-        raise UsageError("the demo takes no user and password", mend)
+        hint = "use a broker that needs none, or leave out --broker"
+        raise UsageError("the demo takes no user and password", hint)
     if address.scheme == "mqtts":
         raise UsageError("the demo has no certificates", "use mqtt://HOST:PORT on this machine")
-    mend = "start it, or leave out --broker: the demo has brokers of its own"
+    hint = "start it, or leave out --broker: the demo has brokers of its own"
     try:
         socket.create_connection((address.host, address.port), ANSWER_S).close()
     except OSError as error:
-        raise DemoError(f"no broker at {address}: {connect_reason(error)}", mend) from error
+        raise DemoError(f"no broker at {address}: {connect_reason(error)}", hint) from error
     if not asyncio.run(answers(address)):
-        raise DemoError(f"what listens at {address} takes no MQTT client without a password", mend)
+        raise DemoError(f"what listens at {address} takes no MQTT client without a password", hint)
 
 
 def _make_folder(wanted: Path | None) -> Path:

@@ -8,9 +8,9 @@ from pathlib import Path
 from shutil import which
 
 from fedagent_cli.errors import INTERRUPTED, DemoError, NoRunError, UnbalancedError
-from fedagent_cli.output import credits_text, emit, say
-from fedagent_cli.report.judged import PEERS
-from fedagent_cli.report.story import AgentRow, Columns, Story
+from fedagent_cli.output import credits_text, echo, emit
+from fedagent_cli.report.evaluations import PEERS
+from fedagent_cli.report.run_report import AgentRow, Columns, RunReport
 from fedagent_cli.report.write import write_report
 
 from .plan import Plan
@@ -54,7 +54,7 @@ def conclude(finish: Finish, *, settings: Settings, plan: Plan, as_json: bool) -
 
 
 def summary(
-    finish: Finish, story: Story | None, *, settings: Settings, plan: Plan, report: Path | None
+    finish: Finish, story: RunReport | None, *, settings: Settings, plan: Plan, report: Path | None
 ) -> dict[str, object]:
     """Return the demo's result as the last line of ``--json`` has it."""
     first = finish.seconds_to_first_round
@@ -65,7 +65,11 @@ def summary(
         "conclusion": str((finish.state.end or {}).get("conclusion", "")),
         "accuracy": story.accuracy if story else None,
         "metrics": story.metrics if story else {},
-        **({"opinion": story.opinion, "chosen": _chosen(story)} if story and story.judged else {}),
+        **(
+            {"opinion": story.opinion, "chosen": _chosen(story)}
+            if story and story.evaluated
+            else {}
+        ),
         "ledger_balanced": story.ledger_balanced if story else None,
         "report": str(report) if report else None,
         "seconds_to_first_round": None if first is None else round(first, 3),
@@ -85,14 +89,14 @@ def summary(
     }
 
 
-def _chosen(story: Story) -> dict[str, float]:
+def _chosen(story: RunReport) -> dict[str, float]:
     """Return by kind of client how often one of them was chosen, on average."""
     kinds = dict.fromkeys(agent.kind for agent in story.agents)
     own = {kind: [a.ordered for a in story.agents if a.kind == kind] for kind in kinds}
     return {kind: round(sum(times) / len(times), 2) for kind, times in own.items()}
 
 
-def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None:
+def show(result: dict[str, object], story: RunReport | None, data_dir: Path) -> None:
     """Print one screen of results, and what to do next."""
     from rich.console import Console  # noqa: PLC0415 - the view has loaded rich already
     from rich.panel import Panel  # noqa: PLC0415
@@ -105,7 +109,7 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
     lines = {
         "rounds": story.progress if story else f"{result['rounds_done']} of ?",
         label: good,
-        **_judged_lines(story),
+        **_evaluated_lines(story),
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
         "spent": f"{credits_text(story.spent_micro if story else 0)} credits",
         **({"ended": str(result["conclusion"])} if result["conclusion"] else {}),
@@ -123,18 +127,18 @@ def show(result: dict[str, object], story: Story | None, data_dir: Path) -> None
     console.print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
     program = _program()
     if story is not None:
-        looks = ("rounds", "opinions") if story.judged else ("rounds",)
-        say("Look closer:")
+        looks = ("rounds", "opinions") if story.evaluated else ("rounds",)
+        echo("Look closer:")
         for look in looks:
-            say(f"  {program} {look} --data-dir {os.path.relpath(data_dir)}")
-    say("Next, the same with devices of your own, in three terminals:")
+            echo(f"  {program} {look} --data-dir {os.path.relpath(data_dir)}")
+    echo("Next, the same with devices of your own, in three terminals:")
     for role in ("coordinator start --recipe digits", "edge start", "start --stream digits"):
-        say(f"  {program} {role}")
+        echo(f"  {program} {role}")
 
 
-def _judged_lines(story: Story | None) -> dict[str, str]:
-    """Return what the screen says where clients judge the model."""
-    if story is None or not story.judged:
+def _evaluated_lines(story: RunReport | None) -> dict[str, str]:
+    """Return what the screen says where clients evaluate the model."""
+    if story is None or not story.evaluated:
         return {}
     chosen = ", ".join(f"{times:g} x {kind}" for kind, times in _chosen(story).items())
     opinion = {} if story.opinion is None else {"mean opinion": f"{story.opinion:.3f}"}
@@ -147,17 +151,17 @@ def _program() -> str:
     return "fedagent" if which("fedagent") or called.name != "fedagent" else os.path.relpath(called)
 
 
-def _read(data_dir: Path) -> Story | None:
+def _read(data_dir: Path) -> RunReport | None:
     """Return the run's story, or None when the coordinator never began one."""
-    from fedagent_cli.report.reader import read_story  # noqa: PLC0415 - needs the store
+    from fedagent_cli.report.reader import read_run_report  # noqa: PLC0415 - needs the store
 
     try:
-        return read_story(data_dir)
+        return read_run_report(data_dir)
     except NoRunError:
         return None
 
 
-def _named(story: Story, state: DemoState, plan: Plan, finish: Finish) -> Story:
+def _named(story: RunReport, state: DemoState, plan: Plan, finish: Finish) -> RunReport:
     """Give agents and edges the demo's names, and tell how it was set up."""
     notes = {agent.name: agent.note for agent in state.agents.values()}
     kinds = {agent.name: agent.kind for agent in plan.agents}
@@ -181,9 +185,9 @@ def _named(story: Story, state: DemoState, plan: Plan, finish: Finish) -> Story:
     return replace(story, agents=tuple(agents), edges=edges, facts={**story.facts, **facts})
 
 
-def _inside(story: Story, state: DemoState, settings: Settings) -> dict[str, Columns]:
+def _inside(story: RunReport, state: DemoState, settings: Settings) -> dict[str, Columns]:
     """Return what the devices knew, where neighbours decided among themselves."""
-    if not any(row.mode == PEERS for row in story.judged):
+    if not any(row.mode == PEERS for row in story.evaluated):
         return {}
     from .inside import read_inside  # noqa: PLC0415 - an agent's store, for few demos
 

@@ -58,7 +58,7 @@ class DemoState:
     run: str = ""
     spent_micro: int = 0
     first_round_at: float | None = None
-    judged_by: Measure = ACCURACY
+    primary_metric: Measure = ACCURACY
     figures: list[float] = field(default_factory=list)
     opinion: list[float] = field(default_factory=list)
     volunteers: list[int] = field(default_factory=list)
@@ -110,7 +110,7 @@ class DemoState:
                 self.policy = str(event.get("policy", ""))
                 self.run = str(event.get("run", ""))
                 self.rounds = _integer(event, "rounds", self.rounds)
-                self.judged_by = BY_KEY.get(str(event.get("judged_by")), ACCURACY)
+                self.primary_metric = BY_KEY.get(str(event.get("primary_metric")), ACCURACY)
                 own = str(event.get("broker_kind", ""))
                 self.broker = own if own in ("mosquitto", "embedded") else str(event.get("broker"))
             case "round":
@@ -119,19 +119,19 @@ class DemoState:
             case "model":
                 self._measure(event)
             case "opinions":
-                self._judge(event)
+                self._evaluate(event)
             case "end":
                 self.end = dict(event)
             case _:
                 pass
 
     def _measure(self, event: Event) -> None:
-        """Take in how good a model is, by what the run's are judged by."""
+        """Take in how good a model is, by what the run's are evaluated by."""
         numbers = {name: value for name, value in event.items() if isinstance(value, int | float)}
-        if (value := self.judged_by.of(numbers)) is not None:
+        if (value := self.primary_metric.of(numbers)) is not None:
             self.figures.append(value)
 
-    def _judge(self, event: Event) -> None:
+    def _evaluate(self, event: Event) -> None:
         """Take in what clients think of a model, or how many of them volunteer."""
         mean, volunteers = event.get("mean"), event.get("volunteers")
         if isinstance(mean, int | float):

@@ -66,7 +66,7 @@ class LiveView:
         self._live.stop()
 
 
-class LineView:
+class PeerChannelView:
     """One line per round, for logs and pipes."""
 
     def event(self, name: str, event: Event, state: DemoState) -> None:
@@ -76,7 +76,7 @@ class LineView:
             figure = number_text(state.figures[-1]) if state.figures else "-"
             self._line(
                 f"round {state.round}/{state.rounds}  in time {event.get('in_time')} of "
-                f"{event.get('ordered')}  {state.judged_by.word} {figure}  {_judged(state)}"
+                f"{event.get('ordered')}  {state.primary_metric.word} {figure}  {_evaluated(state)}"
                 f"spent {credits_text(state.spent_micro)}" + _rented(event, state)
             )
         elif kind in ("edge_joined", "agent_joined") and name == "coordinator":
@@ -114,7 +114,7 @@ def choose_view(*, as_json: bool) -> View:
     if as_json:
         return JsonView()
     console = Console(highlight=False)
-    return LiveView(console) if console.is_terminal and console.width >= 72 else LineView()
+    return LiveView(console) if console.is_terminal and console.width >= 72 else PeerChannelView()
 
 
 def sparkline(values: Sequence[float], *, low: float, high: float, width: int = 40) -> str:
@@ -149,9 +149,9 @@ def _head(state: DemoState, elapsed_s: float) -> RenderableType:
     grid.add_row("round", Text(doing))
     grid.add_row("", bar)
     newest = f"{number_text(state.figures[-1])} " if state.figures else ""
-    top = 1.0 if state.judged_by.rising else max(state.figures, default=1.0)
+    top = 1.0 if state.primary_metric.rising else max(state.figures, default=1.0)
     bars = sparkline(state.figures, low=0.0, high=top)
-    grid.add_row(state.judged_by.word, Text(newest + bars, style="green"))
+    grid.add_row(state.primary_metric.word, Text(newest + bars, style="green"))
     if state.opinion:
         bars = sparkline(state.opinion, low=0.0, high=1.0)
         grid.add_row("opinion", Text(f"{state.opinion[-1]:.3f} {bars}", style="magenta"))
@@ -211,7 +211,7 @@ def _agents(state: DemoState) -> RenderableType:
     return table
 
 
-def _judged(state: DemoState) -> str:
+def _evaluated(state: DemoState) -> str:
     """Return the newest mean opinion, or how many volunteered; empty where nobody is asked."""
     if state.opinion:
         return f"opinion {state.opinion[-1]:.3f}  "

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from .story import RoundRow
+from .run_report import RoundRow
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -35,7 +35,7 @@ def whole(axes: "Axes", which: str) -> None:
     axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
 
 
-def most_ticks(axes: "Axes") -> int:
+def max_ticks(axes: "Axes") -> int:
     """Return how many numbers have room below."""
     return max(2, int(_inches(axes) * 1.7))
 

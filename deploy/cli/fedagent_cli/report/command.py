@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fedagent_cli import command_line, options, places
 from fedagent_cli.errors import UsageError
-from fedagent_cli.output import emit, say
+from fedagent_cli.output import echo, emit
 from fedagent_protocol.extras import how_to_add
 
 Data = Annotated[
@@ -44,10 +44,10 @@ def report(
     It may be read while the coordinator runs. Plots need the extra `report`.
     """
     from . import plots  # noqa: PLC0415 - heavy imports belong to the command
-    from .reader import read_story  # noqa: PLC0415
+    from .reader import read_run_report  # noqa: PLC0415
     from .write import write_report  # noqa: PLC0415
 
-    story = read_story(data_dir or places.data_dir("coordinator"), run)
+    story = read_run_report(data_dir or places.data_dir("coordinator"), run)
     folder = (out or Path()).expanduser().resolve()
     try:
         html = write_report(story, folder)
@@ -67,6 +67,6 @@ def report(
             }
         )
         return
-    say(f"{html}: {len(story.rounds)} rounds of {story.recipe}")
+    echo(f"{html}: {len(story.rounds)} rounds of {story.recipe}")
     if not plots.available():
-        say(f"without plots; for those: {how_to_add('report')}")
+        echo(f"without plots; for those: {how_to_add('report')}")

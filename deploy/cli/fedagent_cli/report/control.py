@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .colours import COLOURS, borders, by_round, legend_above, shortened
-from .story import RoundRow, Story
+from .run_report import RoundRow, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ Plot = tuple[str, str, Callable[["Axes"], None]]
 PARTS = ("download", "computation and arrivals", "upload", "aggregation and the rest")
 
 
-def control_plots(story: Story, rows: tuple[RoundRow, ...]) -> list[Plot]:
+def control_plots(story: RunReport, rows: tuple[RoundRow, ...]) -> list[Plot]:
     """Return title, text and drawing of every plot that has data; none for an ordinary run."""
     plots: list[Plot] = []
     if any(row.notes for row in rows):
@@ -76,7 +76,7 @@ def _noted(rows: tuple[RoundRow, ...], name: str) -> list[float]:
     return [row.notes.get(name, np.nan) for row in rows]
 
 
-def _rents(axes: "Axes", story: Story, rows: tuple[RoundRow, ...]) -> None:
+def _rents(axes: "Axes", story: RunReport, rows: tuple[RoundRow, ...]) -> None:
     names = list(story.edges)
     paid = np.cumsum([row.rent_micro for row in story.rounds]) / 1e6
     x = [row.round for row in story.rounds]

@@ -10,7 +10,7 @@ from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
 from fedagent_coordinator.reader import Reader
 from fedagent_task.spec import Recipe
 
-from .story import Columns
+from .run_report import Columns
 
 BELIEVERS = frozenset({"bp-ucb"})
 """Policies that have a belief of each client, and learn from pairs and opinions alone."""

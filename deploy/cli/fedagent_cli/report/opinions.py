@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .colours import COLOURS, by_round, legend_above, most_ticks, names_beside, whole
-from .judged import PEERS, JudgedRow
-from .story import AgentRow, Story
+from .colours import COLOURS, by_round, legend_above, max_ticks, names_beside, whole
+from .evaluations import PEERS, EvaluationRow
+from .run_report import AgentRow, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,11 +21,11 @@ SHOWN = 40
 NO_KIND = ""
 
 
-def opinion_plots(story: Story) -> list[Plot]:
-    """Return title, text and drawing of every plot that has data; none without judgements."""
+def opinion_plots(story: RunReport) -> list[Plot]:
+    """Return title, text and drawing of every plot that has data; none without evaluations."""
     names = {agent.agent: agent.name for agent in story.agents}
-    reported = tuple(row for row in story.judged if row.scores)
-    volunteered = tuple(row for row in story.judged if row.mode == PEERS)
+    reported = tuple(row for row in story.evaluated if row.scores)
+    volunteered = tuple(row for row in story.evaluated if row.mode == PEERS)
     plots: list[Plot] = []
     if reported:
         plots += _reported(story, reported, names)
@@ -49,7 +49,7 @@ def opinion_plots(story: Story) -> list[Plot]:
     return plots
 
 
-def panels(rows: Sequence[JudgedRow], names: Mapping[str, str]) -> list[tuple[str, Draw]]:
+def panels(rows: Sequence[EvaluationRow], names: Mapping[str, str]) -> list[tuple[str, Draw]]:
     """Return titles and drawings for a picture of opinions alone."""
     reported = tuple(row for row in rows if row.scores)
     volunteered = tuple(row for row in rows if row.mode == PEERS)
@@ -64,7 +64,9 @@ def panels(rows: Sequence[JudgedRow], names: Mapping[str, str]) -> list[tuple[st
     return drawn or [("nobody answered", lambda axes: axes.set_axis_off())]
 
 
-def _reported(story: Story, rows: tuple[JudgedRow, ...], names: Mapping[str, str]) -> list[Plot]:
+def _reported(
+    story: RunReport, rows: tuple[EvaluationRow, ...], names: Mapping[str, str]
+) -> list[Plot]:
     plots: list[Plot] = [
         (
             "Opinions",
@@ -94,7 +96,7 @@ def _reported(story: Story, rows: tuple[JudgedRow, ...], names: Mapping[str, str
     return plots
 
 
-def _inside(story: Story) -> list[Plot]:
+def _inside(story: RunReport) -> list[Plot]:
     """Return what the devices knew, where they told the owner of all of them."""
     return [
         (
@@ -108,26 +110,26 @@ def _inside(story: Story) -> list[Plot]:
     ]
 
 
-def mean_opinions(story: Story) -> dict[str, float]:
+def mean_opinions(story: RunReport) -> dict[str, float]:
     """Return each client's mean opinion over the run, by agent id."""
     scores: dict[str, list[float]] = {}
-    for row in story.judged:
+    for row in story.evaluated:
         for agent, score in row.scores.items():
             scores.setdefault(agent, []).append(score)
     return {agent: sum(own) / len(own) for agent, own in scores.items()}
 
 
-def _by_kind(story: Story) -> str:
+def _by_kind(story: RunReport) -> str:
     kinds = _kinds(story)
     return f"; coloured by what they hold: {', '.join(kinds)}." if len(kinds) > 1 else "."
 
 
-def _kinds(story: Story) -> list[str]:
+def _kinds(story: RunReport) -> list[str]:
     """Return the kinds of clients in the order of the agents."""
     return list(dict.fromkeys(agent.kind for agent in story.agents))
 
 
-def _band(axes: "Axes", rows: Sequence[JudgedRow]) -> None:
+def _band(axes: "Axes", rows: Sequence[EvaluationRow]) -> None:
     x = [row.round for row in rows]
     least, mean, most = (
         np.array([getattr(row, name) for row in rows], dtype=np.float64)
@@ -142,7 +144,7 @@ def _band(axes: "Axes", rows: Sequence[JudgedRow]) -> None:
     whole(axes, "x")
 
 
-def _heat(axes: "Axes", rows: Sequence[JudgedRow], names: Mapping[str, str]) -> None:
+def _heat(axes: "Axes", rows: Sequence[EvaluationRow], names: Mapping[str, str]) -> None:
     rows = rows[:: 1 + len(rows) // MANY]
     agents = [agent for agent in names if any(agent in row.scores for row in rows)][:SHOWN]
     grid = np.array([[row.scores.get(agent, np.nan) for row in rows] for agent in agents])
@@ -161,7 +163,7 @@ def _heat(axes: "Axes", rows: Sequence[JudgedRow], names: Mapping[str, str]) -> 
     _clients_beside(axes, [names[agent] for agent in agents])
 
 
-def _volunteers(axes: "Axes", rows: Sequence[JudgedRow], names: Mapping[str, str]) -> None:
+def _volunteers(axes: "Axes", rows: Sequence[EvaluationRow], names: Mapping[str, str]) -> None:
     rows = rows[:: 1 + len(rows) // MANY]
     agents = [agent for agent in names if any(agent in row.volunteers for row in rows)][:SHOWN]
     for line, agent in enumerate(agents):
@@ -172,8 +174,8 @@ def _volunteers(axes: "Axes", rows: Sequence[JudgedRow], names: Mapping[str, str
     _clients_beside(axes, [names[agent] for agent in agents])
 
 
-def _rounds_below(axes: "Axes", rows: Sequence[JudgedRow]) -> None:
-    step = 1 + len(rows) // most_ticks(axes)
+def _rounds_below(axes: "Axes", rows: Sequence[EvaluationRow]) -> None:
+    step = 1 + len(rows) // max_ticks(axes)
     places = range(0, len(rows), step)
     axes.set_xticks([place + 0.5 for place in places], [str(rows[p].round) for p in places])
     axes.set_xlabel("round of the model")
@@ -185,7 +187,7 @@ def _clients_beside(axes: "Axes", names: Sequence[str]) -> None:
     axes.set_ylim(len(names), 0)
 
 
-def _chosen(axes: "Axes", story: Story, means: Mapping[str, float]) -> None:
+def _chosen(axes: "Axes", story: RunReport, means: Mapping[str, float]) -> None:
     agents = story.agents[:SHOWN]
     kinds = _kinds(story)
     places = np.arange(len(agents))
@@ -209,7 +211,7 @@ def _chosen(axes: "Axes", story: Story, means: Mapping[str, float]) -> None:
         legend_above(axes, columns=3, higher=bool(means))
 
 
-def _lines(story: Story, columns: Mapping[str, Sequence[tuple[int, float]]], name: str) -> Draw:
+def _lines(story: RunReport, columns: Mapping[str, Sequence[tuple[int, float]]], name: str) -> Draw:
     kinds = _kinds(story)
 
     def draw(axes: "Axes") -> None:

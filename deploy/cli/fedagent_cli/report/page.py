@@ -8,9 +8,9 @@ from fedagent_cli.figures import NOT_HELD_OUT, UNTOLD
 from fedagent_cli.output import credits_text, number_text
 from fedagent_task.measures import HELD_OUT
 
-from .judged import PEERS
+from .evaluations import PEERS
 from .opinions import mean_opinions
-from .story import RoundRow, Story
+from .run_report import RoundRow, RunReport
 from .undelivered import undelivered
 
 STYLE = """
@@ -62,7 +62,7 @@ NO_PLOTS = (
 )
 
 
-def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
+def render(story: RunReport, plots: Sequence[tuple[str, str, str]]) -> str:
     """Return the whole page; `plots` are ``(title, what it shows, svg)``."""
     title = f"{story.recipe} with policy {story.policy}"
     done = f"{story.state} after {story.progress}"
@@ -84,7 +84,7 @@ def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
         parts.append(f'<p class="hint">{NO_PLOTS}</p>')
     parts += [
         _reached(story),
-        _judged(story),
+        _evaluated(story),
         _agents(story),
         _edges(story),
         _rounds(story),
@@ -94,7 +94,7 @@ def render(story: Story, plots: Sequence[tuple[str, str, str]]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _tiles(story: Story) -> str:
+def _tiles(story: RunReport) -> str:
     ordered = sum(row.ordered for row in story.rounds)
     in_time = sum(row.in_time for row in story.rounds)
     seconds = sorted(row.seconds for row in story.rounds)
@@ -124,16 +124,16 @@ def _tiles(story: Story) -> str:
     return f'<div class="tiles">{"".join(cells)}</div>'
 
 
-def _unmeasured(story: Story) -> str:
-    """Say that nobody judged the models on held-out samples, where nobody did."""
+def _unmeasured(story: RunReport) -> str:
+    """Say that nobody evaluated the models on held-out samples, where nobody did."""
     if any(one.where == HELD_OUT for one in story.measures):
         return ""
     why = NOT_HELD_OUT if story.measures else UNTOLD
     return f'<p class="hint">How good the model is: {escape(why)}.</p>'
 
 
-def _good(story: Story) -> list[tuple[str, str, str]]:
-    """Return a tile for what the models are judged by, and for whatever else was measured."""
+def _good(story: RunReport) -> list[tuple[str, str, str]]:
+    """Return a tile for what the models are evaluated by, and for whatever else was measured."""
     found = story.metrics
     shown = (one for one in story.measures if one is story.measures[0] or one.key in found)
     return [
@@ -142,15 +142,15 @@ def _good(story: Story) -> list[tuple[str, str, str]]:
     ]
 
 
-def _opinion(story: Story) -> list[tuple[str, str, str]]:
+def _opinion(story: RunReport) -> list[tuple[str, str, str]]:
     """Return the tile of the clients' mean opinion, where they told any."""
     if story.opinion is None:
         return []
     return [(f"{story.opinion:.3f}", "mean opinion of the clients", "")]
 
 
-def _reached(story: Story) -> str:
-    """Return how long each accuracy or error took: the recipe's, and others where clients judge."""
+def _reached(story: RunReport) -> str:
+    """Return how long each accuracy or error took: the recipe's, and others where clients evaluate."""
     if not story.reached():
         return ""
     word = story.told[0]
@@ -165,9 +165,9 @@ def _reached(story: Story) -> str:
     return f"<h2>Time to {word}</h2>" + _table((word, "rounds", "seconds"), rows)
 
 
-def _judged(story: Story) -> str:
+def _evaluated(story: RunReport) -> str:
     """Return what clients said, by kind of client and in all; nothing where nobody was asked."""
-    if not story.judged:
+    if not story.evaluated:
         return ""
     means = mean_opinions(story)
     kinds = dict.fromkeys(agent.kind for agent in story.agents)
@@ -184,25 +184,25 @@ def _judged(story: Story) -> str:
             )
         )
     head = ("clients", "number", "times chosen, mean", "mean opinion")
-    asked, answered = (sum(getattr(r, n) for r in story.judged) for n in ("asked", "answered"))
-    peers = any(row.mode == PEERS for row in story.judged)
+    asked, answered = (sum(getattr(r, n) for r in story.evaluated) for n in ("asked", "answered"))
+    peers = any(row.mode == PEERS for row in story.evaluated)
     missing: Counter[str] = Counter()
-    for row in story.judged:
+    for row in story.evaluated:
         missing.update(row.reasons)
     why = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
-    epsilon = max(row.epsilon for row in story.judged)
+    epsilon = max(row.epsilon for row in story.evaluated)
     said = (
-        f"{len(story.judged)} models were judged; {answered} times an agent volunteered. What "
+        f"{len(story.evaluated)} models were evaluated; {answered} times an agent volunteered. What "
         "agents think of the models never left them."
         if peers
-        else f"{len(story.judged)} models were judged: {answered} opinions of {asked} asked for."
+        else f"{len(story.evaluated)} models were evaluated: {answered} opinions of {asked} asked for."
     )
     said += f" Missing: {why}." if why else ""
     said += f" Noise: epsilon {epsilon:g} for each opinion." if epsilon else ""
     return f"<h2>Who was chosen</h2><p>{escape(said)}</p>" + _table(head, rows)
 
 
-def _agents(story: Story) -> str:
+def _agents(story: RunReport) -> str:
     rows = (
         (
             agent.name,
@@ -224,7 +224,7 @@ def _agents(story: Story) -> str:
     return "<h2>Agents</h2>" + said + _table(head, rows)
 
 
-def _edges(story: Story) -> str:
+def _edges(story: RunReport) -> str:
     rows = []
     for edge in story.edges:
         shares = [row.edges[edge] for row in story.rounds if edge in row.edges]
@@ -248,7 +248,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else number_text(value)
 
 
-def _rounds(story: Story) -> str:
+def _rounds(story: RunReport) -> str:
     shown = [one for one in story.measures if one.key in story.metrics]
     rows = (
         (
@@ -270,7 +270,7 @@ def _rounds(story: Story) -> str:
     return f"<h2>Rounds</h2><details><summary>All rounds as a table</summary>{table}</details>"
 
 
-def _rented(story: Story, edge: str) -> tuple[object, ...]:
+def _rented(story: RunReport, edge: str) -> tuple[object, ...]:
     """Return how often an edge was rented, and what it was paid; nothing in an ordinary run."""
     if not story.controlled:
         return ()
@@ -278,13 +278,13 @@ def _rented(story: Story, edge: str) -> tuple[object, ...]:
     return (len(rents), credits_text(sum(rents)))
 
 
-def _controls(story: Story, row: RoundRow) -> tuple[object, ...]:
+def _controls(story: RunReport, row: RoundRow) -> tuple[object, ...]:
     """Return iterations, edge and rent of a round."""
     edge = story.edge_name(row.rented) if row.rented else "-"
     return (row.iterations or "-", edge, credits_text(row.rent_micro))
 
 
-def _facts(story: Story) -> str:
+def _facts(story: RunReport) -> str:
     def budget(micro: int | None) -> str:
         return "none" if micro is None else f"{credits_text(micro)} credits"
 

@@ -18,7 +18,7 @@ from .colours import COLOURS, borders, by_round, legend_above, names_beside, who
 from .control import control_plots
 from .opinions import opinion_plots
 from .quality import quality_plots
-from .story import RoundRow, Story
+from .run_report import RoundRow, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw_all(story: Story) -> list[tuple[str, str, str]]:
+def draw_all(story: RunReport) -> list[tuple[str, str, str]]:
     """Return ``(title, what it shows, svg)`` for every plot that has data."""
     rows = story.rounds[:: 1 + len(story.rounds) // MANY]
     if not rows:
@@ -92,7 +92,7 @@ def _successes(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
     legend_above(axes, columns=2)
 
 
-def _spend(axes: "Axes", story: Story) -> None:
+def _spend(axes: "Axes", story: RunReport) -> None:
     x = [row.round for row in story.rounds]
     for index, edge in enumerate(story.edges):
         per_round = [
@@ -112,7 +112,7 @@ def _spend(axes: "Axes", story: Story) -> None:
         legend_above(axes, columns=4)
 
 
-def _selections(axes: "Axes", story: Story) -> None:
+def _selections(axes: "Axes", story: RunReport) -> None:
     agents = story.agents[:40]
     places = range(len(agents))
     in_time = np.array([agent.in_time for agent in agents])
@@ -189,7 +189,7 @@ def _svg(draw: Callable[["Axes"], None], index: str, size: tuple[float, float], 
         draw(axes)
         text = io.StringIO()
         with warnings.catch_warnings():
-            # Letters stay letters: the browser has fonts for those that matplotlib has not.
+            # Letters stay envelopes: the browser has fonts for those that matplotlib has not.
             warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
             figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     return _inline(text.getvalue(), index, name)

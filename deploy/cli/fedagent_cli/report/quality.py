@@ -16,7 +16,7 @@ from fedagent_task.measures import (
 )
 
 from .colours import COLOURS, by_round, legend_above
-from .story import RoundRow, Story
+from .run_report import RoundRow, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ NAMES = {
 """Of a line; beside it stands its newest value."""
 
 
-def quality_plots(story: Story, rows: tuple[RoundRow, ...]) -> list[Plot]:
+def quality_plots(story: RunReport, rows: tuple[RoundRow, ...]) -> list[Plot]:
     """Return title, text and drawing of what was measured of the models."""
     regression = RMSE in story.measures or TRAIN_ERROR in story.measures
     plots: list[Plot] = []

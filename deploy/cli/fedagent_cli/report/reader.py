@@ -9,14 +9,14 @@ from fedagent_coordinator.results import conclusion
 from fedagent_task.measures import BY_KEY
 from fedagent_task.spec import Recipe
 
+from .evaluations import read_evaluations
 from .indices import read_beliefs, read_indices
-from .judged import read_judged
-from .story import NOT_ENDED, AgentRow, EdgeShare, RoundRow, Story
+from .run_report import NOT_ENDED, AgentRow, EdgeShare, RoundRow, RunReport
 
 SHORT = 8
 
 
-def read_story(data_dir: Path, run_id: str | None = None) -> Story:
+def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
     """Return a run as the report tells it.
 
     Raises:
@@ -31,9 +31,9 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
         verified = reader.ledger.verify()
         balance = reader.balance(run.run_id)
         latency = _latency(reader, run.run_id, rows)
-        judged = read_judged(reader, run.run_id)
+        evaluated = read_evaluations(reader, run.run_id)
         done = [row.round for row in rows]
-        return Story(
+        return RunReport(
             run=run.run_id,
             recipe=recipe.name if recipe else run.recipe_digest[:SHORT],
             policy=rows[-1].policy if rows else recipe.policy.name if recipe else "?",
@@ -48,10 +48,10 @@ def read_story(data_dir: Path, run_id: str | None = None) -> Story:
             budget_total_micro=recipe.budget.total_micro if recipe else None,
             conclusion=_conclusion(reader, run, recipe, len(rows)),
             target=recipe.evaluation.target if recipe else 0.0,
-            judged=judged,
+            evaluated=evaluated,
             measures=reader.measures(run.run_id),
-            indices=read_indices(reader, run.run_id, done) if judged else {},
-            beliefs=read_beliefs(reader, run.run_id, recipe, done) if judged and recipe else {},
+            indices=read_indices(reader, run.run_id, done) if evaluated else {},
+            beliefs=read_beliefs(reader, run.run_id, recipe, done) if evaluated and recipe else {},
             facts={
                 "state": run.end_reason or ("ended" if run.ended_ms else NOT_ENDED),
                 **({"began from the model": origin} if origin else {}),

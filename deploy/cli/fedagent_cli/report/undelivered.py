@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from .story import AgentRow
+from .run_report import AgentRow
 
 SLOW = "raise rounds.deadline_s, or give it less to do (learner.passes, rounds.iterations)"
 UNHEARD = ("it never answered", "see that it runs and reaches its edge: fedagent doctor there")
@@ -20,7 +20,7 @@ ENDINGS = {
         "its stream does not fit the recipe",
         "compare model.features and data.dtype with its --stream",
     ),
-    "declined unwilling": (
+    "declined unavailable": (
         "a rule of the device forbade it",
         "fedagent doctor on the device says which",
     ),
@@ -31,7 +31,7 @@ ENDINGS = {
     "rejected": ("its update was refused", "see limits in the recipe, and the edge's log"),
     "gone": ("it had left its edge", "see its link, and that it keeps running"),
 }
-"""What an outcome means and the mend, by status and the first word of its reason."""
+"""What an outcome means and the hint, by status and the first word of its reason."""
 
 PLAIN = frozenset({"missed unanswered", "missed silent", "declined no_data"})
 """Outcomes whose reason says nothing more."""
@@ -54,9 +54,9 @@ def _line(agent: AgentRow) -> str:
         kinds[reason.partition(":")[0]] += times_so
     ((kind, count),) = kinds.most_common(1)
     status = kind.partition(" ")[0]
-    why, mend = ENDINGS.get(kind) or ENDINGS.get(status) or (f"it {status}", "its log says more")
+    why, hint = ENDINGS.get(kind) or ENDINGS.get(status) or (f"it {status}", "its log says more")
     like = {one: n for one, n in agent.reasons.items() if one.partition(":")[0] == kind}
     reason = max(like, key=like.__getitem__).partition(" ")[2]
     told = f" ({reason})" if reason and kind not in PLAIN else ""
     most = "" if count == agent.ordered else f", {count} of them"
-    return f"{head}: {why}{most}{told}. What to do: {mend}."
+    return f"{head}: {why}{most}{told}. What to do: {hint}."

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 from . import page, plots
-from .story import Story
+from .run_report import RunReport
 
 HTML = "report.html"
 JSON = "report.json"
 
 
-def write_report(story: Story, folder: Path) -> Path:
+def write_report(story: RunReport, folder: Path) -> Path:
     """Write both files into a folder and return the page's path.
 
     Without matplotlib the page has no plots and says what to install.

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fedagent_cli import command_line, launch, options
 from fedagent_cli.errors import UsageError
-from fedagent_cli.output import emit, say
+from fedagent_cli.output import echo, emit
 from fedagent_protocol.extras import source_of
 
 from . import place
@@ -144,18 +144,20 @@ def _tell(told: dict[str, object], files: list[place.Wanted], root: Path, *, dry
     for file in files:
         path, state = place.below(root, file.path), file.state(root)
         if dry_run:
-            say(f"# {path} ({state})\n{file.text}")
+            echo(f"# {path} ({state})\n{file.text}")
         else:
-            say(f"{path}: {'stays as it is' if state == 'kept' else 'in place'}")
+            echo(f"{path}: {'stays as it is' if state == 'kept' else 'in place'}")
     commands = told["commands"]
     assert isinstance(commands, list)
     for command in commands:
-        say(command if dry_run else f"done: {command}")
+        echo(command if dry_run else f"done: {command}")
     if told["note"]:
-        say(f"note: {told['note']}")
+        echo(f"note: {told['note']}")
     if not dry_run:
         name = told["service"]
-        say(f"its log: journalctl -fu {name}; after a change of settings: systemctl restart {name}")
+        echo(
+            f"its log: journalctl -fu {name}; after a change of settings: systemctl restart {name}"
+        )
 
 
 def _put(files: list[place.Wanted], root: Path) -> None:
@@ -168,14 +170,14 @@ def _put(files: list[place.Wanted], root: Path) -> None:
 
 
 def _note(service: Service) -> tuple[str, str] | tuple[()]:
-    """Return why the service's user could not run this fedagent, and the mend."""
+    """Return why the service's user could not run this fedagent, and the hint."""
     closed = place.unseen(service)
     if not closed:
         return ()
     who = f"the user {service.user}" if service.user else "a service's own user"
     wheel = (source_of() or "dist/fedagent-*.whl").removeprefix("-e ")
-    mend = "python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install " + wheel
-    return f"{who} may not read {closed}", f"install it where all may: {mend}; or name --user"
+    hint = "python3 -m venv /opt/fedagent && /opt/fedagent/bin/pip install " + wheel
+    return f"{who} may not read {closed}", f"install it where all may: {hint}; or name --user"
 
 
 def remove(
@@ -203,12 +205,12 @@ def remove(
     if as_json:
         emit({"service": name, "dry_run": dry_run, "removed": there, "kept": kept})
     elif not there:
-        say(f"{unit} is not there: nothing to remove")
+        echo(f"{unit} is not there: nothing to remove")
     else:
         for command in commands if dry_run else []:
-            say(shlex.join(command))
-        say(f"{'rm ' if dry_run else 'removed '}{unit}")
-        say(f"settings and data stay: {', '.join(kept)}")
+            echo(shlex.join(command))
+        echo(f"{'rm ' if dry_run else 'removed '}{unit}")
+        echo(f"settings and data stay: {', '.join(kept)}")
 
 
 def status(role: Which, *, root: Root = _ROOT, as_json: options.AsJson = False) -> None:
@@ -228,19 +230,19 @@ def status(role: Which, *, root: Root = _ROOT, as_json: options.AsJson = False) 
         emit(told)
         return
     if told["unit"] is None:
-        say(f"{name}: not installed; sudo fedagent service install {role.value}")
+        echo(f"{name}: not installed; sudo fedagent service install {role.value}")
         return
-    say(f"{name}: {unit}")
+    echo(f"{name}: {unit}")
     if running:
-        say(f"{told['active']}, {told['enabled']}; its log: journalctl -u {name}")
+        echo(f"{told['active']}, {told['enabled']}; its log: journalctl -u {name}")
     else:
-        say("systemd does not run here")
+        echo("systemd does not run here")
 
 
 def _need_root_and_systemd() -> None:
     if not place.systemd_runs():
-        mend = "--dry-run prints the files; --root DIR writes them into another system"
-        raise UsageError("systemd does not run here", mend)
+        hint = "--dry-run prints the files; --root DIR writes them into another system"
+        raise UsageError("systemd does not run here", hint)
     if os.geteuid() != 0:
         again = shlex.join([*place.program(), *sys.argv[1:]])
         raise UsageError("services belong to root", f"sudo {again}")

@@ -106,8 +106,8 @@ def _ids(user: str | None) -> tuple[int, set[int]]:
     try:
         known = pwd.getpwnam(user)
     except KeyError as error:
-        mend = f"make it: useradd --system --shell /usr/sbin/nologin {user}"
-        raise UsageError(f"--user: there is no user {user!r} here", mend) from error
+        hint = f"make it: useradd --system --shell /usr/sbin/nologin {user}"
+        raise UsageError(f"--user: there is no user {user!r} here", hint) from error
     return known.pw_uid, set(os.getgrouplist(user, known.pw_gid))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fedagent_cli import command_line, options
 from fedagent_cli.errors import KilledError, MissingError, UsageError
-from fedagent_cli.output import emit, say, table
+from fedagent_cli.output import echo, emit, table
 
 if TYPE_CHECKING:
     from fedagent_testbed.streaming.compare import StreamComparison
@@ -184,7 +184,7 @@ def _compared(
     quiet: bool,
     expand: bool = True,
 ) -> "Comparison | StreamComparison":
-    """Run the studies; whatever the user can mend is one line."""
+    """Run the studies; whatever the user can hint is one line."""
     from psutil import cpu_count  # noqa: PLC0415 - heavy imports belong to the command
 
     from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415
@@ -220,7 +220,7 @@ def _compared(
     except DatasetError as error:
         raise MissingError(str(error)) from error
     except WorkerLostError as error:
-        raise KilledError(str(error.args[0]), error.mend) from error
+        raise KilledError(str(error.args[0]), error.hint) from error
     except (PolicyError, RecipeError, SettingError) as error:
         raise UsageError(str(error)) from error
 
@@ -282,7 +282,7 @@ def _show(result: "Comparison | StreamComparison", plot: Path | None, *, as_json
         else:
             write_table(result)
     if plot is not None and not as_json:
-        say(f"{plot}: written")
+        echo(f"{plot}: written")
 
 
 def _draw(result: "Comparison | StreamComparison", plot: Path) -> None:

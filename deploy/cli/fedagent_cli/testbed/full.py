@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from fedagent_cli.errors import MissingError, UnbalancedError, UsageError
-from fedagent_cli.output import credits_text, emit, say
+from fedagent_cli.output import credits_text, echo, emit
 from fedagent_coordinator.errors import PolicyError
 from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_testbed.study import TestbedRecipe
@@ -39,8 +39,8 @@ def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -
         "selected": int(history.selected.sum()),
         "seconds_per_round": float(history.seconds.mean()),
         "jain": jain(history.rates()),
-        "calls": len(ending.judged),
-        "answers": sum(answers for _, answers in ending.judged),
+        "calls": len(ending.evaluated),
+        "answers": sum(answers for _, answers in ending.evaluated),
         "spent": ending.spent_micro,
         "ledger_balanced": ending.balanced,
         "messages": run.digest,
@@ -48,14 +48,14 @@ def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -
     if as_json:
         emit(record)
     else:
-        say(f"{recipe.name}: {policy}, seed {seed}, {ending.rounds_done} of {rounds} rounds")
-        say(f"utility   {record['utility']:g} of {record['selected']} orders")
-        say(f"round     {record['seconds_per_round']:.2f} virtual seconds")
-        if ending.judged:
+        echo(f"{recipe.name}: {policy}, seed {seed}, {ending.rounds_done} of {rounds} rounds")
+        echo(f"utility   {record['utility']:g} of {record['selected']} orders")
+        echo(f"round     {record['seconds_per_round']:.2f} virtual seconds")
+        if ending.evaluated:
             said = f"{record['answers']} opinions or volunteers"
-            say(f"calls     {record['calls']}, answered by {said}")
+            echo(f"calls     {record['calls']}, answered by {said}")
         balanced = "balanced" if ending.balanced else "NOT BALANCED"
-        say(f"spent     {credits_text(ending.spent_micro)} credits, ledger {balanced}")
-        say(f"messages  {run.digest[:16]} (the same for the same seed)")
+        echo(f"spent     {credits_text(ending.spent_micro)} credits, ledger {balanced}")
+        echo(f"messages  {run.digest[:16]} (the same for the same seed)")
     if not ending.balanced:
         raise UnbalancedError("; ".join(ending.problems) or "the ledger does not balance")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedagent_cli.output import say
+from fedagent_cli.output import echo
 from fedagent_testbed.streaming.compare import MARGIN, StreamComparison
-from fedagent_testbed.study.shown import text
+from fedagent_testbed.study.table import text
 
 from .plots import colour, draw_panels, seeds_text
 from .table import aligned
@@ -62,12 +62,12 @@ def write_stream_table(result: StreamComparison) -> None:
         rows.append([name, *cells])
     aligned(rows)
     recipe, seeds = result.recipe, seeds_text(len(result.seeds))
-    say(
+    echo(
         f"{recipe.name}: {recipe.rounds.count} rounds at most, {recipe.streaming.budget:g} credits "
         f"of rent, {seeds}, mean ± 95 %; * within {MARGIN:g} of the least loss"
     )
     if (known := result.persistence).mean is not None:
-        say(f"persistence (as warm as now): error {text(known, 3)}")
+        echo(f"persistence (as warm as now): error {text(known, 3)}")
 
 
 def write_stream_plots(result: StreamComparison, path: Path) -> None:

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from fedagent_cli.output import say
+from fedagent_cli.output import echo
 from fedagent_testbed.study import Comparison
-from fedagent_testbed.study.shown import caption, rows_of
+from fedagent_testbed.study.table import caption, rows_of
 
 
 def write_table(result: Comparison) -> None:
     """Print one line per policy, best utility first; then who was skipped, and why."""
     aligned(rows_of(result))
-    say(caption(result))
+    echo(caption(result))
     for name, why in result.skipped.items():
-        say(f"skipped {name}: {why}")
+        echo(f"skipped {name}: {why}")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> None:
@@ -20,4 +20,4 @@ def aligned(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         first, *others = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        say("  ".join((first, *others)).rstrip())
+        echo("  ".join((first, *others)).rstrip())

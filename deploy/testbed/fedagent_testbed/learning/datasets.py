@@ -93,8 +93,8 @@ def _part(name: str, file: str) -> Dataset:
     except DatasetError as error:
         if error.reason != "no such file":
             raise
-        mend = f"set {DATA_VARIABLE} to the folder that holds {file}"
-        raise DatasetError(name, f"{file} is not here", mend) from error
+        hint = f"set {DATA_VARIABLE} to the folder that holds {file}"
+        raise DatasetError(name, f"{file} is not here", hint) from error
 
 
 def _scaled(part: Dataset, largest: float) -> Samples:

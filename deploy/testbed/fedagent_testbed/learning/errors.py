@@ -13,16 +13,16 @@ class LearningError(Exception):
 
 
 class SettingError(LearningError):
-    """Raised when a setting cannot be met; `mend` says what can."""
+    """Raised when a setting cannot be met; `hint` says what can."""
 
-    def __init__(self, setting: str, problem: str, mend: str) -> None:
-        super().__init__(setting, problem, mend)
+    def __init__(self, setting: str, problem: str, hint: str) -> None:
+        super().__init__(setting, problem, hint)
         self.setting = setting
         self.problem = problem
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.setting}: {self.problem}; {self.mend}"
+        return f"{self.setting}: {self.problem}; {self.hint}"
 
 
 class ShapeError(LearningError):

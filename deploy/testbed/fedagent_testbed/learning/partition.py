@@ -203,7 +203,7 @@ def _few_labels(
 def _cards(deck: Rows, clients: int, per_client: int, rng: np.random.Generator) -> Rows:
     """Return int64[clients, per_client]: label cards dealt so that no hand has a pair.
 
-    A random deal is mended by reshuffling bad hands with as many good ones; where
+    A random deal is fixed by reshuffling bad hands with as many good ones; where
     that does not end, a circular deal of the sorted deck has no pair for certain,
     because no label has more cards than there are clients.
     """

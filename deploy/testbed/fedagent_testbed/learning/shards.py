@@ -39,7 +39,7 @@ class Shards:
 def split(
     data: LearningData, partition: Partition, *, held_out: float, seed: int
 ) -> tuple[Shards, Shards]:
-    """Return what clients train on, and what each keeps back to judge models.
+    """Return what clients train on, and what each keeps back to evaluate models.
 
     A client holds out the share `held_out` of its samples, rounded, and at least
     one of two or more; it always trains on one at least. Shares are drawn per

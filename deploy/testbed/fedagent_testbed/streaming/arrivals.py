@@ -12,7 +12,7 @@ from .data import StreamData
 from .spec import Streaming
 
 _STREAM = 1 << 23
-_LEAST_RATE = 1e-3
+_MIN_RATE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +69,7 @@ class PoissonArrivals:
         self._shards = [order[i::devices] for i in range(devices)]
         self._next = [0] * devices
         rate = np.exp(settings.skew * self._rng.standard_normal(devices))
-        self._rate: FloatArray = np.maximum(rate / rate.mean(), _LEAST_RATE)
+        self._rate: FloatArray = np.maximum(rate / rate.mean(), _MIN_RATE)
 
     def take(self, round_: int) -> RoundArrivals:
         """Return what comes in a round."""

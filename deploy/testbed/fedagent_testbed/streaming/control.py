@@ -57,8 +57,8 @@ class Variant:
             (second, (*placement.names(), ALONE, BEST)),
         ):
             if part in {"fixed", "coordinator"} or not (part in names or _FIXED.fullmatch(part)):
-                mend = f"take fixed-N, or of {', '.join(sorted(known & set(names)))}"
-                raise RecipeError("policy", f"has {part[:32]!r} in {name[:64]!r}", mend)
+                hint = f"take fixed-N, or of {', '.join(sorted(known & set(names)))}"
+                raise RecipeError("policy", f"has {part[:32]!r} in {name[:64]!r}", hint)
         return cls(first, second)
 
     @property

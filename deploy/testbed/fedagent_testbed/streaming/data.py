@@ -208,8 +208,8 @@ def _part(name: str, file: str, features: int | None = None) -> Dataset:
     except DatasetError as error:
         if error.reason != "no such file":
             raise
-        mend = f"set {DATA_VARIABLE} to the folder that holds {file}"
-        raise DatasetError(name, f"{file} is not here", mend) from error
+        hint = f"set {DATA_VARIABLE} to the folder that holds {file}"
+        raise DatasetError(name, f"{file} is not here", hint) from error
 
 
 _LOADERS: dict[str, Callable[[], StreamData]] = {

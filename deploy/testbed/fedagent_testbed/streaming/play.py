@@ -18,7 +18,7 @@ from .control import Variant, make_iterations, make_placement
 from .fleet import Fleet, Trained
 from .history import StreamHistory, StreamRound
 from .network import Network, draw_network
-from .shown import feedback_of
+from .table import feedback_of
 
 Progress = Callable[[int], None]
 

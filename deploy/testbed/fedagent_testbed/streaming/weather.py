@@ -23,7 +23,7 @@ UNIT_C = 2.0
 
 _HOURS = 24
 _SHAPE = 3
-_MEND = "fetch the file again"
+_HINT = "fetch the file again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,9 +57,9 @@ def read_stations() -> Stations:
         with np.load(path, allow_pickle=False) as arrays:
             values = np.asarray(arrays["values"], dtype=np.float64)
     except (OSError, KeyError, ValueError, EOFError) as error:
-        raise DatasetError(FILE, "is no archive with values", _MEND) from error
+        raise DatasetError(FILE, "is no archive with values", _HINT) from error
     if values.ndim != _SHAPE or values.shape[2] != _SHAPE or values.shape[1] <= LAGS + 2:
-        raise DatasetError(FILE, f"has shape {values.shape}, not (station, hour, 3)", _MEND)
+        raise DatasetError(FILE, f"has shape {values.shape}, not (station, hour, 3)", _HINT)
     return stations_of(values)
 
 

@@ -15,8 +15,8 @@ from fedagent_task.errors import RecipeError
 
 from .history import History, jain
 from .play import play, unmet, unusable
-from .shown import caption, html_of
 from .spec import TestbedRecipe, load_recipe
+from .table import caption, html_of
 from .workers import workers as worker_pool
 
 if TYPE_CHECKING:

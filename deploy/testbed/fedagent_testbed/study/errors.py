@@ -7,7 +7,7 @@ class WorkerLostError(Exception):
     def __init__(self) -> None:
         super().__init__("a process was killed before its run was over")
 
-    mend = "if memory ran out, take fewer at a time: --jobs 1"
+    hint = "if memory ran out, take fewer at a time: --jobs 1"
 
     def __str__(self) -> str:
-        return f"{self.args[0]}; {self.mend}"
+        return f"{self.args[0]}; {self.hint}"

@@ -14,7 +14,7 @@ study's world. What differs from `play`, which computes a round at once:
 - an edge begins to send its model when all it ordered have asked for it, or a twentieth of
   a second after the order;
 - nothing is learnt, so that clients' opinions are made up: each has its own level by the
-  seed, and every model moves it; whoever judged a model need not fetch it to train;
+  seed, and every model moves it; whoever evaluated a model need not fetch it to train;
 - clients have neighbours, next in the order of their ids, for the policy `volunteers`.
 """
 
@@ -143,7 +143,7 @@ class StudyAir:
         return Device(
             training_s=float(self.times.lc_s[first]),
             price_micro=int(self.view.client_price[client]),
-            willing=bool(self.view.client_available[client]),
+            available=bool(self.view.client_available[client]),
         )
 
     def features(self, agent: str, edge: str) -> Mapping[str, float]:
@@ -236,7 +236,7 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
     limits, slots = recipe.rounds, recipe.training.slot_rounds
     needs = make_policy(recipe, policy).needs
     # Clients are called for after a merge, and slots end where they may: every round merges.
-    judged = bool(needs & {OPINIONS, VOLUNTEERS})
+    evaluated = bool(needs & {OPINIONS, VOLUNTEERS})
     try:
         params = msgspec.convert(policy_params(recipe, policy), Params)
     except msgspec.ValidationError as error:
@@ -251,13 +251,13 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
             deadline_s=limits.deadline_s,
             max_wait_s=max(limits.deadline_s, limits.max_wait_s),
             min_updates=limits.min_updates,
-            merge_every=1 if judged else limits.merge_every,
+            merge_every=1 if evaluated else limits.merge_every,
             weighting=Weighting.UNIFORM,
         ),
         budget=BudgetSpec(per_edge_micro=recipe.budget_micro),
         policy=PolicySpec(name=policy, params=params),
         opinions=OpinionsSpec(
-            mode="peers" if VOLUNTEERS in needs else "auto", every=slots if judged else 1
+            mode="peers" if VOLUNTEERS in needs else "auto", every=slots if evaluated else 1
         ),
         peers=PeersSpec(best=_best(params), slot_rounds=slots),
     )
@@ -281,7 +281,7 @@ def _read(
         failed = frozenset(
             (row.round, row.edge_id) for row in read.edge_results(run.run_id) if row.failed
         )
-        means = [(one.round, one.mean) for one in read.judgements(run.run_id)]
+        means = [(one.round, one.mean) for one in read.evaluations(run.run_id)]
         trained_ms = {row.round: row.timing_ms.get("train", 0.0) for row in read.rounds(run.run_id)}
     history = History.empty(policy, seed, rounds)
     history.decide_ms[:] = math.nan  # virtual time stands still while a policy thinks

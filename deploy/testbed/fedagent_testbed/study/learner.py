@@ -27,7 +27,7 @@ class Learner:
         seed: Of the partition, the batches and the first model.
 
     Raises:
-        DatasetError: The data are not there; the message says the mend.
+        DatasetError: The data are not there; the message says the hint.
     """
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
@@ -75,9 +75,9 @@ class Learner:
 
     def opinions(self) -> FloatArray:
         """Return every client's score of the mean model, float64[N]."""
-        on_test = self._recipe.training.judged_on == "test"
-        judge = self._trainer.opinions_on_test if on_test else self._trainer.opinions
-        return judge(self.model)
+        on_test = self._recipe.training.evaluated_on == "test"
+        evaluate = self._trainer.opinions_on_test if on_test else self._trainer.opinions
+        return evaluate(self.model)
 
 
 def _partition(

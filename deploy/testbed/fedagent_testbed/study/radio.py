@@ -16,7 +16,7 @@ from .spec import TestbedRecipe
 from .world import Times, outcome
 
 FEATURES = ("bandwidth_hz", "compute", "distance_km", "download_bps")
-_LEAST_RATE = 1e-30
+_MIN_RATE = 1e-30
 """Bits per second of a link that is none; a float32 that can be divided by."""
 _HOPELESS = 400.0
 """Bits per second and hertz that no link has; 2 to its power is still a number."""
@@ -128,4 +128,4 @@ class RadioWorld:
 
 def _rate(band: FloatArray, snr: FloatArray) -> FloatArray:
     """Return the Shannon rate of every pair, float64[P] bit/s."""
-    return np.maximum(band * np.log2(1.0 + snr), _LEAST_RATE)
+    return np.maximum(band * np.log2(1.0 + snr), _MIN_RATE)

@@ -166,7 +166,7 @@ class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         slot_rounds: Rounds of a slot; opinions are asked for at its end (section 5).
         reset: Start every slot from the same model.
         opinions: Clients score the global model after every slot.
-        judged_on: ``own``: a client scores it on a fifth of its samples, which it does not train
+        evaluated_on: ``own``: a client scores it on a fifth of its samples, which it does not train
             on; ``test``: on its share of the common test set.
         evaluate_every: Rounds between two tests of accuracy.
         targets: Accuracies whose first round and second are reported.
@@ -186,7 +186,7 @@ class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     slot_rounds: Count = 1
     reset: bool = False
     opinions: bool = False
-    judged_on: Literal["own", "test"] = "own"
+    evaluated_on: Literal["own", "test"] = "own"
     evaluate_every: Count = 1
     targets: tuple[Share, ...] = (0.7,)
 
@@ -300,13 +300,13 @@ def _plain(value: object, key: str) -> object:
 
 
 def _explained(error: msgspec.ValidationError, table: Mapping[str, object]) -> RecipeError:
-    """Name the key and the mend; unknown keys get the nearest of ours."""
+    """Name the key and the hint; unknown keys get the nearest of ours."""
     why = explain(error, table)
-    mend = "see docs/testbed.md"
+    hint = "see docs/testbed.md"
     if why.reason == "unknown key":
         near = _nearest(why.key)
-        mend = f"did you mean {near}?" if near else mend
-    return RecipeError(why.key, why.reason, mend)
+        hint = f"did you mean {near}?" if near else hint
+    return RecipeError(why.key, why.reason, hint)
 
 
 def _nearest(key: str) -> str:

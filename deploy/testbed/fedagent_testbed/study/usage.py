@@ -91,8 +91,8 @@ def _unused(key: str, world: str) -> RecipeError | None:
     worlds = _WORLDS.get(key) or _WORLDS.get(section)
     if worlds is None or world in worlds:
         return None
-    mend = f"leave it out, it is for {' and '.join(worlds)}"
-    return RecipeError(show_key(key), f"is not used by world {world}", mend)
+    hint = f"leave it out, it is for {' and '.join(worlds)}"
+    return RecipeError(show_key(key), f"is not used by world {world}", hint)
 
 
 def _unknown_policy(name: str, world: str) -> RecipeError | None:
@@ -104,8 +104,8 @@ def _unknown_policy(name: str, world: str) -> RecipeError | None:
     if name in known:
         return None
     near = difflib.get_close_matches(name, known, n=1)
-    mend = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    return RecipeError(show_key(f"policies.{name}"), f"is no policy of world {world}", mend)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return RecipeError(show_key(f"policies.{name}"), f"is no policy of world {world}", hint)
 
 
 def _without(table: Table, path: list[str]) -> dict[str, object]:

@@ -1,0 +1,311 @@
+"""Envelopes between agents that only the two of them can read.
+
+Each start of an agent makes a fresh X25519 key; the device's Ed25519 identity signs it
+together with the number of the start (the epoch). That is a `PeerCard`; it is public, and
+whoever relays it can neither change it nor make one, because an agent's id is the hash of
+its Ed25519 key. Two agents with each other's cards share a secret:
+
+    X25519 -> HKDF-SHA256, salt = hash of both cards, info = sender and receiver
+           -> one ChaCha20-Poly1305 key per direction
+
+so that a packet sent back to its sender does not open. A packet is
+
+    version 1 | sender's epoch 8 | receiver's epoch 8 | counter 8 | ciphertext and tag
+
+The 25 bytes of header are authenticated with both ids. The counter is the nonce; a key
+lives as long as both epochs, and counters begin with it. A window of 1024 counters lets
+packets overtake each other and refuses what was there before. The plaintext is its length
+in 4 bytes, the envelope, and zeros up to a packet of a multiple of 256 bytes. Keys of an
+epoch are kept in memory only: who steals a device later cannot read earlier envelopes.
+
+What goes wrong is an error of `cipher_errors`, and counted by its reason.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
+from fedagent_protocol.transport.identity import Identity, identity_of
+
+from .cipher_errors import (
+    CardError,
+    CrowdedError,
+    EpochError,
+    ForgedError,
+    NoCardError,
+    OldCardError,
+    PacketError,
+    ReplayError,
+    SealError,
+    StrangerError,
+    TooLongError,
+    TwinError,
+)
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+BLOCK = 256
+WINDOW = 1024
+MAX_SESSIONS = 512
+"""Neighbours in one start. Keys outlast the neighbourhood: a counter must not begin again."""
+_VERSION = 1
+_HEADER = struct.Struct(">BQQQ")
+_LENGTH = struct.Struct(">I")
+_TAG = 16
+_OVERHEAD = _HEADER.size + _LENGTH.size + _TAG
+MAX_ENVELOPE_BYTES = MAX_PACKET_BYTES - _OVERHEAD
+_MAX_COUNTER = 2**48
+_CARD = b"fedagent peer card 1\x00"
+_KEYS = b"fedagent peer keys 1\x00"
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Session:
+    """What is shared with one neighbour in one pair of epochs.
+
+    Attributes:
+        card: Its card.
+        outward, inward: Ciphers.
+        sent: Largest counter used.
+        newest: Largest counter opened.
+        seen: Bit n: counter `newest - n` was opened.
+    """
+
+    card: PeerCard
+    outward: "ChaCha20Poly1305"
+    inward: "ChaCha20Poly1305"
+    sent: int = 0
+    newest: int = 0
+    seen: int = 0
+
+    def is_replay(self, counter: int) -> bool:
+        behind = self.newest - counter
+        return counter < 1 or behind >= WINDOW or (behind >= 0 and bool(self.seen >> behind & 1))
+
+    def note(self, counter: int) -> None:
+        ahead = counter - self.newest
+        if ahead > 0:
+            # Beyond the window nothing of the old bits is left: shift no further.
+            self.seen = (self.seen << min(ahead, WINDOW) | 1) & ((1 << WINDOW) - 1)
+            self.newest = counter
+        else:
+            self.seen |= 1 << -ahead
+
+
+@dataclass(slots=True)
+class PeerSeal:
+    """This agent's keys towards its neighbours, in one start.
+
+    Args:
+        identity: The device's.
+        epoch: Number of this start, >= 1; must grow from start to start.
+        neighbours: Ids that cards and packets are taken from.
+        reserved: Ids that there are always keys for, however many others an edge has named.
+
+    Attributes:
+        card: This agent's, for everyone.
+        counters: What was refused, by reason.
+    """
+
+    identity: Identity
+    epoch: int
+    neighbours: frozenset[str]
+    reserved: frozenset[str] = frozenset()
+    card: PeerCard = field(init=False)
+    counters: dict[str, int] = field(default_factory=dict)
+    _private: "X25519PrivateKey" = field(init=False, repr=False)
+    _sessions: dict[str, _Session] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make the key of this start."""
+        # Imported late: cryptography costs an idle agent several megabytes.
+        from cryptography.hazmat.primitives.asymmetric.x25519 import (  # noqa: PLC0415
+            X25519PrivateKey,
+        )
+
+        self._private = X25519PrivateKey.generate()
+        agreement = self._private.public_key().public_bytes_raw()
+        self.card = PeerCard(
+            identity=self.identity.public_bytes,
+            agreement=agreement,
+            epoch=self.epoch,
+            signature=self.identity.sign(_signed(agreement, self.epoch)),
+        )
+
+    def meet(self, card: PeerCard) -> str:
+        """Take a neighbour's card; return its id. The same card again changes nothing.
+
+        Raises:
+            StrangerError, CardError, OldCardError, TwinError, CrowdedError: It is not used.
+        """
+        peer = identity_of(card.identity)
+        return self._counted(lambda: self._meet(peer, card))
+
+    def among(self, neighbours: frozenset[str]) -> None:
+        """Take cards and packets from these neighbours from now on, and from no others."""
+        self.neighbours = neighbours
+
+    def epoch_of(self, peer: str) -> int:
+        """Return the start that the known card of `peer` is of; 0 without one."""
+        session = self._sessions.get(peer)
+        return session.card.epoch if session is not None else 0
+
+    def knows(self, peer: str) -> bool:
+        """Return whether envelopes to `peer` can be sealed."""
+        return peer in self._sessions
+
+    def seal(self, peer: str, envelope: bytes) -> bytes:
+        """Return the packet for `peer`, a multiple of 256 bytes.
+
+        Raises:
+            NoCardError: Its card is not known yet.
+            TooLongError: The envelope does not fit.
+        """
+        return self._counted(lambda: self._seal(peer, envelope))
+
+    def open(self, peer: str, packet: bytes) -> bytes:
+        """Return the envelope in a packet from `peer`.
+
+        Raises:
+            SealError: One of its leaves; nothing of the packet may be used.
+        """
+        return self._counted(lambda: self._open(peer, packet))
+
+    def _meet(self, peer: str, card: PeerCard) -> str:
+        if peer not in self.neighbours:
+            raise StrangerError(peer)
+        known = self._sessions.get(peer)
+        if known is not None and known.card == card:
+            return peer
+        _verify(peer, card)
+        if known is not None and card.epoch < known.card.epoch:
+            raise OldCardError(peer)
+        if known is not None and card.epoch == known.card.epoch:
+            if card.agreement == known.card.agreement:
+                return peer
+            raise TwinError(peer)
+        if known is None and peer not in self.reserved:
+            others = len(self._sessions.keys() - self.reserved)
+            if others >= MAX_SESSIONS:
+                raise CrowdedError(peer)
+        self._sessions[peer] = self._agree(peer, card)
+        return peer
+
+    def _seal(self, peer: str, envelope: bytes) -> bytes:
+        session = self._session(peer)
+        if len(envelope) > MAX_ENVELOPE_BYTES:
+            raise TooLongError(peer)
+        if session.sent >= _MAX_COUNTER:
+            raise TooLongError(peer, "its key is used up; start the agent again")
+        session.sent += 1
+        header = _HEADER.pack(_VERSION, self.epoch, session.card.epoch, session.sent)
+        plain = _LENGTH.pack(len(envelope)) + envelope
+        plain += bytes(-(len(plain) + _HEADER.size + _TAG) % BLOCK)
+        more = header + _pair(self.identity.id, peer)
+        return header + session.outward.encrypt(_nonce(session.sent), plain, more)
+
+    def _open(self, peer: str, packet: bytes) -> bytes:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+
+        session = self._session(peer)
+        if not _OVERHEAD <= len(packet) <= MAX_PACKET_BYTES or len(packet) % BLOCK:
+            raise PacketError(peer)
+        header = packet[: _HEADER.size]
+        version, theirs, ours, counter = _HEADER.unpack(header)
+        if version != _VERSION:
+            raise PacketError(peer)
+        if (theirs, ours) != (session.card.epoch, self.epoch):
+            raise EpochError(peer)
+        if session.is_replay(counter):
+            raise ReplayError(peer)
+        more = header + _pair(peer, self.identity.id)
+        try:
+            plain = session.inward.decrypt(_nonce(counter), packet[_HEADER.size :], more)
+        except InvalidTag as error:
+            raise ForgedError(peer) from error
+        # Only what is authentic may move the window.
+        session.note(counter)
+        (length,) = _LENGTH.unpack_from(plain)
+        if length > len(plain) - _LENGTH.size:
+            raise PacketError(peer)
+        return plain[_LENGTH.size : _LENGTH.size + length]
+
+    def _session(self, peer: str) -> _Session:
+        if peer not in self.neighbours:
+            raise StrangerError(peer)
+        session = self._sessions.get(peer)
+        if session is None:
+            raise NoCardError(peer)
+        return session
+
+    def _agree(self, peer: str, card: PeerCard) -> _Session:
+        """Return the session that follows from both cards."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import (  # noqa: PLC0415
+            X25519PublicKey,
+        )
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305  # noqa: PLC0415
+
+        try:
+            secret = self._private.exchange(X25519PublicKey.from_public_bytes(card.agreement))
+        except ValueError as error:  # a point of low order: the secret would be known to all
+            raise CardError(peer) from error
+        salt = hashlib.sha256(b"".join(sorted(map(_bytes_of, (self.card, card))))).digest()
+        outward = _derive(secret, salt, _pair(self.identity.id, peer))
+        inward = _derive(secret, salt, _pair(peer, self.identity.id))
+        return _Session(card, ChaCha20Poly1305(outward), ChaCha20Poly1305(inward))
+
+    def _counted(self, step: Callable[[], T]) -> T:
+        try:
+            return step()
+        except SealError as error:
+            self.counters[error.reason] = self.counters.get(error.reason, 0) + 1
+            raise
+
+
+def sealed_bytes(envelope_bytes: int) -> int:
+    """Return how long the packet of an envelope is."""
+    return -(-(envelope_bytes + _OVERHEAD) // BLOCK) * BLOCK
+
+
+def _verify(peer: str, card: PeerCard) -> None:
+    """Raise `CardError` unless the card is signed by the identity that it names."""
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PublicKey,
+    )
+
+    try:
+        key = Ed25519PublicKey.from_public_bytes(card.identity)
+        key.verify(card.signature, _signed(card.agreement, card.epoch))
+    except (InvalidSignature, ValueError) as error:
+        raise CardError(peer) from error
+
+
+def _derive(secret: bytes, salt: bytes, pair: bytes) -> bytes:
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
+
+    return HKDF(algorithm=SHA256(), length=32, salt=salt, info=_KEYS + pair).derive(secret)
+
+
+def _signed(agreement: bytes, epoch: int) -> bytes:
+    return _CARD + epoch.to_bytes(8) + agreement
+
+
+def _bytes_of(card: PeerCard) -> bytes:
+    return card.identity + card.agreement + card.epoch.to_bytes(8)
+
+
+def _pair(sender: str, receiver: str) -> bytes:
+    """Return both ids; neither can hold the separator."""
+    return f"{sender}>{receiver}".encode()
+
+
+def _nonce(counter: int) -> bytes:
+    return counter.to_bytes(12)

@@ -1,0 +1,117 @@
+"""The figures of goal-directed selection: what is told of runs, and that none is made twice."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench import goals, goals_report
+
+TINY = (
+    *("training.dataset=digits", "training.samples_per_client=10", "training.epochs=1"),
+    *("training.batch=8", "clients=10", "training.iid_clients=2", "budget.per_edge=2"),
+)
+
+
+def run(label: str, seed: int, opinion: list[float], slots: list[int]) -> dict[str, object]:
+    return {
+        "part": "table",
+        "label": label,
+        "seed": seed,
+        "opinion": opinion,
+        "accuracy": opinion,
+        "slots": slots,
+    }
+
+
+def told(path: Path, *runs: dict[str, object]) -> dict[object, dict[str, object]]:
+    path.write_text("".join(json.dumps(one) + "\n" for one in runs))
+    return {row.get("of"): row for row in goals_report.rows(path)}
+
+
+def test_the_gap_is_the_share_of_the_fixed_set_that_is_missed_on_the_same_seed(
+    tmp_path: Path,
+) -> None:
+    ten, five = [7] * 5 + [1] * 15, [0] * 10 + [2] * 10
+    rows = told(
+        tmp_path / "runs",
+        run("fixed", 0, [0.5, *[0.8] * 7], ten),
+        run("fixed", 1, [0.5, *[0.9] * 7], ten),
+        run("bp-ucb", 1, [0.76, *[0.9] * 7], five),
+        run("bp-ucb", 0, [0.79, *[0.72] * 7], five),
+    )
+    gap = rows["bp-ucb"]["gap_percent"]
+    assert isinstance(gap, dict)
+    assert gap["per_seed"] == pytest.approx([10.0, 0.0])
+    assert rows["bp-ucb"]["met"] is False
+    assert "gap_percent" not in rows["fixed"]
+    assert rows["bp-ucb"]["slots_to"] == [1.0, 1.5, None, None]
+    assert rows["fixed"]["slots_to"] == [2.0, 2.0, None, None]
+    assert rows["fixed"]["slots_of_an_iid_client"] == 7
+    assert rows["fixed"]["slots_of_another"] == 1
+    assert rows["bp-ucb"]["clients_that_trained"] == [10, 10]
+
+
+def test_a_small_gap_meets_the_bar_and_no_fixed_set_says_nothing(tmp_path: Path) -> None:
+    slots = [1] * 20
+    best = run("fixed", 0, [0.90] * 6, slots)
+    assert told(tmp_path / "a", best, run("bp-ucb", 0, [0.88] * 6, slots))["bp-ucb"]["met"] is True
+    assert "met" not in told(tmp_path / "b", run("bp-ucb", 0, [0.88] * 6, slots))["bp-ucb"]
+
+
+def test_a_run_that_the_file_holds_is_not_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    params = "policies.bp-ucb.clients_per_round=2"
+    case = goals.Case("table", "bp-ucb", "bp-ucb", (*TINY, params), slots=2)
+    goals.play_missing(path, [case], [0])
+    once = path.read_text()
+    goals.play_missing(path, [case], [0])
+    assert path.read_text() == once
+    goals.play_missing(path, [case], [0, 1])
+    first, second = goals_report.read(path)
+    assert (first["seed"], second["seed"]) == (0, 1)
+    assert len(first["opinion"]) == len(first["accuracy"]) == 2
+    assert sum(first["slots"]) == 2 * 2
+    again = case.measure(0)
+    assert [again[key] for key in ("opinion", "accuracy", "slots")] == [
+        first[key] for key in ("opinion", "accuracy", "slots")
+    ]
+
+
+def test_opinions_by_kind_of_client_are_means_over_the_seeds(tmp_path: Path) -> None:
+    one = {"part": "kind", "label": "random sets", "seed": 0, "iid_trained": 0.8}
+    row = told(tmp_path / "runs", one, {**one, "seed": 1, "iid_trained": 0.9})[None]
+    assert row == {"bench": "gda-kind", "seeds": 2, "iid_trained": 0.85}
+
+
+def test_a_decision_takes_time() -> None:
+    case = goals.Deciding("time", "bp-ucb, 20; K = 5", "bp-ucb", 20, 5, 3.0)
+    assert 0 < float(str(case.measure(0)["slot_ms"])) < 1000
+
+
+def every_case() -> Iterator[goals.Job]:
+    for cases in goals.PARTS.values():
+        yield from cases()
+
+
+def test_every_case_has_a_name_of_its_own_and_a_recipe_that_loads() -> None:
+    cases = list(every_case())
+    assert len({(case.part, case.label) for case in cases}) == len(cases)
+    for case in cases:
+        if isinstance(case, goals.Case):
+            recipe = case.recipe()
+            assert recipe.rounds.count == 15 * case.slots
+            assert recipe.training.slot_rounds == goals.SLOT
+
+
+def test_the_recorded_runs_are_of_cases_that_there_are_and_are_drawn(tmp_path: Path) -> None:
+    known = {(case.part, case.label) for case in every_case()}
+    assert {(run["part"], run["label"]) for run in goals_report.read(goals.RUNS)} <= known
+    drawn = []
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        goals_report.draw(goals.RUNS, folder)
+        drawn.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert drawn[0] == drawn[1]
+    assert set(drawn[0]) == {"gda-scaling.svg", "gda-slots.svg"}
+    assert all((goals.IMAGES / name).exists() for name in drawn[0])

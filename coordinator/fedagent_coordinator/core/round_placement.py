@@ -1,0 +1,200 @@
+"""Placed rounds: one edge is rented, trains with its agents, and its model is the global one.
+
+docs/adr/0006-placed-rounds.md says what is paid when; ALGORITHMS section 7 what is learnt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_coordinator.placement.base import Placement, PlacementView
+from fedagent_coordinator.policies.base import MAX_MICRO, Feedback, RoundView
+
+from .edges import EdgeSession
+from .outcomes import EdgePart
+from .settings import Settings
+
+OPEN_HORIZON = 1000
+"""Rounds that a run without an end is first taken to have."""
+
+
+def transfer_s(view: RoundView) -> npt.NDArray[np.float64]:
+    """Return float64[M], expected seconds to move the model to and from each edge's agents.
+
+    The sum over its eligible agents of model bytes over rate, both ways, and one round trip;
+    an agent that has not measured its link counts as the mean of those that have. NaN where
+    nobody has.
+    """
+    seconds = np.zeros(len(view.pair_edge))
+    for name in ("download_bps", "upload_bps"):
+        rate = _reported(view, name)
+        seconds += 8.0 * view.model_bytes / np.where(rate > 0, rate, np.nan)
+    rtt = _reported(view, "rtt_s")
+    seconds += np.where(np.isfinite(rtt), rtt, 0.0)
+    edges = len(view.edge_budget)
+    place, known = view.pair_edge[view.eligible], np.isfinite(seconds[view.eligible])
+    agents = np.bincount(place, minlength=edges)
+    measured = np.bincount(place[known], minlength=edges)
+    total = np.bincount(place[known], seconds[view.eligible][known], minlength=edges)
+    return np.where(measured > 0, total / np.maximum(measured, 1) * agents, np.nan)
+
+
+def _reported(view: RoundView, name: str) -> npt.NDArray[np.float64]:
+    """Return float64[P], a feature; NaN where nobody reports it."""
+    if name not in view.feature_names:
+        return np.full(len(view.pair_edge), np.nan)
+    return view.pair_features[:, view.feature_names.index(name)].astype(np.float64)
+
+
+NOBODY = -1
+"""Instead of a price: there is nobody to pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """Edges and what they ask, before one is rented.
+
+    Attributes:
+        offers: What can be rented now: edges whose agents can be paid on top.
+        all: Every edge that answered and has agents it may pay, available or not: its rent with
+            the price of the fewest agents of a round. Where none of these fits, the budget is
+            used up, as far as is known.
+        silent: Some live edge has not said its rent yet.
+        doubt: Some live edge might fit yet: it has not said its rent, or its rent alone fits
+            and it has not answered, or knows no agent now that it may pay.
+    """
+
+    offers: PlacementView
+    all: PlacementView
+    silent: bool
+    doubt: bool
+
+
+def market(
+    view: RoundView,
+    ready: Sequence[EdgeSession],
+    live: Sequence[EdgeSession],
+    *,
+    free_micro: int | None,
+    settings: Settings,
+) -> Market:
+    """Return who can be rented.
+
+    Args:
+        view: The round, of all ready edges.
+        ready: Edges that answered and hold the model.
+        live: All edges that are heard.
+        free_micro: What is left of the run's budget; None for no limit.
+        settings: Say how many updates a round waits for, and what an edge may spend on them.
+    """
+    edges = len(view.edge_budget)
+    left = MAX_MICRO if free_micro is None else free_micro
+    rent, asked = np.zeros(edges, np.int64), np.zeros(edges, np.int64)
+    offered, heard = np.zeros(edges, np.bool_), np.zeros(edges, np.bool_)
+    available = _least_round(view, view.eligible, settings)
+    in_sight = _least_round(view, np.ones(len(view.pair_edge), np.bool_), settings)
+    doubt = False
+    for edge in live:
+        e = edge.index
+        rent[e] = edge.rent or 0
+        heard[e] = edge.rent is not None and in_sight[e] != NOBODY
+        asked[e] = min(int(rent[e]) + max(int(in_sight[e]), 0), MAX_MICRO)
+        doubt |= not heard[e] and int(rent[e]) <= left
+    for edge in ready:
+        e = edge.index
+        known = available[e] != NOBODY and edge.rent is not None
+        offered[e] = known and int(rent[e] + available[e]) <= left
+    seconds = transfer_s(view)
+    offers, everywhere = (
+        PlacementView(
+            round=view.round,
+            edge_live=alive,
+            edge_rent=price,
+            budget_micro=left,
+            edge_transfer_s=seconds,
+        )
+        for alive, price in ((offered, rent), (heard, asked))
+    )
+    return Market(offers, everywhere, any(edge.rent is None for edge in live), bool(doubt))
+
+
+def _least_round(
+    view: RoundView, rows: npt.NDArray[np.bool_], settings: Settings
+) -> npt.NDArray[np.int64]:
+    """Return int64[M], what a round at each edge costs in agents at least, of these pairs.
+
+    That is the price of the `min_updates` cheapest, or of as many as there are and as the edge
+    may pay; `NOBODY` where it may not pay any.
+    """
+    payable = rows & (view.pair_price <= settings.per_edge_micro)
+    edge, price = view.pair_edge[payable], view.pair_price[payable]
+    order = np.lexsort((price, edge))
+    edge, price = edge[order], price[order]
+    rank = np.arange(len(edge)) - np.searchsorted(edge, edge)
+    first = rank < settings.min_updates
+    least = np.zeros(len(view.edge_budget), dtype=np.int64)
+    np.add.at(least, edge[first], price[first])
+    least = np.minimum(least, settings.per_edge_micro)
+    least[np.setdiff1d(np.arange(len(least)), edge)] = NOBODY
+    return least
+
+
+def horizon(offers: PlacementView | None, *, count: int, done: int) -> float:
+    """Return tau_B, the rounds that a run has: `count`, or what the budget pays rents for.
+
+    A run without an end has `OPEN_HORIZON` rounds, and twice as many each time it reaches
+    them: what needs a horizon is then never wrong by more than a factor of two.
+
+    Args:
+        offers: Who can be rented; None in a run that is not placed.
+        count: Rounds of the run; 0 without an end.
+        done: Rounds settled so far.
+    """
+    most = count
+    if most == 0:
+        most = OPEN_HORIZON << (done // OPEN_HORIZON).bit_length()
+    if offers is None or not offers.fits.any():
+        return float(most)
+    mean = float(offers.edge_rent[offers.fits].mean())
+    return float(min(most, done + offers.budget_micro / mean)) if mean > 0 else float(most)
+
+
+def at_edge(view: RoundView, placement: Placement, free_micro: int | None) -> RoundView:
+    """Return the view of the rented edge's pairs only; its clients are paid after the rent."""
+    assert placement.edge is not None
+    budget = view.edge_budget
+    if free_micro is not None:
+        budget = np.minimum(budget, free_micro - placement.rent_micro)
+    return replace(view.take(view.pair_edge == placement.edge), edge_budget=budget)
+
+
+def with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePart]) -> Feedback:
+    """Return the feedback with the rent that is due and the cost psi that was measured.
+
+    The rent is due once the edge has reported, also that it failed: its use of the round was
+    paid for. It is not where the edge was silent, since nobody can say that it got the order.
+    psi is the sum over the ordered agents of download and upload seconds (one that showed none
+    counts as the mean of the others) and the seconds of the aggregation; None where the edge
+    showed no aggregate.
+    """
+    part = next((part for part in parts if part.index == placement.edge), None)
+    report = None if part is None else part.report
+    if part is None or report is None:
+        return feedback
+    moved = feedback.dt_s[part.rows] + feedback.ut_s[part.rows]
+    shown = moved[np.isfinite(moved)]
+    psi = None
+    if not report.failed and len(shown):
+        # What an edge says of itself cannot be negative, nor longer than a month.
+        merging_s = min(max(float(report.timing_ms.get("aggregate", 0.0)) / 1000.0, 0.0), 2.6e6)
+        psi = float(shown.mean()) * len(part.rows) + merging_s
+    return replace(feedback, psi=psi, rent_micro=placement.rent_micro)
+
+
+def charged(placement: Placement, feedback: Feedback) -> Placement:
+    """Return the placement as its policy learns of it: with the rent that was paid."""
+    if placement.edge is None:
+        return placement
+    return replace(placement, rent_micro=feedback.rent_micro)

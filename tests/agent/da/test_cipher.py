@@ -1,0 +1,298 @@
+"""Envelopes that only two can read: what is changed, repeated, sent back or forged is refused."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_agent import cipher
+from fedagent_agent import cipher_errors as e
+from fedagent_agent.cipher import MAX_ENVELOPE_BYTES, WINDOW, PeerSeal, sealed_bytes
+from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard, decode_relayed, encode_relayed
+from fedagent_protocol.transport.identity import Identity, load_or_create
+
+ENVELOPE = b"belief 0.123456789"
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Identity]:
+    return {name: load_or_create(tmp_path_factory.mktemp(name)) for name in ("a", "b", "c")}
+
+
+@pytest.fixture
+def pair(people: dict[str, Identity]) -> tuple[PeerSeal, PeerSeal]:
+    return acquainted(people["a"], people["b"])
+
+
+def seal_of(identity: Identity, *neighbours: Identity, epoch: int = 1) -> PeerSeal:
+    return PeerSeal(identity, epoch, frozenset(other.id for other in neighbours))
+
+
+def acquainted(one: Identity, two: Identity, *, epoch: int = 1) -> tuple[PeerSeal, PeerSeal]:
+    a, b = seal_of(one, two, epoch=epoch), seal_of(two, one, epoch=epoch)
+    assert b.meet(a.card) == one.id
+    assert a.meet(b.card) == two.id
+    return a, b
+
+
+def ids(pair: tuple[PeerSeal, PeerSeal]) -> tuple[str, str]:
+    return pair[0].identity.id, pair[1].identity.id
+
+
+@pytest.mark.parametrize("size", [0, 1, 210, 211, 212, 5000, MAX_ENVELOPE_BYTES])
+def test_an_envelope_arrives(pair: tuple[PeerSeal, PeerSeal], size: int) -> None:
+    (a, b), (ida, idb) = pair, ids(pair)
+    packet = a.seal(idb, bytes(size))
+    assert len(packet) == sealed_bytes(size) <= MAX_PACKET_BYTES
+    assert len(packet) % 256 == 0
+    assert b.open(ida, packet) == bytes(size)
+    assert a.open(idb, b.seal(ida, b"answer")) == b"answer"
+    assert not a.counters
+    assert not b.counters
+
+
+def test_cards_survive_the_relay(people: dict[str, Identity]) -> None:
+    a, b = seal_of(people["a"], people["b"]), seal_of(people["b"], people["a"])
+    card = decode_relayed(encode_relayed(a.card))
+    assert isinstance(card, PeerCard)
+    assert b.meet(card) == people["a"].id
+
+
+def test_a_relay_reads_nothing_and_equal_envelopes_look_different(
+    pair: tuple[PeerSeal, PeerSeal],
+) -> None:
+    a, idb = pair[0], ids(pair)[1]
+    packets = [a.seal(idb, ENVELOPE) for _ in range(3)]
+    assert len(set(packets)) == 3
+    assert len({packet[25:] for packet in packets}) == 3
+    assert not any(ENVELOPE[i : i + 6] in p for p in packets for i in range(len(ENVELOPE) - 5))
+    assert len({len(a.seal(idb, bytes(size))) for size in range(200)}) == 1
+
+
+def test_every_changed_byte_is_noticed(pair: tuple[PeerSeal, PeerSeal]) -> None:
+    (a, b), (ida, idb) = pair, ids(pair)
+    packet = a.seal(idb, ENVELOPE)
+    for place in range(len(packet)):
+        changed = bytearray(packet)
+        changed[place] ^= 1
+        with pytest.raises((e.ForgedError, e.EpochError, e.PacketError, e.ReplayError)):
+            b.open(ida, bytes(changed))
+    assert b.open(ida, packet) == ENVELOPE, "forgeries do not move the window"
+
+
+@given(data=st.binary(max_size=600))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_are_refused_with_a_reason(tmp: tuple[PeerSeal, str], data: bytes) -> None:
+    b, ida = tmp
+    with pytest.raises(e.SealError) as caught:
+        b.open(ida, data)
+    assert b.counters[caught.value.reason] > 0
+
+
+@pytest.fixture(scope="module")
+def tmp(people: dict[str, Identity]) -> tuple[PeerSeal, str]:
+    return acquainted(people["a"], people["b"])[1], people["a"].id
+
+
+def test_truncated_and_padded_packets_are_refused(pair: tuple[PeerSeal, PeerSeal]) -> None:
+    (a, b), (ida, idb) = pair, ids(pair)
+    packet = a.seal(idb, bytes(400))
+    for wrong in (b"", packet[:24], packet[:-1], packet[:256], packet + bytes(256)):
+        with pytest.raises((e.PacketError, e.ForgedError)):
+            b.open(ida, wrong)
+    with pytest.raises(e.PacketError):
+        b.open(ida, bytes(MAX_PACKET_BYTES + 256))
+
+
+def test_a_packet_opens_once_in_whatever_order(pair: tuple[PeerSeal, PeerSeal]) -> None:
+    (a, b), (ida, idb) = pair, ids(pair)
+    packets = [a.seal(idb, bytes([n])) for n in range(8)]
+    for n in (3, 0, 7, 1):
+        assert b.open(ida, packets[n]) == bytes([n])
+        with pytest.raises(e.ReplayError):
+            b.open(ida, packets[n])
+    for n in (2, 4, 5, 6):
+        assert b.open(ida, packets[n]) == bytes([n])
+    assert b.counters == {"replay": 4}
+
+
+@given(order=st.permutations(range(12)), jump=st.sampled_from([0, 500, WINDOW, 3 * WINDOW]))
+@settings(max_examples=60, deadline=None)
+def test_the_window_never_opens_twice(
+    people: dict[str, Identity], order: list[int], jump: int
+) -> None:
+    pair = acquainted(people["a"], people["b"])
+    (a, b), (ida, idb) = pair, ids(pair)
+    packets = []
+    for n in range(12):
+        if n == 6:
+            for _ in range(jump):
+                a.seal(idb, b"")
+        packets.append(a.seal(idb, bytes([n])))
+    opened = []
+    for n in [*order, *reversed(order)]:
+        try:
+            opened.append(b.open(ida, packets[n])[0])
+        except e.ReplayError:
+            continue
+    assert len(opened) == len(set(opened))
+    assert order[0] in opened
+    if not jump:
+        assert sorted(opened) == list(range(12))
+
+
+def test_what_is_just_too_old_to_tell_is_refused(pair: tuple[PeerSeal, PeerSeal]) -> None:
+    (a, b), (ida, idb) = pair, ids(pair)
+    packets = [a.seal(idb, b"") for _ in range(WINDOW + 1)]
+    assert b.open(ida, packets[0]) == b""
+    b.open(ida, packets[WINDOW])
+    with pytest.raises(e.ReplayError):
+        b.open(ida, packets[0])
+    assert b.open(ida, packets[1]) == b""
+
+
+def test_a_card_of_a_new_start_with_the_old_key_brings_another_key_stream(
+    people: dict[str, Identity],
+) -> None:
+    a, b = acquainted(people["a"], people["b"])
+    before = a.seal(b.identity.id, ENVELOPE)
+    again = msgspec.structs.replace(
+        b.card, epoch=2, signature=b.identity.sign(cipher._signed(b.card.agreement, 2))
+    )
+    a.meet(again)
+    after = a.seal(b.identity.id, ENVELOPE)
+    there, then = before[25:-16], after[25:-16]
+    assert sum(x == y for x, y in zip(there, then, strict=True)) < 20, "counters began again"
+
+
+def test_a_packet_sent_back_does_not_open(pair: tuple[PeerSeal, PeerSeal]) -> None:
+    a, idb = pair[0], ids(pair)[1]
+    packet = a.seal(idb, ENVELOPE)
+    with pytest.raises(e.ForgedError):
+        a.open(idb, packet)
+
+
+def test_the_two_directions_never_share_a_key_stream(pair: tuple[PeerSeal, PeerSeal]) -> None:
+    (a, b), (ida, idb) = pair, ids(pair)
+    there, back = (packet[25:-16] for packet in (a.seal(idb, ENVELOPE), b.seal(ida, ENVELOPE)))
+    assert len(there) == len(back)
+    assert sum(x == y for x, y in zip(there, back, strict=True)) < 20, "one in 256 by chance"
+
+
+def test_only_the_right_neighbour_opens_it(people: dict[str, Identity]) -> None:
+    a, b, c = (people[name] for name in "abc")
+    seals = {who.id: seal_of(who, a, b, c) for who in (a, b, c)}
+    for one in seals.values():
+        for two in seals.values():
+            if one is not two:
+                one.meet(two.card)
+    packet = seals[a.id].seal(b.id, ENVELOPE)
+    with pytest.raises(e.ForgedError):
+        seals[c.id].open(a.id, packet)
+    with pytest.raises(e.ForgedError):
+        seals[b.id].open(c.id, packet)
+    assert seals[b.id].open(a.id, packet) == ENVELOPE
+
+
+def test_a_card_in_another_name_is_refused(people: dict[str, Identity]) -> None:
+    a, b, c = (people[name] for name in "abc")
+    liar, receiver = seal_of(c, a, b), seal_of(b, a, c)
+    with pytest.raises(e.CardError):
+        receiver.meet(msgspec.structs.replace(liar.card, identity=a.public_bytes))
+    for field, value in (("agreement", b"\x01" * 32), ("epoch", 99), ("signature", bytes(64))):
+        with pytest.raises(e.CardError):
+            receiver.meet(msgspec.structs.replace(liar.card, **{field: value}))
+    assert receiver.counters == {"card": 4}
+    assert not receiver.knows(a.id)
+
+
+def test_a_key_that_gives_everybody_the_secret_is_refused(people: dict[str, Identity]) -> None:
+    a, b = people["a"], people["b"]
+    weak = bytes(32)
+    signed = b"fedagent peer card 1\x00" + (1).to_bytes(8) + weak
+    card = PeerCard(identity=a.public_bytes, agreement=weak, epoch=1, signature=a.sign(signed))
+    with pytest.raises(e.CardError):
+        seal_of(b, a).meet(card)
+
+
+def test_after_a_restart_cards_are_exchanged_again(people: dict[str, Identity]) -> None:
+    a, b = acquainted(people["a"], people["b"])
+    ida, idb = people["a"].id, people["b"].id
+    before, unread = a.seal(idb, ENVELOPE), a.seal(idb, ENVELOPE)
+    b.open(ida, before)
+    old_card = a.card
+    a = seal_of(people["a"], people["b"], epoch=2)
+    with pytest.raises(e.NoCardError):
+        a.seal(idb, ENVELOPE)
+    a.meet(b.card)
+    with pytest.raises(e.EpochError):
+        b.open(ida, a.seal(idb, ENVELOPE))
+    b.meet(a.card)
+    assert b.open(ida, a.seal(idb, b"new")) == b"new"
+    for old in (before, unread):
+        with pytest.raises(e.EpochError):
+            b.open(ida, old)
+    with pytest.raises(e.OldCardError):
+        b.meet(old_card)
+    assert b.open(ida, a.seal(idb, b"still")) == b"still"
+
+
+def test_the_same_card_again_does_not_start_counters_anew(
+    pair: tuple[PeerSeal, PeerSeal],
+) -> None:
+    (a, b), (ida, idb) = pair, ids(pair)
+    first = a.seal(idb, ENVELOPE)
+    b.open(ida, first)
+    a.meet(b.card)
+    b.meet(a.card)
+    assert a.seal(idb, ENVELOPE)[:25] != first[:25]
+    with pytest.raises(e.ReplayError):
+        b.open(ida, first)
+
+
+def test_two_keys_in_one_start_are_a_copied_device(people: dict[str, Identity]) -> None:
+    _, b = acquainted(people["a"], people["b"])
+    copy = seal_of(people["a"], people["b"])
+    with pytest.raises(e.TwinError, match="data directory"):
+        b.meet(copy.card)
+
+
+def test_strangers_are_refused(people: dict[str, Identity]) -> None:
+    a, c = seal_of(people["a"], people["b"]), seal_of(people["c"], people["a"])
+    with pytest.raises(e.StrangerError):
+        a.meet(c.card)
+    for step in (a.seal, a.open):
+        with pytest.raises(e.StrangerError):
+            step(people["c"].id, bytes(256))
+
+
+def test_whoever_an_edge_names_leaves_keys_for_declared_neighbours(
+    people: dict[str, Identity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cipher, "MAX_SESSIONS", 1)
+    a, b, c = people.values()
+    others = frozenset({b.id, c.id})
+    seal = PeerSeal(a, 1, others)
+    seal.meet(seal_of(b).card)
+    with pytest.raises(e.CrowdedError, match="start the agent again"):
+        seal.meet(seal_of(c).card)
+    assert seal.counters == {"crowded": 1}
+    seal = PeerSeal(a, 1, others, reserved=frozenset({c.id}))
+    for identity in (b, c):
+        assert seal.meet(seal_of(identity).card) == identity.id
+
+
+def test_too_long_an_envelope_is_refused_before_it_is_sealed(
+    pair: tuple[PeerSeal, PeerSeal],
+) -> None:
+    with pytest.raises(e.TooLongError):
+        pair[0].seal(ids(pair)[1], bytes(MAX_ENVELOPE_BYTES + 1))
+
+
+def test_no_key_is_printed(pair: tuple[PeerSeal, PeerSeal], tmp_path: Path) -> None:
+    private = load_or_create(tmp_path)
+    shown = repr(pair[0]) + repr(seal_of(private))
+    assert "_private" not in shown
+    assert "_sessions" not in shown

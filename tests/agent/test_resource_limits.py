@@ -1,0 +1,229 @@
+"""Resource limits in the agent's core: abortes, load limits, memory, cold starts."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from fedagent_agent.core.reporting import DeviceState, Price, Readings
+from fedagent_agent.outward import CancelTraining, OpenStream, StartTraining
+from fedagent_agent.trainer_wire import Failed, Trained
+from fedagent_protocol.messages import (
+    ContextReport,
+    Decline,
+    DeclineReason,
+    TaskBody,
+    TrainOrder,
+    UpdateOffer,
+)
+from fedagent_task.recipe import parse_recipe, task_bytes, task_digest
+from fedagent_testbed.world import World
+from tests.testbed.test_survival import RECIPE
+
+from .support import REAL, RUN, HandEdge, model_of
+
+MODEL = model_of(3000)
+EMPTY = Readings(available=False, reason="on battery, at 5%", battery=0.05, temperature_c=41.0)
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> HandEdge:
+    """An agent in training, whose device and task have load limits."""
+    edge = HandEdge(tmp_path, task=REAL, load_limit_s=2.0)
+    edge.join()
+    edge.serve(edge.order(1, MODEL, load_limit_ms=1300), MODEL)
+    return edge
+
+
+def features(edge: HandEdge) -> dict[str, float]:
+    return edge.said(ContextReport)[-1].features
+
+
+# --------------------------------------------------------------------- abort
+
+
+def test_an_abort_in_mid_training_withdraws_the_order_once(edge: HandEdge) -> None:
+    (job,) = edge.jobs(StartTraining)
+    edge.keep(edge.runtime.measured(EMPTY, edge.now))
+    assert edge.jobs(CancelTraining) == [CancelTraining(job.job)]
+    (decline,) = edge.said(Decline)
+    assert (decline.round, decline.reason) == (1, DeclineReason.UNAVAILABLE)
+    assert decline.detail == "on battery, at 5%"
+    edge.keep(edge.runtime.measured(EMPTY, edge.now))
+    edge.train(job, b"too late")
+    assert len(edge.said(Decline)) == 1
+    assert not edge.said(UpdateOffer)
+    assert not job.out.exists()
+
+
+def test_after_the_abort_the_same_order_is_declined_again_and_a_later_one_trains(
+    edge: HandEdge,
+) -> None:
+    edge.keep(edge.runtime.measured(EMPTY, edge.now))
+    edge.keep(edge.runtime.measured(Readings(), edge.now))
+    edge.order(1, MODEL)
+    assert [d.reason for d in edge.said(Decline)] == [DeclineReason.UNAVAILABLE] * 2
+    edge.serve(edge.order(2, MODEL), MODEL)
+    edge.train(edge.jobs(StartTraining)[-1], b"an update")
+    assert [offer.round for offer in edge.said(UpdateOffer)] == [2]
+
+
+def test_a_finished_update_is_not_withdrawn(edge: HandEdge) -> None:
+    edge.train(edge.jobs(StartTraining)[0], b"an update")
+    edge.keep(edge.runtime.measured(EMPTY, edge.now))
+    assert not edge.said(Decline)
+    assert len(edge.runtime.core.uploads.by_key) == 1
+
+
+@pytest.mark.parametrize("agents", [2, 3])
+def test_an_abort_in_mid_round_voids_the_reservation_once(tmp_path: Path, agents: int) -> None:
+    """The three roles in virtual time, on a real ledger (RELIABILITY D7)."""
+    world = World(tmp_path, parse_recipe(RECIPE), seed=3, agents=agents, train_s=1.0)
+    node, agent = world.nodes["agent-0"], world.agents["agent-0"]
+    aborted: list[int] = []
+
+    def look() -> None:
+        """The device is empty as soon as it trains, and full again two seconds later."""
+        work = agent.runtime.core.queue.active_order if agent.runtime is not None else None
+        if work is None or work.job is None:
+            world.kernel.after(0.05, lambda: node.run(look))
+            return
+        aborted.append(work.key.round)
+        read(EMPTY)
+        world.kernel.after(2.0, lambda: node.run(lambda: read(Readings())))
+
+    def read(readings: Readings) -> None:
+        assert agent.runtime is not None
+        agent._perform(agent.runtime.measured(readings, world.kernel.now))
+
+    world.kernel.after(1.0, lambda: node.run(look))
+    ending = world.run()
+    assert ending.balanced, ending.problems
+    assert (ending.reason, ending.rounds_done) == ("rounds", 6)
+    assert len(aborted) == 1
+    mine = [number for number, name in ending.paid if name == "agent-0"]
+    assert aborted[0] not in mine
+    assert len(set(mine)) == len(mine) >= 1
+    assert ending.spent_micro == 100_000 * len(ending.paid)
+
+
+# --------------------------------------------------------------- load limits
+
+
+@pytest.mark.parametrize(
+    ("device", "task_ms", "limit"), [(0.0, 0, 0.0), (2.0, 0, 2.0), (0.0, 1300, 1.3), (1.0, 1300, 1)]
+)
+def test_the_smaller_of_both_load_limits_counts(
+    tmp_path: Path, device: float, task_ms: int, limit: float
+) -> None:
+    edge = HandEdge(tmp_path, task=REAL, load_limit_s=device)
+    edge.join()
+    edge.serve(edge.order(1, MODEL, load_limit_ms=task_ms), MODEL)
+    assert edge.jobs(StartTraining)[0].load_limit_s == limit
+    assert features(edge).get("load_limit_s") == (device or None)
+
+
+@given(st.floats(0, 100), st.floats(0, 100))
+def test_no_limit_is_wider_than_any(device: float, task: float) -> None:
+    limit = DeviceState(Price(), load_limit_s=device).load_limit(task)
+    assert min(device or math.inf, task or math.inf) == (limit or math.inf)
+
+
+def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
+    job = edge.jobs(StartTraining)[0]
+    job.out.write_bytes(b"an update")
+    done = Trained(
+        job=job.job,
+        digest="d" * 64,
+        size=9,
+        num_samples=7,
+        iterations=3,
+        seconds=150.0,
+        seconds_per_iteration=0.01,
+        arrivals=500,
+        loss=0.25,
+        norm=1.0,
+        steps=50,
+        train_s=1.2999,
+        limited=True,
+    )
+    edge.keep(edge.runtime.trained(job.job, done, edge.now))
+    (offer,) = edge.said(UpdateOffer)
+    assert (offer.steps, offer.iterations, offer.train_ms, offer.limited) == (50, 3, 1300, True)
+    assert edge.runtime.core.counters["load_limited"] == 1
+    # What had gathered before the first training is no measure of arrivals.
+    assert "arrivals_per_step" not in features(edge)
+    edge.now += 10
+    edge.serve(edge.order(2, MODEL), MODEL)
+    again = edge.jobs(StartTraining)[-1]
+    again.out.write_bytes(b"an update")
+    edge.keep(edge.runtime.trained(again.job, structs.replace(done, job=again.job), edge.now))
+    context = edge.said(UpdateOffer)[-1].context
+    assert context is not None
+    assert context.features["arrivals_per_step"] == 10
+    assert context.features["arrivals_per_s"] == 50
+
+
+def test_an_order_of_an_older_edge_has_no_limit() -> None:
+    order = TrainOrder(
+        task="a" * 64, model="b" * 64, size=1, chunk_bytes=1024, deadline_ms=1, give_up_ms=1
+    )
+    assert order.load_limit_ms == 0
+
+
+# -------------------------------------------------------- memory, cold, reports
+
+
+def test_a_training_without_memory_is_declined_for_load(edge: HandEdge) -> None:
+    job = edge.jobs(StartTraining)[0].job
+    failed = Failed(job=job, reason="memory", detail="raise --memory-limit")
+    edge.keep(edge.runtime.trained(job, failed, edge.now))
+    (decline,) = edge.said(Decline)
+    assert (decline.reason, decline.detail) == (DeclineReason.LOAD, "memory: raise --memory-limit")
+
+
+def test_a_stream_without_memory_is_declined_for_load_and_not_opened_in_every_round(
+    tmp_path: Path,
+) -> None:
+    edge = HandEdge(tmp_path, task=REAL)
+    edge.join()
+    edge.order(1, MODEL)
+    body = TaskBody(run=RUN, digest=task_digest(task_bytes(REAL)), body=task_bytes(REAL))
+    (opening,) = edge.jobs(OpenStream, edge.say(body))
+    failed = Failed(job=0, reason="memory", detail="too large")
+    edge.keep(edge.runtime.stream_opened(opening.digest, failed, edge.now))
+    edge.order(2, MODEL)
+    assert [d.reason for d in edge.said(Decline)] == [DeclineReason.LOAD] * 2
+    assert len(edge.jobs(OpenStream)) == 1
+    edge.now += 11.0
+    assert edge.jobs(OpenStream, edge.order(3, MODEL))
+
+
+def test_the_end_of_the_trainer_makes_the_device_cold_until_it_has_trained(
+    edge: HandEdge,
+) -> None:
+    assert features(edge)["cold"] == 1.0
+    edge.train(edge.jobs(StartTraining)[0], b"an update")
+    (offer,) = edge.said(UpdateOffer)
+    assert offer.context is not None
+    assert offer.context.features["cold"] == 0.0
+    edge.receipt(offer)
+    edge.now += 2.0
+    edge.keep(edge.runtime.trainer_ended(edge.now))
+    assert features(edge)["cold"] == 1.0
+    edge.serve(edge.order(2, MODEL), MODEL)
+    edge.train(edge.jobs(StartTraining)[-1], b"another update")
+    context = edge.said(UpdateOffer)[-1].context
+    assert context is not None
+    assert context.features["cold"] == 0.0
+
+
+def test_charge_and_temperature_are_reported_where_they_are_known(edge: HandEdge) -> None:
+    assert not {"battery", "temperature_c"} & features(edge).keys()
+    edge.now += 2.0
+    readings = Readings(battery=0.8, temperature_c=52.0)
+    edge.keep(edge.runtime.measured(readings, edge.now))
+    assert (features(edge)["battery"], features(edge)["temperature_c"]) == (0.8, 52.0)

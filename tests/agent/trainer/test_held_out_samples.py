@@ -1,0 +1,81 @@
+"""What is held out: never given twice, never lost, never scored after it was given."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_agent.held_out_samples import HeldOutSamples, Part, ValidationStream
+from fedagent_agent.streams.open import create as create_stream
+from fedagent_agent.streams.spec import parse_stream
+
+STEP = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, 9)),
+    st.tuples(st.just("newest"), st.integers(0, 12)),
+    st.tuples(st.just("give"), st.integers(0, 12)),
+    st.tuples(st.sampled_from(["scored", "release", "train"]), st.just(0)),
+)
+
+
+def _ids(parts: list[Part]) -> list[int]:
+    assert all(len(x) == len(y) for x, y in parts)
+    return [int(y) for _, labels in parts for y in labels]
+
+
+@given(st.lists(STEP, max_size=40))
+def test_a_sample_is_given_once_in_order_and_never_seen_after(steps: list[tuple[str, int]]) -> None:
+    held, came, gone = HeldOutSamples(), 0, 0
+    for what, count in steps:
+        if what == "put":
+            ids = np.arange(came, came + count)
+            held.put(ids[:, None].astype(np.float32), ids, start=came)
+            came += count
+        elif what == "newest":
+            seen = _ids(list(held.newest(count)))
+            assert sorted(seen) == list(range(max(gone, came - count), came))
+        elif what == "give":
+            parts = list(held.give(count))
+            assert _ids(parts) == list(range(gone, min(came, gone + count)))
+            gone = min(came, gone + count)
+        elif what == "train":
+            ready = held.ready
+            assert _ids(list(held.give(ready))) == list(range(gone, gone + ready))
+            gone += ready
+        else:
+            getattr(held, what)()
+            assert held.ready == len(held)
+        assert len(held) == came - gone
+        assert 0 <= held.ready <= len(held)
+        assert held.offset(came) <= gone if gone < came else held.offset(came) == came
+
+
+def test_nothing_waits_until_somebody_asks_and_then_for_one_opinion_or_training() -> None:
+    held, two = HeldOutSamples(), np.zeros(2)
+    held.put(two[:, None].astype(np.float32), two, start=0)
+    assert held.ready == 2
+    held.scored()
+    held.put(two[:, None].astype(np.float32), two, start=2)
+    assert held.ready == 2
+    list(held.give(held.ready))
+    held.release()
+    held.put(two[:, None].astype(np.float32), two, start=4)
+    assert (held.ready, held.offset(6)) == (2, 2)
+
+
+def test_a_stream_that_began_anew_is_read_from_its_own_position() -> None:
+    held, one = HeldOutSamples(), np.zeros(1)
+    held.put(one[:, None].astype(np.float32), one, start=5000)
+    assert held.offset(20) == 20
+
+
+@given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 8))
+def test_a_stream_apart_keeps_the_newest_and_no_more(arrivals: list[int], count: int) -> None:
+    apart = ValidationStream(
+        create_stream(parse_stream("digits"), seed=0, offset=0, labels=()), count
+    )
+    came = 0
+    for number in arrivals:
+        ids = np.arange(came, came + number)
+        apart.put(ids[:, None].astype(np.float32), ids)
+        came += number
+        assert _ids(list(apart.newest())) == list(range(max(0, came - count), came))
+        assert len(apart._parts) <= count

@@ -1,0 +1,154 @@
+"""Clients that decline, and rounds that bring nothing: the run slows down and says why."""
+
+import pytest
+
+from fedagent_coordinator.core.backoff import MAX_BACKOFF_S, EmptyRoundBackoff
+from fedagent_coordinator.core.readiness import REMIND_S
+from fedagent_protocol import messages as m
+
+from .harness import Field, settings, toy_edges
+from .test_round_engine import check_books
+
+WHY = "schema: csv: there is no such file; check the path"
+
+
+def declined(agent: str) -> m.Outcome:
+    return m.Outcome(
+        agent=agent, status=m.OutcomeStatus.DECLINED, censored=True, tau_ms=1, reason=WHY
+    )
+
+
+def declining(agents: int, who: int) -> Field:
+    """Return a field whose first `who` of `agents` decline every order."""
+    edges = toy_edges(agents=agents)
+    for agent in edges[0].agents[:who]:
+        agent.outcome = declined(agent.id)
+    return Field(edges, settings(count=60))
+
+
+def test_a_client_that_declines_is_asked_ever_more_seldom() -> None:
+    field = declining(1, 1)
+    field.run(until=60.0)
+    # 0.25 + 0.5 + ... + 16 s and the pauses of the waiting: eight rounds and not sixty.
+    assert 6 <= len(field.settled) <= 9
+    clients = [e.fields["seconds"] for e in field.events if e.name == "declined"]
+    assert clients[:5] == [0.25, 0.5, 1.0, 2.0, 4.0]
+    assert max(float(str(s)) for s in clients) <= MAX_BACKOFF_S
+    assert field.engine.counters["client_declined"] == len(clients)
+
+
+def test_a_client_that_is_mute_holds_up_few_rounds() -> None:
+    edges = toy_edges(agents=3)
+    mute = edges[0].agents[0]
+    mute.outcome = m.Outcome(
+        agent=mute.id,
+        status=m.OutcomeStatus.MISSED,
+        censored=True,
+        tau_ms=1000,
+        reason=m.UNANSWERED,
+    )
+    field = Field(edges, settings(count=1600), plan=lambda _: [0.005])
+    field.run(until=60.0)
+    check_books(field)
+    # Away for 2, 4, 8, 16 and 30 of some 50 seconds.
+    missed = [s for s in field.settled.values() if m.UNANSWERED in s.details.reason]
+    assert len(missed) == 5
+    assert len(field.settled) == 1600
+    assert not [event for event in field.events if event.name == "declined"]
+
+
+def test_a_client_that_is_only_late_is_not_left_out() -> None:
+    edges = toy_edges(agents=3)
+    late = edges[0].agents[0]
+    late.outcome = m.Outcome(
+        agent=late.id, status=m.OutcomeStatus.MISSED, censored=True, tau_ms=1000
+    )
+    field = Field(edges, settings(count=50))
+    field.run()
+    assert all("missed" in settle.details.status for settle in field.settled.values())
+
+
+def test_the_reason_is_in_the_round_the_event_and_the_waiting() -> None:
+    field = declining(1, 1)
+    field.run(until=20.0)
+    assert field.settled[1].reason == f"1 declined ({WHY})"
+    by_name = {event.name: event.fields for event in field.events}
+    assert by_name["round"]["reason"] == f"1 declined ({WHY})"
+    assert by_name["declined"]["agents"] == ["agent-0-0"]
+    assert by_name["declined"]["reason"] == WHY
+    assert by_name["waiting"]["reason"] == "declined"
+    assert by_name["waiting"]["detail"] == WHY
+    said = [e for e in field.events if e.name == "waiting"]
+    assert len(said) <= len(field.settled) + 20.0 / REMIND_S + 1
+
+
+def test_those_that_train_are_not_slowed_down_by_one_that_declines() -> None:
+    field = declining(3, 1)
+    began = field.kernel.now
+    field.run()
+    check_books(field)
+    assert len(field.settled) == 60
+    assert field.kernel.now - began < 60 * 0.0045 + 4.0
+    refused = sum(settle.details.status.count("declined") for settle in field.settled.values())
+    assert refused <= 2
+    assert field.engine.spent_micro == 60 * 2 * 1_000_000
+
+
+def test_a_valid_update_ends_the_leave_for_good() -> None:
+    field = declining(1, 1)
+    agent = field.edges[0].agents[0]
+    field.kernel.after(5.0, lambda: setattr(agent, "outcome", None))
+    field.kernel.after(30.0, lambda: setattr(agent, "outcome", declined(agent.id)))
+    field.settings, field.plan = settings(count=2000), lambda _: [0.005]
+    field.__post_init__()
+    field.run(until=31.0)
+    clients = [e.fields["seconds"] for e in field.events if e.name == "declined"]
+    assert clients[:5] == [0.25, 0.5, 1.0, 2.0, 4.0]
+    assert clients[5:8] == [0.25, 0.5, 1.0]
+
+
+def test_a_client_that_was_started_again_is_asked_at_once() -> None:
+    field = declining(1, 1)
+    agent = field.edges[0].agents[0]
+    agent.seq = (3 << 32) + 7
+
+    def restart() -> None:
+        agent.seq, agent.outcome = (4 << 32) + 1, None
+
+    field.kernel.after(20.0, restart)  # the leave of 16 s began at 15.75 s or later
+    field.run(until=23.0)
+    assert sum(settle.feedback.used.any() for settle in field.settled.values()) > 0
+
+
+@pytest.mark.parametrize("status", [m.OutcomeStatus.REJECTED, m.OutcomeStatus.GONE])
+def test_rounds_that_bring_nothing_valid_slow_down_whatever_the_reason(
+    status: m.OutcomeStatus,
+) -> None:
+    edges = toy_edges(agents=1)
+    edges[0].agents[0].outcome = m.Outcome(agent="agent-0-0", status=status, tau_ms=1)
+    field = Field(edges, settings(count=60))
+    field.run(until=30.0)
+    # 0.25 + 0.5 + 1 + 2 + 4 + 5 + 5 + ...
+    assert 8 <= len(field.settled) <= 11
+
+
+def test_a_round_that_took_its_time_is_followed_at_once() -> None:
+    empty_rounds = EmptyRoundBackoff()
+    assert [empty_rounds.after(fruitful=False) for _ in range(7)] == [
+        0.25,
+        0.5,
+        1.0,
+        2.0,
+        4.0,
+        5.0,
+        5.0,
+    ]
+    assert empty_rounds.after(fruitful=True) == 0.0
+    assert empty_rounds.after(fruitful=False) == 0.25
+
+
+def test_a_healthy_round_has_nothing_to_explain() -> None:
+    field = Field(toy_edges(), settings(count=2))
+    field.run()
+    assert {settle.reason for settle in field.settled.values()} == {""}
+    assert not [e for e in field.events if e.name == "declined"]

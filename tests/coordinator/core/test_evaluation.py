@@ -1,0 +1,649 @@
+"""The engine calls clients to evaluate models: who counts, who is waited for, what is learnt."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from fedagent_coordinator import placement
+from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core.edge_messages import Phase
+from fedagent_coordinator.core.edges import EdgeSession
+from fedagent_coordinator.core.errors import NeedsUnmetError
+from fedagent_coordinator.core.evaluation import EvaluationCall
+from fedagent_coordinator.core.evaluation_schedule import Calls
+from fedagent_coordinator.core.outgoing_messages import MAX_TRAINED
+from fedagent_coordinator.core.settings import Settings
+from fedagent_coordinator.policies import create
+from fedagent_protocol import messages as m
+from fedagent_protocol.codec import Direction, decode, encode
+from tests.coordinator.toy_edge import ToyAgent, ToyEdge
+
+from .harness import Field, settings, toy_edges
+
+FIRST = Calls(pending_round=0)
+QUICK = {"opinions_timeout_s": 3.0, "first_call_s": 0.0}
+
+
+def report(**changes: object) -> Settings:
+    return settings(**{"opinions": m.OpinionMode.REPORT, **QUICK, **changes})
+
+
+def peers(**changes: object) -> Settings:
+    return settings(**{"opinions": m.OpinionMode.PEERS, **QUICK, **changes})
+
+
+def opinions_of(field: Field, round_: int) -> fx.BookOpinions:
+    found = field.evaluated[round_]
+    assert isinstance(found, fx.BookOpinions)
+    return found
+
+
+def told(field: Field) -> list[dict[str, fx.Value]]:
+    return [dict(event.fields) for event in field.events if event.name == "opinions"]
+
+
+def test_every_model_is_primary_metric_everybody_before_the_policy_learns_of_its_round() -> None:
+    field = Field(toy_edges(2), settings=report(), calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    assert list(field.evaluated) == [0, 1, 2, 3]
+    assert field.learnt == [1, 2, 3]
+    agents = [agent for edge in field.edges for agent in edge.agents]
+    for round_, found in field.evaluated.items():
+        book = opinions_of(field, round_)
+        assert (book.slot, book.asked, book.metric) == (round_ + 1, 6, "accuracy")
+        assert book.reasons == {}
+        assert found.client.tolist() == list(range(6))
+    digests = [opinions_of(field, t).digest for t in field.evaluated]
+    assert digests[1:] == field.committed
+    learnt = field.feedbacks[3].opinions
+    assert learnt is not None
+    said = np.array([np.float32(a.opinion(digests[3])) for a in agents], dtype=np.float64)
+    assert learnt.tolist() == said.tolist()
+    assert opinions_of(field, 3).mean == pytest.approx(said.mean())
+    assert told(field)[0]["mode"] == "report"
+    rounds = [e for e in field.events if e.name == "round"]
+    timing = rounds[0].fields["timing_ms"]
+    assert isinstance(timing, dict)
+    assert "evaluate" in timing
+
+
+def test_the_first_view_shows_what_they_think_of_the_model_at_the_begin() -> None:
+    edges = toy_edges()
+    for place, agent in enumerate(edges[0].agents):
+        agent.score = place / 4
+    field = Field(edges, settings=report(), calls=FIRST)
+    field.run()
+    first = field.reserved[1].view.opinions
+    assert first is not None
+    assert first.tolist() == [0.0, 0.25, 0.5]
+    assert all(receipts == [0, 1, 2, 3] for receipts in [edges[0].opinion_receipts])
+
+
+@pytest.mark.parametrize("name", ["quick-init-ucb", "quick-init-ucb-paper", "ucb"])
+def test_policies_that_decide_by_opinions_run_live(name: str) -> None:
+    policy = create(name, clients_per_round=1)
+    edges = toy_edges(1, 4)
+    edges[0].agents[2].score = 0.9
+    field = Field(edges, settings=report(policy=name, count=8), policy=policy, calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    assert all(feedback.opinions is not None for feedback in field.feedbacks.values())
+
+
+def test_bp_ucb_runs_live_on_opinions_and_positions() -> None:
+    edges = toy_edges(1, 5)
+    for place, agent in enumerate(edges[0].agents):
+        agent.features = {"x_km": 0.1 * place, "y_km": 0.0}
+        agent.score = 0.9 if place < 2 else 0.1
+    given = report(policy="bp-ucb", count=12)
+    field = Field(edges, given, create("bp-ucb", clients_per_round=2), calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    last = [r.view.pair_client[r.selection.pairs].tolist() for r in field.reserved.values()][-6:]
+    # Opinions decide: those who like the model train it.
+    assert all(set(clients) == {0, 1} for clients in last)
+
+
+def test_placed_rounds_are_evaluated_too() -> None:
+    edges = toy_edges(2)
+    edges[1].rent = 5
+    given = report(placed=True, count=3)
+    field = Field(edges, given, placement=placement.create("min-cost"), calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    assert [len(found.client) for found in field.evaluated.values()] == [6] * 4
+
+
+def test_a_run_without_a_call_refuses_a_policy_that_needs_one_and_names_the_hint() -> None:
+    with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "report"'):
+        Field(toy_edges(), policy=create("ucb"))
+    with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "report"'):
+        Field(toy_edges(), settings=peers(), policy=create("ucb"))
+    with pytest.raises(NeedsUnmetError, match=r'opinions\.mode = "peers"'):
+        Field(toy_edges(), settings=report(), policy=create("volunteers"))
+
+
+def test_agents_without_an_opinion_are_missing_and_have_a_reason() -> None:
+    edges = toy_edges(1, 3)
+    edges[0].agents[1].samples = 0
+    field = Field(edges, settings=report(), calls=FIRST)
+    field.run()
+    found = opinions_of(field, 2)
+    assert (found.asked, found.client.tolist(), found.reasons) == (3, [0, 2], {"none": 1})
+    learnt = field.feedbacks[2].opinions
+    assert learnt is not None
+    assert np.isnan(learnt).tolist() == [False, True, False]
+    assert told(field)[2]["missing"] == {"none": 1.0}
+
+
+def test_nobody_having_an_opinion_ends_a_call_all_the_same() -> None:
+    edges = toy_edges()
+    for agent in edges[0].agents:
+        agent.samples = 0
+    field = Field(edges, settings=report(), calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    assert opinions_of(field, 1).mean is None
+    assert told(field)[1]["mean"] is None
+
+
+@pytest.mark.parametrize(("other", "reasons"), [(0.875, {}), (0.125, {"differ": 1})])
+def test_an_agent_that_two_edges_see_counts_once_at_the_first(
+    other: float, reasons: dict[str, int]
+) -> None:
+    edges = toy_edges(2, 2)
+    edges[1].agents[0] = ToyAgent(edges[0].agents[0].id, score=other)
+    edges[0].agents[0].score = 0.875
+    field = Field(edges, settings=report(), calls=FIRST)
+    field.run()
+    found = opinions_of(field, 1)
+    assert (found.reasons, found.asked) == (reasons, 3)
+    assert len(found.client) == 3
+    at = found.client.tolist().index(0)
+    assert (found.edge[at], found.score[at]) == (0, 0.875)
+
+
+def test_an_edge_that_says_nothing_is_given_up_and_its_late_answer_is_dropped() -> None:
+    edges = toy_edges(2)
+    edges[1].deaf = True
+    field = Field(edges, settings=report(count=2), calls=FIRST)
+    field.run()
+    assert field.end == "rounds"
+    found = opinions_of(field, 0)
+    assert found.reasons == {"edge": 3}
+    assert (found.asked, len(found.client)) == (6, 3)
+    assert 5.0 <= found.seconds <= 5.2  # the timeout and the grace
+    calls = [call for call in edges[1].calls if call.round == 0]
+    assert len(calls) == 3
+    assert calls[0].until_ms > calls[1].until_ms > calls[2].until_ms
+    assert 0 in edges[1].closed
+    late = edges[1].answer(calls[0], 0.0)
+    effects = field.engine.receive(edges[1].id, late, field.kernel.now)
+    assert [type(effect.message) for effect in effects if isinstance(effect, fx.Send)] == [
+        m.OpinionsReceipt
+    ]
+    assert field.engine.counters["opinions_late"] == 1
+    assert list(field.evaluated) == [0, 1, 2]
+
+
+def test_the_first_call_waits_for_devices_that_open_their_streams() -> None:
+    edges = toy_edges()
+    edges[0].deaf = True
+    field = Field(edges, settings=report(count=1, first_call_s=10.0), calls=FIRST)
+
+    def hear() -> None:
+        edges[0].deaf = False
+
+    field.kernel.after(8.0, hear)
+    field.run()
+    assert len(opinions_of(field, 0).client) == 3
+    edges = toy_edges()
+    edges[0].deaf = True
+    silent = Field(edges, settings=report(count=1, first_call_s=10.0), calls=FIRST)
+    silent.run()
+    waited = [found.seconds for found in silent.evaluated.values()]
+    assert waited == pytest.approx([12.0, 5.0], abs=0.1)
+
+
+def test_an_edge_that_dies_in_a_call_holds_it_up_no_longer_than_its_time() -> None:
+    edges = toy_edges(2)
+    field = Field(edges, settings=report(count=1), calls=FIRST)
+
+    def die() -> None:
+        edges[1].mute = True
+
+    edges[1].deaf = True
+    field.kernel.after(1.0, die)
+    field.run()
+    assert field.end == "rounds"
+    assert opinions_of(field, 0).seconds < 5.2
+
+
+def test_lost_calls_and_answers_are_said_again() -> None:
+    lost = {"opinion-open": 1, "opinions": 1, "opinions-receipt": 1, "global-model": 1}
+
+    def plan(kind: str) -> list[float]:
+        if lost.get(kind, 0):
+            lost[kind] -= 1
+            return []
+        return [0.001, 0.002] if kind.startswith("opinion") else [0.001]
+
+    field = Field(toy_edges(), settings=report(), calls=FIRST, plan=plan)
+    field.run()
+    assert field.end == "rounds"
+    assert [len(found.client) for found in field.evaluated.values()] == [3, 3, 3, 3]
+    assert field.engine.counters["opinions_repeated"] + field.engine.counters["opinions_late"] > 0
+
+
+def test_an_edge_that_restarts_in_a_call_is_called_with_its_new_sessions() -> None:
+    edges = toy_edges()
+    edges[0].deaf = True
+    field = Field(edges, settings=report(count=1), calls=FIRST)
+
+    def again() -> None:
+        assert field.engine.phase is Phase.EVALUATING
+        edges[0].restart()
+        edges[0].agents.reverse()
+        edges[0].deaf = False
+
+    field.kernel.after(1.5, again)
+    field.run()
+    found = opinions_of(field, 0)
+    assert len(found.client) == 3
+    agents = {0: "agent-0-0", 1: "agent-0-1", 2: "agent-0-2"}
+    said = {c: np.float32(ToyAgent(agents[c]).opinion(found.digest)) for c in agents}
+    assert dict(zip(found.client.tolist(), found.score.tolist(), strict=True)) == said
+
+
+def test_an_edge_that_comes_in_a_call_is_called_too() -> None:
+    edges = toy_edges(2)
+    edges[0].deaf = edges[1].mute = True
+    field = Field(edges, settings=report(count=1), calls=FIRST)
+
+    def come() -> None:
+        assert field.engine.phase is Phase.EVALUATING
+        edges[1].mute = False
+
+    def hear() -> None:
+        edges[0].deaf = False
+
+    field.kernel.after(1.2, come)
+    field.kernel.after(2.2, hear)
+    field.run()
+    assert len(opinions_of(field, 0).client) == 6
+
+
+Change = Callable[[m.Opinions], m.Opinions]
+
+
+@pytest.mark.parametrize(
+    ("reason", "change"),
+    [
+        ("length", {"score": b""}),
+        ("length", {"epsilon": np.zeros(1, dtype="<f4").tobytes()}),
+        ("range", {"score": np.array([0.1, np.nan, 0.2], dtype="<f4").tobytes()}),
+        ("range", {"score": np.array([0.1, 1.01, 0.2], dtype="<f4").tobytes()}),
+        ("range", {"score": np.array([0.1, -0.01, 0.2], dtype="<f4").tobytes()}),
+        ("range", {"samples": np.array([1, 0, 1], dtype="<i8").tobytes()}),
+        ("range", {"epsilon": np.array([1, np.inf, 1], dtype="<f4").tobytes()}),
+        ("range", {"reasons": {"none": -1}}),
+        ("session", {"session": np.array([0, 1, 3], dtype="<i4").tobytes()}),
+        ("session", {"session": np.array([0, -1, 2], dtype="<i4").tobytes()}),
+        ("twice", {"session": np.array([0, 1, 1], dtype="<i4").tobytes()}),
+        ("model", {"model": "f" * 64}),
+        ("malformed", {"score": b"abc"}),
+        ("malformed", {"known": 0, "new_ids": ("agent-0-0", "somebody-else")}),
+    ],
+)
+def test_what_cannot_be_an_answer_is_refused_and_counted(
+    reason: str, change: dict[str, object]
+) -> None:
+    field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
+    liar = field.edges[1]
+    honest = liar.answer
+
+    def lie(call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers | m.EdgeMoments:
+        return msgspec.structs.replace(honest(call, now), **change)
+
+    liar.answer = lie  # type: ignore[method-assign]
+    field.run()
+    assert field.end == "rounds"
+    assert field.engine.counters[f"opinions_{reason}"] >= 2
+    for round_ in (0, 1):
+        found = opinions_of(field, round_)
+        assert set(found.edge.tolist()) == {0}
+        # Nobody waits for what such an edge may say next.
+        assert found.seconds < 1.0
+    assert 1 in liar.closed
+
+
+def test_an_edge_that_asked_fewer_than_answered_is_corrected() -> None:
+    """The books refuse such an evaluation, which would end the coordinator."""
+    for given in (report(count=1), peers(count=1, policy="volunteers")):
+        field = Field(toy_edges(2), given, calls=FIRST)
+        if given.opinions is m.OpinionMode.PEERS:
+            field = volunteers_field(toy_edges(2), count=1)
+        honest = field.edges[1].answer
+        field.edges[1].answer = lambda call, now, honest=honest: (  # type: ignore[method-assign, misc]
+            msgspec.structs.replace(honest(call, now), asked=0)
+        )
+        field.run()
+        assert (field.evaluated[0].asked, len(field.evaluated[0].client)) == (6, 6)
+
+
+def test_an_opinion_has_no_negative_zero() -> None:
+    field = Field(toy_edges(), settings=report(count=1), calls=FIRST)
+    zeros = np.array([-0.0] * 3, dtype="<f4").tobytes()
+    honest = field.edges[0].answer
+    field.edges[0].answer = lambda call, now: (  # type: ignore[method-assign]
+        msgspec.structs.replace(honest(call, now), score=zeros, epsilon=zeros)
+    )
+    field.run()
+    found = opinions_of(field, 1)
+    assert not np.signbit(found.score).any()
+    assert not np.signbit(found.epsilon).any()
+
+
+def test_an_edge_that_fell_silent_before_the_call_is_not_waited_for() -> None:
+    field = Field(toy_edges(2), settings=report(count=1, opinions_timeout_s=60.0), calls=FIRST)
+    field.edges[1].deaf = True
+    field.run(until=0.5)
+    assert field.engine.phase is Phase.EVALUATING
+    field.engine.edges.by_id[field.edges[1].id].quiet = True
+    (found,) = (
+        effect
+        for effect in field.engine.tick(field.kernel.now)
+        if isinstance(effect, fx.BookOpinions)
+    )
+    assert (found.reasons, len(found.client)) == ({"edge": 3}, 3)
+
+
+def test_an_edge_that_recovers_is_called_again() -> None:
+    field = volunteers_field(toy_edges(2), count=1, volunteers=6)
+    liar, honest = field.edges[1], field.edges[1].answer
+    field.edges[0].agents[0].volunteers = False
+    twice = np.array([1, 1], dtype="<i4").tobytes()
+    liar.answer = lambda call, now: (  # type: ignore[method-assign]
+        msgspec.structs.replace(honest(call, now), session=twice)
+    )
+
+    calls: list[int] = []
+
+    def hint() -> None:
+        calls.append(len(liar.calls))
+        field.up(liar, honest(liar.calls[0], 0.0))
+
+    field.kernel.after(1.5, hint)
+    field.kernel.after(2.8, lambda: calls.append(len(liar.calls)))
+    field.run()
+    # Not while it talks nonsense; volunteers may come as long as the call lasts.
+    assert calls[0] == 1 < calls[1]
+    assert len(field.evaluated[0].client) == 5
+
+
+def test_answers_of_other_rounds_and_modes_change_nothing() -> None:
+    edges = toy_edges(1)
+    edges[0].deaf = True
+    field = Field(edges, settings=report(count=1, opinions_timeout_s=60.0), calls=FIRST)
+    field.run(until=1.0)
+    assert field.engine.phase is Phase.EVALUATING
+    answer = edges[0].answer(edges[0].calls[0], 0.0)
+    assert isinstance(answer, m.Opinions)
+    volunteers = edges[0].answer(
+        msgspec.structs.replace(edges[0].calls[0], mode=m.OpinionMode.PEERS), 0.0
+    )
+    replaced = msgspec.structs.replace
+    for wrong, counter in [
+        (replaced(answer, round=7), "opinions_unasked"),
+        (replaced(answer, run="f" * 32), "other_run"),
+        (volunteers, "opinions_mode"),
+    ]:
+        effects = field.engine.receive(edges[0].id, wrong, field.kernel.now)
+        assert field.engine.counters[counter] == 1, counter
+        assert not any(isinstance(effect, fx.BookOpinions) for effect in effects)
+    # Ids are missing between: it is called again at once, with what is known.
+    later = replaced(answer, known=9)
+    (again,) = field.engine.receive(edges[0].id, later, field.kernel.now)
+    assert isinstance(again, fx.Send)
+    assert isinstance(again.message, m.OpinionOpen)
+    assert again.message.known == 3
+
+
+def test_answers_with_another_metric_do_not_mix() -> None:
+    field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
+    honest = field.edges[1].answer
+    field.edges[1].answer = lambda call, now: msgspec.structs.replace(  # type: ignore[method-assign]
+        honest(call, now), metric="r2"
+    )
+    field.run()
+    found = opinions_of(field, 1)
+    assert (found.metric, found.reasons) == ("accuracy", {"metric": 3})
+
+
+def test_no_edge_alone_decides_what_opinions_are() -> None:
+    field = Field(toy_edges(3), settings=report(count=1, wait_edges=3), calls=FIRST)
+    honest = field.edges[0].answer
+    field.edges[0].answer = lambda call, now: msgspec.structs.replace(  # type: ignore[method-assign]
+        honest(call, now), metric="mine"
+    )
+    field.run()
+    found = opinions_of(field, 1)
+    assert (found.metric, found.reasons) == ("accuracy", {"metric": 3})
+    assert set(found.edge.tolist()) == {1, 2}
+
+
+def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
+    field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
+    for edge in field.edges:
+        honest = edge.answer
+        reasons = {f"{edge.id}-{n}\x1b[31m" + "x" * 90: 1 for n in range(31)} | {"other": 2}
+        edge.answer = lambda call, now, honest=honest, reasons=reasons: (  # type: ignore[method-assign, misc]
+            msgspec.structs.replace(honest(call, now), reasons=reasons)
+        )
+    field.run()
+    kept = opinions_of(field, 1).reasons
+    assert len(kept) == 31  # the rest is added to the edges' own "other"
+    assert sum(kept.values()) == 66
+    assert not any("\x1b" in reason or len(reason) > 40 for reason in kept)
+
+
+def test_every_second_merge_is_evaluated_and_rounds_without_are_learnt_at_once() -> None:
+    field = Field(toy_edges(), settings=report(count=5, opinions_every=2), calls=FIRST)
+    field.run()
+    assert list(field.evaluated) == [0, 2, 4]
+    assert field.learnt == [1, 2, 3, 4, 5]
+    assert [t for t, f in field.feedbacks.items() if f.opinions is not None] == [2, 4]
+    shown = field.reserved[2].view.opinions
+    assert shown is not None
+    assert shown.tolist() == opinions_of(field, 0).score.tolist()
+
+
+def test_a_run_that_evaluates_nothing_is_as_it_was() -> None:
+    field = Field(toy_edges())
+    field.run()
+    assert field.evaluated == {}
+    assert all(feedback.opinions is None for feedback in field.feedbacks.values())
+    assert field.reserved[1].view.opinions is None
+    assert field.reserved[1].view.volunteers is None
+
+
+# --- volunteers --------------------------------------------------------------
+
+
+def volunteers_field(edges: list[ToyEdge], **changes: object) -> Field:
+    given = peers(policy="volunteers", **changes)
+    return Field(edges, settings=given, policy=create("volunteers"), calls=FIRST)
+
+
+def test_volunteers_train_and_nobody_else() -> None:
+    edges = toy_edges(1, 4)
+    edges[0].agents[1].volunteers = edges[0].agents[3].volunteers = False
+    field = volunteers_field(edges, volunteers=2)
+    field.run()
+    assert field.end == "rounds"
+    assert list(field.evaluated) == [0, 1, 2]  # nobody follows the last round
+    for reserve in field.reserved.values():
+        view = reserve.view
+        assert sorted(view.pair_client[reserve.selection.pairs].tolist()) == [0, 2]
+        assert view.opinions is None
+        assert view.volunteers is not None
+        assert view.volunteers.tolist() == [True, False, True, False]
+    assert all(found.seconds == pytest.approx(0.3, abs=0.1) for found in field.evaluated.values())
+    assert told(field)[1]["volunteers"] == 2
+    assert "mean" not in told(field)[1]
+    assert edges[0].closed == [0, 1, 2]
+
+
+def test_agents_are_told_whether_their_update_is_in_the_model() -> None:
+    edges = toy_edges(1, 4)
+    for agent in edges[0].agents[2:]:
+        agent.volunteers = False
+    field = volunteers_field(edges, volunteers=2)
+
+    hear = edges[0].receive
+
+    def heard(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        if isinstance(message, m.RoundOrder) and message.round == 1:
+            # From now on another one: who trained in round 1 is not told of again.
+            edges[0].agents[0].volunteers, edges[0].agents[2].volunteers = False, True
+        return hear(message, now)
+
+    edges[0].receive = heard  # type: ignore[method-assign]
+    field.run()
+    trained = {call.round: call.trained for call in edges[0].calls}
+    assert trained == {0: (), 1: ("agent-0-0", "agent-0-1"), 2: ("agent-0-1", "agent-0-2")}
+
+
+def test_an_edge_that_starts_again_in_a_call_hears_who_trained() -> None:
+    field = volunteers_field(toy_edges(1, 2), volunteers=2, count=2)
+    (edge,) = field.edges
+    hear = edge.receive
+
+    def stumble(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        if isinstance(message, m.OpinionOpen) and message.round == 1 and edge.epoch == "0" * 32:
+            edge.restart()
+            return [edge.hello()]
+        return hear(message, now)
+
+    edge.receive = stumble  # type: ignore[method-assign]
+    field.run()
+    (called,) = {(call.known, call.trained) for call in edge.calls if call.round == 1}
+    assert called == (0, ("agent-0-0", "agent-0-1"))
+
+
+def test_a_call_names_as_many_that_trained_as_a_message_holds() -> None:
+    field = volunteers_field(toy_edges(1, 2), volunteers=2, count=1)
+    names = frozenset(f"{n:064d}" for n in range(25_000))
+    call = EvaluationCall(
+        round=1,
+        slot=2,
+        mode=m.OpinionMode.PEERS,
+        digest="a" * 64,
+        began=0.0,
+        until=1.0,
+        give_up_at=2.0,
+        best=2,
+        opening=False,
+        trained=names,
+    )
+    sent = field.engine._messages.call(EdgeSession("edge-0", 0, "0" * 32, 0.0, ""), call, 0.0)
+    again = decode(Direction.COORDINATOR_TO_EDGE, encode(sent.message))
+    assert isinstance(again, m.OpinionOpen)
+    assert set(again.trained) < names
+    assert len(again.trained) == MAX_TRAINED
+
+
+def test_all_that_there_are_is_enough_volunteers() -> None:
+    field = volunteers_field(toy_edges(1, 3), volunteers=5)
+    field.run()
+    assert all(found.seconds < 0.5 for found in field.evaluated.values())
+
+
+def test_all_that_two_edges_see_are_enough_volunteers() -> None:
+    edges = toy_edges(2, 3)
+    for one, same in zip(edges[0].agents, edges[1].agents, strict=True):
+        same.id = one.id
+    field = volunteers_field(edges, volunteers=5, wait_edges=2, opinions_timeout_s=30.0)
+    field.run()
+    assert [found.asked for found in field.evaluated.values()] == [3, 3, 3]
+    assert all(found.seconds < 1.0 for found in field.evaluated.values())
+
+
+def test_too_few_volunteers_are_waited_for_until_the_time_is_over_and_train() -> None:
+    edges = toy_edges(1, 4)
+    for agent in edges[0].agents[1:]:
+        agent.volunteers = False
+    field = volunteers_field(edges, volunteers=2, count=2)
+    field.run()
+    assert all(found.seconds == pytest.approx(3.0, abs=0.1) for found in field.evaluated.values())
+    assert all(len(r.selection.pairs) == 1 for r in field.reserved.values())
+
+
+def test_a_set_of_volunteers_serves_a_whole_slot() -> None:
+    field = volunteers_field(toy_edges(1, 3), volunteers=3, count=5, opinions_every=2)
+    field.run()
+    assert list(field.evaluated) == [0, 2, 4]
+    assert field.learnt == [1, 2, 3, 4, 5]
+
+
+def test_a_round_without_volunteers_is_followed_by_another_call() -> None:
+    edges = toy_edges(1, 3)
+    for agent in edges[0].agents:
+        agent.volunteers = False
+    field = volunteers_field(edges, volunteers=2, count=3, opinions_every=3)
+
+    def come_round() -> None:
+        for agent in edges[0].agents:
+            agent.volunteers = True
+
+    field.kernel.after(4.0, come_round)
+    field.run()
+    assert field.end == "rounds"
+    ordered = [len(r.selection.pairs) for r in field.reserved.values()]
+    assert ordered[0] == 0
+    assert ordered[-1] == 3
+
+
+def test_the_newest_word_of_an_edge_counts() -> None:
+    edges = toy_edges(1, 3)
+    edges[0].deaf = True
+    field = volunteers_field(edges, volunteers=3, count=1, opinions_timeout_s=20.0)
+    field.run(until=1.0)
+    call = edges[0].calls[0]
+    for available in ([True, False, True], [True, True, False]):
+        for agent, one in zip(edges[0].agents, available, strict=True):
+            agent.volunteers = one
+        said = edges[0].answer(call, 0.0)
+        field.perform(field.engine.receive(edges[0].id, said, field.kernel.now))
+    field.kernel.run(until=field.kernel.now + 30.0)
+    found = field.evaluated[0]
+    assert isinstance(found, fx.BookVolunteers)
+    assert found.client.tolist() == [0, 1]
+
+
+def test_late_volunteers_are_told_that_the_call_is_over() -> None:
+    edges = toy_edges(1, 3)
+    field = volunteers_field(edges, volunteers=3, count=1)
+    field.run()
+    late = edges[0].answer(edges[0].calls[0], 0.0)
+    effects = field.engine.receive(edges[0].id, late, field.kernel.now)
+    assert field.engine.counters["opinions_late"] == 1
+    assert [type(e.message) for e in effects if isinstance(e, fx.Send)] == [m.OpinionClose]
+
+
+def test_a_resumed_run_knows_who_volunteered_and_what_is_owed() -> None:
+    calls = Calls(evaluated=3, volunteers=frozenset({1}))
+    given = peers(policy="volunteers", count=1)
+    field = Field(toy_edges(), settings=given, policy=create("volunteers"), calls=calls)
+    field.run()
+    reserve = field.reserved[1]
+    assert reserve.view.pair_client[reserve.selection.pairs].tolist() == [1]
+    pending_round = replace(calls, pending_round=1, trained=frozenset({"agent-0-2"}))
+    again = Field(toy_edges(), settings=given, policy=create("volunteers"), calls=pending_round)
+    again.run(until=2.0)
+    assert again.edges[0].calls[0].trained == ("agent-0-2",)
+    assert again.edges[0].calls[0].slot == 4

@@ -1,0 +1,297 @@
+"""Placed rounds: who can be rented, when it stops, what a rent buys, what is measured."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator import placement
+from fedagent_coordinator.core.controls import Controls
+from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.edges import EdgeSession
+from fedagent_coordinator.core.iterations import FixedControl
+from fedagent_coordinator.core.primal_dual import PrimalDualControl
+from fedagent_coordinator.core.round_placement import horizon, market, transfer_s
+from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.placement.base import Placement, PlacementView
+from fedagent_coordinator.policies.base import RoundView
+from fedagent_coordinator.policies.random_choice import RandomPolicy
+from fedagent_coordinator.records import pack_controls, unpack_controls
+from fedagent_protocol import messages as m
+
+from .harness import RUN, Field, settings, toy_edges
+
+RENTS = (300_000, 100_000, 200_000)
+
+
+def placed(name: str = "min-cost", **changes: object) -> Field:
+    edges = toy_edges(3, 2)
+    for edge, rent in zip(edges, RENTS, strict=True):
+        edge.rent = rent
+    given = {"placed": True, "merge_every": 1, "wait_edges": 3, "wait_agents": 6, **changes}
+    return Field(edges, settings(**given), placement=placement.create(name))
+
+
+def rented(field: Field) -> list[object]:
+    return [event.fields["rented"] for event in field.events if event.name == "round"]
+
+
+# ----------------------------------------------------------------------- in the engine
+
+
+def test_all_orders_go_to_the_rented_edge_and_its_model_is_the_global_one() -> None:
+    field = placed(count=4, total_micro=50_000_000)
+    field.run()
+    assert field.end == "rounds"
+    assert rented(field) == ["edge-1"] * 4
+    ordered = {edge for edge, said in field.sent if isinstance(said, m.RoundOrder)}
+    assert ordered == {"edge-1"}
+    assert len(field.committed) == 4
+    assert all(edge.digest == field.committed[-1] for edge in field.edges)
+    assert field.engine.spent_micro == 4 * (2_000_000 + RENTS[1])
+    for plan in field.reserved.values():
+        assert set(plan.view.pair_edge[plan.selection.pairs].tolist()) == {
+            plan.controls.placement.edge
+        }
+
+
+def test_the_iterations_and_the_load_limit_reach_every_order() -> None:
+    field = placed(count=1, load_limit_ms=1300)
+    field.control = FixedControl(iterations=7, load_limit_s=1.3)
+    field.__post_init__()
+    field.run()
+    orders = [said for _, said in field.sent if isinstance(said, m.RoundOrder)]
+    assert orders
+    assert {a.iterations for order in orders for a in order.assignments} == {7}
+    assert {order.load_limit_ms for order in orders} == {1300}
+
+
+def test_it_stops_with_a_last_model_when_no_rent_fits() -> None:
+    field = placed(count=100, total_micro=5 * 2_100_000 + 99_999)
+    field.run()
+    assert field.end == "budget"
+    assert len(field.settled) == 5
+    assert field.engine.spent_micro == 5 * 2_100_000
+    assert len(field.committed) == 5
+
+
+def test_a_last_part_of_the_money_rents_an_edge_with_fewer_agents() -> None:
+    field = placed(count=100, total_micro=2_100_000 + 1_150_000)
+    field.run()
+    assert field.end == "budget"
+    assert [int(s.feedback.rent_micro) for s in field.settled.values()] == [RENTS[1]] * 2
+    assert [len(s.feedback.pairs) for s in field.settled.values()] == [2, 1]
+
+
+def test_a_silent_edge_gets_no_rent_and_counts_as_a_play_without_result() -> None:
+    field = placed("budgeted-ucb", count=2)
+    lost: list[str] = []
+
+    def plan(kind: str) -> list[float]:
+        # The first report, and what repeats it, is lost until nobody waits any longer.
+        if kind == "report" and 1 not in field.settled:
+            lost.append(kind)
+            return []
+        return [0.001]
+
+    field.plan = plan
+    field.run(until=60)
+    first = field.settled[1]
+    assert len(lost) > 1
+    assert first.feedback.rent_micro == 0
+    assert first.feedback.psi is None
+    assert field.settled[2].feedback.rent_micro in RENTS
+
+
+def test_a_failed_aggregation_is_paid_for() -> None:
+    field = placed(count=1)
+    for edge in field.edges:
+        for agent in edge.agents:
+            agent.outcome = m.Outcome(agent=agent.id, status=m.OutcomeStatus.DECLINED)
+    field.run()
+    assert field.settled[1].feedback.rent_micro == RENTS[1]
+    assert field.settled[1].feedback.psi is None
+
+
+def test_uniform_weights_leave_out_edges_that_have_not_learnt() -> None:
+    field = placed(count=1, weighting=m.Weighting.UNIFORM)
+    field.run()
+    assert field.committed == [field.edges[1].digest]
+
+
+def test_it_waits_until_the_edges_have_said_their_rent() -> None:
+    field = placed(count=1)
+    began = field.kernel.now
+
+    def plan(kind: str) -> list[float]:
+        unsaid = kind in {"edge-hello", "edge-status"} and field.kernel.now < began + 3
+        return [] if unsaid else [0.001]
+
+    field.plan = plan
+    for edge in field.edges:
+        # As after a restart of the coordinator: an answer comes before any hello.
+        edge.run = RUN
+        field.up(edge, edge.columns(m.RoundOpen(run=RUN, round=1)))
+    field.run(until=60)
+    assert "rents" in field.reasons()
+    assert field.end == "rounds"
+    assert field.settled[1].feedback.rent_micro == RENTS[1]
+
+
+def test_psi_is_what_moved_the_models_and_made_the_average() -> None:
+    field = placed(count=1)
+    for edge in field.edges:
+        for agent in edge.agents:
+            agent.outcome = m.Outcome(
+                agent=agent.id,
+                status=m.OutcomeStatus.ARRIVED,
+                in_time=True,
+                used=True,
+                valid=True,
+                weight=1.0,
+                tau_ms=900,
+                dt_ms=200,
+                lc_ms=400,
+                ut_ms=300,
+            )
+        edge.timing_ms = {"collect": 900.0, "aggregate": 50.0}
+    field.run()
+    assert field.settled[1].feedback.psi == pytest.approx(2 * 0.5 + 0.05)
+
+
+def test_in_psi_an_agent_that_shows_no_times_counts_as_the_mean_of_the_others() -> None:
+    field = placed(count=1)
+    shown, silent = field.edges[1].agents
+    shown.outcome = m.Outcome(
+        agent=shown.id,
+        status=m.OutcomeStatus.ARRIVED,
+        in_time=True,
+        used=True,
+        valid=True,
+        weight=1.0,
+        tau_ms=900,
+        dt_ms=200,
+        lc_ms=400,
+        ut_ms=300,
+    )
+    silent.outcome = m.Outcome(agent=silent.id, status=m.OutcomeStatus.MISSED)
+    field.edges[1].timing_ms = {"aggregate": 50.0}
+    field.run()
+    assert field.settled[1].feedback.psi == pytest.approx(2 * 0.5 + 0.05)
+
+
+# ------------------------------------------------------------------------ the pieces
+
+
+def view(features: list[list[float]], edges: list[int], *, prices: list[int]) -> RoundView:
+    n = len(edges)
+    return RoundView(
+        round=1,
+        pair_client=np.arange(n, dtype=np.int32),
+        pair_edge=np.array(edges, dtype=np.int32),
+        pair_features=np.array(features, dtype=np.float32).reshape(n, 3),
+        feature_names=("download_bps", "rtt_s", "upload_bps"),
+        client_price=np.array(prices, dtype=np.int64),
+        client_available=np.ones(n, dtype=np.bool_),
+        edge_budget=np.full(3, 1000, dtype=np.int64),
+        model_bytes=1000,
+    )
+
+
+def session(index: int, rent: int | None) -> EdgeSession:
+    return EdgeSession(f"edge-{index}", index, "0" * 32, 0.0, "", rent=rent)
+
+
+def test_the_expected_transfer_by_hand() -> None:
+    nan = math.nan
+    rows = [[8000.0, 0.1, 16000.0], [nan, 0.3, 8000.0], [4000.0, nan, 4000.0]]
+    seconds = transfer_s(view(rows, [0, 0, 1], prices=[1, 1, 1]))
+    assert seconds[0] == pytest.approx(2 * (1.0 + 0.5 + 0.1))
+    assert seconds[1] == pytest.approx(4.0)
+    assert math.isnan(seconds[2])
+
+
+def test_who_can_be_rented() -> None:
+    seen = view([[math.nan] * 3] * 3, [0, 1, 1], prices=[50, 400, 60])
+    edges = [session(0, 500), session(1, 20), session(2, 10)]
+    run = settings(per_edge_micro=1000)
+    found = market(seen, edges, edges, free_micro=100, settings=run)
+    assert found.offers.edge_live.tolist() == [False, True, False]
+    assert found.all.edge_rent.tolist() == [550, 80, 10]
+    assert found.all.fits.tolist() == [False, True, False], "nobody can train at the last"
+    assert (found.silent, found.doubt) == (False, True)
+    assert not market(seen, edges, edges[:2], free_micro=100, settings=run).doubt
+    assert not market(seen, edges, edges, free_micro=9, settings=run).doubt
+    unsaid = [*edges[:2], session(2, None)]
+    assert market(seen, edges, unsaid, free_micro=100, settings=run).silent
+    both = settings(per_edge_micro=1000, min_updates=2)
+    found = market(seen, edges, edges, free_micro=479, settings=both)
+    assert found.offers.edge_live.tolist() == [False, False, False]
+    assert found.all.edge_rent.tolist() == [550, 480, 10]
+    capped = settings(per_edge_micro=70, min_updates=2)
+    assert market(seen, edges, edges, free_micro=90, settings=capped).all.edge_rent[1] == 80
+
+
+def test_the_horizon_is_what_the_budget_pays() -> None:
+    offers = PlacementView(
+        round=4,
+        edge_live=np.array([True, True, False]),
+        edge_rent=np.array([10, 30, 900], dtype=np.int64),
+        budget_micro=200,
+    )
+    assert horizon(offers, count=100, done=3) == 13.0
+    assert horizon(offers, count=8, done=3) == 8.0
+    assert horizon(None, count=8, done=3) == 8.0
+
+
+def test_controls_come_back_bit_for_bit() -> None:
+    offers = PlacementView(
+        round=9,
+        edge_live=np.array([True, False]),
+        edge_rent=np.array([10**15, 3], dtype=np.int64),
+        budget_micro=10**15,
+        edge_transfer_s=np.array([0.1, math.nan]),
+    )
+    given = Controls(
+        iterations=7,
+        horizon=12.5,
+        notes={"rho": 6.7, "lambda_load": 0.1},
+        view=offers,
+        placement=Placement(edge=1, rent_micro=3),
+    )
+    for controls in (given, replace(given, placement=Placement()), Controls(iterations=3)):
+        back = unpack_controls(pack_controls(controls))
+        assert (back.iterations, back.horizon) == (controls.iterations, controls.horizon)
+        assert back.placement == controls.placement
+        assert dict(back.notes) == dict(controls.notes)
+        assert pack_controls(back) == pack_controls(controls)
+
+
+def test_everything_that_decides_is_restored_together() -> None:
+    def policies() -> DecisionPolicies:
+        return DecisionPolicies(
+            RandomPolicy(), PrimalDualControl(), placement.create("budgeted-ucb")
+        )
+
+    field = placed("budgeted-ucb", count=6)
+    field.control = PrimalDualControl()
+    field.__post_init__()
+    field.run()
+    one, two = policies(), policies()
+    for round_, settle in field.settled.items():
+        one.learn(settle.feedback, field.reserved[round_].controls)
+        if round_ == 3:
+            two.restore(one.state())
+        elif round_ > 3:
+            two.learn(settle.feedback, field.reserved[round_].controls)
+    for name, array in one.state().items():
+        assert array.tobytes() == two.state()[name].tobytes(), name
+    with pytest.raises(StateError):
+        DecisionPolicies(RandomPolicy()).restore(one.state())
+
+
+def test_a_plain_round_keeps_nothing_more() -> None:
+    field = Field(toy_edges(1, 2), settings(count=1))
+    field.run()
+    assert field.reserved[1].controls.plain

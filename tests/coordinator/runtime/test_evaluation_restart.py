@@ -1,0 +1,213 @@
+"""A coordinator dies around an evaluation and goes on: what is restored is what was learnt."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator import policies, runtime
+from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.evaluation import RESTART
+from fedagent_coordinator.policies.base import State
+from fedagent_coordinator.reader import Run
+from fedagent_coordinator.reader_opinions import ModelEvaluation
+from fedagent_coordinator.runs import RunFinishedError
+from fedagent_coordinator.store import Store
+from fedagent_protocol import messages as m
+from fedagent_task.errors import RecipeError
+
+from .harness import Site, recipe, toy_edges
+from .test_restart import check_history
+
+BEFORE = [
+    "settled",
+    "merged",
+    "model.committed",
+    "committed",
+    "evaluating",
+    "evaluate.before-commit",
+]
+AFTER = ["evaluate.committed", "evaluate.marked", "evaluated", "learnt"]
+ROUNDS = 4
+OPINIONS = ("policy.name=quick-init-ucb", "policy.params.clients_per_round=2")
+PEERS = ("policy.name=volunteers", "opinions.mode=peers", "peers.best=2")
+
+
+def same(one: State, other: State) -> bool:
+    return one.keys() == other.keys() and all(
+        np.array_equal(value, other[name], equal_nan=value.dtype.kind == "f")
+        for name, value in one.items()
+    )
+
+
+def played(site: Site) -> tuple[Run, list[ModelEvaluation], Store]:
+    """Play to the end; check that what was learnt is what would be restored."""
+    site.run()
+    assert site.runtime is not None
+    lived = site.runtime._policies.state()
+    check_history(site, ROUNDS)
+    store = Store(site.folder)
+    run = store.read.run()
+    spec = site.recipe.policy
+    restored = DecisionPolicies(policies.create(spec.name, **spec.params))
+    store.journal.restore(run.run_id, spec.name, restored)
+    assert same(restored.state(), lived)
+    return run, store.read.evaluations(run.run_id), store
+
+
+@pytest.mark.parametrize("snapshots", [1, 50])
+@pytest.mark.parametrize("hit", [1, 2])
+@pytest.mark.parametrize("point", [*BEFORE, *AFTER])
+def test_a_kill_around_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, hit: int, snapshots: int
+) -> None:
+    monkeypatch.setattr(runtime, "SNAPSHOT_EVERY", snapshots)
+    given = recipe(*OPINIONS)
+    site = Site(tmp_path, given, toy_edges(given, 2), kill_at=point, kill_hit=hit)
+    run, evaluated, store = played(site)
+    with store:
+        assert site.kills == 1
+        rounds = [row.round for row in store.read.rounds(run.run_id) if row.state == "done"]
+        assert [one.round for one in evaluated] == [0, *rounds]
+        assert [one.slot for one in evaluated] == list(range(1, ROUNDS + 2))
+        lost = [one.round for one in evaluated if RESTART in one.reasons]
+        # The model that the run begins with is evaluated again: nothing was settled yet.
+        first = hit if point in {"settled", "merged", "model.committed", "committed"} else hit - 1
+        # The first model is committed before the run begins, so its point comes once more.
+        first -= point == "model.committed"
+        assert lost == ([first] if point in BEFORE and first else [])
+        assert sum(one.answered for one in evaluated) == 6 * (ROUNDS + 1 - len(lost))
+
+
+def test_nobodys_opinion_counts_after_a_restart_and_the_rest_is_told(tmp_path: Path) -> None:
+    given = recipe(*OPINIONS)
+    site = Site(tmp_path, given, toy_edges(given), kill_at="settled", kill_hit=2)
+    run, evaluated, store = played(site)
+    with store:
+        assert (evaluated[2].mean, evaluated[2].reasons) == (None, {RESTART: 3})
+        assert evaluated[2].digest == ""  # it was never merged
+        feedbacks = list(store.journal.feedbacks(run.run_id))
+        missing = [f.opinions is not None and np.isnan(f.opinions).all() for f in feedbacks]
+        assert missing == [False, True, False, False]
+        view, _ = store.read.plan(run.run_id, 3)
+        assert view.opinions is not None
+        rows = store.read.opinions(run.run_id, 1)
+        assert view.opinions.tolist() == [row.score for row in rows]
+    told = [event.fields["round"] for event in site.events if event.name == "opinions"]
+    assert told == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("every", [2, 3])
+@pytest.mark.parametrize("point", ["settled", "committed", "evaluated", "reserved"])
+@pytest.mark.parametrize("hit", [1, 2, 3])
+def test_calls_keep_their_rhythm_over_a_restart(
+    tmp_path: Path, every: int, point: str, hit: int
+) -> None:
+    given = recipe(f"opinions.every={every}", "opinions.mode=report")
+    site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=hit)
+    run, evaluated, store = played(site)
+    with store:
+        done = [row.round for row in store.read.rounds(run.run_id) if row.state == "done"]
+        assert [one.round for one in evaluated] == [0, *done[every - 1 :: every]]
+
+
+@pytest.mark.parametrize("slot", [1, 2])
+@pytest.mark.parametrize("hit", [1, 2])
+@pytest.mark.parametrize("point", [*BEFORE, *AFTER, "reserved"])
+def test_volunteers_are_called_for_again_after_a_kill(
+    tmp_path: Path, point: str, hit: int, slot: int
+) -> None:
+    given = recipe(*PEERS, f"peers.slot_rounds={slot}")
+    edges = toy_edges(given)
+    edges[0].agents[1].volunteers = False
+    site = Site(tmp_path, given, edges, kill_at=point, kill_hit=hit)
+    run, evaluated, store = played(site)
+    with store:
+        assert all(one.mode == "peers" and one.mean is None for one in evaluated)
+        assert not any(RESTART in one.reasons for one in evaluated)
+        assert store.read.opinions(run.run_id) == []
+        assert {row.client for row in store.read.volunteers(run.run_id)} == {0, 2}
+        ordered = [row.ordered for row in store.read.rounds(run.run_id) if row.state == "done"]
+        assert ordered == [2] * ROUNDS
+
+
+def test_a_run_killed_after_its_end_says_so(tmp_path: Path) -> None:
+    given = recipe(*OPINIONS)
+    site = Site(tmp_path, given, toy_edges(given), kill_at="end.committed")
+    with pytest.raises(RunFinishedError, match="4 rounds"):
+        site.run()
+
+
+@pytest.mark.parametrize("point", ["settled", "evaluated", "reserved"])
+def test_placed_rounds_keep_their_rhythm_over_a_restart(tmp_path: Path, point: str) -> None:
+    placed = ("placement.name=min-cost", "rounds.merge_every=3", "opinions.mode=report")
+    given = recipe(*placed)
+    site = Site(tmp_path, given, toy_edges(given, 2), kill_at=point, kill_hit=2)
+    run, evaluated, store = played(site)
+    with store:
+        done = [row.round for row in store.read.rounds(run.run_id) if row.state == "done"]
+        assert [one.round for one in evaluated] == [0, *done]
+
+
+@pytest.mark.parametrize(
+    ("slot", "every", "merge_every", "refused"),
+    [
+        (3, 2, 1, True),
+        (4, 2, 1, True),
+        (1, 1, 2, True),
+        (2, 1, 2, True),
+        (2, 2, 1, False),
+        (2, 1, 1, False),
+    ],
+)
+def test_slots_that_may_end_without_an_opinion_are_refused(
+    tmp_path: Path, slot: int, every: int, merge_every: int, *, refused: bool
+) -> None:
+    slots = f"policy.params.slot_rounds={slot}", f"opinions.every={every}"
+    given = recipe(*OPINIONS, *slots, f"rounds.merge_every={merge_every}")
+    site = Site(tmp_path, given, toy_edges(given), kill_at="reserved", kill_hit=2)
+    if refused:
+        with pytest.raises(RecipeError, match=rf"\.every = {slot} and rounds\.merge_every = 1"):
+            site.open()
+        return
+    # A voided round in the middle of a slot, and still every slot ends with an opinion.
+    _, _, store = played(site)
+    with store:
+        assert site.kills == 1
+        feedbacks = list(store.journal.feedbacks(store.read.run().run_id))
+        ends = feedbacks[slot - 1 :: slot]
+        assert all(found.opinions is not None for found in ends)
+
+
+@pytest.mark.parametrize("slot", [1, 2, 3])
+def test_a_call_that_was_owed_for_a_lost_merge_comes_with_the_next(
+    tmp_path: Path, slot: int
+) -> None:
+    given = recipe(*PEERS, f"peers.slot_rounds={slot}", "rounds.count=8")
+    site = Site(tmp_path, given, toy_edges(given), kill_at="settled", kill_hit=slot)
+    site.run()
+    site.close()
+    with Store(tmp_path) as store:
+        rounds = [one.round for one in store.read.evaluations(store.read.run().run_id)]
+    assert rounds == [0, *range(slot + 1, 8, slot)]
+
+
+def test_who_trained_for_a_call_before_is_not_told_again_after_a_kill(tmp_path: Path) -> None:
+    given = recipe(*PEERS)
+    edges = toy_edges(given)
+    # The call of the first model, of round 1, of round 2: killed before this one is booked.
+    site = Site(tmp_path, given, edges, kill_at="evaluate.before-commit", kill_hit=3)
+    (edge,) = edges
+    answer = edge.answer
+
+    def fewer(call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers | m.EdgeMoments:
+        edge.agents[0].volunteers = call.round == 0
+        return answer(call, now)
+
+    edge.answer = fewer  # type: ignore[method-assign]
+    edge.agents[1].volunteers = False
+    site.run()
+    assert site.kills == 1
+    told = {call.round: call.trained for call in edge.calls}
+    assert told[1] == ("agent-0-0", "agent-0-2")
+    assert told[2] == ("agent-0-2",)

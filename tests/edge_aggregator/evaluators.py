@@ -1,0 +1,145 @@
+"""The pure core in mid run, and what agents and the coordinator say to it about a model."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_edge.core.edge import EdgeCore
+from fedagent_edge.core.effects import Effect, Publish, SendChunk, ToAgent, ToCoordinator
+from fedagent_edge.core.settings import EdgeSettings, Memory
+from fedagent_protocol import messages as m
+from fedagent_task.recipe import task_bytes
+from fedagent_task.spec import ModelSpec, OpinionsSpec, PeersSpec, TaskSpec
+
+RUN = "0" * 31 + "1"
+MODEL, OTHER = "a" * 64, "b" * 64
+EPOCH = "e" * 32
+M = TypeVar("M", bound=m.Message)
+
+
+def peers_task(**facts: object) -> bytes:
+    """Return a task of mode peers with these facts about them."""
+    peers = PeersSpec(**facts)  # type: ignore[arg-type]  # a test's own facts
+    model = ModelSpec(kind="softmax", features=2, classes=2)
+    return task_bytes(TaskSpec(model=model, opinions=OpinionsSpec(mode="peers"), peers=peers))
+
+
+@dataclass
+class Hall:
+    """An edge of which tests play everybody else; time is what they say."""
+
+    model: str = MODEL
+    body: bytes = b""
+    size: int = 700
+    now: float = 100.0
+    effects: list[Effect] = field(default_factory=list)
+    core: EdgeCore = field(init=False)
+
+    def __post_init__(self) -> None:
+        memory = Memory(run=RUN, task="f" * 64, body=self.body, model=self.model)
+        memory.model_bytes = self.size if self.model else 0
+        settings = EdgeSettings(edge="edge", epoch=EPOCH, chunk_bytes=1024)
+        self.core = EdgeCore(settings, memory)
+        self.core.upstream.welcomed = True
+
+    def say(self, agent: str, message: m.AgentToEdge) -> list[Effect]:
+        return self._note(self.core.from_agent(agent, message, self.now, at=self.now))
+
+    def hello(self, *agents: str) -> None:
+        for agent in agents:
+            self.say(agent, m.Hello(agent=agent))
+
+    def place(self, agent: str, x: float, y: float) -> None:
+        features = {"x_km": x, "y_km": y}
+        self.say(agent, m.ContextReport(seq=1, available=True, price=1, features=features))
+
+    def tell(self, message: m.CoordinatorToEdge) -> list[Effect]:
+        return self._note(self.core.from_coordinator("", message, self.now))
+
+    def open(self, number: int = 1, *, mode: str = "report", **facts: object) -> list[Effect]:
+        values: dict[str, object] = {
+            "run": RUN, "round": number, "model": MODEL, "until_ms": 5000,
+            "mode": m.OpinionMode(mode), **facts,
+        }  # fmt: skip
+        return self.tell(m.OpinionOpen(**values))  # type: ignore[arg-type]  # a test's own facts
+
+    def opinion(self, agent: str, score: float = 0.5, **facts: object) -> list[Effect]:
+        values: dict[str, object] = {
+            "run": RUN, "round": 1, "model": MODEL, "score": score, "samples": 10,
+            "metric": "accuracy", **facts,
+        }  # fmt: skip
+        return self.say(agent, m.Opinion(**values))  # type: ignore[arg-type]  # a test's own facts
+
+    def volunteer(self, agent: str, number: int = 1) -> list[Effect]:
+        return self.say(agent, m.Volunteer(run=RUN, round=number))
+
+    def wait(self, seconds: float) -> None:
+        """Let time go on from one thing that is due to the next."""
+        end = self.now + seconds
+        steps = 0
+        while (due := self.core.next_due(self.now)) <= end:
+            steps += 1
+            assert steps < 10_000, "the edge does not rest"
+            self.now = max(self.now, due)
+            self._note(self.core.tick(self.now))
+        self.now = end
+
+    def _note(self, effects: list[Effect]) -> list[Effect]:
+        self.effects += effects
+        return effects
+
+    # ------------------------------------------------------------ what came of it
+
+    def up(self, kind: type[M]) -> list[M]:
+        """Return what the coordinator was told, of one kind."""
+        told = [one.message for one in self.effects if isinstance(one, ToCoordinator)]
+        return [one for one in told if isinstance(one, kind)]
+
+    def down(self, agent: str, kind: type[M]) -> list[M]:
+        """Return what an agent was told, of one kind."""
+        told = [e.message for e in self.effects if isinstance(e, ToAgent) and e.agent == agent]
+        return [one for one in told if isinstance(one, kind)]
+
+    def chunks(self) -> list[tuple[str, int]]:
+        """Return to whom chunks went: ``""`` is everybody."""
+        return [
+            (one.agent if isinstance(one, SendChunk) else "", one.index)
+            for one in self.effects
+            if isinstance(one, Publish | SendChunk)
+        ]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The columns of `Opinions`, read as the coordinator reads them."""
+
+    session: npt.NDArray[np.int32]
+    score: npt.NDArray[np.float32]
+    samples: npt.NDArray[np.int64]
+    epsilon: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, message: m.Opinions) -> "Rows":
+        return cls(
+            np.frombuffer(message.session, "<i4"),
+            np.frombuffer(message.score, "<f4"),
+            np.frombuffer(message.samples, "<i8"),
+            np.frombuffer(message.epsilon, "<f4"),
+        )
+
+
+def scores(message: m.Opinions) -> dict[str, float]:
+    """Return the scores by agent, of a message that names everybody."""
+    assert message.known == 0
+    rows = Rows.of(message)
+    assert len(rows.session) == len(rows.score) == len(rows.samples)
+    ids = [message.new_ids[index] for index in rows.session]
+    return dict(zip(ids, rows.score.tolist(), strict=True))
+
+
+def volunteers(message: m.Volunteers) -> list[str]:
+    """Return who volunteered, of a message that names everybody."""
+    assert message.known == 0
+    return [message.new_ids[index] for index in np.frombuffer(message.session, "<i4")]

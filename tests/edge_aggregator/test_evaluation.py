@@ -1,0 +1,372 @@
+"""A call for opinions at one edge: who is asked, what counts, and that it always ends."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from fedagent_edge.core.effects import Event
+from fedagent_edge.core.sessions import Sessions
+from fedagent_edge.core.tally import volunteers_of
+from fedagent_protocol import messages as m
+from fedagent_protocol.codec import decode_edge_to_coordinator, encode
+
+from .evaluators import MODEL, OTHER, RUN, Hall, Rows, scores
+
+
+def _hall(*agents: str, **facts: object) -> Hall:
+    hall = Hall(**facts)  # type: ignore[arg-type]  # a test's own facts
+    hall.hello(*agents)
+    return hall
+
+
+def test_all_present_agents_are_called_and_their_answers_go_up_together() -> None:
+    hall = _hall("a0", "a1")
+    hall.open(slot=3)
+    call = hall.down("a1", m.OpinionCall)[0]
+    assert (call.run, call.round, call.model, call.size) == (RUN, 1, MODEL, 700)
+    assert (call.until_ms, call.slot, call.mode) == (5000, 3, "report")
+    hall.opinion("a1", 0.25)
+    assert not hall.up(m.Opinions)
+    hall.opinion("a0", 0.75, samples=4, epsilon=2.0)
+    [told] = hall.up(m.Opinions)
+    assert scores(told) == {"a0": 0.75, "a1": 0.25}
+    assert Rows.of(told).samples.tolist() == [4, 10]
+    assert Rows.of(told).epsilon.tolist() == [2.0, 0.0]
+    assert (told.model, told.metric, told.asked, told.reasons) == (MODEL, "accuracy", 2, {})
+    assert decode_edge_to_coordinator(encode(told)) == told
+    [event] = [e.data for e in hall.effects if isinstance(e, Event) and e.name == "evaluated"]
+    assert event == {"round": 1, "mode": "report", "asked": 2, "answered": 2, "seconds": 0.0}
+
+
+def test_ids_that_the_coordinator_has_are_not_told_again() -> None:
+    hall = _hall("a0", "a1")
+    hall.open(epoch=hall.core.settings.epoch, known=1)
+    hall.opinion("a0", 0.1)
+    hall.opinion("a1", 0.2)
+    [told] = hall.up(m.Opinions)
+    assert (told.known, told.new_ids) == (1, ("a1",))
+    assert Rows.of(told).session.tolist() == [0, 1]
+    assert told.epsilon == b""
+
+
+def test_the_answer_is_repeated_until_its_receipt_and_says_the_same() -> None:
+    hall = _hall("a0")
+    hall.open()
+    hall.opinion("a0")
+    hall.wait(3.5)
+    assert len(hall.up(m.Opinions)) == 4
+    hall.open()
+    hall.tell(m.OpinionsReceipt(run=RUN, round=1))
+    hall.wait(10)
+    assert len(hall.up(m.Opinions)) == 5
+    assert len({encode(one) for one in hall.up(m.Opinions)}) == 1
+    hall.open()
+    assert len(hall.up(m.Opinions)) == 6, "a coordinator that asks has no answer"
+
+
+def test_a_coordinator_that_is_gone_is_not_told_for_ever() -> None:
+    hall = _hall("a0")
+    hall.open()
+    hall.opinion("a0")
+    hall.wait(35)
+    told = len(hall.up(m.Opinions))
+    hall.core.upstream.welcomed = True
+    hall.wait(60)
+    assert len(hall.up(m.Opinions)) == told
+
+
+def test_who_does_not_answer_is_asked_every_second_and_named_missing() -> None:
+    hall = _hall("a0", "a1")
+    hall.open()
+    hall.opinion("a0")
+    hall.wait(4.9)
+    calls = hall.down("a1", m.OpinionCall)
+    assert [call.until_ms for call in calls] == [5000, 4000, 3000, 2000, 1000]
+    assert len(hall.down("a0", m.OpinionCall)) == 1
+    assert not hall.up(m.Opinions)
+    hall.wait(0.1)
+    [told] = hall.up(m.Opinions)
+    assert (told.asked, told.reasons, list(scores(told))) == (2, {"missing": 1}, ["a0"])
+    hall.opinion("a1")
+    assert hall.core.counters["opinion_late"] == 1
+    hall.wait(3)
+    assert {tuple(scores(one)) for one in hall.up(m.Opinions)} == {("a0",)}
+
+
+def test_why_agents_have_no_row() -> None:
+    hall = _hall("a0", "a1", "a2", "a3", "a4", "a5")
+    hall.open()
+    hall.opinion("a0", metric="rmse")
+    hall.opinion("a1", samples=0, score=0.0, reason="no samples")
+    hall.opinion("a2", 1.5)
+    hall.opinion("a3")
+    hall.opinion("a4")
+    hall.say("a5", m.Bye())
+    [told] = hall.up(m.Opinions)
+    assert told.reasons == {"gone": 1, "invalid": 1, "metric": 1, "none": 1}
+    assert (told.metric, list(scores(told)), told.asked) == ("accuracy", ["a3", "a4"], 6)
+
+
+def test_one_answer_counts_and_only_of_this_model_and_round() -> None:
+    hall = _hall("a0", "a1")
+    hall.opinion("a0", 0.1)
+    hall.open()
+    hall.opinion("a0", 0.2, model=OTHER)
+    hall.opinion("a0", 0.3, round=2)
+    hall.opinion("a0", 0.3, run="9" * 32)
+    hall.opinion("a0", 0.4)
+    hall.opinion("a0", 0.5)
+    hall.opinion("a1")
+    assert scores(hall.up(m.Opinions)[0])["a0"] == pytest.approx(0.4)
+    counters = hall.core.counters
+    assert counters["opinion_late"] == 3
+    assert (counters["opinion_of_another_model"], counters["opinion_twice"]) == (1, 1)
+
+
+def test_an_agent_that_comes_in_mid_call_is_called_at_once() -> None:
+    hall = _hall("a0", "a1")
+    hall.open()
+    hall.hello("a2")
+    assert len(hall.down("a2", m.OpinionCall)) == 1
+    hall.say("a3", m.ContextReport(seq=1, available=True, price=1))
+    assert len(hall.down("a3", m.OpinionCall)) == 1
+    for agent in ("a0", "a1", "a2"):
+        hall.opinion(agent)
+    assert not hall.up(m.Opinions)
+    hall.opinion("a3")
+    assert len(scores(hall.up(m.Opinions)[0])) == 4
+
+
+def test_a_call_survives_an_agents_reconnect() -> None:
+    hall = _hall("a0", "a1")
+    hall.open()
+    hall.opinion("a0")
+    hall.say("a1", m.Bye())
+    assert hall.up(m.Opinions)[0].reasons == {"gone": 1}
+
+    hall = _hall("a0", "a1", "a2")
+    hall.open()
+    hall.opinion("a0")
+    hall.say("a1", m.Bye())
+    hall.hello("a1", "a0")
+    assert len(hall.down("a1", m.OpinionCall)) == 2
+    assert len(hall.down("a0", m.OpinionCall)) == 1, "it has answered"
+    hall.opinion("a1")
+    hall.opinion("a2")
+    assert set(scores(hall.up(m.Opinions)[0])) == {"a0", "a1", "a2"}
+
+
+def test_a_call_waits_for_its_model() -> None:
+    hall = _hall("a0", model="")
+    hall.open()
+    assert not hall.down("a0", m.OpinionCall)
+    hall.tell(m.GlobalModel(run=RUN, digest=MODEL, size=700, chunk_bytes=1024, first=bytes(700)))
+    hall.wait(0.5)
+    hall.effects += hall.core.model_ready(MODEL, 700, hall.now)
+    assert [call.until_ms for call in hall.down("a0", m.OpinionCall)] == [4500]
+    hall.opinion("a0")
+    assert len(scores(hall.up(m.Opinions)[0])) == 1
+
+
+def test_a_call_whose_model_never_comes_ends_in_time() -> None:
+    hall = _hall("a0", "a1", model=OTHER)
+    hall.open()
+    hall.wait(5.0)
+    [told] = hall.up(m.Opinions)
+    assert (told.asked, told.reasons, told.session) == (0, {"not_asked": 2}, b"")
+    assert not hall.down("a0", m.OpinionCall)
+
+
+def test_an_edge_that_has_just_started_waits_for_its_agents() -> None:
+    hall = Hall()
+    hall.effects += hall.core.lan_up(hall.now)
+    hall.open()
+    assert not hall.up(m.Opinions)
+    hall.wait(0.6)
+    hall.hello("a0")
+    hall.opinion("a0")
+    assert not hall.up(m.Opinions)
+    hall.wait(1.5)
+    assert len(scores(hall.up(m.Opinions)[0])) == 1
+    empty = Hall()
+    empty.open()
+    assert empty.up(m.Opinions)[0].asked == 0
+
+
+@pytest.mark.parametrize("end", ["close", "order", "later", "ended"])
+def test_what_ends_a_call(end: str) -> None:
+    hall = _hall("a0")
+    hall.open(1)
+    order = m.RoundOrder(
+        run=RUN, round=2, task="f" * 64, assignments=(), deadline_ms=10, max_wait_ms=10
+    )
+    ends: dict[str, m.CoordinatorToEdge] = {
+        "close": m.OpinionClose(run=RUN, round=1),
+        "order": order,
+        "later": m.OpinionOpen(run=RUN, round=2, model=OTHER, until_ms=5000),
+        "ended": m.RunEnded(run=RUN),
+    }
+    hall.tell(ends[end])
+    hall.opinion("a0")
+    hall.wait(2)
+    assert [one for one in hall.up(m.Opinions) if one.round == 1] == []
+    assert len(hall.down("a0", m.OpinionCall)) == 1
+    assert hall.core.counters["opinion_late"] == 1
+    if end != "ended":
+        hall.open(1)
+        assert hall.core.counters["opinion_open_old"] == 1
+
+
+def test_a_later_round_is_evaluated_although_the_one_before_was_not_receipted() -> None:
+    hall = _hall("a0")
+    hall.open(1)
+    hall.opinion("a0", 0.25)
+    hall.open(2, model=MODEL)
+    hall.opinion("a0", 0.5, round=2)
+    first, second = hall.up(m.Opinions)
+    assert (first.round, scores(first)) == (1, {"a0": 0.25})
+    assert (second.round, scores(second)) == (2, {"a0": 0.5})
+    hall.tell(m.OpinionsReceipt(run=RUN, round=1))
+    hall.wait(1)
+    assert hall.up(m.Opinions)[-1].round == 2, "a receipt of another round ends nothing"
+
+
+def test_the_model_goes_once_to_all_who_were_called_and_to_no_other() -> None:
+    hall = _hall("a0", "a1", "a2", size=3000)
+    need = m.Need(run=RUN, round=1, digest=MODEL, ranges=((0, 3),))
+    hall.say("a0", need)
+    assert hall.core.counters["out_of_round"] == 1
+    hall.open()
+    hall.say("a0", need)
+    hall.say("a1", need)
+    assert hall.chunks() == []
+    hall.opinion("a2")
+    assert hall.chunks() == [("", 0), ("", 1), ("", 2)]
+    hall.say("a1", m.Need(run=RUN, round=1, digest=MODEL, ranges=((1, 2),)))
+    assert hall.chunks()[3:] == [("a1", 1)]
+    hall.say("a1", m.Need(run=RUN, round=1, digest=OTHER, ranges=((0, 1),)))
+    assert hall.core.counters["out_of_round"] == 2
+    hall.hello("a9")
+    hall.say("a9", need)
+    assert hall.chunks()[4:] == [("a9", 0), ("a9", 1), ("a9", 2)]
+
+
+def test_after_a_restart_the_coordinators_repetition_begins_anew() -> None:
+    hall = _hall("a0")
+    hall.open()
+    again = Hall(now=hall.now + 2)
+    again.hello("a0")
+    again.open(until_ms=3000)
+    again.opinion("a0", 0.9)
+    assert scores(again.up(m.Opinions)[0]) == {"a0": pytest.approx(0.9)}
+
+
+def test_a_repetition_never_gives_more_time() -> None:
+    hall = _hall("a0")
+    hall.open(until_ms=5000)
+    hall.wait(1)
+    hall.open(until_ms=9000)
+    hall.wait(1)
+    hall.open(until_ms=1000)
+    hall.wait(1.0)
+    assert len(hall.up(m.Opinions)) == 1
+
+
+AGENTS = ("a0", "a1", "a2")
+_event = st.one_of(
+    st.tuples(st.just("hello"), st.sampled_from(AGENTS)),
+    st.tuples(st.just("bye"), st.sampled_from(AGENTS)),
+    st.tuples(
+        st.just("opinion"),
+        st.sampled_from(AGENTS),
+        st.sampled_from([0.0, 0.25, 0.5, 1.0, 7.0]),
+        st.sampled_from([MODEL, MODEL, OTHER]),
+        st.sampled_from([1, 1, 2]),
+        st.sampled_from([0, 5]),
+        st.sampled_from(["accuracy", "accuracy", "r2"]),
+    ),
+    st.tuples(st.just("open"), st.sampled_from([1000, 3000])),
+    st.tuples(st.just("receipt")),
+    st.tuples(st.just("close")),
+    st.tuples(st.just("need"), st.sampled_from(AGENTS)),
+    st.tuples(st.just("wait"), st.sampled_from([0.01, 0.3, 1.0, 2.0])),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(events=st.lists(_event, max_size=30))
+def test_in_any_order_of_events_first_answers_in_time_are_told_and_never_change(
+    events: list[tuple[Any, ...]],
+) -> None:
+    hall = Hall()
+    hall.hello("a0", "a1")
+    hall.open(until_ms=3000)
+    began, closed = hall.now, False
+    first: dict[str, tuple[float, int, str]] = {}
+    for event in events:
+        match event:
+            case ("hello", agent):
+                hall.hello(agent)
+            case ("bye", agent):
+                hall.say(agent, m.Bye())
+            case ("opinion", agent, score, model, number, samples, metric):
+                if not hall.up(m.Opinions) and not closed and (model, number) == (MODEL, 1):
+                    first.setdefault(agent, (score, samples, metric))
+                hall.opinion(
+                    agent, score, model=model, round=number, samples=samples, metric=metric
+                )
+            case ("open", until):
+                hall.open(until_ms=until)
+            case ("receipt",):
+                hall.tell(m.OpinionsReceipt(run=RUN, round=1))
+            case ("close",):
+                closed = closed or not hall.up(m.Opinions)
+                hall.tell(m.OpinionClose(run=RUN, round=1))
+            case ("need", agent):
+                hall.say(agent, m.Need(run=RUN, round=1, digest=MODEL, ranges=((0, 1),)))
+            case ("wait", seconds):
+                hall.wait(float(seconds))
+    hall.wait(3.0)
+    told = hall.up(m.Opinions)
+    assert bool(told) != closed
+    assert hall.now >= began + 3.0
+    valid = {a: (s, k) for a, (s, n, k) in first.items() if n and 0 <= s <= 1}
+    for one in told:
+        assert sum(one.reasons.values()) + len(one.session) // 4 == one.asked
+        assert scores(one) == {a: s for a, (s, k) in valid.items() if k == one.metric}
+    assert len({(one.session, one.score, one.asked) for one in told}) <= 1
+
+
+def test_twenty_thousand_opinions_fit_one_message_and_ids_that_do_not_wait() -> None:
+    hall = Hall()
+    agents = [f"{i:05}-" + "x" * 58 for i in range(20_000)]
+    hall.hello(*agents)
+    hall.open()
+    for agent in agents:
+        hall.opinion(agent, epsilon=1.0)
+    [told] = hall.up(m.Opinions)
+    assert told.reasons["unnamed"] + len(told.session) // 4 == told.asked == 20_000
+    known = len(told.new_ids)
+    assert decode_edge_to_coordinator(encode(told)) == told
+    for _ in range(3):
+        hall.open(epoch=told.epoch, known=known)
+        told = hall.up(m.Opinions)[-1]
+        known = told.known + len(told.new_ids)
+        assert len(encode(told)) < 1_000_000
+    assert (known, len(told.session) // 4, told.reasons) == (20_000, 20_000, {})
+
+
+def test_volunteers_whose_ids_do_not_fit_wait() -> None:
+    """A row of an id that was never told would make the coordinator refuse all of them."""
+    sessions = Sessions("e" * 32)
+    agents = [f"{i:05}-" + "x" * 58 for i in range(6_000)]
+    for agent in agents:
+        sessions.hear(agent, 0.0)
+    ask = m.OpinionOpen(run=RUN, model=MODEL, until_ms=1000, mode=m.OpinionMode.PEERS)
+    told = volunteers_of(ask, sessions, agents, agents)
+    assert 0 < len(told.session) // 4 == len(told.new_ids) < told.asked == 6_000
+    again = structs.replace(ask, epoch=told.epoch, known=len(told.new_ids))
+    assert len(volunteers_of(again, sessions, agents, agents).session) // 4 == 6_000
