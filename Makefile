@@ -22,7 +22,7 @@ check: dev-env ## Check format, lint, types and layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-format: dev-env ## Format the code and hint what ruff can hint
+format: dev-env ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 

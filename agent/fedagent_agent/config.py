@@ -24,6 +24,14 @@ from .core.reporting import Price
 from .streams.spec import MqttSpec, StreamError, parse_stream
 
 PREFIX = "FEDAGENT_AGENT_"
+_RENAMED = {
+    "care": "limits",
+    "least_battery": "min_battery",
+    "least_memory": "min_memory",
+    "most_temperature": "max_temperature",
+    "most_load": "max_load",
+    "most_epsilon": "max_epsilon",
+}
 MICRO = 1_000_000
 _HALF = 0.5
 """Share of the machine's memory that a training may take unless it is configured."""
@@ -88,9 +96,9 @@ class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What the owner grants to calls for opinions; with an epsilon, never one without noise.
 
     Attributes:
-        max_epsilon: Largest epsilon of one opinion; absent: any, and none at all.
-        total_epsilon: Epsilon of all opinions of one run together; absent: any.
-        lifetime_epsilon: Epsilon of all opinions of this device ever; absent: any.
+        max_epsilon: Maximum epsilon per opinion. Unset: no limit, and noise is not required.
+        total_epsilon: Total epsilon per run. Unset: no limit.
+        lifetime_epsilon: Total epsilon of all runs of this device. Unset: no limit.
         declared_only: Whether opinions go to `peers` alone, and to no edge.
     """
 
@@ -207,7 +215,9 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Agent
     Raises:
         SettingError: One line with the key and the hint.
     """
-    config = load_settings(AgentConfig, text, prefix=PREFIX, environment=environment)
+    config = load_settings(
+        AgentConfig, text, prefix=PREFIX, environment=environment, renamed=_RENAMED
+    )
     check_site(config.site)
     config.typed_addresses()
     config.neighbours()

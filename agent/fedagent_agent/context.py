@@ -48,16 +48,16 @@ class Context:
         self._probe = probe if probe is not None else MachineProbe()
         self._limits = limits if limits is not None else ResourceLimits()
         self._metered = metered
-        self._told = HostInfo()
+        self._host = HostInfo()
         self._held: frozenset[str] = frozenset()
         self._cores = self._probe.cores()
         self._calls = 0
         self._last: tuple[float, Sample] | None = None
         self._idle: float | None = None
 
-    def tell(self, told: HostInfo) -> None:
+    def update_host(self, info: HostInfo) -> None:
         """Take in what other programs say."""
-        self._told = told
+        self._host = info
 
     def read(self, now: float) -> Readings:
         """Look at the machine; `now` is monotonic."""
@@ -65,7 +65,7 @@ class Context:
         objections = [verdict for verdict in said if verdict.objects]
         self._held = frozenset(verdict.rule for verdict in objections)
         idle = 1.0 if self._idle is None else self._idle
-        power = sample.power if self._told.power is None else self._told.power
+        power = sample.power if self._host.power is None else self._host.power
         return Readings(
             compute=round(self._cores * min(1.0, sample.frequency) * idle, 3),
             available=not objections,
@@ -83,10 +83,10 @@ class Context:
         self._calls += 1
         self._note_load(sample, now)
         condition = Condition(
-            power=sample.power if self._told.power is None else self._told.power,
+            power=sample.power if self._host.power is None else self._host.power,
             temperature_c=sample.temperature_c,
             throttled=sample.throttled,
-            metered=self._told.metered if self._metered is None else self._metered,
+            metered=self._host.metered if self._metered is None else self._metered,
             memory_bytes=sample.memory_bytes,
             load=None if self._idle is None else 1.0 - self._idle,
         )

@@ -15,11 +15,14 @@ import msgspec
 from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.codec import Direction, decode_edge_to_agent, encode
 from fedagent_protocol.errors import OversizeError, ProtocolError
+from fedagent_protocol.messages import PROTOCOL_VERSION, kind
+from fedagent_protocol.topics import Topic
 from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_protocol.transport.discovery import Discovery
 from fedagent_protocol.transport.errors import SubscribeRefusedError
 from fedagent_protocol.transport.identity import Identity
 from fedagent_protocol.transport.mqtt import Arrival
+from fedagent_protocol.versions import OtherVersions
 
 from .config import AgentConfig
 from .context import Context
@@ -64,6 +67,7 @@ class AgentDaemon:
         self._measuring: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._worklog = WorkLog()
+        self._others = OtherVersions("agent")
         self._samples: dict[str, int] = {}
         self._asking: asyncio.Task[None] | None = None
 
@@ -163,12 +167,28 @@ class AgentDaemon:
                 topic = _parse(arrival.topic)
                 if topic.direction is not Direction.EDGE_TO_AGENT:
                     continue
+                if topic.version != PROTOCOL_VERSION:
+                    self._refuse_version(name, topic)
+                    continue
                 message = decode_edge_to_agent(arrival.payload)
             except ProtocolError as error:
                 counters[error.reason] += 1
                 continue
             self._perform(self._runtime.message(name, topic.edge, message, arrival.at))
         self._schedule()
+
+    def _refuse_version(self, name: str, topic: Topic) -> None:
+        """Refuse an edge of another protocol version; greet it once, so that it says so too."""
+        line = self._others.refuse(topic.edge, topic.version)
+        link = self._links[name]
+        if not line or link is None:
+            return
+        self._runtime.core.counters["protocol_version"] += 1
+        _log.warning("%s: edge %s %s", self._id, topic.edge, line)
+        hello = self._runtime.core.greeting
+        site = self._config.site
+        up = topics.agent_up(site, self._id, topic.edge, kind(hello), topic.version)
+        link.publish(up, encode(hello))
 
     def _link_state(self, name: str, up: bool) -> None:
         now = time.monotonic()
@@ -264,7 +284,7 @@ class AgentDaemon:
         """Ask other programs what they know of the device, for as long as there are any."""
         programs = Programs.here()
         while programs:
-            self._context.tell(await programs.ask())
+            self._context.update_host(await programs.ask())
             await asyncio.sleep(ASK_S)
 
     def _measure(self) -> None:
@@ -275,7 +295,7 @@ class AgentDaemon:
         lines = self._worklog.allow(
             "" if readings.available else readings.reason or "not available"
         )
-        self._say([*lines, *self._worklog.tick(now)])
+        self._log_lines([*lines, *self._worklog.tick(now)])
         self._schedule()
 
     def _schedule(self) -> None:
@@ -296,7 +316,7 @@ class AgentDaemon:
     # ------------------------------------------------------------- life cycle
 
     def _emit(self, event: Event) -> None:
-        self._say(self._worklog.tell(event, time.monotonic()))
+        self._log_lines(self._worklog.lines_for(event, time.monotonic()))
         if event.name == "samples":
             self._log_samples(event)
         _log.debug("%s: %s %s", self._id, event.name, event.data)
@@ -309,7 +329,7 @@ class AgentDaemon:
             # Whoever listened is gone.
             self._stop.set()
 
-    def _say(self, lines: list[LogLine]) -> None:
+    def _log_lines(self, lines: list[LogLine]) -> None:
         """Tell the owner what the device does."""
         for line in lines:
             _log.log(logging.WARNING if line.loud else logging.INFO, "%s: %s", self._id, line.text)
@@ -342,7 +362,7 @@ class AgentDaemon:
         self._perform(self._runtime.bye("stopping", time.monotonic()))
         await asyncio.gather(self._discovery.stop(), self._links.stop(), self._trainer.close())
         self._runtime.close()
-        self._say(self._worklog.tick(time.monotonic(), over=True))
+        self._log_lines(self._worklog.tick(time.monotonic(), over=True))
         if self._samples:
             totals = ", ".join(f"{reason} {n}" for reason, n in sorted(self._samples.items()))
             _log.info("%s: samples that were not learnt from: %s", self._id, totals)

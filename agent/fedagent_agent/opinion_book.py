@@ -62,7 +62,7 @@ class OpinionBook:
             raise OpinionBookError(path, "is damaged") from error
 
     @property
-    def said(self) -> OpinionRecord:
+    def record(self) -> OpinionRecord:
         """What the evaluator begins with."""
         runs = self._book.runs
         answers = [OpinionAnswer(row.opinion, row.mode) for row in runs.values()]

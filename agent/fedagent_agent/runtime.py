@@ -192,7 +192,7 @@ class AgentRuntime:
             ),
             kept=self._outbox.load(),
             answered=self._outbox.answered(),
-            said=self._book.said,
+            said=self._book.record,
             pending=self._pending,
             peering=self._peer_desk.make,
         )

@@ -52,10 +52,10 @@ class Spread:
         odd = np.flatnonzero((size > LARGE) | ((deviation > 0) & (deviation < SMALL * usual)))
         if not len(odd):
             return False
-        self._tell(odd.tolist(), size.tolist(), deviation.tolist())
+        self._warn(odd.tolist(), size.tolist(), deviation.tolist())
         return True
 
-    def _tell(self, odd: list[int], size: list[float], deviation: list[float]) -> None:
+    def _warn(self, odd: list[int], size: list[float], deviation: list[float]) -> None:
         shown, more = odd[:MAX_NAMED], len(odd) - MAX_NAMED
         rest = f" and {more} more" if more > 0 else ""
         self.note = f"out of proportion: {', '.join(self.names[i] for i in shown)}{rest}"

@@ -36,7 +36,7 @@ def check_evaluations(db: sqlite3.Connection, problem: Callable[[str], None]) ->
     """
     # One evaluation at a time: a long run has millions of opinions.
     evaluated = db.execute(
-        f"SELECT run_id, seal, {SEALED} FROM evaluations ORDER BY run_id, round"  # noqa: S608 - constant
+        f"SELECT run_id, seal, {SEALED} FROM judgements ORDER BY run_id, round"  # noqa: S608 - constant
     )
     for run_id, seal, *head in evaluated:
         round_, mode, answered = head[0], head[2], head[6]
@@ -51,7 +51,7 @@ def check_evaluations(db: sqlite3.Connection, problem: Callable[[str], None]) ->
         if len(found) != answered or any(rows.values()):
             problem(f"round {round_}: {answered} answers were booked, others are there")
         elif evaluation_seal(head, found) != seal:
-            problem(f"round {round_}: what its model was evaluated has changed")
+            problem(f"round {round_}: the evaluation of its model has changed")
 
 
 _ROWS = {

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from fedagent_protocol import failpoints, topics
+from fedagent_protocol.messages import PROTOCOL_VERSION
 from fedagent_protocol.transport.advert import Advert, in_words
 from fedagent_protocol.transport.boot import boot_id
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
@@ -129,7 +130,7 @@ class Daemon:
         except RunFinishedError as finished:
             done, reason = finished.progress.rounds_done, finished.reason
             fields = {"run": finished.run_id, "rounds_done": done, "reason": reason}
-            self._tell("finished", fields)
+            self._report("finished", fields)
             raise
 
     def stop(self) -> None:
@@ -229,7 +230,7 @@ class Daemon:
             return
         self._discovery = Discovery(config.site, scope=config.discovery)
         await self._discovery.start()
-        advert = Advert("coordinator", identity.id, config.site, address, topics.PROTOCOL_VERSION)
+        advert = Advert("coordinator", identity.id, config.site, address, PROTOCOL_VERSION)
         listen = config.listen if self._broker is not None else None
         await self._discovery.advertise(advert, listen=listen)
         self._discovery.browse("coordinator", lambda seen: self._see_others(seen, identity.id))
@@ -335,7 +336,7 @@ class Daemon:
                 case CrashPoint() as mark:
                     checkpoint(mark.name)
                 case Event() as event:
-                    self._tell(event.name, dict(event.fields))
+                    self._report(event.name, dict(event.fields))
                 case Finished() as finished:
                     self._nothing_learnt = finished.nothing_learnt
                     if finished.conclusion:
@@ -364,7 +365,7 @@ class Daemon:
         self, identity: Identity, recipe: Recipe, address: BrokerAddress, kind: str
     ) -> None:
         run = self._runtime.run
-        self._tell(
+        self._report(
             "ready",
             {
                 "id": identity.id,
@@ -380,7 +381,7 @@ class Daemon:
             },
         )
 
-    def _tell(self, name: str, fields: dict[str, object]) -> None:
+    def _report(self, name: str, fields: dict[str, object]) -> None:
         _log.log(_level(name, fields), "%s", _in_words(name, fields))
         if self._config.json_events:
             self._emit(msgspec.json.encode({"event": name, **fields}) + b"\n")
@@ -397,7 +398,7 @@ class Daemon:
 def _level(name: str, fields: dict[str, object]) -> int:
     """Return how loud an event is: what costs the run its rounds is a warning."""
     loud = (
-        name in {"edge_lost", "warning"}
+        name in {"edge_lost", "edge_refused", "warning"}
         or (name == "round" and not fields["used"])
         or (name == "waiting" and fields["reason"] == DECLINED)
         or (name == "opinions" and not fields.get("answered", fields.get("volunteers")))
@@ -413,8 +414,10 @@ def _in_words(name: str, fields: dict[str, object]) -> str:
         return f"waiting for {why}: {fields[why]} of {fields['wanted']}"
     if name == "waiting" and fields["reason"] == STATISTICS:
         return f"waiting for the samples of {fields['agents']} agents to be added up"
+    if name == "edge_refused":
+        return f"edge {fields['edge']} {fields['reason']}"
     if name == "warning":
-        return f"samples {fields['why']} (agents {' '.join(map(str, _listed(fields['agents'])))})"
+        return f"samples {fields['reason']} (agents {_joined(fields['agents'])})"
     return f"{name}: " + " ".join(
         f"{key}={value}"
         for key, value in fields.items()
@@ -422,8 +425,8 @@ def _in_words(name: str, fields: dict[str, object]) -> str:
     )
 
 
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
+def _joined(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else ""
 
 
 def _long(value: object) -> bool:

@@ -284,7 +284,7 @@ class StoreFailedError(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"storage failed ({self.cause}), no more money moves; make room or hint the disk, then "
+            f"storage failed ({self.cause}), no more money moves; make room or fix the disk, then "
             "start the coordinator again"
         )
 

@@ -96,7 +96,7 @@ class PolicyJournal:
         rows = self._db.connection.execute(
             "SELECT r.round, r.view, r.feedback, c.record, j.mode FROM rounds r "
             "LEFT JOIN controls c USING (run_id, round) "
-            "LEFT JOIN evaluations j USING (run_id, round) WHERE r.run_id = ? AND r.round > ? "
+            "LEFT JOIN judgements j USING (run_id, round) WHERE r.run_id = ? AND r.round > ? "
             "AND r.state = 'done' ORDER BY r.round",
             (run_id, since),
         )

@@ -219,7 +219,7 @@ def m003_controls(db: Database) -> None:
 
 
 _OPINIONS = (
-    """CREATE TABLE evaluations (
+    """CREATE TABLE judgements (
         run_id TEXT NOT NULL REFERENCES runs,
         round INTEGER NOT NULL CHECK (round >= 0),
         slot INTEGER NOT NULL CHECK (slot >= 1),
@@ -242,7 +242,7 @@ _OPINIONS = (
         samples INTEGER NOT NULL CHECK (samples > 0),
         epsilon REAL NOT NULL CHECK (epsilon >= 0),
         PRIMARY KEY (run_id, round, client),
-        FOREIGN KEY (run_id, round) REFERENCES evaluations,
+        FOREIGN KEY (run_id, round) REFERENCES judgements,
         FOREIGN KEY (run_id, client) REFERENCES clients,
         FOREIGN KEY (run_id, edge) REFERENCES edges
     ) STRICT, WITHOUT ROWID""",
@@ -250,7 +250,7 @@ _OPINIONS = (
         run_id TEXT NOT NULL, round INTEGER NOT NULL,
         client INTEGER NOT NULL, edge INTEGER NOT NULL,
         PRIMARY KEY (run_id, round, client),
-        FOREIGN KEY (run_id, round) REFERENCES evaluations,
+        FOREIGN KEY (run_id, round) REFERENCES judgements,
         FOREIGN KEY (run_id, client) REFERENCES clients,
         FOREIGN KEY (run_id, edge) REFERENCES edges
     ) STRICT, WITHOUT ROWID""",
@@ -262,7 +262,7 @@ def m004_opinions(db: Database) -> None:
     """Keep what clients think of each model, or who volunteered after it."""
     for statement in _OPINIONS:
         db.execute(statement)
-    for table in ("evaluations", "opinions", "volunteers"):
+    for table in ("judgements", "opinions", "volunteers"):
         _protect(db, table)
 
 

@@ -43,7 +43,7 @@ def _insert_head(
     head = (found.round, found.slot, mode, found.digest, metric, found.asked, len(rows), mean)
     head_all = (*head, reasons, float(found.seconds))
     sql.execute(
-        f"INSERT INTO evaluations (run_id, seal, {SEALED}) "  # noqa: S608 - constant
+        f"INSERT INTO judgements (run_id, seal, {SEALED}) "  # noqa: S608 - constant
         f"VALUES (?, ?, {','.join('?' * len(head_all))})",
         (run_id, evaluation_seal(head_all, rows), *head_all),
     )

@@ -38,7 +38,7 @@ def load(kind: str, entry: EntryPoint) -> Callable[..., object]:
     try:
         factory = entry.load()
     except Exception as error:
-        raise failed(f"cannot be imported ({said(error)})") from error
+        raise failed(f"cannot be imported ({one_line(error)})") from error
     if not callable(factory):
         raise failed("is neither a class nor a function")
     return cast("Callable[..., object]", factory)
@@ -64,7 +64,7 @@ def build(
         except AttributeError as error:
             raise failed(f"has no {member!r}") from error
         except Exception as error:
-            raise failed(f"{member!r} failed ({said(error)})") from error
+            raise failed(f"{member!r} failed ({one_line(error)})") from error
         if member == NEEDS:
             if not isinstance(value, AbstractSet) or not all(isinstance(one, str) for one in value):
                 raise failed(f"{member!r} is not a set of texts")
@@ -74,7 +74,7 @@ def build(
     return thing
 
 
-def said(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """Return an error in one line."""
     words = " ".join(str(error).split())
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
@@ -111,7 +111,7 @@ def _guarded(
         except PolicyError:
             raise
         except Exception as error:
-            raise failed(f"{what} ({said(error)})") from error
+            raise failed(f"{what} ({one_line(error)})") from error
         if returns is not None and not isinstance(result, returns):
             raise failed(f"{what}: it returns {type(result).__name__}, not {returns.__name__}")
         return result

@@ -284,7 +284,7 @@ class Reader(ModelReader):
         return None if row is None else str(row[0])
 
     def plan(self, run_id: str, round_: int) -> tuple[RoundView, Selection]:
-        """Return what the policy saw and decided, for "reason".
+        """Return what the policy saw and decided.
 
         Raises:
             UnknownRoundError: The run has no such round.

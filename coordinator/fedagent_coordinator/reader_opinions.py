@@ -82,7 +82,7 @@ class OpinionReader:
         """Return every call of a run, oldest first."""
         rows = self._db.execute(
             "SELECT round, slot, mode, digest, metric, asked, answered, mean, reasons, seconds "
-            "FROM evaluations WHERE run_id = ? ORDER BY round",
+            "FROM judgements WHERE run_id = ? ORDER BY round",
             (run_id,),
         )
         return [
@@ -104,7 +104,7 @@ class OpinionReader:
     def is_evaluated(self, run_id: str, round_: int) -> bool:
         """Return whether the call after a round is booked."""
         row = self._db.execute(
-            "SELECT 1 FROM evaluations WHERE run_id = ? AND round = ?", (run_id, round_)
+            "SELECT 1 FROM judgements WHERE run_id = ? AND round = ?", (run_id, round_)
         ).fetchone()
         return row is not None
 

@@ -18,9 +18,11 @@ from fedagent_protocol.codec import Direction, decode_edge_to_coordinator, encod
 from fedagent_protocol.errors import ProtocolError, TopicError
 from fedagent_protocol.failpoints import Checkpoint
 from fedagent_protocol.messages import (
+    PROTOCOL_VERSION,
     AnyMessage,
     Chunk,
     CoordinatorBeacon,
+    EdgeHello,
     EdgeStatus,
     GlobalModel,
     RoundReport,
@@ -245,7 +247,11 @@ class CoordinatorRuntime:
             where = topics.parse(topic)
             if where.direction is not Direction.EDGE_TO_COORDINATOR:
                 raise TopicError("not for the coordinator")
-            message = decode_edge_to_coordinator(payload)
+            message = (
+                decode_edge_to_coordinator(payload)
+                if where.version == PROTOCOL_VERSION
+                else EdgeHello(edge=where.edge, epoch="", protocol=where.version)
+            )
         except ProtocolError as error:
             self.counters[error.reason] += 1
             return []

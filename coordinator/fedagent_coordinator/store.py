@@ -351,7 +351,7 @@ class Store:
         Crash points: ``evaluate.before-commit``, ``evaluate.committed``, ``evaluate.marked``.
 
         Raises:
-            RefusedEntryError: A score, a client or an edge is none.
+            RefusedEntryError: Invalid score, client or edge.
         """
         with self._db.lock:
             if self.read.is_evaluated(run_id, found.round):

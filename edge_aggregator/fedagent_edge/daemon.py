@@ -22,7 +22,8 @@ from fedagent_protocol.codec import (
     encode,
 )
 from fedagent_protocol.errors import ProtocolError
-from fedagent_protocol.messages import AnyMessage, PeerDeliver, kind
+from fedagent_protocol.messages import PROTOCOL_VERSION, AnyMessage, Hello, PeerDeliver, kind
+from fedagent_protocol.topics import Topic
 from fedagent_protocol.transport.boot import boot_id
 from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_protocol.transport.data_dir import DataDirLock
@@ -30,9 +31,11 @@ from fedagent_protocol.transport.discovery import Advert, Discovery
 from fedagent_protocol.transport.errors import LinkError, safe_text
 from fedagent_protocol.transport.identity import load_or_create
 from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
+from fedagent_protocol.versions import OtherVersions
 
 from .config import EdgeConfig
 from .core.effects import Event, Note
+from .core.greetings import hello
 from .core.settings import EdgeSettings
 from .errors import StateError
 from .jobs import JobQueue
@@ -59,6 +62,7 @@ class EdgeDaemon:
         self._timer: asyncio.TimerHandle | None = None
         self._notes = NOTES_PER_S
         self._noted_at = 0.0
+        self._others = OtherVersions("edge")
         self._lan: Link | None = None
         self._wan: Link | None = None
         self._refused: set[BrokerAddress] = set()
@@ -160,7 +164,7 @@ class EdgeDaemon:
         """Advertise this edge, and keep looking for a coordinator."""
         if self._config.discovery != "off":
             await discovery.start()
-            advert = Advert("edge", self._id, self._config.site, lan, topics.PROTOCOL_VERSION)
+            advert = Advert("edge", self._id, self._config.site, lan, PROTOCOL_VERSION)
             await discovery.advertise(advert, listen=None if external else self._config.listen)
             discovery.browse("coordinator", search.adverts, needed=not search.candidates)
         await search.run()
@@ -207,7 +211,11 @@ class EdgeDaemon:
                 topic = _parse(arrival.topic)
                 if topic.direction is not Direction.AGENT_TO_EDGE or topic.edge != self._id:
                     continue
-                message = decode_agent_to_edge(arrival.payload)
+                message = (
+                    decode_agent_to_edge(arrival.payload)
+                    if topic.version == PROTOCOL_VERSION
+                    else Hello(agent=topic.agent, protocol=topic.version)
+                )
                 now, idle = time.monotonic(), link.pending_bytes == 0
                 self._perform(
                     self._runtime.from_agent(
@@ -224,6 +232,9 @@ class EdgeDaemon:
                 topic = _parse(arrival.topic)
                 if topic.direction is not Direction.COORDINATOR_TO_EDGE:
                     continue
+                if topic.version != PROTOCOL_VERSION:
+                    self._refuse_version(topic)
+                    continue
                 message = decode_coordinator_to_edge(arrival.payload)
                 now = time.monotonic()
                 idle = self._wan is not None and self._wan.pending_bytes == 0
@@ -231,6 +242,17 @@ class EdgeDaemon:
                     self._runtime.from_coordinator(topic.coordinator, message, now, link_idle=idle)
                 )
         self._schedule()
+
+    def _refuse_version(self, topic: Topic) -> None:
+        """Refuse a coordinator of another protocol version; greet it, so that it says so too."""
+        line = self._others.refuse(topic.coordinator, topic.version)
+        if not line:
+            return
+        self._runtime.core.counters["protocol_version"] += 1
+        _log.warning("%s: coordinator %s %s", self._id, topic.coordinator, line)
+        greeting = hello(self._runtime.core.settings)
+        up = topics.edge_up(self._config.site, self._id, kind(greeting), topic.version)
+        self._publish(self._wan, up, greeting)
 
     def _guard(self, what: str) -> "_Guard":
         return _Guard(self._runtime, what, self._fail)

@@ -28,5 +28,5 @@ class StateError(EdgeError):
 
 def disk_refused(path: Path, error: OSError) -> StateError:
     """Return the error for a disk that does not take what must not be lost."""
-    hint = "make room or hint the disk, then start the edge again"
+    hint = "make room or fix the disk, then start the edge again"
     return StateError(path, error.strerror or str(error), hint)

@@ -37,7 +37,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a spooled update; `status` once the agent has ended.
 
     Attributes:
-        position: The how-many-eth update of the round it was in the sum.
+        position: Index of this update in the running sum.
     """
 
     run: str

@@ -33,6 +33,12 @@ Score = Annotated[float, Meta(ge=0, le=1)]
 FeatureName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
+PROTOCOL_VERSION = 2
+"""Of topics and messages; a peer of another version is refused (docs/protocol.md)."""
+
+Version = Annotated[int, Meta(ge=1, le=1000)]
+
+
 class OpenEnum(StrEnum):
     """An enumeration that maps words of newer peers to ``other``."""
 

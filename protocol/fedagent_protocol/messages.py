@@ -18,6 +18,7 @@ from .basics import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
     MAX_MICRO,
+    PROTOCOL_VERSION,
     UNANSWERED,
     ChunkIndex,
     ChunkSize,
@@ -45,6 +46,7 @@ from .basics import (
     Seq,
     Short,
     Text,
+    Version,
     Weighting,
 )
 from .opinions import (
@@ -68,6 +70,7 @@ __all__ = [
     "MAX_CHUNKS",
     "MAX_CHUNK_BYTES",
     "MAX_MICRO",
+    "PROTOCOL_VERSION",
     "UNANSWERED",
     "ChunkIndex",
     "ChunkSize",
@@ -106,6 +109,7 @@ __all__ = [
     "Seq",
     "Short",
     "Text",
+    "Version",
     "Volunteer",
     "Volunteers",
     "Weighting",
@@ -159,7 +163,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """
 
     agent: Id
-    protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
+    protocol: Version = field(default_factory=lambda: PROTOCOL_VERSION)  # never left out
     software: Text = ""
     name: Name = ""
     address: Short = ""
@@ -258,7 +262,7 @@ class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
     """
 
     edge: Id
-    protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
+    protocol: Version = field(default_factory=lambda: PROTOCOL_VERSION)  # never left out
     period_ms: Millis = 5000
     epoch: RunId = ""
 
@@ -332,7 +336,7 @@ class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
 
     edge: Id
     epoch: RunId
-    protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
+    protocol: Version = field(default_factory=lambda: PROTOCOL_VERSION)  # never left out
     software: Text = ""
     broker: Text = ""
     name: Text = ""
@@ -469,7 +473,7 @@ class CoordinatorBeacon(Message, frozen=True, kw_only=True, tag="coordinator-bea
     """The coordinator's heartbeat to all edges."""
 
     coordinator: Id
-    protocol: Annotated[int, Meta(ge=1, le=1000)] = 1
+    protocol: Version = field(default_factory=lambda: PROTOCOL_VERSION)  # never left out
     period_ms: Millis = 5000
 
 

@@ -2,27 +2,32 @@
 
 ::
 
-    fedagent/1/{site}/a/{agent}/up/{edge}/{kind}     agent -> edge
-    fedagent/1/{site}/a/{agent}/down/{edge}/{kind}   edge -> agent
-    fedagent/1/{site}/e/{edge}/beacon                edge's heartbeat to agents
-    fedagent/1/{site}/e/{edge}/model/{digest}        model chunks, published once
-    fedagent/1/{site}/e/{edge}/up/{kind}             edge -> coordinator
-    fedagent/1/{site}/e/{edge}/down/{kind}           coordinator -> edge
-    fedagent/1/{site}/c/{coordinator}/beacon         coordinator's heartbeat to edges
+    fedagent/2/{site}/a/{agent}/up/{edge}/{kind}     agent -> edge
+    fedagent/2/{site}/a/{agent}/down/{edge}/{kind}   edge -> agent
+    fedagent/2/{site}/e/{edge}/beacon                edge's heartbeat to agents
+    fedagent/2/{site}/e/{edge}/model/{digest}        model chunks, published once
+    fedagent/2/{site}/e/{edge}/up/{kind}             edge -> coordinator
+    fedagent/2/{site}/e/{edge}/down/{kind}           coordinator -> edge
+    fedagent/2/{site}/c/{coordinator}/beacon         coordinator's heartbeat to edges
 
 One up and one down prefix per identity, so that a broker's access list needs
 one pattern per role. Agent topics name the edge, so that one shared broker can
 serve several edges (ADR 1).
+
+Beacons and hellos are the same in every version of the protocol. They alone are heard
+across versions, so that a peer of another one is refused by name (docs/protocol.md).
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .codec import Direction
 from .errors import TopicError
+from .messages import PROTOCOL_VERSION
 
-PROTOCOL_VERSION = 1
 ROOT = f"fedagent/{PROTOCOL_VERSION}"
+EARLIER = range(1, PROTOCOL_VERSION)
+_VERSION = re.compile(r"[1-9][0-9]{0,2}")
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
@@ -30,7 +35,8 @@ _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 class Topic:
     """A parsed topic: who spoke (`sender`), which way, and about what.
 
-    `edge` is the edge concerned; `agent` is empty on topics without one.
+    `edge` is the edge concerned; `agent` is empty on topics without one. `version` is the
+    sender's protocol, of a beacon or a hello possibly another than ours.
     """
 
     site: str
@@ -39,6 +45,7 @@ class Topic:
     edge: str = ""
     agent: str = ""
     coordinator: str = ""
+    version: int = PROTOCOL_VERSION
 
 
 def check_id(value: str) -> str:
@@ -52,9 +59,9 @@ def check_id(value: str) -> str:
     return value
 
 
-def agent_up(site: str, agent: str, edge: str, kind: str) -> str:
-    """Return the topic on which an agent speaks to one edge."""
-    return f"{ROOT}/{site}/a/{agent}/up/{edge}/{kind}"
+def agent_up(site: str, agent: str, edge: str, kind: str, version: int = PROTOCOL_VERSION) -> str:
+    """Return the topic on which an agent speaks to one edge of that protocol version."""
+    return f"fedagent/{version}/{site}/a/{agent}/up/{edge}/{kind}"
 
 
 def agent_down(site: str, agent: str, edge: str, kind: str) -> str:
@@ -72,9 +79,9 @@ def model(site: str, edge: str, digest: str) -> str:
     return f"{ROOT}/{site}/e/{edge}/model/{digest}"
 
 
-def edge_up(site: str, edge: str, kind: str) -> str:
-    """Return the topic on which an edge speaks to the coordinator."""
-    return f"{ROOT}/{site}/e/{edge}/up/{kind}"
+def edge_up(site: str, edge: str, kind: str, version: int = PROTOCOL_VERSION) -> str:
+    """Return the topic on which an edge speaks to a coordinator of that protocol version."""
+    return f"fedagent/{version}/{site}/e/{edge}/up/{kind}"
 
 
 def edge_down(site: str, edge: str, kind: str) -> str:
@@ -89,22 +96,24 @@ def coordinator_beacon(site: str, coordinator: str) -> str:
 
 def agent_filters(site: str, agent: str) -> tuple[str, ...]:
     """Return what an agent subscribes to on every broker (models aside)."""
-    return (f"{ROOT}/{site}/a/{agent}/down/#", f"{ROOT}/{site}/e/+/beacon")
+    return (f"{ROOT}/{site}/a/{agent}/down/#", f"fedagent/+/{site}/e/+/beacon")
 
 
 def edge_lan_filters(site: str, edge: str) -> tuple[str, ...]:
     """Return what an edge subscribes to on the broker of its agents."""
-    return (f"{ROOT}/{site}/a/+/up/{edge}/#",)
+    hellos = (f"fedagent/{version}/{site}/a/+/up/{edge}/hello" for version in EARLIER)
+    return (f"{ROOT}/{site}/a/+/up/{edge}/#", *hellos)
 
 
 def edge_wan_filters(site: str, edge: str) -> tuple[str, ...]:
     """Return what an edge subscribes to on the coordinator's broker."""
-    return (f"{ROOT}/{site}/e/{edge}/down/#", f"{ROOT}/{site}/c/+/beacon")
+    return (f"{ROOT}/{site}/e/{edge}/down/#", f"fedagent/+/{site}/c/+/beacon")
 
 
 def coordinator_filters(site: str) -> tuple[str, ...]:
     """Return what the coordinator subscribes to."""
-    return (f"{ROOT}/{site}/e/+/up/#",)
+    hellos = (f"fedagent/{version}/{site}/e/+/up/edge-hello" for version in EARLIER)
+    return (f"{ROOT}/{site}/e/+/up/#", *hellos)
 
 
 def parse(topic: str) -> Topic:
@@ -114,9 +123,24 @@ def parse(topic: str) -> Topic:
         TopicError: It is not one of the forms above.
     """
     parts = topic.split("/")
-    if len(topic) > 400 or parts[:2] != ROOT.split("/") or not all(map(_ID.fullmatch, parts[2:])):
+    if len(topic) > 400 or not all(map(_ID.fullmatch, parts)) or parts[0] != "fedagent":
         raise TopicError(f"not a topic of ours: {topic[:120]!r}")
-    match parts[2:]:
+    found = _parsed(parts[2:])
+    if found is None or not _VERSION.fullmatch(parts[1]):
+        raise TopicError(f"not a topic of ours: {topic[:120]!r}")
+    version = int(parts[1])
+    if version == PROTOCOL_VERSION:
+        return found
+    if found.kind not in _EVERY_VERSION:
+        raise TopicError(f"protocol {version}, not {PROTOCOL_VERSION}: {topic[:120]!r}")
+    return replace(found, version=version)
+
+
+_EVERY_VERSION = frozenset({"edge-beacon", "coordinator-beacon", "hello", "edge-hello"})
+
+
+def _parsed(parts: list[str]) -> Topic | None:
+    match parts:
         case [site, "a", agent, "up", edge, kind]:
             return Topic(site, Direction.AGENT_TO_EDGE, kind, edge=edge, agent=agent)
         case [site, "a", agent, "down", edge, kind]:
@@ -134,4 +158,4 @@ def parse(topic: str) -> Topic:
                 site, Direction.COORDINATOR_TO_EDGE, "coordinator-beacon", coordinator=coordinator
             )
         case _:
-            raise TopicError(f"not a topic of ours: {topic[:120]!r}")
+            return None

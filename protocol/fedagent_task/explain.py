@@ -1,4 +1,4 @@
-"""What a recipe's keys are, and errors that teach how to hint one."""
+"""What a recipe's keys are, and errors that teach how to fix one."""
 
 import difflib
 import re

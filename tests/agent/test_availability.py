@@ -166,10 +166,10 @@ def test_each_rule_objects_alone(sysfs: Sysfs) -> None:
 
 def test_what_the_owner_says_of_the_link_wins(sysfs: Sysfs) -> None:
     context = Context(MachineProbe(sysfs.root))
-    context.tell(HostInfo(metered=True))
+    context.update_host(HostInfo(metered=True))
     assert objections(context) == ["metered"]
     owned = Context(MachineProbe(sysfs.root), metered=False)
-    owned.tell(HostInfo(metered=True))
+    owned.update_host(HostInfo(metered=True))
     assert objections(owned) == []
 
 

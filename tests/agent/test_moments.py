@@ -61,7 +61,7 @@ def test_one_edge_is_told_and_others_that_it_was(edge: HandEdge) -> None:
     lines = [
         line
         for data in edge.events("opinion")
-        for line in WorkLog().tell(Event("opinion", data), 0)
+        for line in WorkLog().lines_for(Event("opinion", data), 0)
     ]
     assert [line.text for line in lines] == ["tells what its 50 samples add up to, before round 1"]
     assert not edge.jobs(Subscribe), "the model is of no use for it"

@@ -48,7 +48,7 @@ def start(edge: HandEdge, number: int, *, give_up_ms: int = 20_000) -> StartTrai
     return edge.jobs(StartTraining)[-1]
 
 
-def whys(edge: HandEdge) -> list[tuple[int, DeclineReason]]:
+def reasons(edge: HandEdge) -> list[tuple[int, DeclineReason]]:
     return [(decline.round, decline.reason) for decline in edge.said(Decline)]
 
 
@@ -112,7 +112,7 @@ def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> N
     edge.order(1, MODEL)
     edge.keep(edge.runtime.measured(Readings(), edge.now))
     edge.order(1, MODEL)
-    assert whys(edge) == [(1, DeclineReason.UNAVAILABLE)] * 2
+    assert reasons(edge) == [(1, DeclineReason.UNAVAILABLE)] * 2
     assert edge.said(Decline)[0].detail == "on battery"
 
 
@@ -120,9 +120,9 @@ def test_a_newer_order_cancels_older_work_and_says_so(trainee: HandEdge) -> None
     job = start(trainee, 1).job
     trainee.serve(trainee.order(2, MODEL), MODEL)
     assert trainee.jobs(CancelTraining) == [CancelTraining(job)]
-    assert whys(trainee) == [(1, DeclineReason.BUSY)]
+    assert reasons(trainee) == [(1, DeclineReason.BUSY)]
     trainee.keep(trainee.runtime.trained(job, Failed(job=job, reason="cancelled"), trainee.now))
-    assert whys(trainee) == [(1, DeclineReason.BUSY)]
+    assert reasons(trainee) == [(1, DeclineReason.BUSY)]
     trainee.train(trainee.jobs(StartTraining)[-1], b"update of round two")
     assert [offer.round for offer in trainee.said(UpdateOffer)] == [2]
 
@@ -138,7 +138,7 @@ def test_an_update_of_cancelled_work_leaves_no_file(trainee: HandEdge) -> None:
 def test_an_older_order_is_refused(edge: HandEdge) -> None:
     edge.round(5, MODEL)
     edge.order(3, MODEL)
-    assert whys(edge) == [(3, DeclineReason.BUSY)]
+    assert reasons(edge) == [(3, DeclineReason.BUSY)]
 
 
 def test_a_newer_order_ends_the_update_before(edge: HandEdge) -> None:
@@ -153,14 +153,14 @@ def test_one_round_is_not_trained_for_two_edges(edge: HandEdge) -> None:
     edge.join(edge=OTHER)
     edge.round(4, MODEL)
     edge.order(4, MODEL, edge=OTHER)
-    assert whys(edge) == [(4, DeclineReason.BUSY)]
+    assert reasons(edge) == [(4, DeclineReason.BUSY)]
 
 
 def test_a_newer_order_of_another_edge_wins(trainee: HandEdge) -> None:
     trainee.join(edge=OTHER)
     start(trainee, 4)
     trainee.serve(trainee.order(5, MODEL, edge=OTHER), MODEL)
-    assert whys(trainee) == [(4, DeclineReason.BUSY)]
+    assert reasons(trainee) == [(4, DeclineReason.BUSY)]
     assert len(trainee.jobs(StartTraining)) == 2
 
 
@@ -169,14 +169,14 @@ def test_an_edge_that_began_another_run_is_followed_and_the_old_run_refused(edge
     edge.serve(edge.order(1, MODEL, run=RUN_B), MODEL, run=RUN_B)
     assert edge.said(UpdateOffer)[-1].run == RUN_B
     edge.order(8, MODEL)
-    assert whys(edge) == [(8, DeclineReason.BUSY)]
+    assert reasons(edge) == [(8, DeclineReason.BUSY)]
 
 
 def test_another_run_of_another_edge_waits_its_turn(trainee: HandEdge) -> None:
     trainee.join(edge=OTHER)
     start(trainee, 1)
     trainee.order(9, MODEL, run=RUN_B, edge=OTHER)
-    assert whys(trainee) == [(9, DeclineReason.BUSY)]
+    assert reasons(trainee) == [(9, DeclineReason.BUSY)]
     assert not trainee.jobs(CancelTraining)
 
 
@@ -190,7 +190,7 @@ def test_a_price_that_rose_by_more_than_a_tenth_is_stale(
     edge.join()
     edge.keep(edge.runtime.measured(Readings(compute=2.0), edge.now))
     edge.order(1, MODEL, price=offered, context_seq=1)
-    assert [why for _, why in whys(edge)] == ([DeclineReason.STALE] if stale else [])
+    assert [reason for _, reason in reasons(edge)] == ([DeclineReason.STALE] if stale else [])
 
 
 def test_an_order_that_names_no_price_is_taken(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_an_order_that_names_no_price_is_taken(tmp_path: Path) -> None:
 
 def test_a_model_of_no_size_is_refused_before_anything_is_fetched(edge: HandEdge) -> None:
     edge.order(1, b"")
-    assert whys(edge) == [(1, DeclineReason.LOAD)]
+    assert reasons(edge) == [(1, DeclineReason.LOAD)]
     assert not edge.said(TaskNeed)
 
 
@@ -248,7 +248,7 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
     trainee.keep(trainee.runtime.stream_opened(opening.digest, refused, trainee.now))
     assert [(d.reason, d.detail) for d in trainee.said(Decline)] == [(DeclineReason.SCHEMA, detail)]
     trainee.order(2, MODEL)
-    assert whys(trainee)[-1] == (2, DeclineReason.SCHEMA)
+    assert reasons(trainee)[-1] == (2, DeclineReason.SCHEMA)
     assert len(trainee.jobs(OpenStream)) == 1, "not tried again at once"
     trainee.now += 11.0
     assert trainee.jobs(OpenStream, trainee.order(3, MODEL))
@@ -259,7 +259,7 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
 
 
 @pytest.mark.parametrize(
-    ("reason", "reason", "detail"),
+    ("failure", "reason", "detail"),
     [
         ("no_data", DeclineReason.NO_DATA, "so it went"),
         ("died", DeclineReason.ERROR, "died: so it went"),
@@ -267,12 +267,12 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
     ],
 )
 def test_a_failed_training_is_an_answer(
-    trainee: HandEdge, reason: str, why: DeclineReason, detail: str
+    trainee: HandEdge, failure: str, reason: DeclineReason, detail: str
 ) -> None:
     job = start(trainee, 1).job
-    failed = Failed(job=job, reason=reason, detail="so it went")
+    failed = Failed(job=job, reason=failure, detail="so it went")
     trainee.keep(trainee.runtime.trained(job, failed, trainee.now))
-    assert [(d.reason, d.detail) for d in trainee.said(Decline)] == [(why, detail)]
+    assert [(d.reason, d.detail) for d in trainee.said(Decline)] == [(reason, detail)]
     assert trainee.runtime.core.queue.active_order is None
 
 
@@ -300,7 +300,7 @@ def test_a_task_that_nobody_understands_is_a_misfit(edge: HandEdge) -> None:
         edge, digest_of(body)
     )
     edge.say(TaskBody(run=RUN, digest=digest_of(body), body=body))
-    assert whys(edge) == [(1, DeclineReason.SCHEMA)]
+    assert reasons(edge) == [(1, DeclineReason.SCHEMA)]
 
 
 def _with_task(edge: HandEdge, digest: str):  # type: ignore[no-untyped-def]
@@ -313,7 +313,7 @@ def _with_task(edge: HandEdge, digest: str):  # type: ignore[no-untyped-def]
 def test_a_model_that_is_no_float32_tensors_cannot_be_idled_on(edge: HandEdge) -> None:
     model = (10**9).to_bytes(8, "little") + b"x" * 100
     edge.serve(edge.order(1, model), model)
-    assert whys(edge) == [(1, DeclineReason.ERROR)]
+    assert reasons(edge) == [(1, DeclineReason.ERROR)]
 
 
 def test_a_slow_device_takes_its_extra_seconds(tmp_path: Path) -> None:

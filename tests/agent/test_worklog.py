@@ -36,7 +36,7 @@ def play(log: WorkLog, events: list[tuple[float, Event]]) -> list[LogLine]:
         while now + 5 <= at:
             now += 5
             lines += log.tick(now)
-        lines += log.tell(event, at)
+        lines += log.lines_for(event, at)
     return lines
 
 
@@ -104,7 +104,7 @@ def test_a_lasting_reason_to_decline_is_one_warning() -> None:
     lines = play(log, [(30.0 * i, declined(i, *why)) for i in range(4)])
     assert [line.loud for line in lines] == [True, False, False, False]
     assert lines[0].text == f"declined round 0: {why[0]}: {why[1]}"
-    assert log.tell(declined(5, "unavailable", "battery"), 200.0)[0].loud
+    assert log.lines_for(declined(5, "unavailable", "battery"), 200.0)[0].loud
     fast = play(WorkLog(), [(0.01 * i, declined(i, "busy", "newer")) for i in range(1000)])
     assert len(fast) == LINES
 
@@ -119,9 +119,9 @@ def test_a_device_that_may_not_train_says_so_once() -> None:
 
 def test_what_a_peer_says_stays_on_one_line() -> None:
     bad = Event("edge_joined", {"edge": EDGE, "name": "hall\n\x1b[31mroot", "address": LINK})
-    (line,) = WorkLog().tell(bad, 0.0)
+    (line,) = WorkLog().lines_for(bad, 0.0)
     assert line.text.isprintable()
-    (line,) = WorkLog().tell(declined(1, "error", "a\nb\x1b[2J"), 0.0)
+    (line,) = WorkLog().lines_for(declined(1, "error", "a\nb\x1b[2J"), 0.0)
     assert line.text.isprintable()
 
 
@@ -131,7 +131,7 @@ def test_the_agent_tells_of_a_whole_round(tmp_path: Path) -> None:
     edge.say(Welcome(edge=EDGE, name="hall"))
     edge.serve(edge.order(1, model), model)
     edge.receipt(edge.said(UpdateOffer)[-1])
-    told = [line.text for e in edge.out if isinstance(e, Event) for line in log.tell(e, 0.0)]
+    told = [line.text for e in edge.out if isinstance(e, Event) for line in log.lines_for(e, 0.0)]
     begun = f"round 1 of {TASK} at hall"
     assert told[:2] == [f"joined edge hall at {LINK}", f"{begun}: training"]
     assert told[2].startswith(f"{begun}: trained ")

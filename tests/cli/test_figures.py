@@ -7,7 +7,7 @@ from rich.console import Console
 
 from fedagent_cli.demo.state import DemoState, Event
 from fedagent_cli.demo.view import picture
-from fedagent_cli.figures import NOT_HELD_OUT, columns, told
+from fedagent_cli.figures import NOT_HELD_OUT, columns, metric_line
 from fedagent_cli.output import number_text
 from fedagent_task.measures import (
     ACCURACY,
@@ -61,7 +61,7 @@ TRAINED = {"train_error": 0.5, "train_loss": 0.125}
 def test_one_line_says_how_good_a_model_is(
     measures: tuple[Measure, ...], metrics: dict[str, float], line: str
 ) -> None:
-    assert ": ".join(told(measures, metrics)) == line
+    assert ": ".join(metric_line(measures, metrics)) == line
 
 
 def test_a_table_shows_what_was_measured_and_what_is_primary_metric() -> None:

@@ -159,12 +159,12 @@ def test_a_crash_leaves_an_evaluation_whole_or_not_there(tmp_path: Path, point: 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ("UPDATE opinions SET score = 0.99 WHERE client = 1", "what its model was evaluated"),
+        ("UPDATE opinions SET score = 0.99 WHERE client = 1", "the evaluation of its model"),
         ("DELETE FROM opinions WHERE client = 1", "2 answers were booked, others are there"),
-        ("UPDATE evaluations SET mean = 0.99 WHERE round = 1", "what its model was evaluated"),
-        ("UPDATE volunteers SET client = 1", "what its model was evaluated"),
+        ("UPDATE judgements SET mean = 0.99 WHERE round = 1", "the evaluation of its model"),
+        ("UPDATE volunteers SET client = 1", "the evaluation of its model"),
         ("INSERT INTO volunteers SELECT run_id, 1, 3, 0 FROM runs", "others are there"),
-        ("DELETE FROM evaluations WHERE round = 2", "volunteers refers to a row that is missing"),
+        ("DELETE FROM judgements WHERE round = 2", "volunteers refers to a row that is missing"),
     ],
 )
 def test_tampering_with_opinions_is_named(tmp_path: Path, change: str, problem: str) -> None:
@@ -185,7 +185,7 @@ def test_tampering_with_opinions_is_named(tmp_path: Path, change: str, problem: 
     assert any(problem in line for line in problems), problems
 
 
-@pytest.mark.parametrize("table", ["evaluations", "opinions", "volunteers"])
+@pytest.mark.parametrize("table", ["judgements", "opinions", "volunteers"])
 @pytest.mark.parametrize("verb", ["DELETE FROM {}", "UPDATE {} SET round = 9"])
 def test_evaluations_refuse_to_change(tmp_path: Path, table: str, verb: str) -> None:
     with Store(tmp_path) as store:

@@ -28,7 +28,7 @@ from fedagent_cli.demo.plan import (
 from fedagent_cli.demo.prepare import prepare
 from fedagent_cli.demo.run import Settings
 from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
-from fedagent_cli.demo.view import PeerChannelView, picture, sparkline
+from fedagent_cli.demo.view import LineView, picture, sparkline
 from fedagent_cli.errors import UsageError
 from fedagent_cli.report import page, plots
 from fedagent_cli.report.run_report import NOT_ENDED, AgentRow, EdgeShare, RoundRow, RunReport
@@ -171,7 +171,7 @@ def wanted(folder: Path, recipe: str, *, policy: str | None) -> tuple[Settings, 
 
 def test_what_clients_think_is_on_the_screen() -> None:
     state = DemoState(3, {}, {})
-    view = PeerChannelView()
+    view = LineView()
     closed = {"event": "round", "round": 1, "in_time": 3, "ordered": 3, "seconds": 0.5}
     for event in (
         {"event": "opinions", "round": 0, "mean": None, "answered": 0, "asked": 9},
@@ -189,7 +189,7 @@ def test_what_clients_think_is_on_the_screen() -> None:
     assert "volunteers 3" in told(view, closed, peers)
 
 
-def told(view: PeerChannelView, event: Event, state: DemoState) -> str:
+def told(view: LineView, event: Event, state: DemoState) -> str:
     out = io.StringIO()
     with redirect_stdout(out):
         view.event("coordinator", event, state)

@@ -1,4 +1,4 @@
-"""The fleet of the evaluated demos, its recipe and the real policy, without processes: it steers."""
+"""The fleet of the demos with opinions, its recipe and policy, without processes: it steers."""
 
 from dataclasses import dataclass, field
 

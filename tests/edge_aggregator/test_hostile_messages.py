@@ -38,7 +38,7 @@ def _values(field: Field) -> dict[str, st.SearchStrategy[Any]]:
         "agent": st.sampled_from(["x", "a0"]),
         "edge": st.just("edge"),
         "coordinator": st.sampled_from(["coord", "rival"]),
-        "protocol": st.sampled_from([1, 2]),
+        "protocol": st.sampled_from([1, 2, 3]),
         "available": st.booleans(),
         "price": st.sampled_from([0, 10**15]),
         "features": st.sampled_from([{}, {"compute": 1e308}]),
@@ -154,12 +154,14 @@ def test_no_message_of_a_coordinator_makes_the_edge_fall(
 def test_a_message_with_anothers_name_is_counted(tmp_path: Path) -> None:
     field = _field(tmp_path)
     field.to_edge("x", m.Hello(agent="a0"))
-    field.to_edge("x", m.Hello(agent="x", protocol=2))
+    field.to_edge("x", m.Hello(agent="x", protocol=1))
     field.run_for(0.1)
     assert field.edge.core.counters["hello_as_another"] == 1
     assert field.edge.core.counters["protocol_version"] == 1
     said = {note.agent: note.reason for note in field.edge.core.sessions.changed_devices(field.now)}
-    assert said["x"] == "it speaks protocol 2, the edge 1", "a person hears of it, too"
+    assert said["x"] == (
+        "it speaks protocol 1, the edge 2: install the same release of fedagent on both"
+    ), "a person hears of it, too"
     field.to_edge("x", m.Hello(agent="x"))
     field.run_for(0.1)
     assert [note.reason for note in field.edge.core.sessions.changed_devices(field.now)] == [""]

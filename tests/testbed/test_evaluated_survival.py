@@ -1,4 +1,4 @@
-"""Runs whose models are evaluated survive what others survive: every due model is evaluated once."""
+"""Runs with evaluations survive what others survive: every due model is evaluated once."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def test_noise_is_drawn_once_whoever_is_killed(tmp_path: Path, world_seed: int, 
         run = read.run().run_id
         rows = read.opinions(run)
     for agent in here.agents.values():
-        said = OpinionBook(agent.directory / "opinions.json").said
+        said = OpinionBook(agent.directory / "opinions.json").record
         told = {row.round: row.score for row in rows if row.agent_id == agent.id}
         (answer,) = said.answers
         last = answer.opinion

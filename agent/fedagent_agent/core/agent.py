@@ -93,7 +93,7 @@ class AgentCore:
         peering: Make | None = None,
     ) -> None:
         self.settings = settings
-        self._greeting = settings.greeting
+        self.greeting = settings.greeting
         self.counters: Counter[str] = Counter()
         self.peers = PeerDoor(self.counters, *([peering] if peering is not None else []))
         self.device = DeviceState(
@@ -130,7 +130,7 @@ class AgentCore:
         effects: list[Effect] = []
         for session in self._on(link):
             session.reconnect()
-            effects += session.hello(self._greeting, now)
+            effects += session.hello(self.greeting, now)
         return effects
 
     def link_down(self, link: str) -> list[Effect]:
@@ -166,7 +166,7 @@ class AgentCore:
                 self.counters["too_many_edges"] += 1
                 return None, []
             session = self.sessions[edge] = Session(edge, link, now)
-            greeting = session.hello(self._greeting, now)
+            greeting = session.hello(self.greeting, now)
             return session, [Route(edge, link), *greeting]
         if session.link == link:
             session.heard_at = now
@@ -177,7 +177,7 @@ class AgentCore:
             return None, []
         session.link, session.heard_at = link, now
         session.reconnect()
-        greeting = session.hello(self._greeting, now)
+        greeting = session.hello(self.greeting, now)
         return session, [Route(edge, link), *greeting]
 
     def _dispatch(self, session: Session, message: EdgeToAgent, now: float) -> list[Effect]:
@@ -218,7 +218,7 @@ class AgentCore:
         session.beacon(beacon.period_ms, beacon.epoch)
         if session.state is SessionState.OPEN:
             return []
-        return session.hello(self._greeting, now)
+        return session.hello(self.greeting, now)
 
     def _on_welcome(self, session: Session, welcome: Welcome, now: float) -> list[Effect]:
         if welcome.edge != session.edge or not session.welcomed(welcome.context_ms):
@@ -345,7 +345,7 @@ class AgentCore:
         reason: DeclineReason = DeclineReason.SCHEMA,
     ) -> list[Effect]:
         """Take in whether the stream fits the task; `refused` says what does not, if not."""
-        if not self._tasks.settle(digest, now, refused=refused, reason=why):
+        if not self._tasks.settle(digest, now, refused=refused, reason=reason):
             return []
         return self.queue.task_settled(now) + self.evaluator.go_on(now)
 

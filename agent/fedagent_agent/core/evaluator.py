@@ -124,7 +124,7 @@ class Evaluator:
         """Say again what was said of this round."""
         same = (known.opinion.model, known.mode) == (call.model, call.mode)
         self._counters["opinion_repeated" if same else "opinion_of_another"] += 1
-        return self._tell(edge, call, known, now) if same else []
+        return self._reply(edge, call, known, now) if same else []
 
     def _join(
         self, current: PendingEvaluation, edge: str, call: OpinionCall, now: float
@@ -218,7 +218,7 @@ class Evaluator:
         opinion = answer.opinion
         self._counters["opinions"] += 1
         for edge, asked in call.askers.items():
-            effects += self._tell(edge, asked, answer, now)
+            effects += self._reply(edge, asked, answer, now)
         # Never the score: what is told here may be read by others than the owner.
         said: dict[str, object] = {
             "round": opinion.round,
@@ -229,7 +229,7 @@ class Evaluator:
         }
         return [*effects, Event("opinion", said)]
 
-    def _tell(
+    def _reply(
         self, edge: str, call: OpinionCall, answer: OpinionAnswer, now: float
     ) -> list[Effect]:
         if answer.mode is not OpinionMode.PEERS:

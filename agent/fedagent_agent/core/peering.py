@@ -205,7 +205,7 @@ class Peering:
 
     def tick(self, now: float) -> list[Effect]:
         """Let time pass."""
-        return self._try(now) + self._go(now) + self._say(now)
+        return self._try(now) + self._go(now) + self._volunteer_again(now)
 
     @property
     def due(self) -> float:
@@ -312,9 +312,9 @@ class Peering:
         if chosen:
             slot.say_at = dict.fromkeys(slot.ends, now)
         kept = self._keep(slot, node, now, chosen=chosen)
-        return [kept, *self._say(now)]
+        return [kept, *self._volunteer_again(now)]
 
-    def _say(self, now: float) -> list[Effect]:
+    def _volunteer_again(self, now: float) -> list[Effect]:
         """Say the word to every edge that has not shown that it was heard."""
         slot = self._slot
         if slot is None:

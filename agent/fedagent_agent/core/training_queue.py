@@ -313,7 +313,7 @@ class TrainingQueue:
             self._counters[f"training_{result.reason}"] += 1
             why = REASONS.get(result.reason, DeclineReason.ERROR)
             work.job = None
-            return self._give_back(why, _said(why, result))
+            return self._give_back(why, _detail(why, result))
         # The first training also counts what had gathered before; that is no rate.
         rate = None
         if self._trained_at is not None and work.train_at > self._trained_at:
@@ -380,7 +380,7 @@ class TrainingQueue:
         return times
 
 
-def _said(why: DeclineReason, failed: Failed) -> str:
+def _detail(why: DeclineReason, failed: Failed) -> str:
     """Return the detail of a decline; its reason is said beside it already."""
     if failed.reason == why and failed.detail:
         return failed.detail

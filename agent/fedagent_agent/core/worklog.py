@@ -59,7 +59,7 @@ class WorkLog:
     _room: float = LINES
     _room_at: float = 0.0
 
-    def tell(self, event: Event, now: float) -> list[LogLine]:
+    def lines_for(self, event: Event, now: float) -> list[LogLine]:
         """Return what the log says of an event; often nothing."""
         data = event.data
         edge, number = str(data.get("edge", "")), int(str(data.get("round", 0)))

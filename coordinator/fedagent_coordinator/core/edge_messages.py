@@ -11,6 +11,7 @@ from enum import Enum
 from fedagent_coordinator.policies.base import MAX_MICRO
 from fedagent_protocol.errors import MalformedError, ProtocolError
 from fedagent_protocol.messages import (
+    PROTOCOL_VERSION,
     Chunk,
     EdgeHello,
     EdgeMoments,
@@ -23,6 +24,7 @@ from fedagent_protocol.messages import (
     Volunteers,
 )
 from fedagent_protocol.transport.errors import safe_text
+from fedagent_protocol.versions import OtherVersions
 
 from .edges import EdgeSession, EdgeTable, Indices
 from .effects import Effect, Event
@@ -37,7 +39,6 @@ from .readiness import Patience
 from .settings import Progress, Settings
 from .settled_reports import SettledReports
 
-PROTOCOL = 1
 EvaluationAnswer = Opinions | Volunteers | EdgeMoments
 """What edges answer to a call."""
 
@@ -83,6 +84,7 @@ class EdgeMessages(ABC):
             Serving(progress.model, progress.model_size),
         )
         self.counters: Counter[str] = Counter()
+        self._others = OtherVersions("coordinator")
         self._indices = indices
         self._settled_reports = settled_reports
         self._messages = OutgoingMessages(settings, progress.next_round << 20)
@@ -150,9 +152,10 @@ class EdgeMessages(ABC):
     def _on_hello(self, edge: str, hello: EdgeHello, now: float) -> list[Effect]:
         if hello.edge != edge:
             raise MalformedError("an edge says hello as another one")
-        if hello.protocol != PROTOCOL:
+        if hello.protocol != PROTOCOL_VERSION:
             self.counters["protocol_version"] += 1
-            return []
+            reason = self._others.refuse(edge, hello.protocol)
+            return [Event("edge_refused", {"edge": edge, "reason": reason})] if reason else []
         session, changed = self._hear(edge, hello.epoch, now)
         session.name, session.rent = hello.name or edge, hello.rent
         return self._greet(session, now, changed=changed)

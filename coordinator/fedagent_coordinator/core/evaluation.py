@@ -37,11 +37,11 @@ OTHER = "other"
 
 
 class RefusedAnswerError(MalformedError):
-    """Raised when an edge's answer to a call cannot be; `reason` is the word that is counted."""
+    """Raised when an edge's answer to a call is impossible; `word` is what is counted."""
 
-    def __init__(self, why: str, detail: str) -> None:
+    def __init__(self, word: str, detail: str) -> None:
         super().__init__(detail)
-        self.reason = why
+        self.word = word
 
 
 @dataclass(frozen=True, slots=True, eq=False)

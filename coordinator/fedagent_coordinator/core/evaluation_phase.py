@@ -217,7 +217,7 @@ class EvaluationPhase(EdgeMessages):
             size = len(held.feedback.view.client_price)
             opinions = spread(found.client, found.score, size)
             effects.append(replace(held, feedback=replace(held.feedback, opinions=opinions)))
-        effects.append(_told(found))
+        effects.append(_summary(found))
         return effects + self._after_call(now, opening=call.opening)
 
     # ---------------------------------------------------------------- what edges say
@@ -253,7 +253,7 @@ class EvaluationPhase(EdgeMessages):
                 return effects + self._call_again(session, now)
             answer = self._read(message, session, call)
         except MalformedError as error:
-            why = error.reason if isinstance(error, RefusedAnswerError) else error.reason
+            why = error.word if isinstance(error, RefusedAnswerError) else error.reason
             self.counters[f"opinions_{why}"] += 1
             call.parts[edge].refused = call.parts[edge].answer is None
             return effects + self._tick_evaluating(now)
@@ -305,7 +305,7 @@ def called_for(mode: OpinionMode | None) -> frozenset[str]:
             return frozenset()
 
 
-def _told(found: BookOpinions | BookVolunteers) -> Event:
+def _summary(found: BookOpinions | BookVolunteers) -> Event:
     """Return what is told of a call on stdout."""
     fields: dict[str, Value] = {"round": found.round, "slot": found.slot}
     if isinstance(found, BookOpinions):

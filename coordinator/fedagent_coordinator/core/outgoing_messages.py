@@ -20,7 +20,7 @@ from .outcomes import EdgePart
 from .settings import Settings
 
 MAX_TRAINED = 10_000
-"""Ids of 64 envelopes that one message holds with room to spare."""
+"""Ids of 64 letters that one message holds with room to spare."""
 
 
 @dataclass(slots=True)

@@ -238,7 +238,7 @@ class Selection:
         pairs: int64[S], chosen pairs of the view, in the policy's order.
         scores: float64[P], what the policy ranked every pair by; NaN if unranked.
         bound: int8[P], the `Bound` of every pair.
-        notes: Named numbers for "reason", e.g. ``explore`` 1.0.
+        notes: Named numbers that explain the choice, e.g. ``explore`` 1.0.
     """
 
     pairs: IntArray

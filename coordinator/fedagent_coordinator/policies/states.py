@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fedagent_coordinator.errors import StateError
 
 Shape = tuple[int | str, ...]
-"""Sizes of the axes; equal envelopes must be equal sizes."""
+"""Sizes of the axes; equal letters must be equal sizes."""
 
 
 def check_arrays(

@@ -248,7 +248,7 @@ class Rules:
         from fedagent_agent.host_info import Programs  # noqa: PLC0415
 
         context = Context(limits=self._limits.limits(), metered=self._limits.link_is_metered)
-        context.tell(asyncio.run(Programs.here().ask()))
+        context.update_host(asyncio.run(Programs.here().ask()))
         context.check_limits(time.monotonic())
         time.sleep(LOOK_S)  # the load is a difference
         return {verdict.rule: verdict for verdict in context.check_limits(time.monotonic())}

@@ -1,4 +1,4 @@
-"""`fedagent doctor`: what works on this machine, and what hints the rest."""
+"""`fedagent doctor`: what works on this machine, and how to fix the rest."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -13,7 +13,7 @@ NOT_HELD_OUT = "not measured on held-out samples (evaluation.dataset)"
 Metrics = Mapping[str, float]
 
 
-def told(measures: Sequence[Measure], metrics: Metrics) -> tuple[str, str]:
+def metric_line(measures: Sequence[Measure], metrics: Metrics) -> tuple[str, str]:
     """Return a label and one line on how good a model is."""
     if not measures:
         return "accuracy", UNTOLD
@@ -24,7 +24,7 @@ def told(measures: Sequence[Measure], metrics: Metrics) -> tuple[str, str]:
         known = [one for one in known if one.where != IN_TRAINING]
     if not known:
         return label, "not measured yet"
-    line = ", ".join(_said(one, metrics[one.key], by) for one in known)
+    line = ", ".join(_with_unit(one, metrics[one.key], by) for one in known)
     return label, f"{line}; {NOT_HELD_OUT}" if by.where == IN_TRAINING else line
 
 
@@ -38,7 +38,7 @@ def columns(measures: Sequence[Measure], rows: Iterable[Metrics]) -> tuple[Measu
     )
 
 
-def _said(one: Measure, value: float, by: Measure) -> str:
+def _with_unit(one: Measure, value: float, by: Measure) -> str:
     number = number_text(value)
     match one.key:
         case "rmse" | "mae":

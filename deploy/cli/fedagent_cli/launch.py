@@ -123,7 +123,7 @@ def _check_finite(config: Mapping[str, object], option: str = "-") -> None:
             # The options of these tables do not begin with their names.
             _check_finite(value, "-" if key in ("limits", "privacy") else name)
         elif isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"{name}: {value} is no number to reckon with", "give a finite one")
+            raise UsageError(f"{name}: {value} must be finite", "give a finite number")
 
 
 def check_recipe(config: Config) -> None:

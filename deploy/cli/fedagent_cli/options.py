@@ -276,7 +276,7 @@ MaxEpsilon = Annotated[
     float | None,
     command_line.Option(
         metavar="EPSILON",
-        help="Give no opinion of a model with less noise than this; without noise none.",
+        help="Maximum epsilon per opinion. When set, opinions without noise are never sent.",
         show_default="any",
         panel=PRIVACY,
     ),
@@ -285,7 +285,7 @@ TotalEpsilon = Annotated[
     float | None,
     command_line.Option(
         metavar="EPSILON",
-        help="What all opinions of one run may cost together; without noise none.",
+        help="Total epsilon budget per run. When set, opinions without noise are never sent.",
         show_default="any",
         panel=PRIVACY,
     ),
@@ -294,7 +294,7 @@ LifetimeEpsilon = Annotated[
     float | None,
     command_line.Option(
         metavar="EPSILON",
-        help="What all opinions of this device may ever cost together; without noise none.",
+        help="Total epsilon budget of this device. When set, opinions without noise are not sent.",
         show_default="any",
         panel=PRIVACY,
     ),

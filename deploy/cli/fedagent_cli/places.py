@@ -31,7 +31,7 @@ def data_dir(role: str, name: str | None = None) -> Path:
     if name is None:
         return home() / role
     if not _NAME.fullmatch(name):
-        raise UsageError(f"not a name: {name!r}", "use 1-63 envelopes, digits, '-', '_' or '.'")
+        raise UsageError(f"not a name: {name!r}", "use 1-63 letters, digits, '-', '_' or '.'")
     return home() / f"{role}-{name}"
 
 

@@ -33,7 +33,7 @@ def status(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a run in a few lines, while the coordinator runs or afterwards."""
-    from .figures import told  # noqa: PLC0415 - heavy imports
+    from .figures import metric_line  # noqa: PLC0415 - heavy imports
     from .runs import holder, open_run, run_status_of  # noqa: PLC0415
 
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
@@ -54,7 +54,7 @@ def status(
     if as_json:
         emit(record)
         return
-    _print_status(chosen, record, now=now, pid=pid, good=told(measures, metrics))
+    _print_status(chosen, record, now=now, pid=pid, good=metric_line(measures, metrics))
     print_reasons(agents, most=MAX_NAMED)
 
 

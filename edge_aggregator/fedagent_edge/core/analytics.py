@@ -119,7 +119,9 @@ class Analytics:
         if ask.mode is OpinionMode.PEERS:
             self.relay.open = True
             self.relay.refresh()
-            effects += [e for agent in self.sessions.present_ids() for e in self.relay.tell(agent)]
+            effects += [
+                e for agent in self.sessions.present_ids() for e in self.relay.neighbours_of(agent)
+            ]
         return effects + self.call.tick(now)
 
     def close(self, word: OpinionClose, now: float) -> list[Effect]:
@@ -169,7 +171,7 @@ class Analytics:
     def here(self, agent: str, now: float) -> list[Effect]:
         """Take in that an agent came, or came back."""
         self.relay.changed(now)
-        told: list[Effect] = [*self.relay.tell(agent)] if self.relay.open else []
+        told: list[Effect] = [*self.relay.neighbours_of(agent)] if self.relay.open else []
         call = self.call
         if call is None or (not told and not call.reports):
             # Alone it would find itself the best: it is called with its neighbours, soon.

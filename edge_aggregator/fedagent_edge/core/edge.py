@@ -7,6 +7,7 @@ from collections import Counter
 
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
+    PROTOCOL_VERSION,
     AgentToEdge,
     Bye,
     Chunk,
@@ -35,8 +36,8 @@ from fedagent_protocol.messages import (
     Volunteer,
     Welcome,
 )
-from fedagent_protocol.topics import PROTOCOL_VERSION
 from fedagent_protocol.transfer import CreditPool, Layout
+from fedagent_protocol.versions import mismatch
 
 from .admission import Verdict
 from .analytics import Analytics
@@ -183,13 +184,14 @@ class EdgeCore:
             refused = "it says hello as another agent"
             self.counters["hello_as_another"] += 1
         elif hello.protocol != PROTOCOL_VERSION:
-            refused = f"it speaks protocol {hello.protocol}, the edge {PROTOCOL_VERSION}"
+            refused = "it " + mismatch(hello.protocol, "edge")
             self.counters["protocol_version"] += 1
         named = hello.agent == agent and self.sessions.name(agent, hello.name)
-        if self.sessions.greet(agent, hello, refused) or named:
+        new = self.sessions.greet(agent, hello, refused)
+        if new or named:
             self.upstream.status_at = min(self.upstream.status_at, now + CHANGES_WAIT_S)
         if refused:
-            return []
+            return [Note(agent, f"hello: {refused}")] if new else []
         name = self.settings.name[:100]
         welcome = ToAgent(agent, Welcome(run=self.memory.run, edge=self.settings.edge, name=name))
         open_round = self.live is not None and not self.live.rnd.closed
@@ -471,7 +473,7 @@ class EdgeCore:
         self, live: LiveRound, failed: str, now: float, *, first: bytes = b""
     ) -> list[Effect]:
         self.live, self._last = None, live
-        return self._reporting.tell(live.rnd, live.outcomes, failed, now, first=first)
+        return self._reporting.report(live.rnd, live.outcomes, failed, now, first=first)
 
     def _drop_round(self) -> list[Effect]:
         """End a round that nobody wants any more."""

@@ -110,7 +110,7 @@ class EdgeEvaluation:
         self._deadline = min(self._deadline, now + ask.until_ms / 1000)
         self._receipted = False
         if self.over if self.reports else self.started:
-            return self._tell(now)
+            return self._send_answer(now)
         return []
 
     def receipt(self) -> None:
@@ -224,7 +224,7 @@ class EdgeEvaluation:
         if not self._is_over(now):
             return effects
         self.over, self._distribution = True, None
-        return [*effects, *self._tell(now), self._evaluated(now)]
+        return [*effects, *self._send_answer(now), self._evaluated(now)]
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due, and repeat what was not answered."""
@@ -235,7 +235,7 @@ class EdgeEvaluation:
             due = itertools.takewhile(lambda one: one[1] <= now, self._awaited.items())
             effects += [self._call(agent, now) for agent, _ in list(due)]
         if now >= self._up_at:
-            effects += self._tell(now)
+            effects += self._send_answer(now)
         return effects
 
     def next_due(self, now: float) -> float:
@@ -294,7 +294,7 @@ class EdgeEvaluation:
         answered = self.reports and self.started and not self._awaited
         return answered and now >= self.settled_at
 
-    def _tell(self, now: float) -> list[Effect]:
+    def _send_answer(self, now: float) -> list[Effect]:
         """Send up what there is, and again until the receipt; volunteers until the end."""
         wanted = not self._receipted if self.reports else not self.over
         wanted = wanted and now < self._deadline + LAST_S

@@ -120,7 +120,7 @@ class Relay:
             effect
             for agent, peers in self._graph.items()
             if peers != old.get(agent)
-            for effect in self.tell(agent)
+            for effect in self.neighbours_of(agent)
         ]
 
     def _drawn(self) -> Graph:
@@ -133,7 +133,7 @@ class Relay:
                 # The devices know.
                 return {agent: {} for agent in self._places}
 
-    def tell(self, agent: str) -> list[ToAgent]:
+    def neighbours_of(self, agent: str) -> list[ToAgent]:
         """Tell an agent its neighbours, as far as the graph has it."""
         peers = self._graph.get(agent)
         return [] if peers is None else [ToAgent(agent, Neighbours(run=self.run, peers=peers))]

@@ -26,7 +26,7 @@ class Reporting:
     counters: Counter[str]
     _again_at: float = 0.0
 
-    def tell(
+    def report(
         self,
         rnd: EdgeRound,
         outcomes: tuple[Outcome, ...],
@@ -45,7 +45,7 @@ class Reporting:
 
     def refuse(self, rnd: EdgeRound, why: str, now: float) -> list[Effect]:
         """Report at once a round that cannot be done."""
-        return self.tell(rnd, refused_outcomes(rnd, why), why, now)
+        return self.report(rnd, refused_outcomes(rnd, why), why, now)
 
     def again(self, now: float) -> list[Effect]:
         """Send what was not receipted, if anything."""

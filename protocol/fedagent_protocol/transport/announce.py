@@ -24,7 +24,7 @@ class Announcer:
         self._info: AsyncServiceInfo | None = None
         self._announcing: asyncio.Task[None] | None = None
 
-    async def say(self, advert: Advert, where: Reach, *, shared: bool) -> bool:
+    async def announce(self, advert: Advert, where: Reach, *, shared: bool) -> bool:
         """Announce, in place of what was announced before; False where multicast fails."""
         from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415
 

@@ -138,7 +138,7 @@ class Discovery:
             return
         if self._scope == "loopback":
             where = Reach(where.hosts, (LOOPBACK,))
-        if not await self._announcer.say(advert, where, shared=listen is None):
+        if not await self._announcer.announce(advert, where, shared=listen is None):
             self._again = True
 
     async def _follow(self) -> None:

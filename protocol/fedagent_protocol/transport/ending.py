@@ -9,7 +9,7 @@ ExitCodes = Iterable[tuple[type[BaseException], int]]
 
 
 def in_two(error: BaseException) -> tuple[str, str]:
-    """Return what is wrong, and what hints it: our errors say ``problem; hint``."""
+    """Return what is wrong, and the hint: our errors say ``problem; hint``."""
     text = " ".join(str(error).split()) or type(error).__name__
     hint = getattr(error, "hint", None)
     if isinstance(hint, str):

@@ -153,7 +153,7 @@ class IdentityError(LinkError):
 
 
 class DataDirError(LinkError):
-    """Raised when a data directory cannot be made or written; no restart hints that."""
+    """Raised when a data directory cannot be made or written; no restart fixes that."""
 
     hint = "choose another --data-dir, or fix its owner and rights"
 
@@ -180,7 +180,7 @@ class DataDirBusyError(LinkError):
 
 
 REFUSED_SETTINGS = (PlainTextError, InsecureListenError, BrokerMissingError, TlsFilesError)
-"""Errors of what somebody wrote or left out: no restart hints them, exit code 2 says so."""
+"""Errors of what somebody wrote or left out: no restart fixes them, exit code 2 says so."""
 
 
 def safe_text(text: object, *, limit: int = 200) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -53,10 +54,16 @@ class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 T = TypeVar("T", bound=Struct)
+_NOTHING_RENAMED: Mapping[str, str] = MappingProxyType({})
 
 
 def load_settings(
-    kind: type[T], text: str | None, *, prefix: str, environment: Mapping[str, str]
+    kind: type[T],
+    text: str | None,
+    *,
+    prefix: str,
+    environment: Mapping[str, str],
+    renamed: Mapping[str, str] = _NOTHING_RENAMED,
 ) -> T:
     """Return settings; the environment fills in what the text leaves out.
 
@@ -65,11 +72,14 @@ def load_settings(
         text: A JSON object, the path of a TOML or JSON file, or None.
         prefix: Of environment variables: ``PREFIX_DATA_DIR`` sets ``data_dir``.
         environment: The variables.
+        renamed: New names of keys, at any depth, that an earlier release called otherwise.
 
     Raises:
         SettingError: One line with the key and the hint.
     """
     given = {} if text is None else _read(text)
+    variables = {name.removeprefix(prefix).lower() for name in environment if prefix in name}
+    _refuse_renamed({**dict.fromkeys(variables), **given}, renamed)
     known = kind.__struct_fields__
     for variable, value in environment.items():
         key = variable.removeprefix(prefix).lower()
@@ -89,6 +99,14 @@ def load_settings(
         raise SettingError(key, problem, _choices(kind, key)) from error
     _check_finite(made)
     return made
+
+
+def _refuse_renamed(given: Mapping[str, object], renamed: Mapping[str, str]) -> None:
+    for key, value in given.items():
+        if key in renamed:
+            raise SettingError(key, "has another name now", f"write {renamed[key]}")
+        if isinstance(value, Mapping):
+            _refuse_renamed(value, renamed)
 
 
 def check_site(site: str) -> None:
@@ -190,7 +208,7 @@ def _check_finite(value: object, key: str = "") -> None:
         for field in value.__struct_fields__:
             _check_finite(getattr(value, field), f"{key}.{field}".lstrip("."))
     elif isinstance(value, float) and not math.isfinite(value):
-        raise SettingError(key, f"{value} is no number to reckon with", "give a finite number")
+        raise SettingError(key, f"{value} must be finite", "give a finite number")
 
 
 def _choices(kind: object, key: str) -> str:

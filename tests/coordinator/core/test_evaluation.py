@@ -373,11 +373,11 @@ def test_an_edge_that_recovers_is_called_again() -> None:
 
     calls: list[int] = []
 
-    def hint() -> None:
+    def recover() -> None:
         calls.append(len(liar.calls))
         field.up(liar, honest(liar.calls[0], 0.0))
 
-    field.kernel.after(1.5, hint)
+    field.kernel.after(1.5, recover)
     field.kernel.after(2.8, lambda: calls.append(len(liar.calls)))
     field.run()
     # Not while it talks nonsense; volunteers may come as long as the call lasts.

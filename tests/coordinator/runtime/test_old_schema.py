@@ -15,7 +15,7 @@ from fedagent_coordinator.reader import DATABASE, open_reader
 from .harness import KilledError, Site, recipe, toy_edges
 from .test_restart import check_history
 
-_SINCE = ("extensions", "origins", "opinions", "volunteers", "evaluations", "standardized")
+_SINCE = ("extensions", "origins", "opinions", "volunteers", "judgements", "standardized")
 
 
 def make_older(folder: Path) -> bytes:

@@ -27,7 +27,7 @@ FEW_DIGITS = "one or two digits"
 HELD_OUT = "digits:start=200"
 """What evaluated agents evaluate by: all digits, whatever their owners let them learn from."""
 START, RATE = 200, 100.0
-"""Samples that an evaluated agent has at once, and more per second: an opinion must not be chance."""
+"""Samples that such an agent has at once, and more per second: an opinion must not be chance."""
 TURN = math.pi * (3 - math.sqrt(5))
 """The golden angle: positions fill a disc evenly, whoever many there are."""
 RADIUS_KM = 0.5

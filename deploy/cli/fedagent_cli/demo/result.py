@@ -105,7 +105,7 @@ def show(result: dict[str, object], story: RunReport | None, data_dir: Path) -> 
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style="dim")
     grid.add_column()
-    label, good = ("accuracy", "not measured") if story is None else story.told
+    label, good = ("accuracy", "not measured") if story is None else story.metric_line
     lines = {
         "rounds": story.progress if story else f"{result['rounds_done']} of ?",
         label: good,

@@ -66,7 +66,7 @@ class LiveView:
         self._live.stop()
 
 
-class PeerChannelView:
+class LineView:
     """One line per round, for logs and pipes."""
 
     def event(self, name: str, event: Event, state: DemoState) -> None:
@@ -114,7 +114,7 @@ def choose_view(*, as_json: bool) -> View:
     if as_json:
         return JsonView()
     console = Console(highlight=False)
-    return LiveView(console) if console.is_terminal and console.width >= 72 else PeerChannelView()
+    return LiveView(console) if console.is_terminal and console.width >= 72 else LineView()
 
 
 def sparkline(values: Sequence[float], *, low: float, high: float, width: int = 40) -> str:

@@ -150,10 +150,10 @@ def _opinion(story: RunReport) -> list[tuple[str, str, str]]:
 
 
 def _reached(story: RunReport) -> str:
-    """Return how long each accuracy or error took: the recipe's, and others where clients evaluate."""
+    """Return how long each accuracy or error took: the recipe's, and others on devices."""
     if not story.reached():
         return ""
-    word = story.told[0]
+    word = story.metric_line[0]
     rows = (
         (
             f"{target:.4g}",
@@ -192,10 +192,10 @@ def _evaluated(story: RunReport) -> str:
     why = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
     epsilon = max(row.epsilon for row in story.evaluated)
     said = (
-        f"{len(story.evaluated)} models were evaluated; {answered} times an agent volunteered. What "
+        f"{len(story.evaluated)} models evaluated; {answered} times an agent volunteered. What "
         "agents think of the models never left them."
         if peers
-        else f"{len(story.evaluated)} models were evaluated: {answered} opinions of {asked} asked for."
+        else f"{len(story.evaluated)} models evaluated: {answered} opinions of {asked} asked for."
     )
     said += f" Missing: {why}." if why else ""
     said += f" Noise: epsilon {epsilon:g} for each opinion." if epsilon else ""

@@ -189,7 +189,7 @@ def _svg(draw: Callable[["Axes"], None], index: str, size: tuple[float, float], 
         draw(axes)
         text = io.StringIO()
         with warnings.catch_warnings():
-            # Letters stay envelopes: the browser has fonts for those that matplotlib has not.
+            # Letters stay letters: the browser has fonts for those that matplotlib has not.
             warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
             figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     return _inline(text.getvalue(), index, name)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from fedagent_cli.figures import told
+from fedagent_cli.figures import metric_line
 from fedagent_task.measures import ACCURACY, LOSS, Measure
 
 from .evaluations import EvaluationRow
@@ -143,9 +143,9 @@ class RunReport:
         return {one.key: values[-1] for one in self.measures if (values := self._values(one))}
 
     @property
-    def told(self) -> tuple[str, str]:
+    def metric_line(self) -> tuple[str, str]:
         """A label, and one line on how good the model is."""
-        return told(self.measures, self.metrics)
+        return metric_line(self.measures, self.metrics)
 
     @property
     def accuracy(self) -> float | None:

@@ -137,10 +137,10 @@ def install(
     if as_json:
         emit(told)
         return
-    _tell(told, files, root, dry_run=dry_run)
+    _show(told, files, root, dry_run=dry_run)
 
 
-def _tell(told: dict[str, object], files: list[place.Wanted], root: Path, *, dry_run: bool) -> None:
+def _show(told: dict[str, object], files: list[place.Wanted], root: Path, *, dry_run: bool) -> None:
     for file in files:
         path, state = place.below(root, file.path), file.state(root)
         if dry_run:

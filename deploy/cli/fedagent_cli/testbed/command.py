@@ -184,7 +184,7 @@ def _compared(
     quiet: bool,
     expand: bool = True,
 ) -> "Comparison | StreamComparison":
-    """Run the studies; whatever the user can hint is one line."""
+    """Run the studies; whatever the user can fix is one line."""
     from psutil import cpu_count  # noqa: PLC0415 - heavy imports belong to the command
 
     from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415

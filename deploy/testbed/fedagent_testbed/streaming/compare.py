@@ -45,9 +45,9 @@ class StreamComparison:
 
     @cached_property
     def _figures(self) -> dict[str, dict[str, Figure]]:
-        return {name: self._told(name) for name in self.histories}
+        return {name: self._figures_of(name) for name in self.histories}
 
-    def _told(self, name: str) -> dict[str, Figure]:
+    def _figures_of(self, name: str) -> dict[str, Figure]:
         """Return the figures of a pair."""
         runs, best = self.histories[name], self.best_loss
         columns = ("compute_s", "transfer_s", "aggregate_s")

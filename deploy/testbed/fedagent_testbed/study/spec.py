@@ -309,8 +309,13 @@ def _explained(error: msgspec.ValidationError, table: Mapping[str, object]) -> R
     return RecipeError(why.key, why.reason, hint)
 
 
+_RENAMED = {"training.judged_on": "training.evaluated_on"}
+
+
 def _nearest(key: str) -> str:
     """Return the known key most like this one, by its whole name or its last word."""
+    if key in _RENAMED:
+        return _RENAMED[key]
     known = list(_keys(TestbedRecipe, ""))
     if close := difflib.get_close_matches(key, known, n=1):
         return close[0]

@@ -1,0 +1,118 @@
+"""A peer of protocol 1 is refused with one line on both sides, and never misread."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from fedagent_coordinator.core.effects import Event
+from fedagent_protocol import messages as m
+from fedagent_protocol.codec import decode_agent_to_edge, decode_edge_to_coordinator
+from fedagent_protocol.transport.broker import Broker, BrokerSpec
+from fedagent_testbed.local import RoleProcess
+from tests.agent.test_daemon import wait_for
+from tests.coordinator.runtime.harness import Site, recipe, toy_edges
+from tests.edge_aggregator.test_edge_daemon import Peer, peer
+
+GOLDEN = Path(__file__).parents[1] / "protocol" / "golden" / "1"
+SITE = "old-and-new"
+Start = Callable[..., RoleProcess]
+LINE = "speaks protocol 1, the {} 2: install the same release of fedagent on both"
+
+
+def old(name: str) -> bytes:
+    return (GOLDEN / f"{name}.msgpack").read_bytes()
+
+
+async def logged(log: Path, text: str) -> None:
+    await asyncio.to_thread(wait_for, lambda: text in log.read_text())
+
+
+def test_an_agent_refuses_an_edge_of_protocol_1_and_the_edge_hears_of_it(tmp_path: Path) -> None:
+    beacon = f"fedagent/1/{SITE}/e/edge-1/beacon"
+
+    async def scene(start: Start, one: Peer) -> None:
+        device = start("agent", stream="digits", edges=[str(one.link.address)], discovery="off")
+        async with asyncio.timeout(30):
+            while not one.heard:
+                one.link.publish(beacon, old("edge-to-agent.edge-beacon"))
+                await asyncio.sleep(0.2)
+        await logged(device.log, f"edge edge-1 {LINE.format('agent')}")
+        for _ in range(3):
+            one.link.publish(beacon, old("edge-to-agent.edge-beacon"))
+        await asyncio.sleep(0.5)
+        ((topic, hello),) = one.heard
+        assert isinstance(hello, m.Hello)
+        assert (hello.protocol, topic.split("/")[1]) == (2, "1"), "that the edge logs it, too"
+        assert device.log.read_text().count("speaks protocol") == 1
+
+    run(tmp_path, (f"fedagent/1/{SITE}/a/+/up/edge-1/#",), decode_agent_to_edge, scene)
+
+
+def test_an_edge_refuses_old_agents_and_an_old_coordinator(tmp_path: Path) -> None:
+    beacon = f"fedagent/1/{SITE}/c/coordinator-1/beacon"
+
+    async def scene(start: Start, one: Peer) -> None:
+        edge = start("edge", broker=str(one.link.address), discovery="off")
+        ready = await asyncio.to_thread(lambda: edge.wait("ready", timeout_s=30.0))
+        async with asyncio.timeout(30):
+            while not one.heard:
+                one.link.publish(beacon, old("coordinator-to-edge.coordinator-beacon"))
+                await asyncio.sleep(0.2)
+        await logged(edge.log, f"coordinator coordinator-1 {LINE.format('edge')}")
+        ((_, hello),) = one.heard
+        assert isinstance(hello, m.EdgeHello)
+        assert hello.protocol == 2
+        up = f"fedagent/1/{SITE}/a/agent-1/up/{ready['id']}"
+        for name in ("hello", "context", "hello"):
+            one.link.publish(f"{up}/{name}", old(f"agent-to-edge.{name}"))
+        await logged(edge.log, f"agent-1: hello: it {LINE.format('edge')}")
+        await asyncio.sleep(0.5)
+        assert edge.log.read_text().count("agent-1") == 1
+
+    run(tmp_path, (f"fedagent/1/{SITE}/e/+/up/#",), decode_edge_to_coordinator, scene)
+
+
+def test_a_coordinator_refuses_an_edge_of_protocol_1_once(tmp_path: Path) -> None:
+    site = Site(tmp_path, recipe(), toy_edges(recipe()))
+    runtime = site.open()
+    runtime.start(0.0)
+    said = [
+        item
+        for name in ("edge-hello", "edge-status", "columns", "edge-hello")
+        for item in runtime.receive(
+            f"fedagent/1/default/e/edge-1/up/{name}", old(f"edge-to-coordinator.{name}"), 0.0
+        )
+    ]
+    site.close()
+    refused = {"edge": "edge-1", "reason": LINE.format("coordinator")}
+    assert said == [Event("edge_refused", refused)], "one line, and no answer"
+    assert runtime.engine.counters["protocol_version"] == 2
+
+
+def run(
+    directory: Path,
+    filters: tuple[str, ...],
+    decode: Callable[[bytes], m.AnyMessage],
+    scene: Callable[[Start, Peer], Awaitable[None]],
+) -> None:
+    async def all_of_it() -> None:
+        broker = Broker(BrokerSpec(data_dir=directory / "broker", kind="embedded"))
+        address = await broker.start()
+        started: list[RoleProcess] = []
+
+        def start(role: str, **config: object) -> RoleProcess:
+            full = {"data_dir": str(directory / role), "site": SITE, "json_events": True}
+            full |= {"watch_parent": True, **config}
+            log = directory / f"{role}.log"
+            started.append(RoleProcess(name=role, role=role, config=full, log=log))
+            return started[-1]
+
+        try:
+            async with peer(address, "old", filters, decode) as one:
+                await scene(start, one)
+        finally:
+            for process in started:
+                await asyncio.to_thread(process.stop)
+            await broker.stop()
+
+    asyncio.run(all_of_it())

@@ -1,0 +1,137 @@
+"""Golden bytes: those of this version never change, those of another one are refused."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedagent_protocol import messages as m
+from fedagent_protocol import peers, topics
+from fedagent_protocol.codec import Direction, decode, encode
+from fedagent_protocol.errors import MalformedError, TopicError
+
+from . import test_peers
+from .samples import FLAT
+
+GOLDEN = Path(__file__).parent / "golden"
+NOW = GOLDEN / str(m.PROTOCOL_VERSION)
+_MORE: dict[str, tuple[type[m.AnyMessage], dict[str, object]]] = {
+    "update.steps": (m.UpdateOffer, {"train_ms": 290, "steps": 50, "limited": True}),
+    "order.load-limit": (m.TrainOrder, {"load_limit_ms": 1300}),
+    "hello.address": (m.Hello, {"name": "kitchen", "address": "192.168.1.20"}),
+    "edge-hello.rent": (m.EdgeHello, {"rent": 250_000}),
+    "edge-status.rent": (m.EdgeStatus, {"rent": 250_000}),
+    "edge-status.devices": (
+        m.EdgeStatus,
+        {
+            "devices": (
+                m.DeviceNote(agent="agent-1", software="fedagent 0.1.0", address="192.168.1.20"),
+                m.DeviceNote(agent="agent-2", here=False, age_ms=45_000),
+                m.DeviceNote(agent="agent-3", reason="12 % of charge, at least 30 %"),
+            )
+        },
+    ),
+    "round-order.load-limit": (m.RoundOrder, {"load_limit_ms": 1300}),
+    "welcome.name": (m.Welcome, {"name": "hall"}),
+    "task.recipe": (m.TaskBody, {"recipe": "digits"}),
+    "edge-welcome.recipe": (m.EdgeWelcome, {"recipe": "digits"}),
+}
+"""Fields that the plain samples leave at their defaults, which are never sent."""
+
+
+def _first(kind: type[m.AnyMessage]) -> tuple[Direction, m.AnyMessage]:
+    return next((way, message) for way, message in FLAT if isinstance(message, kind))
+
+
+def _cases() -> dict[str, tuple[Direction, m.AnyMessage]]:
+    found = {f"{way.value}.{m.kind(message)}": (way, message) for way, message in FLAT}
+    for name, (kind, fields) in _MORE.items():
+        way, message = _first(kind)
+        found[f"{way.value}.{name}"] = (way, msgspec.structs.replace(message, **fields))
+    way, report = _first(m.RoundReport)
+    assert isinstance(report, m.RoundReport)
+    outcomes = tuple(
+        msgspec.structs.replace(one, train_ms=280, iterations=7, steps=5, limited=True)
+        for one in report.outcomes
+    )
+    found[f"{way.value}.report.steps"] = (way, msgspec.structs.replace(report, outcomes=outcomes))
+    return found
+
+
+CASES = _cases()
+PEERS = {
+    "peer.envelope": peers.encode_envelope(test_peers.ENVELOPE),
+    "peer.card": peers.encode_relayed(test_peers.CARD),
+    "peer.sealed": peers.encode_relayed(test_peers.PACKET),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_bytes_never_change(name: str) -> None:
+    direction, message = CASES[name]
+    golden = (NOW / f"{name}.msgpack").read_bytes()
+    assert encode(message) == golden, "released bytes changed: add fields, never retype"
+    assert decode(direction, golden) == message
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_the_bytes_between_peers_never_change(name: str) -> None:
+    assert (NOW / f"{name}.msgpack").read_bytes() == PEERS[name]
+
+
+@pytest.mark.parametrize("name", _MORE)
+def test_a_default_is_never_sent(name: str) -> None:
+    """So a field that is added changes no bytes of those that do not use it."""
+    kind, fields = _MORE[name]
+    _, message = _first(kind)
+    assert not fields.keys() & msgspec.msgpack.decode(encode(message)).keys()
+
+
+def test_every_golden_file_is_a_case() -> None:
+    assert {path.stem for path in NOW.iterdir()} == {*CASES, *PEERS}
+
+
+def _topic(direction: Direction, kind: str) -> str:
+    """Return the topic that a message had in protocol 1."""
+    beacon = kind.endswith("-beacon")
+    match direction:
+        case Direction.AGENT_TO_EDGE:
+            return f"fedagent/1/site/a/agent-1/up/edge-1/{kind}"
+        case Direction.EDGE_TO_AGENT:
+            return "fedagent/1/site/" + (
+                "e/edge-1/beacon" if beacon else f"a/agent-1/down/edge-1/{kind}"
+            )
+        case Direction.EDGE_TO_COORDINATOR:
+            return f"fedagent/1/site/e/edge-1/up/{kind}"
+        case Direction.COORDINATOR_TO_EDGE:
+            return "fedagent/1/site/" + (
+                "c/coordinator-1/beacon" if beacon else f"e/edge-1/down/{kind}"
+            )
+
+
+OLD = [path.stem for path in (GOLDEN / "1").iterdir() if not path.stem.startswith("peer.")]
+
+
+@pytest.mark.parametrize("name", sorted(OLD))
+def test_protocol_1_is_refused(name: str) -> None:
+    """No body of it is read: beacons and hellos name their version, the rest is no topic."""
+    way, kind = name.split(".")[:2]
+    topic = _topic(Direction(way), kind)
+    if kind in {"hello", "edge-hello", "edge-beacon", "coordinator-beacon"}:
+        assert topics.parse(topic).version == 1
+        return
+    with pytest.raises(TopicError, match="protocol 1, not 2"):
+        topics.parse(topic)
+
+
+@pytest.mark.parametrize(("name", "field"), [("decline", "reason"), ("context", "available")])
+def test_renamed_fields_of_protocol_1_are_not_guessed(name: str, field: str) -> None:
+    data = (GOLDEN / "1" / f"agent-to-edge.{name}.msgpack").read_bytes()
+    with pytest.raises(MalformedError, match=field):
+        decode(Direction.AGENT_TO_EDGE, data)
+
+
+@pytest.mark.parametrize("kind", [m.Hello, m.EdgeHello, m.EdgeBeacon, m.CoordinatorBeacon])
+def test_hellos_and_beacons_always_name_their_version(kind: type[m.AnyMessage]) -> None:
+    _, message = _first(kind)
+    assert msgspec.msgpack.decode(encode(message))["protocol"] == m.PROTOCOL_VERSION
