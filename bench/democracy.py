@@ -27,6 +27,10 @@ import numpy as np
 from fedagent_agent.outward import Outward, Publish
 from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
 from fedagent_coordinator.policies.neighbours import k_nearest
+from fedagent_node.address import BrokerAddress
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.identity import load_or_create
+from fedagent_node.link import Arrival, Link
 from fedagent_protocol import topics
 from fedagent_protocol.codec import decode_agent_to_edge, decode_edge_to_agent, encode
 from fedagent_protocol.messages import (
@@ -41,10 +45,6 @@ from fedagent_protocol.messages import (
     Welcome,
     kind,
 )
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.identity import load_or_create
-from fedagent_protocol.transport.mqtt import Arrival, Link
 from fedagent_task.spec import PeersSpec
 
 AGENTS, BEST, NEAREST = 20, 5, 4

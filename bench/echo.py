@@ -29,9 +29,9 @@ from typing import Literal
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.probe import free_port
+from fedagent_node.address import BrokerAddress
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.probe import free_port
 
 Kind = Literal["mosquitto", "amqtt"]
 

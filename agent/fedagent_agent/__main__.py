@@ -5,15 +5,15 @@ import asyncio
 import logging
 import sys
 
-from fedagent_protocol.transport.ending import end
-from fedagent_protocol.transport.errors import (
+from fedagent_node.errors import (
     REFUSED_SETTINGS,
     DataDirBusyError,
     DataDirError,
     IdentityError,
     LinkError,
 )
-from fedagent_protocol.transport.settings import SettingError
+from fedagent_node.process import end
+from fedagent_node.settings import SettingError
 
 from .config import load
 from .daemon import AgentDaemon

@@ -27,8 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from fedagent_node.identity import Identity, identity_of
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
-from fedagent_protocol.transport.identity import Identity, identity_of
 
 from .cipher_errors import (
     CardError,

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.settings import (
+from fedagent_node.address import BrokerAddress
+from fedagent_node.settings import (
     LogLevel,
     Scope,
     SettingError,

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.data_dir import DataDirLock
+from fedagent_node.discovery import Discovery
+from fedagent_node.errors import SubscribeRefusedError
+from fedagent_node.identity import Identity
+from fedagent_node.link import Arrival
 from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.codec import Direction, decode_edge_to_agent, encode
 from fedagent_protocol.errors import OversizeError, ProtocolError
 from fedagent_protocol.messages import PROTOCOL_VERSION, kind
 from fedagent_protocol.topics import Topic
-from fedagent_protocol.transport.data_dir import DataDirLock
-from fedagent_protocol.transport.discovery import Discovery
-from fedagent_protocol.transport.errors import SubscribeRefusedError
-from fedagent_protocol.transport.identity import Identity
-from fedagent_protocol.transport.mqtt import Arrival
 from fedagent_protocol.versions import OtherVersions
 
 from .config import AgentConfig

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from fedagent_protocol.transport.identity import FILE, Identity, load_or_create
+from fedagent_node.identity import FILE, Identity, load_or_create
 
 
 def identity_without_its_libraries(data_dir: Path) -> Identity:

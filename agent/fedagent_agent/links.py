@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 
+from fedagent_node.address import BrokerAddress, TlsFiles
+from fedagent_node.discovery import Advert
+from fedagent_node.errors import LinkError
+from fedagent_node.link import Arrival, Link
 from fedagent_protocol import topics
-from fedagent_protocol.transport.address import BrokerAddress, TlsFiles
-from fedagent_protocol.transport.discovery import Advert
-from fedagent_protocol.transport.errors import LinkError
-from fedagent_protocol.transport.mqtt import Arrival, Link
 
 MAX_LINKS = 32
 

@@ -10,7 +10,7 @@ from .core.effects import StoreSlot
 from .errors import PeerStoreError
 
 if TYPE_CHECKING:
-    from fedagent_protocol.transport.identity import Identity
+    from fedagent_node.identity import Identity
 
     from .core.peering import Peering
     from .peer_store import PeerStore

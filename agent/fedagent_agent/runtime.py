@@ -75,7 +75,7 @@ from .trainer_wire import EvaluationResult, Failed, Opened, Refused, Trained
 from .wire_bench import idle_update
 
 if TYPE_CHECKING:
-    from fedagent_protocol.transport.identity import Identity
+    from fedagent_node.identity import Identity
 
 __all__ = [
     "AgentRuntime",

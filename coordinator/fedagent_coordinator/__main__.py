@@ -6,10 +6,10 @@ import logging
 import sys
 from pathlib import Path
 
-from fedagent_protocol.transport.data_dir import is_disk_error
-from fedagent_protocol.transport.ending import end
-from fedagent_protocol.transport.errors import LinkError
-from fedagent_protocol.transport.settings import SettingError
+from fedagent_node.data_dir import is_disk_error
+from fedagent_node.errors import LinkError
+from fedagent_node.process import end
+from fedagent_node.settings import SettingError
 from fedagent_task.errors import TaskError
 
 from .config import CoordinatorConfig, load

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.settings import (
+from fedagent_node.address import BrokerAddress
+from fedagent_node.settings import (
     LogLevel,
     Scope,
     SettingError,

@@ -18,15 +18,15 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.advert import Advert, in_words
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.data_dir import DataDirLock
+from fedagent_node.discovery import Discovery
+from fedagent_node.identity import Identity, load_or_create
+from fedagent_node.link import Arrival, BrokerAddress, Link
+from fedagent_node.process import boot_id
 from fedagent_protocol import failpoints, topics
 from fedagent_protocol.messages import PROTOCOL_VERSION
-from fedagent_protocol.transport.advert import Advert, in_words
-from fedagent_protocol.transport.boot import boot_id
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.data_dir import DataDirLock
-from fedagent_protocol.transport.discovery import Discovery
-from fedagent_protocol.transport.identity import Identity, load_or_create
-from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
 from fedagent_task.measures import measures_of
 from fedagent_task.spec import Recipe
 

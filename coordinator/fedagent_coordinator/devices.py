@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import EdgeStatus
-from fedagent_protocol.transport.errors import safe_text
 
 from .run_status import write_beside
 

@@ -1,12 +1,12 @@
 """How a coordinator ends: one exit code for each cause."""
 
-from fedagent_protocol.transport.errors import (
+from fedagent_node.errors import (
     REFUSED_SETTINGS,
     DataDirBusyError,
     DataDirError,
     LinkError,
 )
-from fedagent_protocol.transport.settings import SettingError
+from fedagent_node.settings import SettingError
 from fedagent_task.errors import DatasetError, RecipeError, TaskError
 
 from .errors import (

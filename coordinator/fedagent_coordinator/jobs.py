@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_protocol.errors import DigestError, ProtocolError
 from fedagent_protocol.tensors import Manifest
-from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
 
 from .evaluation import HeldOutSet
 from .merging import EdgeModel, merge_models

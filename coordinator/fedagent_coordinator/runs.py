@@ -7,10 +7,10 @@ from importlib.util import find_spec
 import msgspec
 from msgspec import structs
 
+from fedagent_node.blobs import BlobStore
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.messages import OpinionMode
 from fedagent_protocol.tensors import digest_of, encode_tensors
-from fedagent_protocol.transport.blobs import BlobStore
 from fedagent_task import models
 from fedagent_task.recipe import MAX_TASK_BYTES, recipe_digest, task_bytes, task_digest, task_of
 from fedagent_task.spec import Recipe

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.blobs import BlobMissingError, BlobStore
+from fedagent_node.data_dir import write_private
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode_edge_to_coordinator, encode
 from fedagent_protocol.errors import ProtocolError, TopicError
@@ -29,8 +31,6 @@ from fedagent_protocol.messages import (
     kind,
 )
 from fedagent_protocol.tensors import Manifest
-from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
-from fedagent_protocol.transport.data_dir import write_private
 from fedagent_task import models
 from fedagent_task.recipe import frozen, task_digest
 from fedagent_task.spec import Recipe

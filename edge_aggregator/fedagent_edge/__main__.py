@@ -6,16 +6,15 @@ import logging
 import sys
 from pathlib import Path
 
-from fedagent_protocol.transport.data_dir import is_disk_error
-from fedagent_protocol.transport.ending import end
-from fedagent_protocol.transport.errors import (
+from fedagent_node.data_dir import is_disk_error
+from fedagent_node.errors import (
     REFUSED_SETTINGS,
     DataDirBusyError,
     DataDirError,
     LinkError,
 )
-from fedagent_protocol.transport.memory import return_freed_memory
-from fedagent_protocol.transport.settings import SettingError
+from fedagent_node.process import end, return_freed_memory
+from fedagent_node.settings import SettingError
 
 from .config import EdgeConfig, load
 from .daemon import EdgeDaemon

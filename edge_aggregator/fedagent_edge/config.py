@@ -6,9 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 
-from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.settings import (
+from fedagent_node.address import BrokerAddress
+from fedagent_node.settings import (
     LogLevel,
     Scope,
     SettingError,
@@ -19,6 +18,7 @@ from fedagent_protocol.transport.settings import (
     load_settings,
     shared_broker,
 )
+from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
 
 PREFIX = "FEDAGENT_EDGE_"
 _MICRO = 1e-6

@@ -14,6 +14,13 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.data_dir import DataDirLock
+from fedagent_node.discovery import Advert, Discovery
+from fedagent_node.errors import LinkError
+from fedagent_node.identity import load_or_create
+from fedagent_node.link import Arrival, BrokerAddress, Link
+from fedagent_node.process import boot_id
 from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.codec import (
     Direction,
@@ -21,16 +28,9 @@ from fedagent_protocol.codec import (
     decode_coordinator_to_edge,
     encode,
 )
-from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.errors import ProtocolError, safe_text
 from fedagent_protocol.messages import PROTOCOL_VERSION, AnyMessage, Hello, PeerDeliver, kind
 from fedagent_protocol.topics import Topic
-from fedagent_protocol.transport.boot import boot_id
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.data_dir import DataDirLock
-from fedagent_protocol.transport.discovery import Advert, Discovery
-from fedagent_protocol.transport.errors import LinkError, safe_text
-from fedagent_protocol.transport.identity import load_or_create
-from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
 from fedagent_protocol.versions import OtherVersions
 
 from .config import EdgeConfig

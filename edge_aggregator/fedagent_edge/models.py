@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors, locate, tensor_at
 from fedagent_protocol.transfer import Layout
-from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
 
 from .aggregation.mean import RunningMean
 

@@ -11,6 +11,7 @@ Checkpoints: ``edge.round_saved``, ``edge.chunk_written``, ``edge.complete``,
 
 from pathlib import Path
 
+from fedagent_node.blobs import BlobMissingError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import (
     AgentToEdge,
@@ -20,7 +21,6 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.tensors import Buffer, tensor_at
 from fedagent_protocol.transfer import Layout
-from fedagent_protocol.transport.blobs import BlobMissingError
 
 from .aggregation.mean import RunningMean
 from .core.admission import Verdict, check_content, locate_again

@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from fedagent_protocol.transport.advert import Advert, in_words
-from fedagent_protocol.transport.mqtt import BrokerAddress
+from fedagent_node.advert import Advert, in_words
+from fedagent_node.link import BrokerAddress
 
 from .config import EdgeConfig
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.data_dir import write_private
 from fedagent_protocol.messages import RoundReport
-from fedagent_protocol.transport.data_dir import write_private
 
 from .errors import StateError, disk_refused
 

@@ -80,3 +80,10 @@ class ChunkError(_DetailError):
     """Raised when a chunk's index or length does not fit its transfer."""
 
     reason = "bad_chunk"
+
+
+def safe_text(text: object, *, limit: int = 200) -> str:
+    """Return foreign text on one line, printable and at most `limit` characters."""
+    line = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit])
+    line = " ".join(line.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

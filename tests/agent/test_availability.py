@@ -17,7 +17,7 @@ from fedagent_agent.config import LimitsSettings, load
 from fedagent_agent.context import Context
 from fedagent_agent.host_info import HostInfo, Programs, metered_of, power_of
 from fedagent_agent.machine import MachineProbe
-from fedagent_protocol.transport.settings import SettingError
+from fedagent_node.settings import SettingError
 
 
 @dataclass

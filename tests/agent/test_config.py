@@ -7,7 +7,7 @@ import pytest
 from fedagent_agent.config import load
 from fedagent_agent.core.calls import PrivacyLimits
 from fedagent_agent.core.reporting import Price
-from fedagent_protocol.transport.settings import SettingError
+from fedagent_node.settings import SettingError
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from fedagent_agent.config import PriceSettings, load
 from fedagent_agent.context import Context
 from fedagent_agent.core.reporting import DeviceState, LinkQuality, Price, Readings, is_stale, moved
 from fedagent_agent.machine import MachineProbe, Sample
+from fedagent_node.settings import SettingError
 from fedagent_protocol.messages import MAX_MICRO
-from fedagent_protocol.transport.settings import SettingError
 
 FREE_MEMORY = 1 << 30
 

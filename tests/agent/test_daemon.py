@@ -17,6 +17,8 @@ import psutil
 import pytest
 from msgspec import structs
 
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.link import Arrival, Link
 from fedagent_protocol import topics
 from fedagent_protocol.codec import decode_agent_to_edge, encode
 from fedagent_protocol.messages import (
@@ -41,8 +43,6 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_protocol.transfer import Layout
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.mqtt import Arrival, Link
 from fedagent_task.models import create
 from fedagent_task.recipe import LearnerSpec, ModelSpec, TaskSpec, task_bytes, task_digest
 from fedagent_testbed.local import RoleProcess

@@ -4,8 +4,8 @@ import pytest
 
 from fedagent_cli.adverts import Seen
 from fedagent_cli.checks import Level, of_adverts
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.advert import Advert
+from fedagent_node.address import BrokerAddress
+from fedagent_node.advert import Advert
 
 
 def seen(**refused: str) -> Seen:

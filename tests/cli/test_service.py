@@ -19,8 +19,8 @@ from fedagent_cli.service import command, place
 from fedagent_cli.service.unit import Service, unit_text
 from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
 from fedagent_edge.__main__ import EXIT_CODES as EDGE
-from fedagent_protocol.transport.errors import REFUSED_SETTINGS
-from fedagent_protocol.transport.settings import SettingError
+from fedagent_node.errors import REFUSED_SETTINGS
+from fedagent_node.settings import SettingError
 
 ROLES = ("agent", "edge", "coordinator")
 needs_systemctl = pytest.mark.skipif(

@@ -8,7 +8,7 @@ from fedagent_cli.output import rounds_text
 from fedagent_cli.runs import next_round_s
 from fedagent_coordinator.daemon import _in_words
 from fedagent_coordinator.run_status import RunStatus
-from fedagent_protocol.transport.boot import boot_id
+from fedagent_node.process import boot_id
 
 
 def test_the_log_counts_those_that_are_waited_for() -> None:

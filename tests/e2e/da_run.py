@@ -12,11 +12,11 @@ from msgspec import structs
 
 from fedagent_agent.core.peer_records import SlotRecord
 from fedagent_agent.peer_store import read_slots
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.link import Arrival
 from fedagent_protocol import topics
 from fedagent_protocol.codec import decode, encode
 from fedagent_protocol.messages import Message
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.mqtt import Arrival
 from fedagent_testbed.local import LocalField, RoleProcess
 
 from .leaks import Leak, Search

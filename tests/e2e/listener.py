@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
+from fedagent_node.link import Arrival, BrokerAddress, Link
 
 T = TypeVar("T")
 

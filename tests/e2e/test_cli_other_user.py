@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.store import Store
-from fedagent_protocol.transport.data_dir import DataDirLock
+from fedagent_node.data_dir import DataDirLock
 
 from .stored_run import write_run
 

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 
 from fedagent_coordinator.devices import DeviceBook
 from fedagent_coordinator.run_status import RunStatus, write_run_status
+from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
-from fedagent_protocol.transport.data_dir import DataDirLock
 from fedagent_testbed.local import RoleProcess
 from tests.typed import fedagent
 

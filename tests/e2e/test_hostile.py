@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from fedagent_node.link import Arrival
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import decode_edge_to_agent, encode
 from fedagent_protocol.tensors import digest_of, encode_tensors
-from fedagent_protocol.transport.mqtt import Arrival
 from fedagent_task.models import create
 from fedagent_task.recipe import parse_recipe
 

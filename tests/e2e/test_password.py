@@ -9,9 +9,9 @@ from shutil import which
 import psutil
 import pytest
 
-from fedagent_protocol.transport.mosquitto import mosquitto_program
-from fedagent_protocol.transport.probe import free_port
-from fedagent_protocol.transport.settings import PASSWORD_VARIABLE
+from fedagent_node.broker import mosquitto_program
+from fedagent_node.probe import free_port
+from fedagent_node.settings import PASSWORD_VARIABLE
 
 from .terminals import Terminals, terminals, until
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.mqtt import Link
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.link import Link
 
 from .terminals import Terminals, terminals, until
 

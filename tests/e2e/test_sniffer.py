@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.link import Arrival
 from fedagent_protocol import topics
 from fedagent_protocol.codec import decode
 from fedagent_protocol.messages import Chunk, TrainOrder, kind
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.mqtt import Arrival
 from fedagent_task.readers import load
 
 from .listener import Listener

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.reader import open_reader
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.mosquitto import mosquitto_program
-from fedagent_protocol.transport.mqtt import Link
-from fedagent_protocol.transport.probe import free_port
+from fedagent_node.address import BrokerAddress
+from fedagent_node.broker import mosquitto_program
+from fedagent_node.link import Link
+from fedagent_node.probe import free_port
 from fedagent_testbed.local import RoleProcess
 
 from .support import check_books, new_field

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from fedagent_coordinator.core.effects import Event
+from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import decode_agent_to_edge, decode_edge_to_coordinator
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
 from fedagent_testbed.local import RoleProcess
 from tests.agent.test_daemon import wait_for
 from tests.coordinator.runtime.harness import Site, recipe, toy_edges

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_node.link import BrokerAddress
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.tensors import encode_tensors
-from fedagent_protocol.transport.mqtt import BrokerAddress
 
 from .evaluators import scores, volunteers
 from .harness import RUN, model_tensors

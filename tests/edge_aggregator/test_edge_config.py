@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_edge.config import load
-from fedagent_protocol.transport.settings import SettingError
+from fedagent_node.settings import SettingError
 
 
 def test_json_and_environment_together() -> None:

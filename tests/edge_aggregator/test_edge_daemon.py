@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.link import Arrival, BrokerAddress, Link
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import (
@@ -22,8 +24,6 @@ from fedagent_protocol.codec import (
 )
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
 
 from .harness import BODY, RUN, TASK, delta, expected_mean, model_tensors
 

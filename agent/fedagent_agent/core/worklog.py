@@ -3,8 +3,8 @@
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
+from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import DeclineReason, ReceiptStatus
-from fedagent_protocol.transport.errors import safe_text
 
 from .effects import Event
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fedagent_protocol.transport.address import BrokerAddress, TlsFiles
-from fedagent_protocol.transport.settings import SettingError, with_password
+from fedagent_node.address import BrokerAddress, TlsFiles
+from fedagent_node.settings import SettingError, with_password
 
 from .errors import StreamOpenError
 

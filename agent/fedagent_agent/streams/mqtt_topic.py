@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from fedagent_protocol.transport.errors import LinkError
-from fedagent_protocol.transport.mqtt import Arrival, Link
+from fedagent_node.errors import LinkError
+from fedagent_node.link import Arrival, Link
 
 from .base import Samples, StreamSchema
 from .errors import StreamOpenError

@@ -17,8 +17,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.errors import AddressError
+from fedagent_node.address import BrokerAddress
+from fedagent_node.errors import AddressError
 
 from .errors import StreamBrokenError, StreamError, StreamOpenError, StreamSpecError
 from .kinds import DIGITS, CsvSpec, Field, MqttSpec, OwnSpec, ReplaySpec, SeriesSpec, StreamSpec

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import UNANSWERED, OutcomeStatus
-from fedagent_protocol.transport.errors import safe_text
 
 from .effects import Effect, Event, Value
 from .orders import OrderedRound

@@ -9,7 +9,7 @@ from collections import Counter
 from enum import Enum
 
 from fedagent_coordinator.policies.base import MAX_MICRO
-from fedagent_protocol.errors import MalformedError, ProtocolError
+from fedagent_protocol.errors import MalformedError, ProtocolError, safe_text
 from fedagent_protocol.messages import (
     PROTOCOL_VERSION,
     Chunk,
@@ -23,7 +23,6 @@ from fedagent_protocol.messages import (
     RoundReport,
     Volunteers,
 )
-from fedagent_protocol.transport.errors import safe_text
 from fedagent_protocol.versions import OtherVersions
 
 from .edges import EdgeSession, EdgeTable, Indices

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_protocol.columns import column
-from fedagent_protocol.errors import MalformedError
+from fedagent_protocol.errors import MalformedError, safe_text
 from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
-from fedagent_protocol.transport.errors import safe_text
 from fedagent_task.moments import Moments, MomentsError
 
 from .edges import EdgeSession

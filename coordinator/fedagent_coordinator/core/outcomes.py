@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import Feedback, RoundView
+from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
-from fedagent_protocol.transport.errors import safe_text
 
 from .controls import Controls
 from .effects import Details, EdgeResult, Event, Settle

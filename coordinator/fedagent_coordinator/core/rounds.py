@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedagent_coordinator.policies.base import NOT_FEATURES
-from fedagent_protocol.transport.errors import safe_text
+from fedagent_protocol.errors import safe_text
 
 from .backoff import MAX_NAMED, RoundBackoff
 from .decision_policies import Decider, Decision, DecisionPolicies, Refusal

@@ -6,11 +6,11 @@ import socket
 from collections import Counter
 from dataclasses import dataclass
 
-from fedagent_protocol.transport.advert import LOOPBACK, Advert, Role
-from fedagent_protocol.transport.discovery import Discovery
-from fedagent_protocol.transport.interfaces import lan_addresses
-from fedagent_protocol.transport.probe import refusal
-from fedagent_protocol.transport.watch import MAX_HOSTS
+from fedagent_node.advert import LOOPBACK, Advert, Role
+from fedagent_node.discovery import Discovery
+from fedagent_node.network import lan_addresses
+from fedagent_node.probe import refusal
+from fedagent_node.watch import MAX_HOSTS
 
 LOOK_S = 2.0
 """How long answers are waited for: zeroconf's own delays are below half of it."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedagent_agent.config import LimitsSettings, PrivacySettings
+from fedagent_node.broker import mosquitto_program
+from fedagent_node.network import lan_addresses
 from fedagent_protocol.extras import how_to_add
-from fedagent_protocol.transport.interfaces import lan_addresses
-from fedagent_protocol.transport.mosquitto import mosquitto_program
 
 if TYPE_CHECKING:
     from fedagent_agent.availability import LimitCheck

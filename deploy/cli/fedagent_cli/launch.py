@@ -91,8 +91,8 @@ def check(role: str, config: Config) -> None:
     Raises:
         UsageError: The role refuses it; the line names the key and the hint.
     """
-    from fedagent_protocol.transport.ending import in_two  # noqa: PLC0415 - not for --help
-    from fedagent_protocol.transport.errors import LinkError  # noqa: PLC0415
+    from fedagent_node.errors import LinkError  # noqa: PLC0415
+    from fedagent_node.process import in_two  # noqa: PLC0415 - not for --help
 
     _check_finite(config)
     module = importlib.import_module(f"{MODULES[role]}.config")
@@ -135,7 +135,7 @@ def check_recipe(config: Config) -> None:
     from fedagent_coordinator.config import load  # noqa: PLC0415 - numpy, for this check only
     from fedagent_coordinator.exits import exit_code  # noqa: PLC0415
     from fedagent_coordinator.recipe_check import check_recipe as rehearsed  # noqa: PLC0415
-    from fedagent_protocol.transport.ending import in_two  # noqa: PLC0415
+    from fedagent_node.process import in_two  # noqa: PLC0415
 
     try:
         rehearsed(load(json.dumps(config)))

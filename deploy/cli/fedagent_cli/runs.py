@@ -11,9 +11,9 @@ from fedagent_coordinator.errors import StoreDamagedError, StoreError, UnknownRu
 from fedagent_coordinator.reader import DATABASE, Reader, Run, open_reader
 from fedagent_coordinator.reader_models import recipe_in
 from fedagent_coordinator.run_status import RunStatus, read_run_status
-from fedagent_protocol.transport.boot import boot_id
-from fedagent_protocol.transport.data_dir import LOCK_FILE
-from fedagent_protocol.transport.data_dir import holder_of as holder
+from fedagent_node.data_dir import LOCK_FILE
+from fedagent_node.data_dir import holder_of as holder
+from fedagent_node.process import boot_id
 from fedagent_task.recipe import Recipe
 
 from . import places

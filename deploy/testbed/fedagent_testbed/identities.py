@@ -4,7 +4,7 @@ import hashlib
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedagent_protocol.transport.identity import Identity, identity_of
+from fedagent_node.identity import Identity, identity_of
 
 
 def seeded_identity(seed: int, name: str) -> Identity:

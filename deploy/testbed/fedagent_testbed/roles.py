@@ -29,6 +29,7 @@ from fedagent_coordinator.runtime import Publish as CoordinatorPublish
 from fedagent_edge.core.settings import EdgeSettings
 from fedagent_edge.runtime import EdgeRuntime, Job, PublishModel, SendAgent, SendCoordinator
 from fedagent_edge.runtime import Outward as EdgeOutward
+from fedagent_node.identity import Identity
 from fedagent_protocol import topics
 from fedagent_protocol.codec import (
     decode_agent_to_edge,
@@ -47,7 +48,6 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     kind,
 )
-from fedagent_protocol.transport.identity import Identity
 from fedagent_task.spec import Recipe
 
 from .air import Pipes

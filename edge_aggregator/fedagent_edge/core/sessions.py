@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedagent_protocol.columns import Columns, pack
+from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import ContextReport, DeviceNote, Hello, RoundColumns, RoundOpen
-from fedagent_protocol.transport.errors import safe_text
 
 FRESH_S = 45.0
 MAX_AGENTS = 20_000

@@ -27,8 +27,8 @@ from fedagent_agent.core.peer_settings import (
 )
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_coordinator.policies.beliefs import propagate, wire
+from fedagent_node.identity import load_or_create
 from fedagent_protocol.peers import Envelope, decode_envelope, encode_envelope
-from fedagent_protocol.transport.identity import load_or_create
 
 from .town import Post, Town, distances, names, near_graph, pieces
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fedagent_agent import cipher
 from fedagent_agent import cipher_errors as e
 from fedagent_agent.cipher import MAX_ENVELOPE_BYTES, WINDOW, PeerSeal, sealed_bytes
+from fedagent_node.identity import Identity, load_or_create
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard, decode_relayed, encode_relayed
-from fedagent_protocol.transport.identity import Identity, load_or_create
 
 ENVELOPE = b"belief 0.123456789"
 

@@ -17,6 +17,7 @@ from fedagent_agent.core.peer_records import SlotRecord
 from fedagent_agent.outward import Outward, Publish
 from fedagent_agent.peer_store import read_slots
 from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
+from fedagent_node.identity import Identity, load_or_create
 from fedagent_protocol.codec import decode_edge_to_agent, encode
 from fedagent_protocol.messages import (
     EdgeBeacon,
@@ -30,7 +31,6 @@ from fedagent_protocol.messages import (
     Volunteer,
     Welcome,
 )
-from fedagent_protocol.transport.identity import Identity, load_or_create
 from fedagent_task.spec import PeersSpec
 
 from .town import Post

@@ -15,7 +15,7 @@ from fedagent_agent.streams.kinds import CsvSpec, MqttSpec, ReplaySpec, SeriesSp
 from fedagent_agent.streams.mqtt_topic import MqttStream
 from fedagent_agent.streams.replay import ReplayStream
 from fedagent_agent.streams.series import SeriesStream
-from fedagent_protocol.transport.mqtt import Arrival
+from fedagent_node.link import Arrival
 
 from .support import dense
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, MqttStream
 from fedagent_agent.streams.spec import Field, MqttSpec
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.mqtt import Link
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.link import Link
 
 from .support import dense
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.config import load
-from fedagent_protocol.transport.settings import SettingError
+from fedagent_node.settings import SettingError
 
 MINIMAL = '{"data_dir": "/d", "recipe": "r.toml"}'
 

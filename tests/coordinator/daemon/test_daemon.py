@@ -15,11 +15,11 @@ from typing import Self
 import pytest
 
 from fedagent_coordinator.store import Store
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.link import Arrival, BrokerAddress, Link
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import decode_coordinator_to_edge, encode
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
 from fedagent_task import models
 from fedagent_task.recipe import parse_recipe
 from tests.coordinator.runtime.harness import RECIPE, toy_edges

@@ -11,11 +11,11 @@ from fedagent_cli.errors import DemoError, UsageError
 from fedagent_coordinator import policies
 from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies.base import OPINIONS
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.broker import choose_kind
-from fedagent_protocol.transport.ending import in_two
-from fedagent_protocol.transport.errors import LinkError, connect_reason
-from fedagent_protocol.transport.probe import ANSWER_S, answers
+from fedagent_node.address import BrokerAddress
+from fedagent_node.broker import choose_kind
+from fedagent_node.errors import LinkError, connect_reason
+from fedagent_node.probe import ANSWER_S, answers
+from fedagent_node.process import in_two
 from fedagent_task.errors import TaskError
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe

@@ -1,6 +1,6 @@
 """Run a broker that ends with the process that started it, however that ends.
 
-``python -m fedagent_protocol.transport.broker_wrapper mosquitto PROGRAM CONFIG`` or
+``python -m fedagent_node.broker_wrapper mosquitto PROGRAM CONFIG`` or
 ``... embedded JSON``. The parent holds the other end of our standard input; when it
 is gone, the kernel closes it and we stop the broker. Should this process itself be
 killed, the kernel kills mosquitto, which asked for that signal at its start.

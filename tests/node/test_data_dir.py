@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_protocol.transport.data_dir import DataDirLock, holder_of
-from fedagent_protocol.transport.errors import DataDirBusyError, DataDirError
+from fedagent_node.data_dir import DataDirLock, holder_of
+from fedagent_node.errors import DataDirBusyError, DataDirError
 
 HOLD = """
 import sys
 from pathlib import Path
-from fedagent_protocol.transport.data_dir import DataDirLock
+from fedagent_node.data_dir import DataDirLock
 with DataDirLock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -41,7 +41,7 @@ def test_a_look_at_the_lock_does_not_keep_a_start_out(
     with (tmp_path / "lock").open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         monkeypatch.setattr(
-            "fedagent_protocol.transport.data_dir.time.sleep",
+            "fedagent_node.data_dir.time.sleep",
             lambda _: fcntl.flock(looking, fcntl.LOCK_UN),
         )
         with DataDirLock(tmp_path):

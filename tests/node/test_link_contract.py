@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_protocol.transport import mqtt
-from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
+from fedagent_node import link as link_module
+from fedagent_node.link import Arrival, BrokerAddress, Link
 
 from .peers import broker, eventually, peer
 
@@ -272,7 +272,7 @@ def test_no_broker_gives_one_line_and_a_reason(
 
 
 def test_what_is_no_broker_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt, "ANSWER_S", 0.0)
+    monkeypatch.setattr(link_module, "ANSWER_S", 0.0)
 
     async def go() -> None:
         with socket.create_server(("127.0.0.1", 0)) as mute:
@@ -283,7 +283,7 @@ def test_what_is_no_broker_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -
                 on_state=lambda _: None,
             )
             await link.start()
-            await eventually(lambda: link.last_error == mqtt.NO_BROKER)
+            await eventually(lambda: link.last_error == link_module.NO_BROKER)
             await link.stop()
 
     asyncio.run(go())

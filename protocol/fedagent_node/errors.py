@@ -19,6 +19,8 @@
 import ssl
 from pathlib import Path
 
+from fedagent_protocol.errors import safe_text
+
 
 class LinkError(Exception):
     """Base of every error of connections, brokers and what they keep on disk."""
@@ -181,13 +183,6 @@ class DataDirBusyError(LinkError):
 
 REFUSED_SETTINGS = (PlainTextError, InsecureListenError, BrokerMissingError, TlsFilesError)
 """Errors of what somebody wrote or left out: no restart fixes them, exit code 2 says so."""
-
-
-def safe_text(text: object, *, limit: int = 200) -> str:
-    """Return foreign text on one line, printable and at most `limit` characters."""
-    line = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit])
-    line = " ".join(line.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def connect_reason(exc: Exception) -> str:

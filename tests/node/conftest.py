@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from fedagent_protocol.transport.mosquitto import mosquitto_program
-from fedagent_protocol.transport.mqtt import TlsFiles
+from fedagent_node.broker import mosquitto_program
+from fedagent_node.link import TlsFiles
 
 KINDS = [
     pytest.param("mosquitto", marks=pytest.mark.mosquitto),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_protocol.transport.errors import LinkError, TlsFilesError
-from fedagent_protocol.transport.mqtt import BrokerAddress, Link, TlsFiles
+from fedagent_node.errors import LinkError, TlsFilesError
+from fedagent_node.link import BrokerAddress, Link, TlsFiles
 
 from .conftest import Pki
 from .peers import Peer, broker, eventually, peer

@@ -20,9 +20,9 @@ pytestmark = [
 EDGE = """
 import asyncio, sys
 from pathlib import Path
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.discovery import Advert, Discovery
-from fedagent_protocol.transport.mqtt import BrokerAddress
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.discovery import Advert, Discovery
+from fedagent_node.link import BrokerAddress
 async def main():
     spec = BrokerSpec(kind="embedded", data_dir=Path(sys.argv[1]), listen="0.0.0.0",
                       port=1883, insecure=True)
@@ -37,8 +37,8 @@ asyncio.run(main())
 
 AGENT = """
 import asyncio, json, sys
-from fedagent_protocol.transport.discovery import Discovery
-from fedagent_protocol.transport.mqtt import BrokerAddress, Link
+from fedagent_node.discovery import Discovery
+from fedagent_node.link import BrokerAddress, Link
 async def main():
     discovery = Discovery("field", scope="lan"); await discovery.start()
     found = asyncio.Queue()
@@ -61,8 +61,8 @@ asyncio.run(main())
 
 BOX = """
 import asyncio, sys
-from fedagent_protocol.transport.discovery import Advert, Discovery
-from fedagent_protocol.transport.mqtt import BrokerAddress
+from fedagent_node.discovery import Advert, Discovery
+from fedagent_node.link import BrokerAddress
 async def main():
     said = []
     for ident, listen in (("here", "127.0.0.1"), ("one", "10.98.7.1"), ("all", "0.0.0.0")):
@@ -79,7 +79,7 @@ asyncio.run(main())
 
 LOOK = """
 import asyncio, json, sys
-from fedagent_protocol.transport.discovery import Discovery
+from fedagent_node.discovery import Discovery
 async def main():
     discovery = Discovery("field", scope="lan"); await discovery.start()
     seen, found = {}, asyncio.Event()

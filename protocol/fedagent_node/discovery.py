@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from .address import is_loopback, is_wildcard
 from .advert import LOOPBACK, Advert, Reach, Role, reach, reach_of_shared
 from .announce import Announcer, announceable, opened
-from .interfaces import is_own, lan_addresses
+from .network import is_own, lan_addresses
 from .watch import OnChange, Watch
 
 if TYPE_CHECKING:

@@ -1,9 +1,11 @@
-"""The last words of a role that cannot go on: a line for people, an object for programs."""
+"""A process of ours: which boot it belongs to, its memory, and its last words."""
 
 import json
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 ExitCodes = Iterable[tuple[type[BaseException], int]]
 
@@ -37,3 +39,38 @@ def end(role: str, error: BaseException, codes: ExitCodes, *, as_json: bool) -> 
             sys.stdout.write(json.dumps(last, separators=(",", ":")) + "\n")
             sys.stdout.flush()
     return code
+
+
+def boot_id() -> str:
+    """Return an id of this boot: the monotonic clock means nothing in another."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"since-{round(time.time() - time.monotonic(), -2):.0f}"
+
+
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+M_ARENA_MAX = -8
+MAP_FROM_BYTES = 512 * 1024
+"""Above the 256 KiB of a chunk and its envelope."""
+TRIM_BYTES = 1024 * 1024
+
+
+def return_freed_memory() -> bool:
+    """Tell glibc to map what is larger than a chunk, and to keep few and short heaps.
+
+    By default the first large block that is freed raises the threshold, after which
+    whole models come from heaps that fragment and never shrink. Chunks do come from
+    the heap: mapping each of them anew costs more than all the rest of a round.
+    Returns False, and changes nothing, with another C library.
+    """
+    import ctypes  # noqa: PLC0415 - an agent has no need of it
+
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    settings = {M_MMAP_THRESHOLD: MAP_FROM_BYTES, M_TRIM_THRESHOLD: TRIM_BYTES, M_ARENA_MAX: 2}
+    taken = [mallopt(name, value) == 1 for name, value in settings.items()]
+    return all(taken)

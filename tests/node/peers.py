@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
-from fedagent_protocol.transport.mqtt import Arrival, BrokerAddress, Link
+from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.link import Arrival, BrokerAddress, Link
 
 PATIENCE_S = 60.0
 

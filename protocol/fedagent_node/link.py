@@ -24,10 +24,12 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
+from fedagent_protocol.errors import safe_text
+
 from .address import BrokerAddress, TlsFiles, with_hint
-from .backoff import Backoff
-from .errors import LinkError, PlainTextError, SubscribeRefusedError, connect_reason, safe_text
+from .errors import LinkError, PlainTextError, SubscribeRefusedError, connect_reason
 from .inbox import Arrival, Inbox
+from .network import Backoff
 from .outbox import Outbox
 from .paho_client import OUTBOX_LIMIT, Client
 from .subscriptions import Subscriptions

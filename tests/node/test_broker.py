@@ -12,24 +12,24 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedagent_protocol.transport import broker as broker_module
-from fedagent_protocol.transport.broker import Broker, BrokerSpec, choose_kind
-from fedagent_protocol.transport.broker_wrapper import EXIT_USAGE
-from fedagent_protocol.transport.errors import (
+from fedagent_node import broker as broker_module
+from fedagent_node.broker import Broker, BrokerSpec, choose_kind
+from fedagent_node.broker_wrapper import EXIT_USAGE
+from fedagent_node.errors import (
     BrokerMissingError,
     BrokerStartError,
     InsecureListenError,
     TlsFilesError,
 )
-from fedagent_protocol.transport.mqtt import TlsFiles
-from fedagent_protocol.transport.probe import answers, bindable
+from fedagent_node.link import TlsFiles
+from fedagent_node.probe import answers, bindable
 
 from .peers import broker, eventually
 
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from fedagent_protocol.transport.broker import Broker, BrokerSpec
+from fedagent_node.broker import Broker, BrokerSpec
 
 async def main():
     broker = Broker(BrokerSpec(kind=sys.argv[1], data_dir=Path(sys.argv[2])))
@@ -162,7 +162,7 @@ def test_auto_takes_mosquitto_where_it_is_and_else_the_embedded_one(
 
 def test_the_wrapper_refuses_other_arguments() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fedagent_protocol.transport.broker_wrapper", "x"],
+        [sys.executable, "-m", "fedagent_node.broker_wrapper", "x"],
         check=False,
         stdin=subprocess.DEVNULL,
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from fedagent_node.data_dir import DataDirLock, store_port, stored_port
+from fedagent_node.errors import DataDirBusyError, IdentityError
+from fedagent_node.identity import FILE, identity_of, load_or_create
 from fedagent_protocol.topics import check_id
-from fedagent_protocol.transport.data_dir import DataDirLock, store_port, stored_port
-from fedagent_protocol.transport.errors import DataDirBusyError, IdentityError
-from fedagent_protocol.transport.identity import FILE, identity_of, load_or_create
 
 
 def test_the_identity_stays_and_signs(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_loading_does_not_import_cryptography(tmp_path: Path) -> None:
     load_or_create(tmp_path)
     code = (
         "import sys; from pathlib import Path\n"
-        "from fedagent_protocol.transport.identity import load_or_create\n"
+        "from fedagent_node.identity import load_or_create\n"
         "load_or_create(Path(sys.argv[1]))\n"
         "sys.exit(any(name.startswith('cryptography') for name in sys.modules))"
     )
@@ -61,8 +61,8 @@ def test_a_damaged_identity_is_named_and_kept(tmp_path: Path, damage: object) ->
 def test_a_second_process_is_told_who_holds_the_directory(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from fedagent_protocol.transport.data_dir import DataDirLock\n"
-        "from fedagent_protocol.transport.errors import DataDirBusyError\n"
+        "from fedagent_node.data_dir import DataDirLock\n"
+        "from fedagent_node.errors import DataDirBusyError\n"
         "try:\n    DataDirLock(Path(sys.argv[1])).acquire()\n"
         "except DataDirBusyError as exc:\n    print(exc); sys.exit(3)\n"
     )

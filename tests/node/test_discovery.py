@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack
 import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
-from fedagent_protocol.transport import discovery, watch
-from fedagent_protocol.transport.discovery import Advert, Discovery
-from fedagent_protocol.transport.mqtt import BrokerAddress
-from fedagent_protocol.transport.watch import MAX_CANDIDATES
+from fedagent_node import discovery, watch
+from fedagent_node.discovery import Advert, Discovery
+from fedagent_node.link import BrokerAddress
+from fedagent_node.watch import MAX_CANDIDATES
 
 from .peers import PATIENCE_S, eventually
 
@@ -97,8 +97,8 @@ def test_a_changed_advert_replaces_the_old_one() -> None:
 def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
     code = (
         "import asyncio, sys\n"
-        "from fedagent_protocol.transport.discovery import Advert, Discovery\n"
-        "from fedagent_protocol.transport.mqtt import BrokerAddress\n"
+        "from fedagent_node.discovery import Advert, Discovery\n"
+        "from fedagent_node.link import BrokerAddress\n"
         "async def main():\n"
         "    d = Discovery(sys.argv[1]); await d.start()\n"
         "    address = BrokerAddress('127.0.0.1', 1)\n"

@@ -11,9 +11,9 @@ import pytest
 
 from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import EdgeDaemon
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.errors import PlainTextError
-from fedagent_protocol.transport.mqtt import Link
+from fedagent_node.address import BrokerAddress
+from fedagent_node.errors import PlainTextError
+from fedagent_node.link import Link
 
 FAR = "192.0.2.1:1883"
 RECIPE = Path(__file__).parents[3] / "deploy" / "recipes" / "demo.toml"

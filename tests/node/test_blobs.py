@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_protocol.errors import DigestError, OversizeError
-from fedagent_protocol.transport.blobs import BlobMissingError, BlobStore
 
 
 def _name(data: bytes) -> str:

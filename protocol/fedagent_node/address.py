@@ -11,7 +11,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from .errors import AddressError, PlainTextError, TlsFilesError
-from .interfaces import is_own
+from .network import is_own
 
 DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 

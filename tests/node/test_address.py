@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_protocol.passwords import hide_password
-from fedagent_protocol.transport.address import BrokerAddress, is_loopback, with_hint
-from fedagent_protocol.transport.advert import Advert, advert_from, to_txt
-from fedagent_protocol.transport.backoff import Backoff
-from fedagent_protocol.transport.errors import AddressError, safe_text
-from fedagent_protocol.transport.interfaces import by_nearness, lan_addresses
-from fedagent_protocol.transport.settings import (
+from fedagent_node.address import BrokerAddress, is_loopback, with_hint
+from fedagent_node.advert import Advert, advert_from, to_txt
+from fedagent_node.errors import AddressError
+from fedagent_node.network import Backoff, by_nearness, lan_addresses
+from fedagent_node.settings import (
     PASSWORD_VARIABLE,
     SettingError,
     broker_address,
     with_password,
 )
+from fedagent_protocol.errors import safe_text
+from fedagent_protocol.passwords import hide_password
 
 CANARY = "k4n@ri/en:%"
 WRITTEN = "k4n%40ri%2Fen%3A%25"

@@ -16,11 +16,11 @@ from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from fedagent_protocol.errors import TopicError
+from fedagent_protocol.errors import TopicError, safe_text
 from fedagent_protocol.topics import check_id
 
 from .address import BrokerAddress, TlsFiles
-from .errors import AddressError, LinkError, PlainTextError, safe_text
+from .errors import AddressError, LinkError, PlainTextError
 
 PASSWORD_VARIABLE = "FEDAGENT_MQTT_PASSWORD"  # noqa: S105 - its name, not its value
 PRIVATE_BROKERS = ("auto", "embedded", "mosquitto")

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from fedagent_protocol.transport.address import BrokerAddress
-from fedagent_protocol.transport.advert import Advert, Reach, reach, reach_of_shared
-from fedagent_protocol.transport.interfaces import is_inner, lan_addresses
-from fedagent_protocol.transport.probe import free_port, refusal
-from fedagent_protocol.transport.watch import MAX_HOSTS, Watch, reachable
+from fedagent_node.address import BrokerAddress
+from fedagent_node.advert import Advert, Reach, reach, reach_of_shared
+from fedagent_node.network import is_inner, lan_addresses
+from fedagent_node.probe import free_port, refusal
+from fedagent_node.watch import MAX_HOSTS, Watch, reachable
 
 LAN = ("192.168.1.20", "10.0.0.2")
 HERE = "127.0.0.1"

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from .advert import Advert, Reach, service_type, to_txt
-from .interfaces import multicast_works, shares_network
+from .network import multicast_works, shares_network
 
 if TYPE_CHECKING:
     from zeroconf import Zeroconf

@@ -1,0 +1,1 @@
+"""What every process of ours shares: brokers, links, discovery, the data directory."""

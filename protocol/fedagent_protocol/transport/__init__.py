@@ -1,1 +1,0 @@
-"""The only code that touches MQTT, zeroconf, TLS files and brokers."""
