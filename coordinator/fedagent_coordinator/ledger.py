@@ -4,14 +4,15 @@ Every row moves an amount from one account to another::
 
     grantor -> treasury              grant     the run's long-term budget
     treasury -> edge/E/reserved      reserve   a client was chosen at edge E
-    edge/E/reserved -> client/C      settle    its valid update came before give-up
-    edge/E/reserved -> treasury      void      it did not
+    edge/E/reserved -> client/C      settle    its valid update came before E closed the round
+    edge/E/reserved -> treasury      void      it did not, or E's report never counted
     treasury -> edge/E/reserved      reserve   edge E was rented for a round (no client)
     edge/E/reserved -> rent/E        settle    it reported the round
     edge/E/reserved -> treasury      void      it did not
 
-A reservation ends in exactly one settle or void: both carry the same idempotency
-key. `accounts` keeps the balances, which the database never lets fall below zero.
+Every way to be too late is in docs/coordinator.md. A reservation ends in exactly one
+settle or void: both carry the same idempotency key. `accounts` keeps the balances, which
+the database never lets fall below zero.
 Writes happen inside the store's transactions only (`store.py`).
 """
 

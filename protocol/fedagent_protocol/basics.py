@@ -61,23 +61,27 @@ class DeclineReason(OpenEnum):
 
 
 class ReceiptStatus(OpenEnum):
-    """What became of an update; every status ends the transfer."""
+    """What became of an update; every status ends the transfer.
 
-    ACCEPTED = "accepted"  # valid, in time
-    LATE = "late"  # valid, after the deadline
-    REJECTED = "rejected"  # invalid; `reason` says why
-    EXPIRED = "expired"  # its round or run is over
+    An edge promises to report the first two as `Outcome.valid`, which is what is paid.
+    """
+
+    ACCEPTED = "accepted"  # valid, by the deadline: paid
+    LATE = "late"  # valid, after the deadline and before the close: paid
+    TOO_LATE = "too-late"  # after the close: not paid
+    REJECTED = "rejected"  # invalid, not paid; `reason` says why
+    EXPIRED = "expired"  # of a round or run that this edge did not order it in
     OTHER = "other"
 
 
 class OutcomeStatus(OpenEnum):
     """How an ordered agent ended the round."""
 
-    ARRIVED = "arrived"
-    LATE = "late"
+    ARRIVED = "arrived"  # by the deadline
+    LATE = "late"  # after the deadline and before the close
     DECLINED = "declined"
     REJECTED = "rejected"
-    MISSED = "missed"
+    MISSED = "missed"  # nothing before the close; what comes later is too late
     GONE = "gone"
     OTHER = "other"
 

@@ -282,7 +282,7 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
         model: Digest of the base model, of `size` bytes in `chunk_bytes` chunks.
         iterations: Local iterations rho; 0 leaves it to the learner.
         deadline_ms: Remaining time until the edge's deadline.
-        give_up_ms: Remaining time until nobody waits any more (max_wait).
+        give_up_ms: Remaining time until the latest possible close (max_wait).
         credit: Chunks of the update that may be sent without a `Need`.
         price: The price the agent was chosen by.
         context_seq: The report it was chosen by.
@@ -404,7 +404,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         in_time: X of the algorithms: a valid update before the deadline.
         used: It is part of the aggregate, with `weight`.
-        valid: A valid update came before give_up; this is what is paid for.
+        valid: A valid update came before the close; this is what is paid.
         tau_ms: Order to whole valid update; when `censored`, the time waited.
         train_ms, iterations, steps, limited: As the agent offered it.
         score: What the agent says of the model that the round began with, on `score_n`
@@ -542,7 +542,7 @@ class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
 class ReportReceipt(Message, frozen=True, kw_only=True, tag="report-receipt"):
     """The report of this round is settled, or the round had ended before."""
 
-    expired: bool = False
+    too_late: bool = False
 
 
 class RunEnded(Message, frozen=True, kw_only=True, tag="run-ended"):

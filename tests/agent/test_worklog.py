@@ -63,7 +63,11 @@ def test_a_slow_round_is_two_lines_in_plain_words() -> None:
 
 
 def test_how_an_update_ended_is_said() -> None:
-    ends = {"late": "late", "rejected": "refused: norm", "expired": "too late: the round was over"}
+    ends = {
+        "late": "late",
+        "rejected": "refused: norm",
+        "too-late": "too late: the round was closed",
+    }
     for status, words in ends.items():
         events = [(0.0, training(1)), (1.0, update(1)), (2.0, receipt(1, status, "norm"))]
         assert play(WorkLog(), events)[-1].text.endswith(f"50 samples, {words}")

@@ -135,7 +135,7 @@ class ToyEdge:
             case m.RoundOrder() if message.run == self.run:
                 return self._order(message, now)
             case m.ReportReceipt() if message.run == self.run:
-                self.receipts.append((message.round, message.expired))
+                self.receipts.append((message.round, message.too_late))
                 if self.pending is not None and self.pending.round == message.round:
                     self.pending = None
             case m.GlobalModel() if message.run == self.run:

@@ -171,7 +171,7 @@ def test_the_report_shows_opinions_and_who_was_chosen(reported: Path, tmp_path: 
         "Who was chosen",
     ):
         assert f"<h2>{title}</h2>" in html
-    assert "4 models were evaluated: 11 opinions of 12 asked for. Missing: 1 late." in html
+    assert "4 models evaluated: 11 opinions of 12 asked for. Missing: 1 late." in html
     assert "epsilon 0.5 for each opinion" in html
     assert "<td>0.75</td><td>3</td>" in html
     assert "<td>0.85</td><td>-</td><td>-</td>" in html

@@ -127,9 +127,9 @@ def test_an_expired_report_is_forgotten_and_counted(tmp_path: Path) -> None:
     field.receipt_reports = False
     field.order()
     field.run_until_report()
-    field.coordinator(m.ReportReceipt(run=RUN, round=1, expired=True))
+    field.coordinator(m.ReportReceipt(run=RUN, round=1, too_late=True))
     assert field.edge.core.memory.report is None
-    assert field.edge.core.counters["report_expired"] == 1
+    assert field.edge.core.counters["report_too_late"] == 1
 
 
 @pytest.mark.parametrize("how", ["open", "order"])

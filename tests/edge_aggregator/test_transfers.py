@@ -192,7 +192,7 @@ def test_absent_agents_are_gone_from_the_start(tmp_path: Path) -> None:
     assert [o.status for o in report.outcomes] == ["arrived", "gone"]
 
 
-def test_an_update_after_the_close_is_late_and_changes_nothing(tmp_path: Path) -> None:
+def test_an_update_after_the_close_is_too_late_and_changes_nothing(tmp_path: Path) -> None:
     field = field_of(tmp_path, 2)
     slow = field.agents["a1"]
     slow.work_s = 4.0
@@ -201,8 +201,8 @@ def test_an_update_after_the_close_is_late_and_changes_nothing(tmp_path: Path) -
     assert report.used == 1
     assert slow.closed == [1]
     field.run_for(5.0)
-    assert slow.receipts[-1].status is m.ReceiptStatus.LATE
-    assert field.edge.core.counters["late_after_close"] == 1
+    assert slow.receipts[-1].status is m.ReceiptStatus.TOO_LATE
+    assert field.edge.core.counters["updates_too_late"] == 1
     assert field.edge.core.memory.model == report.model
 
 

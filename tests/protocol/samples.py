@@ -182,7 +182,7 @@ SAMPLES: dict[Direction, tuple[m.AnyMessage, ...]] = {
             norm_limit=100.0,
             want_model=True,
         ),
-        m.ReportReceipt(run=RUN, round=4, expired=True),
+        m.ReportReceipt(run=RUN, round=4, too_late=True),
         m.RunEnded(run=RUN, reason="rounds"),
         m.OpinionOpen(run=RUN, round=4, model=D1, until_ms=5000, slot=5, epoch=RUN, known=1),
         m.OpinionClose(run=RUN, round=4),

@@ -18,7 +18,8 @@ _ENDS = {
     ReceiptStatus.ACCEPTED: "in time",
     ReceiptStatus.LATE: "late",
     ReceiptStatus.REJECTED: "refused",
-    ReceiptStatus.EXPIRED: "too late: the round was over",
+    ReceiptStatus.TOO_LATE: "too late: the round was closed",
+    ReceiptStatus.EXPIRED: "unknown to the edge: another round or run",
 }
 _PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
 """Reasons to decline that are gone by the next order."""

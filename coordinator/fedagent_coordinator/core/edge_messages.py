@@ -217,8 +217,8 @@ class EdgeMessages(ABC):
             self.counters["report_unordered"] += 1
             return effects
         settled = self._settled_reports.settled(report.round, edge)
-        self.counters["report_repeated" if settled else "report_expired"] += 1
-        return [*effects, self._messages.receipt(edge, report.round, expired=not settled)]
+        self.counters["report_repeated" if settled else "report_too_late"] += 1
+        return [*effects, self._messages.receipt(edge, report.round, too_late=not settled)]
 
     def _on_need(self, edge: str, need: Need, now: float, *, link_idle: bool) -> list[Effect]:
         session = self.edges.by_id.get(edge)

@@ -62,10 +62,10 @@ class OutgoingMessages:
         """Return an edge's order, with the time that is left."""
         return Send(part.edge, ordered.order(part, self.settings, now, self._next()))
 
-    def receipt(self, edge: str, round_: int, *, expired: bool) -> Send:
+    def receipt(self, edge: str, round_: int, *, too_late: bool) -> Send:
         """Return the answer to a report."""
         run = self.settings.run
-        return Send(edge, ReportReceipt(run=run, round=round_, seq=self._next(), expired=expired))
+        return Send(edge, ReportReceipt(run=run, round=round_, seq=self._next(), too_late=too_late))
 
     def call(self, edge: EdgeSession, call: EvaluationCall, now: float) -> Send:
         """Return the call for opinions of a model, with the time that is left."""

@@ -375,7 +375,7 @@ class RoundEngine(EvaluationPhase):
         effects: list[Effect] = [
             result.booked(ordered.round, self.timing_ms),
             *(
-                self._messages.receipt(part.edge, ordered.round, expired=False)
+                self._messages.receipt(part.edge, ordered.round, too_late=False)
                 for part in reporters
             ),
             *self._learn_or_hold(

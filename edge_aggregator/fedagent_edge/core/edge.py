@@ -225,7 +225,7 @@ class EdgeCore:
             return live.offer(agent, offer, now, at)
         last = self._last
         if last is not None and (last.rnd.run, last.rnd.round) == (offer.run, offer.round):
-            return last.late(agent, offer, now)
+            return last.too_late(agent, offer, now)
         self.counters["expired"] += 1
         why = "the round is over" if offer.run == self.memory.run else "another run"
         return [expired(agent, offer, why)]

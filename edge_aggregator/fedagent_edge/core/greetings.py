@@ -61,7 +61,7 @@ def status(
 
 
 def expired(agent: str, offer: UpdateOffer, why: str) -> ToAgent:
-    """Return the receipt of an update that no round wants."""
+    """Return the receipt of an update that no round of this edge ordered."""
     receipt = Receipt(
         run=offer.run,
         round=offer.round,

@@ -244,7 +244,7 @@ class LiveRound:
         if part is None or part.offer is None or part.receipt is None:
             return []
         part.stage = Stage.ENDED
-        self._counters[f"updates_{part.receipt}"] += 1
+        self._counters[f"updates_{part.receipt.name.lower()}"] += 1
         return [_receipt(agent, part.offer, part.receipt, "")]
 
     def disk_failed(self, agent: str) -> list[Effect]:
@@ -291,19 +291,19 @@ class LiveRound:
                 effects.append(ToAgent(agent, RoundClosed(run=rnd.run, round=rnd.round)))
         return effects
 
-    def late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
-        """Answer an update that comes after the close: it changes nothing."""
+    def too_late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
+        """Answer an update that comes after the close: it changes nothing and is not paid."""
         part = self.rnd.parts.get(agent)
         if part is not None and part.receipt is not None:
             return [_receipt(agent, offer, part.receipt, part.reason[:60])]
         refused, _ = refuse_offer(offer, self.rnd.order, base=self.rnd.base, model=self.model)
-        if part is None or refused or now > self.rnd.give_up:
+        if part is None or refused:
             self._counters["expired"] += 1
             return [_receipt(agent, offer, ReceiptStatus.EXPIRED, "the round is over")]
-        self._counters["late_after_close"] += 1
+        self._counters["updates_too_late"] += 1
         tau = round((now - self.rnd.began_at) * 1000)
         return [
-            _receipt(agent, offer, ReceiptStatus.LATE, "the round is closed"),
+            _receipt(agent, offer, ReceiptStatus.TOO_LATE, "the round is closed"),
             Note(agent, f"update of round {offer.round} after the close, {tau} ms after the order"),
         ]
 

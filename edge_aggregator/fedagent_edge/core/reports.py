@@ -59,8 +59,8 @@ class Reporting:
         report = self.memory.report
         if report is None or report.round != receipt.round:
             return
-        if receipt.expired:
-            self.counters["report_expired"] += 1
+        if receipt.too_late:
+            self.counters["report_too_late"] += 1
         # Not worth a write: a report that is sent again is only receipted again.
         self.memory.report = None
 

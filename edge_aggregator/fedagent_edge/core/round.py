@@ -179,8 +179,7 @@ class EdgeRound:
         part.norm = verdict.norm
         part.valid = part.completed_at <= self.give_up
         part.in_time = part.completed_at <= self.deadline
-        part.status = OutcomeStatus.ARRIVED if part.in_time else OutcomeStatus.LATE
-        part.receipt = ReceiptStatus.ACCEPTED if part.in_time else ReceiptStatus.LATE
+        part.status, part.receipt = _ends(part)
         if part.in_time or (part.valid and self.used < self.enough):
             samples = self.order.weighting is Weighting.SAMPLES
             part.weight = float(part.offer.num_samples) if samples else 1.0
@@ -228,7 +227,7 @@ class EdgeRound:
         part.offer, part.norm, part.weight = known.offer, known.norm, known.weight
         part.in_time = known.status is OutcomeStatus.ARRIVED
         part.valid = part.in_time or known.tau_ms <= self.order.max_wait_ms
-        part.receipt = ReceiptStatus.ACCEPTED if part.in_time else ReceiptStatus.LATE
+        part.status, part.receipt = _ends(part)
 
     def _outcome(self, agent: str, part: Part, now: float) -> Outcome:
         tau = self.tau_ms(part, now)
@@ -275,3 +274,12 @@ class EdgeRound:
         part.stage, part.status, part.reason = Stage.ENDED, status, reason
         part.completed_at = part.completed_at or now
         return True
+
+
+def _ends(part: Part) -> tuple[OutcomeStatus, ReceiptStatus]:
+    """Return how a checked update ended: late is paid, too late is not."""
+    if part.in_time:
+        return OutcomeStatus.ARRIVED, ReceiptStatus.ACCEPTED
+    if part.valid:
+        return OutcomeStatus.LATE, ReceiptStatus.LATE
+    return OutcomeStatus.MISSED, ReceiptStatus.TOO_LATE
