@@ -24,8 +24,9 @@ from typing import Literal
 
 import numpy as np
 
+from fedagent_agent.config import AgentConfig
 from fedagent_agent.outward import Outward, Publish
-from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
+from fedagent_agent.runtime import AgentRuntime
 from fedagent_coordinator.policies.neighbours import k_nearest
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import Broker, BrokerSpec
@@ -98,10 +99,8 @@ class _Field:
 
     async def _start_agent(self, folder: Path, address: BrokerAddress) -> None:
         identity = load_or_create(folder)
-        settings = RuntimeSettings(
-            agent=identity.id, site=SITE, stream="digits", seed=1, identity=identity
-        )
-        runtime = AgentRuntime(folder, settings, now=time.monotonic(), pending_bytes=lambda _: 0)
+        config = AgentConfig(data_dir=str(folder), site=SITE, stream="digits", seed=1)
+        runtime = AgentRuntime(config, identity.id, identity=identity, pending_bytes=lambda _: 0)
         link = Link(
             address,
             client_id=identity.id,

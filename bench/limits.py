@@ -16,8 +16,8 @@ import numpy as np
 
 from fedagent_agent.context import Context
 from fedagent_agent.machine import MachineProbe
-from fedagent_agent.trainer_wire import Open, Train, Trained
-from fedagent_agent.training import Trainer
+from fedagent_agent.trainer.frames import Open, Train, Trained
+from fedagent_agent.trainer.training import Trainer
 from fedagent_edge.core.neighbours import BLOCK, near
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
@@ -33,13 +33,13 @@ def load_limit(beside: int) -> Row:
     """Train far longer than the load limit allows, beside processes that compute."""
     recipe = parse_recipe(DEMO.read_text(), ("learner.steps=4",))
     trainer, limit_s, spent = Trainer(lambda _job, _wait: False), 0.2, []
-    trainer.open(Open(job=1, task=task_bytes(recipe), stream=STREAM, seed=1))
+    trainer.answer(Open(job=1, task=task_bytes(recipe), stream=STREAM, seed=1))
     with tempfile.TemporaryDirectory() as folder, _busy(beside):
         model = Path(folder, "model")
         model.write_bytes(encode_tensors(create(recipe.model).init(0)))
         for job in range(2, 12):
             began = time.process_time()
-            reply = trainer.train(
+            reply = trainer.answer(
                 Train(
                     job=job,
                     model=str(model),

@@ -7,6 +7,9 @@ limit does not change its mind at every look.
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
 
 BATTERY_MARGIN = 0.05
 TEMPERATURE_MARGIN_C = 5.0
@@ -14,27 +17,30 @@ LOAD_MARGIN = 0.1
 MEMORY_MARGIN = 1.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceLimits:
-    """What the owner allows.
+class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When this device trains; each rule can be moved, and switched off, by itself."""
 
-    Attributes:
-        min_battery: Charge, 0 to 1, below which a device on battery does not train.
-        mains_only: Never train on battery.
-        max_temperature_c: Hottest that the device may be; 0 for any.
-        when_throttled: Train also while the device slows itself down.
-        on_metered: Train also over a link whose use costs money.
-        min_memory_bytes: Memory that must be free; 0 for any.
-        max_load: Share of the processors that other programs may use, 0 to 1.
-    """
-
-    min_battery: float = 0.3
+    min_battery: Annotated[float, Meta(ge=0, le=100)] = 30.0
+    """Percent of charge below which it does not train on battery; 0: any."""
     mains_only: bool = False
-    max_temperature_c: float = 85.0
+    """Never train on battery."""
+    max_temperature: Annotated[float, Meta(ge=0, le=200)] = 85.0
+    """Degrees Celsius above which it does not train; 0: any."""
     when_throttled: bool = False
+    """Train also while it slows itself down."""
+    metered: Literal["auto", "yes", "no"] = "auto"
+    """Whether the link costs money; ``auto`` asks NetworkManager."""
     on_metered: bool = False
-    min_memory_bytes: int = 64 << 20
-    max_load: float = 1.0
+    """Train also over such a link."""
+    min_memory: Annotated[int, Meta(ge=0, le=1 << 20)] = 64
+    """Megabytes that must be free; 0: any."""
+    max_load: Annotated[float, Meta(ge=0, le=100)] = 100.0
+    """Percent of the processors that other programs may use; 100: any."""
+
+    @property
+    def link_is_metered(self) -> bool | None:
+        """What the owner says of the link; None: ask."""
+        return {"auto": None, "yes": True, "no": False}[self.metered]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +91,7 @@ class LimitCheck:
 
 
 def check_limits(
-    now: Condition, limits: ResourceLimits, held: AbstractSet[str] = frozenset()
+    now: Condition, limits: LimitsSettings, held: AbstractSet[str] = frozenset()
 ) -> list[LimitCheck]:
     """Return what each rule says; `held` are those that have objected until now."""
     return [
@@ -98,7 +104,7 @@ def check_limits(
     ]
 
 
-def _battery(power: Power | None, limits: ResourceLimits, *, held: bool) -> LimitCheck:
+def _battery(power: Power | None, limits: LimitsSettings, *, held: bool) -> LimitCheck:
     hint = "plug it in, or lower --min-battery"
     if power is None:
         return LimitCheck("battery", "not known", objects=False, hint=hint)
@@ -111,44 +117,45 @@ def _battery(power: Power | None, limits: ResourceLimits, *, held: bool) -> Limi
         return LimitCheck(
             "battery", text, objects=True, hint="plug it in, or leave out --mains-only"
         )
-    least = limits.min_battery + (BATTERY_MARGIN if held and limits.min_battery else 0.0)
+    least = limits.min_battery / 100
+    least += BATTERY_MARGIN if held and least else 0.0
     return LimitCheck("battery", f"on battery, at {charge:.0%}", objects=charge < least, hint=hint)
 
 
-def _temperature(celsius: float | None, limits: ResourceLimits, *, held: bool) -> LimitCheck:
+def _temperature(celsius: float | None, limits: LimitsSettings, *, held: bool) -> LimitCheck:
     hint = "cool it, or raise --max-temperature"
     if celsius is None:
         return LimitCheck("temperature", "not known", objects=False, hint=hint)
-    most = limits.max_temperature_c - (TEMPERATURE_MARGIN_C if held else 0.0)
-    objects = limits.max_temperature_c > 0 and celsius > most
+    most = limits.max_temperature - (TEMPERATURE_MARGIN_C if held else 0.0)
+    objects = limits.max_temperature > 0 and celsius > most
     text = f"{celsius:.0f} °C hot" if objects else f"{celsius:.0f} °C"
     return LimitCheck("temperature", text, objects, hint)
 
 
-def _throttled(why: str | None, limits: ResourceLimits) -> LimitCheck:
+def _throttled(why: str | None, limits: LimitsSettings) -> LimitCheck:
     hint = "fix power or cooling, or add --when-throttled"
     text = {None: "not known", "": "runs at full speed"}.get(why, f"throttled: {why}")
     return LimitCheck("throttling", text, bool(why) and not limits.when_throttled, hint)
 
 
-def _metered(metered: bool | None, limits: ResourceLimits) -> LimitCheck:
+def _metered(metered: bool | None, limits: LimitsSettings) -> LimitCheck:
     hint = "add --on-metered, or --metered no if it is not"
     text = {None: "not known", True: "the link is metered", False: "the link is not metered"}
     return LimitCheck("metered", text[metered], bool(metered) and not limits.on_metered, hint)
 
 
-def _memory(free: int | None, limits: ResourceLimits, *, held: bool) -> LimitCheck:
+def _memory(free: int | None, limits: LimitsSettings, *, held: bool) -> LimitCheck:
     hint = "end other programs, or lower --min-memory"
     if free is None:
         return LimitCheck("memory", "not known", objects=False, hint=hint)
-    objects = free < limits.min_memory_bytes * (MEMORY_MARGIN if held else 1.0)
+    objects = free < (limits.min_memory << 20) * (MEMORY_MARGIN if held else 1.0)
     text = f"only {free >> 20} MB of memory are free" if objects else f"{free >> 20} MB are free"
     return LimitCheck("memory", text, objects, hint)
 
 
-def _load(load: float | None, limits: ResourceLimits, *, held: bool) -> LimitCheck:
+def _load(load: float | None, limits: LimitsSettings, *, held: bool) -> LimitCheck:
     hint = "end other programs, or raise --max-load"
     if load is None:
         return LimitCheck("load", "not known", objects=False, hint=hint)
-    objects = load > limits.max_load - (LOAD_MARGIN if held else 0.0)
+    objects = load > limits.max_load / 100 - (LOAD_MARGIN if held else 0.0)
     return LimitCheck("load", f"other programs use {load:.0%} of the processors", objects, hint)

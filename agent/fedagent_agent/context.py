@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from .availability import Condition, LimitCheck, ResourceLimits, check_limits
-from .core.reporting import Readings
+from .availability import Condition, LimitCheck, LimitsSettings, check_limits
+from .core.device import Readings
 from .host_info import HostInfo
 from .machine import MachineProbe, Sample
 
@@ -35,19 +35,16 @@ class Context:
     Args:
         probe: Looks at the machine.
         limits: What the owner allows.
-        metered: Whether the link is metered, where the owner says so.
     """
 
     def __init__(
         self,
         probe: Probe | None = None,
         *,
-        limits: ResourceLimits | None = None,
-        metered: bool | None = None,
+        limits: LimitsSettings = LimitsSettings(),  # noqa: B008 - frozen
     ) -> None:
         self._probe = probe if probe is not None else MachineProbe()
-        self._limits = limits if limits is not None else ResourceLimits()
-        self._metered = metered
+        self._limits = limits
         self._host = HostInfo()
         self._held: frozenset[str] = frozenset()
         self._cores = self._probe.cores()
@@ -82,11 +79,12 @@ class Context:
         sample = self._probe.sample(slow=self._calls % SLOW_EVERY == 0)
         self._calls += 1
         self._note_load(sample, now)
+        owner = self._limits.link_is_metered
         condition = Condition(
             power=sample.power if self._host.power is None else self._host.power,
             temperature_c=sample.temperature_c,
             throttled=sample.throttled,
-            metered=self._host.metered if self._metered is None else self._metered,
+            metered=self._host.metered if owner is None else owner,
             memory_bytes=sample.memory_bytes,
             load=None if self._idle is None else 1.0 - self._idle,
         )

@@ -17,7 +17,7 @@ from fedagent_node.discovery import Discovery
 from fedagent_node.errors import SubscribeRefusedError
 from fedagent_node.identity import Identity
 from fedagent_node.link import Arrival
-from fedagent_protocol import SOFTWARE, topics
+from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode_edge_to_agent, encode
 from fedagent_protocol.errors import OversizeError, ProtocolError
 from fedagent_protocol.messages import PROTOCOL_VERSION, kind
@@ -26,27 +26,15 @@ from fedagent_protocol.versions import OtherVersions
 
 from .config import AgentConfig
 from .context import Context
-from .core.sample_counts import in_words
-from .core.worklog import LogLine, WorkLog
+from .core.effects import Event, Relink
+from .core.worklog import LogLine, WorkLog, samples_line
 from .first_start import identity_without_its_libraries
 from .host_info import ASK_S, Programs
 from .links import Links
-from .outward import (
-    CancelTraining,
-    Event,
-    OpenStream,
-    Outward,
-    Publish,
-    Relink,
-    StartEvaluation,
-    StartTraining,
-    Subscribe,
-    Unsubscribe,
-)
-from .runtime import AgentRuntime, RuntimeSettings
-from .trainer_client import TrainerClient
-from .trainer_jobs import TrainerJobs
-from .trainer_wire import EvaluationResult, Failed, Opened, Refused, Trained
+from .outward import Outward, Publish, Subscribe, Unsubscribe
+from .runtime import AgentRuntime
+from .trainer.client import TrainerClient
+from .trainer.frames import Cancel, Evaluate, Job, Open, Train
 
 MEASURE_S = 5.0
 
@@ -70,6 +58,7 @@ class AgentDaemon:
         self._others = OtherVersions("agent")
         self._samples: dict[str, int] = {}
         self._asking: asyncio.Task[None] | None = None
+        self._jobs: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Run until told to stop.
@@ -88,12 +77,11 @@ class AgentDaemon:
             self._links = self._make_links(identity)
             loopback = self._config.discovery == "loopback"
             self._discovery = Discovery(self._config.site, scope="loopback" if loopback else "lan")
-            client = TrainerClient(
+            self._trainer = TrainerClient(
                 nice=self._config.nice,
                 memory_bytes=self._config.memory_bytes(),
                 on_end=self._trainer_ended,
             )
-            self._trainer = TrainerJobs(self._stream_opened, self._trained, self._evaluated, client)
             try:
                 await self._serve()
             finally:
@@ -103,8 +91,7 @@ class AgentDaemon:
         config = self._config
         self._emit(Event("ready", {"id": self._id}))
         _log.info("%s: ready, looks for edges of site %s", self._id, config.site)
-        limits = config.limits
-        self._context = Context(limits=limits.limits(), metered=limits.link_is_metered)
+        self._context = Context(limits=config.limits)
         self._measure()
         self._asking = self._loop.create_task(self._ask(), name="asking")
         typed = config.typed_addresses()
@@ -121,27 +108,10 @@ class AgentDaemon:
         await self._stop.wait()
 
     def _make_runtime(self, identity: Identity) -> AgentRuntime:
-        config = self._config
-        settings = RuntimeSettings(
-            agent=identity.id,
-            site=config.site,
-            stream=config.stream,
-            seed=config.seed if config.seed is not None else int(identity.id[:8], 16),
-            price=config.price.price(),
-            software=SOFTWARE,
-            slow_s=config.slow_s,
-            name=config.name,
-            load_limit_s=config.load_limit_s,
-            identity=identity,
-            neighbours=config.neighbours(),
-            position=config.position,
-            privacy=config.privacy.limits(),
-            held_out=config.held_out,
-        )
         return AgentRuntime(
-            self._directory,
-            settings,
-            now=time.monotonic(),
+            self._config,
+            identity.id,
+            identity=identity,
             pending_bytes=self._pending_bytes,
             own_address=self._own_address,
         )
@@ -214,9 +184,11 @@ class AgentDaemon:
                 case Unsubscribe():
                     if (link := self._links[effect.link]) is not None:
                         link.unsubscribe(effect.topic)
-                case OpenStream() | StartTraining() | StartEvaluation():
-                    self._trainer.put(effect)
-                case CancelTraining():
+                case Open() | Train() | Evaluate():
+                    task = self._loop.create_task(self._do(effect), name=f"job-{effect.job}")
+                    self._jobs.add(task)
+                    task.add_done_callback(self._jobs.discard)
+                case Cancel():
                     self._trainer.cancel(effect.job)
                 case Relink():
                     self._links.renew(effect.link)
@@ -263,16 +235,9 @@ class AgentDaemon:
 
     # ------------------------------------------------------- trainer and time
 
-    def _stream_opened(self, digest: str, reply: Opened | Refused | Failed) -> None:
-        self._perform(self._runtime.stream_opened(digest, reply, time.monotonic()))
-        self._schedule()
-
-    def _trained(self, job: int, result: Trained | Failed) -> None:
-        self._perform(self._runtime.trained(job, result, time.monotonic()))
-        self._schedule()
-
-    def _evaluated(self, job: int, result: EvaluationResult | Failed) -> None:
-        self._perform(self._runtime.evaluated(job, result, time.monotonic()))
+    async def _do(self, job: Job) -> None:
+        reply = await self._trainer.submit(job)
+        self._perform(self._runtime.replied(reply, time.monotonic()))
         self._schedule()
 
     def _trainer_ended(self) -> None:
@@ -338,7 +303,7 @@ class AgentDaemon:
         """Warn once of each reason why samples are not learnt from; the totals come at the end."""
         counters = msgspec.convert(event.data["counters"], dict[str, int])
         for reason in counters.keys() - self._samples.keys():
-            _log.warning("%s: %s", self._id, in_words(reason, counters[reason]))
+            _log.warning("%s: %s", self._id, samples_line(reason, counters[reason]))
         self._samples = counters
 
     def _watch_signals(self) -> None:
@@ -360,6 +325,9 @@ class AgentDaemon:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
         self._perform(self._runtime.bye("stopping", time.monotonic()))
+        for job in self._jobs:
+            job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
         await asyncio.gather(self._discovery.stop(), self._links.stop(), self._trainer.close())
         self._runtime.close()
         self._log_lines(self._worklog.tick(time.monotonic(), over=True))

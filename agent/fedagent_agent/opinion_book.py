@@ -14,8 +14,8 @@ from msgspec import Struct
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import Opinion, OpinionMode
 
-from .core.calls import OpinionRecord
 from .core.effects import OpinionAnswer
+from .core.opinions import OpinionRecord
 from .errors import OpinionBookError
 
 MAX_RUNS = 1024

@@ -10,7 +10,6 @@ takes away is trained again, and the edge answers a second update of a round wit
 receipt of the first.
 """
 
-import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -82,32 +81,35 @@ class Outbox:
             raise OutboxError(self._path, str(error)) from error
 
     def file_for(self, key: Key) -> Path:
-        """Return where a big update is written, before `put` is told of it."""
-        name = hashlib.sha256(f"{key.edge}/{key.run}/{key.round}".encode()).hexdigest()[:32]
-        return self._folder / f"{name}.update"
+        """Return where a big update is written before `put`."""
+        return self.path(key.file_name)
+
+    def path(self, name: str) -> Path:
+        """Return the path of an update's file."""
+        return self._folder / name
 
     def put(
-        self, kept: PendingUpdate, body: bytes | Path, *, offset: tuple[str, int] | None = None
+        self, update: PendingUpdate, body: bytes | Path, *, offset: tuple[str, int] | None = None
     ) -> None:
         """Keep an update durably, in one commit with everything that waited for one.
 
         Args:
-            kept: What it is.
+            update: Its description.
             body: Its bytes, or the synced file in this folder that holds them.
             offset: A stream and its position after this training.
 
         Raises:
             OutboxError: The disk refused; nothing is kept.
         """
-        key = kept.key
+        key = update.key
         if isinstance(body, bytes) and len(body) > INLINE_BYTES:
             body = self._write(key, body)
         self._checkpoint("agent.outbox.before-put")
         inline = body if isinstance(body, bytes) else None
         name = body.name if isinstance(body, Path) else None
-        offer = _encoder.encode(kept.offer)
+        offer = _encoder.encode(update.offer)
         self._born += 1
-        row = (*_ids(key), kept.credit, kept.offer.size, offer, inline, name, self._born)
+        row = (*_ids(key), update.credit, update.offer.size, offer, inline, name, self._born)
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._delete_done()
@@ -120,7 +122,7 @@ class Outbox:
             self._roll_back()
             raise OutboxError(self._path, str(error)) from error
         self._done.clear()
-        self._sizes[key], self._bodies[key] = kept.offer.size, body
+        self._sizes[key], self._bodies[key] = update.offer.size, body
         self._checkpoint("agent.outbox.after-put")
 
     def over_limit(self) -> list[Key]:

@@ -8,19 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from fedagent_agent.core.calls import NO_LIMITS, PrivacyLimits
+from fedagent_agent.config import AgentConfig
+from fedagent_agent.core.device import PriceSettings
 from fedagent_agent.core.effects import Event, Relink
-from fedagent_agent.core.reporting import FREE, Price
-from fedagent_agent.outward import (
-    OpenStream,
-    Outward,
-    Publish,
-    StartEvaluation,
-    StartTraining,
-    Subscribe,
+from fedagent_agent.core.opinions import NO_LIMITS, PrivacySettings
+from fedagent_agent.outward import Outward, Publish, Subscribe
+from fedagent_agent.runtime import AgentRuntime
+from fedagent_agent.trainer.frames import (
+    Evaluate,
+    Evaluated,
+    Failed,
+    Open,
+    Opened,
+    Refused,
+    Reply,
+    Train,
+    Trained,
 )
-from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
-from fedagent_agent.trainer_wire import EvaluationResult, Opened, Trained
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import (
     AgentToEdge,
@@ -52,6 +56,7 @@ CHUNK = 256 * 1024
 
 M = TypeVar("M")
 
+FREE = PriceSettings(base=0.0, per_compute=0.0)
 IDLE = TaskSpec(
     model=ModelSpec(kind="softmax", features=4, classes=2), learner=LearnerSpec(name="none")
 )
@@ -85,12 +90,12 @@ class HandEdge:
     directory: Path
     edge: str = EDGE
     link: str = LINK
-    price: Price = FREE
+    price: PriceSettings = FREE
     stream: str = "digits"
     slow_s: float = 0.0
     load_limit_s: float = 0.0
     name: str = ""
-    privacy: PrivacyLimits = NO_LIMITS
+    privacy: PrivacySettings = NO_LIMITS
     chunk_bytes: int = CHUNK
     task: TaskSpec = IDLE
     checkpoint: Checkpoint = hit
@@ -104,8 +109,8 @@ class HandEdge:
 
     def boot(self) -> AgentRuntime:
         """Start (again) on the directory."""
-        settings = RuntimeSettings(
-            agent=AGENT,
+        config = AgentConfig(
+            data_dir=str(self.directory),
             site=SITE,
             stream=self.stream,
             seed=1,
@@ -116,9 +121,8 @@ class HandEdge:
             privacy=self.privacy,
         )
         self.runtime = AgentRuntime(
-            self.directory,
-            settings,
-            now=self.now,
+            config,
+            AGENT,
             pending_bytes=lambda _: self.pending,
             checkpoint=self.checkpoint,
         )
@@ -148,13 +152,20 @@ class HandEdge:
         self.say(Welcome(edge=name), edge=name)
 
     def order(
-        self, number: int, model: bytes, *, run: str = RUN, edge: str = "", **fields: int
+        self,
+        number: int,
+        model: bytes,
+        *,
+        run: str = RUN,
+        edge: str = "",
+        task: str = "",
+        **fields: int,
     ) -> list[Outward]:
         """Order a round."""
         order = TrainOrder(
             run=run,
             round=number,
-            task=task_digest(task_bytes(self.task)),
+            task=task or task_digest(task_bytes(self.task)),
             model=digest_of(model),
             size=len(model),
             chunk_bytes=self.chunk_bytes,
@@ -188,14 +199,31 @@ class HandEdge:
         )
         return self.say(call, edge=edge)
 
+    def replied(self, reply: Reply) -> list[Outward]:
+        """Be the trainer: answer a job."""
+        return self.keep(self.runtime.replied(reply, self.now))
+
+    def opened(self, job: Open) -> list[Outward]:
+        """Be the trainer: the stream fits."""
+        return self.replied(Opened(job=job.job, features=64, dtype="float32"))
+
+    def refused(self, job: Open, detail: str) -> list[Outward]:
+        """Be the trainer: the stream does not fit."""
+        return self.replied(Refused(job=job.job, key="model.features", detail=detail))
+
+    def failed(self, job: Open | Train | Evaluate, reason: str, detail: str = "") -> list[Outward]:
+        """Be the trainer: there is no result."""
+        return self.replied(Failed(job=job.job, reason=reason, detail=detail))
+
     def evaluate(
-        self, start: StartEvaluation, score: float = 0.5, *, samples: int = 7, epsilon: float = 0.0
+        self, job: Evaluate, score: float = 0.5, *, samples: int = 7, epsilon: float = 0.0
     ) -> list[Outward]:
-        """Be the trainer: say what the model is worth."""
-        evaluated = EvaluationResult(
-            job=start.job, score=score, samples=samples, metric="accuracy", epsilon=epsilon
+        """Be the trainer: score the model."""
+        metric = "accuracy"
+        result = Evaluated(
+            job=job.job, score=score, samples=samples, metric=metric, epsilon=epsilon
         )
-        return self.keep(self.runtime.evaluated(start.job, evaluated, self.now))
+        return self.replied(result)
 
     def serve(self, outward: list[Outward], model: bytes, *, run: str = RUN) -> None:
         """Answer what the agent asks for, until it asks no more."""
@@ -204,9 +232,8 @@ class HandEdge:
             effect = todo.pop(0)
             if isinstance(effect, Subscribe):
                 todo += self.keep(self.runtime.subscribed(effect.edge, effect.digest, self.now))
-            elif isinstance(effect, OpenStream):
-                opened = Opened(job=0, features=64, dtype="float32")
-                todo += self.keep(self.runtime.stream_opened(effect.digest, opened, self.now))
+            elif isinstance(effect, Open):
+                todo += self.opened(effect)
             elif isinstance(effect, Publish):
                 for answer in self.answers(effect.message, model, run):
                     todo += self.say(answer)
@@ -236,12 +263,12 @@ class HandEdge:
         return self.said(UpdateOffer)[-1]
 
     def train(
-        self, start: StartTraining, body: bytes, *, score: float = 0.0, score_n: int = 0
+        self, job: Train, body: bytes, *, score: float = 0.0, score_n: int = 0
     ) -> list[Outward]:
-        """Be the trainer: write an update and say so."""
-        start.out.write_bytes(body)
+        """Be the trainer: write an update."""
+        Path(job.out).write_bytes(body)
         trained = Trained(
-            job=start.job,
+            job=job.job,
             digest=digest_of(body),
             size=len(body),
             num_samples=7,
@@ -255,7 +282,7 @@ class HandEdge:
             score=score,
             score_n=score_n,
         )
-        return self.keep(self.runtime.trained(start.job, trained, self.now))
+        return self.replied(trained)
 
     def receipt(
         self, offer: UpdateOffer, status: ReceiptStatus = ReceiptStatus.ACCEPTED

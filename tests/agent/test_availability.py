@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_agent import machine
-from fedagent_agent.availability import Condition, LimitCheck, Power, ResourceLimits, check_limits
-from fedagent_agent.config import LimitsSettings, load
+from fedagent_agent.availability import Condition, LimitCheck, LimitsSettings, Power, check_limits
+from fedagent_agent.config import load
 from fedagent_agent.context import Context
 from fedagent_agent.host_info import HostInfo, Programs, metered_of, power_of
 from fedagent_agent.machine import MachineProbe
@@ -56,9 +56,9 @@ def objections(context: Context) -> list[str]:
 
 
 def said(
-    now: Condition, limits: ResourceLimits | None = None, **held: bool
+    now: Condition, limits: LimitsSettings | None = None, **held: bool
 ) -> dict[str, LimitCheck]:
-    return {one.rule: one for one in check_limits(now, limits or ResourceLimits(), frozenset(held))}
+    return {one.rule: one for one in check_limits(now, limits or LimitsSettings(), frozenset(held))}
 
 
 # ------------------------------------------------------------------- what is read
@@ -146,29 +146,29 @@ def test_each_rule_objects_alone(sysfs: Sysfs) -> None:
     assert objections(Context(probe)) == []
     sysfs.battery(20, "Discharging")
     assert objections(Context(probe)) == ["battery"]
-    assert objections(Context(probe, limits=ResourceLimits(min_battery=0.1))) == []
+    assert objections(Context(probe, limits=LimitsSettings(min_battery=10))) == []
     sysfs.battery(90, "Discharging")
     assert objections(Context(probe)) == []
-    assert objections(Context(probe, limits=ResourceLimits(mains_only=True))) == ["battery"]
+    assert objections(Context(probe, limits=LimitsSettings(mains_only=True))) == ["battery"]
     sysfs.zone(0, "cpu-thermal", 86_000)
     assert objections(Context(probe)) == ["temperature"]
-    assert objections(Context(probe, limits=ResourceLimits(max_temperature_c=0))) == []
+    assert objections(Context(probe, limits=LimitsSettings(max_temperature=0))) == []
     sysfs.zone(0, "cpu-thermal", 70_000)
     sysfs.put("devices/platform/soc/soc:firmware/get_throttled", "4")
     assert objections(Context(probe)) == ["throttling"]
-    assert objections(Context(probe, limits=ResourceLimits(when_throttled=True))) == []
+    assert objections(Context(probe, limits=LimitsSettings(when_throttled=True))) == []
     sysfs.put("devices/platform/soc/soc:firmware/get_throttled", "0")
-    assert objections(Context(probe, metered=True)) == ["metered"]
-    assert objections(Context(probe, metered=True, limits=ResourceLimits(on_metered=True))) == []
-    assert objections(Context(probe, limits=ResourceLimits(min_memory_bytes=1 << 60))) == ["memory"]
-    assert objections(Context(probe, limits=ResourceLimits(min_memory_bytes=0))) == []
+    assert objections(Context(probe, limits=LimitsSettings(metered="yes"))) == ["metered"]
+    assert objections(Context(probe, limits=LimitsSettings(metered="yes", on_metered=True))) == []
+    assert objections(Context(probe, limits=LimitsSettings(min_memory=1 << 40))) == ["memory"]
+    assert objections(Context(probe, limits=LimitsSettings(min_memory=0))) == []
 
 
 def test_what_the_owner_says_of_the_link_wins(sysfs: Sysfs) -> None:
     context = Context(MachineProbe(sysfs.root))
     context.update_host(HostInfo(metered=True))
     assert objections(context) == ["metered"]
-    owned = Context(MachineProbe(sysfs.root), metered=False)
+    owned = Context(MachineProbe(sysfs.root), limits=LimitsSettings(metered="no"))
     owned.update_host(HostInfo(metered=True))
     assert objections(owned) == []
 
@@ -176,7 +176,7 @@ def test_what_the_owner_says_of_the_link_wins(sysfs: Sysfs) -> None:
 def test_load_is_what_others_use() -> None:
     now = Condition(load=0.6)
     assert not said(now)["load"].objects
-    assert said(now, ResourceLimits(max_load=0.5))["load"].objects
+    assert said(now, LimitsSettings(max_load=50))["load"].objects
 
 
 def test_the_reason_reaches_the_report(sysfs: Sysfs) -> None:
@@ -187,14 +187,13 @@ def test_the_reason_reaches_the_report(sysfs: Sysfs) -> None:
     assert (readings.battery, readings.temperature_c) == (0.12, 51.2)
 
 
-@given(st.floats(0, 1), st.floats(0.05, 1), st.booleans())
+@given(st.floats(0, 1), st.integers(5, 100), st.booleans())
 def test_who_objected_goes_on_until_it_is_better_by_a_margin(
-    charge: float, least: float, held: bool
+    charge: float, percent: int, held: bool
 ) -> None:
     now = Condition(power=Power(battery=charge, mains=False))
-    free, holding = (
-        said(now, ResourceLimits(min_battery=least), **h) for h in ({}, {"battery": True})
-    )
+    limits, least = LimitsSettings(min_battery=percent), percent / 100
+    free, holding = (said(now, limits, **h) for h in ({}, {"battery": True}))
     assert free["battery"].objects == (charge < least)
     assert holding["battery"].objects >= free["battery"].objects
     assert not holding["battery"].objects or charge < least + 0.05
@@ -300,11 +299,9 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_settings_of_the_rules() -> None:
     care = '{"min_battery": 50, "metered": "yes", "max_load": 25, "min_memory": 128}'
     config = load(f'{{"data_dir": "x", "stream": "digits", "limits": {care}}}', {})
-    limits = config.limits.limits()
-    assert (limits.min_battery, limits.max_load) == (0.5, 0.25)
-    assert limits.min_memory_bytes == 128 << 20
+    assert (config.limits.min_battery, config.limits.max_load) == (50, 25)
+    assert config.limits.min_memory == 128
     assert config.limits.link_is_metered is True
-    assert LimitsSettings().limits() == ResourceLimits()
     assert config.memory_bytes() > 64 << 20
     with pytest.raises(SettingError, match="limits"):
         load('{"data_dir": "x", "stream": "digits", "limits": {"least_batery": 1}}', {})

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fedagent_agent.config import load
-from fedagent_agent.core.calls import PrivacyLimits
-from fedagent_agent.core.reporting import Price
+from fedagent_agent.core.device import PriceSettings
+from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_node.settings import SettingError
 
 
@@ -39,15 +39,17 @@ def test_a_setting_that_cannot_work_is_refused_by_its_key(
 
 def test_work_has_the_documented_price() -> None:
     config = load('{"data_dir": "d", "stream": "digits"}', environment={})
-    assert config.price.price() == Price(base_micro=100_000, per_compute_micro=200_000)
+    assert config.price == PriceSettings(base=0.1, per_compute=0.2)
     config = load('{"data_dir": "d", "stream": "digits", "price": {"base": 0}}', environment={})
-    assert config.price.price() == Price(base_micro=0, per_compute_micro=200_000)
+    assert config.price == PriceSettings(base=0, per_compute=0.2)
 
 
 def test_the_owner_grants_anything_unless_a_limit_is_set() -> None:
     config = load('{"data_dir": "d", "stream": "digits"}', environment={})
-    assert config.privacy.limits() == PrivacyLimits(None, None)
+    assert config.privacy == PrivacySettings()
     given = '{"data_dir": "d", "stream": "digits", "privacy": {"total_epsilon": 0}}'
-    assert load(given, environment={}).privacy.limits() == PrivacyLimits(None, 0.0)
+    assert load(given, environment={}).privacy == PrivacySettings(total_epsilon=0.0)
     more = given.replace('"total_epsilon": 0', '"lifetime_epsilon": 5, "declared_only": true')
-    assert load(more, environment={}).privacy.limits() == PrivacyLimits(None, None, 5.0, True)
+    assert load(more, environment={}).privacy == PrivacySettings(
+        lifetime_epsilon=5.0, declared_only=True
+    )

@@ -12,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_agent.availability import Power
-from fedagent_agent.config import PriceSettings, load
+from fedagent_agent.config import load
 from fedagent_agent.context import Context
-from fedagent_agent.core.reporting import DeviceState, LinkQuality, Price, Readings, is_stale, moved
+from fedagent_agent.core.device import (
+    MICRO,
+    DeviceState,
+    LinkQuality,
+    PriceSettings,
+    Readings,
+    is_stale,
+    moved,
+)
 from fedagent_agent.machine import MachineProbe, Sample
 from fedagent_node.settings import SettingError
 from fedagent_protocol.messages import MAX_MICRO
@@ -133,23 +141,22 @@ def test_this_machine_can_be_read_cheaply() -> None:
 
 
 @given(
-    st.integers(0, MAX_MICRO),
-    st.integers(0, MAX_MICRO),
+    st.floats(0, MAX_MICRO / MICRO),
+    st.floats(0, MAX_MICRO / MICRO),
     st.floats(0, 1e4),
     st.floats(0, 1e4),
 )
 def test_the_price_never_falls_with_more_compute(
-    base: int, factor: int, one: float, other: float
+    base: float, factor: float, one: float, other: float
 ) -> None:
-    price = Price(base, factor)
-    assert price.at(min(one, other)) <= price.at(max(one, other)) <= MAX_MICRO
+    price = PriceSettings(base=base, per_compute=factor)
+    assert price.micro(min(one, other)) <= price.micro(max(one, other)) <= MAX_MICRO
 
 
 def test_the_price_is_base_plus_compute_in_micro_credits() -> None:
-    price = PriceSettings(base=0.5, per_compute=0.25).price()
-    assert price == Price(500_000, 250_000)
-    assert price.at(2.0) == 1_000_000
-    assert price.at(0.0) == 500_000
+    price = PriceSettings(base=0.5, per_compute=0.25)
+    assert price.micro(2.0) == 1_000_000
+    assert price.micro(0.0) == 500_000
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
@@ -163,7 +170,7 @@ def test_a_price_that_appeared_is_a_change() -> None:
 
 
 def test_a_feature_that_is_known_at_last_is_a_change() -> None:
-    own, link = DeviceState(Price()), LinkQuality()
+    own, link = DeviceState(PriceSettings()), LinkQuality()
     said = own.report(link, run="", seq=1)
     assert not own.differs(link, said)
     link.note_rtt(0.01)
@@ -171,7 +178,8 @@ def test_a_feature_that_is_known_at_last_is_a_change() -> None:
 
 
 def test_small_noise_of_small_numbers_is_no_change() -> None:
-    own, link = DeviceState(Price(), readings=Readings(compute=1.0)), LinkQuality(rtt_s=0.0004)
+    own = DeviceState(PriceSettings(), readings=Readings(compute=1.0))
+    link = LinkQuality(rtt_s=0.0004)
     said = own.report(link, run="", seq=1)
     link.rtt_s = 0.0009
     assert not own.differs(link, said)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.outward import OpenStream, StartTraining
+from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol.messages import Decline, DeclineReason, UpdateOffer
 
 from .support import REAL, HandEdge, digest_of, model_of
@@ -39,8 +39,8 @@ def test_a_small_model_that_finds_no_room_is_declined_until_there_is_some(tmp_pa
         assert decline.detail == "disk: No space left on device"
         assert left(edge) == []
     edge.serve(edge.order(4, SMALL), SMALL)
-    (start,) = edge.jobs(StartTraining)
-    assert start.model.read_bytes() == SMALL
+    (start,) = edge.jobs(Train)
+    assert Path(start.model).read_bytes() == SMALL
     edge.train(start, model_of(22_000, 7))
     assert edge.said(UpdateOffer)[-1].round == 4
 
@@ -58,9 +58,9 @@ def test_a_big_model_that_finds_no_room_is_declined_until_there_is_some(
     assert decline.detail.startswith("disk: ")
     assert left(edge) == []
     edge.serve(edge.order(2, BIG), BIG)
-    (start,) = edge.jobs(StartTraining)
-    assert start.model.read_bytes() == BIG
-    assert len(edge.jobs(OpenStream)) == 1
+    (start,) = edge.jobs(Train)
+    assert Path(start.model).read_bytes() == BIG
+    assert len(edge.jobs(Open)) == 1
 
 
 def test_a_deletion_that_finds_no_room_waits_and_the_clock_goes_on(tmp_path: Path) -> None:

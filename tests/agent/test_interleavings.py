@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedagent_agent.core.effects import CancelTraining
-from fedagent_agent.outward import OpenStream, Outward, Publish, StartTraining, Subscribe
-from fedagent_agent.trainer_wire import Failed, Opened
+from fedagent_agent.outward import Outward, Publish, Subscribe
+from fedagent_agent.trainer.frames import Cancel, Open, Train
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
     Chunk,
@@ -44,8 +43,8 @@ class AgentUnderFire(RuleBasedStateMachine):
         self.edge = HandEdge(Path(self.folder.name), chunk_bytes=PIECE, task=REAL)
         self.subscribed: set[tuple[str, str]] = set()
         self.subscriptions: list[Subscribe] = []
-        self.opening: list[OpenStream] = []
-        self.training: dict[int, tuple[StartTraining, Order]] = {}
+        self.opening: list[Open] = []
+        self.training: dict[int, tuple[Train, Order]] = {}
         self.trainings: Counter[Order] = Counter()
         self.answers: dict[Order, set[str]] = {}
         self.ordered: set[Order] = set()
@@ -77,9 +76,9 @@ class AgentUnderFire(RuleBasedStateMachine):
                     self.published(effect.topic.split("/")[6], effect.message)
                 case Subscribe():
                     self.subscriptions.append(effect)
-                case OpenStream():
+                case Open():
                     self.opening.append(effect)
-                case StartTraining():
+                case Train():
                     work = self.edge.runtime.core.queue.active_order
                     assert work is not None
                     order = (work.key.edge, work.key.run, work.key.round)
@@ -88,7 +87,7 @@ class AgentUnderFire(RuleBasedStateMachine):
                     self.training[effect.job] = (effect, order)
 
     def dead(self) -> set[int]:
-        return {effect.job for effect in self.edge.jobs(CancelTraining)}
+        return {effect.job for effect in self.edge.jobs(Cancel)}
 
     def published(self, name: str, message: object) -> None:
         match message:
@@ -144,9 +143,7 @@ class AgentUnderFire(RuleBasedStateMachine):
     @rule()
     def opened(self) -> None:
         opening = self.opening.pop()
-        reply = Opened(job=0, features=64, dtype="float32")
-        runtime = self.edge.runtime
-        self.take(self.edge.keep(runtime.stream_opened(opening.digest, reply, self.edge.now)))
+        self.take(self.edge.opened(opening))
 
     @rule(
         name=st.sampled_from([EDGE, OTHER]),
@@ -162,7 +159,7 @@ class AgentUnderFire(RuleBasedStateMachine):
         wanted = (
             work is not None
             and work.key.edge == name
-            and work.download is not None
+            and work.fetch.loading
             and work.order.model == digest
         )
         if wanted and not spoilt and index < Layout(len(model), PIECE).count:
@@ -175,8 +172,7 @@ class AgentUnderFire(RuleBasedStateMachine):
         job = data.draw(st.sampled_from(sorted(self.training)))
         start, _ = self.training.pop(job)
         if fails:
-            failed = Failed(job=job, reason="died")
-            self.take(self.edge.keep(self.edge.runtime.trained(job, failed, self.edge.now)))
+            self.take(self.edge.failed(start, "died"))
         else:
             self.take(self.edge.train(start, UPDATE))
 

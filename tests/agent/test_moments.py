@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fedagent_agent.core.calls import PrivacyLimits
 from fedagent_agent.core.effects import Event
+from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.core.worklog import WorkLog
-from fedagent_agent.outward import StartEvaluation, Subscribe
-from fedagent_agent.trainer_wire import EvaluationResult, Failed
+from fedagent_agent.outward import Subscribe
+from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
 from fedagent_protocol.messages import Opinion, OpinionMode
 from fedagent_task.moments import Moments
 from fedagent_task.spec import DataSpec
@@ -36,11 +36,11 @@ def ask(edge: HandEdge, *, name: str = "", until_ms: int = 10_000) -> None:
 
 def found(edge: HandEdge, samples: int) -> bytes:
     """Be the trainer."""
-    start = edge.jobs(StartEvaluation)[-1]
+    start = edge.jobs(Evaluate)[-1]
     assert start.moments
     body = Moments.of(np.ones((samples, 64), np.float32)).encode() if samples else b""
-    evaluated = EvaluationResult(job=start.job, samples=samples, metric="moments", moments=body)
-    edge.keep(edge.runtime.evaluated(start.job, evaluated, edge.now))
+    evaluated = Evaluated(job=start.job, samples=samples, metric="moments", moments=body)
+    edge.replied(evaluated)
     return body
 
 
@@ -65,7 +65,7 @@ def test_one_edge_is_told_and_others_that_it_was(edge: HandEdge) -> None:
     ]
     assert [line.text for line in lines] == ["tells what its 50 samples add up to, before round 1"]
     assert not edge.jobs(Subscribe), "the model is of no use for it"
-    assert len(edge.jobs(StartEvaluation)) == 1
+    assert len(edge.jobs(Evaluate)) == 1
 
 
 def test_few_samples_are_waited_for_but_not_for_ever(edge: HandEdge) -> None:
@@ -73,7 +73,7 @@ def test_few_samples_are_waited_for_but_not_for_ever(edge: HandEdge) -> None:
     found(edge, 29)
     assert not edge.said(Opinion)
     edge.later(1.0)
-    assert len(edge.jobs(StartEvaluation)) == 2
+    assert len(edge.jobs(Evaluate)) == 2
     found(edge, 30)
     assert edge.said(Opinion)[-1].samples == 30
 
@@ -89,22 +89,24 @@ def test_after_half_of_the_time_it_tells_what_there_is(edge: HandEdge, samples: 
     (told,) = edge.said(Opinion)
     assert told.samples == samples
     ask(edge)
-    looked = len(edge.jobs(StartEvaluation))
+    looked = len(edge.jobs(Evaluate))
     ask(edge)
-    assert (len(edge.jobs(StartEvaluation)) > looked - 1) is True
+    assert (len(edge.jobs(Evaluate)) > looked - 1) is True
     # What was told is said again; who had none looks again, as soon as somebody asks again.
     assert len(edge.said(Opinion)) == (3 if samples else 1)
 
 
-@pytest.mark.parametrize("limits", [PrivacyLimits(declared_only=True), PrivacyLimits(1.0)])
+@pytest.mark.parametrize(
+    "limits", [PrivacySettings(declared_only=True), PrivacySettings(max_epsilon=1)]
+)
 def test_an_owner_that_limits_opinions_gives_no_statistics(
-    tmp_path: Path, limits: PrivacyLimits
+    tmp_path: Path, limits: PrivacySettings
 ) -> None:
     edge = HandEdge(tmp_path, task=TASK, privacy=limits)
     edge.join()
     ask(edge)
     assert edge.said(Opinion)[0].reason == "the owner limits what is told of the samples"
-    assert not edge.jobs(StartEvaluation)
+    assert not edge.jobs(Evaluate)
     assert edge.runtime.core.counters["moments_withheld"] == 1
 
 
@@ -113,14 +115,14 @@ def test_an_edge_gets_none_for_a_task_that_does_not_standardize(tmp_path: Path) 
     edge.join()
     ask(edge)
     assert edge.said(Opinion)[0].reason == "the task does not standardize"
-    assert not edge.jobs(StartEvaluation)
+    assert not edge.jobs(Evaluate)
 
 
 def test_a_broken_stream_is_no_statistics(edge: HandEdge) -> None:
     ask(edge)
-    start = edge.jobs(StartEvaluation)[-1]
+    start = edge.jobs(Evaluate)[-1]
     failed = Failed(job=start.job, reason="stream", detail="csv: is gone")
-    edge.keep(edge.runtime.evaluated(start.job, failed, edge.now))
+    edge.replied(failed)
     assert [(o.samples, o.reason) for o in edge.said(Opinion)] == [(0, "csv: is gone")]
 
 
@@ -129,5 +131,5 @@ def test_a_call_for_an_opinion_takes_the_place_of_one_for_statistics(edge: HandE
     edge.serve(edge.call(0, MODEL), MODEL)
     assert edge.runtime.core.counters["opinion_superseded"] == 1
     ask(edge, name=EDGE)
-    assert edge.runtime.core.evaluator.current is not None
-    assert edge.runtime.core.evaluator.current.message.mode is OpinionMode.REPORT
+    assert edge.runtime.core.evaluator.pending is not None
+    assert edge.runtime.core.evaluator.pending.call.mode is OpinionMode.REPORT

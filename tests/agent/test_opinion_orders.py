@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
 
-from fedagent_agent.core.calls import PrivacyLimits
-from fedagent_agent.outward import OpenStream, Outward, Publish, StartEvaluation, Subscribe
-from fedagent_agent.trainer_wire import Failed, Opened
+from fedagent_agent.core.opinions import PrivacySettings
+from fedagent_agent.outward import Outward, Publish, Subscribe
+from fedagent_agent.trainer.frames import Evaluate, Open
 from fedagent_protocol.messages import (
     Chunk,
     EdgeBeacon,
@@ -41,12 +41,12 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.edge = HandEdge(Path(self.folder.name), chunk_bytes=PIECE, task=TASK)
-        self.edge.privacy = PrivacyLimits(1.0, TOTAL)
+        self.edge.privacy = PrivacySettings(max_epsilon=1.0, total_epsilon=TOTAL)
         self.edge.runtime.close()
         self.edge.boot()
         self.subscriptions: list[Subscribe] = []
-        self.opening: list[OpenStream] = []
-        self.evaluating: dict[int, StartEvaluation] = {}
+        self.opening: list[Open] = []
+        self.evaluating: dict[int, Evaluate] = {}
         self.called: set[tuple[str, str, int]] = set()
         self.told: dict[tuple[str, int], set[Opinion]] = defaultdict(set)
         self.newest: dict[str, int] = {}
@@ -75,12 +75,12 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
                         self.told[said.run, said.round].add(said)
                 case Subscribe():
                     self.subscriptions.append(effect)
-                case OpenStream():
+                case Open():
                     self.opening.append(effect)
-                case StartEvaluation():
-                    call = self.edge.runtime.core.evaluator.current
+                case Evaluate():
+                    call = self.edge.runtime.core.evaluator.pending
                     assert call is not None
-                    assert effect.model.read_bytes() == self.edge.models[call.message.model]
+                    assert Path(effect.model).read_bytes() == self.edge.models[call.call.model]
                     self.evaluating[effect.job] = effect
 
     @rule(
@@ -115,11 +115,8 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
     @precondition(lambda self: self.opening)
     @rule(fits=st.booleans())
     def opened(self, fits: bool) -> None:
-        digest = self.opening.pop().digest
-        opened = Opened(job=0, features=64, dtype="float32")
-        reply = opened if fits else Failed(job=0, reason="died")
-        runtime = self.edge.runtime
-        self.take(self.edge.keep(runtime.stream_opened(digest, reply, self.edge.now)))
+        job = self.opening.pop()
+        self.take(self.edge.opened(job) if fits else self.edge.failed(job, "died"))
 
     @rule(name=EDGES, model=st.sampled_from(MODELS), indices=st.lists(st.integers(0, 2)))
     def chunks(self, name: str, model: bytes, indices: list[int]) -> None:
@@ -134,8 +131,7 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
         start = self.evaluating.pop(data.draw(st.sampled_from(sorted(self.evaluating))))
         self.score += 1
         if outcome == "died":
-            failed = Failed(job=start.job, reason="died")
-            self.take(self.edge.keep(self.edge.runtime.evaluated(start.job, failed, self.edge.now)))
+            self.take(self.edge.failed(start, "died"))
             return
         samples = 7 if outcome == "score" else 0
         self.take(self.edge.evaluate(start, self.score / 1e6, samples=samples, epsilon=1.0))
@@ -174,8 +170,8 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
     @invariant()
     def one_model_comes_in_at_a_time(self) -> None:
         core = self.edge.runtime.core
-        call = core.evaluator.current
-        assert not (core.queue.loading and call is not None and call.download is not None)
+        fetches = (core.queue.fetch, core.evaluator.fetch)
+        assert not all(fetch is not None and fetch.loading for fetch in fetches)
 
     @invariant()
     def a_tick_leaves_nothing_due(self) -> None:
@@ -206,9 +202,9 @@ def test_whoever_asks_often_enough_has_an_answer(losses: list[bool], order_at: i
                     continue
                 before = len(edge.out)
                 edge.serve([effect], MODELS[1])
-                if isinstance(effect, StartEvaluation):
+                if isinstance(effect, Evaluate):
                     edge.evaluate(effect, 0.5)
-                for start in edge.jobs(StartEvaluation, edge.out[before:]):
+                for start in edge.jobs(Evaluate, edge.out[before:]):
                     edge.evaluate(start, 0.5)
 
         for second in range(60):

@@ -8,13 +8,13 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent import opinion_book
-from fedagent_agent.core.calls import PrivacyLimits
+from fedagent_agent.core.device import Readings
 from fedagent_agent.core.effects import Effect
-from fedagent_agent.core.reporting import Readings
+from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.errors import AgentError, OpinionBookError
 from fedagent_agent.opinion_book import OpinionBook
-from fedagent_agent.outward import StartEvaluation, StartTraining, Subscribe, Unsubscribe
-from fedagent_agent.trainer_wire import Failed, Refused
+from fedagent_agent.outward import Subscribe, Unsubscribe
+from fedagent_agent.trainer.frames import Evaluate, Open, Train
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
     Chunk,
@@ -46,7 +46,7 @@ def edge(tmp_path: Path) -> HandEdge:
     return edge
 
 
-def with_opinions(folder: Path, limits: PrivacyLimits | None = None, **spec: object) -> HandEdge:
+def with_opinions(folder: Path, limits: PrivacySettings | None = None, **spec: object) -> HandEdge:
     opinions = OpinionsSpec(**spec)  # type: ignore[arg-type]  # by test
     edge = HandEdge(folder, task=structs.replace(REAL, opinions=opinions))
     if limits is not None:
@@ -57,15 +57,15 @@ def with_opinions(folder: Path, limits: PrivacyLimits | None = None, **spec: obj
     return edge
 
 
-def asked(edge: HandEdge, number: int, model: bytes = MODEL, **fields: object) -> StartEvaluation:
+def asked(edge: HandEdge, number: int, model: bytes = MODEL, **fields: object) -> Evaluate:
     """Call, serve what is asked for, and return the scoring."""
     edge.serve(edge.call(number, model, **fields), model)  # type: ignore[arg-type]
-    return edge.jobs(StartEvaluation)[-1]
+    return edge.jobs(Evaluate)[-1]
 
 
 def test_a_model_is_fetched_scored_and_answered_once_for_all(edge: HandEdge) -> None:
     start = asked(edge, 3)
-    assert start.model.read_bytes() == MODEL
+    assert Path(start.model).read_bytes() == MODEL
     assert edge.said(Opinion) == []
     edge.evaluate(start, 0.75)
     (opinion,) = edge.said(Opinion)
@@ -76,7 +76,7 @@ def test_a_model_is_fetched_scored_and_answered_once_for_all(edge: HandEdge) -> 
     for name in (EDGE, OTHER, EDGE):
         edge.call(3, MODEL, edge=name)
     assert edge.said(Opinion) == [opinion] * 4
-    assert len(edge.jobs(StartEvaluation)) == len(edge.said(TaskNeed)) == 1
+    assert len(edge.jobs(Evaluate)) == len(edge.said(TaskNeed)) == 1
     assert "0.75" not in str(edge.events("opinion"))
 
 
@@ -85,7 +85,7 @@ def test_two_edges_that_ask_at_once_have_the_same_answer(edge: HandEdge) -> None
     out = edge.call(0, MODEL, edge=OTHER)
     assert not edge.jobs(Subscribe, out)
     edge.serve(list(edge.out), MODEL)
-    (start,) = edge.jobs(StartEvaluation)
+    (start,) = edge.jobs(Evaluate)
     out = edge.evaluate(start, 0.25)
     first, second = edge.said(Opinion, out)
     assert first == second
@@ -121,7 +121,7 @@ def test_lost_chunks_and_tasks_are_asked_for_again(edge: HandEdge) -> None:
     asked_first = (len(edge.said(TaskNeed)), len(edge.said(Need)))
     edge.serve(edge.later(3.0), MODEL)
     assert asked_first == (1, 1)
-    assert edge.jobs(StartEvaluation)
+    assert edge.jobs(Evaluate)
 
 
 def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) 
     edge.say(late)
     assert edge.runtime.core.counters["chunk_unasked"] == 1
     edge.serve(out, other)
-    (training,) = edge.jobs(StartTraining)
-    (evaluating,) = edge.jobs(StartEvaluation)
-    assert (training.model.read_bytes(), evaluating.model.read_bytes()) == (other, big)
+    (training,) = edge.jobs(Train)
+    (evaluating,) = edge.jobs(Evaluate)
+    assert [Path(job.model).read_bytes() for job in (training, evaluating)] == [other, big]
     edge.evaluate(evaluating)
     edge.train(training, b"update")
     assert len(edge.said(Opinion)) == len(edge.said(UpdateOffer)) == 1
@@ -152,8 +152,8 @@ def test_a_call_waits_while_an_order_loads_and_for_another_task(tmp_path: Path) 
     called = edge.call(1, MODEL)
     assert not edge.jobs(Subscribe, called)
     edge.serve(out, NEWER)
-    assert edge.jobs(StartTraining)
-    assert edge.jobs(StartEvaluation)
+    assert edge.jobs(Train)
+    assert edge.jobs(Evaluate)
     edge.task = IDLE
     edge.call(1, MODEL, run=RUN_2)
     assert edge.runtime.core.counters["opinion_busy"] == 1
@@ -173,7 +173,7 @@ def test_another_edge_goes_on_with_the_model_when_the_first_is_gone(edge: HandEd
 def test_nobody_waits_for_ever(edge: HandEdge) -> None:
     edge.call(1, MODEL, until_ms=1000)
     edge.later(2.0)
-    assert edge.runtime.core.evaluator.current is None
+    assert edge.runtime.core.evaluator.pending is None
     assert edge.runtime.core.counters["opinion_late"] == 1
     edge.evaluate(asked(edge, 1))
     assert edge.said(Opinion)
@@ -181,8 +181,7 @@ def test_nobody_waits_for_ever(edge: HandEdge) -> None:
 
 def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) -> None:
     edge.evaluate(asked(edge, 1), samples=0)
-    failed = Failed(job=asked(edge, 2).job, reason="died")
-    edge.keep(edge.runtime.evaluated(failed.job, failed, edge.now))
+    edge.failed(asked(edge, 2), "died")
     edge.keep(edge.runtime.measured(Readings(available=False, reason="battery 4 %"), edge.now))
     edge.call(3, MODEL)
     assert [o.reason for o in edge.said(Opinion)] == [
@@ -197,7 +196,7 @@ def test_a_model_that_came_in_while_work_was_forbidden_is_not_evaluated(edge: Ha
     called = edge.call(1, MODEL)
     edge.keep(edge.runtime.measured(Readings(available=False, reason="battery 4 %"), edge.now))
     edge.serve(called, MODEL)
-    assert not edge.jobs(StartEvaluation)
+    assert not edge.jobs(Evaluate)
     assert [o.reason for o in edge.said(Opinion)] == ["battery 4 %"]
 
 
@@ -212,8 +211,7 @@ def test_a_task_that_does_not_fit_ends_the_call(edge: HandEdge) -> None:
     edge.call(1, MODEL)
     digest = edge.said(TaskNeed)[0].digest
     edge.say(TaskBody(run=RUN, digest=digest, body=task_bytes(REAL)))
-    misfit = Refused(job=0, key="model.features", detail="too wide")
-    edge.keep(edge.runtime.stream_opened(digest, misfit, edge.now))
+    edge.refused(edge.jobs(Open)[-1], "too wide")
     edge.call(2, MODEL)
     assert [o.reason for o in edge.said(Opinion)] == ["too wide"] * 2
     assert not edge.said(Decline)
@@ -263,7 +261,7 @@ def test_neighbours_are_told_again_after_a_restart_once_the_task_is_here(tmp_pat
     assert peers.begun == [(1, EDGE, 0.625)]
     edge.call(1, MODEL, mode=PEERS, edge=OTHER)
     assert peers.begun == [(1, EDGE, 0.625), (1, OTHER, 0.625)]
-    assert not edge.jobs(StartEvaluation)
+    assert not edge.jobs(Evaluate)
     assert edge.runtime.core.evaluator.spent == {RUN: 1.0}
 
 
@@ -276,7 +274,7 @@ def test_an_edge_gets_no_other_opinion_than_the_task_has(
     edge = with_opinions(tmp_path, mode=said)
     peers = edge.runtime.core.evaluator.peering = Neighbourhood()
     edge.serve(edge.call(1, MODEL, mode=OpinionMode(called)), MODEL)
-    assert not edge.jobs(StartEvaluation)
+    assert not edge.jobs(Evaluate)
     assert all(opinion.samples == 0 for opinion in edge.said(Opinion))
     assert all(opinion is None for _, _, opinion in peers.begun)
     assert len(edge.said(Opinion)) + len(peers.begun) == 1
@@ -285,13 +283,13 @@ def test_an_edge_gets_no_other_opinion_than_the_task_has(
 # --------------------------------------------------------------------- privacy
 
 
-@pytest.mark.parametrize("limits", [None, PrivacyLimits(total_epsilon=9.0)])
+@pytest.mark.parametrize("limits", [None, PrivacySettings(total_epsilon=9.0)])
 def test_with_limits_no_score_goes_along_with_an_update(
-    tmp_path: Path, limits: PrivacyLimits | None
+    tmp_path: Path, limits: PrivacySettings | None
 ) -> None:
     edge = with_opinions(tmp_path, limits)
     edge.serve(edge.order(1, MODEL), MODEL)
-    edge.train(edge.jobs(StartTraining)[-1], b"update", score=0.75, score_n=30)
+    edge.train(edge.jobs(Train)[-1], b"update", score=0.75, score_n=30)
     (offer,) = edge.said(UpdateOffer)
     assert (offer.score, offer.score_n) == ((0.75, 30) if limits is None else (0.0, 0))
 
@@ -299,44 +297,45 @@ def test_with_limits_no_score_goes_along_with_an_update(
 @pytest.mark.parametrize(
     ("limits", "epsilon", "reason"),
     [
-        (PrivacyLimits(max_epsilon=1.0), 0.0, "only with noise"),
-        (PrivacyLimits(total_epsilon=9.0), 0.0, "only with noise"),
-        (PrivacyLimits(max_epsilon=1.0), 1.5, "grants epsilon 1 an opinion, not 1.5"),
-        (PrivacyLimits(total_epsilon=1.0), 1.5, "is used up"),
+        (PrivacySettings(max_epsilon=1.0), 0.0, "only with noise"),
+        (PrivacySettings(total_epsilon=9.0), 0.0, "only with noise"),
+        (PrivacySettings(max_epsilon=1.0), 1.5, "grants epsilon 1 an opinion, not 1.5"),
+        (PrivacySettings(total_epsilon=1.0), 1.5, "is used up"),
     ],
 )
 def test_what_the_owner_does_not_grant_is_not_even_scored(
-    tmp_path: Path, limits: PrivacyLimits, epsilon: float, reason: str
+    tmp_path: Path, limits: PrivacySettings, epsilon: float, reason: str
 ) -> None:
     edge = with_opinions(tmp_path, limits, epsilon=epsilon)
     edge.serve(edge.call(1, MODEL), MODEL)
-    assert not edge.jobs(StartEvaluation)
+    assert not edge.jobs(Evaluate)
     (opinion,) = edge.said(Opinion)
     assert opinion.samples == 0
     assert reason in opinion.reason
 
 
 def test_noise_is_drawn_once_and_stays_spent_over_restarts(tmp_path: Path) -> None:
-    edge = with_opinions(tmp_path, PrivacyLimits(1.0, 2.0), epsilon=1.0)
+    limits = PrivacySettings(max_epsilon=1.0, total_epsilon=2.0)
+    edge = with_opinions(tmp_path, limits, epsilon=1.0)
     edge.evaluate(asked(edge, 1), 0.31, epsilon=1.0)
     (opinion,) = edge.said(Opinion)
     edge.restart()
     edge.join()
     edge.call(1, MODEL)
     assert edge.said(Opinion) == [opinion]
-    assert not edge.jobs(StartEvaluation)
+    assert not edge.jobs(Evaluate)
     edge.evaluate(asked(edge, 2), 0.5, epsilon=1.0)
     edge.restart()
     edge.join()
     edge.serve(edge.call(3, MODEL), MODEL)
-    assert not edge.jobs(StartEvaluation)
+    assert not edge.jobs(Evaluate)
     assert "epsilon of 2 for this run is used up" in edge.said(Opinion)[-1].reason
     asked(edge, 1, run=RUN_2)
     assert edge.runtime.core.evaluator.spent == {RUN: 2.0}
 
 
 def test_what_a_run_may_spend_ends_without_a_restart_too(tmp_path: Path) -> None:
-    edge = with_opinions(tmp_path, PrivacyLimits(total_epsilon=2.0), epsilon=1.0)
+    edge = with_opinions(tmp_path, PrivacySettings(total_epsilon=2.0), epsilon=1.0)
     for number in (1, 2):
         edge.evaluate(asked(edge, number), 0.5, epsilon=1.0)
     edge.serve(edge.call(3, MODEL), MODEL)
@@ -347,7 +346,7 @@ def test_an_edge_that_makes_up_runs_spends_no_more_than_a_life_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opinion_book, "MAX_RUNS", 2)
-    limits = PrivacyLimits(total_epsilon=1.0, lifetime_epsilon=4.0)
+    limits = PrivacySettings(total_epsilon=1.0, lifetime_epsilon=4.0)
     edge = with_opinions(tmp_path, limits, epsilon=1.0)
     runs = [f"{number:032x}" for number in range(5)]
     for run in runs[:4]:
@@ -359,7 +358,7 @@ def test_an_edge_that_makes_up_runs_spends_no_more_than_a_life_has(
     for run in (runs[0], runs[4]):
         edge.serve(edge.call(2, MODEL, run=run), MODEL)
         assert "epsilon of 4 for all runs is used up" in edge.said(Opinion)[-1].reason
-    assert not edge.jobs(StartEvaluation)
+    assert not edge.jobs(Evaluate)
 
 
 @pytest.mark.parametrize(
@@ -375,11 +374,11 @@ def test_an_owner_that_trusts_declared_neighbours_alone_tells_nobody_else(
     edge = HandEdge(
         tmp_path,
         task=structs.replace(REAL, opinions=OpinionsSpec(mode=mode), peers=PeersSpec(graph=graph)),
-        privacy=PrivacyLimits(declared_only=True),
+        privacy=PrivacySettings(declared_only=True),
     )
     edge.join()
     edge.serve(edge.call(1, MODEL, mode=OpinionMode(mode)), MODEL)
-    assert bool(edge.jobs(StartEvaluation)) == told
+    assert bool(edge.jobs(Evaluate)) == told
     for opinion in edge.said(Opinion):
         assert (opinion.samples, opinion.reason) == (
             0, "the owner tells opinions to declared neighbours only"

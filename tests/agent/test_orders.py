@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.core.effects import CancelTraining
-from fedagent_agent.core.reporting import Price, Readings
-from fedagent_agent.outward import OpenStream, StartTraining, Subscribe
-from fedagent_agent.trainer_wire import Failed, Opened, Refused
+from fedagent_agent.core.device import PriceSettings, Readings
+from fedagent_agent.outward import Subscribe
+from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train
 from fedagent_protocol.messages import (
     Decline,
     DeclineReason,
@@ -42,10 +41,10 @@ def trainee(tmp_path: Path) -> HandEdge:
     return edge
 
 
-def start(edge: HandEdge, number: int, *, give_up_ms: int = 20_000) -> StartTraining:
+def start(edge: HandEdge, number: int, *, give_up_ms: int = 20_000) -> Train:
     """Order a round and go as far as the training."""
     edge.serve(edge.order(number, MODEL, give_up_ms=give_up_ms), MODEL)
-    return edge.jobs(StartTraining)[-1]
+    return edge.jobs(Train)[-1]
 
 
 def reasons(edge: HandEdge) -> list[tuple[int, DeclineReason]]:
@@ -87,7 +86,7 @@ def test_without_credit_the_update_waits_for_a_need(edge: HandEdge) -> None:
 def test_the_same_order_while_training_changes_nothing(trainee: HandEdge) -> None:
     start(trainee, 1)
     trainee.serve(trainee.order(1, MODEL), MODEL)
-    assert len(trainee.jobs(StartTraining)) == 1
+    assert len(trainee.jobs(Train)) == 1
     assert not trainee.said(Decline)
 
 
@@ -119,11 +118,11 @@ def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> N
 def test_a_newer_order_cancels_older_work_and_says_so(trainee: HandEdge) -> None:
     job = start(trainee, 1).job
     trainee.serve(trainee.order(2, MODEL), MODEL)
-    assert trainee.jobs(CancelTraining) == [CancelTraining(job)]
+    assert trainee.jobs(Cancel) == [Cancel(job=job)]
     assert reasons(trainee) == [(1, DeclineReason.BUSY)]
-    trainee.keep(trainee.runtime.trained(job, Failed(job=job, reason="cancelled"), trainee.now))
+    trainee.replied(Failed(job=job, reason="cancelled"))
     assert reasons(trainee) == [(1, DeclineReason.BUSY)]
-    trainee.train(trainee.jobs(StartTraining)[-1], b"update of round two")
+    trainee.train(trainee.jobs(Train)[-1], b"update of round two")
     assert [offer.round for offer in trainee.said(UpdateOffer)] == [2]
 
 
@@ -131,7 +130,7 @@ def test_an_update_of_cancelled_work_leaves_no_file(trainee: HandEdge) -> None:
     old = start(trainee, 1)
     trainee.serve(trainee.order(2, MODEL), MODEL)
     trainee.train(old, b"too late")
-    assert not old.out.exists()
+    assert not Path(old.out).exists()
     assert not trainee.said(UpdateOffer)
 
 
@@ -161,7 +160,7 @@ def test_a_newer_order_of_another_edge_wins(trainee: HandEdge) -> None:
     start(trainee, 4)
     trainee.serve(trainee.order(5, MODEL, edge=OTHER), MODEL)
     assert reasons(trainee) == [(4, DeclineReason.BUSY)]
-    assert len(trainee.jobs(StartTraining)) == 2
+    assert len(trainee.jobs(Train)) == 2
 
 
 def test_an_edge_that_began_another_run_is_followed_and_the_old_run_refused(edge: HandEdge) -> None:
@@ -177,7 +176,7 @@ def test_another_run_of_another_edge_waits_its_turn(trainee: HandEdge) -> None:
     start(trainee, 1)
     trainee.order(9, MODEL, run=RUN_B, edge=OTHER)
     assert reasons(trainee) == [(9, DeclineReason.BUSY)]
-    assert not trainee.jobs(CancelTraining)
+    assert not trainee.jobs(Cancel)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_another_run_of_another_edge_waits_its_turn(trainee: HandEdge) -> None:
 def test_a_price_that_rose_by_more_than_a_tenth_is_stale(
     tmp_path: Path, offered: int, stale: bool
 ) -> None:
-    edge = HandEdge(tmp_path, price=Price(500_000, 500_000))
+    edge = HandEdge(tmp_path, price=PriceSettings(base=0.5, per_compute=0.5))
     edge.join()
     edge.keep(edge.runtime.measured(Readings(compute=2.0), edge.now))
     edge.order(1, MODEL, price=offered, context_seq=1)
@@ -194,7 +193,7 @@ def test_a_price_that_rose_by_more_than_a_tenth_is_stale(
 
 
 def test_an_order_that_names_no_price_is_taken(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, price=Price(500_000))
+    edge = HandEdge(tmp_path, price=PriceSettings(base=0.5, per_compute=0))
     edge.join()
     assert edge.round(1, MODEL)
 
@@ -208,7 +207,7 @@ def test_a_model_of_no_size_is_refused_before_anything_is_fetched(edge: HandEdge
 def test_give_up_stops_the_work_without_an_answer(trainee: HandEdge) -> None:
     job = start(trainee, 1, give_up_ms=2000).job
     trainee.later(2.5)
-    assert trainee.jobs(CancelTraining) == [CancelTraining(job)]
+    assert trainee.jobs(Cancel) == [Cancel(job=job)]
     assert trainee.events("abandoned") == [{"round": 1, "edge": EDGE, "reason": "give_up"}]
     assert not trainee.said(Decline)
 
@@ -218,13 +217,13 @@ def test_a_training_gets_the_time_that_is_left(trainee: HandEdge) -> None:
     trainee.now += 2.0
     trainee.serve(trainee.order(1, MODEL), MODEL)
     trainee.serve(list(trainee.out), MODEL)
-    assert trainee.jobs(StartTraining)[0].timeout_s == pytest.approx(3.0)
+    assert trainee.jobs(Train)[0].timeout_s == pytest.approx(3.0)
 
 
 def test_a_closed_round_stops_training_and_upload(trainee: HandEdge) -> None:
     start(trainee, 1)
     trainee.say(RoundClosed(run=RUN, round=1))
-    assert len(trainee.jobs(CancelTraining)) == 1
+    assert len(trainee.jobs(Cancel)) == 1
     trainee.train(start(trainee, 2), b"an update")
     trainee.say(RoundClosed(run=RUN, round=2))
     assert not trainee.runtime.core.uploads.by_key
@@ -234,28 +233,26 @@ def test_a_closed_round_stops_training_and_upload(trainee: HandEdge) -> None:
 def test_closed_of_another_round_is_nothing(trainee: HandEdge) -> None:
     start(trainee, 2)
     trainee.say(RoundClosed(run=RUN, round=1))
-    assert not trainee.jobs(CancelTraining)
+    assert not trainee.jobs(Cancel)
 
 
 def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
     trainee: HandEdge,
 ) -> None:
     detail = "model.features: task wants 64, the stream has 63"
-    refused = Refused(job=0, key="model.features", detail=detail)
     trainee.order(1, MODEL)
     body = TaskBody(run=RUN, digest=task_digest(task_bytes(REAL)), body=task_bytes(REAL))
-    (opening,) = trainee.jobs(OpenStream, trainee.say(body))
-    trainee.keep(trainee.runtime.stream_opened(opening.digest, refused, trainee.now))
+    (opening,) = trainee.jobs(Open, trainee.say(body))
+    trainee.refused(opening, detail)
     assert [(d.reason, d.detail) for d in trainee.said(Decline)] == [(DeclineReason.SCHEMA, detail)]
     trainee.order(2, MODEL)
     assert reasons(trainee)[-1] == (2, DeclineReason.SCHEMA)
-    assert len(trainee.jobs(OpenStream)) == 1, "not tried again at once"
+    assert len(trainee.jobs(Open)) == 1, "not tried again at once"
     trainee.now += 11.0
-    assert trainee.jobs(OpenStream, trainee.order(3, MODEL))
-    opened = Opened(job=0, features=64, dtype="float32")
-    trainee.keep(trainee.runtime.stream_opened(opening.digest, opened, trainee.now))
+    (opening,) = trainee.jobs(Open, trainee.order(3, MODEL))
+    trainee.opened(opening)
     trainee.serve(trainee.order(3, MODEL) + trainee.out, MODEL)
-    assert trainee.jobs(StartTraining)
+    assert trainee.jobs(Train)
 
 
 @pytest.mark.parametrize(
@@ -269,9 +266,7 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
 def test_a_failed_training_is_an_answer(
     trainee: HandEdge, failure: str, reason: DeclineReason, detail: str
 ) -> None:
-    job = start(trainee, 1).job
-    failed = Failed(job=job, reason=failure, detail="so it went")
-    trainee.keep(trainee.runtime.trained(job, failed, trainee.now))
+    trainee.failed(start(trainee, 1), failure, "so it went")
     assert [(d.reason, d.detail) for d in trainee.said(Decline)] == [(reason, detail)]
     assert trainee.runtime.core.queue.active_order is None
 
@@ -293,21 +288,10 @@ def test_a_task_that_is_not_what_it_is_called_is_asked_for_again(edge: HandEdge)
 
 
 def test_a_task_that_nobody_understands_is_a_misfit(edge: HandEdge) -> None:
-    edge.order(1, MODEL)
     body = b"\x81\xa7version\x01"
-    edge.runtime.core._tasks._task.digest = digest_of(body)  # type: ignore[union-attr]
-    edge.runtime.core.queue.active_order.order = _with_task(  # type: ignore[union-attr]
-        edge, digest_of(body)
-    )
+    edge.order(1, MODEL, task=digest_of(body))
     edge.say(TaskBody(run=RUN, digest=digest_of(body), body=body))
     assert reasons(edge) == [(1, DeclineReason.SCHEMA)]
-
-
-def _with_task(edge: HandEdge, digest: str):  # type: ignore[no-untyped-def]
-    from msgspec.structs import replace
-
-    assert edge.runtime.core.queue.active_order is not None
-    return replace(edge.runtime.core.queue.active_order.order, task=digest)
 
 
 def test_a_model_that_is_no_float32_tensors_cannot_be_idled_on(edge: HandEdge) -> None:
@@ -355,3 +339,15 @@ def test_an_agent_without_an_order_asks_for_no_model(edge: HandEdge) -> None:
     edge.later(10.0)
     assert not edge.said(Need)
     assert not edge.jobs(Subscribe)
+
+
+def test_samples_of_a_stream_that_is_opened_anew_add_to_those_before(trainee: HandEdge) -> None:
+    counts = [{}, {"bad_json": 3}, {"bad_json": 3}, {"bad_json": 5, "dropped": 1}]
+    counts += [{"bad_json": 2}, {}, {"bad_json": 2}]
+    for counters in counts:
+        trainee.replied(Failed(job=99, reason="no_data", counters=counters))
+    totals = [event["counters"] for event in trainee.events("samples")]
+    assert totals == [
+        {"bad_json": n, **dropped}
+        for n, dropped in ((3, {}), (5, {"dropped": 1}), (7, {"dropped": 1}), (9, {"dropped": 1}))
+    ]

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_agent.core.reporting import DeviceState, Price, Readings
-from fedagent_agent.outward import CancelTraining, OpenStream, StartTraining
-from fedagent_agent.trainer_wire import Failed, Trained
+from fedagent_agent.core.device import DeviceState, PriceSettings, Readings
+from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train, Trained
 from fedagent_protocol.messages import (
     ContextReport,
     Decline,
@@ -46,9 +45,9 @@ def features(edge: HandEdge) -> dict[str, float]:
 
 
 def test_an_abort_in_mid_training_withdraws_the_order_once(edge: HandEdge) -> None:
-    (job,) = edge.jobs(StartTraining)
+    (job,) = edge.jobs(Train)
     edge.keep(edge.runtime.measured(EMPTY, edge.now))
-    assert edge.jobs(CancelTraining) == [CancelTraining(job.job)]
+    assert edge.jobs(Cancel) == [Cancel(job=job.job)]
     (decline,) = edge.said(Decline)
     assert (decline.round, decline.reason) == (1, DeclineReason.UNAVAILABLE)
     assert decline.detail == "on battery, at 5%"
@@ -56,7 +55,7 @@ def test_an_abort_in_mid_training_withdraws_the_order_once(edge: HandEdge) -> No
     edge.train(job, b"too late")
     assert len(edge.said(Decline)) == 1
     assert not edge.said(UpdateOffer)
-    assert not job.out.exists()
+    assert not Path(job.out).exists()
 
 
 def test_after_the_abort_the_same_order_is_declined_again_and_a_later_one_trains(
@@ -67,12 +66,12 @@ def test_after_the_abort_the_same_order_is_declined_again_and_a_later_one_trains
     edge.order(1, MODEL)
     assert [d.reason for d in edge.said(Decline)] == [DeclineReason.UNAVAILABLE] * 2
     edge.serve(edge.order(2, MODEL), MODEL)
-    edge.train(edge.jobs(StartTraining)[-1], b"an update")
+    edge.train(edge.jobs(Train)[-1], b"an update")
     assert [offer.round for offer in edge.said(UpdateOffer)] == [2]
 
 
 def test_a_finished_update_is_not_withdrawn(edge: HandEdge) -> None:
-    edge.train(edge.jobs(StartTraining)[0], b"an update")
+    edge.train(edge.jobs(Train)[0], b"an update")
     edge.keep(edge.runtime.measured(EMPTY, edge.now))
     assert not edge.said(Decline)
     assert len(edge.runtime.core.uploads.by_key) == 1
@@ -122,19 +121,19 @@ def test_the_smaller_of_both_load_limits_counts(
     edge = HandEdge(tmp_path, task=REAL, load_limit_s=device)
     edge.join()
     edge.serve(edge.order(1, MODEL, load_limit_ms=task_ms), MODEL)
-    assert edge.jobs(StartTraining)[0].load_limit_s == limit
+    assert edge.jobs(Train)[0].load_limit_s == limit
     assert features(edge).get("load_limit_s") == (device or None)
 
 
 @given(st.floats(0, 100), st.floats(0, 100))
 def test_no_limit_is_wider_than_any(device: float, task: float) -> None:
-    limit = DeviceState(Price(), load_limit_s=device).load_limit(task)
+    limit = DeviceState(PriceSettings(), load_limit_s=device).load_limit(task)
     assert min(device or math.inf, task or math.inf) == (limit or math.inf)
 
 
 def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
-    job = edge.jobs(StartTraining)[0]
-    job.out.write_bytes(b"an update")
+    job = edge.jobs(Train)[0]
+    Path(job.out).write_bytes(b"an update")
     done = Trained(
         job=job.job,
         digest="d" * 64,
@@ -150,7 +149,7 @@ def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
         train_s=1.2999,
         limited=True,
     )
-    edge.keep(edge.runtime.trained(job.job, done, edge.now))
+    edge.replied(done)
     (offer,) = edge.said(UpdateOffer)
     assert (offer.steps, offer.iterations, offer.train_ms, offer.limited) == (50, 3, 1300, True)
     assert edge.runtime.core.counters["load_limited"] == 1
@@ -158,9 +157,9 @@ def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
     assert "arrivals_per_step" not in features(edge)
     edge.now += 10
     edge.serve(edge.order(2, MODEL), MODEL)
-    again = edge.jobs(StartTraining)[-1]
-    again.out.write_bytes(b"an update")
-    edge.keep(edge.runtime.trained(again.job, structs.replace(done, job=again.job), edge.now))
+    again = edge.jobs(Train)[-1]
+    Path(again.out).write_bytes(b"an update")
+    edge.replied(structs.replace(done, job=again.job))
     context = edge.said(UpdateOffer)[-1].context
     assert context is not None
     assert context.features["arrivals_per_step"] == 10
@@ -178,9 +177,9 @@ def test_an_order_of_an_older_edge_has_no_limit() -> None:
 
 
 def test_a_training_without_memory_is_declined_for_load(edge: HandEdge) -> None:
-    job = edge.jobs(StartTraining)[0].job
+    job = edge.jobs(Train)[0].job
     failed = Failed(job=job, reason="memory", detail="raise --memory-limit")
-    edge.keep(edge.runtime.trained(job, failed, edge.now))
+    edge.replied(failed)
     (decline,) = edge.said(Decline)
     assert (decline.reason, decline.detail) == (DeclineReason.LOAD, "memory: raise --memory-limit")
 
@@ -192,21 +191,20 @@ def test_a_stream_without_memory_is_declined_for_load_and_not_opened_in_every_ro
     edge.join()
     edge.order(1, MODEL)
     body = TaskBody(run=RUN, digest=task_digest(task_bytes(REAL)), body=task_bytes(REAL))
-    (opening,) = edge.jobs(OpenStream, edge.say(body))
-    failed = Failed(job=0, reason="memory", detail="too large")
-    edge.keep(edge.runtime.stream_opened(opening.digest, failed, edge.now))
+    (opening,) = edge.jobs(Open, edge.say(body))
+    edge.failed(opening, "memory", "too large")
     edge.order(2, MODEL)
     assert [d.reason for d in edge.said(Decline)] == [DeclineReason.LOAD] * 2
-    assert len(edge.jobs(OpenStream)) == 1
+    assert len(edge.jobs(Open)) == 1
     edge.now += 11.0
-    assert edge.jobs(OpenStream, edge.order(3, MODEL))
+    assert edge.jobs(Open, edge.order(3, MODEL))
 
 
 def test_the_end_of_the_trainer_makes_the_device_cold_until_it_has_trained(
     edge: HandEdge,
 ) -> None:
     assert features(edge)["cold"] == 1.0
-    edge.train(edge.jobs(StartTraining)[0], b"an update")
+    edge.train(edge.jobs(Train)[0], b"an update")
     (offer,) = edge.said(UpdateOffer)
     assert offer.context is not None
     assert offer.context.features["cold"] == 0.0
@@ -215,7 +213,7 @@ def test_the_end_of_the_trainer_makes_the_device_cold_until_it_has_trained(
     edge.keep(edge.runtime.trainer_ended(edge.now))
     assert features(edge)["cold"] == 1.0
     edge.serve(edge.order(2, MODEL), MODEL)
-    edge.train(edge.jobs(StartTraining)[-1], b"another update")
+    edge.train(edge.jobs(Train)[-1], b"another update")
     context = edge.said(UpdateOffer)[-1].context
     assert context is not None
     assert context.features["cold"] == 0.0

@@ -7,7 +7,7 @@ import pytest
 from fedagent_agent.core.effects import Key, PendingUpdate
 from fedagent_agent.errors import OutboxError
 from fedagent_agent.outbox import INLINE_BYTES, Outbox
-from fedagent_agent.outward import OpenStream, StartTraining
+from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol.messages import Need, Receipt, ReceiptStatus, UpdateOffer
 
 from .support import CHUNK, EDGE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
@@ -92,7 +92,7 @@ def test_an_update_that_was_trained_but_not_offered_is_offered_after_the_restart
     edge = HandEdge(tmp_path, task=REAL, checkpoint=killer)
     edge.join()
     edge.serve(edge.order(1, SMALL), SMALL)
-    start = edge.jobs(StartTraining)[0]
+    start = edge.jobs(Train)[0]
     edge.checkpoint = killer
     killer.at = len(killer.hits) + 2
     with pytest.raises(KilledError, match="before-offer"):
@@ -134,12 +134,12 @@ def test_a_stream_goes_on_where_the_last_kept_training_left_it(tmp_path: Path) -
     edge = HandEdge(tmp_path, task=REAL)
     edge.join()
     edge.serve(edge.order(1, SMALL), SMALL)
-    assert edge.jobs(OpenStream)[0].offset == 0
-    edge.train(edge.jobs(StartTraining)[0], BODY)
+    assert edge.jobs(Open)[0].offset == 0
+    edge.train(edge.jobs(Train)[0], BODY)
     edge.restart()
     edge.join()
     edge.serve(edge.order(2, SMALL), SMALL)
-    assert edge.jobs(OpenStream)[0].offset == 42
+    assert edge.jobs(Open)[0].offset == 42
 
 
 def test_needs_after_a_restart_are_served_from_disk(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_agent.config import AgentConfig
+from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Readings
 from fedagent_agent.core.effects import Relink
-from fedagent_agent.core.reporting import FREE, DeviceState, LinkQuality, Price, Readings
 from fedagent_agent.outward import Publish
-from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
+from fedagent_agent.runtime import AgentRuntime
 from fedagent_protocol import SOFTWARE
 from fedagent_protocol.messages import (
     Bye,
@@ -148,7 +149,7 @@ def test_more_edges_than_anybody_has_are_counted_not_greeted(edge: HandEdge) -> 
 
 
 def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, price=Price(1_000_000, 500_000))
+    edge = HandEdge(tmp_path, price=PriceSettings(base=1.0, per_compute=0.5))
     edge.join()
     quiet(edge)
     edge.later(2.0)
@@ -234,22 +235,17 @@ def test_the_name_for_people_goes_with_the_hello(tmp_path: Path) -> None:
 
 
 def test_a_declared_position_is_a_feature() -> None:
-    placed = DeviceState(FREE, position=(0.25, -2.0)).report(LinkQuality(), run="", seq=1).features
+    link, price = LinkQuality(), PriceSettings()
+    placed = DeviceState(price, position=(0.25, -2.0)).report(link, run="", seq=1).features
     assert (placed["x_km"], placed["y_km"]) == (0.25, -2.0)
-    assert (
-        not {"x_km", "y_km"}
-        & DeviceState(FREE).report(LinkQuality(), run="", seq=1).features.keys()
-    )
+    assert not {"x_km", "y_km"} & DeviceState(price).report(link, run="", seq=1).features.keys()
 
 
 def test_the_edge_hears_software_and_address(tmp_path: Path) -> None:
-    settings = RuntimeSettings(
-        agent=AGENT, site=SITE, stream="digits", seed=1, software=SOFTWARE, name="kitchen"
-    )
+    config = AgentConfig(data_dir=str(tmp_path), site=SITE, stream="digits", name="kitchen")
     runtime = AgentRuntime(
-        tmp_path,
-        settings,
-        now=0.0,
+        config,
+        AGENT,
         pending_bytes=lambda _: 0,
         own_address=lambda link: f"at {link}",
     )

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.core.upload import LONGEST_REPEAT_S
-from fedagent_agent.outward import Publish, StartTraining, Subscribe, Unsubscribe
+from fedagent_agent.core.uploads import LONGEST_REPEAT_S
+from fedagent_agent.outward import Publish, Subscribe, Unsubscribe
+from fedagent_agent.trainer.frames import Train
 from fedagent_protocol import topics
 from fedagent_protocol.messages import (
     Chunk,
@@ -184,7 +185,7 @@ def uploader(tmp_path: Path) -> HandEdge:
     edge = HandEdge(tmp_path, chunk_bytes=PIECE, task=REAL)
     edge.join()
     edge.serve(edge.order(1, SMALL), SMALL)
-    edge.train(edge.jobs(StartTraining)[0], BODY)
+    edge.train(edge.jobs(Train)[0], BODY)
     return edge
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedagent_agent.core.effects import Event
-from fedagent_agent.core.worklog import LINES, SUM_S, LogLine, WorkLog
+from fedagent_agent.core.worklog import LINES, SUM_S, LogLine, WorkLog, samples_line
 from fedagent_protocol.messages import UpdateOffer, Welcome
 
 from .support import EDGE, LINK, RUN, HandEdge, model_of
@@ -155,3 +155,8 @@ def test_statistics_that_nobody_can_tell_are_one_line_until_something_changes() 
         "tells what its 40 samples add up to, before round 1",
         "tells no statistics before round 1: nothing has arrived",
     ]
+
+
+def test_samples_that_are_not_learnt_from_are_a_line() -> None:
+    assert samples_line("bad_json", 12) == "12 samples were refused: bad_json"
+    assert "minibatch" in samples_line("strsaga_replaced", 1)

@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 import fedagent_agent.__main__
-import fedagent_agent.config
 import fedagent_coordinator.__main__
 import fedagent_coordinator.config
 import fedagent_edge.__main__
 import fedagent_edge.config
+from fedagent_agent.availability import LimitsSettings
+from fedagent_agent.config import AgentConfig
+from fedagent_agent.core.device import PriceSettings
 from fedagent_agent.streams.spec import OPTIONS
 from fedagent_cli import errors
 from fedagent_cli.main import app
@@ -152,11 +154,7 @@ def test_every_option_of_every_stream_is_documented() -> None:
 
 def test_every_setting_of_an_agent_is_documented() -> None:
     text = (ROOT / "docs" / "agent.md").read_text(encoding="utf-8")
-    config = fedagent_agent.config
-    keys = [
-        *config.AgentConfig.__struct_fields__,
-        *config.LimitsSettings.__struct_fields__,
-        *config.PriceSettings.__struct_fields__,
-    ]
+    tables = (AgentConfig, LimitsSettings, PriceSettings)
+    keys = [key for table in tables for key in table.__struct_fields__]
     missing = [key for key in keys if not re.search(rf"\b{key}\b", text)]
     assert not missing

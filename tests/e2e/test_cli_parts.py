@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.config import PrivacySettings
+from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_cli import checks, doctor, launch, output, places
 from fedagent_cli.checks import Finding, Level
 from fedagent_cli.errors import UsageError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedagent_agent.core.reporting import DeviceState
+from fedagent_agent.core.device import DeviceState
 from fedagent_protocol.messages import ContextReport
 from fedagent_task.spec import PeersSpec
 from tests.agent.da.town import distances, names, near_graph

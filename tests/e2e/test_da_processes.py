@@ -18,11 +18,11 @@ from .da_run import Ran, look_at, look_through_traffic, run_da
 LEAKY = '''
 """A build that leaks: the newest own opinion is one more feature of what an agent reports."""
 
-from fedagent_agent.core.reporting import Own
+from fedagent_agent.core.device import DeviceState
 from fedagent_agent.peer_store import PeerStore
 
 newest = {}
-keep, report = PeerStore.keep, Own.report
+keep, report = PeerStore.keep, DeviceState.report
 
 
 def keeping(self, effect):
@@ -37,7 +37,7 @@ def leaking(self, link, **told):
     return said
 
 
-PeerStore.keep, Own.report = keeping, leaking
+PeerStore.keep, DeviceState.report = keeping, leaking
 '''
 UNSEALED = '''
 """A build whose envelopes to neighbours anybody can read, in packets of the right size."""

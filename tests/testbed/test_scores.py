@@ -5,17 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from fedagent_agent.outward import OpenStream, Outward, StartEvaluation, StartTraining
-from fedagent_agent.trainer_wire import (
-    EvaluationRequest,
-    EvaluationResult,
-    Failed,
-    Open,
-    Train,
-    Trained,
-)
-from fedagent_agent.training import Trainer
+from fedagent_agent.outward import Outward
+from fedagent_agent.trainer.frames import Evaluate, Job, Open
+from fedagent_agent.trainer.training import Trainer
 from fedagent_coordinator.reader import open_reader
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed import world as worlds
@@ -50,34 +44,17 @@ class _Learning(AgentRole):
     def _perform(self, outward: list[Outward]) -> None:
         super()._perform(outward)
         for effect in outward:
-            if isinstance(effect, OpenStream | StartTraining | StartEvaluation):
+            if isinstance(effect, Job):
                 self.kernel.after(self.slow_s, functools.partial(self._work, effect))
 
-    def _evaluate(self, effect: StartEvaluation) -> None:
+    def _evaluate(self, request: Evaluate) -> None:
         """Leave it to the trainer."""
 
-    def _work(self, effect: OpenStream | StartTraining | StartEvaluation) -> None:
+    def _work(self, job: Job) -> None:
         assert self.runtime is not None
-        now = self.kernel.now
-        if isinstance(effect, OpenStream):
-            opened = self.trainer.open(
-                Open(job=0, task=effect.task, stream="digits:rate=200", seed=effect.seed)
-            )
-            assert not isinstance(opened, Trained | EvaluationResult)
-            self._perform(self.runtime.stream_opened(effect.digest, opened, now))
-            return
-        if isinstance(effect, StartEvaluation):
-            evaluated = self.trainer.evaluate(
-                EvaluationRequest(job=effect.job, model=str(effect.model))
-            )
-            assert isinstance(evaluated, EvaluationResult | Failed)
-            self._perform(self.runtime.evaluated(effect.job, evaluated, now))
-            return
-        trained = self.trainer.train(
-            Train(job=effect.job, model=str(effect.model), out=str(effect.out))
-        )
-        assert isinstance(trained, Trained | Failed)
-        self._perform(self.runtime.trained(effect.job, trained, now))
+        if isinstance(job, Open):
+            job = replace(job, stream="digits:rate=200")
+        self._perform(self.runtime.replied(self.trainer.answer(job), self.kernel.now))
 
 
 def test_a_network_learns_and_every_round_has_the_devices_score(

@@ -1,24 +1,23 @@
 """The agent as a pure state machine: a session with every edge, and one training at a time.
 
-docs/protocol.md tells the order of things. Messages, events and the time go in;
-effects come out. A message that does not fit is counted by reason and changes
-nothing else.
+docs/protocol.md has the order of things. Messages, events and the time go in; effects
+come out. A message that does not fit is counted by reason and changes nothing else.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from msgspec import structs
+from msgspec.structs import replace
 
-from fedagent_agent.trainer_wire import EvaluationResult, Failed, Trained
+from fedagent_agent.trainer.frames import Evaluated, Open, Opened, Refused, Reply, Trained
+from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     Bye,
     Chunk,
     ContextReport,
-    DeclineReason,
     EdgeBeacon,
     EdgeToAgent,
     Hello,
@@ -35,98 +34,110 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 
-from .calls import NO_LIMITS, NO_OPINIONS, OpinionRecord, PrivacyLimits
-from .effects import Effect, Event, Key, OpinionAnswer, PendingUpdate, Relink, Route, Send, Unroute
+from .device import DeviceState, Readings
+from .effects import (
+    Effect,
+    Event,
+    Jobs,
+    Key,
+    OpinionAnswer,
+    PendingUpdate,
+    Relink,
+    Route,
+    Send,
+    Unroute,
+)
 from .evaluator import Evaluator
-from .order_history import OrderHistory
+from .fetch import Fetch, Tasks
+from .opinions import NO_LIMITS, NO_OPINIONS, OpinionRecord
+from .orders import OrderHistory
 from .peer_door import Make, PeerDoor
-from .reporting import FREE, DeviceState, Price, Readings
 from .session import Session, SessionState
-from .tasks import Tasks
 from .training_queue import TrainingQueue
-from .upload import Upload, Uploads
+from .uploads import Upload, Uploads
+
+if TYPE_CHECKING:
+    from fedagent_agent.config import AgentConfig
 
 MAX_SESSIONS = 64
 FIRST_SEQ_BITS = 32
 """A report's seq is boots << 32 | n: it grows over restarts."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
-    """What the core is told of the configuration."""
-
-    agent: str
-    boots: int
-    price: Price = FREE
-    software: str = ""
-    name: str = ""
-    load_limit_s: float = 0.0
-    position: tuple[float, float] | None = None
-    privacy: PrivacyLimits = NO_LIMITS
-
-    @property
-    def greeting(self) -> Hello:
-        """How the agent introduces itself."""
-        return Hello(agent=self.agent, software=self.software, name=self.name)
-
-
 class AgentCore:
     """The agent's decisions.
 
     Args:
-        settings: What the configuration says.
-        kept: The outbox as it survived the last process.
+        config: Settings of the device.
+        agent: Id of the agent.
+        boots: How often it was started on its data directory.
+        updates: The outbox as it survived the last process.
         answered: Orders that were answered with an update before.
-        said: Opinions that were given before.
+        opinions: Opinions that were given before.
         pending: Bytes that the link to an edge holds unacknowledged.
         peering: Makes what talks with neighbours, when it is first needed; None: nothing does.
+        idle_opinions: There are opinions even where the task learns nothing; see `Evaluator`.
     """
 
     def __init__(
         self,
-        settings: AgentSettings,
+        config: "AgentConfig",
         *,
-        kept: Iterable[PendingUpdate] = (),
+        agent: str,
+        boots: int,
+        updates: Iterable[PendingUpdate] = (),
         answered: Iterable[Key] = (),
-        said: OpinionRecord = NO_OPINIONS,
+        opinions: OpinionRecord = NO_OPINIONS,
         pending: Callable[[str], int],
         peering: Make | None = None,
+        idle_opinions: bool = False,
     ) -> None:
-        self.settings = settings
-        self.greeting = settings.greeting
+        self.greeting = Hello(agent=agent, software=SOFTWARE, name=config.name)
+        self._private = config.privacy != NO_LIMITS
         self.counters: Counter[str] = Counter()
         self.peers = PeerDoor(self.counters, *([peering] if peering is not None else []))
         self.device = DeviceState(
-            settings.price, load_limit_s=settings.load_limit_s, position=settings.position
+            config.price,
+            load_limit_s=config.load_limit_s,
+            position=config.position,
+            extra_s=config.slow_s,
         )
         self.sessions: dict[str, Session] = {}
         self.uploads = Uploads()
         self._pending = pending
-        self._seq = settings.boots << FIRST_SEQ_BITS
-        history = OrderHistory()
-        self._tasks = Tasks(self.device, self.counters)
-        self.queue = TrainingQueue(self.device, history, self._tasks, self.counters)
+        self._seq = boots << FIRST_SEQ_BITS
+        history, jobs = OrderHistory(), Jobs()
+        stream = Open(
+            job=0,
+            task=b"",
+            stream=config.stream,
+            seed=config.seed_of(agent),
+            slow_s=config.slow_s,
+            held_out=config.held_out,
+        )
+        self._tasks = Tasks(self.device, stream, jobs, self.counters)
+        self.queue = TrainingQueue(self.device, history, self._tasks, jobs, self.counters)
         self.evaluator = Evaluator(
             self.device,
             self.queue,
             self._tasks,
+            jobs,
             self.counters,
-            limits=settings.privacy,
-            said=said,
+            limits=config.privacy,
+            record=opinions,
+            idle_opinions=idle_opinions,
         )
         self.evaluator.peering = self.peers
-        for key in answered:
+        for update in updates:
+            self.uploads.add(update)
+        for key in (*answered, *self.uploads.by_key):
             history.note_order(key)
             history.note_answer(key, None)
-        for update in kept:
-            history.note_order(update.key)
-            history.note_answer(update.key, None)
-            self.uploads.add(update)
 
     # -------------------------------------------------------------- the links
 
     def link_up(self, link: str, now: float) -> list[Effect]:
-        """A link is connected (again): greet its edges without waiting for beacons."""
+        """Greet the edges on a link that is connected (again), without waiting for beacons."""
         effects: list[Effect] = []
         for session in self._on(link):
             session.reconnect()
@@ -134,13 +145,13 @@ class AgentCore:
         return effects
 
     def link_down(self, link: str) -> list[Effect]:
-        """A link is known to be down; its sessions end by silence, unless it comes back."""
+        """Cut the sessions on a link; silence ends them, unless it comes back."""
         for session in self._on(link):
             session.state = SessionState.CUT
         return []
 
     def expect(self, edge: str, link: str, now: float) -> list[Effect]:
-        """Greet an edge that is said to be behind a link, without waiting for its beacon."""
+        """Greet an edge that an advert places behind a link, without waiting for its beacon."""
         if edge in self.sessions or len(self.sessions) >= MAX_SESSIONS:
             return []
         return self._hear(edge, link, now)[1]
@@ -148,7 +159,7 @@ class AgentCore:
     # -------------------------------------------------------------- messages
 
     def message(self, link: str, edge: str, message: EdgeToAgent, now: float) -> list[Effect]:
-        """Take in what an edge sent."""
+        """Take a message of an edge."""
         session, effects = self._hear(edge, link, now)
         if session is None:
             return effects
@@ -156,7 +167,7 @@ class AgentCore:
             effects += self._dispatch(session, message, now)
         except ProtocolError as error:
             self.counters[error.reason] += 1
-        return effects + self.evaluator.go_on(now)
+        return effects + self._go_on(now)
 
     def _hear(self, edge: str, link: str, now: float) -> tuple[Session | None, list[Effect]]:
         """Note a sign of life; a silent edge may come back on another link."""
@@ -166,19 +177,17 @@ class AgentCore:
                 self.counters["too_many_edges"] += 1
                 return None, []
             session = self.sessions[edge] = Session(edge, link, now)
-            greeting = session.hello(self.greeting, now)
-            return session, [Route(edge, link), *greeting]
-        if session.link == link:
+        elif session.link == link:
             session.heard_at = now
             return session, []
-        if session.state is SessionState.OPEN and now < session.link_silent_at:
+        elif session.state is SessionState.OPEN and now < session.link_silent_at:
             # The same broker under two addresses: one path is enough.
             self.counters["other_link"] += 1
             return None, []
-        session.link, session.heard_at = link, now
-        session.reconnect()
-        greeting = session.hello(self.greeting, now)
-        return session, [Route(edge, link), *greeting]
+        else:
+            session.link, session.heard_at = link, now
+            session.reconnect()
+        return session, [Route(edge, link), *session.hello(self.greeting, now)]
 
     def _dispatch(self, session: Session, message: EdgeToAgent, now: float) -> list[Effect]:
         edge = session.edge
@@ -190,26 +199,22 @@ class AgentCore:
             case TrainOrder():
                 return self._on_order(session, message, now)
             case TaskBody():
-                return self._tasks.body(message)
+                return self._on_task(message, now)
             case Chunk():
-                taker = self.evaluator if self.evaluator.has(message.digest) else self.queue
-                return taker.chunk(edge, message, now)
+                return self._on_chunk(edge, message, now)
             case Need():
                 return self._on_need(edge, message, now)
             case Receipt():
                 return self._on_receipt(session, message, now)
             case RoundClosed():
                 return self._on_closed(Key(edge, message.run, message.round))
-            case Probe():
-                padding = bytes(message.reply_bytes)
-                return [Send(edge, ProbeReply(nonce=message.nonce, data=padding))]
-            case ProbeReply():
-                return self._on_probe_reply(session, message, now)
+            case Probe() | ProbeReply():
+                return self._on_probe(session, message, now)
             case OpinionCall():
-                effects = self._sideways(self.peers.called(edge, message, now))
+                effects = self._to_peers(self.peers.called(edge, message, now))
                 return effects + self.evaluator.call(session, message, now)
             case Neighbours() | PeerDeliver():
-                return self._sideways(self.peers.message(edge, message, now))
+                return self._to_peers(self.peers.message(edge, message, now))
 
     def _on_beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
         if beacon.edge != session.edge:
@@ -221,22 +226,22 @@ class AgentCore:
         return session.hello(self.greeting, now)
 
     def _on_welcome(self, session: Session, welcome: Welcome, now: float) -> list[Effect]:
-        if welcome.edge != session.edge or not session.welcomed(welcome.context_ms):
+        edge = session.edge
+        if welcome.edge != edge or not session.welcomed(welcome.context_ms):
             return []
         effects: list[Effect] = []
         if not session.announced:
             session.announced = True
-            said = {"edge": session.edge, "name": welcome.name, "address": session.link}
-            effects.append(Event("edge_joined", {**said}))
-        effects.append(Send(session.edge, self._report(session, now)))
-        for upload in self.uploads.of(session.edge):
+            fields = {"edge": edge, "name": welcome.name, "address": session.link}
+            effects.append(Event("edge_joined", {**fields}))
+        effects.append(Send(edge, self._report(session, now)))
+        for upload in self.uploads.of(edge):
             upload.reconnected()
             effects += self._offer(upload, session, now)
-        effects += self.queue.reconnected(session.edge, now)
-        effects += self.evaluator.reconnected(session.edge, now)
-        if self.queue.active_order is None:
-            effects += session.probe(now)
-        return effects
+        for fetch in (self.queue.fetch, self.evaluator.fetch):
+            if fetch is not None and fetch.key.edge == edge:
+                effects += fetch.reconnected(now)
+        return effects + self._probe(session, now)
 
     def _on_order(self, session: Session, order: TrainOrder, now: float) -> list[Effect]:
         self.peers.ordered(order)
@@ -252,9 +257,22 @@ class AgentCore:
             effects.append(Send(session.edge, self._report(session, now)))
         return effects
 
+    def _on_task(self, message: TaskBody, now: float) -> list[Effect]:
+        effects = self._tasks.receive(message, now)
+        if (rules := self._tasks.peers(message.digest)) is not None:
+            self.peers.task(message.digest, rules)
+        return effects
+
+    def _on_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
+        fetch = self._loading(chunk.digest)
+        if fetch is None or fetch.key.edge != edge:
+            self.counters["chunk_unasked"] += 1
+            return []
+        return fetch.receive(chunk, now)
+
     def _on_need(self, edge: str, need: Need, now: float) -> list[Effect]:
         upload = self.uploads.by_key.get(Key(edge, need.run, need.round))
-        if upload is None or upload.kept.offer.digest != need.digest:
+        if upload is None or upload.update.offer.digest != need.digest:
             self.counters["need_unknown"] += 1
             return []
         return upload.need(need.ranges, lambda: self._pending(edge), now)
@@ -262,164 +280,159 @@ class AgentCore:
     def _on_receipt(self, session: Session, receipt: Receipt, now: float) -> list[Effect]:
         key = Key(session.edge, receipt.run, receipt.round)
         upload = self.uploads.by_key.get(key)
-        if upload is None or upload.kept.offer.digest != receipt.digest:
+        if upload is None or upload.update.offer.digest != receipt.digest:
             self.counters["receipt_unknown"] += 1
             return []
         self.counters[f"receipt_{receipt.status}"] += 1
         if (measured := upload.measured(now)) is not None:
             session.measured.note_upload(*measured)
-        said = {
+        fields = {
             "round": key.round,
             "edge": key.edge,
             "status": str(receipt.status),
             "reason": receipt.reason,
         }
-        return [*self.uploads.end(key), Event("receipt", said)]
+        return [*self.uploads.end(key), Event("receipt", {**fields})]
 
     def _on_closed(self, key: Key) -> list[Effect]:
         effects = self.queue.closed(key)
         if key in self.uploads.by_key:
             self.counters["closed_unreceipted"] += 1
-            said = {"round": key.round, "edge": key.edge, "reason": "closed"}
-            effects += [*self.uploads.end(key), Event("abandoned", said)]
+            fields = {"round": key.round, "edge": key.edge, "reason": "closed"}
+            effects += [*self.uploads.end(key), Event("abandoned", {**fields})]
         return effects
 
-    def _on_probe_reply(self, session: Session, reply: ProbeReply, now: float) -> list[Effect]:
+    def _on_probe(self, session: Session, reply: Probe | ProbeReply, now: float) -> list[Effect]:
+        if isinstance(reply, Probe):
+            padding = bytes(reply.reply_bytes)
+            return [Send(session.edge, ProbeReply(nonce=reply.nonce, data=padding))]
         if not session.probe_reply(reply, now):
             self.counters["probe_reply_unknown"] += 1
             return []
-        return session.probe(now) if self.queue.active_order is None else []
+        return self._probe(session, now)
 
-    # ----------------------------------------------- answers from the surroundings
+    # --------------------------------------------------- results of the effects
 
-    def measured(self, readings: Readings, now: float) -> list[Effect]:
-        """Take in what was measured of the device."""
+    def measured(self, readings: Readings, now: float, *, report: bool = False) -> list[Effect]:
+        """Take what was measured of the device; `report` it however little has changed."""
         self.device.readings = readings
         self.peers.allow(work=readings.available)
         effects = [] if readings.available else self.queue.abort(readings.reason)
         for session in self.sessions.values():
             session.look_again(now)
-        return effects + self._report_changes(now) + self.evaluator.go_on(now)
+        effects += self._reports(now, forced=report)
+        return effects + self._go_on(now)
 
     def trainer_ended(self, now: float) -> list[Effect]:
-        """Take in that the trainer's process has ended, with what its learner remembered."""
+        """Note that the trainer's process has ended, with what its learner remembered."""
         self.device.cold = True
         for session in self.sessions.values():
             session.look_again(now)
-        return self._report_changes(now)
+        return self._reports(now)
 
     def subscribed(self, edge: str, digest: str, now: float, *, ok: bool) -> list[Effect]:
-        """Take in the broker's answer to `SubscribeModel`."""
-        if self.evaluator.has(digest):
-            return self.evaluator.subscribed(edge, digest, now, ok=ok)
-        return self.queue.subscribed(edge, digest, now, ok=ok) + self.evaluator.go_on(now)
+        """Take the broker's answer to `SubscribeModel`."""
+        fetch = self._loading(digest)
+        effects = fetch.subscribed(edge, now, ok=ok) if fetch is not None else []
+        return effects + self._go_on(now)
 
     def model_opened(self, digest: str, have: frozenset[int] | None, now: float) -> list[Effect]:
-        """Take in which chunks are on disk; None: the whole model is here."""
-        if self.evaluator.has(digest):
-            return self.evaluator.model_opened(digest, have, now)
-        return self.queue.model_opened(digest, have, now) + self.evaluator.go_on(now)
+        """Take the chunks of a model that are on disk; None: the whole model is here."""
+        fetch = self._loading(digest)
+        effects = fetch.opened(have, now) if fetch is not None else []
+        return effects + self._go_on(now)
 
     def model_unwritable(self, digest: str, detail: str, now: float) -> list[Effect]:
-        """Take in that the disk has no room for a model."""
-        if self.evaluator.has(digest):
-            return self.evaluator.model_unwritable(digest, detail, now)
-        return self.queue.model_unwritable(digest, detail) + self.evaluator.go_on(now)
+        """Note that the disk has no room for a model."""
+        if (fetch := self._loading(digest)) is not None:
+            fetch.problem = f"disk: {detail}"
+        return self._go_on(now)
 
     def model_finished(self, digest: str, now: float, *, ok: bool) -> list[Effect]:
-        """Take in whether the model hashes to its name."""
-        evaluating = self.evaluator.has(digest)
-        current = self.evaluator.current if evaluating else self.queue.active_order
-        session = self.sessions.get(current.key.edge) if current is not None else None
+        """Take whether the model hashes to its name."""
+        fetch = self._loading(digest)
+        if fetch is None:
+            return self._go_on(now)
+        session = self.sessions.get(fetch.key.edge)
         link = session.measured if session is not None else None
-        if evaluating:
-            return self.evaluator.model_finished(digest, link, now, ok=ok)
-        return self.queue.model_finished(digest, link, now, ok=ok) + self.evaluator.go_on(now)
+        return fetch.finished(link, now, ok=ok) + self._go_on(now)
 
-    def task_opened(
-        self,
-        digest: str,
-        now: float,
-        *,
-        refused: str = "",
-        reason: DeclineReason = DeclineReason.SCHEMA,
-    ) -> list[Effect]:
-        """Take in whether the stream fits the task; `refused` says what does not, if not."""
-        if not self._tasks.settle(digest, now, refused=refused, reason=reason):
-            return []
-        return self.queue.task_settled(now) + self.evaluator.go_on(now)
-
-    def task_spoilt(self, digest: str, now: float) -> None:
-        """Take in that the task's body does not hash to its name."""
-        self._tasks.spoilt(digest, now)
-
-    def trained(self, job: int, result: Trained | Failed, now: float) -> list[Effect]:
-        """Take in how a training ended."""
-        if isinstance(result, Trained) and self.settings.privacy != NO_LIMITS:
-            # On the same samples this score would be the opinion, without noise.
-            result = structs.replace(result, score=0.0, score_n=0)
-        return self.queue.trained(job, result, now)
-
-    def evaluated(self, job: int, result: EvaluationResult | Failed, now: float) -> list[Effect]:
-        """Take in how a scoring ended."""
-        effects = self.queue.note_samples(result.counters) if result.counters else []
-        return effects + self.evaluator.evaluated(job, result, now)
+    def replied(self, reply: Reply, now: float) -> list[Effect]:
+        """Take the trainer's reply to a job."""
+        if isinstance(reply, Opened | Refused) or self._tasks.is_opening(reply.job):
+            assert not isinstance(reply, Trained | Evaluated)
+            self._tasks.replied(reply, now)
+            return self._go_on(now)
+        order, pending = self.queue.active_order, self.evaluator.pending
+        if pending is not None and pending.job == reply.job and not isinstance(reply, Trained):
+            effects = self.queue.note_samples(reply.counters) if reply.counters else []
+            return effects + self.evaluator.evaluated(reply, now) + self._go_on(now)
+        effects = self.queue.note_samples(reply.counters)
+        if isinstance(reply, Evaluated):
+            self.counters["opinion_unwanted"] += 1
+        elif order is None or order.job != reply.job:
+            self.counters["training_unwanted"] += 1
+        else:
+            if isinstance(reply, Trained) and self._private:
+                # On the same samples this score would be the opinion, without noise.
+                reply = replace(reply, score=0.0, score_n=0)
+            effects += self.queue.trained(reply, now)
+        return effects
 
     def opinion_stored(
         self, answer: OpinionAnswer, now: float, *, refused: str = ""
     ) -> list[Effect]:
-        """Take in that an opinion with noise is durable; `refused` says why it is not."""
+        """Note that an opinion with noise is durable; `refused` is why it is not."""
         return self.evaluator.opinion_stored(answer, now, refused=refused)
 
-    def kept(self, kept: PendingUpdate, now: float) -> list[Effect]:
-        """Take in that an update is durable: now it may be offered."""
-        effects = self.queue.finished(kept.key)
-        upload = self.uploads.add(kept)
-        session = self.sessions.get(kept.key.edge)
-        if session is not None and session.state is SessionState.OPEN:
-            effects += self._offer(upload, session, now)
-        said = {
-            "round": kept.key.round,
-            "edge": kept.key.edge,
-            "size": kept.offer.size,
-            "num_samples": kept.offer.num_samples,
-            "lc_ms": kept.offer.lc_ms,
+    def stored(self, update: PendingUpdate, now: float) -> list[Effect]:
+        """Offer an update that is durable."""
+        key, offer = update.key, update.offer
+        self.queue.stored(key)
+        upload = self.uploads.add(update)
+        session = self.sessions.get(key.edge)
+        effects = self._offer(upload, session, now) if session is not None else []
+        fields = {
+            "round": key.round,
+            "edge": key.edge,
+            "size": offer.size,
+            "num_samples": offer.num_samples,
+            "lc_ms": offer.lc_ms,
         }
-        return [*effects, Event("update", said)]
+        return [*effects, Event("update", {**fields})]
 
     def store_failed(self, key: Key, detail: str) -> list[Effect]:
-        """Take in that the disk refused an update."""
+        """Note that the disk refused an update."""
         return self.queue.store_failed(key, detail)
 
     def expired(self, key: Key) -> None:
-        """Take in that the outbox had to drop an update to make room."""
+        """Note that the outbox had to drop an update to make room."""
         self.counters["outbox_full"] += 1
         self.uploads.by_key.pop(key, None)
 
     # ------------------------------------------------------------------ time
 
     def tick(self, now: float) -> list[Effect]:
-        """Let time pass."""
+        """Do what is due."""
         effects: list[Effect] = []
         for session in list(self.sessions.values()):
             if now >= session.silent_at:
                 effects += self._lose(session)
                 effects += self.evaluator.lost(session.edge, now)
         effects += self.queue.tick(now)
-        effects += self._sideways(self.peers.tick(now))
+        effects += self._to_peers(self.peers.tick(now))
         effects += self.evaluator.tick(now)
         for upload in self.uploads.by_key.values():
             effects += self._tick_upload(upload, now)
-        effects += self._report_changes(now)
-        if self.queue.active_order is None:
-            for session in self.sessions.values():
-                if now >= session.probe_at:
-                    effects += session.probe(now)
+        effects += self._reports(now)
+        for session in self.sessions.values():
+            if now >= session.probe_at:
+                effects += self._probe(session, now)
         return effects
 
     def next_due(self) -> float | None:
         """Return when `tick` is wanted; None while nothing is going on."""
-        times = []
+        times = [*self.queue.dues(), *self.evaluator.dues()]
         for session in self.sessions.values():
             times.append(session.silent_at)
             if session.state is SessionState.OPEN:
@@ -427,42 +440,54 @@ class AgentCore:
                 if self.queue.active_order is None:
                     times.append(session.probe_at)
         for upload in self.uploads.by_key.values():
-            uploader = self.sessions.get(upload.kept.key.edge)
-            if uploader is not None and uploader.state is SessionState.OPEN:
+            if self._open_session(upload.update.key.edge) is not None:
                 times.append(upload.repeat_at)
                 if upload.poll_at is not None:
                     times.append(upload.poll_at)
-        times += self.queue.dues()
         if self.peers.due < math.inf:
             times.append(self.peers.due)
-        times += self.evaluator.dues()
         return min(times, default=None)
 
-    def bye(self, why: str, now: float) -> list[Effect]:
+    def bye(self, reason: str, now: float) -> list[Effect]:
         """Close all sessions in good order."""
         effects = self.peers.leave(now)
         return effects + [
-            Send(session.edge, Bye(run=session.run, reason=why))
+            Send(session.edge, Bye(run=session.run, reason=reason))
             for session in self.sessions.values()
             if session.state is SessionState.OPEN
         ]
 
-    def _sideways(self, effects: list[Effect]) -> list[Effect]:
-        """Leave out what no open session would take; neighbours are told again."""
+    def _go_on(self, now: float) -> list[Effect]:
+        """Do the next steps of the order and the evaluation under way."""
+        return self.queue.go_on(now) + self.evaluator.go_on(now)
+
+    def _loading(self, digest: str) -> Fetch | None:
+        """Return whose model with this name is coming in: there is one at most."""
+        for fetch in (self.evaluator.fetch, self.queue.fetch):
+            if fetch is not None and fetch.loading and fetch.model == digest:
+                return fetch
+        return None
+
+    def _open_session(self, edge: str) -> Session | None:
+        session = self.sessions.get(edge)
+        return session if session is not None and session.state is SessionState.OPEN else None
+
+    def _to_peers(self, effects: list[Effect]) -> list[Effect]:
+        """Leave out what no open session would take; neighbours repeat themselves."""
         return [
             effect
             for effect in effects
-            if not isinstance(effect, Send)
-            or (
-                (session := self.sessions.get(effect.edge)) is not None
-                and session.state is SessionState.OPEN
-            )
+            if not isinstance(effect, Send) or self._open_session(effect.edge) is not None
         ]
 
+    def _probe(self, session: Session, now: float) -> list[Effect]:
+        """Measure the path, unless that would disturb an order."""
+        return session.probe(now) if self.queue.active_order is None else []
+
     def _tick_upload(self, upload: Upload, now: float) -> list[Effect]:
-        edge = upload.kept.key.edge
-        session = self.sessions.get(edge)
-        if session is None or session.state is not SessionState.OPEN:
+        edge = upload.update.key.edge
+        session = self._open_session(edge)
+        if session is None:
             return []
         effects: list[Effect] = []
         if upload.poll_at is not None and now >= upload.poll_at:
@@ -481,11 +506,12 @@ class AgentCore:
             effects.append(Relink(session.link))
         return effects
 
-    def _report_changes(self, now: float) -> list[Effect]:
+    def _reports(self, now: float, *, forced: bool = False) -> list[Effect]:
         return [
             Send(session.edge, self._report(session, now))
             for session in self.sessions.values()
             if session.report_wanted(self.device, now)
+            or (forced and session.state is SessionState.OPEN)
         ]
 
     def _offer(self, upload: Upload, session: Session, now: float) -> list[Effect]:

@@ -1,11 +1,14 @@
 """What the agent's core asks its surroundings to do, in order.
 
-Disk effects are performed before the effects that follow them: an update is
-durable before it is offered.
+Disk effects are performed before the effects that follow them: an update is durable
+before it is offered. Jobs of the trainer are its own frames (`trainer.frames`), with the
+names of files instead of their paths; their replies come back by `AgentCore.replied`.
 """
 
+import hashlib
 from dataclasses import dataclass
 
+from fedagent_agent.trainer.frames import Cancel, Evaluate, Open, Train
 from fedagent_protocol.messages import AgentToEdge, Opinion, OpinionMode, UpdateOffer
 
 from .peer_records import ArmStats, SlotRecord
@@ -16,7 +19,7 @@ Rank = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """What names one order, and the update that answers it."""
+    """Names one order, and the update that answers it."""
 
     edge: str
     run: str
@@ -27,18 +30,46 @@ class Key:
         """Run and round."""
         return self.run, self.round
 
+    @property
+    def file_name(self) -> str:
+        """Name of the update's file."""
+        name = hashlib.sha256(f"{self.edge}/{self.run}/{self.round}".encode()).hexdigest()
+        return f"{name[:32]}.update"
+
+
+class Jobs:
+    """Numbers the jobs of the trainer; no two have the same."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self) -> int:
+        """Return a new number."""
+        self._last += 1
+        return self._last
+
 
 @dataclass(frozen=True, slots=True)
 class PendingUpdate:
-    """An update in the outbox: its offer without chunk 0 and without context.
-
-    Attributes:
-        credit: Chunks that the order allowed to be sent unasked.
-    """
+    """An update in the outbox."""
 
     key: Key
     offer: UpdateOffer
+    """Without chunk 0 and without context."""
     credit: int
+    """Chunks that the order allowed to be sent unasked."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpinionAnswer:
+    """The device's opinion of a model, once and for all that ask."""
+
+    opinion: Opinion
+    """As an edge may get it in mode ``report``."""
+    mode: OpinionMode
+    """What it was made for; it is never used for anything else."""
+    edge: str = ""
+    """The only one that may get it; empty for all that ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +93,7 @@ class SendOffer:
 class SendChunk:
     """Send one chunk of an update in the outbox."""
 
-    key: Key
-    digest: str
+    update: PendingUpdate
     index: int
 
 
@@ -131,45 +161,23 @@ class FinishModel:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTask:
-    """Check a task and open the stream for it; answer with `AgentCore.task_opened`."""
-
-    digest: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Train:
-    """Train; answer with `AgentCore.trained`, and on success keep the update first.
-
-    Attributes:
-        load_limit_s: Seconds of computation that it may take; 0 for no limit.
-        recipe: Name of the recipe that the task was fetched for, for people.
-    """
+class MakeIdleUpdate:
+    """Make an update without training; answer with `AgentCore.replied`."""
 
     job: int
-    key: Key
-    task: str
     model: str
+    round: int
     iterations: int
-    timeout_s: float
-    load_limit_s: float = 0.0
-    recipe: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTraining:
-    """Nobody wants the update of this job any more."""
-
-    job: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoreUpdate:
-    """Store the update of `job` durably; answer with `AgentCore.kept`."""
+    """Store the update of `job` durably; answer with `AgentCore.stored`."""
 
     job: int
-    kept: PendingUpdate
+    update: PendingUpdate
+    offset: int
+    """Position of the stream after the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,57 +189,22 @@ class DropUpdate:
 
 @dataclass(frozen=True, slots=True)
 class StoreSlot:
-    """Keep durably what this device knows of a slot; it is for its owner alone.
-
-    Attributes:
-        life: Number of the newest wiring; a later one must be larger, also after a restart.
-        standing: Of the record's run.
-    """
+    """Store durably what this device knows of a slot; it is for its owner alone."""
 
     incarnation: int
+    """Number of the newest wiring; a later one must be larger, also after a restart."""
     standing: ArmStats
+    """Of the record's run."""
     record: SlotRecord
 
 
 @dataclass(frozen=True, slots=True)
-class OpinionAnswer:
-    """What the device says of a model, once and for all that ask.
-
-    Attributes:
-        opinion: As an edge may be told it in mode ``report``.
-        mode: What it was made for; it is never used for anything else.
-        edge: The only one that may be told it; empty for all that ask.
-    """
-
-    opinion: Opinion
-    mode: OpinionMode
-    edge: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluateOnDevice:
-    """Score a model on held-out samples; answer with `AgentCore.evaluated`.
-
-    Attributes:
-        moments: No score is wanted, but what the samples add up to.
-    """
-
-    job: int
-    task: str
-    model: str
-    moments: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class StoreOpinion:
-    """Store an answer that costs privacy durably; reply with `AgentCore.opinion_stored`.
-
-    Attributes:
-        spent: Epsilon that its run has cost so far, with this answer.
-    """
+    """Store an opinion that costs privacy durably; answer with `AgentCore.opinion_stored`."""
 
     answer: OpinionAnswer
     spent: float
+    """Epsilon that its run has cost so far, with this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +227,14 @@ Effect = (
     | OpenModel
     | WriteModel
     | FinishModel
-    | OpenTask
+    | Open
     | Train
-    | CancelTraining
+    | Evaluate
+    | MakeIdleUpdate
+    | Cancel
     | StoreUpdate
     | DropUpdate
     | StoreSlot
-    | EvaluateOnDevice
     | StoreOpinion
     | Event
 )

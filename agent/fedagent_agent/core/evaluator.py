@@ -1,38 +1,29 @@
-"""The evaluator: takes calls for opinions, has the model scored, and answers each call once.
+"""Evaluations of models that an edge calls for, and one answer to each call.
 
 At most one call is under way; a newer round of its run takes its place. An order goes
-first where both need the network: one model comes in at a time. What was answered is
-said again, word for word, to whoever asks again; in mode ``peers`` nothing is said, and
-the opinion goes to `PeerExchange` instead.
+first where both need the network: one model comes in at a time. An answer is repeated
+word for word to every edge that asks again; in mode ``peers`` no edge gets one, and the
+opinion goes to the neighbours instead.
 """
 
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
 
-from fedagent_agent.trainer_wire import EvaluationResult, Failed
-from fedagent_protocol.messages import MAX_CHUNKS, Chunk, Opinion, OpinionCall, OpinionMode
-from fedagent_protocol.transfer import Layout
-from fedagent_task.recipe import parse_task
-from fedagent_task.spec import TaskSpec
+from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
+from fedagent_protocol.messages import MAX_CHUNKS, Opinion, OpinionCall, OpinionMode
 
-from .calls import (
-    NO_LIMITS,
-    NO_OPINIONS,
-    OpinionRecord,
-    PeerExchange,
-    PendingEvaluation,
-    PrivacyLimits,
-)
-from .download import MAX_FRESH_STARTS, Download
-from .effects import Effect, EvaluateOnDevice, Event, Key, OpinionAnswer, Send, StoreOpinion
-from .order_history import REMEMBERED
-from .reporting import DeviceState, LinkQuality
+from .device import DeviceState
+from .effects import Effect, Event, Jobs, Key, OpinionAnswer, Send, StoreOpinion
+from .fetch import MAX_MODEL_BYTES, Fetch, Task, Tasks
+from .opinions import NO_LIMITS, NO_OPINIONS, OpinionRecord, PrivacySettings
+from .orders import REMEMBERED
 from .session import Session
-from .tasks import Tasks
-from .training_queue import MAX_MODEL_BYTES, TrainingQueue
+from .training_queue import TrainingQueue
 
 ELSEWHERE = "it was told to another edge"
 ENOUGH = 30
-"""Samples with which a device tells what they add up to, without waiting for more."""
+"""Samples whose sums a device reports without waiting for more."""
 LOOK_S = 0.5
 MODES = {
     OpinionMode.REPORT: frozenset({"auto", "report"}),
@@ -41,11 +32,53 @@ MODES = {
 """What a task has to say about opinions for a call to be followed."""
 
 
+class PeerExchange(Protocol):
+    """What neighbours do with an opinion (mode ``peers``)."""
+
+    def begin(
+        self, call: OpinionCall, edge: str, opinion: float | None, now: float
+    ) -> list[Effect]:
+        """Begin a slot with the device's own opinion; None: it has none.
+
+        Called once for each edge that calls for this round.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class PendingEvaluation:
+    """One call that is being followed."""
+
+    call: OpinionCall
+    """As the edge that task and model come from sent it."""
+    askers: dict[str, OpinionCall]
+    """All edges that want the answer."""
+    fetch: Fetch
+    until: float
+    """When no edge waits any more."""
+    patient_until: float
+    """When mode ``moments`` is content with few samples."""
+    answer: OpinionAnswer | None = None
+    job: int | None = None
+    """Number of the evaluation, once it was asked of the trainer."""
+    look_at: float = 0.0
+    """When mode ``moments`` looks at the stream again."""
+
+    @property
+    def key(self) -> Key:
+        """Edge that task and model come from, run and round."""
+        return self.fetch.key
+
+
 class Evaluator:
     """At most one call at a time, and one answer to a round.
 
+    Args:
+        idle_opinions: There are opinions even where the task learns nothing, as in the
+            virtual testbed.
+
     Attributes:
-        current: The call that is being followed.
+        pending: The call that is being followed.
         peering: Takes opinions in mode ``peers``; without it such calls are not followed.
         spent: Epsilon that opinions have cost so far, by run.
         ever: The same of all runs there have been.
@@ -56,197 +89,219 @@ class Evaluator:
         device: DeviceState,
         queue: TrainingQueue,
         tasks: Tasks,
+        jobs: Jobs,
         counters: Counter[str],
         *,
-        limits: PrivacyLimits = NO_LIMITS,
-        said: OpinionRecord = NO_OPINIONS,
+        limits: PrivacySettings = NO_LIMITS,
+        record: OpinionRecord = NO_OPINIONS,
+        idle_opinions: bool = False,
     ) -> None:
-        self.current: PendingEvaluation | None = None
+        self.pending: PendingEvaluation | None = None
         self.peering: PeerExchange | None = None
-        self.spent = dict(said.spent)
-        self.ever = said.ever
+        self.spent = dict(record.spent)
+        self.ever = record.ever
         self._device = device
         self._queue = queue
         self._tasks = tasks
+        self._jobs = jobs
         self._counters = counters
         self._limits = limits
-        self._job = 0
+        self._idle_opinions = idle_opinions
         self._answers: OrderedDict[tuple[str, bool], OpinionAnswer] = OrderedDict()
-        for answer in said.answers:
+        for answer in record.answers:
             self._remember(answer)
+
+    @property
+    def fetch(self) -> Fetch | None:
+        """What is fetched for the call under way."""
+        return self.pending.fetch if self.pending is not None else None
 
     # ------------------------------------------------------------------ calls
 
     def call(self, session: Session, call: OpinionCall, now: float) -> list[Effect]:
         """Take a call; the same again, also by another edge, has the same answer."""
-        edge = session.edge
+        edge, moments = session.edge, call.mode is OpinionMode.MOMENTS
         if call.mode is OpinionMode.PEERS and self.peering is None:
             self._counters["peers_unsupported"] += 1
             return []
-        known = self._answers.get((call.run, call.mode is OpinionMode.MOMENTS))
-        said = known if known is not None and known.opinion.round == call.round else None
-        if said is not None and not self._wants_task(call, said):
-            return self._repeat(edge, call, said, now)
-        current = self.current
-        if (
-            current is not None
-            and current.key.rank == (call.run, call.round)
-            and not (current.message.mode is OpinionMode.MOMENTS is not call.mode)
-        ):
-            return self._join(current, edge, call, now)
-        hindrance = self._hindrance(session, call, known)
-        if hindrance:
+        newest = self._answers.get((call.run, moments))
+        known = newest if newest is not None and newest.opinion.round == call.round else None
+        if known is not None and not self._needs_task(call, known):
+            if not _is_of(call, known.opinion.model, known.mode):
+                self._counters["opinion_of_another"] += 1
+                return []
+            self._counters["opinion_repeated"] += 1
+            return self._reply(edge, call, known, now)
+        pending = self.pending
+        same_round = pending is not None and pending.key.rank == (call.run, call.round)
+        if pending and same_round and (moments or pending.call.mode is not OpinionMode.MOMENTS):
+            self._join(pending, edge, call, now)
+            return []
+        if hindrance := self._hindrance(session, call, newest):
             self._counters[hindrance] += 1
             return []
         effects = self._stop("superseded")
         session.enter_run(call.run)
-        key = Key(edge, call.run, call.round)
-        self.current = PendingEvaluation(
-            key, call, {edge: call}, now + call.until_ms / 1000, answer=said
-        )
-        self.current.patient_until = now + call.until_ms / 2000
-        if said is not None:
-            return effects + self._tasks.want(call.task, key, now) + self.go_on(now)
-        if not self._device.readings.available:
-            return effects + self._none(self._device.readings.reason, now)
-        if not 0 < call.size <= MAX_MODEL_BYTES or call.size > call.chunk_bytes * MAX_CHUNKS:
-            return effects + self._none(f"a model of {call.size} bytes", now)
-        return effects + self._tasks.want(call.task, key, now) + self.go_on(now)
+        return effects + self._begin(edge, call, known, now)
 
-    def _wants_task(self, call: OpinionCall, said: OpinionAnswer) -> bool:
-        """Whether neighbours need the task before they can be told again, after a restart."""
-        same = (said.opinion.model, said.mode) == (call.model, call.mode)
+    def _begin(
+        self, edge: str, call: OpinionCall, known: OpinionAnswer | None, now: float
+    ) -> list[Effect]:
+        key = Key(edge, call.run, call.round)
+        readings, problem = self._device.readings, ""
+        if known is None and not readings.available:
+            problem = readings.reason
+        elif known is None and (
+            not 0 < call.size <= MAX_MODEL_BYTES or call.size > call.chunk_bytes * MAX_CHUNKS
+        ):
+            problem = f"a model of {call.size} bytes"
+        self.pending = PendingEvaluation(
+            call,
+            {edge: call},
+            Fetch(
+                key,
+                call.task,
+                call.model,
+                call.size,
+                call.chunk_bytes,
+                self._tasks,
+                self._counters,
+            ),
+            until=now + call.until_ms / 1000,
+            patient_until=now + call.until_ms / 2000,
+            answer=known,
+        )
+        if problem:
+            return self._answer_none(problem, now)
+        return self._tasks.want(call.task, key, now) + self.go_on(now)
+
+    def _needs_task(self, call: OpinionCall, known: OpinionAnswer) -> bool:
+        """Whether neighbours need the task before they can go on, after a restart."""
+        same = _is_of(call, known.opinion.model, known.mode)
         return same and call.mode is OpinionMode.PEERS and self._tasks.opened(call.task) is None
 
-    def _repeat(
-        self, edge: str, call: OpinionCall, known: OpinionAnswer, now: float
-    ) -> list[Effect]:
-        """Say again what was said of this round."""
-        same = (known.opinion.model, known.mode) == (call.model, call.mode)
-        self._counters["opinion_repeated" if same else "opinion_of_another"] += 1
-        return self._reply(edge, call, known, now) if same else []
-
-    def _join(
-        self, current: PendingEvaluation, edge: str, call: OpinionCall, now: float
-    ) -> list[Effect]:
+    def _join(self, pending: PendingEvaluation, edge: str, call: OpinionCall, now: float) -> None:
         """Another edge wants the same, or one asks again."""
-        ours = current.message
-        if (call.model, call.task, call.mode) != (ours.model, ours.task, ours.mode):
+        ours = pending.call
+        if call.task != ours.task or not _is_of(call, ours.model, ours.mode):
             self._counters["opinion_of_another"] += 1
-            return []
-        self._counters["opinion_repeated"] += edge in current.askers
-        current.askers[edge] = call
-        current.until = max(current.until, now + call.until_ms / 1000)
-        return []
+            return
+        self._counters["opinion_repeated"] += edge in pending.askers
+        pending.askers[edge] = call
+        pending.until = max(pending.until, now + call.until_ms / 1000)
 
-    def _hindrance(self, session: Session, call: OpinionCall, known: OpinionAnswer | None) -> str:
-        """Return why a call is left without an answer; the edge says it again."""
-        current, order = self.current, self._queue.active_order
-        if call.run in session.retired or (known and call.round < known.opinion.round):
+    def _hindrance(self, session: Session, call: OpinionCall, newest: OpinionAnswer | None) -> str:
+        """Return why a call is left without an answer; the edge repeats it."""
+        pending, active = self.pending, self._queue.active_order
+        if call.run in session.retired or (newest and call.round < newest.opinion.round):
             return "opinion_outdated"
-        if current is not None:
-            if current.key.run == call.run and call.round < current.key.round:
+        if pending is not None:
+            if pending.key.run == call.run and call.round < pending.key.round:
                 return "opinion_outdated"
-            if current.key.run != call.run and current.key.edge != session.edge:
+            if pending.key.run != call.run and pending.key.edge != session.edge:
                 return "opinion_busy"
-        if order is not None and order.order.task != call.task:
+        if active is not None and active.order.task != call.task:
             return "opinion_busy"
         return ""
 
     # ---------------------------------------------------------------- answers
 
-    def evaluated(self, job: int, result: EvaluationResult | Failed, now: float) -> list[Effect]:
-        """Take in what the trainer made of the model."""
-        call = self.current
-        if call is None or call.job != job or call.answer is not None:
+    def evaluated(self, result: Evaluated | Failed, now: float) -> list[Effect]:
+        """Take the trainer's result of the call under way."""
+        pending = self.pending
+        assert pending is not None
+        if pending.answer is not None:
             self._counters["opinion_unwanted"] += 1
             return []
         if isinstance(result, Failed):
             self._counters[f"opinion_{result.reason}"] += 1
-            return self._none(result.detail or result.reason, now)
-        moments = call.message.mode is OpinionMode.MOMENTS
-        if moments and result.samples < ENOUGH and now < call.patient_until:
-            call.job, call.look_at = None, now + LOOK_S
+            return self._answer_none(result.detail or result.reason, now)
+        moments = pending.call.mode is OpinionMode.MOMENTS
+        if moments and result.samples < ENOUGH and now < pending.patient_until:
+            pending.job, pending.look_at = None, now + LOOK_S
             return []
         if not result.samples:
-            return self._none("nothing has arrived that was not learnt from", now)
-        key = call.key
+            return self._answer_none("nothing has arrived that was not learnt from", now)
+        key = pending.key
         opinion = Opinion(
             run=key.run,
             round=key.round,
-            model=call.message.model,
+            model=pending.call.model,
             score=result.score,
             samples=result.samples,
             metric=result.metric,
             epsilon=result.epsilon,
             moments=result.moments,
         )
-        # Who is counted at two edges would be counted twice.
-        call.answer = OpinionAnswer(opinion, call.message.mode, key.edge if moments else "")
+        # A device that is counted at two edges would be counted twice.
+        only = key.edge if moments else ""
+        pending.answer = OpinionAnswer(opinion, pending.call.mode, only)
         if result.epsilon <= 0:
-            return self._give(call, call.answer, now)
-        # Noise must not be drawn twice: it is told only when it cannot be forgotten.
-        return [StoreOpinion(call.answer, self.spent.get(key.run, 0.0) + result.epsilon)]
+            return self._give(pending, pending.answer, now)
+        # Noise must not be drawn twice: it is sent only when it cannot be forgotten.
+        return [StoreOpinion(pending.answer, self.spent.get(key.run, 0.0) + result.epsilon)]
 
     def opinion_stored(
         self, answer: OpinionAnswer, now: float, *, refused: str = ""
     ) -> list[Effect]:
-        """Take in that an answer is durable; `refused` says why it is not."""
-        call = self.current
+        """Send an answer that is durable; `refused` is why it is not."""
+        pending = self.pending
         if not refused:
             run = answer.opinion.run
             self.spent[run] = self.spent.get(run, 0.0) + answer.opinion.epsilon
             self.ever += answer.opinion.epsilon
             self._remember(answer)
-        if call is None or call.answer is not answer:
+        if pending is None or pending.answer is not answer:
             self._counters["opinion_unwanted"] += 1
             return []
-        return self._none(f"disk: {refused}", now) if refused else self._give(call, answer, now)
+        if refused:
+            return self._answer_none(f"disk: {refused}", now)
+        return self._give(pending, answer, now)
 
-    def _none(self, why: str, now: float) -> list[Effect]:
+    def _answer_none(self, reason: str, now: float) -> list[Effect]:
         """Answer that there is no opinion."""
-        call = self.current
-        assert call is not None
-        key, model = call.key, call.message.model
-        opinion = Opinion(run=key.run, round=key.round, model=model, reason=why[:500])
-        return self._give(call, OpinionAnswer(opinion, call.message.mode), now)
+        pending = self.pending
+        assert pending is not None
+        key, model = pending.key, pending.call.model
+        opinion = Opinion(run=key.run, round=key.round, model=model, reason=reason[:500])
+        return self._give(pending, OpinionAnswer(opinion, pending.call.mode), now)
 
-    def _give(self, call: PendingEvaluation, answer: OpinionAnswer, now: float) -> list[Effect]:
-        """Give everybody who asked the answer."""
-        effects = self._end(call)
+    def _give(self, pending: PendingEvaluation, answer: OpinionAnswer, now: float) -> list[Effect]:
+        """Send the answer to all that asked."""
+        effects = self._end(pending)
         self._remember(answer)
         opinion = answer.opinion
         self._counters["opinions"] += 1
-        for edge, asked in call.askers.items():
-            effects += self._reply(edge, asked, answer, now)
-        # Never the score: what is told here may be read by others than the owner.
-        said: dict[str, object] = {
+        for edge, call in pending.askers.items():
+            effects += self._reply(edge, call, answer, now)
+        # Never the score: events may be read by others than the owner.
+        fields: dict[str, object] = {
             "round": opinion.round,
             "mode": str(answer.mode),
             "samples": opinion.samples,
             "epsilon": opinion.epsilon,
             "reason": opinion.reason,
         }
-        return [*effects, Event("opinion", said)]
+        return [*effects, Event("opinion", fields)]
 
     def _reply(
         self, edge: str, call: OpinionCall, answer: OpinionAnswer, now: float
     ) -> list[Effect]:
+        opinion = answer.opinion
         if answer.mode is not OpinionMode.PEERS:
-            told = answer.opinion
             if answer.edge not in ("", edge):
-                told = Opinion(run=told.run, round=told.round, model=told.model, reason=ELSEWHERE)
-            return [Send(edge, told)]
+                run, number, model = opinion.run, opinion.round, opinion.model
+                opinion = Opinion(run=run, round=number, model=model, reason=ELSEWHERE)
+            return [Send(edge, opinion)]
         if self.peering is None:
             return []
-        opinion = answer.opinion
         return self.peering.begin(call, edge, opinion.score if opinion.samples else None, now)
 
     def _remember(self, answer: OpinionAnswer) -> None:
         """Keep the newest answer of each run."""
         opinion, moments = answer.opinion, answer.mode is OpinionMode.MOMENTS
         if moments and not opinion.samples:
-            return  # whoever asks again may find some
+            return  # an edge that asks again may get some
         key = opinion.run, moments
         known = self._answers.get(key)
         if known is None or known.opinion.round <= opinion.round:
@@ -255,194 +310,111 @@ class Evaluator:
         while len(self._answers) > REMEMBERED:
             self._answers.popitem(last=False)
 
-    # --------------------------------------------------------- task and model
+    # ------------------------------------------------------------- evaluation
 
     def go_on(self, now: float) -> list[Effect]:
         """Do the next step that nothing stands in the way of."""
-        call = self.current
-        if call is None or call.job is not None or now < call.look_at:
+        pending = self.pending
+        if pending is None or pending.job is not None or now < pending.look_at:
             return []
-        message = call.message
-        if (task := self._tasks.refused(message.task)) is not None:
-            return self._none(task.detail, now)
-        if call.answer is not None:
-            ready = self._tasks.opened(message.task) is not None
-            return self._give(call, call.answer, now) if ready else []
-        if not call.here and message.mode is not OpinionMode.MOMENTS:
-            if call.download is not None or self._queue.loading:
-                return []
-            layout = Layout(message.size, message.chunk_bytes)
-            call.download = Download(call.key.edge, call.key.run, message.model, layout)
-            return call.download.begin()
-        if (task := self._tasks.opened(message.task)) is None:
-            return []
-        return self._evaluate(call, parse_task(task.body), now)
+        fetch = pending.fetch
+        if (task := self._tasks.refused(fetch.task)) is not None:
+            return self._answer_none(task.detail, now)
+        if fetch.problem:
+            return self._answer_none(fetch.problem, now)
+        task = self._tasks.opened(fetch.task)
+        if pending.answer is not None:
+            return self._give(pending, pending.answer, now) if task is not None else []
+        if fetch.model_at is None and pending.call.mode is not OpinionMode.MOMENTS:
+            order = self._queue.fetch
+            busy = fetch.loading or (order is not None and order.loading)
+            return [] if busy else fetch.begin()
+        return self._evaluate(pending, task, now) if task is not None else []
 
-    def _evaluate(self, call: PendingEvaluation, task: TaskSpec, now: float) -> list[Effect]:
-        """Have the model scored, if the task and the owner want that."""
-        readings = self._device.readings
+    def _evaluate(self, pending: PendingEvaluation, task: Task, now: float) -> list[Effect]:
+        """Have the model evaluated, if the task and the owner allow that."""
+        assert task.spec is not None
+        readings, mode = self._device.readings, pending.call.mode
+        moments = mode is OpinionMode.MOMENTS
         if not readings.available:
-            return self._none(readings.reason, now)
-        mode, spent = call.message.mode, self.spent.get(call.key.run, 0.0)
-        if mode is OpinionMode.MOMENTS:
-            return self._measure(call, task, now)
-        if task.opinions.mode not in MODES[mode]:
+            return self._answer_none(readings.reason, now)
+        if moments:
+            if not task.spec.data.standardize:
+                return self._answer_none("the task does not standardize", now)
+            if self._limits != NO_LIMITS:
+                self._counters["moments_withheld"] += 1
+                return self._answer_none("the owner limits what is told of the samples", now)
+        elif task.spec.opinions.mode not in MODES[mode]:
             # An edge must not get out of a device what its task keeps to itself.
-            return self._none(f"the task has opinions.mode = {task.opinions.mode}", now)
-        why = self._limits.objection(task, mode, spent=spent, ever=self.ever)
-        if why:
-            self._counters["opinion_withheld"] += 1
-            return self._none(why, now)
-        self._job += 1
-        call.job = self._job
-        return [EvaluateOnDevice(call.job, call.message.task, call.message.model)]
-
-    def _measure(self, call: PendingEvaluation, task: TaskSpec, now: float) -> list[Effect]:
-        """Have the samples added up, if the task wants that and the owner limits nothing."""
-        if not task.data.standardize:
-            return self._none("the task does not standardize", now)
-        if self._limits != NO_LIMITS:
-            self._counters["moments_withheld"] += 1
-            return self._none("the owner limits what is told of the samples", now)
-        self._job += 1
-        call.job = self._job
-        return [EvaluateOnDevice(call.job, call.message.task, call.message.model, moments=True)]
+            reason = f"the task has opinions.mode = {task.spec.opinions.mode}"
+            return self._answer_none(reason, now)
+        else:
+            spent = self.spent.get(pending.key.run, 0.0)
+            reason = self._limits.objection(task.spec, mode, spent=spent, ever=self.ever)
+            if reason:
+                self._counters["opinion_withheld"] += 1
+                return self._answer_none(reason, now)
+        if task.idle and not self._idle_opinions:
+            self._counters["opinion_idle"] += 1
+            return self._answer_none("the task learns nothing", now)
+        pending.job = self._jobs.next()
+        model = "" if moments else pending.call.model
+        return [Evaluate(job=pending.job, model=model, moments=moments)]
 
     def make_room(self) -> list[Effect]:
-        """An order was taken: let its model come in first, and drop another task's call."""
-        call, order = self.current, self._queue.active_order
-        if call is None or order is None:
+        """Let the model of an order that was taken come in first, and drop another task's call."""
+        pending, active = self.pending, self._queue.active_order
+        if pending is None or active is None:
             return []
-        if order.order.task != call.message.task:
+        if active.order.task != pending.call.task:
             return self._stop("outranked")
-        download, call.download = call.download, None
-        return download.leave() if download is not None else []
-
-    def has(self, digest: str) -> bool:
-        """Whether this model is coming in for a call."""
-        return self._download(digest) is not None
-
-    def model_opened(self, digest: str, have: frozenset[int] | None, now: float) -> list[Effect]:
-        """Take in what of the model is on disk."""
-        found = self._download(digest)
-        if found is None:
-            return []
-        call, download = found
-        return self._whole(call, now) if have is None else download.opened(have)
-
-    def subscribed(self, edge: str, digest: str, now: float, *, ok: bool) -> list[Effect]:
-        """Take in that chunks can come."""
-        found = self._download(digest)
-        if found is None or found[1].edge != edge:
-            return []
-        call, download = found
-        if not ok:
-            return self._none("the broker refused the subscription to the model", now)
-        return download.subscribed(call.key.round, now)
-
-    def chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
-        """Take in a piece of the model.
-
-        Raises:
-            ChunkError: It does not fit.
-        """
-        found = self._download(chunk.digest)
-        if found is None or found[1].edge != edge:
-            self._counters["chunk_unasked"] += 1
-            return []
-        call, download = found
-        return download.take(chunk, call.key.round, now, self._counters)
-
-    def model_finished(
-        self, digest: str, link: LinkQuality | None, now: float, *, ok: bool
-    ) -> list[Effect]:
-        """Take in whether the model is what it should be."""
-        found = self._download(digest)
-        if found is None:
-            return []
-        call, download = found
-        if not ok:
-            self._counters["digest_mismatch"] += 1
-            if download.fresh_starts >= MAX_FRESH_STARTS:
-                return self._none("the model did not hash to its digest", now)
-            return download.start_over()
-        download.measure(link)
-        return self._whole(call, now)
-
-    def model_unwritable(self, digest: str, detail: str, now: float) -> list[Effect]:
-        """The disk refused the model that is coming in."""
-        return self._none(f"disk: {detail}", now) if self.has(digest) else []
-
-    def _whole(self, call: PendingEvaluation, now: float) -> list[Effect]:
-        call.download, call.here = None, True
-        return self.go_on(now)
-
-    def _download(self, digest: str) -> tuple[PendingEvaluation, Download] | None:
-        call = self.current
-        if call is None or call.download is None or call.message.model != digest:
-            return None
-        return call, call.download
+        return pending.fetch.pause()
 
     # ------------------------------------------------------------------- time
 
-    def reconnected(self, edge: str, now: float) -> list[Effect]:
-        """The edge is back: ask again for what may be lost."""
-        call = self.current
-        if call is None or call.key.edge != edge:
-            return []
-        effects = self._tasks.ask(call.message.task, call.key, now)
-        if call.download is not None:
-            effects += call.download.reconnected()
-        return effects
-
     def lost(self, edge: str, now: float) -> list[Effect]:
-        """The session with an edge is over: another one that asked goes on with the model."""
+        """Go on with another edge that asked: the session with this one is over."""
         for key, answer in list(self._answers.items()):
             if answer.edge == edge:
                 del self._answers[key]
-        call = self.current
-        if call is None or call.askers.pop(edge, None) is None:
+        pending = self.pending
+        if pending is None or pending.askers.pop(edge, None) is None:
             return []
-        if not call.askers:
+        if not pending.askers:
             return self._stop("lost")
-        if call.key.edge != edge:
+        if pending.key.edge != edge:
             return []
-        download, call.download = call.download, None
-        effects = download.leave() if download is not None else []
-        other, call.message = next(iter(call.askers.items()))
-        call.key = Key(other, call.key.run, call.key.round)
-        return effects + self._tasks.ask(call.message.task, call.key, now) + self.go_on(now)
+        other, pending.call = next(iter(pending.askers.items()))
+        return pending.fetch.move(other, now) + self.go_on(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Let time pass."""
-        call = self.current
-        if call is None:
+        """Give up a call that is over, or ask again for what did not come."""
+        pending = self.pending
+        if pending is None:
             return []
-        if now >= call.until:
+        if now >= pending.until:
             return self._stop("late")
-        effects = self._tasks.again(call.message.task, call.key, now)
-        due = call.download.due if call.download is not None else None
-        if call.download is not None and due is not None and now >= due:
-            effects += call.download.ask(call.key.round, now)
-        return effects + self.go_on(now)
+        return pending.fetch.tick(now) + self.go_on(now)
 
     def dues(self) -> list[float]:
         """Return when `tick` is wanted."""
-        call = self.current
-        if call is None:
+        pending = self.pending
+        if pending is None:
             return []
-        asked = self._tasks.due(call.message.task)
-        due = call.download.due if call.download is not None else None
-        look = call.look_at if call.job is None and call.look_at else None
-        return [call.until, *(time for time in (asked, due, look) if time is not None)]
+        look = [pending.look_at] if pending.job is None and pending.look_at else []
+        return [pending.until, *pending.fetch.dues(), *look]
 
-    def _stop(self, why: str) -> list[Effect]:
+    def _stop(self, reason: str) -> list[Effect]:
         """Let go of the call under way without an answer."""
-        if self.current is None:
+        if self.pending is None:
             return []
-        self._counters[f"opinion_{why}"] += 1
-        return self._end(self.current)
+        self._counters[f"opinion_{reason}"] += 1
+        return self._end(self.pending)
 
-    def _end(self, call: PendingEvaluation) -> list[Effect]:
-        self.current = None
-        return call.download.leave() if call.download is not None else []
+    def _end(self, pending: PendingEvaluation) -> list[Effect]:
+        self.pending = None
+        return pending.fetch.pause()
+
+
+def _is_of(call: OpinionCall, model: str, mode: OpinionMode) -> bool:
+    return (call.model, call.mode) == (model, mode)

@@ -1,4 +1,4 @@
-"""What the log says of the device's work: a line or two per round, and fast rounds in sums."""
+"""The log of the device's work: a line or two per round, and fast rounds in sums."""
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from fedagent_protocol.messages import DeclineReason, ReceiptStatus
 from .effects import Event
 
 LINES = 6
-"""Lines that may be said at once; then one again every `LINE_S`."""
+"""Lines that may come at once; then one again every `LINE_S`."""
 LINE_S = 5.0
 SUM_S = 10.0
-"""How long fast rounds are summed up before a line tells of them."""
+"""How long fast rounds are summed up before a line."""
 _OPEN = 64
 _ENDS = {
     ReceiptStatus.ACCEPTED: "in time",
@@ -23,6 +23,14 @@ _ENDS = {
 }
 _PASSING = frozenset({DeclineReason.BUSY, DeclineReason.STALE})
 """Reasons to decline that are gone by the next order."""
+_SAMPLES = {
+    "dropped": "{n} samples were dropped: more came than the stream's buffer holds",
+    "not_learnt": "{n} samples were not learnt from: others took their place",
+    "strsaga_replaced": "minibatch takes the place of strsaga: the model is a neural network",
+    "rotated": "the stream's file was begun anew, {n} times",
+    "truncated": "the stream's file became shorter, {n} times",
+    "skipped_bytes": "{n} bytes were skipped: the stream's file grew faster than it was read",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +43,17 @@ class LogLine:
 
 @dataclass(slots=True)
 class _Round:
-    """A round that this device works on; `told` when a line said that it began."""
+    """A round that this device works on; `logged` when a line named its beginning."""
 
     task: str
-    told: bool
+    logged: bool
     seconds: float = 0.0
     samples: int = 0
 
 
 @dataclass(slots=True)
 class WorkLog:
-    """Makes lines of events; whoever has the clock calls `tick` every few seconds."""
+    """Makes lines of events and of `tick`, which is wanted every few seconds."""
 
     _edges: dict[str, str] = field(default_factory=dict)
     _rounds: OrderedDict[tuple[str, int], _Round] = field(default_factory=OrderedDict)
@@ -55,13 +63,13 @@ class WorkLog:
     _summing: bool = False
     _task: str = ""
     _declined: str = ""
-    _untold: str = ""
+    _no_moments: str = ""
     _idle: bool = False
     _room: float = LINES
     _room_at: float = 0.0
 
     def lines_for(self, event: Event, now: float) -> list[LogLine]:
-        """Return what the log says of an event; often nothing."""
+        """Return the lines for an event; often none."""
         data = event.data
         edge, number = str(data.get("edge", "")), int(str(data.get("round", 0)))
         match event.name:
@@ -94,7 +102,7 @@ class WorkLog:
         return []
 
     def allow(self, why: str) -> list[LogLine]:
-        """Take in why the device may not train now; empty if it may."""
+        """Note why the device may not train now; empty if it may."""
         if bool(why) is self._idle:
             return []
         self._idle = bool(why)
@@ -103,12 +111,12 @@ class WorkLog:
         ]
 
     def _measure(self, why: str, samples: object) -> list[LogLine]:
-        """Tell what became of the statistics before round 1; asked again and again, once."""
-        if why and why == self._untold:
+        """Log the statistics before round 1, or once why there are none."""
+        if why and why == self._no_moments:
             return []
-        self._untold = why
-        told = f"tells what its {samples} samples add up to, before round 1"
-        return [LogLine(f"tells no statistics before round 1: {why}" if why else told)]
+        self._no_moments = why
+        sent = f"tells what its {samples} samples add up to, before round 1"
+        return [LogLine(f"tells no statistics before round 1: {why}" if why else sent)]
 
     def tick(self, now: float, *, over: bool = False) -> list[LogLine]:
         """Return the sum of fast rounds, if it is due or all is `over`."""
@@ -133,18 +141,20 @@ class WorkLog:
         task = f"{recipe} (run {run})"
         lines = self.tick(now, over=True) if task != self._task else []
         self._task = task
-        told = self._may_say(2, now)
-        self._rounds[edge, number] = _Round(task, told)
+        logged = self._has_room(2, now)
+        self._rounds[edge, number] = _Round(task, logged)
         while len(self._rounds) > _OPEN:
             self._rounds.popitem(last=False)
-        return [*lines, LogLine(f"{self._named(edge, number, task)}: training")] if told else lines
+        return (
+            [*lines, LogLine(f"{self._named(edge, number, task)}: training")] if logged else lines
+        )
 
     def _end(self, edge: str, number: int, end: str, said: str) -> list[LogLine]:
-        """Tell, or count, how a round ended; nothing of one that did not begin here."""
+        """Log, or count, how a round ended; nothing of one that did not begin here."""
         rnd = self._rounds.pop((edge, number), None)
         if rnd is None:
             return []
-        if not rnd.told:
+        if not rnd.logged:
             self._ends[end] += 1
             if rnd.seconds:
                 self._trained_s.append(rnd.seconds)
@@ -156,7 +166,7 @@ class WorkLog:
     def _decline(
         self, edge: str, number: int, data: dict[str, object], now: float
     ) -> list[LogLine]:
-        """Warn once of each reason that lasts; tell or count the others."""
+        """Warn once of each reason that lasts; log or count the others."""
         rnd = self._rounds.pop((edge, number), None)
         word = str(data["reason"])
         why = f"{word}: {safe_text(data['detail'], limit=500)}"
@@ -164,13 +174,13 @@ class WorkLog:
         if word not in _PASSING and why != self._declined:
             self._declined = why
             return [LogLine(line, loud=True)]
-        if rnd.told if rnd is not None else self._may_say(1, now):
+        if rnd.logged if rnd is not None else self._has_room(1, now):
             return [LogLine(line)]
         self._ends[f"declined ({word})"] += 1
         return []
 
-    def _may_say(self, lines: int, now: float) -> bool:
-        """Take room for so many lines; without it all is summed up until rounds are slow."""
+    def _has_room(self, lines: int, now: float) -> bool:
+        """Reserve so many lines; without room all is summed up until rounds are slow."""
         self._room = min(LINES, self._room + max(0.0, now - self._room_at) / LINE_S)
         self._room_at = now
         if self._summing or self._room < lines:
@@ -182,3 +192,8 @@ class WorkLog:
 
     def _named(self, edge: str, number: int, task: str) -> str:
         return f"round {number} of {task} at {self._edges.get(edge, edge[:8])}"
+
+
+def samples_line(reason: str, n: int) -> str:
+    """Return the line for samples that were not learnt from."""
+    return _SAMPLES.get(reason, "{n} samples were refused: {reason}").format(n=n, reason=reason)

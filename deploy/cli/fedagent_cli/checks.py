@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedagent_agent.config import LimitsSettings, PrivacySettings
+from fedagent_agent.availability import LimitsSettings
+from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_node.broker import mosquitto_program
 from fedagent_node.network import lan_addresses
 from fedagent_protocol.extras import how_to_add
@@ -247,7 +248,7 @@ class Rules:
         from fedagent_agent.context import Context  # noqa: PLC0415
         from fedagent_agent.host_info import Programs  # noqa: PLC0415
 
-        context = Context(limits=self._limits.limits(), metered=self._limits.link_is_metered)
+        context = Context(limits=self._limits)
         context.update_host(asyncio.run(Programs.here().ask()))
         context.check_limits(time.monotonic())
         time.sleep(LOOK_S)  # the load is a difference

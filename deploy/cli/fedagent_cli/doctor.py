@@ -8,7 +8,8 @@ from .errors import FAILED, OK, WARNED, UsageError
 from .output import echo, emit
 
 if TYPE_CHECKING:
-    from fedagent_agent.config import LimitsSettings, PrivacySettings
+    from fedagent_agent.availability import LimitsSettings
+    from fedagent_agent.core.opinions import PrivacySettings
 
     from .checks import Finding
 
@@ -62,7 +63,8 @@ def _tables(config: Path | None) -> "tuple[LimitsSettings, PrivacySettings]":
     """Return two tables of an agent's configuration; the defaults without one."""
     import msgspec  # noqa: PLC0415 - not for --help
 
-    from fedagent_agent.config import LimitsSettings, PrivacySettings  # noqa: PLC0415
+    from fedagent_agent.availability import LimitsSettings  # noqa: PLC0415
+    from fedagent_agent.core.opinions import PrivacySettings  # noqa: PLC0415
 
     file = launch.read_config(config)
     name = "limits"

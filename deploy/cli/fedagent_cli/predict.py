@@ -107,7 +107,7 @@ def _stream(predictor: "Predictor", text: str) -> "Stream":
     """Open the stream, if the model can take what it gives."""
     from fedagent_agent.streams.open import create  # noqa: PLC0415
     from fedagent_agent.streams.spec import StreamError, parse_stream  # noqa: PLC0415
-    from fedagent_agent.training import misfit_of  # noqa: PLC0415
+    from fedagent_agent.trainer.open_task import misfit_of  # noqa: PLC0415
     from fedagent_task.spec import TaskSpec  # noqa: PLC0415
 
     told = predictor.described

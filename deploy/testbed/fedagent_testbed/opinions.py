@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 
-from fedagent_agent.privacy import Disclosure, protect
+from fedagent_agent.trainer.privacy import ProtectedScore, protect
 from fedagent_task.spec import OpinionsSpec
 
 METRIC = "seeded"
@@ -26,7 +26,7 @@ def seeded_scores(seed: int) -> Score:
     return score
 
 
-def opinion_of(agent: str, score: Score, spec: OpinionsSpec) -> Callable[[str], Disclosure]:
+def opinion_of(agent: str, score: Score, spec: OpinionsSpec) -> Callable[[str], ProtectedScore]:
     """Return what an agent may say of a model, as a device makes it: clipped, rounded, noised.
 
     Noise is OpenDP's own and follows from no seed; without ``epsilon`` there is none.

@@ -2,24 +2,20 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import structs
 
+from fedagent_agent.config import AgentConfig
+from fedagent_agent.core.device import MICRO, PriceSettings, Readings
 from fedagent_agent.core.effects import Relink
-from fedagent_agent.core.reporting import Price, Readings
-from fedagent_agent.privacy import Disclosure
-from fedagent_agent.runtime import (
-    AgentRuntime,
-    RuntimeSettings,
-    StartEvaluation,
-    Subscribe,
-    Unsubscribe,
-)
-from fedagent_agent.runtime import Outward as AgentOutward
-from fedagent_agent.runtime import Publish as AgentPublish
-from fedagent_agent.trainer_wire import EvaluationResult
+from fedagent_agent.outward import Outward as AgentOutward
+from fedagent_agent.outward import Publish as AgentPublish
+from fedagent_agent.outward import Subscribe, Unsubscribe
+from fedagent_agent.runtime import AgentRuntime
+from fedagent_agent.trainer.frames import Evaluate, Evaluated
+from fedagent_agent.trainer.privacy import ProtectedScore
 from fedagent_coordinator.core.effects import CrashPoint
 from fedagent_coordinator.core.effects import Event as CoordinatorEvent
 from fedagent_coordinator.jobs import CheckPart, EvaluateModel, MergeModels
@@ -89,7 +85,7 @@ class AgentRole:
     pipes: Pipes | None = None
     iteration_s: float = 0.0
     arrivals: int = 0
-    think: Callable[[str], Disclosure] | None = None
+    think: Callable[[str], ProtectedScore] | None = None
     evaluating_s: float = 0.02
     away: bool = False
     runtime: AgentRuntime | None = None
@@ -101,23 +97,21 @@ class AgentRole:
 
     def start(self, checkpoint: Checkpoint) -> None:
         """Open the runtime and its links."""
-        settings = RuntimeSettings(
-            agent=self.id,
+        config = AgentConfig(
+            data_dir=str(self.directory),
             site=SITE,
             stream="digits",
-            seed=int(self.id[:8], 16),
-            price=Price(base_micro=self.price_micro),
+            price=PriceSettings(base=self.price_micro / MICRO, per_compute=0.0),
             slow_s=self.slow_s,
             name=self.name,
-            identity=self.identity,
-            idle_evaluated=self.think is not None,
         )
         self.runtime = AgentRuntime(
-            self.directory,
-            settings,
-            now=self.kernel.now,
+            config,
+            self.id,
+            identity=self.identity,
             pending_bytes=self._pending_bytes,
             checkpoint=checkpoint,
+            idle_opinions=self.think is not None,
         )
         self._perform(self.runtime.measured(Readings(compute=1.0), self.kernel.now))
         self.sense()
@@ -164,17 +158,14 @@ class AgentRole:
         """Read the instruments anew, and report to every edge, however little has changed."""
         if self.runtime is None or self.pipes is None:
             return
-        device, runtime = self.pipes.air.device(self.name), self.runtime
-        runtime.core.device.price = Price(base_micro=device.price_micro)
-        runtime.settings = replace(runtime.settings, slow_s=device.training_s)
-        sessions = list(runtime.core.sessions.values())
-        usual = [session.context_s for session in sessions]
-        for session in sessions:
-            session.context_s = 0.0  # a report is due
-        readings = Readings(compute=device.compute, available=device.available)
-        self._perform(runtime.measured(readings, self.kernel.now))
-        for session, seconds in zip(sessions, usual, strict=True):
-            session.context_s = seconds
+        device = self.pipes.air.device(self.name)
+        readings = Readings(
+            compute=device.compute,
+            available=device.available,
+            price_micro=device.price_micro,
+            slow_s=device.training_s,
+        )
+        self._perform(self.runtime.measured(readings, self.kernel.now, report=True))
 
     def _pending_bytes(self, link: str) -> int:
         if self.pipes is None:
@@ -241,12 +232,12 @@ class AgentRole:
                     self.wires.unsubscribe(effect.link, self.id, effect.topic)
                 case Relink():
                     self.wires.soon(self.id, functools.partial(self.reconnect, effect.link))
-                case StartEvaluation():
+                case Evaluate():
                     self._evaluate(effect)
                 case _:
                     pass
 
-    def _evaluate(self, effect: StartEvaluation) -> None:
+    def _evaluate(self, request: Evaluate) -> None:
         """Have an opinion after a while, unless the process that wants it is gone by then."""
         think, asking = self.think, self.runtime
         if think is None:
@@ -255,15 +246,15 @@ class AgentRole:
         def done() -> None:
             if self.runtime is None or self.runtime is not asking:
                 return
-            said = think(effect.model.name)
-            evaluated = EvaluationResult(
-                job=effect.job,
-                score=said.score,
+            opinion = think(Path(request.model).name)
+            result = Evaluated(
+                job=request.job,
+                score=opinion.score,
                 samples=SAMPLES,
                 metric=METRIC,
-                epsilon=said.epsilon,
+                epsilon=opinion.epsilon,
             )
-            self._perform(self.runtime.evaluated(effect.job, evaluated, self.kernel.now))
+            self._perform(self.runtime.replied(result, self.kernel.now))
 
         self.kernel.after(self.evaluating_s, lambda: self.wires.defer[self.id](done))
 

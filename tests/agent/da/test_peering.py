@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from fedagent_agent.core.device import Readings
 from fedagent_agent.core.peer_records import ArmStats
 from fedagent_agent.core.peering import FIRST_RESEND_S, MAX_EDGES, RESEND_S
-from fedagent_agent.core.reporting import Readings
 from fedagent_agent.peer_store import PeerStore
 from fedagent_coordinator.policies.beliefs import propagate, wire
 from fedagent_protocol.messages import Neighbours, PeerDeliver

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.peer_records import SlotRecord
 from fedagent_agent.outward import Outward, Publish
 from fedagent_agent.peer_store import read_slots
-from fedagent_agent.runtime import AgentRuntime, RuntimeSettings
+from fedagent_agent.runtime import AgentRuntime
 from fedagent_node.identity import Identity, load_or_create
 from fedagent_protocol.codec import decode_edge_to_agent, encode
 from fedagent_protocol.messages import (
@@ -91,15 +92,14 @@ class Village:
 
     def _boot(self, me: str) -> AgentRuntime:
         self.homes.setdefault(me, (HALL,))
-        settings = RuntimeSettings(
-            agent=me,
+        config = AgentConfig(
+            data_dir=str(self.folders[me]),
             site="here",
             stream="digits",
             seed=self.seed,
-            identity=self.identities[me],
-            neighbours=self.declared(me),
+            peers=tuple(f"{peer}:{km}" for peer, km in self.declared(me).items()),
         )
-        agent = AgentRuntime(self.folders[me], settings, now=self.now, pending_bytes=lambda _: 0)
+        agent = AgentRuntime(config, me, identity=self.identities[me], pending_bytes=lambda _: 0)
         for edge in self.homes[me]:
             for message in (EdgeBeacon(edge=edge, period_ms=60_000), Welcome(edge=edge)):
                 agent.message("link", edge, message, self.now)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedagent_agent.learners import NO_TRAINING, learner_names
-from fedagent_agent.trainer_wire import Open, Opened, Train, Trained
-from fedagent_agent.training import Trainer
+from fedagent_agent.trainer.frames import Open, Opened, Train, Trained
+from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.features import scaled
 from fedagent_task.models import create
@@ -29,10 +29,10 @@ def test_an_order_makes_the_digits_better_known(name: str, kind: str, tmp_path: 
     path.write_bytes(encode_tensors(base))
     trainer = Trainer(lambda _job, _wait: False)
     stream = "digits:start=300,rate=0.001"
-    opened = trainer.open(Open(job=1, task=task_bytes(recipe), stream=stream, seed=1))
+    opened = trainer.answer(Open(job=1, task=task_bytes(recipe), stream=stream, seed=1))
     assert isinstance(opened, Opened)
     out = tmp_path / "update"
-    reply = trainer.train(Train(job=2, model=str(path), out=str(out), iterations=0))
+    reply = trainer.answer(Train(job=2, model=str(path), out=str(out), iterations=0))
     assert isinstance(reply, Trained)
     assert reply.num_samples == 300
     assert reply.loss > 0
@@ -63,10 +63,10 @@ def test_ratings_come_as_a_stream(tmp_path: Path) -> None:
     path.write_bytes(encode_tensors(model.init(0)))
     trainer = Trainer(lambda _job, _wait: False)
     stream = f"replay:{tmp_path / 'u.data'},start=201,rate=0.001"
-    opened = trainer.open(Open(job=1, task=task_bytes(recipe), stream=stream, seed=1))
+    opened = trainer.answer(Open(job=1, task=task_bytes(recipe), stream=stream, seed=1))
     assert isinstance(opened, Opened), opened
     request = Train(job=2, model=str(path), out=str(tmp_path / "update"), iterations=0)
-    reply = trainer.train(request)
+    reply = trainer.answer(request)
     assert isinstance(reply, Trained)
     assert reply.num_samples == 200
     assert reply.counters == {"unfit": 1}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fedagent_agent import learners
 from fedagent_agent.learners import NO_TRAINING, create, instead_of, learner_names
-from fedagent_agent.trainer_wire import Open, Refused
-from fedagent_agent.training import Trainer
+from fedagent_agent.trainer.frames import Open, Refused
+from fedagent_agent.trainer.training import Trainer
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp
 from fedagent_task.models import create as create_model
@@ -129,7 +129,7 @@ def test_the_agent_hears_which_key_wants_torch(monkeypatch: pytest.MonkeyPatch) 
         "[rounds]\ncount=1\ndeadline_s=1\n[budget]\nper_edge=1\n"
     )
     trainer = Trainer(lambda _job, _wait: False)
-    reply = trainer.open(Open(job=1, task=task_bytes(recipe), stream="digits", seed=0))
+    reply = trainer.answer(Open(job=1, task=task_bytes(recipe), stream="digits", seed=0))
     assert isinstance(reply, Refused)
     assert reply.key == "learner.backend"
     assert "\n" not in reply.detail

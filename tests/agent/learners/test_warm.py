@@ -12,8 +12,8 @@ import pytest
 
 from fedagent_agent.learners import warm
 from fedagent_agent.learners.strsaga_loops import compiled
-from fedagent_agent.trainer_wire import Open, Opened
-from fedagent_agent.training import Trainer
+from fedagent_agent.trainer.frames import Open, Opened
+from fedagent_agent.trainer.training import Trainer
 from fedagent_task.recipe import parse_recipe, task_bytes
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="numba is not installed")
@@ -24,11 +24,11 @@ TASK = task_bytes(parse_recipe(RECIPE, ("learner.name=strsaga", "learner.rate=0.
 
 _OPENS = """
 import json, sys
-from fedagent_agent.trainer_wire import Open
-from fedagent_agent.training import Trainer
+from fedagent_agent.trainer.frames import Open
+from fedagent_agent.trainer.training import Trainer
 trainer = Trainer(lambda job, wait: False)
-trainer.open(Open(job=1, task=sys.stdin.buffer.read(), stream="digits", seed=1))
-print(json.dumps(["numba" in sys.modules, trainer._work.learner._loops is not None]))
+trainer.answer(Open(job=1, task=sys.stdin.buffer.read(), stream="digits", seed=1))
+print(json.dumps(["numba" in sys.modules, trainer._open.learner._loops is not None]))
 """
 
 
@@ -73,7 +73,7 @@ def test_one_process_is_started_that_stays_behind_and_ends(
     trainer = Trainer(lambda job, wait: False)
     try:
         for job in (1, 2):
-            opened = trainer.open(Open(job=job, task=TASK, stream="digits", seed=1))
+            opened = trainer.answer(Open(job=job, task=TASK, stream="digits", seed=1))
             assert isinstance(opened, Opened)
         (process,) = warm._started
         found = psutil.Process(process.pid)

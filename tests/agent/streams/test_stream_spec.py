@@ -153,7 +153,7 @@ def test_any_text_is_a_stream_or_a_typed_error(text: str) -> None:
 
 def test_the_agents_side_needs_no_numpy() -> None:
     code = (
-        "import sys, fedagent_agent.trainer_client, fedagent_agent.streams.spec, "
+        "import sys, fedagent_agent.trainer.client, fedagent_agent.streams.spec, "
         "fedagent_task.recipe; sys.exit('numpy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

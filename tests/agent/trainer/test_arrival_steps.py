@@ -1,6 +1,5 @@
 """Arrival steps and the load limit: parts, blocks, waits, and what an update says of them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.arrival_steps import BLOCK_S, MARGIN, LoadMeter, parts
 from fedagent_agent.learners import create as create_learner
 from fedagent_agent.learners import learner_names
 from fedagent_agent.learners.base import Learner, StepResult
-from fedagent_agent.trainer_wire import Failed, Open, Opened, Reply, Train, Trained
-from fedagent_agent.training import Trainer
+from fedagent_agent.trainer.frames import Failed, Open, Opened, Reply, Train, Trained
+from fedagent_agent.trainer.load_meter import BLOCK_S, MARGIN, LoadMeter, parts
+from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.errors import RecipeError
 from fedagent_task.models import create
@@ -148,20 +147,20 @@ def _opened(
     """Open a task of a machine where each iteration takes a millisecond of one processor."""
     clock = clock or Clock()
     trainer = Trainer(clock.pause, wall=lambda: clock.wall, processor=lambda: clock.processor)
-    reply = trainer.open(
+    reply = trainer.answer(
         Open(job=1, task=task_bytes(parse_recipe(DEMO, sets)), stream=stream, seed=1)
     )
     assert isinstance(reply, Opened), reply
-    assert trainer._work is not None
-    timed = Timed(trainer._work.learner, clock, each_s, beside)
-    trainer._work = replace(trainer._work, learner=cast("Learner", timed))
+    task = trainer._open
+    assert task is not None
+    task.learner = cast("Learner", Timed(task.learner, clock, each_s, beside))
     return trainer
 
 
 def _train(trainer: Trainer, folder: Path, iterations: int = 0, load_limit_s: float = 0.0) -> Reply:
     model = folder / "model"
     model.write_bytes(encode_tensors(create(parse_recipe(DEMO).model).init(0)))
-    return trainer.train(
+    return trainer.answer(
         Train(
             job=2,
             model=str(model),
@@ -221,7 +220,7 @@ def test_a_cancel_ends_the_wait_for_an_arrival_step(tmp_path: Path) -> None:
     )
     clock = Clock()
     trainer = Trainer(cancelled, wall=lambda: clock.wall)
-    trainer.open(Open(job=1, task=task_bytes(parse_recipe(DEMO, sets)), stream=MEMORY, seed=1))
+    trainer.answer(Open(job=1, task=task_bytes(parse_recipe(DEMO, sets)), stream=MEMORY, seed=1))
     reply = _train(trainer, tmp_path, iterations=1)
     assert isinstance(reply, Failed)
     assert reply.reason == "cancelled"

@@ -1,6 +1,7 @@
 """Opinions of a trainer: prequential, whatever happens and in whatever order."""
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,12 +13,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fedagent_agent.evaluation import Scorer
 from fedagent_agent.learners.minibatch import Minibatch
-from fedagent_agent.trainer_client import TrainerClient
-from fedagent_agent.trainer_wire import (
-    EvaluationRequest,
-    EvaluationResult,
+from fedagent_agent.trainer.client import TrainerClient
+from fedagent_agent.trainer.frames import (
+    Evaluate,
+    Evaluated,
     Failed,
     Open,
     Opened,
@@ -25,7 +25,8 @@ from fedagent_agent.trainer_wire import (
     Train,
     Trained,
 )
-from fedagent_agent.training import Trainer
+from fedagent_agent.trainer.scoring import Scorer
+from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import Inputs, Labels, create
 from fedagent_task.recipe import task_bytes
@@ -93,7 +94,7 @@ def test_no_sample_is_scored_after_it_was_learnt_from_and_none_is_lost(
     give_up = [False]
     trainer = closing(Trainer(lambda _job, _wait: give_up[0]))
     task = _task(int(rng.integers(1, 8)), steps=int(rng.integers(1, 4)), rate=1e-9)
-    opened = trainer.open(Open(job=0, task=task_bytes(task), stream=f"csv:{csv}", seed=0))
+    opened = trainer.answer(Open(job=0, task=task_bytes(task), stream=f"csv:{csv}", seed=0))
     assert isinstance(opened, Opened)
     rows, arrived = 1, 0
     request = Train(job=1, model=str(model), out=str(tmp_path / "out"))
@@ -106,16 +107,16 @@ def test_no_sample_is_scored_after_it_was_learnt_from_and_none_is_lost(
             rows += count
         elif what == "evaluate":
             before = len(watch.scored)
-            reply = trainer.evaluate(EvaluationRequest(job=2, model=str(model)))
-            assert isinstance(reply, EvaluationResult)
+            reply = trainer.answer(Evaluate(job=2, model=str(model)))
+            assert isinstance(reply, Evaluated)
             assert reply.samples == len(watch.scored) - before <= task.opinions.window
         else:
             give_up[0] = what == "cancelled"
-            reply = trainer.train(request)
+            reply = trainer.answer(request)
             arrived += reply.arrivals if isinstance(reply, Trained) else 0
     give_up[0], offset = False, 0
     for _ in range(2):
-        last = trainer.train(request)
+        last = trainer.answer(request)
         assert isinstance(last, Trained)
         arrived, offset = arrived + last.arrivals, last.offset
     assert watch.learnt == list(range(rows))
@@ -128,18 +129,18 @@ def test_what_arrives_after_an_opinion_waits_for_the_next(
     watch = _Watch(monkeypatch)
     model, csv = _files(tmp_path)
     trainer = closing(Trainer(lambda _job, _wait: False))
-    trainer.open(Open(job=0, task=task_bytes(_task()), stream=f"csv:{csv}", seed=0))
-    trainer.evaluate(EvaluationRequest(job=1, model=str(model)))
+    trainer.answer(Open(job=0, task=task_bytes(_task()), stream=f"csv:{csv}", seed=0))
+    trainer.answer(Evaluate(job=1, model=str(model)))
     with csv.open("a") as file:
         file.write("1,1\n2,0\n")
-    reply = trainer.train(Train(job=2, model=str(model), out=str(tmp_path / "out")))
+    reply = trainer.answer(Train(job=2, model=str(model), out=str(tmp_path / "out")))
     assert isinstance(reply, Trained)
     assert (watch.learnt, reply.arrivals, reply.num_samples) == ([0], 3, 1)
     assert reply.offset < csv.stat().st_size
-    reply = trainer.evaluate(EvaluationRequest(job=3, model=str(model)))
-    assert isinstance(reply, EvaluationResult)
+    reply = trainer.answer(Evaluate(job=3, model=str(model)))
+    assert isinstance(reply, Evaluated)
     assert (reply.samples, watch.scored[1:]) == (2, [1, 2])
-    reply = trainer.train(Train(job=4, model=str(model), out=str(tmp_path / "out")))
+    reply = trainer.answer(Train(job=4, model=str(model), out=str(tmp_path / "out")))
     assert isinstance(reply, Trained)
     assert (watch.learnt, reply.arrivals, reply.offset) == ([0, 1, 2], 0, csv.stat().st_size)
 
@@ -153,18 +154,18 @@ def test_a_second_stream_is_primary_metric_and_never_learnt_from(
     apart.write_text("x,label\n" + "".join(f"{i},{i % 2}\n" for i in range(100, 107)))
     trainer = closing(Trainer(lambda _job, _wait: False))
     ask = Open(job=0, task=task_bytes(_task()), stream=f"csv:{csv}", seed=0)
-    assert isinstance(trainer.open(replace(ask, held_out=f"csv:{apart}")), Opened)
+    assert isinstance(trainer.answer(replace(ask, held_out=f"csv:{apart}")), Opened)
     for more in ("", "107,1\n", ""):
         with apart.open("a") as file:
             file.write(more)
-        reply = trainer.evaluate(EvaluationRequest(job=1, model=str(model)))
-        assert isinstance(reply, EvaluationResult)
+        reply = trainer.answer(Evaluate(job=1, model=str(model)))
+        assert isinstance(reply, Evaluated)
         assert reply.samples == 5
     first, later = [102, 103, 104, 105, 106], [103, 104, 105, 106, 107]
     assert watch.scored == first + later * 2
     with csv.open("a") as file:
         file.write("1,1\n2,0\n")
-    reply = trainer.train(Train(job=2, model=str(model), out=str(tmp_path / "out")))
+    reply = trainer.answer(Train(job=2, model=str(model), out=str(tmp_path / "out")))
     assert isinstance(reply, Trained)
     assert (watch.learnt, reply.arrivals) == ([0, 1, 2], 3), "nothing waits for an opinion"
 
@@ -173,11 +174,11 @@ def test_a_second_stream_that_does_not_fit_is_refused(tmp_path: Path, closing: C
     _, csv = _files(tmp_path)
     trainer = closing(Trainer(lambda _job, _wait: False))
     ask = Open(job=0, task=task_bytes(_task()), stream=f"csv:{csv}", seed=0)
-    reply = trainer.open(replace(ask, held_out="digits"))
+    reply = trainer.answer(replace(ask, held_out="digits"))
     assert isinstance(reply, Refused)
     assert reply.key == "model.features"
-    assert isinstance(trainer.train(Train(job=1, model="m", out="o")), Failed)
-    assert isinstance(trainer.open(ask), Opened)
+    assert isinstance(trainer.answer(Train(job=1, model="m", out="o")), Failed)
+    assert isinstance(trainer.answer(ask), Opened)
 
 
 def test_what_is_beyond_the_window_goes_on_to_the_learner(
@@ -187,10 +188,10 @@ def test_what_is_beyond_the_window_goes_on_to_the_learner(
     model, csv = _files(tmp_path)
     csv.write_text("x,label\n" + "".join(f"{i},{i % 2}\n" for i in range(12)))
     trainer = closing(Trainer(lambda _job, _wait: False))
-    trainer.open(Open(job=0, task=task_bytes(_task(5)), stream=f"csv:{csv}", seed=0))
+    trainer.answer(Open(job=0, task=task_bytes(_task(5)), stream=f"csv:{csv}", seed=0))
     for _ in range(2):
-        reply = trainer.evaluate(EvaluationRequest(job=1, model=str(model)))
-        assert isinstance(reply, EvaluationResult)
+        reply = trainer.answer(Evaluate(job=1, model=str(model)))
+        assert isinstance(reply, Evaluated)
         assert (reply.samples, reply.metric) == (5, "accuracy")
     assert watch.learnt == list(range(7))
     assert watch.scored == [7, 8, 9, 10, 11] * 2
@@ -202,12 +203,12 @@ def test_an_opinion_of_nothing_has_no_samples_and_a_wrong_model_none(
     model, csv = _files(tmp_path)
     csv.write_text("x,label\n0,7\n")
     trainer = closing(Trainer(lambda _job, _wait: False))
-    assert isinstance(trainer.evaluate(EvaluationRequest(job=1, model=str(model))), Failed)
-    trainer.open(Open(job=0, task=task_bytes(_task(epsilon=1.0)), stream=f"csv:{csv}", seed=0))
-    assert trainer.evaluate(EvaluationRequest(job=1, model=str(model))) == EvaluationResult(
+    assert isinstance(trainer.answer(Evaluate(job=1, model=str(model))), Failed)
+    trainer.answer(Open(job=0, task=task_bytes(_task(epsilon=1.0)), stream=f"csv:{csv}", seed=0))
+    assert trainer.answer(Evaluate(job=1, model=str(model))) == Evaluated(
         job=1, counters={"unfit": 1}
     )
-    reply = trainer.evaluate(EvaluationRequest(job=1, model=str(csv)))
+    reply = trainer.answer(Evaluate(job=1, model=str(csv)))
     assert isinstance(reply, Failed)
     assert reply.reason == "model"
 
@@ -219,23 +220,26 @@ def test_a_killed_process_reads_again_what_was_not_learnt_from(tmp_path: Path) -
     async def kill(client: TrainerClient) -> None:
         assert client.pid is not None
         os.kill(client.pid, signal.SIGKILL)
-        reply = await client.evaluate(model)
+        request = Evaluate(job=next(numbers), model=str(model))
+        reply = await client.submit(request)
         if isinstance(reply, Failed):  # it was asked before the death was seen
             assert reply.reason == "died"
-            reply = await client.evaluate(model)
-        assert isinstance(reply, EvaluationResult)
+            reply = await client.submit(request)
+        assert isinstance(reply, Evaluated)
         assert reply.samples == expected.pop(0)
 
     async def run() -> None:
         client = TrainerClient()
         try:
             async with asyncio.timeout(60):
-                await client.open(task_bytes(_task(50)), f"csv:{csv}", seed=0)
-                first = await client.evaluate(model)
-                assert isinstance(first, EvaluationResult)
+                task = task_bytes(_task(50))
+                await client.submit(Open(job=100, task=task, stream=f"csv:{csv}", seed=0))
+                first = await client.submit(Evaluate(job=101, model=str(model)))
+                assert isinstance(first, Evaluated)
                 assert first.samples == 9
                 await kill(client)
-                trained = await client.train(model, tmp_path / "out")
+                out = str(tmp_path / "out")
+                trained = await client.submit(Train(job=102, model=str(model), out=out))
                 assert isinstance(trained, Trained)
                 assert trained.num_samples == 9
                 await kill(client)
@@ -245,7 +249,7 @@ def test_a_killed_process_reads_again_what_was_not_learnt_from(tmp_path: Path) -
         finally:
             await client.close()
 
-    expected = [9, 0, 1]
+    expected, numbers = [9, 0, 1], itertools.count(1)
     asyncio.run(run())
     assert not expected
 
@@ -258,15 +262,15 @@ def test_where_neighbours_decide_an_update_tells_neither_loss_nor_score(
     trainer = closing(Trainer(lambda _job, _wait: False))
     asked = mode == "report"  # a task that asks in mode peers too is none
     spec = replace(_task(), on_device=asked, opinions=OpinionsSpec(mode=mode))
-    trainer.open(Open(job=0, task=task_bytes(spec), stream=f"csv:{csv}", seed=0))
+    trainer.answer(Open(job=0, task=task_bytes(spec), stream=f"csv:{csv}", seed=0))
     with csv.open("a") as file:
         file.writelines(f"{row},{row % 2}\n" for row in range(1, 8))
-    evaluated = trainer.evaluate(EvaluationRequest(job=1, model=str(model)))
-    assert isinstance(evaluated, EvaluationResult)
+    evaluated = trainer.answer(Evaluate(job=1, model=str(model)))
+    assert isinstance(evaluated, Evaluated)
     assert evaluated.samples == 8, "its own opinion it has"
     with csv.open("a") as file:
         file.writelines(f"{row},{row % 2}\n" for row in range(9, 13))
-    trained = trainer.train(Train(job=2, model=str(model), out=str(tmp_path / "out")))
+    trained = trainer.answer(Train(job=2, model=str(model), out=str(tmp_path / "out")))
     assert isinstance(trained, Trained)
     told = (trained.loss > 0, trained.score > 0, trained.score_n > 0)
     assert told == (asked,) * 3

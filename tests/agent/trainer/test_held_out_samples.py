@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.held_out_samples import HeldOutSamples, Part, ValidationStream
 from fedagent_agent.streams.open import create as create_stream
 from fedagent_agent.streams.spec import parse_stream
+from fedagent_agent.trainer.samples import HeldOutSamples, Part, ValidationStream
 
 STEP = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 9)),

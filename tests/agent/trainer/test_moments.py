@@ -10,16 +10,8 @@ from msgspec import structs
 
 from fedagent_agent.streams.base import Samples, StreamSchema
 from fedagent_agent.streams.spec import own_streams
-from fedagent_agent.trainer_wire import (
-    EvaluationRequest,
-    EvaluationResult,
-    Failed,
-    Open,
-    Opened,
-    Train,
-    Trained,
-)
-from fedagent_agent.training import Trainer
+from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed, Open, Opened, Train, Trained
+from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
 from fedagent_task.moments import Moments
@@ -48,13 +40,13 @@ def rows(count: int) -> tuple[list[tuple[float, float, int]], Moments]:
 
 
 def opened(trainer: Trainer, task: TaskSpec, stream: str) -> None:
-    reply = trainer.open(Open(job=1, task=task_bytes(task), stream=stream, seed=1))
+    reply = trainer.answer(Open(job=1, task=task_bytes(task), stream=stream, seed=1))
     assert isinstance(reply, Opened), reply
 
 
-def measured(trainer: Trainer) -> EvaluationResult:
-    reply = trainer.evaluate(EvaluationRequest(job=2, model="", moments=True))
-    assert isinstance(reply, EvaluationResult), reply
+def measured(trainer: Trainer) -> Evaluated:
+    reply = trainer.answer(Evaluate(job=2, model="", moments=True))
+    assert isinstance(reply, Evaluated), reply
     return reply
 
 
@@ -66,7 +58,7 @@ def scaled_by(found: Moments) -> TaskSpec:
 def trained(trainer: Trainer, folder: Path) -> Trained:
     model = folder / "model"
     model.write_bytes(encode_tensors(create(TASK.model).init(0)))
-    reply = trainer.train(Train(job=3, model=str(model), out=str(folder / "update")))
+    reply = trainer.answer(Train(job=3, model=str(model), out=str(folder / "update")))
     assert isinstance(reply, Trained), reply
     return reply
 
@@ -114,7 +106,7 @@ def test_messages_that_come_once_are_not_lost(
     for module in ("spec", "own"):
         monkeypatch.setattr(f"fedagent_agent.streams.{module}.own_streams", lambda: known)
     opened(trainer, TASK, "topic:x")
-    assert measured(trainer) == EvaluationResult(job=2, metric="moments"), "nothing yet"
+    assert measured(trainer) == Evaluated(job=2, metric="moments"), "nothing yet"
     Topic.waiting, found = rows(40)
     assert measured(trainer).samples == 40
     opened(trainer, scaled_by(found), "topic:x")
@@ -129,5 +121,5 @@ def test_a_number_that_no_sensor_says_is_refused(trainer: Trainer, tmp_path: Pat
     path = tmp_path / "a.csv"
     path.write_text("1,2,0\n1e30,2,1\n")
     opened(trainer, TASK, f"csv:{path}")
-    reply = trainer.evaluate(EvaluationRequest(job=2, model="", moments=True))
+    reply = trainer.answer(Evaluate(job=2, model="", moments=True))
     assert reply == Failed(job=2, reason="stream", detail="a feature is over 1e+20", offset=0)

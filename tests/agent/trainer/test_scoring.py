@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_agent import evaluation
-from fedagent_agent.evaluation import MAX_SAMPLES, Scorer
-from fedagent_agent.trainer_wire import Open, Opened, Refused, Train, Trained
-from fedagent_agent.training import Trainer
+from fedagent_agent.trainer import scoring
+from fedagent_agent.trainer.frames import Open, Opened, Refused, Train, Trained
+from fedagent_agent.trainer.scoring import MAX_SAMPLES, Scorer
+from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp, create
@@ -121,7 +121,7 @@ def test_the_graph_of_the_task_is_used_where_there_is_a_runtime(
     y = create(CNN).predict(weights, x)
     for there in (True, False):
         if not there:
-            monkeypatch.setattr(evaluation, "find_spec", lambda _name: None)
+            monkeypatch.setattr(scoring, "find_spec", lambda _name: None)
         else:
             monkeypatch.delitem(sys.modules, "fedagent_task.onnx_session", raising=False)
         scorer = _scorer(CNN, graph=True)
@@ -138,7 +138,9 @@ def test_a_graph_of_something_else_is_refused_by_key(graph: bytes) -> None:
         Scorer(TaskSpec(model=CNN, on_device=True, onnx=graph), create(CNN))
     assert caught.value.key == "onnx"
     body = task_bytes(TaskSpec(model=MLP, on_device=True, onnx=b"no graph", data=DIGITS))
-    reply = Trainer(lambda _job, _wait: False).open(Open(job=1, task=body, stream="digits", seed=0))
+    reply = Trainer(lambda _job, _wait: False).answer(
+        Open(job=1, task=body, stream="digits", seed=0)
+    )
     assert isinstance(reply, Refused)
     assert reply.key == "onnx"
 
@@ -156,7 +158,7 @@ def test_the_trainer_scores_the_base_before_it_learns(tmp_path: Path, graph: boo
         onnx=to_graph(MLP) if graph else b"",
     )
     trainer = Trainer(lambda _job, _wait: False)
-    opened = trainer.open(
+    opened = trainer.answer(
         Open(job=1, task=task_bytes(task), stream="digits:rate=100000,start=500", seed=3)
     )
     assert isinstance(opened, Opened)
@@ -165,7 +167,7 @@ def test_the_trainer_scores_the_base_before_it_learns(tmp_path: Path, graph: boo
     scores = []
     for job in (2, 3):
         base.write_bytes(encode_tensors(weights))
-        result = trainer.train(Train(job=job, model=str(base), out=str(out), iterations=10))
+        result = trainer.answer(Train(job=job, model=str(base), out=str(out), iterations=10))
         assert isinstance(result, Trained)
         assert 0 < result.score_n <= MAX_SAMPLES
         assert result.score_n <= result.arrivals
@@ -182,9 +184,9 @@ def test_a_task_without_scores_is_as_it_was(tmp_path: Path) -> None:
     task = TaskSpec(model=MLP, data=DIGITS)
     assert task_bytes(task) == task_bytes(structs.replace(task, onnx=b"", on_device=False))
     trainer = Trainer(lambda _job, _wait: False)
-    trainer.open(Open(job=1, task=task_bytes(task), stream="digits", seed=3))
+    trainer.answer(Open(job=1, task=task_bytes(task), stream="digits", seed=3))
     (tmp_path / "base").write_bytes(encode_tensors(create(MLP).init(0)))
-    result = trainer.train(
+    result = trainer.answer(
         Train(job=2, model=str(tmp_path / "base"), out=str(tmp_path / "out"), iterations=1)
     )
     assert isinstance(result, Trained)

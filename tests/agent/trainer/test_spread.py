@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from fedagent_agent.spread import ENOUGH, Spread
+from fedagent_agent.trainer.samples import ENOUGH, Proportions
 from fedagent_task.models import Floats
 from fedagent_task.readers import load
 from fedagent_task.samples import Csr
 
 
-def looked(x: Floats) -> Spread:
-    spread = Spread()
+def looked(x: Floats) -> Proportions:
+    spread = Proportions()
     spread.names = [f"f{i}" for i in range(x.shape[1])]
     size = len(x) // 7 + 1
     told = [spread.look(x[i : i + size]) for i in range(0, len(x), size)]
@@ -51,5 +51,5 @@ def test_few_samples_tell_nothing_yet(rows: int) -> None:
 
 def test_sparse_samples_and_tasks_without_sizes_are_left_alone() -> None:
     x = np.full((50, 2), 1e6, np.float32)
-    assert not Spread().look(Csr.from_dense(x))
-    assert not Spread(over=True).look(x)
+    assert not Proportions().look(Csr.from_dense(x))
+    assert not Proportions(over=True).look(x)

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.trainer_wire import (
+from fedagent_agent.trainer.frames import (
     MAX_FRAME_BYTES,
     Cancel,
     Failed,
     FrameBuffer,
+    FrameError,
     Open,
     Opened,
     Refused,
@@ -16,7 +17,6 @@ from fedagent_agent.trainer_wire import (
     Stop,
     Train,
     Trained,
-    TrainerWireError,
     decode_reply,
     decode_request,
     encode_frame,
@@ -65,9 +65,9 @@ def test_replies_survive(reply: Opened | Refused | Trained | Failed) -> None:
 
 
 def test_a_frame_over_the_limit_is_refused_on_both_sides() -> None:
-    with pytest.raises(TrainerWireError):
+    with pytest.raises(FrameError):
         encode_frame(Open(job=1, task=b"x" * MAX_FRAME_BYTES, stream="", seed=0))
-    with pytest.raises(TrainerWireError):
+    with pytest.raises(FrameError):
         FrameBuffer().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
 
 
@@ -76,5 +76,5 @@ def test_any_bytes_are_a_frame_or_a_typed_error(data: bytes) -> None:
     for decode in (decode_request, decode_reply):
         try:
             decode(data)
-        except TrainerWireError as error:
+        except FrameError as error:
             assert str(error)

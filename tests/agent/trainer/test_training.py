@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_agent.trainer_wire import Failed, Open, Opened, Refused, Reply, Train, Trained
-from fedagent_agent.training import Trainer, lacks_memory
+from fedagent_agent.trainer.frames import Failed, Open, Opened, Refused, Reply, Train, Trained
+from fedagent_agent.trainer.training import Trainer, lacks_memory
 from fedagent_protocol.tensors import decode_tensors, digest_of, encode_tensors
 from fedagent_task.models import create
 from fedagent_task.recipe import parse_recipe, task_bytes
@@ -24,7 +24,7 @@ def _opened(
 ) -> tuple[Trainer, Reply]:
     trainer = Trainer(lambda _job, _wait: cancelled)
     body = task_bytes(_recipe(*sets))
-    return trainer, trainer.open(Open(job=1, task=body, stream=stream, seed=seed))
+    return trainer, trainer.answer(Open(job=1, task=body, stream=stream, seed=seed))
 
 
 def _model_file(folder: Path, *sets: str) -> Path:
@@ -35,7 +35,7 @@ def _model_file(folder: Path, *sets: str) -> Path:
 
 def _train(trainer: Trainer, folder: Path, model: Path, iterations: int = 0) -> Reply:
     request = Train(job=2, model=str(model), out=str(folder / "update"), iterations=iterations)
-    return trainer.train(request)
+    return trainer.answer(request)
 
 
 def _failed(reply: Reply, reason: str) -> Failed:
@@ -102,7 +102,7 @@ def test_a_stream_that_does_not_fit_is_refused_by_key(
 
 def test_a_task_from_newer_software_is_refused() -> None:
     trainer = Trainer(lambda _job, _wait: False)
-    reply = trainer.open(Open(job=1, task=b"\x81\xa1x\x01", stream="digits", seed=0))
+    reply = trainer.answer(Open(job=1, task=b"\x81\xa1x\x01", stream="digits", seed=0))
     assert isinstance(reply, Refused)
 
 
@@ -157,7 +157,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     trainer, _ = _opened()
     model = _model_file(tmp_path)
     request = Train(job=1, model=str(model), out=str(tmp_path / "none" / "update"))
-    assert "No such file" in _failed(trainer.train(request), "disk").detail
+    assert "No such file" in _failed(trainer.answer(request), "disk").detail
 
 
 def test_samples_that_do_not_fit_are_counted(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_file_that_was_read_before_is_not_called_empty(tmp_path: Path) -> None
         trainer = Trainer(lambda _job, _wait: False)
         text = f"csv:{csv},dtype=uint8"
         task = task_bytes(_recipe())
-        trainer.open(Open(job=1, task=task, stream=text, seed=0, offset=offset))
+        trainer.answer(Open(job=1, task=task, stream=text, seed=0, offset=offset))
         reply = _train(trainer, tmp_path, _model_file(tmp_path))
         assert isinstance(reply, Failed if words else Trained)
         assert words in getattr(reply, "detail", "")

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent import privacy
-from fedagent_agent.privacy import Disclosure, PrivacyMissingError, laplace, protect, shape
+from fedagent_agent.trainer import privacy
+from fedagent_agent.trainer.privacy import (
+    PrivacyMissingError,
+    ProtectedScore,
+    laplace,
+    protect,
+    shape,
+)
 from fedagent_task.spec import OpinionsSpec
 
 SPECS = st.builds(
@@ -24,7 +30,7 @@ def test_an_opinion_is_clipped_and_rounded_inside_its_bounds(
     score: float, spec: OpinionsSpec
 ) -> None:
     said = protect(score, spec)
-    assert said == Disclosure(shape(score, spec), 0.0)
+    assert said == ProtectedScore(shape(score, spec), 0.0)
     assert spec.low <= said.score <= spec.high
     clipped = min(max(score, spec.low), spec.high)
     assert abs(said.score - clipped) <= spec.step / 2 + 1e-12 or said.score == spec.high
@@ -36,7 +42,7 @@ def test_without_opendp_there_is_no_noise_and_no_answer(monkeypatch: pytest.Monk
     monkeypatch.setattr(privacy, "find_spec", lambda _name: None)
     with pytest.raises(PrivacyMissingError, match="`fedagent doctor` on the device"):
         protect(0.5, OpinionsSpec(epsilon=1.0))
-    assert protect(0.5, OpinionsSpec()) == Disclosure(0.5)
+    assert protect(0.5, OpinionsSpec()) == ProtectedScore(0.5)
 
 
 def test_noise_is_laplace_of_the_declared_scale() -> None:

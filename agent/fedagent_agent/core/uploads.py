@@ -20,13 +20,12 @@ LONGEST_POLL_S = 0.1
 
 @dataclass(slots=True)
 class Upload:
-    """One update and the edge that ordered it.
+    """One update, offered to the edge that ordered it until that receipts it.
 
-    The edge's receipt ends it. Until then the offer is repeated, ever more
-    patiently, because whoever waits for an answer repeats itself.
+    The offer is repeated, ever more patiently.
     """
 
-    kept: PendingUpdate
+    update: PendingUpdate
     offers: int = 0
     _sender: Sender = field(init=False)
     _asked: bool = False
@@ -38,7 +37,7 @@ class Upload:
 
     def __post_init__(self) -> None:
         """Begin without credit."""
-        offer = self.kept.offer
+        offer = self.update.offer
         self._sender = Sender(Layout(offer.size, offer.chunk_bytes))
 
     def offer(self, context: ContextReport, now: float, *, busy: bool) -> list[Effect]:
@@ -55,13 +54,13 @@ class Upload:
         else:
             self._offered_at = now
         self.offers += 1
-        offer = self.kept.offer
-        first = self.kept.credit > 0 and not self._asked
+        offer = self.update.offer
+        first = self.update.credit > 0 and not self._asked
         if first:
             self._sender.authorise(((0, 1),), link_idle=True)
             self._sender.next()
-        said = structs.replace(offer, context=context)
-        return [SendOffer(self.kept.key.edge, said, first)]
+        offer = structs.replace(offer, context=context)
+        return [SendOffer(self.update.key.edge, offer, first)]
 
     def need(self, ranges: RangeList, pending: Callable[[], int], now: float) -> list[Effect]:
         """Take credit from the edge, and use it."""
@@ -74,12 +73,12 @@ class Upload:
     def pump(self, pending: Callable[[], int], now: float) -> list[Effect]:
         """Hand authorised chunks to the link, few at a time."""
         effects: list[Effect] = []
-        chunk_bytes = self.kept.offer.chunk_bytes
+        chunk_bytes = self.update.offer.chunk_bytes
         at_link = pending()
         while self._sender.pending and at_link < AT_LINK * chunk_bytes:
             index = self._sender.next()
             assert index is not None
-            effects.append(SendChunk(self.kept.key, self.kept.offer.digest, index))
+            effects.append(SendChunk(self.update, index))
             at_link += chunk_bytes
         if effects:
             self._poll_s = FIRST_POLL_S
@@ -106,11 +105,11 @@ class Upload:
         return self._poll_at if self._sender.pending else None
 
     def measured(self, now: float) -> tuple[int, float] | None:
-        """Bytes and seconds from first offer to receipt; None if that says nothing.
+        """Bytes and seconds from first offer to receipt; None if they say nothing.
 
         A small update's time is the edge's disk, and a repeated one's is silence.
         """
-        offer = self.kept.offer
+        offer = self.update.offer
         if self.offers != 1 or offer.size <= offer.chunk_bytes:
             return None
         return offer.size, now - self._offered_at
@@ -122,9 +121,9 @@ class Uploads:
 
     by_key: dict[Key, Upload] = field(default_factory=dict)
 
-    def add(self, kept: PendingUpdate) -> Upload:
-        """Take an update that is durable."""
-        upload = self.by_key[kept.key] = Upload(kept)
+    def add(self, update: PendingUpdate) -> Upload:
+        """Add an update that is durable."""
+        upload = self.by_key[update.key] = Upload(update)
         return upload
 
     def of(self, edge: str) -> list[Upload]:

@@ -3,8 +3,8 @@
 Clipped to [low, high], the whole stream of a device may change the score by high - low at
 most. Laplace noise of scale (high - low) / epsilon makes the answer epsilon-differentially
 private, whatever the samples are; what is clamped to [0, 1] afterwards stays so. Noise and
-accounting are OpenDP's, whose sampler floating-point attacks do not break. How many samples
-an opinion rests on is told as it is.
+accounting are OpenDP's, whose sampler floating-point attacks do not break. The number of
+samples an opinion rests on is sent as it is.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,8 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from fedagent_agent.errors import AgentError
 from fedagent_task.spec import OpinionsSpec
-
-from .errors import AgentError
 
 if TYPE_CHECKING:
     from opendp.mod import Measurement
@@ -34,16 +33,13 @@ class PrivacyMissingError(AgentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Disclosure:
-    """What may leave the device.
-
-    Attributes:
-        score: In [0, 1].
-        epsilon: What it costs, by OpenDP's accounting; 0: it was not noised.
-    """
+class ProtectedScore:
+    """What may leave the device."""
 
     score: float
+    """In [0, 1]."""
     epsilon: float = 0.0
+    """What it costs, by OpenDP's accounting; 0: it was not noised."""
 
 
 def shape(score: float, spec: OpinionsSpec) -> float:
@@ -55,20 +51,18 @@ def shape(score: float, spec: OpinionsSpec) -> float:
     return min(spec.low + steps * spec.step, spec.high)
 
 
-def protect(score: float, spec: OpinionsSpec) -> Disclosure:
-    """Return what a task allows to be told of a score in [0, 1].
-
-    Draws noise each time: whoever is asked twice repeats the first answer.
+def protect(score: float, spec: OpinionsSpec) -> ProtectedScore:
+    """Return what a task lets out of a score in [0, 1], with new noise each time.
 
     Raises:
-        PrivacyMissingError: Noise is wanted and cannot be made; nothing may be told.
+        PrivacyMissingError: Noise is wanted and cannot be made; nothing may be sent.
     """
     shaped = shape(score, spec)
     if spec.epsilon <= 0:
-        return Disclosure(shaped)
+        return ProtectedScore(shaped)
     measurement = laplace(spec.high - spec.low, spec.epsilon)
     noised, cost = float(measurement(shaped)), float(measurement.map(spec.high - spec.low))
-    return Disclosure(min(max(noised, 0.0), 1.0), cost)
+    return ProtectedScore(min(max(noised, 0.0), 1.0), cost)
 
 
 @lru_cache(maxsize=8)

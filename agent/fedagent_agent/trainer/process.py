@@ -1,10 +1,10 @@
 """The trainer: a resident child process of the agent that does the numeric work.
 
-Run as ``python -m fedagent_agent.trainer``; requests come on stdin, answers go to
-stdout, see `trainer_wire`. It ends when stdin does. It looks at stdin between any
-two iterations, so that it can be cancelled without threads.
+Run as ``python -m fedagent_agent.trainer.process``; requests come on stdin, replies go
+to stdout, see `frames`. It ends when stdin does. It looks at stdin between any two
+iterations, so that it can be cancelled without threads.
 
-Nothing it logs contains a sample: of an exception only type and place are told.
+Nothing it logs contains a sample: of an exception it names only type and place.
 """
 
 import argparse
@@ -20,17 +20,14 @@ from collections import deque
 from pathlib import Path
 from types import TracebackType
 
-from .trainer_wire import (
+from .frames import (
     Cancel,
-    EvaluationRequest,
     Failed,
     FrameBuffer,
-    Open,
+    FrameError,
+    Job,
     Reply,
-    Request,
     Stop,
-    Train,
-    TrainerWireError,
     decode_request,
     encode_frame,
 )
@@ -54,10 +51,10 @@ class Requests:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._frames = FrameBuffer()
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[Job] = deque()
         self._cancelled: int | None = None
 
-    def next(self) -> Request:
+    def next(self) -> Job:
         """Wait for the next request.
 
         Raises:
@@ -90,11 +87,11 @@ class Requests:
             else:
                 self._waiting.append(request)
         if len(self._waiting) > _MAX_WAITING:
-            raise TrainerWireError("too many requests wait")
+            raise FrameError("too many requests wait")
 
 
 def place_of(error: BaseException) -> str:
-    """Return type and place of an exception; its text might quote a sample."""
+    """Name an exception without its text, which might quote a sample."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}"
@@ -106,29 +103,23 @@ def serve(requests_fd: int, replies_fd: int) -> None:
     trainer = Trainer(requests.cancelled)
     try:
         while True:
-            request = requests.next()
-            _send(replies_fd, answer(trainer, request))
+            _send(replies_fd, answer(trainer, requests.next()))
     except EndedError:
         return
     finally:
         trainer.close()
 
 
-def answer(trainer: Trainer, request: Request) -> Reply:
-    """Do what was asked; an unforeseen error becomes `Failed`, told by type and place."""
+def answer(trainer: Trainer, job: Job) -> Reply:
+    """Do a job; an unforeseen error becomes `Failed`, named by type and place."""
     try:
-        if isinstance(request, Open):
-            return trainer.open(request)
-        if isinstance(request, EvaluationRequest):
-            return trainer.evaluate(request)
-        assert isinstance(request, Train)
-        return trainer.train(request)
+        return trainer.answer(job)
     except EndedError:
         raise
-    except Exception as error:  # noqa: BLE001 - the top of a job: told by type and place
+    except Exception as error:  # noqa: BLE001 - the top of a job
         place = place_of(error)
-        _log.error("job %d failed: %s", request.job, place)
-        return Failed(job=request.job, reason="error", detail=place)
+        _log.error("job %d failed: %s", job.job, place)
+        return Failed(job=job.job, reason="error", detail=place)
 
 
 def _send(fd: int, reply: Reply) -> None:
@@ -140,20 +131,20 @@ def _send(fd: int, reply: Reply) -> None:
             raise EndedError from error
 
 
-def _tell_place(
+def _log_place(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Report an uncaught exception without its text."""
+    """Log an uncaught exception without its text."""
     del kind, trace
     _log.critical("the trainer ends: %s", place_of(error))
 
 
 def stay_behind(nice: int, memory_bytes: int) -> None:
-    """Let everything else on the device go first, and bound the memory of this process.
+    """Let everything else on the device go first, and limit the memory of this process.
 
     Args:
-        nice: Least niceness, 0 to 19; a process that is nicer already stays so.
-        memory_bytes: Most resident memory, 0 for no bound. The kernel bounds what is
+        nice: Minimum niceness, 0 to 19; a process that is nicer already stays so.
+        memory_bytes: Maximum resident memory, 0 for no limit. The kernel limits what is
             mapped and writable, much of which is never touched: what is so at the start
             comes on top.
     """
@@ -179,20 +170,20 @@ def _memory_now() -> tuple[int, int]:
 
 def main() -> int:
     """Serve the agent over stdin and stdout."""
-    parser = argparse.ArgumentParser(prog="fedagent_agent.trainer")
+    parser = argparse.ArgumentParser(prog="fedagent_agent.trainer.process")
     parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, default=0)
     given = parser.parse_args()
     stay_behind(given.nice, given.memory_bytes)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    sys.excepthook = _tell_place
+    sys.excepthook = _log_place
     # Ctrl-C goes to the whole group; the agent decides what it means for us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print must not end up between frames
     try:
         serve(0, replies_fd)
-    except TrainerWireError as error:
+    except FrameError as error:
         _log.critical("the trainer ends: %s", error)
         return EXIT_WIRE
     return 0

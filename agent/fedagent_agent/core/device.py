@@ -1,8 +1,14 @@
-"""What an agent reports of itself, what it asks for, and when it says so again."""
+"""The device as its agent reports it: price, readings, measured links."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from fedagent_protocol.messages import MAX_MICRO, ContextReport
+
+MICRO = 1_000_000
+Credits = Annotated[float, Meta(ge=0, le=1e6)]
 
 CHANGE = 0.1
 """A feature or price that moved by more than this fraction is reported at once."""
@@ -22,43 +28,40 @@ _QUIET = {
 _MAX_BPS = 1e11
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """An agent's own price function c(y) = base + per_compute · y (ALGORITHMS section 8).
+class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The device's own price function, in credits (ALGORITHMS section 8).
 
-    `y` is the available compute in cores; both factors are non-negative, so that
-    the price never falls when more compute is offered. Micro-credits throughout.
+    c(y) = base + per_compute * y, where y is the available compute in cores. Both factors
+    are non-negative, so that the price never falls when more compute is offered.
     """
 
-    base_micro: int = 0
-    per_compute_micro: int = 0
+    base: Credits = 0.1
+    per_compute: Credits = 0.2
 
-    def at(self, compute: float) -> int:
-        """Return the price for one round at this much available compute."""
+    def micro(self, compute: float) -> int:
+        """Return the price of one round in micro-credits."""
+        base, factor = round(self.base * MICRO), round(self.per_compute * MICRO)
         thousandths = max(0, int(compute * 1000))
-        return min(MAX_MICRO, self.base_micro + self.per_compute_micro * thousandths // 1000)
-
-
-FREE = Price()
-"""The price function of a device that asks for nothing."""
+        return min(MAX_MICRO, base + factor * thousandths // 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What was measured of the device.
-
-    Attributes:
-        compute: Cores' worth of processor that others leave free.
-        available: Whether the device may train now; else `reason` says what forbids it.
-        battery: Charge, 0 to 1; None without a battery.
-        temperature_c: Of the hottest part; None where it cannot be known.
-    """
+    """What was measured of the device."""
 
     compute: float = 1.0
+    """Cores' worth of processor that others leave free."""
     available: bool = True
+    """Whether the device may train now; else `reason` is what forbids it."""
     reason: str = ""
     battery: float | None = None
+    """Charge, 0 to 1; None without a battery."""
     temperature_c: float | None = None
+    """Of the hottest part; None where it cannot be known."""
+    price_micro: int | None = None
+    """Price of a round instead of the price function's; for the testbed."""
+    slow_s: float | None = None
+    """Seconds of a training instead of the settings'; for the testbed."""
 
 
 @dataclass(slots=True)
@@ -70,41 +73,46 @@ class LinkQuality:
     rtt_s: float | None = None
 
     def note_download(self, nbytes: int, seconds: float) -> None:
-        """Take in a measured download."""
+        """Add a measured download."""
         self.download_bps = _smoothed(self.download_bps, _rate(nbytes, seconds))
 
     def note_upload(self, nbytes: int, seconds: float) -> None:
-        """Take in a measured upload."""
+        """Add a measured upload."""
         self.upload_bps = _smoothed(self.upload_bps, _rate(nbytes, seconds))
 
     def note_rtt(self, seconds: float) -> None:
-        """Take in a measured round trip."""
+        """Add a measured round trip."""
         self.rtt_s = _smoothed(self.rtt_s, max(0.0, seconds))
 
 
 @dataclass(slots=True)
 class DeviceState:
-    """What the agent knows of itself, whichever edge asks.
+    """What the agent knows of its device, whichever edge asks."""
 
-    Attributes:
-        load_limit_s: pi of the device, seconds of computation per round; 0 for no limit.
-        cold: The next training starts a process, or a learner, that remembers nothing.
-        position: x and y in kilometres, where the owner declares them.
-    """
-
-    price: Price
+    pricing: PriceSettings
     readings: Readings = field(default_factory=Readings)
     seconds_per_iteration: float | None = None
     arrivals_per_s: float | None = None
     arrivals_per_step: float | None = None
     load_limit_s: float = 0.0
+    """pi of the device, seconds of computation per round; 0 for no limit."""
     cold: bool = True
+    """The next training starts a process, or a learner, that remembers nothing."""
     position: tuple[float, float] | None = None
+    """x and y in kilometres, where the owner declares them."""
+    extra_s: float = 0.0
+    """Extra seconds of every training, for demos and tests."""
 
     @property
     def price_micro(self) -> int:
-        """What a round costs now."""
-        return self.price.at(self.readings.compute)
+        """Price of a round now."""
+        price = self.readings.price_micro
+        return self.pricing.micro(self.readings.compute) if price is None else price
+
+    @property
+    def slow_s(self) -> float:
+        """Seconds that a round without training takes."""
+        return self.extra_s if self.readings.slow_s is None else self.readings.slow_s
 
     def load_limit(self, task_s: float) -> float:
         """Return the smaller of the device's limit and the task's; 0 where there is none."""
@@ -113,7 +121,7 @@ class DeviceState:
     def note_training(
         self, *, per_iteration: float, arrivals_per_s: float | None, arrivals_per_step: float
     ) -> None:
-        """Take in what a training measured."""
+        """Add what a training measured."""
         if per_iteration > 0:
             self.seconds_per_iteration = _smoothed(self.seconds_per_iteration, per_iteration)
         if arrivals_per_s is not None:
@@ -149,15 +157,15 @@ class DeviceState:
             features={name: value for name, value in features.items() if value is not None},
         )
 
-    def differs(self, link: LinkQuality, said: ContextReport) -> bool:
+    def differs(self, link: LinkQuality, last: ContextReport) -> bool:
         """Whether something moved by more than `CHANGE` since it was reported."""
-        now = self.report(link, run=said.run, seq=said.seq)
-        if now.available != said.available or now.features.keys() != said.features.keys():
+        now = self.report(link, run=last.run, seq=last.seq)
+        if now.available != last.available or now.features.keys() != last.features.keys():
             return True
-        if moved(now.price, said.price):
+        if moved(now.price, last.price):
             return True
         return any(
-            moved(value, said.features[name], _QUIET.get(name, 0.0))
+            moved(value, last.features[name], _QUIET.get(name, 0.0))
             for name, value in now.features.items()
         )
 

@@ -1,0 +1,70 @@
+"""Opinions that a device gave, what they cost its owner, and the limits of that."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from fedagent_protocol.messages import OpinionMode
+from fedagent_task.spec import TaskSpec
+
+from .effects import OpinionAnswer
+
+_SLACK = 1e-9
+
+
+class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of the owner on evaluations; with any epsilon, opinions without noise are not sent."""
+
+    max_epsilon: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    """Maximum epsilon per opinion."""
+    total_epsilon: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    """Budget of epsilon per run."""
+    lifetime_epsilon: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    """Budget of epsilon over all runs, which whoever calls can name at will."""
+    declared_only: bool = False
+    """Opinions go to `peers` alone, and to no edge."""
+
+    def objection(self, task: TaskSpec, mode: OpinionMode, *, spent: float, ever: float) -> str:
+        """Return why an opinion is withheld; empty if it is not.
+
+        Args:
+            task: As the edge gave it.
+            mode: Of the call.
+            spent: Epsilon of its run so far.
+            ever: Epsilon of all runs so far.
+        """
+        declared = mode is OpinionMode.PEERS and task.peers.graph == "declared"
+        if self.declared_only and not declared:
+            return "the owner tells opinions to declared neighbours only"
+        epsilon = task.opinions.epsilon
+        most, total, lifetime = self.max_epsilon, self.total_epsilon, self.lifetime_epsilon
+        if most is None and total is None and lifetime is None:
+            return ""
+        if epsilon <= 0:
+            return "the owner gives opinions only with noise: set opinions.epsilon"
+        if most is not None and epsilon > most:
+            return f"the owner grants epsilon {most:g} an opinion, not {epsilon:g}"
+        if total is not None and spent + epsilon > total * (1 + _SLACK):
+            return f"the owner's epsilon of {total:g} for this run is used up"
+        if lifetime is not None and ever + epsilon > lifetime * (1 + _SLACK):
+            return f"the owner's epsilon of {lifetime:g} for all runs is used up"
+        return ""
+
+
+NO_LIMITS = PrivacySettings()
+
+
+@dataclass(frozen=True, slots=True)
+class OpinionRecord:
+    """Opinions with noise that survived the last process, and what they cost."""
+
+    answers: Iterable[OpinionAnswer] = ()
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """Epsilon by run."""
+    ever: float = 0.0
+    """Epsilon of all runs, also of those that are forgotten."""
+
+
+NO_OPINIONS = OpinionRecord()

@@ -1,0 +1,237 @@
+"""Requests to the trainer process and its replies, as frames on two pipes.
+
+A frame is four bytes of length, big-endian, and that much MessagePack. Tensors travel
+in files. The core emits these requests as effects and takes the replies as inputs. No
+I/O, and no numpy: the agent itself does not need it.
+"""
+
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.msgpack import Decoder, Encoder
+
+MAX_FRAME_BYTES = 256 * 1024
+"""Longest frame; a task has at most a quarter of it, moments less than all."""
+PREFIX_BYTES = 4
+
+Text = Annotated[str, Meta(max_length=1000)]
+PathText = Annotated[str, Meta(max_length=8192)]
+
+
+class FrameError(Exception):
+    """Raised when bytes on a pipe are no frame of the expected kind."""
+
+
+class _Frame(Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=True):
+    job: int
+    """A reply repeats the number of its request."""
+
+
+class Open(_Frame, frozen=True, kw_only=True, tag="open"):
+    """Open the stream for a task, in the place of any other."""
+
+    task: bytes
+    """Canonical bytes of a `TaskSpec`."""
+    stream: PathText
+    seed: int
+    """Of the stream's order and of the learner."""
+    offset: int = 0
+    """Position to go on at, as in `Trained.offset`."""
+    slow_s: float = 0.0
+    """Extra seconds of every training; for demos and tests."""
+    held_out: PathText = ""
+    """Stream for evaluations only; empty: they rest on samples of `stream` not yet learnt from."""
+
+
+class Train(_Frame, frozen=True, kw_only=True, tag="train"):
+    """Train from the model file, and write the update to `out`, whole and durable or not at all."""
+
+    model: PathText
+    out: PathText
+    iterations: int = 0
+    """rho of each arrival step; 0 leaves it to the learner."""
+    load_limit_s: float = 0.0
+    """pi, seconds of computation that this training may take; 0 for no limit."""
+    timeout_s: float = 0.0
+    """The process is killed after this long; 0 for the client's default."""
+
+
+class Evaluate(_Frame, frozen=True, kw_only=True, tag="evaluate"):
+    """Score the model file on samples that are not learnt from yet."""
+
+    model: PathText = ""
+    moments: bool = False
+    """Instead of a score, add the samples up; there is no model then."""
+
+
+class Cancel(_Frame, frozen=True, kw_only=True, tag="cancel"):
+    """Give up the training with this number; it answers `Failed(cancelled)`."""
+
+
+class Stop(_Frame, frozen=True, kw_only=True, tag="stop"):
+    """End the process."""
+
+
+class Opened(_Frame, frozen=True, kw_only=True, tag="opened"):
+    """The stream is open and fits the task."""
+
+    features: int
+    dtype: str
+    labels: tuple[int, ...] = ()
+    """Labels that can come, as far as the stream knows them."""
+
+
+class Refused(_Frame, frozen=True, kw_only=True, tag="refused"):
+    """The stream does not fit the task; `key` is the recipe's or the stream's."""
+
+    key: Text
+    detail: Text
+
+
+class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
+    """The update is on disk."""
+
+    digest: str
+    """SHA-256 of the file, of `size` bytes."""
+    size: int
+    num_samples: int
+    iterations: int
+    """rho as it was done: the mean of the arrival steps, rounded."""
+    seconds: float
+    """From the request to the file on disk."""
+    seconds_per_iteration: float
+    """Of the learning alone."""
+    arrivals: int
+    """Samples that came since the last training."""
+    loss: float
+    """Mean over the training; 0 where it is not finite, and in mode ``peers``, which keeps it."""
+    norm: float
+    """L2 norm of the update over all tensors."""
+    offset: int = 0
+    """Position of the stream, to resume at."""
+    counters: dict[str, int] = {}
+    """Samples dropped or refused since `Open`, by reason."""
+    steps: int = 1
+    """Arrival steps that were done."""
+    train_s: float = 0.0
+    """Seconds of computation in all steps, without waits."""
+    limited: bool = False
+    """The load limit ended the iterations early."""
+    score: float = 0.0
+    """Of the base model on `score_n` new samples, in [0, 1]; see `scoring`."""
+    score_n: int = 0
+    note: Text = ""
+    """What the run's operator should know of the samples; see `Proportions`."""
+
+    @property
+    def arrivals_per_step(self) -> float:
+        """Mean number of samples per arrival step."""
+        return self.arrivals / max(1, self.steps)
+
+
+class Evaluated(_Frame, frozen=True, kw_only=True, tag="evaluated"):
+    """The score of a model, clipped, rounded and noised as the task asks."""
+
+    score: float = 0.0
+    """In [0, 1]."""
+    samples: int = 0
+    """What the score rests on; 0: nothing has arrived, and there is no score."""
+    metric: Text = ""
+    epsilon: float = 0.0
+    """Local differential privacy that the score costs; 0 for no noise."""
+    counters: dict[str, int] = {}
+    """As in `Trained`."""
+    moments: bytes = b""
+    """Sums over the samples, where these were asked for."""
+
+
+class Failed(_Frame, frozen=True, kw_only=True, tag="failed"):
+    """There is no update, or no score."""
+
+    reason: Text
+    """``cancelled``, ``timeout``, ``no_data``, ``model`` (the base is not what the task says),
+    ``diverged``, ``norm``, ``stream``, ``not_open``, ``disk``, ``memory``, ``privacy`` (noise is
+    wanted and cannot be made), ``idle`` (the task learns nothing), ``died`` or ``error``."""
+    detail: Text = ""
+    """One line, without anything of a sample."""
+    offset: int | None = None
+    """Position of the stream, where it is open."""
+    counters: dict[str, int] = {}
+    """As in `Trained`."""
+
+
+Job = Open | Train | Evaluate
+Request = Job | Cancel | Stop
+Reply = Opened | Refused | Trained | Evaluated | Failed
+
+F = TypeVar("F")
+
+_encoder = Encoder()
+_requests: Decoder[Request] = Decoder(Request)
+_replies: Decoder[Reply] = Decoder(Reply)
+
+
+def encode_frame(message: Request | Reply) -> bytes:
+    """Return the message as a frame.
+
+    Raises:
+        FrameError: It is longer than a frame may be.
+    """
+    body = _encoder.encode(message)
+    return _length_of(len(body)).to_bytes(PREFIX_BYTES, "big") + body
+
+
+def frame_length(prefix: bytes | bytearray) -> int:
+    """Return the length that a frame's first four bytes announce.
+
+    Raises:
+        FrameError: It is over the limit.
+    """
+    return _length_of(int.from_bytes(prefix, "big"))
+
+
+def _length_of(length: int) -> int:
+    if length > MAX_FRAME_BYTES:
+        raise FrameError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}")
+    return length
+
+
+def decode_request(body: bytes) -> Request:
+    """Decode a frame's body in the trainer."""
+    return _decode(_requests, body)
+
+
+def decode_reply(body: bytes) -> Reply:
+    """Decode a frame's body in the agent."""
+    return _decode(_replies, body)
+
+
+def _decode(decoder: Decoder[F], body: bytes) -> F:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise FrameError("the bytes are no frame of the expected kind") from error
+
+
+class FrameBuffer:
+    """Cut a byte stream into frame bodies; never hold more than one frame's bytes too many."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add bytes, and return the frames that they complete.
+
+        Raises:
+            FrameError: A frame announces more than the limit.
+        """
+        self._bytes += data
+        frames: list[bytes] = []
+        while len(self._bytes) >= PREFIX_BYTES:
+            stop = PREFIX_BYTES + frame_length(self._bytes[:PREFIX_BYTES])
+            if len(self._bytes) < stop:
+                break
+            frames.append(bytes(self._bytes[PREFIX_BYTES:stop]))
+            del self._bytes[:stop]
+        return frames

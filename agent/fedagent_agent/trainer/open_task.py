@@ -1,0 +1,204 @@
+"""A task on its stream: the model, the learner, and the samples on their way to it."""
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedagent_agent.learners import NO_TRAINING, instead_of
+from fedagent_agent.learners import create as create_learner
+from fedagent_agent.learners.warm import ready_or_start
+from fedagent_agent.streams.base import Samples, Stream, StreamSchema
+from fedagent_agent.streams.open import create as create_stream
+from fedagent_agent.streams.spec import StreamError, parse_stream
+from fedagent_task.features import fitting, names_of, offset_key, scaled, scaling_of
+from fedagent_task.models import create as create_model
+from fedagent_task.recipe import parse_task
+from fedagent_task.spec import ModelSpec, TaskSpec
+
+from .frames import Open, Opened, Refused
+from .samples import HeldOutSamples, Part, Proportions, ValidationStream
+from .scoring import Scorer
+
+NOTHING_NEW = (
+    "nothing new has arrived on the stream, and what was read before an earlier start or run is "
+    "not learnt again; --stream replay:FILE repeats a file"
+)
+
+_SPARSE_KINDS = ("linear", "logistic", "softmax", "svm")
+
+_log = logging.getLogger(__name__)
+
+
+class FailedTrainingError(Exception):
+    """A training or evaluation without a result; becomes `Failed`."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class OpenTask:
+    """One task, its streams and its learner.
+
+    Raises:
+        TaskFormatError: The task is not one, or its graph is not of its model.
+        StreamError: A stream is not described as one.
+    """
+
+    def __init__(self, request: Open) -> None:
+        task = self.task = parse_task(request.task)
+        self.request = request
+        self.model = create_model(task.model)
+        labels = task.data.labels
+        spec = parse_stream(request.stream)
+        self.stream = create_stream(spec, seed=request.seed, offset=request.offset, labels=labels)
+        # A round has no time for a compiler: what is not compiled yet is done in numpy.
+        fast = task.learner.name == "strsaga" and ready_or_start()
+        seeds = np.random.SeedSequence(request.seed, spawn_key=(1, request.offset))
+        rng = np.random.default_rng(seeds)
+        self.learner = create_learner(self.model, task.learner, rng, compile_loops=fast)
+        self.scorer = Scorer(task, self.model)
+        self.held = HeldOutSamples()
+        # Users and items are numbers, not sizes; raw samples are not what is learnt from.
+        unsized = task.data.standardize or task.model.kind == "mf"
+        self.proportions = Proportions(over=unsized)
+        self.validation: ValidationStream | None = None
+        if request.held_out:
+            apart = parse_stream(request.held_out)
+            stream = create_stream(apart, seed=request.seed + 1, offset=0, labels=labels)
+            self.validation = ValidationStream(stream, task.opinions.window)
+        self.arrived = 0
+        self._unfit = 0
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The stream to learn from, and the one for evaluations only."""
+        return (self.stream,) if self.validation is None else (self.stream, self.validation.stream)
+
+    @property
+    def offset(self) -> int:
+        """Where to go on in the stream so that no sample is lost with this process."""
+        return self.held.offset(self.stream.offset)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is learnt, so that any stream will do."""
+        return self.task.learner.name == NO_TRAINING
+
+    def open(self, now: float) -> Opened | Refused:
+        """Open the streams, or name what does not fit.
+
+        Raises:
+            StreamError: A stream cannot be opened.
+        """
+        job = self.request.job
+        schemas = [stream.open(now) for stream in self.streams]
+        for schema in () if self.idle else schemas:
+            if (misfit := misfit_of(schema, self.task)) is not None:
+                return Refused(job=job, key=misfit[0], detail=f"{misfit[0]}: {misfit[1]}")
+        schema = schemas[0]
+        self.proportions.names = schema.names or names_of(self.task.data, schema.features)
+        labels = (schema.labels or ())[:1000]
+        return Opened(job=job, features=schema.features, dtype=schema.dtype, labels=labels)
+
+    def close(self) -> None:
+        """Close the streams."""
+        for stream in self.streams:
+            stream.close()
+
+    def carry_over(self, former: "OpenTask") -> None:
+        """Take samples from a stream that has no past: it will not give them again."""
+        same = former.task.data.standardize and former.request.stream == self.request.stream
+        if same and former.stream.offset == 0:
+            for x, y in former.held.give(len(former.held)):
+                self.held.put(scaled(x, self.task.data), y, start=0)
+
+    # ---------------------------------------------------------------- samples
+
+    def gather(self, now: float) -> None:
+        """Take what arrived since the last look, and hold those samples that fit."""
+        start = self.stream.offset
+        samples = _take(self.stream, now)
+        self.arrived += len(samples)
+        if self.idle:
+            self.held.put(np.empty((len(samples), 0), np.float32), samples.y, start=start)
+        elif len(samples):
+            x, y = self._fitting(samples)
+            self.held.put(x, y, start=start)
+            if self.proportions.look(x):
+                _log.warning("%s", self.proportions.warning)
+
+    def newest(self, now: float) -> Iterator[Part]:
+        """Yield the newest samples that nobody has learnt from; afterwards that is allowed."""
+        window = self.task.opinions.window
+        if self.validation is not None:
+            self.validation.put(*self._fitting(_take(self.validation.stream, now)))
+            yield from self.validation.newest()
+            return
+        self.gather(now)
+        yield from self.held.newest(window)
+        self.held.scored()
+        # What is beyond the window is not scored again: the learner bounds what it keeps.
+        for x, y in self.held.give(len(self.held) - window):
+            self.learner.absorb(x, y)
+
+    def _fitting(self, samples: Samples) -> Part:
+        """Return those samples that fit the task, scaled."""
+        x = scaled(samples.x, self.task.data)
+        good = fitting(x, samples.y, self.task.model)
+        self._unfit += len(samples) - int(good.sum())
+        rows = np.flatnonzero(good)
+        return x[rows], samples.y[rows]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Samples that were not learnt from, by reason."""
+        own = {"unfit": self._unfit, "not_learnt": self.learner.dropped}
+        own["strsaga_replaced"] = int(instead_of(self.task.model, self.task.learner) is not None)
+        return {name: n for name, n in {**self.stream.counters, **own}.items() if n}
+
+    @property
+    def no_data_reason(self) -> str:
+        """Why there is nothing to learn from."""
+        names = ("missing", "unfit")
+        counted = self.counters.items()
+        refused = [f"{name} {n}" for name, n in counted if name in names or name[:4] == "bad_"]
+        if refused:
+            return f"all samples were refused ({', '.join(refused)})"
+        return NOTHING_NEW if self.stream.offset else "nothing has arrived on the stream yet"
+
+
+def _take(stream: Stream, now: float) -> Samples:
+    try:
+        return stream.take(now)
+    except StreamError as error:
+        raise FailedTrainingError("stream", str(error)[:1000]) from error
+
+
+def misfit_of(schema: StreamSchema, task: TaskSpec) -> tuple[str, str] | None:
+    """Return the recipe's key and why the stream does not fit it, or None."""
+    model = task.model
+    if schema.features != model.features:
+        return "model.features", f"task wants {model.features}, the stream has {schema.features}"
+    named = tuple(one.name for one in task.data.features)
+    if named != schema.names and sorted(named) == sorted(schema.names):
+        shown = ", ".join(named)
+        return "data.features", f"the stream has them in another order than the task: {shown}"
+    linear = scaling_of(task.data).linear and not task.data.standardize
+    if schema.sparse and not (linear and model.kind in _SPARSE_KINDS):
+        key = "model.kind" if linear else offset_key(task.data)
+        return key, f"the stream is sparse: take offset 0 and one of {', '.join(_SPARSE_KINDS)}"
+    if not np.can_cast(schema.dtype, task.data.dtype, "same_kind"):
+        return "data.dtype", f"task wants {task.data.dtype}, the stream has {schema.dtype}"
+    return _labels_misfit(schema.labels, model)
+
+
+def _labels_misfit(labels: tuple[int, ...] | None, model: ModelSpec) -> tuple[str, str] | None:
+    classes = model.num_classes
+    if not labels or model.regression or (labels[0] >= 0 and labels[-1] < classes):
+        return None
+    wrong = labels[0] if labels[0] < 0 else labels[-1]
+    key = "model.kind" if model.kind == "logistic" else "model.classes"
+    return key, f"task has the classes 0 to {classes - 1}, the stream has {wrong}"

@@ -1,0 +1,328 @@
+"""The numeric work of the trainer: trainings and evaluations on one open task."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedagent_agent.learners import Learner, Tensors
+from fedagent_agent.streams.spec import StreamError
+from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
+from fedagent_task.errors import TaskFormatError
+from fedagent_task.moments import LARGEST, Moments
+
+from .frames import Evaluate, Evaluated, Failed, Job, Open, Refused, Reply, Train, Trained
+from .load_meter import Clock, LoadMeter, parts
+from .open_task import FailedTrainingError, OpenTask
+from .privacy import PrivacyMissingError, protect
+
+POLL_S = 0.01
+"""How often a training asks whether to give up, at most."""
+
+_NO_MEMORY = "the memory limit is too small for this task; raise --memory-limit"
+
+Cancelled = Callable[[int, float], bool]
+"""Returns whether a job was cancelled, after waiting for at most so many seconds."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the arrival steps of one training did."""
+
+    steps: int = 0
+    seen: int = 0
+    loss: float = 0.0
+    limited: bool = False
+
+    @property
+    def mean_loss(self) -> float:
+        """Loss per sample looked at; 0 where it is not finite."""
+        mean = self.loss / max(self.seen, 1)
+        return mean if math.isfinite(mean) else 0.0
+
+
+class Trainer:
+    """Does jobs on one task at a time.
+
+    Args:
+        cancelled: Asked between iterations whether to give up.
+        wall: Monotonic seconds.
+        processor: Seconds that all threads of this process have used.
+    """
+
+    def __init__(
+        self,
+        cancelled: Cancelled,
+        *,
+        wall: Clock = time.monotonic,
+        processor: Clock = time.process_time,
+    ) -> None:
+        self._cancelled = cancelled
+        self._wall, self._processor = wall, processor
+        self._open: OpenTask | None = None
+        self._slip_s = 0.0
+
+    def answer(self, job: Job) -> Reply:
+        """Do a job; what can be foreseen to go wrong is an answer."""
+        try:
+            if isinstance(job, Open):
+                return self._reopen(job)
+            if self._open is None:
+                return Failed(job=job.job, reason="not_open", detail="no stream is open")
+            if isinstance(job, Evaluate):
+                return self._evaluate(job, self._open)
+            return self._train(job, self._open)
+        except FailedTrainingError as failed:
+            return self._failed(job, failed)
+        except PrivacyMissingError as error:
+            return Failed(job=job.job, reason="privacy", detail=str(error))
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
+            if isinstance(job, Open):
+                self.close()
+            offset = self._open.offset if self._open is not None else None
+            return Failed(job=job.job, reason="memory", detail=_NO_MEMORY, offset=offset)
+
+    def close(self) -> None:
+        """Close the streams."""
+        task, self._open = self._open, None
+        if task is not None:
+            task.close()
+
+    def _reopen(self, request: Open) -> Reply:
+        former = self._open
+        self.close()
+        try:
+            task = self._open = OpenTask(request)
+            reply = task.open(self._wall())
+        except (TaskFormatError, StreamError) as error:
+            reply = Refused(job=request.job, key=error.key, detail=str(error)[:1000])
+        if isinstance(reply, Refused):
+            self.close()
+        elif former is not None:
+            task.carry_over(former)
+        return reply
+
+    def _failed(self, job: Job, failed: FailedTrainingError) -> Failed:
+        task = self._open
+        assert task is not None
+        return Failed(
+            job=job.job,
+            reason=failed.reason,
+            detail="; ".join(filter(None, (failed.detail, task.proportions.note))),
+            offset=task.offset,
+            counters=task.counters,
+        )
+
+    # ------------------------------------------------------------- evaluation
+
+    def _evaluate(self, job: Evaluate, task: OpenTask) -> Evaluated:
+        if task.idle:
+            raise FailedTrainingError("idle", "the task learns nothing")
+        if job.moments:
+            return self._add_up(job, task)
+        scorer = task.scorer
+        base = _read_model(Path(job.model), task.model.manifest())
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            scorer.begin(base)
+            for x, y in task.newest(self._wall()):
+                scorer.add(x, y)
+        if not scorer.count:
+            return Evaluated(job=job.job, counters=task.counters)
+        protected = protect(scorer.score, task.task.opinions)
+        return Evaluated(
+            job=job.job,
+            score=protected.score,
+            samples=scorer.count,
+            metric=scorer.metric,
+            epsilon=protected.epsilon,
+            counters=task.counters,
+        )
+
+    def _add_up(self, job: Evaluate, task: OpenTask) -> Evaluated:
+        """Sum what has arrived; it may still be learnt from."""
+        task.gather(self._wall())
+        total = Moments.none(task.task.model.features)
+        for x, _ in task.held.newest(task.task.limits.max_samples):
+            assert isinstance(x, np.ndarray)
+            if (np.abs(x) > LARGEST).any():
+                raise FailedTrainingError("stream", f"a feature is over {LARGEST:.0e}")
+            total += Moments.of(x.astype(np.float32, copy=False))
+        return Evaluated(
+            job=job.job,
+            samples=total.count,
+            metric="moments",
+            moments=total.encode() if total.count else b"",
+            counters=task.counters,
+        )
+
+    # --------------------------------------------------------------- training
+
+    def _train(self, job: Train, task: OpenTask) -> Trained:
+        began = self._wall()
+        learner, scorer = task.learner, task.scorer
+        if not task.idle:
+            base = _read_model(Path(job.model), task.model.manifest())
+            learner.begin(base)
+            scorer.begin(base)
+        meter = LoadMeter(
+            job.load_limit_s, wall=self._wall, processor=self._processor, slip_s=self._slip_s
+        )
+        # Overflow is found by the checks of samples and update; a warning says no more.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            tally = self._learn(job, task, meter, began)
+            if self._cancelled(job.job, task.request.slow_s):
+                raise FailedTrainingError("cancelled")
+            update = learner.update()
+            norm = _checked_norm(update, task.task.limits.norm)
+        self._slip_s = meter.slip_s
+        body = encode_tensors(update)
+        _write_update(Path(job.out), body)
+        task.held.release()
+        arrived, task.arrived = task.arrived, 0
+        # Where neighbours decide, scores stay on the device, and with them the loss.
+        private = task.task.opinions.mode == "peers"
+        return Trained(
+            job=job.job,
+            digest=digest_of(body),
+            size=len(body),
+            num_samples=min(learner.num_samples, task.task.limits.max_samples),
+            iterations=max(1, round(meter.iterations / tally.steps)),
+            seconds=self._wall() - began,
+            seconds_per_iteration=meter.iterating_s / meter.iterations,
+            arrivals=arrived,
+            loss=0.0 if private else tally.mean_loss,
+            norm=norm,
+            offset=task.offset,
+            counters=task.counters,
+            steps=tally.steps,
+            train_s=meter.spent_s,
+            limited=tally.limited,
+            score=scorer.score,
+            score_n=scorer.count,
+            note=task.proportions.note,
+        )
+
+    def _learn(self, job: Train, task: OpenTask, meter: LoadMeter, began: float) -> _Tally:
+        """Do the arrival steps of a round; the load limit may end them early."""
+        tally = _Tally()
+        for ready in self._arrivals(job.job, task, meter, began):
+            with meter:
+                for x, y in task.held.give(ready):
+                    if not task.idle:
+                        task.scorer.look(x, y)
+                    task.learner.absorb(x, y)
+            if not tally.limited:
+                tally.steps += 1
+                self._iterate(job, task.learner, meter, tally)
+            if tally.limited and task.task.learner.step_s > 0:
+                break  # what is still to come waits in the stream for the next round
+        if meter.iterations == 0:
+            raise FailedTrainingError("no_data", task.no_data_reason)
+        if task.learner.num_samples == 0:
+            # strSAGA takes a sample in at every second iteration: one alone learns nothing.
+            raise FailedTrainingError("no_data", "too few iterations to take in a sample")
+        return tally
+
+    def _arrivals(self, job: int, task: OpenTask, meter: LoadMeter, began: float) -> Iterator[int]:
+        """Yield how many samples each arrival step takes; a cancel ends the waits between."""
+        steps, step_s = task.task.learner.steps, task.task.learner.step_s
+        if step_s == 0:
+            ready = self._ready(task, meter)
+            yield from (part.stop - part.start for part in parts(ready, steps))
+            return
+        for step in range(steps):
+            wait = max(0.0, began + step * step_s - self._wall())
+            if self._cancelled(job, wait):
+                raise FailedTrainingError("cancelled")
+            yield self._ready(task, meter)
+
+    def _ready(self, task: OpenTask, meter: LoadMeter) -> int:
+        """Look at the stream, and return how many samples may be learnt from."""
+        with meter:
+            task.gather(self._wall())
+        if not task.held.ready and not task.learner.num_samples:
+            task.held.release()  # a device that no call has reached must not stand idle
+        return task.held.ready
+
+    def _iterate(self, job: Train, learner: Learner, meter: LoadMeter, tally: _Tally) -> None:
+        """Do the iterations of one arrival step, in blocks that the load limit allows."""
+        left = job.iterations or learner.default_iterations
+        polled = self._wall()
+        while left > 0:
+            block = meter.block(left)
+            if block == 0:
+                tally.limited = True
+                return
+            with meter:
+                result = learner.step(block)
+            if result.iterations == 0:
+                return
+            meter.did(result.iterations)
+            left -= result.iterations
+            tally.seen += result.samples
+            tally.loss += result.loss * result.samples
+            now = self._wall()
+            if now - polled >= POLL_S:
+                polled = now
+                if self._cancelled(job.job, 0.0):
+                    raise FailedTrainingError("cancelled")
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Return whether memory ran out; torch reports that by a `RuntimeError`."""
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error).lower()
+    return "allocate memory" in text or "out of memory" in text
+
+
+def _read_model(path: Path, manifest: Manifest) -> Tensors:
+    """Return the finite float32 tensors of a base model's file."""
+    try:
+        tensors = decode_tensors(path.read_bytes(), manifest)
+    except OSError as error:
+        raise FailedTrainingError("model", error.strerror or "cannot be read") from error
+    except ProtocolError as error:
+        raise FailedTrainingError("model", str(error)[:1000]) from error
+    model = {name: tensor.astype(np.float32, copy=False) for name, tensor in tensors.items()}
+    if not all(np.isfinite(tensor).all() for tensor in model.values()):
+        raise FailedTrainingError("model", "the base model is not finite")
+    return model
+
+
+def _checked_norm(update: Tensors, limit: float) -> float:
+    """Return the L2 norm; what the edge would reject is not sent."""
+    square = sum(float(np.vdot(tensor, tensor)) for tensor in update.values())
+    norm = math.sqrt(square) if square >= 0 else math.nan
+    if not math.isfinite(norm):
+        raise FailedTrainingError("diverged", "the update is not finite; lower learner.rate")
+    if 0 < limit < norm:
+        detail = f"norm {norm:.4g} is over limits.norm = {limit:g}; lower learner.rate"
+        raise FailedTrainingError("norm", detail)
+    return norm
+
+
+def _write_update(path: Path, body: bytes) -> None:
+    """Write the whole file durably, or none."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise FailedTrainingError("disk", error.strerror or "cannot be written") from error
