@@ -8,9 +8,9 @@ from fedagent_task.errors import RecipeError
 from fedagent_task.spec import Recipe
 
 from . import policies
-from .core.evaluation import nobody
-from .core.evaluation_schedule import NO_CALLS, Calls, EvaluationSchedule
-from .core.settings import Progress
+from .core.evaluation import without_answers
+from .core.evaluation_schedule import EvaluationSchedule
+from .core.settings import NO_EVALUATIONS, PastEvaluations, Progress
 from .policies.base import OPINIONS, SelectionPolicy
 from .store import Store
 
@@ -83,7 +83,7 @@ def check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:
         )
 
 
-def resumed(store: Store, run_id: str, recipe: Recipe, mode: OpinionMode | None) -> Calls:
+def resumed(store: Store, run_id: str, recipe: Recipe, mode: OpinionMode | None) -> PastEvaluations:
     """Return where the calls of a run stand; a lost one is booked as answered by nobody.
 
     A coordinator that died between the end of a round and its evaluation cannot know any
@@ -91,7 +91,7 @@ def resumed(store: Store, run_id: str, recipe: Recipe, mode: OpinionMode | None)
     them. Volunteers are called for again, because nothing is learnt from who they were.
     """
     if mode is None:
-        return NO_CALLS
+        return NO_EVALUATIONS
     read = store.read
     evaluated = read.evaluations(run_id)
     since = evaluated[-1].round if evaluated else 0
@@ -101,13 +101,13 @@ def resumed(store: Store, run_id: str, recipe: Recipe, mode: OpinionMode | None)
         model = read.last_global(run_id)
         digest = model.digest if model is not None and model.round == owing else ""
         clients = store.indices(run_id).sizes()[0]
-        store.evaluate(run_id, nobody(owing, len(evaluated) + 1, digest, clients))
+        store.evaluate(run_id, without_answers(owing, len(evaluated) + 1, digest, clients))
         _log.warning("nobody's opinion counts for round %d: the coordinator was restarted", owing)
-        return Calls(evaluated=len(evaluated) + 1, opinions=read.last_opinions(run_id))
+        return PastEvaluations(evaluated=len(evaluated) + 1, opinions=read.last_opinions(run_id))
     if not evaluated and read.progress(run_id).rounds_done == 0:
         owing = 0
     last = read.volunteers(run_id, since)
-    return Calls(
+    return PastEvaluations(
         evaluated=len(evaluated),
         count=schedule.count,
         pending_round=owing,

@@ -32,8 +32,7 @@ from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
 from .core.effects import CrashPoint, Event
-from .core.evaluation_phase import STATISTICS
-from .core.readiness import DECLINED
+from .core.readiness import DECLINED, STATISTICS
 from .jobs import CheckPart, EvaluateModel, Job, JobResult, MergeModels
 from .recipe_check import read_recipe
 from .runs import RunFinishedError

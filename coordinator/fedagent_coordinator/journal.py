@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .core.controls import PLAIN, Controls
 from .core.decision_policies import DecisionPolicies
-from .core.evaluation import spread
+from .core.effects import PLAIN, Controls
+from .core.evaluation import by_client
 from .database import Database
 from .errors import RecordError, StateError
 from .policies.base import Feedback, State
@@ -112,5 +112,5 @@ class PolicyJournal:
         ).fetchall()
         client = np.array([row[0] for row in rows], dtype=np.int64)
         score = np.array([row[1] for row in rows], dtype=np.float64)
-        opinions = spread(client, score, len(feedback.view.client_price))
+        opinions = by_client(client, score, len(feedback.view.client_price))
         return replace(feedback, opinions=opinions)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .audit import Balance, Ledger
-from .core.controls import PLAIN, Controls
+from .core.effects import PLAIN, Controls
 from .core.settings import Progress
 from .damage import damage_behind
 from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from .core.controls import Controls
+from .core.effects import Controls
 from .errors import InvalidViewError, RecordError
 from .placement.base import Placement, PlacementView
 from .policies.base import Feedback, RoundView, Selection

@@ -185,7 +185,7 @@ def _with_past(
     if windows and told.pending_round is not None:
         # Edges hold what they learnt, not the model to be evaluated; the next merge calls again.
         told = replace(told, pending_round=None, count=calls.every_of(recipe, opinions) - 1)
-    return replace(progress, windows=windows, calls=told)
+    return replace(progress, windows=windows, evaluations=told)
 
 
 def _begin(store: Store, recipe: Recipe, digest: str, origin: str) -> Run:

@@ -31,15 +31,16 @@ from fedagent_protocol.messages import (
     kind,
 )
 from fedagent_protocol.tensors import Manifest
+from fedagent_protocol.transfer import Layout
 from fedagent_task import models
 from fedagent_task.recipe import frozen, task_digest
 from fedagent_task.spec import Recipe
 
 from .calls import mode_of
 from .core import effects as fx
+from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.readiness import DECLINED
-from .core.rounds import RoundEngine
 from .database import wall_clock_ms
 from .devices import DeviceBook
 from .errors import ModelLostError
@@ -195,13 +196,13 @@ class CoordinatorRuntime:
             init=options.init,
         )
 
-    def _engine(self) -> RoundEngine:
+    def _engine(self) -> Engine:
         """Return the engine, with a policy that knows what it had learnt."""
         options, run_id = self.options, self.run.run_id
         name = options.recipe.policy.name
         self.store.journal.restore(run_id, name, self._policies)
         open_at = next_round_at(options.data_dir, run_id, options.boot)
-        return RoundEngine(
+        return Engine(
             settings=settings_of(
                 self.run.recipe,
                 run_id=run_id,
@@ -215,7 +216,7 @@ class CoordinatorRuntime:
             progress=replace(self.run.progress, open_at=open_at),
             policies=self._policies,
             indices=self.store.indices(run_id),
-            fate=self._was_settled,
+            in_books=self._was_settled,
             clock=self._clock,
         )
 
@@ -331,15 +332,15 @@ class CoordinatorRuntime:
                 self.blobs.write_part(effect.digest, effect.offset, effect.data)
                 return []
             case fx.FinishPart():
-                size = self.engine.models.size
-                return self._job(CheckPart(self.blobs, effect.digest, size))
+                return self._job(CheckPart(self.blobs, effect.digest, effect.size))
             case fx.Merge():
-                size = self.engine.models.size
                 return self._job(
-                    MergeModels(self.blobs, self._manifest, effect.round, effect.models, size)
+                    MergeModels(
+                        self.blobs, self._manifest, effect.round, effect.models, effect.size
+                    )
                 )
             case fx.Evaluate():
-                return self._evaluate(effect.round, effect.digest)
+                return self._evaluate(effect.round, effect.digest, effect.size)
             case fx.Standardize():
                 return self._standardize(effect)
             case fx.End():
@@ -356,7 +357,7 @@ class CoordinatorRuntime:
             case fx.Reserve():
                 self.checkpoint("decided")
                 self.store.reserve(run_id, effect, policy=self.options.recipe.policy.name)
-                self._took("reserve", began)
+                self._took(effect.timing_ms, "reserve", began)
                 if self._waiting.waiting or self.options.recipe.rounds.every_s:
                     self._waiting = RunStatus(run=run_id)
                     self._write_run_status()
@@ -365,7 +366,7 @@ class CoordinatorRuntime:
                 self.checkpoint("settling")
                 self.store.settle(run_id, effect)
                 self._fruitful = bool(effect.feedback.used.any())
-                self._took("settle", began)
+                self._took(effect.timing_ms, "settle", began)
                 self.checkpoint("settled")
             case fx.Learn():
                 self._policies.learn(effect.feedback, effect.controls)
@@ -414,8 +415,8 @@ class CoordinatorRuntime:
         if self._commits % COLLECT_EVERY == 0:
             self.blobs.collect(self.store.read.models_to_keep())
 
-    def _took(self, step: str, began: float) -> None:
-        self.engine.timing_ms[step] = round(1000.0 * (self._clock() - began), 3)
+    def _took(self, timing_ms: dict[str, float], step: str, began: float) -> None:
+        timing_ms[step] = round(1000.0 * (self._clock() - began), 3)
 
     # ------------------------------------------------------------- to the edges
 
@@ -424,27 +425,27 @@ class CoordinatorRuntime:
         return Publish(topic, encode(message))
 
     def _offer(self, effect: fx.SendGlobal) -> Publish:
-        layout = self.engine.models.serving.layout
+        layout = effect.layout
         message = GlobalModel(
             run=self.run.run_id,
             round=effect.round,
             digest=effect.digest,
             size=layout.size,
             chunk_bytes=layout.chunk_bytes,
-            first=self._piece(effect.digest, 0),
+            first=self._piece(effect.digest, layout, 0),
         )
         return self._to_edge(effect.edge, message)
 
     def _chunks(self, effect: fx.SendChunks) -> list[Outward]:
         out: list[Outward] = []
         for index in effect.indices:
-            data = self._piece(effect.digest, index)
+            data = self._piece(effect.digest, effect.layout, index)
             chunk = Chunk(run=self.run.run_id, digest=effect.digest, index=index, data=data)
             out.append(self._to_edge(effect.edge, chunk))
         return out
 
-    def _piece(self, digest: str, index: int) -> bytes:
-        start, stop = self.engine.models.serving.layout.span(index)
+    def _piece(self, digest: str, layout: Layout, index: int) -> bytes:
+        start, stop = layout.span(index)
         try:
             return self.blobs.read(digest, start, stop - start)
         except BlobMissingError as error:
@@ -494,10 +495,9 @@ class CoordinatorRuntime:
         self._jobs += 1
         return [job]
 
-    def _evaluate(self, round_: int, digest: str) -> list[Outward]:
+    def _evaluate(self, round_: int, digest: str, size: int) -> list[Outward]:
         if self._held_out is None:
             return self._on_held_out(Evaluated(round_, digest))
-        size = self.engine.models.size
         return self._job(EvaluateModel(self.blobs, self._held_out, round_, digest, size))
 
     def _evaluate_last(self) -> list[Outward]:
@@ -507,7 +507,7 @@ class CoordinatorRuntime:
             return []
         if self._evaluated is not None and self._evaluated.digest == last.digest:
             return []
-        return self._evaluate(last.round, last.digest)
+        return self._evaluate(last.round, last.digest, self.engine.models.size)
 
     def _on_held_out(self, found: Evaluated) -> list[Outward]:
         self._evaluated = found

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.core.controls import Controls
-from fedagent_coordinator.core.effects import Reserve, Settle
+from fedagent_coordinator.core.effects import Controls, Reserve, Settle
 from fedagent_coordinator.errors import (
     BudgetExceededError,
     DuplicateRoundError,

@@ -1,4 +1,4 @@
-"""Everything that decides and learns in a run, and one round's decision."""
+"""The policies of a run, and one round as they decide it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,10 +17,10 @@ from fedagent_coordinator.policies.base import (
 )
 from fedagent_coordinator.policies.selection import check_selection
 
-from .controls import HERE, Controls
 from .edges import EdgeSession
+from .effects import UNPLACED, Controls
 from .iterations import IterationControl, LearnerControl
-from .observe import Observed
+from .observation import Observed
 from .orders import affordable
 from .readiness import BUDGET, PRICES, RENTS
 from .round_placement import Market, at_edge, charged, horizon, market
@@ -32,7 +32,7 @@ _ITERATIONS = "iterations/"
 
 @dataclass(slots=True)
 class DecisionPolicies:
-    """What decides: who trains, which edge aggregates, how many iterations.
+    """Who trains, which edge aggregates, how many iterations.
 
     Attributes:
         policy: Who trains where.
@@ -47,7 +47,7 @@ class DecisionPolicies:
     steps: int = 1
 
     def learn(self, feedback: Feedback, controls: Controls) -> None:
-        """Take in a settled round."""
+        """Learn from a settled round."""
         self.policy.learn(feedback)
         self.control.learn(feedback, horizon=controls.horizon, steps=self.steps)
         if self.placement is not None:
@@ -146,7 +146,7 @@ class Decider:
         Raises:
             PolicyError: The policy failed, or broke a constraint.
         """
-        began, placement, offers = self.clock(), HERE, None
+        began, placement, offers = self.clock(), UNPLACED, None
         if self.policies.placement is not None:
             found = market(
                 observed.view, ready, live, free_micro=free_micro, settings=self.settings
@@ -172,7 +172,7 @@ class Decider:
             notes=control.notes(),
             view=offers,
             # Nobody is ordered, so nobody is rented.
-            placement=placement if len(selection.pairs) else HERE,
+            placement=placement if len(selection.pairs) else UNPLACED,
         )
         return Decision(replace(observed, view=view), selection, controls, self.clock() - began)
 

@@ -7,9 +7,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.columns import Columns, unpack
 from fedagent_protocol.errors import MalformedError
-from fedagent_protocol.messages import CHUNK_BYTES, RoundColumns
+from fedagent_protocol.messages import CHUNK_BYTES
 
 from .settings import Window
 
@@ -38,19 +37,18 @@ class EdgeSession:
     """What is known of one edge.
 
     Attributes:
-        id: The edge's id.
         index: Its run-wide index.
         name: What people call it.
         epoch: New at every start of its process.
-        heard_at: When it last said anything.
-        model: What it said it holds for the run; empty for nothing.
+        heard_at: When it last sent anything.
+        model: What it reported to hold for the run; empty for nothing.
         expected: What it should hold: the global model, or its own since then.
         offered_at: When the global model was last offered or asked for; None if settled.
-        agents: Agents it says it sees.
+        agents: Agents it reported to see.
         window_weight: Weight in its model since the last merge.
         chunk_bytes: How it cuts its model.
-        rent: Micro-credits it asks for aggregating one round; None until it said so.
-        quiet: It did not answer the last observation, and said nothing since.
+        rent: Micro-credits it asks for aggregating one round; None until it named them.
+        quiet: It did not answer the last observation, and has been silent since.
         ids: Session ids of `epoch`, in the edge's order.
         client: int32[len(ids)], their run-wide indices.
     """
@@ -80,20 +78,11 @@ class EdgeSession:
         self.ids = []
         self.client = np.zeros(0, dtype=np.int32)
 
-    def absorb(self, message: RoundColumns, indices: Indices) -> Columns | None:
-        """Take in new session ids; return the columns, or None if ids are missing between.
-
-        Raises:
-            MalformedError: The columns contradict each other or the ids heard before.
-        """
-        columns = unpack(message)
-        return columns if self.learn_ids(message.known, message.new_ids, indices) else None
-
     def learn_ids(self, known: int, new_ids: tuple[str, ...], indices: Indices) -> bool:
-        """Take in the ids from `known` on; False if ids are missing between.
+        """Add the ids from `known` on; False if ids are missing between.
 
         Raises:
-            MalformedError: They contradict those heard before.
+            MalformedError: They contradict those named before.
         """
         if known > len(self.ids):
             return False
@@ -111,7 +100,7 @@ class EdgeSession:
 
 @dataclass(slots=True)
 class EdgeTable:
-    """All edges heard in this run, by id; insertion order is the order of joining.
+    """All edges heard in this run, by id, in the order of joining.
 
     Attributes:
         windows: What edges had learnt before this process began, until they come.

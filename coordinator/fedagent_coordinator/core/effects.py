@@ -1,8 +1,8 @@
-"""What the round engine asks for: frozen records, performed in order.
+"""What the engine asks for: frozen records, performed in order.
 
-Disk effects (`Reserve`, `Settle`, `BookOpinions`, `BookVolunteers`, `Standardize`, `StorePart`,
-`FinishPart`, `CommitModel`, `Forget`, `End`) are done by the runtime before anything that
-follows them; the others leave it.
+What is written to disk (`Reserve`, `Settle`, `BookOpinions`, `BookVolunteers`, `Standardize`,
+`StorePart`, `FinishPart`, `CommitModel`, `Forget`, `End`) is done before anything that follows
+it; the others leave the process.
 """
 
 import math
@@ -12,19 +12,50 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
-from fedagent_protocol.messages import CoordinatorToEdge
+from fedagent_protocol.messages import CoordinatorToEdge, OutcomeStatus
+from fedagent_protocol.transfer import Layout
 from fedagent_task.moments import Moments
-
-from .controls import PLAIN, Controls
 
 Value = str | int | float | bool | None | list[str] | dict[str, float] | dict[str, dict[str, int]]
 """What an event may hold."""
 
+UNPLACED = Placement()
+"""The coordinator averages, for no rent."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Controls:
+    """What is decided of a round besides who trains.
+
+    Attributes:
+        iterations: Local iterations ordered; 0 leaves them to the learner.
+        horizon: How many rounds the run may have, as far as the budget goes.
+        notes: What iteration control went by, named.
+        view: What the placement saw; None in a run that is not placed.
+        placement: What it decided.
+    """
+
+    iterations: int = 0
+    horizon: float = 1.0
+    notes: Mapping[str, float] = field(default_factory=dict)
+    view: PlacementView | None = None
+    placement: Placement = UNPLACED
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not self.iterations and not self.notes and self.view is None
+
+
+PLAIN = Controls()
+"""A round that is not placed, with the learner's own iterations."""
+
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Say one message to one edge."""
+    """Send one message to one edge."""
 
     edge: str
     message: CoordinatorToEdge
@@ -37,6 +68,7 @@ class SendGlobal:
     edge: str
     digest: str
     round: int
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +78,7 @@ class SendChunks:
     edge: str
     digest: str
     indices: tuple[int, ...]
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +102,7 @@ class Reserve:
 
     Attributes:
         context_seq: int64[S], the context report that each chosen client was evaluated by.
-        controls: Iterations, and the edge that is rented.
+        timing_ms: Durations of the steps of this round; whoever does one adds it.
     """
 
     round: int
@@ -77,6 +110,7 @@ class Reserve:
     selection: Selection
     context_seq: npt.NDArray[np.int64]
     controls: Controls = PLAIN
+    timing_ms: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +118,6 @@ class EdgeResult:
     """How the round ended at one edge.
 
     Attributes:
-        edge: Id of the edge.
         index: Its run-wide index.
         failed: Why it kept its model; empty when it has a new one.
         model: Its model after the round, if it has one.
@@ -104,15 +137,15 @@ class EdgeResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Details:
-    """What the algorithms do not ask for and a person does; rows follow the feedback.
+    """What policies do not ask for and people do; rows follow the feedback.
 
     Attributes:
         status: Words of `OutcomeStatus`.
         weight, norm, loss: float64[S]; NaN if unknown.
         reason: Why, in the edge's words.
-        score: What all devices together say of the model that the round began with, on
-            `score_n` samples of theirs; 0 without any.
-        train_loss: Mean loss of their training, each by its samples; NaN if nobody told.
+        score: Mean score that the devices gave the model which the round began with, by
+            their `score_n` samples; 0 without any.
+        train_loss: Mean loss of their training, by samples; NaN if unknown.
     """
 
     status: tuple[str, ...]
@@ -130,6 +163,7 @@ class Settle:
     """Commit how the round ended: outcomes, payments, feedback. Once per round.
 
     Attributes:
+        timing_ms: As in `Reserve`.
         reason: What became of orders whose update was not used; empty if all were.
     """
 
@@ -137,13 +171,23 @@ class Settle:
     feedback: Feedback
     details: Details
     edges: tuple[EdgeResult, ...]
-    timing_ms: Mapping[str, float] = field(default_factory=dict)
+    timing_ms: dict[str, float] = field(default_factory=dict)
     reason: str = ""
+
+    @property
+    def spent_micro(self) -> int:
+        """What the round cost: prices of updates, and the rent."""
+        return sum(edge.spent_micro for edge in self.edges) + self.feedback.rent_micro
+
+    @property
+    def declined(self) -> int:
+        """How many clients declined to train."""
+        return self.details.status.count(OutcomeStatus.DECLINED.value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learn:
-    """Let what decides learn from a settled round."""
+    """Let the policies learn from a settled round."""
 
     round: int
     feedback: Feedback
@@ -152,20 +196,20 @@ class Learn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BookOpinions:
-    """Commit what clients think of a model, once per round; rows in order of clients.
+    """Commit the clients' opinions of a model, once per round; rows in order of clients.
 
     Attributes:
         round: Of the model; 0 for the one that the run begins with.
         slot: Models evaluated so far in this run, with this one.
-        digest: The model; empty if nobody can know any more which it was.
+        digest: The model; empty if it is not known any more.
         metric: What the scores are; empty without rows.
-        asked: Agents that were called; one that answered at two edges is one.
+        asked: Agents that were asked; one that answered at two edges is one.
         client, edge: int64[P], run-wide indices; a client has one row at most.
         score: float64[P], in [0, 1].
         samples: int64[P], > 0.
         epsilon: float64[P], 0 where no noise was added.
         reasons: Agents without a row, by reason.
-        seconds: From the call to its end.
+        seconds: From the first question to the end.
     """
 
     round: int
@@ -189,11 +233,7 @@ class BookOpinions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BookVolunteers:
-    """Commit who volunteers to train after a model, once per round; as `BookOpinions`.
-
-    Attributes:
-        client, edge: int64[P], run-wide indices; a client has one row at most.
-    """
+    """Commit who volunteers to train after a model, once per round; as `BookOpinions`."""
 
     round: int
     slot: int
@@ -207,7 +247,7 @@ class BookVolunteers:
 
 @dataclass(frozen=True, slots=True)
 class Standardize:
-    """Commit what features are scaled by; answered by `RoundEngine.standardized`.
+    """Commit what features are scaled by; answered by `Engine.standardized`.
 
     Attributes:
         moments: Of the samples of `agents` agents.
@@ -231,21 +271,19 @@ class StorePart:
 
 @dataclass(frozen=True, slots=True)
 class FinishPart:
-    """Check a pulled model against its digest; answered by `RoundEngine.part_checked`."""
+    """Check a pulled model against its digest; answered by `Engine.part_checked`."""
 
     digest: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Average these models; answered by `RoundEngine.merged`.
-
-    Attributes:
-        models: Digest and weight of each distinct edge model.
-    """
+    """Average edge models, given by digest and weight; answered by `Engine.merged`."""
 
     round: int
     models: tuple[tuple[str, float], ...]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +308,7 @@ class Evaluate:
 
     round: int
     digest: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)

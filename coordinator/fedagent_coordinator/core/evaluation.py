@@ -1,284 +1,161 @@
-"""One call for opinions, or for volunteers: who was asked, who answered, what it came to.
+"""The evaluating phase: every edge's clients are asked about a model, until they answer.
 
-Pure: messages and times go in, records for the books come out (docs/opinions.md).
+Between rounds clients give their opinions of the global model, or volunteer to train it; before
+the first round they may add up the statistics of their samples. An edge is asked every second
+until it has answered (docs/opinions.md).
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.columns import column
-from fedagent_protocol.errors import MalformedError, safe_text
+from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
-from fedagent_task.moments import Moments, MomentsError
+from fedagent_task.moments import Moments
 
+from .answers import (
+    OTHER,
+    EdgeAnswer,
+    FloatArray,
+    IntArray,
+    RefusedAnswerError,
+    moments_in,
+    opinions_in,
+    volunteers_in,
+)
 from .edges import EdgeSession
-from .effects import BookOpinions, BookVolunteers
+from .effects import BookOpinions, BookVolunteers, Effect, Event, Learn, Standardize, Value
+from .phases import Phase, SettledRound, milliseconds
+from .readiness import STATISTICS
+from .settings import Settings
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from .engine import Engine
 
-RESEND_S = 1.0
+AnswerMessage = Opinions | Volunteers | EdgeMoments
+"""What edges answer."""
+
+REPEAT_S = 1.0
 ENOUGH_S = 0.3
-"""How much longer than the last volunteer that is wanted a call stays open."""
+"""How much longer than the last volunteer that is wanted an evaluation stays open."""
 MAX_REASONS = 32
 NO_ANSWER = "edge"
-"""Why agents have no opinion whose edge said nothing in time."""
+"""Why agents have no opinion whose edge did not answer in time."""
 RESTART = "restart"
-"""Why nobody has an opinion of a model that a coordinator died over."""
+"""Why there is no opinion of a model that a coordinator died over."""
 DIFFER = "differ"
-"""An agent seems to have told two edges different things: one of the edges lies. Not missing."""
+"""Two edges report different opinions of an agent: one of the edges lies. Not missing."""
 OTHER_METRIC = "metric"
-OTHER = "other"
-
-
-class RefusedAnswerError(MalformedError):
-    """Raised when an edge's answer to a call is impossible; `word` is what is counted."""
-
-    def __init__(self, word: str, detail: str) -> None:
-        super().__init__(detail)
-        self.word = word
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EdgeAnswer:
-    """What one edge said, by run-wide clients; volunteers have no columns but `client`.
-
-    Attributes:
-        client: int64[P].
-        score, epsilon: float64[P].
-        samples: int64[P].
-        asked: Agents that were called there, at least P.
-        named: int64[Q], clients that the edge has ever named, with those of `client`.
-    """
-
-    client: IntArray
-    asked: int
-    named: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    score: FloatArray = field(default_factory=lambda: np.zeros(0))
-    samples: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    epsilon: FloatArray = field(default_factory=lambda: np.zeros(0))
-    metric: str = ""
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    moments: Moments | None = None
-    agents: int = 0
-
-
-def moments_in(
-    message: EdgeMoments, call: "EvaluationCall", *, features: int, max_samples: int
-) -> EdgeAnswer:
-    """Return what the samples at an edge add up to.
-
-    Raises:
-        RefusedAnswerError: No samples of as many agents can be like that.
-    """
-    if message.model != call.digest:
-        raise RefusedAnswerError("model", "statistics for another model")
-    if any(count < 0 for count in message.reasons.values()) or message.agents > message.asked:
-        raise RefusedAnswerError("range", "more agents answered than were asked")
-    found, agents = None, message.agents if message.moments else 0
-    if message.moments:
-        try:
-            found = Moments.decode(message.moments, features=features, most=agents * max_samples)
-        except MomentsError as error:
-            raise RefusedAnswerError(f"moments_{error}", "statistics that cannot be") from error
-    reasons = {safe_text(why, limit=32) or OTHER: n for why, n in message.reasons.items()}
-    none: IntArray = np.zeros(0, dtype=np.int64)
-    return EdgeAnswer(none, message.asked, reasons=reasons, moments=found, agents=agents)
-
-
-def opinions_in(message: Opinions, session: EdgeSession, model: str) -> EdgeAnswer:
-    """Return the opinions in a message whose ids the session knows.
-
-    Raises:
-        RefusedAnswerError: It is of another model, columns differ in length, a session is
-            unknown or has two rows, or a number is out of range.
-    """
-    if message.model != model:
-        raise RefusedAnswerError("model", "an opinion of another model")
-    client = _clients(message, session)
-    score = column(message.score, np.float32, "score").astype(np.float64)
-    samples = column(message.samples, np.int64, "samples")
-    epsilon = column(message.epsilon, np.float32, "epsilon").astype(np.float64)
-    if not len(epsilon):
-        epsilon = np.zeros(len(client))
-    if {len(score), len(samples), len(epsilon)} != {len(client)}:
-        raise RefusedAnswerError("length", "columns of opinions differ in length")
-    # Written so that NaN is out of range too.
-    if not ((score >= 0) & (score <= 1)).all():
-        raise RefusedAnswerError("range", "an opinion is not in [0, 1]")
-    if not (np.isfinite(epsilon) & (epsilon >= 0)).all() or not (samples > 0).all():
-        raise RefusedAnswerError("range", "an epsilon or a number of samples is out of range")
-    if any(count < 0 for count in message.reasons.values()):
-        raise RefusedAnswerError("range", "less than no agents have a reason")
-    reasons: Counter[str] = Counter()
-    for why, count in message.reasons.items():
-        reasons[safe_text(why, limit=32) or OTHER] += count
-    return EdgeAnswer(
-        client=client,
-        asked=max(message.asked, len(client)),
-        score=score + 0.0,  # no -0.0: the books do not keep its sign
-        samples=samples,
-        epsilon=epsilon + 0.0,
-        metric=safe_text(message.metric, limit=100),
-        reasons=reasons,
-    )
-
-
-def volunteers_in(message: Volunteers, session: EdgeSession) -> EdgeAnswer:
-    """Return the volunteers in a message whose ids the session knows.
-
-    Raises:
-        RefusedAnswerError: A session is unknown or has two rows.
-    """
-    client = _clients(message, session)
-    named = session.client.astype(np.int64)
-    return EdgeAnswer(client=client, asked=max(message.asked, len(client)), named=named)
-
-
-def _clients(message: Opinions | Volunteers, session: EdgeSession) -> IntArray:
-    """Return int64[P], the run-wide client of each row."""
-    rows = column(message.session, np.int32, "session")
-    if len(rows) and not (rows.min() >= 0 and rows.max() < len(session.ids)):
-        raise RefusedAnswerError("session", "a row names an unknown session")
-    if len(np.unique(rows)) != len(rows):
-        raise RefusedAnswerError("twice", "a session has two rows")
-    return session.client[rows].astype(np.int64)
 
 
 @dataclass(slots=True)
-class Part:
-    """One edge's part in a call.
+class EvaluationPart:
+    """One edge's part in an evaluation.
 
     Attributes:
-        agents: How many it says it sees.
-        say_at: When it is called again.
-        answer: What it said; for volunteers the newest.
-        refused: It said what cannot be: it is not waited for.
+        agents: How many it reported to see.
+        ask_at: When it is asked again.
+        answer: The newest, if any.
+        refused: Its answer cannot be: it is not waited for.
     """
 
     edge: str
     index: int
     agents: int
-    say_at: float
+    ask_at: float
     answer: EdgeAnswer | None = None
     refused: bool = False
 
 
-@dataclass(slots=True)
-class EvaluationCall:
-    """A call under way.
+@dataclass(slots=True, kw_only=True)
+class ClientEvaluation(ABC):
+    """One evaluation under way; the classes below say what clients are asked for.
 
     Attributes:
-        round: Of the model that is evaluated; 0 for the one the run begins with.
+        round: Of the model; 0 for the one that the run begins with.
         slot: Models evaluated so far in the run, with this one.
-        began: When the edges were first called.
-        until: When answers stop to count at the edges.
+        digest: The model.
+        began: When the edges were first asked.
+        until: When answers cease to count at the edges.
         give_up_at: When edges are not waited for any longer.
-        best: How many volunteers are wanted.
-        opening: It comes before a round is decided, not after one.
-        trained: Agents whose updates are in the model; mode ``peers`` only.
+        wanted: How many volunteers end it.
+        trained: Agents whose updates are in the model, where they are told so.
         parts: By edge id.
     """
 
+    mode: ClassVar[OpinionMode]
+    receipts: ClassVar[bool] = True
+    """An edge that has answered gets a receipt, and is not asked again."""
+
     round: int
     slot: int
-    mode: OpinionMode
     digest: str
     began: float
     until: float
     give_up_at: float
-    best: int
-    opening: bool
+    wanted: int = 0
     trained: frozenset[str] = frozenset()
-    parts: dict[str, Part] = field(default_factory=dict)
-    _enough_at: float | None = None
+    parts: dict[str, EvaluationPart] = field(default_factory=dict)
+
+    @abstractmethod
+    def read(self, message: AnswerMessage, session: EdgeSession, settings: Settings) -> EdgeAnswer:
+        """Return an answer of this mode, by a session that knows its ids.
+
+        Raises:
+            MalformedError: It cannot be one.
+        """
 
     def join(self, session: EdgeSession, now: float) -> None:
-        """Call an edge; one that is called already and has not answered is called at once."""
+        """Ask an edge; one that was asked and has not answered is asked again at once."""
         part = self.parts.get(session.id)
         if part is None:
-            part = Part(session.id, session.index, session.agents, now)
+            part = EvaluationPart(session.id, session.index, session.agents, now)
             self.parts[session.id] = part
         part.agents = max(part.agents, session.agents)
-        part.say_at = now
+        part.ask_at = now
 
-    def take(self, edge: str, answer: EdgeAnswer, now: float) -> None:
-        """Take in what an edge said."""
+    def take(self, edge: str, answer: EdgeAnswer, now: float) -> None:  # noqa: ARG002 - for volunteers
+        """Take in an edge's answer."""
         part = self.parts[edge]
         part.answer, part.refused = answer, False
-        if self.mode is OpinionMode.PEERS and self._enough_at is None and self._enough():
-            self._enough_at = now + ENOUGH_S
 
-    def due_again(self, now: float) -> list[Part]:
-        """Return the edges to be called again; volunteers may still come from all of them."""
-        due = [part for part in self._to_call() if now >= part.say_at and now < self.until]
+    def due_again(self, now: float) -> list[EvaluationPart]:
+        """Return the edges to be asked again."""
+        due = [part for part in self._to_ask() if part.ask_at <= now < self.until]
         for part in due:
-            part.say_at = now + RESEND_S
+            part.ask_at = now + REPEAT_S
         return due
 
-    def over(self, live: Iterable[EdgeSession], now: float) -> bool:
-        """Return whether nobody is waited for any longer."""
-        if self.mode is OpinionMode.PEERS:
-            enough = self._enough_at is not None and now >= self._enough_at
-            return enough or now >= self.until or not any(True for _ in live)
+    def is_over(self, live: Iterable[EdgeSession], now: float) -> bool:
+        """Return whether no edge is waited for any longer."""
         return now >= self.give_up_at or not any(
             self._waited_for(edge) for edge in live if not edge.quiet
         )
 
     def next_due(self) -> float:
-        """Return when an edge is called again, or the call may be over."""
-        end = self.until if self.mode is OpinionMode.PEERS else self.give_up_at
-        if self._enough_at is not None:
-            end = min(end, self._enough_at)
-        again = [part.say_at for part in self._to_call() if part.say_at < self.until]
-        return min([end, *again])
+        """Return when an edge is asked again, or the evaluation may be over."""
+        again = [part.ask_at for part in self._to_ask() if part.ask_at < self.until]
+        return min([self._ends_at, *again])
 
-    def booked(self, now: float) -> BookOpinions | BookVolunteers:
-        """Return what it came to; an agent that two edges saw counts at the first by index."""
-        seconds = round(max(0.0, now - self.began), 6)
-        if self.mode is OpinionMode.PEERS:
-            return self._volunteers(seconds)
-        return self._opinions(seconds)
+    def seconds(self, now: float) -> float:
+        """Return how long it has taken."""
+        return round(max(0.0, now - self.began), 6)
 
-    def added_up(self, live: Iterable[EdgeSession]) -> tuple[Moments | None, int, dict[str, int]]:
-        """Return what all samples add up to, of how many agents, and why others told nothing.
+    @property
+    def _ends_at(self) -> float:
+        return self.give_up_at
 
-        An edge that fell silent does not count: its agents may have told another one.
-        """
-        here = {edge.id for edge in live}
-        total, agents, reasons = None, 0, Counter[str]()
-        for part in self.parts.values():
-            if part.answer is None or part.edge not in here:
-                reasons[NO_ANSWER] += part.agents
-                continue
-            reasons.update(part.answer.reasons)
-            if part.answer.moments is not None:
-                agents += part.answer.agents
-                total = part.answer.moments if total is None else total + part.answer.moments
-        return total, agents, _most(reasons)
-
-    def _to_call(self) -> list[Part]:
-        peers = self.mode is OpinionMode.PEERS
-        return [p for p in self.parts.values() if not p.refused and (peers or p.answer is None)]
+    def _to_ask(self) -> list[EvaluationPart]:
+        return [p for p in self.parts.values() if not p.refused and p.answer is None]
 
     def _waited_for(self, edge: EdgeSession) -> bool:
         part = self.parts.get(edge.id)
         return part is None or (part.answer is None and not part.refused)
-
-    def _enough(self) -> bool:
-        """Return whether as many volunteered as are wanted, or as there are."""
-        answers = [part.answer for part in self.parts.values() if part.answer is not None]
-        known = len({client for answer in answers for client in answer.client.tolist()})
-        if known >= self.best:
-            return True
-        # Who is seen by two edges was called by both, and is one.
-        named = _joined([answer.named for answer in answers], np.int64)
-        everybody = min(sum(answer.asked for answer in answers), len(np.unique(named)))
-        return len(answers) == len(self.parts) and 0 < everybody <= known
 
     def _answers(self) -> tuple[list[tuple[int, EdgeAnswer]], int, Counter[str]]:
         """Return edge indices with their answers, how many were asked, and why some did not."""
@@ -294,19 +171,29 @@ class EvaluationCall:
                 reasons.update(part.answer.reasons)
         return answers, asked, reasons
 
-    def _opinions(self, seconds: float) -> BookOpinions:
+
+class OpinionEvaluation(ClientEvaluation):
+    """Clients report their opinions (federated analytics)."""
+
+    mode = OpinionMode.REPORT
+
+    def read(self, message: AnswerMessage, session: EdgeSession, settings: Settings) -> EdgeAnswer:  # noqa: ARG002
+        """Return the opinions in a message; see `ClientEvaluation.read`."""
+        assert isinstance(message, Opinions)
+        return opinions_in(message, session, model=self.digest)
+
+    def record(self, now: float) -> BookOpinions:
+        """Return the result; an agent that two edges saw counts at the first by index."""
         answers, asked, reasons = self._answers()
         metric = _metric([answer for _, answer in answers])
-        client = _joined([answer.client for _, answer in answers], np.int64)
-        edge = _joined([np.full(len(a.client), index) for index, a in answers], np.int64)
+        client, edge = _clients_of(answers)
         ours = _joined([np.full(len(a.client), a.metric == metric) for _, a in answers], np.bool_)
         reasons[OTHER_METRIC] += int((~ours).sum())
         score = _joined([a.score for _, a in answers], np.float64)
         rows = np.flatnonzero(ours)
         # The first of equals: edges stand in the order of their indices.
         _, first, of = np.unique(client[rows], return_index=True, return_inverse=True)
-        differ = int((score[rows] != score[rows[first]][of]).sum())
-        reasons[DIFFER] += differ
+        reasons[DIFFER] += int((score[rows] != score[rows[first]][of]).sum())
         asked -= len(rows) - len(first)
         rows = rows[first]
         return BookOpinions(
@@ -320,14 +207,41 @@ class EvaluationCall:
             score=score[rows],
             samples=_joined([a.samples for _, a in answers], np.int64)[rows],
             epsilon=_joined([a.epsilon for _, a in answers], np.float64)[rows],
-            reasons=_most(reasons),
-            seconds=seconds,
+            reasons=_most_frequent(reasons),
+            seconds=self.seconds(now),
         )
 
-    def _volunteers(self, seconds: float) -> BookVolunteers:
+
+@dataclass(slots=True)
+class VolunteerEvaluation(ClientEvaluation):
+    """Clients agree with their neighbours, and volunteer (democratized analytics)."""
+
+    mode = OpinionMode.PEERS
+    receipts = False  # more volunteers may come from every edge
+
+    _enough_at: float | None = field(default=None, init=False)
+
+    def read(self, message: AnswerMessage, session: EdgeSession, settings: Settings) -> EdgeAnswer:  # noqa: ARG002
+        """Return the volunteers in a message; see `ClientEvaluation.read`."""
+        assert isinstance(message, Volunteers)
+        return volunteers_in(message, session)
+
+    def take(self, edge: str, answer: EdgeAnswer, now: float) -> None:
+        """Take in an edge's answer; enough of them end the evaluation soon."""
+        part = self.parts[edge]
+        part.answer, part.refused = answer, False
+        if self._enough_at is None and self._enough():
+            self._enough_at = now + ENOUGH_S
+
+    def is_over(self, live: Iterable[EdgeSession], now: float) -> bool:
+        """Return whether enough volunteered, or the time is over."""
+        enough = self._enough_at is not None and now >= self._enough_at
+        return enough or now >= self.until or not any(True for _ in live)
+
+    def record(self, now: float) -> BookVolunteers:
+        """Return the result; an agent that two edges saw counts at the first by index."""
         answers, asked, reasons = self._answers()
-        client = _joined([answer.client for _, answer in answers], np.int64)
-        edge = _joined([np.full(len(a.client), index) for index, a in answers], np.int64)
+        client, edge = _clients_of(answers)
         _, first = np.unique(client, return_index=True)
         return BookVolunteers(
             round=self.round,
@@ -336,12 +250,197 @@ class EvaluationCall:
             asked=asked - (len(client) - len(first)),
             client=client[first],
             edge=edge[first],
-            reasons=_most(reasons),
-            seconds=seconds,
+            reasons=_most_frequent(reasons),
+            seconds=self.seconds(now),
         )
 
+    @property
+    def _ends_at(self) -> float:
+        return self.until if self._enough_at is None else min(self.until, self._enough_at)
 
-def nobody(round_: int, slot: int, digest: str, clients: int) -> BookOpinions:
+    def _to_ask(self) -> list[EvaluationPart]:
+        return [part for part in self.parts.values() if not part.refused]
+
+    def _enough(self) -> bool:
+        """Return whether as many volunteered as are wanted, or as there are."""
+        answers = [part.answer for part in self.parts.values() if part.answer is not None]
+        volunteered = len({client for answer in answers for client in answer.client.tolist()})
+        if volunteered >= self.wanted:
+            return True
+        # An agent that two edges see was asked by both, and is one.
+        named = _joined([answer.named for answer in answers], np.int64)
+        everybody = min(sum(answer.asked for answer in answers), len(np.unique(named)))
+        return len(answers) == len(self.parts) and 0 < everybody <= volunteered
+
+
+class StatisticsCollection(ClientEvaluation):
+    """Clients add up their samples, so that features can be scaled."""
+
+    mode = OpinionMode.MOMENTS
+
+    def read(self, message: AnswerMessage, session: EdgeSession, settings: Settings) -> EdgeAnswer:  # noqa: ARG002
+        """Return the statistics in a message; see `ClientEvaluation.read`."""
+        assert isinstance(message, EdgeMoments)
+        s = settings
+        return moments_in(
+            message, model=self.digest, features=s.standardize, max_samples=s.max_samples
+        )
+
+    def total(self, live: Iterable[EdgeSession]) -> tuple[Moments | None, int, dict[str, int]]:
+        """Return what all samples add up to, of how many agents, and why others have none.
+
+        An edge that fell silent does not count: its agents may have moved to another one.
+        """
+        here = {edge.id for edge in live}
+        total, agents, reasons = None, 0, Counter[str]()
+        for part in self.parts.values():
+            if part.answer is None or part.edge not in here:
+                reasons[NO_ANSWER] += part.agents
+                continue
+            reasons.update(part.answer.reasons)
+            if part.answer.moments is not None:
+                agents += part.answer.agents
+                total = part.answer.moments if total is None else total + part.answer.moments
+        return total, agents, _most_frequent(reasons)
+
+
+class Evaluating(Phase):
+    """The edges' clients evaluate the global model.
+
+    Args:
+        engine: The engine.
+        evaluation: What they are asked for.
+        settled: The round before, whose end waits for it; None before the first round.
+    """
+
+    name = "evaluating"
+
+    def __init__(
+        self, engine: "Engine", evaluation: ClientEvaluation, settled: SettledRound | None = None
+    ) -> None:
+        super().__init__(engine)
+        self._evaluation = evaluation
+        self._settled = settled
+
+    def begin(self, now: float) -> list[Effect]:
+        """Ask every edge."""
+        for edge in self.engine.edges.live():
+            self._evaluation.join(edge, now)
+        return self.tick(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Ask again, bring edges the model, or end the evaluation."""
+        engine, evaluation = self.engine, self._evaluation
+        if evaluation.is_over(engine.edges.live(), now):
+            return self._end(now)
+        effects: list[Effect] = []
+        for part in evaluation.due_again(now):
+            edge = engine.edges.by_id[part.edge]
+            if edge.live:
+                if edge.model != edge.expected:
+                    effects += engine.models.catch_up(edge, engine.round, now)
+                effects.append(engine.outgoing.evaluate(edge, evaluation, now))
+        return effects
+
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted."""
+        return self._evaluation.next_due()
+
+    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:
+        """Ask the edge at once."""
+        self._evaluation.join(edge, now)
+        return self.tick(now)
+
+    def receive_answer(
+        self, edge: EdgeSession, message: AnswerMessage, now: float
+    ) -> list[Effect] | None:
+        """Take in an answer; None if it is of another round."""
+        engine, evaluation = self.engine, self._evaluation
+        if message.round != evaluation.round:
+            return None
+        if _MODES[type(message)] is not evaluation.mode:
+            engine.counters["opinions_mode"] += 1
+            return []
+        if edge.id not in evaluation.parts:
+            evaluation.join(edge, now)
+        part = evaluation.parts[edge.id]
+        try:
+            known = isinstance(message, EdgeMoments) or edge.learn_ids(
+                message.known, message.new_ids, engine.indices
+            )
+            if not known:
+                # What it names goes on where an answer ended that never came.
+                return self.greet(edge, now)
+            answer = evaluation.read(message, edge, engine.settings)
+        except MalformedError as error:
+            word = error.word if isinstance(error, RefusedAnswerError) else error.reason
+            engine.counters[f"opinions_{word}"] += 1
+            part.refused = part.answer is None
+            return self.tick(now)
+        if evaluation.receipts and part.answer is not None:
+            engine.counters["opinions_repeated"] += 1
+            return []
+        evaluation.take(edge.id, answer, now)
+        return self.tick(now)
+
+    def _end(self, now: float) -> list[Effect]:
+        """Book the result, then let the policy learn."""
+        engine, evaluation, settled = self.engine, self._evaluation, self._settled
+        assert isinstance(evaluation, OpinionEvaluation | VolunteerEvaluation)
+        found = evaluation.record(now)
+        engine.evaluations.take(found)
+        effects: list[Effect] = [found, *self._receipts()]
+        if settled is not None:
+            settled.settled.timing_ms["evaluate"] = milliseconds(now - evaluation.began)
+            if settled.held is not None:
+                effects.append(_with_opinions(settled.held, found))
+        effects.append(_event(found))
+        return effects + (engine.open(now) if settled is None else engine.close(settled, now))
+
+    def _receipts(self) -> list[Effect]:
+        """Return what ends the evaluation at every edge that was asked."""
+        engine, evaluation, effects = self.engine, self._evaluation, list[Effect]()
+        for part in evaluation.parts.values():
+            if evaluation.receipts and part.answer is not None:
+                effects.append(engine.outgoing.evaluation_receipt(part.edge, evaluation.round))
+            elif engine.edges.by_id[part.edge].live:
+                effects.append(engine.outgoing.evaluation_over(part.edge, evaluation.round))
+        return effects
+
+
+class Measuring(Evaluating):
+    """Before the first round clients tell the statistics of their samples."""
+
+    name = "measuring"
+
+    def _end(self, now: float) -> list[Effect]:
+        """Have features scaled by what all samples add up to; ask again if there are none."""
+        engine = self.engine
+        assert isinstance(self._evaluation, StatisticsCollection)
+        live = engine.edges.live()
+        total, agents, reasons = self._evaluation.total(live)
+        effects = self._receipts()
+        engine.counters.update({f"moments_{why}": n for why, n in reasons.items()})
+        if total is None:
+            return effects + engine.wait(STATISTICS, now, edges=len(live))
+        engine.enter(Standardizing(engine))
+        return [*effects, Standardize(total, agents, now)]
+
+
+class Standardizing(Phase):
+    """The statistics are written; `Engine.standardized` goes on."""
+
+    name = "standardizing"
+
+
+_MODES: dict[type[AnswerMessage], OpinionMode] = {
+    Opinions: OpinionMode.REPORT,
+    Volunteers: OpinionMode.PEERS,
+    EdgeMoments: OpinionMode.MOMENTS,
+}
+
+
+def without_answers(round_: int, slot: int, digest: str, clients: int) -> BookOpinions:
     """Return the evaluation of a model that a coordinator died over."""
     none: IntArray = np.zeros(0, dtype=np.int64)
     return BookOpinions(
@@ -360,7 +459,7 @@ def nobody(round_: int, slot: int, digest: str, clients: int) -> BookOpinions:
     )
 
 
-def spread(client: IntArray, score: FloatArray, clients: int) -> FloatArray:
+def by_client(client: IntArray, score: FloatArray, clients: int) -> FloatArray:
     """Return float64[clients], NaN where none; later clients than these are left out."""
     opinions = np.full(clients, np.nan)
     known = client < clients
@@ -368,15 +467,34 @@ def spread(client: IntArray, score: FloatArray, clients: int) -> FloatArray:
     return opinions
 
 
+def _with_opinions(learn: Learn, found: BookOpinions | BookVolunteers) -> Learn:
+    """Return what the policy learns from a round, with the opinions of its model."""
+    assert isinstance(found, BookOpinions)
+    clients = len(learn.feedback.view.client_price)
+    opinions = by_client(found.client, found.score, clients)
+    return replace(learn, feedback=replace(learn.feedback, opinions=opinions))
+
+
+def _event(found: BookOpinions | BookVolunteers) -> Event:
+    fields: dict[str, Value] = {"round": found.round, "slot": found.slot}
+    if isinstance(found, BookOpinions):
+        fields |= {"mode": "report", "mean": found.mean, "answered": len(found.client)}
+    else:
+        fields |= {"mode": "peers", "volunteers": len(found.client)}
+    missing = {why: float(count) for why, count in found.reasons.items()}
+    fields |= {"asked": found.asked, "missing": missing, "seconds": found.seconds}
+    return Event("opinions", fields)
+
+
 def _metric(answers: Iterable[EdgeAnswer]) -> str:
-    """Return what most opinions are, so that no edge's word alone decides; of equals the first."""
-    said: Counter[str] = Counter()
+    """Return what most opinions are, so that no edge decides alone; of equals the first."""
+    named: Counter[str] = Counter()
     for answer in answers:
-        said[answer.metric] += len(answer.client)
-    return max(+said, key=said.__getitem__, default="")
+        named[answer.metric] += len(answer.client)
+    return max(+named, key=named.__getitem__, default="")
 
 
-def _most(reasons: Counter[str]) -> dict[str, int]:
+def _most_frequent(reasons: Counter[str]) -> dict[str, int]:
     """Return the most frequent reasons; the rest as one."""
     ranked = sorted((+reasons).items(), key=lambda item: (-item[1], item[0]))
     kept = dict(ranked[: MAX_REASONS - 1])
@@ -384,6 +502,13 @@ def _most(reasons: Counter[str]) -> dict[str, int]:
     if rest:
         kept[OTHER] = kept.get(OTHER, 0) + rest
     return kept
+
+
+def _clients_of(answers: list[tuple[int, EdgeAnswer]]) -> tuple[IntArray, IntArray]:
+    """Return int64[P] of both: the client and the edge of each answer's row."""
+    client = _joined([answer.client for _, answer in answers], np.int64)
+    edge = _joined([np.full(len(a.client), index) for index, a in answers], np.int64)
+    return client, edge
 
 
 def _joined(parts: list[npt.NDArray[np.generic]], scalar: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg] # the scalar decides

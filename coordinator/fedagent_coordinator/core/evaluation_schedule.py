@@ -1,26 +1,34 @@
-"""After which merges the model is evaluated, and what clients said last."""
+"""When a run asks its clients to evaluate a model, for what, and what they answered last."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_coordinator.policies.base import OPINIONS, VOLUNTEERS, Feedback, RoundView
 from fedagent_protocol.messages import OpinionMode
 
 from .effects import BookOpinions, BookVolunteers
+from .evaluation import ClientEvaluation, OpinionEvaluation, VolunteerEvaluation
+from .orders import OrderedRound
+from .settings import PastEvaluations, Settings
 
 FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+
+DueEvaluation = Callable[[str, float], ClientEvaluation]
+"""Begins an evaluation of the model with this digest now."""
 
 
 @dataclass(slots=True)
 class EvaluationSchedule:
-    """Counts towards the next call, as slots of policies count their rounds.
+    """Counts towards the next evaluation, as slots of policies count their rounds.
 
     Attributes:
-        mode: What is called for; None for nothing, ever.
-        every: Merges from one call to the next; rounds in mode ``peers``.
-        count: Counted since the last call.
+        mode: What is asked for; None for nothing, ever.
+        every: Merges from one evaluation to the next; rounds in mode ``peers``.
+        count: Counted since the last one.
     """
 
     mode: OpinionMode | None
@@ -28,14 +36,14 @@ class EvaluationSchedule:
     count: int = 0
 
     def is_due(self, *, merges: bool, played: bool, last: bool) -> bool:
-        """Take in a settled round; return whether its model is to be evaluated.
+        """Count a settled round; return whether its model is to be evaluated.
 
-        A slot begins with the first round in which anybody played. Volunteers are called
+        A slot begins with the first round in which an agent was ordered. Volunteers are asked
         for again after a round in which none could play, and not after the last one.
 
         Args:
             merges: A merge follows the round.
-            played: Somebody was ordered.
+            played: An agent was ordered.
             last: No round follows.
         """
         if self.mode is None:
@@ -49,69 +57,168 @@ class EvaluationSchedule:
         return due and not (peers and last)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Calls:
-    """Where the calls of a run stand when the engine starts.
-
-    Attributes:
-        evaluated: Models evaluated so far.
-        count: See `EvaluationSchedule`.
-        owed: Round of the model to be evaluated before another round is decided, or None.
-        opinions: Last opinion of each client that had one.
-        volunteers: Clients of the last call; None before it.
-        trained: Agents whose updates are in the model that is owed a call.
-    """
-
-    evaluated: int = 0
-    count: int = 0
-    pending_round: int | None = None
-    opinions: dict[int, float] = field(default_factory=dict)
-    volunteers: frozenset[int] | None = None
-    trained: frozenset[str] = frozenset()
-
-
-NO_CALLS = Calls()
-
-
 class LastOpinions:
-    """What clients said last, as a view shows it.
+    """The last opinion of each client.
 
     Args:
-        calls: What they said to former processes.
+        opinions: What former processes were told.
     """
 
-    def __init__(self, calls: Calls) -> None:
-        self.evaluated = calls.evaluated
+    def __init__(self, opinions: dict[int, float]) -> None:
         self._last: FloatArray = np.zeros(0)
-        self._volunteers = calls.volunteers
-        clients = np.array(list(calls.opinions), dtype=np.int64)
-        self._put(clients, np.array(list(calls.opinions.values()), dtype=np.float64))
+        clients = np.array(list(opinions), dtype=np.int64)
+        self.put(clients, np.array(list(opinions.values()), dtype=np.float64))
 
-    def take(self, found: BookOpinions | BookVolunteers) -> None:
-        """Take in what a call came to."""
-        self.evaluated += 1
-        if isinstance(found, BookOpinions):
-            self._put(found.client, found.score)
-        else:
-            self._volunteers = frozenset(found.client.tolist())
+    def put(self, client: npt.NDArray[np.int64], score: FloatArray) -> None:
+        """Replace the opinions of these clients."""
+        top = int(client.max()) + 1 if len(client) else 0
+        if top > len(self._last):
+            self._last = self.shown(top)
+        self._last[client] = score
 
-    def opinions(self, clients: int) -> FloatArray:
-        """Return float64[clients], the last opinion of each, NaN where none."""
+    def shown(self, clients: int) -> FloatArray:
+        """Return float64[clients], NaN where none."""
         shown = np.full(clients, np.nan)
         known = self._last[:clients]
         shown[: len(known)] = known
         return shown
 
-    def volunteers(self, clients: int) -> BoolArray:
-        """Return bool[clients], who volunteered last; nobody before the first call."""
-        shown = np.zeros(clients, dtype=np.bool_)
-        shown[[client for client in self._volunteers or () if client < clients]] = True
-        return shown
 
-    def _put(self, client: npt.NDArray[np.int64], score: FloatArray) -> None:
-        top = int(client.max()) + 1 if len(client) else 0
-        if top > len(self._last):
-            grown = np.full(top, np.nan)
-            grown[: len(self._last)] = self._last
-            self._last = grown
-        self._last[client] = score
+class EvaluationPlan:
+    """The evaluations of a run: none; the classes below do more.
+
+    Attributes:
+        provides: Needs of policies that are met by it and are no features.
+        taught: The policy learns from a round after its model was evaluated.
+    """
+
+    provides: frozenset[str] = frozenset()
+    taught = False
+
+    def due(
+        self,
+        ordered: OrderedRound,  # noqa: ARG002 - the interface's arguments
+        feedback: Feedback,  # noqa: ARG002
+        *,
+        last: bool,  # noqa: ARG002
+    ) -> DueEvaluation | None:
+        """Count a settled round; return the evaluation of its model if that is due."""
+        return None
+
+    def pending(self) -> DueEvaluation | None:
+        """Return an evaluation that comes before the next round, once."""
+        return None
+
+    def take(self, found: BookOpinions | BookVolunteers) -> None:
+        """Keep the result of an evaluation."""
+
+    def shown_in(self, view: RoundView) -> RoundView:
+        """Return the view with what clients answered last."""
+        return view
+
+
+class _ScheduledEvaluations(EvaluationPlan):
+    """What both modes share: schedule, slots and time limits."""
+
+    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
+        self._settings = settings
+        self._schedule = EvaluationSchedule(settings.opinions, settings.opinions_every, past.count)
+        self._evaluated = past.evaluated
+        self._pending = past.pending_round
+
+    def due(self, ordered: OrderedRound, feedback: Feedback, *, last: bool) -> DueEvaluation | None:
+        """Count a settled round; return the evaluation of its model if that is due."""
+        played = bool(len(feedback.pairs))
+        due = self._schedule.is_due(merges=ordered.want_model, played=played, last=last)
+        return partial(self._begin, ordered.round) if due else None
+
+    def pending(self) -> DueEvaluation | None:
+        """Return an evaluation that comes before the next round, once."""
+        round_, self._pending = self._pending, None
+        return None if round_ is None else partial(self._begin, round_)
+
+    def take(self, found: BookOpinions | BookVolunteers) -> None:
+        """Keep the result of an evaluation."""
+        self._evaluated = found.slot
+
+    def _begin(self, round_: int, digest: str, now: float) -> ClientEvaluation:
+        s = self._settings
+        until = now + max(s.opinions_timeout_s, 0.0 if self._evaluated else s.first_call_s)
+        evaluation = VolunteerEvaluation if s.opinions is OpinionMode.PEERS else OpinionEvaluation
+        return evaluation(
+            round=round_,
+            slot=self._evaluated + 1,
+            digest=digest,
+            began=now,
+            until=until,
+            give_up_at=until + s.grace_s,
+            wanted=s.volunteers,
+            trained=self._trained_since(),
+        )
+
+    def _trained_since(self) -> frozenset[str]:
+        """Return the agents whose updates came into the model since the last evaluation."""
+        return frozenset()
+
+
+class OpinionPlan(_ScheduledEvaluations):
+    """Clients report opinions, which policies see and learn from."""
+
+    provides = frozenset({OPINIONS})
+    taught = True
+
+    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
+        super().__init__(settings, past)
+        self._last = LastOpinions(past.opinions)
+
+    def take(self, found: BookOpinions | BookVolunteers) -> None:
+        """Keep the opinions."""
+        assert isinstance(found, BookOpinions)
+        super().take(found)
+        self._last.put(found.client, found.score)
+
+    def shown_in(self, view: RoundView) -> RoundView:
+        """Return the view with the last opinion of each client."""
+        return replace(view, opinions=self._last.shown(len(view.client_price)))
+
+
+class VolunteerPlan(_ScheduledEvaluations):
+    """Clients volunteer for the rounds that follow."""
+
+    provides = frozenset({VOLUNTEERS})
+
+    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
+        super().__init__(settings, past)
+        self._volunteers = past.volunteers or frozenset()
+        self._trained = set(past.trained)
+
+    def due(self, ordered: OrderedRound, feedback: Feedback, *, last: bool) -> DueEvaluation | None:
+        """Count a settled round, and note who trained."""
+        self._trained.update(ordered.agents(np.flatnonzero(feedback.used).tolist()))
+        return super().due(ordered, feedback, last=last)
+
+    def take(self, found: BookOpinions | BookVolunteers) -> None:
+        """Keep the volunteers."""
+        super().take(found)
+        self._volunteers = frozenset(found.client.tolist())
+
+    def shown_in(self, view: RoundView) -> RoundView:
+        """Return the view with those who volunteered last; nobody before the first time."""
+        shown = np.zeros(len(view.client_price), dtype=np.bool_)
+        shown[[client for client in self._volunteers if client < len(shown)]] = True
+        return replace(view, volunteers=shown)
+
+    def _trained_since(self) -> frozenset[str]:
+        trained, self._trained = frozenset(self._trained), set()
+        return trained
+
+
+def evaluation_plan(settings: Settings, past: PastEvaluations) -> EvaluationPlan:
+    """Return the plan of a run that asks its clients for what the settings say."""
+    match settings.opinions:
+        case OpinionMode.REPORT:
+            return OpinionPlan(settings, past)
+        case OpinionMode.PEERS:
+            return VolunteerPlan(settings, past)
+        case _:
+            return EvaluationPlan()

@@ -1,125 +1,175 @@
-"""Pulling edge models for a merge, and offering the merged one to everybody."""
+"""The merging phase: edge models come here and are averaged to the global one."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
 
-from fedagent_protocol.errors import ChunkError
-from fedagent_protocol.messages import CHUNK_BYTES, Chunk, Need
-from fedagent_protocol.transfer import Layout, Receiver, Sender
+from fedagent_protocol.messages import Chunk, Need, Weighting
+from fedagent_protocol.transfer import Layout, Receiver
 
-from .effects import Effect, FinishPart, Send, SendChunks, StorePart
+from .edges import EdgeSession
+from .effects import CommitModel, Effect, Evaluate, FinishPart, Merge, Send, StorePart
+from .phases import Phase, milliseconds
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 ATTEMPTS = 3
 """Times that an edge model may arrive damaged before the merge goes on without it."""
-CHUNKS_AT_ONCE = 8
+
+
+class PullState(Enum):
+    """Where an edge model is."""
+
+    PULLING = 1
+    CHECKING = 2
+    HERE = 3
+    LOST = 4
 
 
 @dataclass(slots=True)
 class Pull:
-    """One edge model on its way here.
-
-    Attributes:
-        edge: Who sends it.
-        state: ``pulling``, ``checking``, ``here`` or ``lost``.
-    """
+    """One edge model on its way here."""
 
     edge: str
     digest: str
     receiver: Receiver
-    state: str = "pulling"
+    state: PullState = PullState.PULLING
     attempts: int = 1
 
 
-@dataclass(slots=True)
-class MergeWork:
-    """One merge under way.
+class Merging(Phase):
+    """Edge models are fetched, then averaged.
 
-    Attributes:
-        round: The round after which it happens.
-        weights: Weight of each distinct edge model, by digest.
-        pulls: Models that are not here, by digest.
-        give_up_at: When it goes on with what is here.
-        started_at: When it began.
+    Args:
+        engine: The engine.
+        round_: The round after which it happens.
+        timing_ms: Durations of the steps of that round; the merge adds its own.
+        now: When it begins.
+        then: Goes on when it is over.
     """
 
-    run: str
-    round: int
-    started_at: float
-    give_up_at: float
-    weights: dict[str, float] = field(default_factory=dict)
-    pulls: dict[str, Pull] = field(default_factory=dict)
-    asked: bool = False
+    name = "merging"
 
-    @property
-    def complete(self) -> bool:
-        """Whether no model is waited for."""
-        return all(pull.state in {"here", "lost"} for pull in self.pulls.values())
+    def __init__(
+        self,
+        engine: "Engine",
+        round_: int,
+        timing_ms: dict[str, float],
+        now: float,
+        then: Callable[[float], list[Effect]],
+    ) -> None:
+        super().__init__(engine)
+        self._round, self._timing_ms, self._then = round_, timing_ms, then
+        self._began_at, self._give_up_at = now, now + engine.settings.merge_timeout_s
+        self._weights: dict[str, float] = {}
+        self._pulls: dict[str, Pull] = {}
+        self._asked = False
 
-    def add(self, digest: str, weight: float) -> None:
-        """Count a model that is here; equal models add up."""
-        self.weights[digest] = self.weights.get(digest, 0.0) + weight
+    def begin(self, firsts: Mapping[str, bytes], now: float) -> list[Effect]:
+        """Fetch the edge models; `firsts` are the first chunks that reports brought."""
+        models = self.engine.models
+        effects: list[Effect] = []
+        for edge in self.engine.edges.live():
+            weight = self._weight(edge)
+            if weight <= 0:
+                continue
+            # Equal models add up.
+            self._weights[edge.expected] = self._weights.get(edge.expected, 0.0) + weight
+            if edge.expected not in {models.digest, *self._pulls}:
+                layout = Layout(models.size, edge.chunk_bytes)
+                pull = Pull(edge.id, edge.expected, Receiver(layout))
+                self._pulls[pull.digest] = pull
+                first = firsts.get(edge.id, b"")
+                start, stop = layout.span(0)
+                whole = len(first) == stop - start
+                effects += self._take(pull, 0, first, now) if whole else self._need(pull, now)
+        return effects + self._advance(now)
 
-    def pull(
-        self, edge: str, digest: str, weight: float, layout: Layout, first: bytes
-    ) -> list[Effect]:
-        """Count a model that an edge has, and fetch it unless its report brought it."""
-        self.add(digest, weight)
-        if digest in self.pulls:
-            return []
-        pull = self.pulls[digest] = Pull(edge, digest, Receiver(layout))
-        start, stop = layout.span(0)
-        if len(first) != stop - start:
-            return self._ask(pull, self.started_at)
-        return self._take(pull, 0, first, self.started_at)
+    def tick(self, now: float) -> list[Effect]:
+        """Ask again for models that do not come; go on without them at the end."""
+        effects: list[Effect] = []
+        for pull in self._pulls.values():
+            if pull.state is PullState.PULLING and now >= self._give_up_at:
+                self._lose(pull)
+            elif pull.state is PullState.PULLING:
+                effects += self._need(pull, now)
+        return effects + self._advance(now)
 
-    def on_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted."""
+        times = [
+            min(pull.receiver.due or self._give_up_at, self._give_up_at)
+            for pull in self._pulls.values()
+            if pull.state is PullState.PULLING
+        ]
+        return min(times, default=None)
+
+    def receive_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
         """Take in a chunk; one that nobody waits for changes nothing.
 
         Raises:
             ChunkError: It does not fit its transfer.
         """
-        pull = self.pulls.get(chunk.digest)
-        if pull is None or pull.edge != edge or pull.state != "pulling":
+        pull = self._pulls.get(chunk.digest)
+        if pull is None or pull.edge != edge or pull.state is not PullState.PULLING:
             return []
-        return self._take(pull, chunk.index, chunk.data, now)
+        return self._take(pull, chunk.index, chunk.data, now) + self._advance(now)
 
-    def checked(self, digest: str, *, intact: bool, now: float) -> list[Effect]:
+    def part_checked(self, digest: str, *, intact: bool, now: float) -> list[Effect]:
         """Note whether a pulled model hashes to its name; a damaged one is pulled again."""
-        pull = self.pulls[digest]
-        if intact:
-            pull.state = "here"
+        pull = self._pulls.get(digest)
+        if pull is None:
             return []
-        pull.attempts += 1
-        if pull.attempts > ATTEMPTS:
-            self.lose(pull)
-            return []
-        pull.state = "pulling"
-        pull.receiver = Receiver(pull.receiver.layout)
-        return self._ask(pull, now)
-
-    def tick(self, now: float) -> list[Effect]:
-        """Ask again after silence; give up at the end."""
         effects: list[Effect] = []
-        for pull in self.pulls.values():
-            if pull.state == "pulling":
-                if now >= self.give_up_at:
-                    self.lose(pull)
-                else:
-                    effects += self._ask(pull, now)
-        return effects
+        if intact:
+            pull.state = PullState.HERE
+        else:
+            self.engine.counters["digest_mismatch"] += 1
+            pull.attempts += 1
+            if pull.attempts > ATTEMPTS:
+                self._lose(pull)
+            else:
+                pull.state = PullState.PULLING
+                pull.receiver = Receiver(pull.receiver.layout)
+                effects = self._need(pull, now)
+        return effects + self._advance(now)
 
-    def lose(self, pull: Pull) -> None:
-        """Go on without a model."""
-        pull.state = "lost"
-        self.weights.pop(pull.digest, None)
-
-    def next_due(self) -> float | None:
-        """Return when `tick` is wanted."""
-        times = [
-            min(pull.receiver.due or self.give_up_at, self.give_up_at)
-            for pull in self.pulls.values()
-            if pull.state == "pulling"
+    def merged(self, round_: int, digest: str, now: float) -> list[Effect]:
+        """Take in the merged model; an empty digest stands for none that was usable."""
+        if round_ != self._round:
+            return []
+        models = self.engine.models
+        if not digest:
+            self.engine.counters["merge_failed"] += 1
+        self._timing_ms["merge"] = milliseconds(now - self._began_at)
+        if digest in {"", models.digest}:
+            return models.adopt(models.digest, round_, now) + self._then(now)
+        return [
+            CommitModel(round_, digest),
+            *models.adopt(digest, round_, now),
+            *self._then(now),
+            Evaluate(round_, digest, models.size),
         ]
-        return min(times, default=None)
+
+    def _advance(self, now: float) -> list[Effect]:
+        """Go on once every model is here or given up."""
+        waited_for = (PullState.PULLING, PullState.CHECKING)
+        if self._asked or any(pull.state in waited_for for pull in self._pulls.values()):
+            return []
+        self._asked = True
+        models = self.engine.models
+        if self._weights.keys() <= {models.digest}:
+            return self.merged(self._round, models.digest, now)
+        return [Merge(self._round, tuple(sorted(self._weights.items())), models.size)]
+
+    def _weight(self, edge: EdgeSession) -> float:
+        """Return how much an edge's model counts (docs/coordinator.md)."""
+        s = self.engine.settings
+        if s.weighting is Weighting.UNIFORM and not s.placed:
+            return 1.0 if edge.model or edge.window_weight > 0 else 0.0
+        return edge.window_weight
 
     def _take(self, pull: Pull, index: int, data: bytes, now: float) -> list[Effect]:
         if not pull.receiver.accept(index, len(data), now):
@@ -128,65 +178,19 @@ class MergeWork:
         start, _ = layout.span(index)
         effects: list[Effect] = [StorePart(pull.digest, layout.size, start, data)]
         if pull.receiver.complete:
-            pull.state = "checking"
-            effects.append(FinishPart(pull.digest))
-            return effects
-        return effects + self._ask(pull, now)
+            pull.state = PullState.CHECKING
+            return [*effects, FinishPart(pull.digest, layout.size)]
+        return effects + self._need(pull, now)
 
-    def _ask(self, pull: Pull, now: float) -> list[Effect]:
+    def _need(self, pull: Pull, now: float) -> list[Effect]:
         ranges = pull.receiver.ask(now)
         if not ranges:
             return []
-        need = Need(run=self.run, round=self.round, digest=pull.digest, ranges=ranges)
+        run = self.engine.settings.run
+        need = Need(run=run, round=self._round, digest=pull.digest, ranges=ranges)
         return [Send(pull.edge, need)]
 
-
-@dataclass(slots=True)
-class Serving:
-    """The global model on its way to the edges that lack it.
-
-    Attributes:
-        digest: The global model.
-        size: Its bytes.
-    """
-
-    digest: str
-    size: int
-    chunk_bytes: int = CHUNK_BYTES
-    _senders: dict[str, Sender] = field(default_factory=dict)
-
-    @property
-    def layout(self) -> Layout:
-        """How the model is cut."""
-        return Layout(self.size, self.chunk_bytes)
-
-    def replace(self, digest: str, size: int) -> None:
-        """Serve another model from now on."""
-        self.digest, self.size = digest, size
-        self._senders.clear()
-
-    def offer(self, edge: str) -> None:
-        """Start over with an edge that is offered the model."""
-        self._senders.pop(edge, None)
-
-    def on_need(self, edge: str, need: Need, *, link_idle: bool) -> tuple[list[Effect], bool]:
-        """Send what an edge asks for; True with the model's last chunk.
-
-        Raises:
-            ChunkError: It asks for chunks that do not exist.
-        """
-        if need.digest != self.digest:
-            return [], False
-        sender = self._senders.get(edge)
-        if sender is None:
-            sender = self._senders[edge] = Sender(self.layout)
-        count = sender.layout.count
-        if any(stop > count or start >= stop for start, stop in need.ranges):
-            raise ChunkError(f"asked for chunks beyond {count}")
-        sender.authorise(need.ranges, link_idle=link_idle)
-        chunks: list[int] = []
-        while len(chunks) < CHUNKS_AT_ONCE and (index := sender.next()) is not None:
-            chunks.append(index)
-        if not chunks:
-            return [], False
-        return [SendChunks(edge, self.digest, tuple(chunks))], count - 1 in chunks
+    def _lose(self, pull: Pull) -> None:
+        """Go on without a model."""
+        pull.state = PullState.LOST
+        self._weights.pop(pull.digest, None)

@@ -1,18 +1,17 @@
-"""Orders of one round: who was chosen where, what each edge is told, what came back."""
+"""Orders of one round: who was chosen where, what each edge is sent, what came back."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.policies.base import Bound, RoundView, Selection
-from fedagent_protocol.messages import Assignment, RoundOrder
+from fedagent_protocol.messages import Assignment, RoundOrder, RoundReport
 
-from .controls import Controls
 from .edges import EdgeSession
-from .observe import Observed
-from .outcomes import EdgePart
+from .effects import Controls
+from .observation import Observed
 from .settings import Settings
 
 RESEND_FIRST_S = 1.0
@@ -41,15 +40,36 @@ def affordable(view: RoundView, selection: Selection, free_micro: int | None) ->
 
 
 @dataclass(slots=True)
+class EdgePart:
+    """One edge's part in a round that is under way.
+
+    Attributes:
+        rows: Positions in the selection of the agents ordered here.
+        agents: Their ids, in the same order.
+        resend_at: When the order is repeated; None once the edge has reported.
+    """
+
+    edge: str
+    index: int
+    rows: list[int]
+    agents: list[str]
+    resend_at: float | None
+    patience_s: float = 2 * RESEND_FIRST_S
+    report: RoundReport | None = None
+
+
+@dataclass(slots=True)
 class OrderedRound:
     """A round between its reservation and its end.
 
     Attributes:
         controls: Iterations, and the edge that is rented.
         want_model: A merge follows, so the reports shall bring the models.
+        opened_at: When the edges were first asked for its columns.
         ordered_at: When the orders first went out.
         give_up_at: When an edge that has not reported has failed.
         parts: One per edge with orders, by edge id.
+        timing_ms: Durations of the steps so far.
     """
 
     round: int
@@ -57,9 +77,11 @@ class OrderedRound:
     selection: Selection
     controls: Controls
     want_model: bool
+    opened_at: float
     ordered_at: float
     give_up_at: float
     parts: dict[str, EdgePart]
+    timing_ms: dict[str, float] = field(default_factory=dict)
 
     @property
     def clients(self) -> npt.NDArray[np.int32]:
@@ -86,7 +108,7 @@ class OrderedRound:
         return [names[row] for row in rows]
 
     def order(self, part: EdgePart, settings: Settings, now: float, seq: int) -> RoundOrder:
-        """Return what an edge is told; said again, with the time that is left."""
+        """Return an edge's order, with the time that is left."""
         elapsed_ms = int(1000 * max(0.0, now - self.ordered_at))
         max_wait_ms = max(1, settings.max_wait_ms - elapsed_ms)
         view, pairs = self.observed.view, self.selection.pairs[part.rows]
@@ -122,7 +144,7 @@ class OrderedRound:
         )
 
     def due_again(self, now: float) -> list[EdgePart]:
-        """Return the edges to be told again, ever more patiently."""
+        """Return the edges whose order is to be repeated, at growing intervals."""
         due = [
             part
             for part in self.parts.values()
@@ -143,18 +165,10 @@ class OrderedRound:
         return min([self.give_up_at, *times])
 
 
-def plan_round(
-    observed: Observed,
-    selection: Selection,
-    controls: Controls,
-    edges: Iterable[EdgeSession],
-    *,
-    now: float,
-    settings: Settings,
-    want_model: bool,
-) -> OrderedRound:
-    """Return the round that these pairs make."""
-    view = observed.view
+def parts_of(
+    view: RoundView, selection: Selection, edges: Iterable[EdgeSession], now: float
+) -> dict[str, EdgePart]:
+    """Return the parts of the edges in a round that these pairs make, by edge id."""
     by_index: Mapping[int, EdgeSession] = {edge.index: edge for edge in edges}
     names: dict[int, dict[int, str]] = {}
     parts: dict[str, EdgePart] = {}
@@ -165,18 +179,8 @@ def plan_round(
         if place not in names:
             names[place] = dict(zip(session.client.tolist(), session.ids, strict=True))
             resend_at = now + RESEND_FIRST_S
-            parts[session.id] = EdgePart(session.id, place, [], [], resend_at, RESEND_FIRST_S * 2)
+            parts[session.id] = EdgePart(session.id, place, [], [], resend_at)
         part = parts[session.id]
         part.rows.append(row)
         part.agents.append(names[place][client])
-    give_up_at = now + settings.max_wait_ms / 1000.0 + settings.grace_s
-    return OrderedRound(
-        round=view.round,
-        observed=observed,
-        selection=selection,
-        controls=controls,
-        want_model=want_model,
-        ordered_at=now,
-        give_up_at=give_up_at,
-        parts=parts,
-    )
+    return parts

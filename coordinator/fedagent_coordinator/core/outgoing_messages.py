@@ -1,6 +1,7 @@
-"""What the coordinator says to edges, numbered."""
+"""The coordinator's messages to edges, numbered."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedagent_protocol.messages import (
     EdgeWelcome,
@@ -13,11 +14,12 @@ from fedagent_protocol.messages import (
 )
 
 from .edges import EdgeSession
-from .effects import Effect, Send
-from .evaluation import EvaluationCall
-from .orders import OrderedRound
-from .outcomes import EdgePart
+from .effects import Send
+from .orders import EdgePart, OrderedRound
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from .evaluation import ClientEvaluation
 
 MAX_TRAINED = 10_000
 """Ids of 64 letters that one message holds with room to spare."""
@@ -25,17 +27,13 @@ MAX_TRAINED = 10_000
 
 @dataclass(slots=True)
 class OutgoingMessages:
-    """Builds messages of the run; sequence numbers grow over restarts.
-
-    Attributes:
-        seq: The last number given.
-    """
+    """Builds the messages of a run; sequence numbers grow over restarts."""
 
     settings: Settings
-    seq: int
+    last_seq: int
 
     def welcome(self, edge: str) -> Send:
-        """Return the answer to a hello."""
+        """Answer a hello."""
         s = self.settings
         message = EdgeWelcome(
             run=s.run,
@@ -48,66 +46,57 @@ class OutgoingMessages:
         return Send(edge, message)
 
     def open(self, edge: EdgeSession, round_: int) -> Send:
-        """Return the question for this round's columns."""
-        message = RoundOpen(
-            run=self.settings.run,
-            round=round_,
-            seq=self._next(),
-            epoch=edge.epoch,
-            known=len(edge.ids),
+        """Ask for this round's columns."""
+        run, seq = self.settings.run, self._next()
+        known = len(edge.ids)
+        return Send(
+            edge.id, RoundOpen(run=run, round=round_, seq=seq, epoch=edge.epoch, known=known)
         )
-        return Send(edge.id, message)
 
-    def order(self, ordered: OrderedRound, part: EdgePart, now: float) -> Effect:
-        """Return an edge's order, with the time that is left."""
+    def order(self, ordered: OrderedRound, part: EdgePart, now: float) -> Send:
+        """Order an edge's part of a round, with the time that is left."""
         return Send(part.edge, ordered.order(part, self.settings, now, self._next()))
 
     def receipt(self, edge: str, round_: int, *, too_late: bool) -> Send:
-        """Return the answer to a report."""
-        run = self.settings.run
-        return Send(edge, ReportReceipt(run=run, round=round_, seq=self._next(), too_late=too_late))
+        """Answer a report."""
+        run, seq = self.settings.run, self._next()
+        return Send(edge, ReportReceipt(run=run, round=round_, seq=seq, too_late=too_late))
 
-    def call(self, edge: EdgeSession, call: EvaluationCall, now: float) -> Send:
-        """Return the call for opinions of a model, with the time that is left."""
+    def evaluate(self, edge: EdgeSession, evaluation: "ClientEvaluation", now: float) -> Send:
+        """Ask an edge's clients to evaluate a model, with the time that is left.
+
+        The edge's agents whose updates are in the model are named, as many as fit. The others
+        count as if they had not trained, which leaves their own mean as it is.
+        """
+        trained = evaluation.trained
+        # An edge that has just been started again has named nobody yet.
+        here = trained.intersection(edge.ids) if edge.ids else trained
         message = OpinionOpen(
             run=self.settings.run,
-            round=call.round,
+            round=evaluation.round,
             seq=self._next(),
-            model=call.digest,
-            until_ms=max(0, int(1000 * (call.until - now))),
-            mode=call.mode,
-            slot=call.slot,
+            model=evaluation.digest,
+            until_ms=max(0, int(1000 * (evaluation.until - now))),
+            mode=evaluation.mode,
+            slot=evaluation.slot,
             epoch=edge.epoch,
             known=len(edge.ids),
-            trained=_trained(edge, call),
+            trained=tuple(sorted(here)[:MAX_TRAINED]),
         )
         return Send(edge.id, message)
 
-    def call_over(self, edge: str, round_: int) -> Send:
-        """Return that nothing is wanted of a call any more."""
+    def evaluation_over(self, edge: str, round_: int) -> Send:
+        """Tell an edge that nothing is wanted of an evaluation any more."""
         return Send(edge, OpinionClose(run=self.settings.run, round=round_, seq=self._next()))
 
-    def opinions_receipt(self, edge: str, round_: int) -> Send:
-        """Return the answer to opinions."""
+    def evaluation_receipt(self, edge: str, round_: int) -> Send:
+        """Answer opinions or statistics."""
         return Send(edge, OpinionsReceipt(run=self.settings.run, round=round_, seq=self._next()))
 
-    def run_ended(self, edge: str, why: str) -> Send:
-        """Return the end of the run."""
-        return Send(edge, RunEnded(run=self.settings.run, seq=self._next(), reason=why))
+    def run_ended(self, edge: str, reason: str) -> Send:
+        """Announce the end of the run."""
+        return Send(edge, RunEnded(run=self.settings.run, seq=self._next(), reason=reason))
 
     def _next(self) -> int:
-        self.seq += 1
-        return self.seq
-
-
-def _trained(edge: EdgeSession, call: EvaluationCall) -> tuple[str, ...]:
-    """Return the agents of an edge whose updates are in the model that it is called for.
-
-    No more than fit into a message: the others count as if they had not trained, which
-    leaves their own mean as it is.
-    """
-    if not call.trained:
-        return ()
-    # An edge that has just been started again has named nobody yet.
-    known = call.trained.intersection(edge.ids) if edge.ids else call.trained
-    return tuple(sorted(known)[:MAX_TRAINED])
+        self.last_seq += 1
+        return self.last_seq

@@ -1,4 +1,4 @@
-"""Placed rounds: one edge is rented, trains with its agents, and its model is the global one.
+"""Edges for rent: in placed rounds one trains with its agents, and its model is the global one.
 
 docs/adr/0006-placed-rounds.md says what is paid when; ALGORITHMS section 7 what is learnt.
 """
@@ -13,7 +13,6 @@ from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import MAX_MICRO, Feedback, RoundView
 
 from .edges import EdgeSession
-from .outcomes import EdgePart
 from .settings import Settings
 
 OPEN_HORIZON = 1000
@@ -168,29 +167,6 @@ def at_edge(view: RoundView, placement: Placement, free_micro: int | None) -> Ro
     if free_micro is not None:
         budget = np.minimum(budget, free_micro - placement.rent_micro)
     return replace(view.take(view.pair_edge == placement.edge), edge_budget=budget)
-
-
-def with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePart]) -> Feedback:
-    """Return the feedback with the rent that is due and the cost psi that was measured.
-
-    The rent is due once the edge has reported, also that it failed: its use of the round was
-    paid for. It is not where the edge was silent, since nobody can say that it got the order.
-    psi is the sum over the ordered agents of download and upload seconds (one that showed none
-    counts as the mean of the others) and the seconds of the aggregation; None where the edge
-    showed no aggregate.
-    """
-    part = next((part for part in parts if part.index == placement.edge), None)
-    report = None if part is None else part.report
-    if part is None or report is None:
-        return feedback
-    moved = feedback.dt_s[part.rows] + feedback.ut_s[part.rows]
-    shown = moved[np.isfinite(moved)]
-    psi = None
-    if not report.failed and len(shown):
-        # What an edge says of itself cannot be negative, nor longer than a month.
-        merging_s = min(max(float(report.timing_ms.get("aggregate", 0.0)) / 1000.0, 0.0), 2.6e6)
-        psi = float(shown.mean()) * len(part.rows) + merging_s
-    return replace(feedback, psi=psi, rent_micro=placement.rent_micro)
 
 
 def charged(placement: Placement, feedback: Feedback) -> Placement:

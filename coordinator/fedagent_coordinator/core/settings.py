@@ -1,19 +1,15 @@
-"""What a run is made of, as the round engine needs it, and where it stands."""
+"""What a run is made of, as the engine needs it, and where it stands."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedagent_protocol.messages import OpinionMode, Weighting
-
-from .evaluation_schedule import NO_CALLS, Calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A run that does not change while it lasts; money in micro-credits.
+    """A run, which does not change while it lasts; money in micro-credits.
 
     Attributes:
-        run: The run's uuid.
-        coordinator: Our id.
         task: Digest of the task.
         body: The task's canonical bytes.
         policy: Name of the policy, for messages.
@@ -23,18 +19,18 @@ class Settings:
         merge_every: T_ES.
         per_edge_micro: What one edge may spend in one round.
         total_micro: What the run may spend; None for no limit.
-        wait_edges, wait_agents: What must be there before the first round.
+        wait_edges, wait_agents: How many must be there before the first round.
         resume_wait_s: How long a resumed run waits for as many.
         observe_timeout_s: How long a silent edge holds a round up.
         grace_s: How much longer than `max_wait` an edge may take to report.
         needs_wait_s: How long agents may take to measure a feature for the first time.
-        placed: Each round is placed at one edge; it merges every round.
+        placed: Each round is placed at one edge and merged.
         load_limit_ms: Training computation of a round on a device; 0 for no limit.
-        opinions: What clients are called for after a merge; None for nothing.
-        opinions_every: Merges from one call to the next; rounds in mode ``peers``.
-        opinions_timeout_s: How long a call waits.
+        opinions: What clients are asked for after a merge; None for nothing.
+        opinions_every: Merges from one evaluation to the next; rounds in mode ``peers``.
+        opinions_timeout_s: How long an evaluation waits.
         first_call_s: How long the first one waits at least: devices open streams for it.
-        volunteers: How many a call of mode ``peers`` waits for.
+        volunteers: How many an evaluation of mode ``peers`` waits for.
         standardize: Features whose statistics are found before the first round; 0: none.
         standardize_s: How long that waits for devices.
         recipe: Its name, for people.
@@ -76,7 +72,7 @@ class Settings:
     recipe: str = ""
 
     def over(self, done: int) -> bool:
-        """Return whether so many settled rounds are all there are."""
+        """Return whether no round follows after so many settled ones."""
         return 0 < self.count <= done
 
 
@@ -87,16 +83,35 @@ def learnt_weight(reported: float, ordered: int, max_samples: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one edge has learnt, by the books, since the last merge.
-
-    Attributes:
-        model: Digest of its model.
-        weight: Weight of the updates in it.
-    """
+    """What one edge has learnt since the last merge: its model, and the updates' weight."""
 
     edge: str
     model: str
     weight: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PastEvaluations:
+    """Where the evaluations of a run stand when the engine starts.
+
+    Attributes:
+        evaluated: Models evaluated so far.
+        count: See `evaluation.EvaluationSchedule`.
+        pending_round: Round of the model to be evaluated before another round is decided.
+        opinions: Last opinion of each client that had one.
+        volunteers: Clients of the last evaluation; None before it.
+        trained: Agents whose updates are in the model of `pending_round`.
+    """
+
+    evaluated: int = 0
+    count: int = 0
+    pending_round: int | None = None
+    opinions: dict[int, float] = field(default_factory=dict)
+    volunteers: frozenset[int] | None = None
+    trained: frozenset[str] = frozenset()
+
+
+NO_EVALUATIONS = PastEvaluations()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +125,6 @@ class Progress:
         model: Digest of the global model.
         model_size: Its bytes; the same for every model of the run.
         windows: Edge models that were settled and not merged.
-        calls: Where calls for opinions stand.
         open_at: No round begins before, by the clock of the engine's `now`: a former process
             began the last one so recently.
     """
@@ -121,5 +135,5 @@ class Progress:
     model: str
     model_size: int
     windows: tuple[Window, ...] = ()
-    calls: Calls = NO_CALLS
+    evaluations: PastEvaluations = NO_EVALUATIONS
     open_at: float = 0.0

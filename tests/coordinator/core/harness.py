@@ -8,11 +8,15 @@ import numpy.typing as npt
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.decision_policies import DecisionPolicies
-from fedagent_coordinator.core.edge_messages import Phase
-from fedagent_coordinator.core.evaluation_schedule import NO_CALLS, Calls
+from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.core.iterations import IterationControl, LearnerControl
-from fedagent_coordinator.core.rounds import RoundEngine
-from fedagent_coordinator.core.settings import Progress, Settings
+from fedagent_coordinator.core.phases import Ended
+from fedagent_coordinator.core.settings import (
+    NO_EVALUATIONS,
+    PastEvaluations,
+    Progress,
+    Settings,
+)
 from fedagent_coordinator.merging import EdgeModel, merge_models
 from fedagent_coordinator.placement.base import PlacementPolicy
 from fedagent_coordinator.policies.base import Feedback, SelectionPolicy
@@ -96,7 +100,7 @@ class Field:
     learnt: list[int] = field(default_factory=list)
     feedbacks: dict[int, Feedback] = field(default_factory=dict)
     evaluated: dict[int, fx.BookOpinions | fx.BookVolunteers] = field(default_factory=dict)
-    calls: Calls = NO_CALLS
+    past: PastEvaluations = NO_EVALUATIONS
     committed: list[str] = field(default_factory=list)
     events: list[fx.Event] = field(default_factory=list)
     sent: list[tuple[str, m.CoordinatorToEdge]] = field(default_factory=list)
@@ -112,18 +116,18 @@ class Field:
                 spent_micro=0,
                 model=start,
                 model_size=len(START_BYTES),
-                calls=self.calls,
+                evaluations=self.past,
             )
         )
 
-    def make_engine(self, progress: Progress) -> RoundEngine:
+    def make_engine(self, progress: Progress) -> Engine:
         """Return an engine that starts where `progress` says."""
-        return RoundEngine(
+        return Engine(
             settings=self.settings,
             progress=progress,
             policies=DecisionPolicies(self.policy, self.control, self.placement),
             indices=MemoryIndices(),
-            fate=lambda _round, _edge: False,
+            in_books=lambda _round, _edge: False,
             clock=lambda: self.kernel.now,
         )
 
@@ -134,7 +138,7 @@ class Field:
         for edge in self.edges if hello else []:
             self.up(edge, edge.hello())
         self._beat()
-        kernel.run(until=kernel.now + until, stop=lambda: self.engine.phase is Phase.ENDED)
+        kernel.run(until=kernel.now + until, stop=lambda: isinstance(self.engine.phase, Ended))
         kernel.run(until=kernel.now + 3.0)
 
     def up(self, edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
@@ -177,7 +181,7 @@ class Field:
                     chunk_bytes=1024,
                     first=data[:1024],
                 )
-                self.engine.models.serving.chunk_bytes = 1024
+                self.engine.models.chunk_bytes = 1024
                 self._down(effect.edge, offer)
             case fx.SendChunks():
                 data = self.blobs[effect.digest]

@@ -1,5 +1,6 @@
 """Clients that decline, and rounds that bring nothing: the run slows down and says why."""
 
+import numpy as np
 import pytest
 
 from fedagent_coordinator.core.backoff import MAX_BACKOFF_S, EmptyRoundBackoff
@@ -133,18 +134,11 @@ def test_rounds_that_bring_nothing_valid_slow_down_whatever_the_reason(
 
 
 def test_a_round_that_took_its_time_is_followed_at_once() -> None:
-    empty_rounds = EmptyRoundBackoff()
-    assert [empty_rounds.after(fruitful=False) for _ in range(7)] == [
-        0.25,
-        0.5,
-        1.0,
-        2.0,
-        4.0,
-        5.0,
-        5.0,
-    ]
-    assert empty_rounds.after(fruitful=True) == 0.0
-    assert empty_rounds.after(fruitful=False) == 0.25
+    backoff, void = EmptyRoundBackoff(), np.ones(2, dtype=np.bool_)
+    opens = [backoff.after(void, began=9.0, now=9.1) - 9.0 for _ in range(7)]
+    assert opens == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    assert backoff.after(np.array([True, False]), began=9.0, now=9.1) == 9.0
+    assert backoff.after(void, began=9.0, now=9.1) == 9.25
 
 
 def test_a_healthy_round_has_nothing_to_explain() -> None:

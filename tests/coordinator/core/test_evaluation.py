@@ -9,13 +9,11 @@ import pytest
 
 from fedagent_coordinator import placement
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.edge_messages import Phase
 from fedagent_coordinator.core.edges import EdgeSession
-from fedagent_coordinator.core.errors import NeedsUnmetError
-from fedagent_coordinator.core.evaluation import EvaluationCall
-from fedagent_coordinator.core.evaluation_schedule import Calls
+from fedagent_coordinator.core.evaluation import Evaluating, VolunteerEvaluation
 from fedagent_coordinator.core.outgoing_messages import MAX_TRAINED
-from fedagent_coordinator.core.settings import Settings
+from fedagent_coordinator.core.readiness import NeedsUnmetError
+from fedagent_coordinator.core.settings import PastEvaluations, Settings
 from fedagent_coordinator.policies import create
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
@@ -23,7 +21,7 @@ from tests.coordinator.toy_edge import ToyAgent, ToyEdge
 
 from .harness import Field, settings, toy_edges
 
-FIRST = Calls(pending_round=0)
+FIRST = PastEvaluations(pending_round=0)
 QUICK = {"opinions_timeout_s": 3.0, "first_call_s": 0.0}
 
 
@@ -46,7 +44,7 @@ def told(field: Field) -> list[dict[str, fx.Value]]:
 
 
 def test_every_model_is_primary_metric_everybody_before_the_policy_learns_of_its_round() -> None:
-    field = Field(toy_edges(2), settings=report(), calls=FIRST)
+    field = Field(toy_edges(2), settings=report(), past=FIRST)
     field.run()
     assert field.end == "rounds"
     assert list(field.evaluated) == [0, 1, 2, 3]
@@ -75,7 +73,7 @@ def test_the_first_view_shows_what_they_think_of_the_model_at_the_begin() -> Non
     edges = toy_edges()
     for place, agent in enumerate(edges[0].agents):
         agent.score = place / 4
-    field = Field(edges, settings=report(), calls=FIRST)
+    field = Field(edges, settings=report(), past=FIRST)
     field.run()
     first = field.reserved[1].view.opinions
     assert first is not None
@@ -88,7 +86,7 @@ def test_policies_that_decide_by_opinions_run_live(name: str) -> None:
     policy = create(name, clients_per_round=1)
     edges = toy_edges(1, 4)
     edges[0].agents[2].score = 0.9
-    field = Field(edges, settings=report(policy=name, count=8), policy=policy, calls=FIRST)
+    field = Field(edges, settings=report(policy=name, count=8), policy=policy, past=FIRST)
     field.run()
     assert field.end == "rounds"
     assert all(feedback.opinions is not None for feedback in field.feedbacks.values())
@@ -100,7 +98,7 @@ def test_bp_ucb_runs_live_on_opinions_and_positions() -> None:
         agent.features = {"x_km": 0.1 * place, "y_km": 0.0}
         agent.score = 0.9 if place < 2 else 0.1
     given = report(policy="bp-ucb", count=12)
-    field = Field(edges, given, create("bp-ucb", clients_per_round=2), calls=FIRST)
+    field = Field(edges, given, create("bp-ucb", clients_per_round=2), past=FIRST)
     field.run()
     assert field.end == "rounds"
     last = [r.view.pair_client[r.selection.pairs].tolist() for r in field.reserved.values()][-6:]
@@ -112,7 +110,7 @@ def test_placed_rounds_are_evaluated_too() -> None:
     edges = toy_edges(2)
     edges[1].rent = 5
     given = report(placed=True, count=3)
-    field = Field(edges, given, placement=placement.create("min-cost"), calls=FIRST)
+    field = Field(edges, given, placement=placement.create("min-cost"), past=FIRST)
     field.run()
     assert field.end == "rounds"
     assert [len(found.client) for found in field.evaluated.values()] == [6] * 4
@@ -130,7 +128,7 @@ def test_a_run_without_a_call_refuses_a_policy_that_needs_one_and_names_the_hint
 def test_agents_without_an_opinion_are_missing_and_have_a_reason() -> None:
     edges = toy_edges(1, 3)
     edges[0].agents[1].samples = 0
-    field = Field(edges, settings=report(), calls=FIRST)
+    field = Field(edges, settings=report(), past=FIRST)
     field.run()
     found = opinions_of(field, 2)
     assert (found.asked, found.client.tolist(), found.reasons) == (3, [0, 2], {"none": 1})
@@ -144,7 +142,7 @@ def test_nobody_having_an_opinion_ends_a_call_all_the_same() -> None:
     edges = toy_edges()
     for agent in edges[0].agents:
         agent.samples = 0
-    field = Field(edges, settings=report(), calls=FIRST)
+    field = Field(edges, settings=report(), past=FIRST)
     field.run()
     assert field.end == "rounds"
     assert opinions_of(field, 1).mean is None
@@ -158,7 +156,7 @@ def test_an_agent_that_two_edges_see_counts_once_at_the_first(
     edges = toy_edges(2, 2)
     edges[1].agents[0] = ToyAgent(edges[0].agents[0].id, score=other)
     edges[0].agents[0].score = 0.875
-    field = Field(edges, settings=report(), calls=FIRST)
+    field = Field(edges, settings=report(), past=FIRST)
     field.run()
     found = opinions_of(field, 1)
     assert (found.reasons, found.asked) == (reasons, 3)
@@ -170,7 +168,7 @@ def test_an_agent_that_two_edges_see_counts_once_at_the_first(
 def test_an_edge_that_says_nothing_is_given_up_and_its_late_answer_is_dropped() -> None:
     edges = toy_edges(2)
     edges[1].deaf = True
-    field = Field(edges, settings=report(count=2), calls=FIRST)
+    field = Field(edges, settings=report(count=2), past=FIRST)
     field.run()
     assert field.end == "rounds"
     found = opinions_of(field, 0)
@@ -193,7 +191,7 @@ def test_an_edge_that_says_nothing_is_given_up_and_its_late_answer_is_dropped() 
 def test_the_first_call_waits_for_devices_that_open_their_streams() -> None:
     edges = toy_edges()
     edges[0].deaf = True
-    field = Field(edges, settings=report(count=1, first_call_s=10.0), calls=FIRST)
+    field = Field(edges, settings=report(count=1, first_call_s=10.0), past=FIRST)
 
     def hear() -> None:
         edges[0].deaf = False
@@ -203,7 +201,7 @@ def test_the_first_call_waits_for_devices_that_open_their_streams() -> None:
     assert len(opinions_of(field, 0).client) == 3
     edges = toy_edges()
     edges[0].deaf = True
-    silent = Field(edges, settings=report(count=1, first_call_s=10.0), calls=FIRST)
+    silent = Field(edges, settings=report(count=1, first_call_s=10.0), past=FIRST)
     silent.run()
     waited = [found.seconds for found in silent.evaluated.values()]
     assert waited == pytest.approx([12.0, 5.0], abs=0.1)
@@ -211,7 +209,7 @@ def test_the_first_call_waits_for_devices_that_open_their_streams() -> None:
 
 def test_an_edge_that_dies_in_a_call_holds_it_up_no_longer_than_its_time() -> None:
     edges = toy_edges(2)
-    field = Field(edges, settings=report(count=1), calls=FIRST)
+    field = Field(edges, settings=report(count=1), past=FIRST)
 
     def die() -> None:
         edges[1].mute = True
@@ -232,7 +230,7 @@ def test_lost_calls_and_answers_are_said_again() -> None:
             return []
         return [0.001, 0.002] if kind.startswith("opinion") else [0.001]
 
-    field = Field(toy_edges(), settings=report(), calls=FIRST, plan=plan)
+    field = Field(toy_edges(), settings=report(), past=FIRST, plan=plan)
     field.run()
     assert field.end == "rounds"
     assert [len(found.client) for found in field.evaluated.values()] == [3, 3, 3, 3]
@@ -242,10 +240,10 @@ def test_lost_calls_and_answers_are_said_again() -> None:
 def test_an_edge_that_restarts_in_a_call_is_called_with_its_new_sessions() -> None:
     edges = toy_edges()
     edges[0].deaf = True
-    field = Field(edges, settings=report(count=1), calls=FIRST)
+    field = Field(edges, settings=report(count=1), past=FIRST)
 
     def again() -> None:
-        assert field.engine.phase is Phase.EVALUATING
+        assert isinstance(field.engine.phase, Evaluating)
         edges[0].restart()
         edges[0].agents.reverse()
         edges[0].deaf = False
@@ -262,10 +260,10 @@ def test_an_edge_that_restarts_in_a_call_is_called_with_its_new_sessions() -> No
 def test_an_edge_that_comes_in_a_call_is_called_too() -> None:
     edges = toy_edges(2)
     edges[0].deaf = edges[1].mute = True
-    field = Field(edges, settings=report(count=1), calls=FIRST)
+    field = Field(edges, settings=report(count=1), past=FIRST)
 
     def come() -> None:
-        assert field.engine.phase is Phase.EVALUATING
+        assert isinstance(field.engine.phase, Evaluating)
         edges[1].mute = False
 
     def hear() -> None:
@@ -302,7 +300,7 @@ Change = Callable[[m.Opinions], m.Opinions]
 def test_what_cannot_be_an_answer_is_refused_and_counted(
     reason: str, change: dict[str, object]
 ) -> None:
-    field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
+    field = Field(toy_edges(2), settings=report(count=1), past=FIRST)
     liar = field.edges[1]
     honest = liar.answer
 
@@ -324,7 +322,7 @@ def test_what_cannot_be_an_answer_is_refused_and_counted(
 def test_an_edge_that_asked_fewer_than_answered_is_corrected() -> None:
     """The books refuse such an evaluation, which would end the coordinator."""
     for given in (report(count=1), peers(count=1, policy="volunteers")):
-        field = Field(toy_edges(2), given, calls=FIRST)
+        field = Field(toy_edges(2), given, past=FIRST)
         if given.opinions is m.OpinionMode.PEERS:
             field = volunteers_field(toy_edges(2), count=1)
         honest = field.edges[1].answer
@@ -336,7 +334,7 @@ def test_an_edge_that_asked_fewer_than_answered_is_corrected() -> None:
 
 
 def test_an_opinion_has_no_negative_zero() -> None:
-    field = Field(toy_edges(), settings=report(count=1), calls=FIRST)
+    field = Field(toy_edges(), settings=report(count=1), past=FIRST)
     zeros = np.array([-0.0] * 3, dtype="<f4").tobytes()
     honest = field.edges[0].answer
     field.edges[0].answer = lambda call, now: (  # type: ignore[method-assign]
@@ -349,10 +347,10 @@ def test_an_opinion_has_no_negative_zero() -> None:
 
 
 def test_an_edge_that_fell_silent_before_the_call_is_not_waited_for() -> None:
-    field = Field(toy_edges(2), settings=report(count=1, opinions_timeout_s=60.0), calls=FIRST)
+    field = Field(toy_edges(2), settings=report(count=1, opinions_timeout_s=60.0), past=FIRST)
     field.edges[1].deaf = True
     field.run(until=0.5)
-    assert field.engine.phase is Phase.EVALUATING
+    assert isinstance(field.engine.phase, Evaluating)
     field.engine.edges.by_id[field.edges[1].id].quiet = True
     (found,) = (
         effect
@@ -373,11 +371,11 @@ def test_an_edge_that_recovers_is_called_again() -> None:
 
     calls: list[int] = []
 
-    def recover() -> None:
+    def hint() -> None:
         calls.append(len(liar.calls))
         field.up(liar, honest(liar.calls[0], 0.0))
 
-    field.kernel.after(1.5, recover)
+    field.kernel.after(1.5, hint)
     field.kernel.after(2.8, lambda: calls.append(len(liar.calls)))
     field.run()
     # Not while it talks nonsense; volunteers may come as long as the call lasts.
@@ -388,9 +386,9 @@ def test_an_edge_that_recovers_is_called_again() -> None:
 def test_answers_of_other_rounds_and_modes_change_nothing() -> None:
     edges = toy_edges(1)
     edges[0].deaf = True
-    field = Field(edges, settings=report(count=1, opinions_timeout_s=60.0), calls=FIRST)
+    field = Field(edges, settings=report(count=1, opinions_timeout_s=60.0), past=FIRST)
     field.run(until=1.0)
-    assert field.engine.phase is Phase.EVALUATING
+    assert isinstance(field.engine.phase, Evaluating)
     answer = edges[0].answer(edges[0].calls[0], 0.0)
     assert isinstance(answer, m.Opinions)
     volunteers = edges[0].answer(
@@ -414,7 +412,7 @@ def test_answers_of_other_rounds_and_modes_change_nothing() -> None:
 
 
 def test_answers_with_another_metric_do_not_mix() -> None:
-    field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
+    field = Field(toy_edges(2), settings=report(count=1), past=FIRST)
     honest = field.edges[1].answer
     field.edges[1].answer = lambda call, now: msgspec.structs.replace(  # type: ignore[method-assign]
         honest(call, now), metric="r2"
@@ -425,7 +423,7 @@ def test_answers_with_another_metric_do_not_mix() -> None:
 
 
 def test_no_edge_alone_decides_what_opinions_are() -> None:
-    field = Field(toy_edges(3), settings=report(count=1, wait_edges=3), calls=FIRST)
+    field = Field(toy_edges(3), settings=report(count=1, wait_edges=3), past=FIRST)
     honest = field.edges[0].answer
     field.edges[0].answer = lambda call, now: msgspec.structs.replace(  # type: ignore[method-assign]
         honest(call, now), metric="mine"
@@ -437,7 +435,7 @@ def test_no_edge_alone_decides_what_opinions_are() -> None:
 
 
 def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
-    field = Field(toy_edges(2), settings=report(count=1), calls=FIRST)
+    field = Field(toy_edges(2), settings=report(count=1), past=FIRST)
     for edge in field.edges:
         honest = edge.answer
         reasons = {f"{edge.id}-{n}\x1b[31m" + "x" * 90: 1 for n in range(31)} | {"other": 2}
@@ -452,7 +450,7 @@ def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
 
 
 def test_every_second_merge_is_evaluated_and_rounds_without_are_learnt_at_once() -> None:
-    field = Field(toy_edges(), settings=report(count=5, opinions_every=2), calls=FIRST)
+    field = Field(toy_edges(), settings=report(count=5, opinions_every=2), past=FIRST)
     field.run()
     assert list(field.evaluated) == [0, 2, 4]
     assert field.learnt == [1, 2, 3, 4, 5]
@@ -476,7 +474,7 @@ def test_a_run_that_evaluates_nothing_is_as_it_was() -> None:
 
 def volunteers_field(edges: list[ToyEdge], **changes: object) -> Field:
     given = peers(policy="volunteers", **changes)
-    return Field(edges, settings=given, policy=create("volunteers"), calls=FIRST)
+    return Field(edges, settings=given, policy=create("volunteers"), past=FIRST)
 
 
 def test_volunteers_train_and_nobody_else() -> None:
@@ -538,19 +536,18 @@ def test_an_edge_that_starts_again_in_a_call_hears_who_trained() -> None:
 def test_a_call_names_as_many_that_trained_as_a_message_holds() -> None:
     field = volunteers_field(toy_edges(1, 2), volunteers=2, count=1)
     names = frozenset(f"{n:064d}" for n in range(25_000))
-    call = EvaluationCall(
+    evaluation = VolunteerEvaluation(
         round=1,
         slot=2,
-        mode=m.OpinionMode.PEERS,
         digest="a" * 64,
         began=0.0,
         until=1.0,
         give_up_at=2.0,
-        best=2,
-        opening=False,
+        wanted=2,
         trained=names,
     )
-    sent = field.engine._messages.call(EdgeSession("edge-0", 0, "0" * 32, 0.0, ""), call, 0.0)
+    edge = EdgeSession("edge-0", 0, "0" * 32, 0.0, "")
+    sent = field.engine.outgoing.evaluate(edge, evaluation, 0.0)
     again = decode(Direction.COORDINATOR_TO_EDGE, encode(sent.message))
     assert isinstance(again, m.OpinionOpen)
     assert set(again.trained) < names
@@ -636,14 +633,14 @@ def test_late_volunteers_are_told_that_the_call_is_over() -> None:
 
 
 def test_a_resumed_run_knows_who_volunteered_and_what_is_owed() -> None:
-    calls = Calls(evaluated=3, volunteers=frozenset({1}))
+    calls = PastEvaluations(evaluated=3, volunteers=frozenset({1}))
     given = peers(policy="volunteers", count=1)
-    field = Field(toy_edges(), settings=given, policy=create("volunteers"), calls=calls)
+    field = Field(toy_edges(), settings=given, policy=create("volunteers"), past=calls)
     field.run()
     reserve = field.reserved[1]
     assert reserve.view.pair_client[reserve.selection.pairs].tolist() == [1]
     pending_round = replace(calls, pending_round=1, trained=frozenset({"agent-0-2"}))
-    again = Field(toy_edges(), settings=given, policy=create("volunteers"), calls=pending_round)
+    again = Field(toy_edges(), settings=given, policy=create("volunteers"), past=pending_round)
     again.run(until=2.0)
     assert again.edges[0].calls[0].trained == ("agent-0-2",)
     assert again.edges[0].calls[0].slot == 4

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.evaluation import nobody, spread
-from fedagent_coordinator.core.evaluation_schedule import Calls, EvaluationSchedule, LastOpinions
+from fedagent_coordinator.core.evaluation import by_client
+from fedagent_coordinator.core.evaluation_schedule import EvaluationSchedule, LastOpinions
+from fedagent_coordinator.core.settings import PastEvaluations
 from fedagent_coordinator.policies import create
 from fedagent_coordinator.policies.selection import explained
 from fedagent_coordinator.policies.slots import Slot
@@ -76,13 +77,17 @@ def test_what_is_booked_is_what_agents_said(
     )
     policy = create("random" if report else "volunteers")
     field = Field(
-        edges, given_settings, policy, plan=troubled(rng, loss), calls=Calls(pending_round=0)
+        edges,
+        given_settings,
+        policy,
+        plan=troubled(rng, loss),
+        past=PastEvaluations(pending_round=0),
     )
     trouble(field, rng)
     field.run(until=900.0)
     assert field.end == "rounds"
     assert field.learnt == sorted(field.settled)
-    indices = field.engine._indices
+    indices = field.engine.indices
     assert isinstance(indices, MemoryIndices)
     name = {index: agent for agent, index in indices.client_of.items()}
     for round_, found in field.evaluated.items():
@@ -96,7 +101,7 @@ def test_what_is_booked_is_what_agents_said(
                 learnt = field.feedbacks[round_].opinions
                 assert learnt is not None
                 size = len(learnt)
-                expected = spread(found.client, found.score, size)
+                expected = by_client(found.client, found.score, size)
                 assert np.array_equal(learnt, expected, equal_nan=True)
     if report:
         assert list(field.evaluated) == [0, *range(every, 7, every)]
@@ -136,18 +141,14 @@ def test_a_count_goes_on_from_where_it_was_kept(
     clients=st.integers(0, 12),
 )
 def test_a_view_shows_the_newest_word_of_each(calls: list[dict[int, float]], clients: int) -> None:
-    last_opinions, kept = LastOpinions(Calls()), dict[int, float]()
-    for number, said in enumerate(calls):
-        empty = nobody(number, number + 1, "", 0)
-        columns = {
-            "client": np.array(list(said), dtype=np.int64),
-            "score": np.array(list(said.values()), dtype=np.float64),
-        }
-        fields = {name: getattr(empty, name) for name in empty.__slots__}
-        last_opinions.take(fx.BookOpinions(**{**fields, **columns}))
+    last_opinions, kept = LastOpinions({}), dict[int, float]()
+    for said in calls:
+        last_opinions.put(
+            np.array(list(said), dtype=np.int64), np.array(list(said.values()), dtype=np.float64)
+        )
         kept.update(said)
-    shown = last_opinions.opinions(clients)
-    resumed = LastOpinions(Calls(opinions=kept)).opinions(clients)
+    shown = last_opinions.shown(clients)
+    resumed = LastOpinions(kept).shown(clients)
     assert np.array_equal(shown, resumed, equal_nan=True)
     for client in range(clients):
         assert shown[client] == kept[client] if client in kept else np.isnan(shown[client])
@@ -155,7 +156,7 @@ def test_a_view_shows_the_newest_word_of_each(calls: list[dict[int, float]], cli
 
 def test_clients_that_came_after_the_view_have_no_place_in_it() -> None:
     client = np.array([0, 2, 3], dtype=np.int64)
-    said = spread(client, np.array([0.25, 0.5, 0.75]), 2)
+    said = by_client(client, np.array([0.25, 0.5, 0.75]), 2)
     assert said[0] == 0.25
     assert np.isnan(said[1:]).all()
     assert len(said) == 2

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import iterations
-from fedagent_coordinator.core.controls import Controls
+from fedagent_coordinator.core.effects import Controls
 from fedagent_coordinator.core.primal_dual import PrimalDualControl, minimiser, rounded
 from fedagent_coordinator.errors import ParameterError, StateError, UnknownNameError
 from fedagent_coordinator.policies.base import Feedback, Purpose, RoundView, round_rng

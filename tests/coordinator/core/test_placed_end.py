@@ -6,8 +6,9 @@ import pytest
 
 from fedagent_coordinator import placement
 from fedagent_coordinator.core.decision_policies import DecisionPolicies
-from fedagent_coordinator.core.edge_messages import Phase
-from fedagent_coordinator.core.rounds import RoundEngine
+from fedagent_coordinator.core.engine import Engine
+from fedagent_coordinator.core.merge import Merging
+from fedagent_coordinator.core.phases import Observing, Phase
 from fedagent_coordinator.core.settings import Progress
 from fedagent_protocol.tensors import digest_of
 
@@ -43,7 +44,7 @@ def resumed(field: Field) -> None:
     indices = MemoryIndices()
     for edge in field.edges:
         indices.edge(edge.id)
-    field.engine = RoundEngine(
+    field.engine = Engine(
         settings=field.settings,
         progress=Progress(
             next_round=3,
@@ -54,7 +55,7 @@ def resumed(field: Field) -> None:
         ),
         policies=DecisionPolicies(field.policy, field.control, field.placement),
         indices=indices,
-        fate=lambda _round, _edge: False,
+        in_books=lambda _round, _edge: False,
         clock=lambda: field.kernel.now,
     )
 
@@ -111,14 +112,12 @@ def test_a_resumed_run_waits_for_the_edges_of_its_books(
     assert paid_out(field) == plays
 
 
-@pytest.mark.parametrize(
-    ("trouble", "phase"), [(away, Phase.OBSERVING), (forgetful, Phase.MERGING)]
-)
+@pytest.mark.parametrize(("trouble", "phase"), [(away, Observing), (forgetful, Merging)])
 def test_a_cheap_edge_that_restarts_late_is_waited_for(
-    trouble: Callable[..., None], phase: Phase
+    trouble: Callable[..., None], phase: type[Phase]
 ) -> None:
     def between_rounds() -> None:
-        if field.engine.phase is phase:
+        if isinstance(field.engine.phase, phase):
             trouble(field, seconds=5.0)
         else:
             field.kernel.after(0.01, between_rounds)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.core.errors import NeedsUnmetError
+from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies.base import (
     Bound,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import placement
-from fedagent_coordinator.core.controls import Controls
 from fedagent_coordinator.core.decision_policies import DecisionPolicies
 from fedagent_coordinator.core.edges import EdgeSession
+from fedagent_coordinator.core.effects import Controls
 from fedagent_coordinator.core.iterations import FixedControl
 from fedagent_coordinator.core.primal_dual import PrimalDualControl
 from fedagent_coordinator.core.round_placement import horizon, market, transfer_s
@@ -269,7 +269,7 @@ def test_controls_come_back_bit_for_bit() -> None:
 
 
 def test_everything_that_decides_is_restored_together() -> None:
-    def policies() -> DecisionPolicies:
+    def fresh() -> DecisionPolicies:
         return DecisionPolicies(
             RandomPolicy(), PrimalDualControl(), placement.create("budgeted-ucb")
         )
@@ -278,7 +278,7 @@ def test_everything_that_decides_is_restored_together() -> None:
     field.control = PrimalDualControl()
     field.__post_init__()
     field.run()
-    one, two = policies(), policies()
+    one, two = fresh(), fresh()
     for round_, settle in field.settled.items():
         one.learn(settle.feedback, field.reserved[round_].controls)
         if round_ == 3:

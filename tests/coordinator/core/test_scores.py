@@ -1,25 +1,40 @@
 """What devices say of a model: one mean by samples, of valid updates alone."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from fedagent_coordinator.core.controls import Controls
-from fedagent_coordinator.core.outcomes import EdgePart, Settled, round_event, settle_outcomes
+from fedagent_coordinator.core.effects import PLAIN, Settle
+from fedagent_coordinator.core.observation import Observed
+from fedagent_coordinator.core.orders import EdgePart, OrderedRound
+from fedagent_coordinator.core.outcomes import round_event, settle_round
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
 from tests.e2e.stored_run import plan
 
 
 def _settled(*outcomes: Outcome) -> tuple[float, int, object]:
     settled = _settle(*outcomes)
-    said = round_event(1, settled, Controls(), 0, {}).fields["device_score"]
+    said = round_event(settled, PLAIN, 0, 1.0).fields["device_score"]
     return settled.details.score, settled.details.score_n, said
 
 
-def _settle(*outcomes: Outcome) -> Settled:
+def _settle(*outcomes: Outcome) -> Settle:
     reserved = plan(1)
     part = EdgePart("edge-0", 0, [0, 1], ["a", "b"], None)
     part.report = RoundReport(epoch="0" * 32, outcomes=outcomes)
-    return settle_outcomes(reserved.view, reserved.selection.pairs, [part], waited_s=1.0)
+    ordered = OrderedRound(
+        round=1,
+        observed=Observed(reserved.view, reserved.context_seq, Counter()),
+        selection=reserved.selection,
+        controls=PLAIN,
+        want_model=True,
+        opened_at=0.0,
+        ordered_at=0.0,
+        give_up_at=2.0,
+        parts={part.edge: part},
+    )
+    return settle_round(ordered, 1.0)[0]
 
 
 def _outcome(agent: str, score: float, count: int, *, valid: bool = True) -> Outcome:
@@ -59,14 +74,14 @@ def test_the_loss_of_training_counts_by_samples_and_is_told_of_the_round() -> No
     ]
     settled = _settle(*told)
     assert settled.details.train_loss == pytest.approx(0.6)
-    event = round_event(1, settled, Controls(), 0, {})
+    event = round_event(settled, PLAIN, 0, 1.0)
     assert event.fields["train_loss"] == settled.details.train_loss
 
 
 def test_a_round_whose_devices_told_no_loss_has_none() -> None:
     settled = _settle(_outcome("a", 0.5, 30))
     assert np.isnan(settled.details.train_loss)
-    assert round_event(1, settled, Controls(), 0, {}).fields["train_loss"] is None
+    assert round_event(settled, PLAIN, 0, 1.0).fields["train_loss"] is None
 
 
 def test_the_words_of_a_device_have_nothing_in_them_that_moves_a_terminal() -> None:

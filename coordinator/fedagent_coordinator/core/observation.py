@@ -25,8 +25,6 @@ class Observation:
     Attributes:
         edge: Run-wide index of the edge.
         client: int32[P], run-wide client of each row.
-        columns: The rows.
-        received_at: When they came.
         model: What the edge holds.
     """
 
@@ -79,9 +77,9 @@ def merge_observations(
 ) -> Observed:
     """Return the view of all edges.
 
-    One agent that several edges see has the price and the availability of its
-    newest report (the largest seq; of equals, the freshest). A row older than
-    45 s, or without a feature that the policy needs, is no pair.
+    One agent that several edges see has the price and the availability of its newest report
+    (the largest seq; of equals, the freshest). A row older than `FRESH_S`, or without a
+    feature that the policy needs, is no pair.
 
     Args:
         observations: At most one per edge.

@@ -1,0 +1,139 @@
+"""What edges answer when their clients evaluate a model, checked (docs/opinions.md)."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_protocol.columns import column
+from fedagent_protocol.errors import MalformedError, safe_text
+from fedagent_protocol.messages import EdgeMoments, Opinions, Volunteers
+from fedagent_task.moments import Moments, MomentsError
+
+from .edges import EdgeSession
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+MAX_REASON = 32
+OTHER = "other"
+
+
+class RefusedAnswerError(MalformedError):
+    """Raised when an edge's answer is impossible; `word` is what is counted."""
+
+    def __init__(self, word: str, detail: str) -> None:
+        super().__init__(detail)
+        self.word = word
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeAnswer:
+    """What one edge answered, by run-wide clients; volunteers have no columns but `client`.
+
+    Attributes:
+        client: int64[P].
+        score, epsilon: float64[P].
+        samples: int64[P].
+        asked: Agents that were asked there, at least P.
+        named: int64[Q], clients that the edge has ever named, with those of `client`.
+        moments: What the samples of `agents` agents add up to.
+    """
+
+    client: IntArray
+    asked: int
+    named: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    score: FloatArray = field(default_factory=lambda: np.zeros(0))
+    samples: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    epsilon: FloatArray = field(default_factory=lambda: np.zeros(0))
+    metric: str = ""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    moments: Moments | None = None
+    agents: int = 0
+
+
+def moments_in(message: EdgeMoments, *, model: str, features: int, max_samples: int) -> EdgeAnswer:
+    """Return what the samples at an edge add up to.
+
+    Raises:
+        RefusedAnswerError: No samples of as many agents can be like that.
+    """
+    if message.model != model:
+        raise RefusedAnswerError("model", "statistics for another model")
+    if message.agents > message.asked:
+        raise RefusedAnswerError("range", "more agents answered than were asked")
+    reasons = _reasons(message.reasons)
+    found, agents = None, message.agents if message.moments else 0
+    if message.moments:
+        try:
+            found = Moments.decode(message.moments, features=features, most=agents * max_samples)
+        except MomentsError as error:
+            raise RefusedAnswerError(f"moments_{error}", "statistics that cannot be") from error
+    none: IntArray = np.zeros(0, dtype=np.int64)
+    return EdgeAnswer(none, message.asked, reasons=reasons, moments=found, agents=agents)
+
+
+def opinions_in(message: Opinions, session: EdgeSession, *, model: str) -> EdgeAnswer:
+    """Return the opinions in a message whose ids the session knows.
+
+    Raises:
+        RefusedAnswerError: It is of another model, columns differ in length, a session is
+            unknown or has two rows, or a number is out of range.
+    """
+    if message.model != model:
+        raise RefusedAnswerError("model", "an opinion of another model")
+    client = _clients(message, session)
+    score = column(message.score, np.float32, "score").astype(np.float64)
+    samples = column(message.samples, np.int64, "samples")
+    epsilon = column(message.epsilon, np.float32, "epsilon").astype(np.float64)
+    if not len(epsilon):
+        epsilon = np.zeros(len(client))
+    if {len(score), len(samples), len(epsilon)} != {len(client)}:
+        raise RefusedAnswerError("length", "columns of opinions differ in length")
+    # Written so that NaN is out of range too.
+    if not ((score >= 0) & (score <= 1)).all():
+        raise RefusedAnswerError("range", "an opinion is not in [0, 1]")
+    if not (np.isfinite(epsilon) & (epsilon >= 0)).all() or not (samples > 0).all():
+        raise RefusedAnswerError("range", "an epsilon or a number of samples is out of range")
+    return EdgeAnswer(
+        client=client,
+        asked=max(message.asked, len(client)),
+        score=score + 0.0,  # no -0.0: the books do not keep its sign
+        samples=samples,
+        epsilon=epsilon + 0.0,
+        metric=safe_text(message.metric, limit=100),
+        reasons=_reasons(message.reasons),
+    )
+
+
+def volunteers_in(message: Volunteers, session: EdgeSession) -> EdgeAnswer:
+    """Return the volunteers in a message whose ids the session knows.
+
+    Raises:
+        RefusedAnswerError: A session is unknown or has two rows.
+    """
+    client = _clients(message, session)
+    named = session.client.astype(np.int64)
+    return EdgeAnswer(client=client, asked=max(message.asked, len(client)), named=named)
+
+
+def _reasons(named: Mapping[str, int]) -> dict[str, int]:
+    """Return how many agents had no answer, by reason."""
+    if any(count < 0 for count in named.values()):
+        raise RefusedAnswerError("range", "less than no agents have a reason")
+    reasons: Counter[str] = Counter()
+    for why, count in named.items():
+        reasons[safe_text(why, limit=MAX_REASON) or OTHER] += count
+    return reasons
+
+
+def _clients(message: Opinions | Volunteers, session: EdgeSession) -> IntArray:
+    """Return int64[P], the run-wide client of each row."""
+    rows = column(message.session, np.int32, "session")
+    if len(rows) and not (rows.min() >= 0 and rows.max() < len(session.ids)):
+        raise RefusedAnswerError("session", "a row names an unknown session")
+    if len(np.unique(rows)) != len(rows):
+        raise RefusedAnswerError("twice", "a session has two rows")
+    return session.client[rows].astype(np.int64)

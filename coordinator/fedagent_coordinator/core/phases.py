@@ -1,0 +1,416 @@
+"""The phases of a round, but for the merge and the evaluation; each has its own data.
+
+A phase ends by having the engine enter another one.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedagent_protocol.columns import Columns
+from fedagent_protocol.errors import safe_text
+from fedagent_protocol.messages import RoundReport
+
+from .backoff import MAX_NAMED
+from .decision_policies import Decision
+from .edges import EdgeSession
+from .effects import CrashPoint, Effect, Event, Learn, Reserve, Send, Settle
+from .observation import Observation, Observed, merge_observations
+from .orders import EdgePart, OrderedRound, parts_of
+from .outcomes import round_event, settle_round
+from .readiness import BUDGET, EDGES, RENTS
+from .settings import learnt_weight
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .evaluation_schedule import DueEvaluation
+
+REOPEN_S = 0.25
+MAX_WARNINGS = 100
+"""Different warnings of devices that a run names."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SettledRound:
+    """A settled round, whose model may still be merged and evaluated.
+
+    Attributes:
+        evaluation: Of its model, if it is due.
+        held: What the policy learns when the model is evaluated; None if it has learnt.
+    """
+
+    ordered: OrderedRound
+    settled: Settle
+    evaluation: "DueEvaluation | None"
+    held: Learn | None
+
+    def event(self, total_micro: int, now: float) -> Event:
+        """Return the event of the round, which ends now."""
+        seconds = round(now - self.ordered.opened_at, 6)
+        return round_event(self.settled, self.ordered.controls, total_micro, seconds)
+
+
+def milliseconds(seconds: float) -> float:
+    """Return a duration as events and the books keep it."""
+    return round(1000.0 * seconds, 3)
+
+
+class Phase:
+    """What the engine is doing; what a phase does not handle changes nothing."""
+
+    name = ""
+
+    def __init__(self, engine: "Engine") -> None:
+        self.engine = engine
+
+    def tick(self, now: float) -> list[Effect]:  # noqa: ARG002 - the interface's argument
+        """Do what is due."""
+        return []
+
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted; None while only messages matter."""
+        return None
+
+    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
+        """Bring an edge that is new, back or restarted up to date."""
+        return []
+
+
+class Idle(Phase):
+    """No round can be decided, or none may begin yet.
+
+    Args:
+        engine: The engine.
+        until: When to ask the edges; None for only when one comes.
+    """
+
+    name = "idle"
+
+    def __init__(self, engine: "Engine", until: float | None) -> None:
+        super().__init__(engine)
+        self._until = until
+
+    def tick(self, now: float) -> list[Effect]:
+        """Ask the edges when it is time."""
+        due = self.next_due()
+        return self.engine.open(now) if due is not None and now >= due else []
+
+    def next_due(self) -> float | None:
+        """Return when to ask, never before the schedule."""
+        return None if self._until is None else max(self._until, self.engine.not_before)
+
+    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
+        """Ask at the next tick."""
+        self.hurry(now)
+        return []
+
+    def hurry(self, now: float) -> None:
+        """Ask as soon as the schedule lets us."""
+        self._until = now
+
+
+class Ended(Phase):
+    """The run is over."""
+
+    name = "ended"
+
+    def __init__(self, engine: "Engine", reason: str) -> None:
+        super().__init__(engine)
+        self._reason = reason
+
+    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
+        """Announce the end."""
+        return [self.engine.outgoing.run_ended(edge.id, self._reason)]
+
+    def farewell(self) -> list[Send]:
+        """Return the end of the run for every edge."""
+        engine = self.engine
+        return [engine.outgoing.run_ended(edge.id, self._reason) for edge in engine.edges.live()]
+
+
+class Observing(Phase):
+    """All edges are asked for the columns of their agents.
+
+    Attributes:
+        opened_at: When they were asked first.
+        answers: The newest answer of each edge, by id.
+    """
+
+    name = "observing"
+
+    def __init__(self, engine: "Engine", now: float) -> None:
+        super().__init__(engine)
+        self.opened_at = now
+        self.answers: dict[str, Observation] = {}
+        self._reopen_at = now + REOPEN_S
+
+    def tick(self, now: float) -> list[Effect]:
+        """Decide if nobody is waited for any longer; else ask again."""
+        effects = self._consider(now)
+        if self.engine.phase is self and now >= self._reopen_at:
+            effects += self._reopen(now)
+        return effects
+
+    def next_due(self) -> float | None:
+        """Return when to ask again, or to decide."""
+        until = self._waits_until(self.engine.edges.live())
+        return self._reopen_at if until is None else min(until, self._reopen_at)
+
+    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
+        """Ask the edge."""
+        return [self._open(edge)]
+
+    def restarted(self, edge: str) -> None:
+        """Drop what the former process of an edge answered: its sessions are no more."""
+        self.answers.pop(edge, None)
+
+    def model_is_coming(self, now: float) -> None:
+        """Ask soon: an edge will hold the model in a moment."""
+        self._reopen_at = min(self._reopen_at, now + 0.01)
+
+    def caught_up(self, edge: EdgeSession) -> list[Effect]:
+        """Ask an edge again that has got the model it lacked when it answered."""
+        outdated = edge.id in self.answers and not self._ready(edge)
+        return [self._open(edge)] if outdated and edge.model == edge.expected != "" else []
+
+    def receive_columns(self, edge: EdgeSession, columns: Columns, now: float) -> list[Effect]:
+        """Take in an answer."""
+        client = edge.client[columns.session]
+        seen = Observation(edge.index, client, columns, now, edge.model)
+        self.answers[edge.id] = seen
+        effects: list[Effect] = []
+        if edge.model != edge.expected:
+            effects = self.engine.models.catch_up(edge, self.engine.round, now)
+        return effects + self._consider(now)
+
+    def _open(self, edge: EdgeSession) -> Effect:
+        return self.engine.outgoing.open(edge, self.engine.round)
+
+    def _ready(self, edge: EdgeSession) -> bool:
+        """Return whether an edge answered and held the model that it should hold."""
+        answer = self.answers.get(edge.id)
+        return answer is not None and answer.model == edge.expected != ""
+
+    def _waits_until(self, live: list[EdgeSession]) -> float | None:
+        """Return until when the round is held up, or None if by nobody.
+
+        An edge that did not answer the last observation, and has been silent since, holds
+        nobody up; one that is fetching the model does so for longer.
+        """
+        s = self.engine.settings
+        if any(edge.id in self.answers and not self._ready(edge) for edge in live):
+            return self.opened_at + s.merge_timeout_s
+        if any(edge.id not in self.answers and not edge.quiet for edge in live):
+            return self.opened_at + s.observe_timeout_s
+        return None
+
+    def _reopen(self, now: float) -> list[Effect]:
+        """Ask those again that did not answer, or did not have the model."""
+        self._reopen_at = now + REOPEN_S
+        effects: list[Effect] = []
+        for edge in self.engine.edges.live():
+            if not self._ready(edge):
+                effects.append(self._open(edge))
+                if edge.id in self.answers:
+                    effects += self.engine.models.catch_up(edge, self.engine.round, now)
+        return effects
+
+    def _consider(self, now: float) -> list[Effect]:
+        """Decide once all edges have answered, or nobody waits for them any longer."""
+        live = self.engine.edges.live()
+        until = self._waits_until(live)
+        if until is not None and now < until:
+            return []
+        for edge in live:
+            edge.quiet = edge.id not in self.answers
+        ready = [edge for edge in live if self._ready(edge)]
+        return self._decide(ready, now) if ready else self.engine.wait(EDGES, now)
+
+    def _decide(self, ready: list[EdgeSession], now: float) -> list[Effect]:
+        engine = self.engine
+        readiness, live = engine.readiness, engine.edges.live()
+        observed = self._view(ready, now)
+        view = observed.view
+        engine.counters.update({f"pairs_{why}": n for why, n in observed.left_out.items()})
+        agents = len(np.unique(view.pair_client[view.eligible]))
+        missing = readiness.missing(
+            observed, edges=len(ready), agents=agents, free_micro=engine.free_micro, now=now
+        )
+        sure = len(np.unique(view.pair_edge)) == len(live)
+        if not missing:
+            if (preparing := engine.prepare(now)) is not None:
+                return preparing
+            decision = engine.decider.decide(
+                observed, ready, live, free_micro=engine.free_micro, done=engine.rounds_done
+            )
+            if isinstance(decision, Decision):
+                return self._order(decision, ready, now)
+            missing, sure = decision.reason, decision.sure
+            if missing != BUDGET:
+                readiness.solvent()
+        # A placed run waits for edges that may be cheaper before its budget is used up.
+        known = engine.indices.sizes()[1] == len(live)
+        if missing == BUDGET and engine.settings.placed:
+            missing = BUDGET if readiness.insolvent(now, sure=sure and known) else RENTS
+        if missing == BUDGET:
+            return engine.finish(BUDGET, now)
+        return engine.wait(missing, now, edges=len(ready), agents=agents)
+
+    def _view(self, ready: list[EdgeSession], now: float) -> Observed:
+        """Return what the policies see."""
+        engine, s = self.engine, self.engine.settings
+        clients, edges = engine.indices.sizes()
+        budget = s.per_edge_micro
+        if engine.free_micro is not None:
+            budget = min(budget, engine.free_micro)
+        observed = merge_observations(
+            [self.answers[edge.id] for edge in ready],
+            round_=engine.round,
+            now=now,
+            sizes=(clients, edges),
+            needs=engine.readiness.needs,
+            edge_budget=np.full(edges, budget, dtype=np.int64),
+            deadline_s=s.deadline_ms / 1000,
+            model_bytes=engine.models.size,
+        )
+        left = observed.without(engine.client_backoff.away(observed.client_seq, now))
+        return replace(left, view=engine.evaluations.shown_in(left.view))
+
+    def _order(self, decision: Decision, ready: list[EdgeSession], now: float) -> list[Effect]:
+        """Reserve, then order; a round in which nobody is chosen ends at once."""
+        engine, s = self.engine, self.engine.settings
+        engine.readiness.solvent()
+        engine.waiting.over()
+        engine.not_before = self.opened_at + s.every_s
+        view, selection = decision.observed.view, decision.selection
+        ordered = OrderedRound(
+            round=engine.round,
+            observed=decision.observed,
+            selection=selection,
+            controls=decision.controls,
+            want_model=s.over(engine.rounds_done + 1) or engine.round % s.merge_every == 0,
+            opened_at=self.opened_at,
+            ordered_at=now,
+            give_up_at=now + s.max_wait_ms / 1000.0 + s.grace_s,
+            parts=parts_of(view, selection, ready, now),
+            timing_ms={
+                "observe": milliseconds(now - self.opened_at),
+                "decide": milliseconds(decision.seconds),
+            },
+        )
+        phase = Ordered(engine, ordered)
+        engine.enter(phase)
+        return phase.begin(now)
+
+
+class Ordered(Phase):
+    """Edges train with the chosen agents, and report."""
+
+    name = "ordered"
+
+    def __init__(self, engine: "Engine", ordered: OrderedRound) -> None:
+        super().__init__(engine)
+        self._ordered = ordered
+
+    def begin(self, now: float) -> list[Effect]:
+        """Reserve, then order; a round in which nobody is chosen ends at once."""
+        ordered = self._ordered
+        reserve = Reserve(
+            ordered.round,
+            ordered.observed.view,
+            ordered.selection,
+            ordered.context_seq,
+            ordered.controls,
+            ordered.timing_ms,
+        )
+        if not ordered.parts:
+            return [reserve, *self._settle(now)]
+        orders = [self._order(part, now) for part in ordered.parts.values()]
+        half = (len(orders) + 1) // 2
+        return [reserve, *orders[:half], CrashPoint("orders.half"), *orders[half:]]
+
+    def tick(self, now: float) -> list[Effect]:
+        """Repeat orders; settle when no report is waited for any longer."""
+        if now >= self._ordered.give_up_at:
+            return self._settle(now)
+        return [self._order(part, now) for part in self._ordered.due_again(now)]
+
+    def next_due(self) -> float | None:
+        """Return when an order must be repeated or an edge given up."""
+        return self._ordered.next_due()
+
+    def greet(self, edge: EdgeSession, now: float) -> list[Effect]:
+        """Have the order repeated at the next tick."""
+        part = self._ordered.parts.get(edge.id)
+        if part is not None and part.report is None:
+            part.resend_at = now
+        return []
+
+    def receive_report(self, edge: str, report: RoundReport, now: float) -> list[Effect] | None:
+        """Take in a report; None if this round did not order it."""
+        ordered = self._ordered
+        part = ordered.parts.get(edge)
+        if part is None or report.round != ordered.round:
+            return None
+        if part.report is not None:
+            self.engine.counters["report_twice"] += 1
+            return []
+        part.report, part.resend_at = report, None
+        return self._settle(now) if ordered.complete else []
+
+    def _order(self, part: EdgePart, now: float) -> Effect:
+        return self.engine.outgoing.order(self._ordered, part, now)
+
+    def _settle(self, now: float) -> list[Effect]:
+        """End the round: books first, then receipts, then what is learnt."""
+        engine, ordered = self.engine, self._ordered
+        ordered.timing_ms["train"] = milliseconds(now - ordered.ordered_at)
+        settled, odd = settle_round(ordered, now)
+        engine.counters.update({**odd, "client_declined": settled.declined})
+        engine.rounds_done += 1
+        engine.spent_micro += settled.spent_micro
+        engine.last_settled = ordered.round
+        reports = {p.edge: p.report for p in ordered.parts.values() if p.report is not None}
+        engine.settled_reports.remember(ordered.round, frozenset(reports))
+        last = engine.settings.over(engine.rounds_done)
+        due = engine.evaluations.due(ordered, settled.feedback, last=last)
+        learn = Learn(ordered.round, settled.feedback, ordered.controls)
+        held = learn if due is not None and engine.evaluations.taught else None
+        effects: list[Effect] = [settled]
+        effects += [engine.outgoing.receipt(e, ordered.round, too_late=False) for e in reports]
+        effects += [learn] if held is None else []
+        void = settled.feedback.void
+        engine.opens_at = engine.empty_rounds.after(void, began=ordered.opened_at, now=now)
+        effects += engine.client_backoff.settle(ordered, settled, now)
+        effects += self._warnings(settled)
+        self._note_models(settled)
+        done = SettledRound(ordered, settled, due, held)
+        if not ordered.want_model:
+            return effects + engine.round_over(done, now)
+        firsts = {edge: report.first for edge, report in reports.items()}
+        return effects + engine.merge(done, firsts, now)
+
+    def _warnings(self, settled: Settle) -> list[Effect]:
+        """Return what devices that trained warn of, each text once in a run."""
+        rows_of: dict[str, list[int]] = {}
+        for row in np.flatnonzero(~settled.feedback.void).tolist():
+            if text := safe_text(settled.details.reason[row], limit=200):
+                rows_of.setdefault(text, []).append(row)
+        known = self.engine.warnings
+        fresh = [text for text in rows_of if text not in known][: MAX_WARNINGS - len(known)]
+        known.update(fresh)
+        agents = self._ordered.agents
+        return [
+            Event("warning", {"agents": agents(rows_of[text])[:MAX_NAMED], "reason": text})
+            for text in fresh
+        ]
+
+    def _note_models(self, settled: Settle) -> None:
+        """Note the models that edges have from now on."""
+        for result in settled.edges:
+            if result.model and not result.failed:
+                edge = self.engine.edges.by_id[result.edge]
+                edge.model = edge.expected = result.model
+                limit = self.engine.settings.max_samples
+                edge.window_weight += learnt_weight(result.weight, result.ordered, limit)
