@@ -18,7 +18,7 @@ from fedagent_node.settings import SettingError
 from .config import load
 from .daemon import AgentDaemon
 from .errors import AgentError, OpinionBookError, OutboxError
-from .stream_check import check_stream
+from .startup import check_stream
 from .streams.spec import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (

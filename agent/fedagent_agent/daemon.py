@@ -25,14 +25,13 @@ from fedagent_protocol.topics import Topic
 from fedagent_protocol.versions import OtherVersions
 
 from .config import AgentConfig
-from .context import Context
+from .context import ASK_S, Context, Programs
 from .core.effects import Event, Relink
 from .core.worklog import LogLine, WorkLog, samples_line
-from .first_start import identity_without_its_libraries
-from .host_info import ASK_S, Programs
 from .links import Links
 from .outward import Outward, Publish, Subscribe, Unsubscribe
 from .runtime import AgentRuntime
+from .startup import load_identity
 from .trainer.client import TrainerClient
 from .trainer.frames import Cancel, Evaluate, Job, Open, Train
 
@@ -71,7 +70,7 @@ class AgentDaemon:
         with DataDirLock(self._directory):
             self._loop = asyncio.get_running_loop()
             self._watch_signals()
-            identity = identity_without_its_libraries(self._directory)
+            identity = load_identity(self._directory)
             self._id = identity.id
             self._runtime = self._make_runtime(identity)
             self._links = self._make_links(identity)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from fedagent_agent import machine
 from fedagent_agent.availability import Condition, LimitCheck, LimitsSettings, Power, check_limits
 from fedagent_agent.config import load
-from fedagent_agent.context import Context
-from fedagent_agent.host_info import HostInfo, Programs, metered_of, power_of
+from fedagent_agent.context import Context, HostInfo, Programs, metered_of, power_of
 from fedagent_agent.machine import MachineProbe
 from fedagent_node.settings import SettingError
 
@@ -284,7 +283,7 @@ def test_programs_are_run_and_their_failure_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedagent_agent.host_info.PATIENCE_S", 0.2)
+    monkeypatch.setattr("fedagent_agent.context.PATIENCE_S", 0.2)
     _program(tmp_path, "nmcli", f"echo $$ > {tmp_path}/pid; exec sleep 1000")
     assert asyncio.run(Programs(nmcli=str(tmp_path / "nmcli")).ask()) == HostInfo()
     pid = tmp_path / "pid"

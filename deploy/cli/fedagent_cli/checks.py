@@ -245,8 +245,7 @@ class Rules:
     @cached_property
     def _verdicts(self) -> "dict[str, LimitCheck]":
         # 60 ms that only these checks need.
-        from fedagent_agent.context import Context  # noqa: PLC0415
-        from fedagent_agent.host_info import Programs  # noqa: PLC0415
+        from fedagent_agent.context import Context, Programs  # noqa: PLC0415
 
         context = Context(limits=self._limits)
         context.update_host(asyncio.run(Programs.here().ask()))

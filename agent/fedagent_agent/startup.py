@@ -1,12 +1,15 @@
-"""Whether the stream can be opened at all, said at the start and not in every round.
+"""What an agent does once in a forked child, which takes the libraries it needs with it.
 
-Reading a dataset loads libraries that the agent itself has no need of: a child
-process does it, and takes them with it.
+Call these before any thread is started.
 """
 
 import json
 import os
 import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedagent_node.identity import FILE, Identity, load_or_create
 
 from .streams.spec import (
     DIGITS,
@@ -24,8 +27,24 @@ _DIGITS_PARTS = 100
 """The bundled digits have more samples of each label than that."""
 
 
+def load_identity(data_dir: Path) -> Identity:
+    """Return the identity kept in a data directory, made if there is none.
+
+    Making a key loads a library of several megabytes.
+
+    Raises:
+        IdentityError: The file is there and damaged.
+    """
+    if not (data_dir / FILE).exists():
+        _forked(lambda: bool(load_or_create(data_dir)))
+    # Where the child failed, the same error comes here, in words.
+    return load_or_create(data_dir)
+
+
 def check_stream(text: str) -> None:
-    """Open and close the stream, where it is a file; call it before any thread is started.
+    """Open and close the stream, where it is a file; better now than in every round.
+
+    Reading a dataset loads libraries that the agent itself has no need of.
 
     Raises:
         StreamError: It cannot be read: no such file, column or label.
@@ -33,26 +52,31 @@ def check_stream(text: str) -> None:
     spec = parse_stream(text)
     if not _doubtful(spec):
         return
+    # A child that was killed has no result: then the first order will show it.
+    problem = _forked(lambda: _problem(spec))
+    if isinstance(problem, list):
+        raise StreamOpenError(*problem)
+
+
+def _forked(work: Callable[[], object]) -> object:
+    """Return what a child process finds out, as JSON has it; None if it fails."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(writer, json.dumps(_problem(spec)).encode())
+            os.write(writer, json.dumps(work()).encode())
         finally:
             # Nothing of the parent may run here: no handlers, no buffers.
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read()
+        found = pipe.read()
     os.waitpid(child, 0)
-    # A child that was killed has said nothing: then the first order will tell.
-    problem = json.loads(said) if said else None
-    if problem is not None:
-        raise StreamOpenError(*problem)
+    return json.loads(found) if found else None
 
 
 def _doubtful(spec: StreamSpec) -> bool:
-    """Tell whether there is a file that could be missing, or a filter that fits nothing."""
+    """Whether there is a file that could be missing, or a filter that fits nothing."""
     if isinstance(spec, ReplaySpec) and spec.dataset == DIGITS:
         return not _DIGITS_LABELS.issuperset(spec.labels) or spec.part[1] > _DIGITS_PARTS
     return isinstance(spec, ReplaySpec | SeriesSpec | CsvSpec)
