@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedagent_edge.core import neighbours
 from fedagent_edge.core.neighbours import BLOCK, Graph, near, within
-from fedagent_protocol.opinions import MAX_NEIGHBOURS
+from fedagent_protocol.messages import MAX_NEIGHBOURS
 
 _place = st.tuples(st.floats(-1e8, 1e8), st.floats(-1e8, 1e8))
 _grid = st.tuples(st.integers(0, 3).map(float), st.integers(0, 3).map(float))

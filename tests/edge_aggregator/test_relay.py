@@ -12,7 +12,7 @@ from fedagent_edge.core.effects import Event, Note, ToCoordinator
 from fedagent_edge.core.relay import BURST_BYTES, BURST_ENVELOPES, RATE_BYTES
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import decode_edge_to_agent, decode_edge_to_coordinator, encode
-from fedagent_protocol.opinions import MAX_PEER_BYTES
+from fedagent_protocol.messages import MAX_PEER_BYTES
 
 from .evaluators import MODEL, OTHER, RUN, Hall, peers_task, volunteers
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.opinions import MAX_NEIGHBOURS
+from fedagent_protocol.messages import MAX_NEIGHBOURS
 
 Place = tuple[float, float]
 Graph = dict[str, dict[str, float]]

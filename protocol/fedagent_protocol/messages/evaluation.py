@@ -1,54 +1,41 @@
-"""What clients think of a model, and what neighbours tell each other through an edge.
+"""Evaluations of a model by clients, and what neighbours send each other through an edge.
 
 `round` of all of these is that of the model: 0 for the model that the run begins with.
-In federated analytics (mode ``report``) opinions go up; in democratized analytics (mode
-``peers``) only the word that an agent volunteers does, and sealed envelopes pass sideways.
-docs/opinions.md tells the flow. Part of `messages`.
+docs/opinions.md has the flow.
 """
 
-import math
-from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, field
 
-from .basics import (
+from .fields import (
+    MAX_NEIGHBOURS,
     ChunkSize,
     Column,
     Count,
     Digest,
+    Distance,
     Id,
+    Ids,
     Message,
     Millis,
+    Moments,
     Name,
+    OpinionMode,
+    PeerBody,
     RunId,
     Score,
     Text,
+    check_finite,
 )
 
-MAX_NEIGHBOURS = 64
-MAX_MOMENTS_BYTES = 200_000
-"""Count, sums and squares of as many features as a task can name, and more."""
-MAX_PEER_BYTES = 66_600
-"""Largest relayed envelope: a sealed packet of `peers` and its envelope."""
+Reasons = Annotated[dict[str, int], Meta(max_length=32)]
 
-Moments = Annotated[bytes, Meta(max_length=MAX_MOMENTS_BYTES)]
-Distance = Annotated[float, Meta(ge=0, le=1e9)]
-
-
-class OpinionMode(StrEnum):
-    """What becomes of an opinion."""
-
-    REPORT = "report"  # it goes to the coordinator
-    MOMENTS = "moments"  # no opinion: count, sums and squares of the samples
-    PEERS = "peers"  # it stays on the device; neighbours find out who volunteers
-
-
-# --- agent -> edge ---------------------------------------------------------
+# ---------------------------------------------------------------- agent -> edge
 
 
 class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
-    """Say how good a model is on samples that nobody has learnt from yet.
+    """How good a model is on samples that nobody has trained on yet.
 
     Attributes:
         score: In [0, 1], more is better; as clipped, rounded and noised on the device.
@@ -67,15 +54,14 @@ class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
     moments: Moments = b""
 
     def __post_init__(self) -> None:
-        """Refuse NaN and infinities, which MessagePack lets through."""
-        if not (math.isfinite(self.score) and math.isfinite(self.epsilon)):
-            raise ValueError("score and epsilon must be finite")
+        """Refuse numbers that are not finite."""
+        check_finite("score and epsilon", self.score, self.epsilon)
 
 
 class Volunteer(Message, frozen=True, kw_only=True, tag="volunteer"):
-    """The sender trains next if it may: all that democratized analytics tells an edge.
+    """The sender trains next if it may: all that an edge learns in democratized analytics.
 
-    Said again until the edge's next order or call shows that it was heard.
+    Repeated until the edge's next order or call shows that it was heard.
     """
 
 
@@ -83,20 +69,17 @@ class PeerSend(Message, frozen=True, kw_only=True, tag="peer-send"):
     """Carry sealed bytes to another agent of this edge; `run` stays empty."""
 
     to: Id
-    body: Annotated[bytes, Meta(max_length=MAX_PEER_BYTES)]
+    body: PeerBody
 
 
-# --- edge -> agent ---------------------------------------------------------
+# ---------------------------------------------------------------- edge -> agent
 
 
 class OpinionCall(Message, frozen=True, kw_only=True, tag="opinion-call"):
-    """Ask for an opinion of this model, whoever has trained it.
+    """Ask for an opinion of this model, which is fetched as for an order.
 
     Attributes:
-        model: Digest of the model, of `size` bytes in `chunk_bytes` chunks; fetched as
-            for an order.
         until_ms: Remaining time in which an answer counts.
-        mode: Whether to report, or to agree with neighbours.
         slot: t of the paper, from 1: models evaluated so far in this run, with this one.
         trained: The receiver's update is in the model.
     """
@@ -112,7 +95,7 @@ class OpinionCall(Message, frozen=True, kw_only=True, tag="opinion-call"):
 
 
 class Neighbours(Message, frozen=True, kw_only=True, tag="neighbours"):
-    """Name the agents of this edge that the receiver is to talk with, and how far they are."""
+    """The agents of this edge that the receiver talks with, and how far they are."""
 
     peers: Annotated[dict[Id, Distance], Meta(max_length=MAX_NEIGHBOURS)] = field(
         default_factory=dict
@@ -123,10 +106,10 @@ class PeerDeliver(Message, frozen=True, kw_only=True, tag="peer-deliver"):
     """Bytes that another agent of this edge has sent; the edge cannot read them."""
 
     sender: Id
-    body: Annotated[bytes, Meta(max_length=MAX_PEER_BYTES)]
+    body: PeerBody
 
 
-# --- edge -> coordinator ---------------------------------------------------
+# ---------------------------------------------------------- edge -> coordinator
 
 
 class Opinions(Message, frozen=True, kw_only=True, tag="opinions"):
@@ -149,23 +132,21 @@ class Opinions(Message, frozen=True, kw_only=True, tag="opinions"):
     epoch: RunId
     model: Digest
     known: Count
-    new_ids: Annotated[tuple[Id, ...], Meta(max_length=20_000)]
+    new_ids: Ids
     session: Column
     score: Column
     samples: Column
     epsilon: Column = b""
     metric: Name = ""
     asked: Count = 0
-    reasons: Annotated[dict[str, int], Meta(max_length=32)] = field(default_factory=dict)
+    reasons: Reasons = field(default_factory=dict)
 
 
 class EdgeMoments(Message, frozen=True, kw_only=True, tag="moments"):
     """What the samples of all agents at one edge add up to; sent as `Opinions` are.
 
-    Attributes:
-        moments: As `fedagent_task.moments` encodes them; empty if nobody had samples.
-        agents: Whose they are.
-        asked, reasons: As in `Opinions`.
+    `moments` is as `fedagent_task.moments` encodes it, empty if nobody had samples, and
+    rests on the samples of `agents`.
     """
 
     epoch: RunId
@@ -173,36 +154,30 @@ class EdgeMoments(Message, frozen=True, kw_only=True, tag="moments"):
     moments: Moments = b""
     agents: Count = 0
     asked: Count = 0
-    reasons: Annotated[dict[str, int], Meta(max_length=32)] = field(default_factory=dict)
+    reasons: Reasons = field(default_factory=dict)
 
 
 class Volunteers(Message, frozen=True, kw_only=True, tag="volunteers"):
-    """Who has volunteered at this edge so far; the newest replaces those before it.
-
-    Attributes:
-        session: int32[P], as in `Opinions`.
-        asked: Agents that were called.
-    """
+    """Who has volunteered at this edge so far (columns as in `Opinions`); the newest counts."""
 
     epoch: RunId
     known: Count
-    new_ids: Annotated[tuple[Id, ...], Meta(max_length=20_000)]
+    new_ids: Ids
     session: Column
     asked: Count = 0
 
 
-# --- coordinator -> edge ---------------------------------------------------
+# ---------------------------------------------------------- coordinator -> edge
 
 
 class OpinionOpen(Message, frozen=True, kw_only=True, tag="opinion-open"):
-    """Call everybody for an opinion of this model, which the edge holds or is being sent.
+    """Call all agents for an opinion of this model, which the edge holds or is being sent.
 
-    Idempotent: said again until the edge has answered.
+    Idempotent; repeated until the edge has answered.
 
     Attributes:
         known: How many session ids of `epoch` the coordinator has.
-        trained: Agents whose updates are in the model; in mode ``peers``, where nobody
-            else can know.
+        trained: Agents whose updates are in the model; in mode ``peers`` alone.
     """
 
     model: Digest
@@ -211,11 +186,11 @@ class OpinionOpen(Message, frozen=True, kw_only=True, tag="opinion-open"):
     slot: Count = 0
     epoch: RunId = ""
     known: Count = 0
-    trained: Annotated[tuple[Id, ...], Meta(max_length=20_000)] = ()
+    trained: Ids = ()
 
 
 class OpinionClose(Message, frozen=True, kw_only=True, tag="opinion-close"):
-    """Nothing is wanted of this round's call any more."""
+    """The call of this round is over."""
 
 
 class OpinionsReceipt(Message, frozen=True, kw_only=True, tag="opinions-receipt"):

@@ -1,15 +1,24 @@
-"""What all messages are made of: checked types, words, and what every message carries."""
+"""What messages are made of: checked types, words, and what every message carries."""
 
+import math
 from enum import StrEnum
 from typing import Annotated, Self
 
 from msgspec import Meta, Struct
 
+PROTOCOL_VERSION = 2
+"""Of topics and messages; a peer of another version is refused (docs/protocol.md)."""
 CHUNK_BYTES = 256 * 1024
 MAX_CHUNK_BYTES = 512 * 1024
 MAX_CHUNKS = 65_536
 MAX_MICRO = 10**15
+MAX_NEIGHBOURS = 64
+MAX_MOMENTS_BYTES = 200_000
+"""Count, sums and squares of as many features as a task can name, and more."""
+MAX_PEER_BYTES = 66_600
+"""Largest relayed envelope: a sealed packet of `peers` and its header."""
 
+Version = Annotated[int, Meta(ge=1, le=1000)]
 Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 RunId = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
@@ -23,20 +32,19 @@ Seq = Annotated[int, Meta(ge=0, le=2**62)]
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Millis = Annotated[int, Meta(ge=0, le=30 * 86_400_000)]
 Micro = Annotated[int, Meta(ge=0, le=MAX_MICRO)]
+Score = Annotated[float, Meta(ge=0, le=1)]
+Distance = Annotated[float, Meta(ge=0, le=1e9)]
+FeatureName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 ChunkSize = Annotated[int, Meta(ge=1024, le=MAX_CHUNK_BYTES)]
 ChunkIndex = Annotated[int, Meta(ge=0, lt=MAX_CHUNKS)]
 Data = Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 Range = tuple[ChunkIndex, Annotated[int, Meta(ge=1, le=MAX_CHUNKS)]]
 Ranges = Annotated[tuple[Range, ...], Meta(max_length=1024)]
 Column = Annotated[bytes, Meta(max_length=900_000)]
-Score = Annotated[float, Meta(ge=0, le=1)]
-FeatureName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-
-
-PROTOCOL_VERSION = 2
-"""Of topics and messages; a peer of another version is refused (docs/protocol.md)."""
-
-Version = Annotated[int, Meta(ge=1, le=1000)]
+Ids = Annotated[tuple[Id, ...], Meta(max_length=20_000)]
+Body = Annotated[bytes, Meta(max_length=65_536)]
+Moments = Annotated[bytes, Meta(max_length=MAX_MOMENTS_BYTES)]
+PeerBody = Annotated[bytes, Meta(max_length=MAX_PEER_BYTES)]
 
 
 class OpenEnum(StrEnum):
@@ -97,15 +105,26 @@ class Weighting(StrEnum):
     SAMPLES = "samples"
 
 
-class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
-    """What every message carries.
+class OpinionMode(StrEnum):
+    """What becomes of an opinion."""
 
-    Attributes:
-        run: The run's uuid as 32 hex digits; empty outside a run.
-        round: Round of the run, from 1; 0 outside a round.
-        seq: Sender's sequence number.
+    REPORT = "report"  # it goes to the coordinator
+    MOMENTS = "moments"  # no opinion: count, sums and squares of the samples
+    PEERS = "peers"  # it stays on the device; neighbours find out who volunteers
+
+
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
+    """What every message carries: run and round are empty and 0 outside of one.
+
+    `seq` is the sender's sequence number.
     """
 
     run: RunId = ""
     round: Round = 0
     seq: Seq = 0
+
+
+def check_finite(what: str, *numbers: float) -> None:
+    """Refuse NaN and infinities, which MessagePack lets through."""
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{what} must be finite")

@@ -1,0 +1,75 @@
+"""Every message on the wire, as frozen structs in one tagged union per direction.
+
+Rules of evolution: new fields come last and have a default; a field is never
+retyped and its name never reused; unknown fields are skipped; unknown words in
+an enumeration decode to ``OTHER``. docs/protocol.md has the flows.
+"""
+
+from .evaluation import *
+from .fields import *
+from .round import *
+from .session import *
+
+AgentToEdge = (
+    Hello
+    | ContextReport
+    | Decline
+    | TaskNeed
+    | Need
+    | UpdateOffer
+    | Chunk
+    | Probe
+    | ProbeReply
+    | Bye
+    | Opinion
+    | Volunteer
+    | PeerSend
+)
+EdgeToAgent = (
+    EdgeBeacon
+    | Welcome
+    | TrainOrder
+    | TaskBody
+    | Need
+    | Chunk
+    | Receipt
+    | RoundClosed
+    | Probe
+    | ProbeReply
+    | OpinionCall
+    | Neighbours
+    | PeerDeliver
+)
+EdgeToCoordinator = (
+    EdgeHello
+    | EdgeStatus
+    | RoundColumns
+    | RoundReport
+    | Need
+    | Chunk
+    | Opinions
+    | Volunteers
+    | EdgeMoments
+)
+CoordinatorToEdge = (
+    CoordinatorBeacon
+    | EdgeWelcome
+    | GlobalModel
+    | RoundOpen
+    | RoundOrder
+    | ReportReceipt
+    | RunEnded
+    | Need
+    | Chunk
+    | OpinionOpen
+    | OpinionClose
+    | OpinionsReceipt
+)
+AnyMessage = AgentToEdge | EdgeToAgent | EdgeToCoordinator | CoordinatorToEdge
+
+
+def kind(message: Message) -> str:
+    """Return the message's tag, which is also the last level of its topic."""
+    tag = message.__struct_config__.tag
+    assert isinstance(tag, str)
+    return tag

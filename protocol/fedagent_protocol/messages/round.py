@@ -1,0 +1,296 @@
+"""A round: columns, orders, updates, receipts and reports.
+
+Durations are milliseconds and always *remaining* or *elapsed*, never instants. Money is
+int64 micro-credits.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from .fields import (
+    CHUNK_BYTES,
+    Body,
+    ChunkSize,
+    Column,
+    Count,
+    Data,
+    DeclineReason,
+    Digest,
+    FeatureName,
+    Id,
+    Ids,
+    Message,
+    Micro,
+    Millis,
+    Name,
+    OptionalDigest,
+    OutcomeStatus,
+    ReceiptStatus,
+    RunId,
+    Score,
+    Seq,
+    Text,
+    Weighting,
+    check_finite,
+)
+from .session import ContextReport
+
+# --------------------------------------------------------------- edge and agent
+
+
+class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
+    """Order one agent to train; orders rank by (run of the edge, round).
+
+    Attributes:
+        model: Digest of the base model, of `size` bytes in `chunk_bytes` chunks.
+        iterations: Local iterations rho; 0 leaves it to the learner.
+        deadline_ms: Remaining time until the edge's deadline.
+        give_up_ms: Remaining time until the latest possible close (max_wait).
+        credit: Chunks of the update that may be sent without a `Need`.
+        price: The price the agent was chosen by.
+        context_seq: The report it was chosen by.
+        load_limit_ms: Most computation of the round; 0 for no limit but the device's own.
+    """
+
+    task: Digest
+    model: Digest
+    size: Count
+    chunk_bytes: ChunkSize
+    deadline_ms: Millis
+    give_up_ms: Millis
+    iterations: Count = 0
+    credit: Annotated[int, Meta(ge=0, le=64)] = 1
+    price: Micro = 0
+    context_seq: Seq = 0
+    load_limit_ms: Millis = 0
+
+
+class Decline(Message, frozen=True, kw_only=True, tag="decline"):
+    """Refuse the order of this round; the edge stops waiting at once."""
+
+    reason: DeclineReason
+    detail: Text = ""
+
+
+class TaskNeed(Message, frozen=True, kw_only=True, tag="task-need"):
+    """Ask for the task that an order named."""
+
+    digest: Digest
+
+
+class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
+    """The task of a run: canonical bytes of `fedagent_task.recipe.TaskSpec`.
+
+    `recipe` is the name of the run's recipe, for people.
+    """
+
+    digest: Digest
+    body: Body
+    recipe: Name = ""
+
+
+class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
+    """Offer a finished update: what it is, how it came to be, and its first chunk.
+
+    Attributes:
+        digest: SHA-256 of the safetensors bytes.
+        base: Digest of the model the float32 delta starts from.
+        first: Chunk 0, when the order gave credit for it.
+        dt_ms: Download time, from the order to having the model.
+        lc_ms: Local computation time.
+        context: The report after the round, saving a message.
+        train_ms: Computation alone; `lc_ms` has the waits for arrivals in it.
+        steps: Arrival steps that were done, of `iterations` each.
+        limited: The load limit ended the iterations early.
+        loss: Mean over the training; 0 where it is not known.
+        score: Of the base model on `score_n` samples that are new to it; see docs/agent.md.
+        note: A warning about the device's samples.
+    """
+
+    digest: Digest
+    size: Count
+    chunk_bytes: ChunkSize
+    base: Digest
+    task: Digest
+    num_samples: Count
+    iterations: Count = 0
+    dt_ms: Millis = 0
+    lc_ms: Millis = 0
+    arrivals: Count = 0
+    seconds_per_iteration: float = 0.0
+    loss: float = 0.0
+    first: Data = b""
+    context: ContextReport | None = None
+    train_ms: Millis = 0
+    steps: Count = 0
+    limited: bool = False
+    score: Score = 0.0
+    score_n: Count = 0
+    note: Text = ""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not finite."""
+        numbers = (self.loss, self.seconds_per_iteration, self.score)
+        check_finite("loss, seconds_per_iteration and score", *numbers)
+
+
+class Receipt(Message, frozen=True, kw_only=True, tag="receipt"):
+    """The edge holds the update durably, or will never want it."""
+
+    digest: Digest
+    status: ReceiptStatus
+    reason: Text = ""
+
+
+class RoundClosed(Message, frozen=True, kw_only=True, tag="closed"):
+    """The round is over: an agent that still works on it may stop."""
+
+
+# --------------------------------------------------------- edge and coordinator
+
+
+class RoundOpen(Message, frozen=True, kw_only=True, tag="open"):
+    """Ask for the columns of this round.
+
+    `known` is how many session ids of `epoch` the coordinator has already.
+    """
+
+    epoch: RunId = ""
+    known: Count = 0
+
+
+class RoundColumns(Message, frozen=True, kw_only=True, tag="columns"):
+    """All fresh contexts at one edge, as little-endian columns (`columns.py`).
+
+    `new_ids` are the session ids from `known` on; a session index is the
+    position of its agent in the edge's list for this epoch.
+    """
+
+    epoch: RunId
+    known: Count
+    new_ids: Ids
+    features: Annotated[tuple[FeatureName, ...], Meta(max_length=32)]
+    session: Column
+    price: Column
+    context_seq: Column
+    age_ms: Column
+    available: Column
+    values: Column
+    model: OptionalDigest = ""
+
+
+class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One agent's part in the round at this edge."""
+
+    agent: Id
+    iterations: Count = 0
+    price: Micro = 0
+    context_seq: Seq = 0
+
+
+class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
+    """Run the round at this edge (ALGORITHMS section 1).
+
+    Attributes:
+        base: Model to start from; empty for the edge's own.
+        min_updates: Z; the edge waits for min(Z, ordered) updates.
+        max_wait_ms: When the edge gives up, from the order.
+        norm_limit: Largest L2 norm of an update; 0 for none.
+        want_model: The report shall offer the edge model for merging.
+        load_limit_ms: Most computation of the round on a device; 0 for none.
+    """
+
+    task: Digest
+    assignments: Annotated[tuple[Assignment, ...], Meta(max_length=20_000)]
+    deadline_ms: Millis
+    max_wait_ms: Millis
+    min_updates: Count = 1
+    weighting: Weighting = Weighting.SAMPLES
+    base: OptionalDigest = ""
+    norm_limit: float = 0.0
+    max_samples: Count = 1_000_000
+    want_model: bool = False
+    load_limit_ms: Millis = 0
+
+
+class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one ordered agent ended the round.
+
+    Attributes:
+        in_time: X of the algorithms: a valid update before the deadline.
+        used: It is part of the aggregate, with `weight`.
+        valid: A valid update came before the close; this is what is paid.
+        tau_ms: Order to whole valid update; when `censored`, the time waited.
+        train_ms, iterations, steps, limited: As the agent offered it.
+        score: What the agent says of the model that the round began with, on `score_n`
+            samples of its own.
+        reason: Why there is no valid update; of one, its `note`.
+    """
+
+    agent: Id
+    status: OutcomeStatus
+    in_time: bool = False
+    used: bool = False
+    valid: bool = False
+    weight: float = 0.0
+    tau_ms: Millis = 0
+    censored: bool = False
+    dt_ms: Millis = 0
+    lc_ms: Millis = 0
+    ut_ms: Millis = 0
+    num_samples: Count = 0
+    arrivals: Count = 0
+    seconds_per_iteration: float = 0.0
+    loss: float = 0.0
+    norm: float = 0.0
+    reason: Text = ""
+    train_ms: Millis = 0
+    iterations: Count = 0
+    steps: Count = 0
+    limited: bool = False
+    score: Score = 0.0
+    score_n: Count = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not finite."""
+        numbers = (self.weight, self.seconds_per_iteration, self.loss, self.norm, self.score)
+        check_finite("numbers of an outcome", *numbers)
+
+
+class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
+    """The round at this edge, closed. Repeated until `ReportReceipt`.
+
+    Attributes:
+        failed: Why the edge kept its model; empty when it has a new one.
+        model: The edge model after the round, of `size` bytes.
+        weight: Sum of the weights in the aggregate.
+        first: Chunk 0 of the model, when the order asked for the model.
+        timing_ms: Duration of each step at the edge.
+    """
+
+    epoch: RunId
+    outcomes: Annotated[tuple[Outcome, ...], Meta(max_length=20_000)]
+    failed: Text = ""
+    model: OptionalDigest = ""
+    size: Count = 0
+    chunk_bytes: ChunkSize = CHUNK_BYTES
+    used: Count = 0
+    weight: float = 0.0
+    first: Data = b""
+    timing_ms: Annotated[dict[str, float], Meta(max_length=32)] = field(default_factory=dict)
+
+
+class ReportReceipt(Message, frozen=True, kw_only=True, tag="report-receipt"):
+    """The report of this round is settled, or came after the round was: `too_late`."""
+
+    too_late: bool = False
+
+
+class GlobalModel(Message, frozen=True, kw_only=True, tag="global"):
+    """Adopt this model as the edge model of the run; missing chunks are pulled."""
+
+    digest: Digest
+    size: Count
+    chunk_bytes: ChunkSize = CHUNK_BYTES
+    first: Data = b""

@@ -1,0 +1,205 @@
+"""Sessions and transfers: beacons, hellos, reports of what there is, probes, chunks."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from .fields import (
+    PROTOCOL_VERSION,
+    Body,
+    ChunkIndex,
+    Count,
+    Data,
+    Digest,
+    FeatureName,
+    Id,
+    Message,
+    Micro,
+    Millis,
+    Name,
+    OptionalDigest,
+    Ranges,
+    Reason,
+    RunId,
+    Short,
+    Text,
+    Version,
+    check_finite,
+)
+
+Padding = Annotated[bytes, Meta(max_length=65_536)]
+
+
+def _version() -> Version:
+    return PROTOCOL_VERSION  # made, and therefore never left out of the bytes
+
+
+# ------------------------------------------------------------------ both ways
+
+
+class Need(Message, frozen=True, kw_only=True, tag="need"):
+    """Authorise exactly these chunks: the receiver's credit, and its re-request.
+
+    Idempotent. A sender sends no chunk that was not asked for.
+    """
+
+    digest: Digest
+    ranges: Ranges
+
+
+class Chunk(Message, frozen=True, kw_only=True, tag="chunk"):
+    """One piece of a content-addressed object."""
+
+    digest: Digest
+    index: ChunkIndex
+    data: Data
+
+
+class Probe(Message, frozen=True, kw_only=True, tag="probe"):
+    """Measure the link: the peer answers with `reply_bytes` of padding."""
+
+    nonce: Count
+    reply_bytes: Annotated[int, Meta(ge=0, le=65_536)] = 0
+    data: Padding = b""
+
+
+class ProbeReply(Message, frozen=True, kw_only=True, tag="probe-reply"):
+    """Answer a `Probe`."""
+
+    nonce: Count
+    data: Padding = b""
+
+
+# -------------------------------------------------------------- agent and edge
+
+
+class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
+    """The edge's heartbeat to all agents on its broker.
+
+    `epoch` is new at every start of the edge: an agent says hello again when it changes,
+    also behind a shared broker that outlives the edge.
+    """
+
+    edge: Id
+    protocol: Version = field(default_factory=_version)
+    period_ms: Millis = 5000
+    epoch: RunId = ""
+
+
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+    """Open a session; sent again after every reconnect.
+
+    For people: `name`, and the device's own `address` on the way to this broker.
+    """
+
+    agent: Id
+    protocol: Version = field(default_factory=_version)
+    software: Text = ""
+    name: Name = ""
+    address: Short = ""
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """Answer `Hello`: the session is open. `name` is the edge's, for people."""
+
+    edge: Id
+    context_ms: Millis = 15_000
+    name: Name = ""
+
+
+class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
+    """What the agent measured of itself and of its link to this edge.
+
+    `seq` grows over restarts, so that the newest report wins at the coordinator.
+    """
+
+    available: bool
+    price: Micro
+    features: Annotated[dict[FeatureName, float], Meta(max_length=32)] = field(default_factory=dict)
+    reason: Text = ""
+
+    def __post_init__(self) -> None:
+        """Refuse features that are not finite."""
+        check_finite("features", *self.features.values())
+
+
+class Bye(Message, frozen=True, kw_only=True, tag="bye"):
+    """Close the session in good order."""
+
+    reason: Text = ""
+
+
+# -------------------------------------------------------- edge and coordinator
+
+
+class CoordinatorBeacon(Message, frozen=True, kw_only=True, tag="coordinator-beacon"):
+    """The coordinator's heartbeat to all edges."""
+
+    coordinator: Id
+    protocol: Version = field(default_factory=_version)
+    period_ms: Millis = 5000
+
+
+class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
+    """Open the edge's session. `epoch` is new at every start of the process.
+
+    `rent` is what it asks for aggregating one round.
+    """
+
+    edge: Id
+    epoch: RunId
+    protocol: Version = field(default_factory=_version)
+    software: Text = ""
+    broker: Text = ""
+    name: Text = ""
+    rent: Micro = 0
+
+
+class EdgeWelcome(Message, frozen=True, kw_only=True, tag="edge-welcome"):
+    """Answer `EdgeHello`: the run and its task; `recipe` is its name, for people."""
+
+    coordinator: Id
+    task: Digest
+    body: Body
+    recipe: Name = ""
+
+
+class DeviceNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One agent at an edge, for people.
+
+    Attributes:
+        here: It has a live session.
+        age_ms: Since it was heard, when it left.
+        reason: Why it does not take part; empty if it does.
+    """
+
+    agent: Id
+    here: bool = True
+    age_ms: Millis = 0
+    software: Short = ""
+    address: Short = ""
+    reason: Reason = ""
+
+
+class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
+    """The edge's heartbeat.
+
+    Attributes:
+        model: What the edge holds for the run, if anything.
+        names: Agents' names that were not sent since the welcome.
+        devices: Agents of which something changed since the welcome or since they were sent.
+    """
+
+    epoch: RunId
+    agents: Count = 0
+    model: OptionalDigest = ""
+    counters: Annotated[dict[str, int], Meta(max_length=256)] = field(default_factory=dict)
+    names: Annotated[dict[Id, Name], Meta(max_length=500)] = field(default_factory=dict)
+    rent: Micro = 0
+    devices: Annotated[tuple[DeviceNote, ...], Meta(max_length=500)] = ()
+
+
+class RunEnded(Message, frozen=True, kw_only=True, tag="run-ended"):
+    """The run is over; edges and agents wait for the next one."""
+
+    reason: Text = ""
