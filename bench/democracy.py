@@ -5,7 +5,7 @@ python -m bench democracy
 One process holds all agents, so that they share one core: each is the real runtime with its
 disk and a connection of its own. The relay is what an edge does with `PeerSend`. Time runs
 from the call, with every opinion ready, to the last decision; bytes are the payloads of
-`PeerSend` of the agent that sent most: envelopes, padding, seals, cards and envelopes, until
+`PeerSend` of the agent that sent most: envelopes, padding, seals and cards, until
 nothing more is said about the slot.
 """
 
@@ -152,8 +152,7 @@ class _Field:
         self.perform(me, self.agents[me].runtime.tick(time.monotonic()))
 
     def _note_decision(self, me: str) -> None:
-        peering = self.agents[me].runtime.core.peers._inside  # noqa: SLF001 - the watch
-        slot = peering._slot if peering is not None else None  # noqa: SLF001
+        slot = self.agents[me].runtime.core.peers._slot  # noqa: SLF001 - the watch
         if slot is not None and slot.call.round == self.number and me not in self.decided:
             record = slot.record
             if record is not None and record.chosen is not None:

@@ -45,7 +45,7 @@ from .models_cache import ModelsCache
 from .opinion_book import OpinionBook
 from .outbox import MAX_BYTES, Outbox
 from .outward import Outward, Publish, Subscribe, Unsubscribe
-from .peer_desk import PeerDesk
+from .peers.device import PeerDevice
 from .trainer.frames import Cancel, Evaluate, Failed, Open, Reply, Train
 from .trainer.idle_update import idle_reply, idle_update
 
@@ -102,7 +102,7 @@ class AgentRuntime:
         self._outs: dict[int, Path] = {}
         self._idle_body = b""
         self._flush_at: float | None = None
-        self._peer_desk = PeerDesk(
+        self._peers = PeerDevice(
             directory, identity, config.neighbours(), seed=config.seed_of(agent)
         )
         self.core = AgentCore(
@@ -113,7 +113,7 @@ class AgentRuntime:
             answered=self._outbox.answered(),
             opinions=self._book.record,
             pending=self._pending,
-            peering=self._peer_desk.make,
+            peering=self._peers.open,
             idle_opinions=idle_opinions,
         )
 
@@ -182,12 +182,12 @@ class AgentRuntime:
     def close(self) -> None:
         """Commit what waits, and close the disk."""
         self._outbox.close()
-        self._peer_desk.close()
+        self._peers.close()
 
     def crash(self) -> None:
         """Close the disk as a kill would leave it; for the testbed."""
         self._outbox.abandon()
-        self._peer_desk.close()
+        self._peers.close()
 
     # --------------------------------------------------------------- effects
 
@@ -249,7 +249,7 @@ class AgentRuntime:
                 if self._outbox.unflushed and self._flush_at is None:
                     self._flush_at = now + FLUSH_S
             case StoreSlot():
-                if not self._peer_desk.keep(effect):
+                if not self._peers.keep(effect):
                     self.core.counters["peer_not_kept"] += 1
         return []
 

@@ -1,11 +1,10 @@
-"""What agents say to each other in democratized analytics, and its bytes.
+"""What agents exchange in democratized analytics, and its bytes.
 
 Two layers. Outside, what a relay carries: a `PeerCard` (public keys, signed) and a
-`PeerPacket` (sealed bytes). Inside a packet, readable by its receiver alone: a `Envelope`
-of notes about beliefs and about the best indices, as MessagePack arrays, because most
-envelopes then fit the smallest packet. The rules of evolution are those of `messages` (new
-fields last, with a default; more than is known is skipped); `docs/democratized.md` tells
-the flow.
+`PeerPacket` (sealed bytes). Inside a packet, readable by its receiver alone: an `Envelope`
+of beliefs and of the best indices, as MessagePack arrays, because most then fit the
+smallest packet. The rules of evolution are those of `messages` (new fields last, with a
+default; more than is known is skipped); `docs/democratized.md` has the flow.
 """
 
 import math
@@ -19,7 +18,7 @@ from .errors import MalformedError, OversizeError
 from .messages import Count, Id, Seq
 
 MAX_PACKET_BYTES = 65_536
-"""Largest sealed packet: 1024 best entries and both sketches of a gossip note fit."""
+"""Largest sealed packet: 1024 best entries and both sketches of a gossip message fit."""
 MAX_CARD_BYTES = 1024
 MAX_BEST = 1024
 MAX_SKETCH = 64
@@ -35,26 +34,12 @@ Best = Annotated[tuple[tuple[float, Id], ...], Meta(max_length=MAX_BEST)]
 Epoch = Annotated[int, Meta(ge=1, lt=2**53)]
 
 
-class Note(Struct, frozen=True, kw_only=True, array_like=True, tag_field="t"):
-    """What every note carries.
-
-    Attributes:
-        slot: Slot it belongs to; it means nothing in another.
-        seq: Sender's number towards this receiver: larger is newer, equal is the same.
-        ack: The largest `seq` that the sender has had from this receiver in this slot.
-    """
-
-    slot: Count
-    seq: Seq = 0
-    ack: Seq = 0
-
-
-class BeliefNote(Note, frozen=True, kw_only=True, tag="b"):
+class BeliefMessage(Struct, frozen=True, kw_only=True, array_like=True):
     """One message of belief propagation, and what its weight is made of.
 
     Attributes:
-        ratio: Log ratio of the message's two values.
         degree: How many neighbours the sender has.
+        ratio: Log ratio of the message's two values.
         typical: Median distance of the sender's neighbours.
         distance: From sender to receiver, as the sender has it.
     """
@@ -67,20 +52,20 @@ class BeliefNote(Note, frozen=True, kw_only=True, tag="b"):
     def __post_init__(self) -> None:
         """Refuse NaN and infinities, which MessagePack lets through."""
         if not all(map(math.isfinite, (self.ratio, self.typical, self.distance))):
-            raise ValueError("a belief note has a non-finite number")
+            raise ValueError("a belief message has a non-finite number")
 
 
-class GossipNote(Note, frozen=True, kw_only=True, tag="g"):
-    """What the receiver may not know yet about this slot.
+class GossipMessage(Struct, frozen=True, kw_only=True, array_like=True):
+    """What the receiver may not know yet about a slot.
 
     Attributes:
         best: (index, agent) among the K best.
-        heard: Hashes of agents that take part, among the smallest.
+        known: Hashes of agents that take part, among the smallest.
         spoken: Hashes of agents that have named their index, or have none, likewise.
     """
 
     best: Best = ()
-    heard: Sketch = ()
+    known: Sketch = ()
     spoken: Sketch = ()
 
     def __post_init__(self) -> None:
@@ -89,18 +74,23 @@ class GossipNote(Note, frozen=True, kw_only=True, tag="g"):
             raise ValueError("an index is not finite")
 
 
-PeerNote = BeliefNote | GossipNote
-
-
 class Envelope(Struct, frozen=True, kw_only=True, array_like=True):
-    """Everything that one agent tells another at one time.
+    """An agent's state of one slot, as far as one neighbour lacks it.
 
     Attributes:
-        run: Run of the notes, 32 hex digits.
+        run: 32 hex digits.
+        slot: It means nothing in another.
+        seq: Number of the state towards this receiver: larger is newer, equal is the same;
+            0 for an acknowledgement alone.
+        ack: The largest `seq` that the sender has had from this receiver in this slot.
     """
 
-    notes: Annotated[tuple[PeerNote, ...], Meta(max_length=8)]
-    run: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")] = ""
+    run: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")]
+    slot: Count
+    seq: Seq = 0
+    ack: Seq = 0
+    belief: BeliefMessage | None = None
+    gossip: GossipMessage | None = None
 
 
 class PeerCard(Struct, frozen=True, kw_only=True, tag_field="t", tag="card"):

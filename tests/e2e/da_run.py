@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from fedagent_agent.core.peer_records import SlotRecord
-from fedagent_agent.peer_store import read_slots
+from fedagent_agent.peers.core.records import SlotRecord
+from fedagent_agent.peers.store import read_slots
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival
 from fedagent_protocol import topics

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedagent_agent.core.peer_records import SlotRecord
+from fedagent_agent.peers.core.records import SlotRecord
 
 DIGITS = 6
 """Fewer significant digits of a number occur by chance."""

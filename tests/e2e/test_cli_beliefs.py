@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.effects import StoreSlot
-from fedagent_agent.core.peer_records import ArmStats, SlotRecord
-from fedagent_agent.peer_store import PeerStore
+from fedagent_agent.peers.core.records import ArmStats, SlotRecord
+from fedagent_agent.peers.store import PeerStore
 
 from .test_cli_reading import call, last_object
 

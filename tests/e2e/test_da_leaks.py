@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fedagent_agent.core.device import DeviceState
 from fedagent_protocol.messages import ContextReport
 from fedagent_task.spec import PeersSpec
-from tests.agent.da.town import distances, names, near_graph
-from tests.agent.da.village import Village, around_of
+from tests.fakes.peer_fleet import PeerFleet, around_of
+from tests.fakes.peer_network import distances, names, near_graph
 
 from .leaks import Search, says, trivial
 
@@ -85,15 +85,15 @@ def test_a_find_says_whose_number_it_is_and_where(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def village(tmp_path: Path) -> Iterator[Village]:
-    here = Village(tmp_path, 8, rules=PeersSpec(best=3), seed=4)
+def fleet(tmp_path: Path) -> Iterator[PeerFleet]:
+    here = PeerFleet(tmp_path, 8, rules=PeersSpec(best=3), seed=4)
     graph = near_graph(np.random.default_rng(4), here.total, 3)
     here.name(around_of(here.ids, distances(graph), names(here.total)))
     yield here
     here.close()
 
 
-def live(here: Village, slots: int = 4) -> Search:
+def live(here: PeerFleet, slots: int = 4) -> Search:
     """Live some slots; return the search for all that the devices keep."""
     rng = np.random.default_rng(8)
     chosen: set[str] = set()
@@ -105,31 +105,31 @@ def live(here: Village, slots: int = 4) -> Search:
     return Search.of({me: here.slots(me) for me in here.ids})
 
 
-def test_what_agents_send_holds_no_opinion_belief_or_index(village: Village) -> None:
-    search = live(village)
+def test_what_agents_send_holds_no_opinion_belief_or_index(fleet: PeerFleet) -> None:
+    search = live(fleet)
     assert len(search.canaries) >= 8 * 4 * 3
-    leaks = [leak for payload in village.seen for leak in search.look("the broker", payload)]
+    leaks = [leak for payload in fleet.seen for leak in search.look("the broker", payload)]
     # Four bytes of a sealed packet are some float32: about one in 2^32 at each place.
     assert not [leak for leak in leaks if "float64" in leak.form or "text" in leak.form]
     assert len(leaks) <= 1
-    kept = b"".join(path.read_bytes() for path in village.directory.rglob("peers.sqlite*"))
+    kept = b"".join(path.read_bytes() for path in fleet.directory.rglob("peers.sqlite*"))
     assert search.look("the device", kept), "the search finds what is there"
 
 
-def test_a_build_that_leaks_is_caught(village: Village, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_leaks_is_caught(fleet: PeerFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that puts its newest score into a feature of its reports."""
     honest = DeviceState.report
 
     def leaky(self: DeviceState, link: object, *, run: str, seq: int) -> ContextReport:
         said = honest(self, link, run=run, seq=seq)  # type: ignore[arg-type]  # passed on
-        for me, agent in village.agents.items():
-            if agent.core.device is self and (village.folders[me] / "peers.sqlite").exists():
-                slots = village.slots(me)
+        for me, agent in fleet.agents.items():
+            if agent.core.device is self and (fleet.folders[me] / "peers.sqlite").exists():
+                slots = fleet.slots(me)
                 said.features.update({"quality": slots[-1].opinion or 0.0} if slots else {})
         return said
 
     monkeypatch.setattr(DeviceState, "report", leaky)
-    search = live(village, slots=2)
-    reports = [payload for payload in village.seen if b"quality" in payload]
+    search = live(fleet, slots=2)
+    reports = [payload for payload in fleet.seen if b"quality" in payload]
     assert reports
     assert any(search.look("the broker", payload) for payload in reports)

@@ -19,7 +19,7 @@ LEAKY = '''
 """A build that leaks: the newest own opinion is one more feature of what an agent reports."""
 
 from fedagent_agent.core.device import DeviceState
-from fedagent_agent.peer_store import PeerStore
+from fedagent_agent.peers.store import PeerStore
 
 newest = {}
 keep, report = PeerStore.keep, DeviceState.report

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedagent_agent.core.effects import StoreSlot
-from fedagent_agent.core.peer_records import ArmStats, SlotRecord
-from fedagent_agent.peer_store import PeerStore
+from fedagent_agent.peers.core.records import ArmStats, SlotRecord
+from fedagent_agent.peers.store import PeerStore
 from fedagent_agent.streams.spec import parse_stream
 from fedagent_cli import places
 from fedagent_cli.demo.inside import read_inside

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_agent.peer_store import read_slots
+from fedagent_agent.peers.store import read_slots
 from fedagent_coordinator.reader import open_reader
 from fedagent_protocol import topics
 from fedagent_testbed.kernel import Faults

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from fedagent_agent.peers.core.selection import OpenPeers, PeerSelection
 from fedagent_agent.trainer.frames import Evaluated, Open, Opened, Refused, Reply, Trained
 from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import ProtocolError
@@ -51,7 +52,6 @@ from .evaluator import Evaluator
 from .fetch import Fetch, Tasks
 from .opinions import NO_LIMITS, NO_OPINIONS, OpinionRecord
 from .orders import OrderHistory
-from .peer_door import Make, PeerDoor
 from .session import Session, SessionState
 from .training_queue import TrainingQueue
 from .uploads import Upload, Uploads
@@ -75,7 +75,7 @@ class AgentCore:
         answered: Orders that were answered with an update before.
         opinions: Opinions that were given before.
         pending: Bytes that the link to an edge holds unacknowledged.
-        peering: Makes what talks with neighbours, when it is first needed; None: nothing does.
+        peering: Opens keys towards neighbours, when they are first needed; None: there are none.
         idle_opinions: There are opinions even where the task learns nothing; see `Evaluator`.
     """
 
@@ -89,13 +89,13 @@ class AgentCore:
         answered: Iterable[Key] = (),
         opinions: OpinionRecord = NO_OPINIONS,
         pending: Callable[[str], int],
-        peering: Make | None = None,
+        peering: OpenPeers | None = None,
         idle_opinions: bool = False,
     ) -> None:
         self.greeting = Hello(agent=agent, software=SOFTWARE, name=config.name)
         self._private = config.privacy != NO_LIMITS
         self.counters: Counter[str] = Counter()
-        self.peers = PeerDoor(self.counters, *([peering] if peering is not None else []))
+        self.peers = PeerSelection(self.counters, peering)
         self.device = DeviceState(
             config.price,
             load_limit_s=config.load_limit_s,
@@ -211,10 +211,10 @@ class AgentCore:
             case Probe() | ProbeReply():
                 return self._on_probe(session, message, now)
             case OpinionCall():
-                effects = self._to_peers(self.peers.called(edge, message, now))
+                effects = self._to_peers(self.peers.receive(edge, message, now))
                 return effects + self.evaluator.call(session, message, now)
             case Neighbours() | PeerDeliver():
-                return self._to_peers(self.peers.message(edge, message, now))
+                return self._to_peers(self.peers.receive(edge, message, now))
 
     def _on_beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
         if beacon.edge != session.edge:
@@ -316,7 +316,7 @@ class AgentCore:
     def measured(self, readings: Readings, now: float, *, report: bool = False) -> list[Effect]:
         """Take what was measured of the device; `report` it however little has changed."""
         self.device.readings = readings
-        self.peers.allow(work=readings.available)
+        self.peers.available = readings.available
         effects = [] if readings.available else self.queue.abort(readings.reason)
         for session in self.sessions.values():
             session.look_again(now)
@@ -450,7 +450,7 @@ class AgentCore:
 
     def bye(self, reason: str, now: float) -> list[Effect]:
         """Close all sessions in good order."""
-        effects = self.peers.leave(now)
+        effects = self.peers.end(now)
         return effects + [
             Send(session.edge, Bye(run=session.run, reason=reason))
             for session in self.sessions.values()

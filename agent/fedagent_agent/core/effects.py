@@ -8,10 +8,9 @@ names of files instead of their paths; their replies come back by `AgentCore.rep
 import hashlib
 from dataclasses import dataclass
 
+from fedagent_agent.peers.core.records import ArmStats, SlotRecord
 from fedagent_agent.trainer.frames import Cancel, Evaluate, Open, Train
 from fedagent_protocol.messages import AgentToEdge, Opinion, OpinionMode, UpdateOffer
-
-from .peer_records import ArmStats, SlotRecord
 
 Rank = tuple[str, int]
 """(run, round) of an order."""
@@ -192,8 +191,8 @@ class StoreSlot:
     """Store durably what this device knows of a slot; it is for its owner alone."""
 
     incarnation: int
-    """Number of the newest wiring; a later one must be larger, also after a restart."""
-    standing: ArmStats
+    """The newest one; a later one must be larger, also after a restart."""
+    arm: ArmStats
     """Of the record's run."""
     record: SlotRecord
 

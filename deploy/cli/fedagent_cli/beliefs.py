@@ -11,7 +11,7 @@ from .errors import MissingError, NoRunError, UsageError
 from .output import echo, emit, table
 
 if TYPE_CHECKING:
-    from fedagent_agent.core.peer_records import SlotRecord
+    from fedagent_agent.peers.core.records import SlotRecord
 
 SHOWN = 20
 _SHORT = 8
@@ -54,7 +54,7 @@ def beliefs(
     the device in the clear.
     """
     from fedagent_agent.errors import PeerStoreError  # noqa: PLC0415 - not for --help
-    from fedagent_agent.peer_store import KEPT_SLOTS, read_slots  # noqa: PLC0415
+    from fedagent_agent.peers.store import KEPT_SLOTS, read_slots  # noqa: PLC0415
 
     if data_dir is not None and name is not None:
         raise UsageError("--data-dir and --name both say where to read", "give one of them")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedagent_agent.core.peer_records import SlotRecord
+from fedagent_agent.peers.core.records import SlotRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedagent_agent.errors import PeerStoreError
-from fedagent_agent.peer_store import KEPT_SLOTS, read_slots
+from fedagent_agent.peers.store import KEPT_SLOTS, read_slots
 from fedagent_cli.report.run_report import Columns
 
 _log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """What a device remembers of democratized analytics: one SQLite file that its owner may read.
 
-Standings by run, and the newest slots. Nothing of it is ever sent or logged; the file is
+The agent's arm by run, and the newest slots. Nothing of it is ever sent or logged; the file is
 for the owner alone (0600, as are SQLite's files beside it, which take its mode).
 """
 
@@ -13,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from .core.effects import StoreSlot
-from .core.peer_records import ArmStats, SlotRecord
-from .errors import PeerStoreError
+from fedagent_agent.core.effects import StoreSlot
+from fedagent_agent.errors import PeerStoreError
+
+from .core.records import ArmStats, SlotRecord
 
 FILE = "peers.sqlite"
 KEPT_SLOTS = 1000
@@ -33,6 +34,8 @@ CREATE TABLE slots (
 ) STRICT;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
+# Software of protocol 1 counted what it sent as letters.
+_RENAMED = '"letters":', '"envelopes":'
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(SlotRecord)
 
@@ -45,7 +48,7 @@ class PeerStore:
         clock: Seconds since 1970; where a new file begins to count starts.
 
     Attributes:
-        life: Larger than any life before; durable, also over a power cut.
+        incarnation: Larger than any incarnation before; durable, also over a power cut.
         epoch: Number of this start for neighbours, likewise; larger than those of a file
             that was lost, if the clock is right: else they would refuse the new one's card.
 
@@ -63,7 +66,7 @@ class PeerStore:
             raise PeerStoreError(self._path, str(error)) from error
         try:
             self._prepare()
-            self.incarnation, self.epoch = self._begin_life(max(1, int(clock())))
+            self.incarnation, self.epoch = self._begin_incarnation(max(1, int(clock())))
         except sqlite3.Error as error:
             self._db.close()
             raise PeerStoreError(self._path, str(error)) from error
@@ -71,8 +74,8 @@ class PeerStore:
             self._db.close()
             raise
 
-    def standings(self) -> dict[str, ArmStats]:
-        """Return the standing in the newest runs, oldest first.
+    def arms(self) -> dict[str, ArmStats]:
+        """Return the agent's arm in the newest runs, oldest first.
 
         Raises:
             PeerStoreError: The file is damaged.
@@ -84,20 +87,20 @@ class PeerStore:
             raise PeerStoreError(self._path, str(error)) from error
 
     def keep(self, effect: StoreSlot) -> None:
-        """Keep a slot and the standing after it, in one commit.
+        """Keep a slot and the arm after it, in one commit.
 
         Raises:
             PeerStoreError: The disk refused; what was kept before stays.
         """
-        standing, record = effect.standing, effect.record
+        arm, record = effect.arm, effect.record
         text = _encoder.encode(record).decode()
         try:
             with self._transaction():
-                self._set_life(effect.incarnation)
+                self._set_incarnation(effect.incarnation)
                 self._db.execute(
                     "INSERT OR REPLACE INTO standings SELECT ?,?,?,?,"
                     " coalesce(max(born), 0) + 1 FROM standings",
-                    (record.run, standing.mean, standing.pulls, standing.slot),
+                    (record.run, arm.mean, arm.pulls, arm.slot),
                 )
                 self._db.execute(
                     "INSERT INTO slots (run, slot, record) VALUES (?,?,?)"
@@ -133,19 +136,19 @@ class PeerStore:
         elif version != _VERSION:
             raise PeerStoreError(self._path, f"was written by newer software (format {version})")
 
-    def _begin_life(self, first: int) -> tuple[int, int]:
-        """Count a life and sync it: two keys with one number would make neighbours refuse both."""
+    def _begin_incarnation(self, first: int) -> tuple[int, int]:
+        """Count a start and sync it: of two keys with one number neighbours would refuse both."""
         self._db.execute("PRAGMA synchronous = FULL")
         known = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
         incarnation, epoch = known.get("life", 0) + 1, known.get("epoch", first - 1) + 1
         with self._transaction():
-            self._set_life(incarnation)
+            self._set_incarnation(incarnation)
             self._db.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (epoch,))
         # From here on a commit outlives the process, not the power: it spares the card.
         self._db.execute("PRAGMA synchronous = NORMAL")
         return incarnation, epoch
 
-    def _set_life(self, incarnation: int) -> None:
+    def _set_incarnation(self, incarnation: int) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES ('life', ?)", (incarnation,))
 
     @contextmanager
@@ -170,8 +173,9 @@ def read_slots(directory: Path, *, run: str = "", last: int = KEPT_SLOTS) -> lis
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             rows = db.execute(
-                "SELECT record FROM slots WHERE substr(run, 1, ?) = ? ORDER BY number DESC LIMIT ?",
-                (len(run), run, last),
+                "SELECT replace(record, ?, ?) FROM slots WHERE substr(run, 1, ?) = ?"
+                " ORDER BY number DESC LIMIT ?",
+                (*_RENAMED, len(run), run, last),
             ).fetchall()
         return [_decoder.decode(text) for (text,) in reversed(rows)]
     except (sqlite3.Error, msgspec.DecodeError) as error:

@@ -1,4 +1,4 @@
-"""Agents in a town whose post loses, delays, reorders and duplicates; time is simulated."""
+"""Nodes on a network that loses, delays, reorders and duplicates; time is simulated."""
 
 import heapq
 import math
@@ -6,34 +6,27 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from fedagent_agent.peers.core.node import BpUcbNode, Phase
+from fedagent_agent.peers.core.settings import SlotSettings
+from fedagent_coordinator.policies.base import FloatArray
 from fedagent_coordinator.policies.neighbours import Graph, k_nearest
+from fedagent_protocol.peers import Envelope
 
-N = TypeVar("N")
 Cut = Callable[[float, str, str], bool]
-
-
-class Node(Protocol[N]):
-    """What the town needs of an agent's part."""
-
-    def receive(self, peer: str, note: N, now: float) -> None: ...
-
-    def tick(self, now: float, rng: np.random.Generator) -> list[tuple[str, N]]: ...
-
-    @property
-    def due(self) -> float: ...
+Distances = dict[str, dict[str, float]]
+RUN = "ab" * 16
 
 
 @dataclass
-class Post:
-    """What happens to a note under way.
+class Faults:
+    """What happens to an envelope under way.
 
     Attributes:
-        loss, twice: Chances that a note is lost, and that it comes twice.
-        min_s, max_s: Delay, uniform; notes overtake each other.
+        loss, twice: Chances that it is lost, and that it comes twice.
+        min_s, max_s: Delay, uniform; envelopes overtake each other.
         cut: (now, sender, receiver) -> whether nothing passes.
     """
 
@@ -45,21 +38,54 @@ class Post:
 
 
 @dataclass
-class Town(Generic[N]):
-    """Nodes by id, and the notes between them."""
+class PeerNetwork:
+    """Nodes by id, and the envelopes between them.
 
-    nodes: dict[str, Node[N]]
-    rng: np.random.Generator
-    post: Post = field(default_factory=Post)
+    Attributes:
+        sent: Envelopes by sender.
+        watch: Sees every envelope.
+    """
+
+    nodes: dict[str, BpUcbNode]
+    seed: int = 1
+    faults: Faults = field(default_factory=Faults)
     dead: set[str] = field(default_factory=set)
     now: float = 0.0
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    watch: Callable[[str, str, N], None] | None = None
-    _bag: list[tuple[float, int, str, str, N]] = field(default_factory=list)
+    watch: Callable[[str, Envelope], None] = lambda sender, envelope: None
+    _bag: list[tuple[float, int, str, str, Envelope]] = field(default_factory=list)
     _number: "count[int]" = field(default_factory=count)
     _due: dict[str, float] = field(default_factory=dict)
 
-    def run(self, until: Callable[[], bool], limit_s: float) -> bool:
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    @property
+    def alive(self) -> list[str]:
+        return [name for name in self.nodes if name not in self.dead]
+
+    @property
+    def living(self) -> list[BpUcbNode]:
+        return [self.nodes[name] for name in self.alive]
+
+    def begin(self, slot: int, opinions: FloatArray) -> None:
+        """Begin a slot at everybody alive; NaN: no opinion. Who was chosen has trained."""
+        for (name, node), r in zip(self.nodes.items(), opinions.tolist(), strict=True):
+            if name not in self.dead:
+                trained = bool(node.chosen)
+                node.begin(slot, None if math.isnan(r) else r, self.now, trained=trained)
+
+    def decide(self, limit_s: float = 20.0) -> set[str]:
+        """Let time pass until everybody alive has decided; return the volunteers."""
+        assert self.run(limit_s, lambda: all(n.phase is Phase.DECIDED for n in self.living))
+        return {node.me for node in self.living if node.chosen}
+
+    def play(self, slot: int, opinions: FloatArray, limit_s: float = 20.0) -> set[str]:
+        """Play one slot; return the volunteers."""
+        self.begin(slot, opinions)
+        return self.decide(limit_s)
+
+    def run(self, limit_s: float, until: Callable[[], bool] = lambda: False) -> bool:
         """Let time pass until `until` holds, or for `limit_s`; return whether it does."""
         end = self.now + limit_s
         awake = set(self.alive)
@@ -77,37 +103,40 @@ class Town(Generic[N]):
             awake = self._deliver()
             awake |= {name for name, due in self._due.items() if due <= self.now}
 
-    @property
-    def alive(self) -> list[str]:
-        return [name for name in self.nodes if name not in self.dead]
-
     def _tick(self, awake: set[str]) -> None:
         for name in sorted(awake - self.dead):
             node = self.nodes[name]
-            for peer, note in node.tick(self.now, self.rng):
-                self._send(name, peer, note)
-            alarm: float = getattr(node, "done_at", math.inf)
-            self._due[name] = min(node.due, alarm if alarm > self.now else math.inf)
+            for peer, envelope in node.tick(self.now, self.rng):
+                self._send(name, peer, envelope)
+            self._due[name] = node.due
 
-    def _send(self, sender: str, receiver: str, note: N) -> None:
+    def _send(self, sender: str, receiver: str, envelope: Envelope) -> None:
         self.sent[sender] += 1
-        if self.watch is not None:
-            self.watch(sender, receiver, note)
-        if self.post.cut(self.now, sender, receiver) or self.rng.random() < self.post.loss:
+        self.watch(sender, envelope)
+        faults = self.faults
+        if faults.cut(self.now, sender, receiver) or self.rng.random() < faults.loss:
             return
-        for _ in range(2 if self.rng.random() < self.post.twice else 1):
-            at = self.now + self.rng.uniform(self.post.min_s, self.post.max_s)
-            heapq.heappush(self._bag, (at, next(self._number), sender, receiver, note))
+        for _ in range(2 if self.rng.random() < faults.twice else 1):
+            at = self.now + self.rng.uniform(faults.min_s, faults.max_s)
+            heapq.heappush(self._bag, (at, next(self._number), sender, receiver, envelope))
 
     def _deliver(self) -> set[str]:
         """Hand out what has arrived; return to whom."""
         woken = set()
         while self._bag and self._bag[0][0] <= self.now:
-            _, _, sender, receiver, note = heapq.heappop(self._bag)
+            _, _, sender, receiver, envelope = heapq.heappop(self._bag)
             if receiver not in self.dead:
-                self.nodes[receiver].receive(sender, note, self.now)
+                self.nodes[receiver].receive(sender, envelope, self.now)
                 woken.add(receiver)
         return woken
+
+
+def nodes_of(
+    around: Distances, settings: SlotSettings | None = None, *, of: type[BpUcbNode] = BpUcbNode
+) -> dict[str, BpUcbNode]:
+    """Return a node for each agent."""
+    bounds = settings or SlotSettings()
+    return {name: of(name, near, bounds, run=RUN) for name, near in around.items()}
 
 
 def names(total: int) -> list[str]:
@@ -131,18 +160,18 @@ def near_graph(rng: np.random.Generator, total: int, k: int = 3) -> Graph:
     )
 
 
-def distances(graph: Graph) -> dict[str, dict[str, float]]:
+def distances(graph: Graph) -> Distances:
     """Neighbours and how far they are, by agent."""
     ids = names(graph.nodes)
-    found: dict[str, dict[str, float]] = {name: {} for name in ids}
+    found: Distances = {name: {} for name in ids}
     for a, b, d in zip(graph.left, graph.right, graph.distance, strict=True):
         found[ids[a]][ids[b]] = found[ids[b]][ids[a]] = float(d)
     return found
 
 
-def pieces(around: dict[str, dict[str, float]], alive: Iterable[str]) -> list[set[str]]:
-    """Connected parts of the living."""
-    left, found = set(alive), []
+def pieces(around: Distances, among: Iterable[str]) -> list[set[str]]:
+    """Connected parts of some agents."""
+    left, found = set(among), []
     while left:
         part, edge = set(), [min(left)]
         while edge:
@@ -155,7 +184,7 @@ def pieces(around: dict[str, dict[str, float]], alive: Iterable[str]) -> list[se
     return found
 
 
-def diameter(around: dict[str, dict[str, float]]) -> int:
+def diameter(around: Distances) -> int:
     """Longest shortest path."""
     longest = 0
     for start in around:

@@ -1,4 +1,4 @@
-"""What talks with neighbours gets keys, memory and a generator here, when it is first needed."""
+"""What a device brings to the selection among neighbours: its keys and its memory."""
 
 import random
 from collections import Counter
@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .core.effects import StoreSlot
-from .errors import PeerStoreError
+from fedagent_agent.core.effects import StoreSlot
+from fedagent_agent.errors import PeerStoreError
+
+from .core.selection import PeerAccess
 
 if TYPE_CHECKING:
     from fedagent_node.identity import Identity
 
-    from .core.peering import Peering
-    from .peer_store import PeerStore
+    from .store import PeerStore
 
 
-class PeerDesk:
-    """The outside of `Peering`.
+class PeerDevice:
+    """Opens keys and memory when neighbours are first needed, and keeps slots.
 
     Args:
         directory: The agent's data directory.
@@ -36,32 +37,34 @@ class PeerDesk:
     ) -> None:
         self._directory = directory
         self._identity = identity
-        me = identity.id if identity is not None else ""
-        self._declared = {peer: far for peer, far in declared.items() if peer != me}
+        self._declared = declared
         self._seed = seed
         self._store: PeerStore | None = None
 
-    def make(self, counters: Counter[str]) -> "Peering | str":
-        """Return what talks with neighbours, or why there is nothing that does."""
+    def open(self, counters: Counter[str]) -> PeerAccess | str:
+        """Open keys and memory; return why that is impossible."""
         # Imported late: keys cost an idle agent several megabytes.
-        from .cipher import PeerSeal  # noqa: PLC0415
-        from .core.peering import Peering, PeeringSettings  # noqa: PLC0415
-        from .peer_store import PeerStore  # noqa: PLC0415
+        from .core.transport import PeerTransport  # noqa: PLC0415
+        from .seal import PeerSeal  # noqa: PLC0415
+        from .store import PeerStore  # noqa: PLC0415
 
         identity = self._identity
         if identity is None:
             return "no identity to seal envelopes with"
         try:
             self._store = store = PeerStore(self._directory)
-            kept = store.standings()
+            arms = store.arms()
         except PeerStoreError as error:
             return str(error)
-        return Peering(
-            PeeringSettings(identity.id, store.incarnation, self._declared),
-            PeerSeal(identity, store.epoch, frozenset(), reserved=frozenset(self._declared)),
-            random.Random(f"{self._seed}/{store.incarnation}"),  # noqa: S311 - no secret hangs on it
-            kept=kept,
-            counters=counters,
+        declared = {peer: far for peer, far in self._declared.items() if peer != identity.id}
+        seal = PeerSeal(identity, store.epoch, reserved=frozenset(declared))
+        return PeerAccess(
+            me=identity.id,
+            incarnation=store.incarnation,
+            transport=PeerTransport(seal, counters),
+            rng=random.Random(f"{self._seed}/{store.incarnation}"),  # noqa: S311 - no secret
+            arms=arms,
+            declared=declared,
         )
 
     def keep(self, effect: StoreSlot) -> bool:

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from fedagent_agent.config import AgentConfig
-from fedagent_agent.core.peer_records import SlotRecord
 from fedagent_agent.outward import Outward, Publish
-from fedagent_agent.peer_store import read_slots
+from fedagent_agent.peers.core.records import SlotRecord
+from fedagent_agent.peers.store import read_slots
 from fedagent_agent.runtime import AgentRuntime
 from fedagent_node.identity import Identity, load_or_create
 from fedagent_protocol.codec import decode_edge_to_agent, encode
@@ -34,17 +34,16 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.spec import PeersSpec
 
-from .town import Post
+from .peer_network import Distances, Faults
 
 RUN = "ab" * 16
 TASK = "cd" * 32
 MODEL = "ef" * 32
 HALL, YARD = "hall", "yard"
-Around = dict[str, dict[str, float]]
 
 
 @dataclass
-class Village:
+class PeerFleet:
     """Agents, and what passes between them and their edges.
 
     Attributes:
@@ -59,7 +58,7 @@ class Village:
     directory: Path
     total: int
     rules: PeersSpec = field(default_factory=PeersSpec)
-    post: Post = field(default_factory=Post)
+    faults: Faults = field(default_factory=Faults)
     seed: int = 0
     homes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     carries: dict[str, int] = field(default_factory=dict)
@@ -127,7 +126,7 @@ class Village:
             agent, known = self.agents[me], decode_edge_to_agent(encode(message))
             self._out(me, agent.message("link", edge, known, self.now))
 
-    def name(self, around: Around, edge: str = HALL) -> None:
+    def name(self, around: Distances, edge: str = HALL) -> None:
         """Name the neighbours of everybody."""
         for me, peers in around.items():
             self.tell(me, Neighbours(peers=peers), edge)
@@ -252,10 +251,10 @@ class Village:
 
     def _carry(self, me: str, edge: str, message: PeerSend) -> None:
         """Carry sealed bytes to another agent of this edge, or lose them."""
-        to, post = message.to, self.post
-        if edge not in self.homes.get(to, ()) or post.cut(self.now, me, to):
+        to, faults = message.to, self.faults
+        if edge not in self.homes.get(to, ()) or faults.cut(self.now, me, to):
             return
-        if self.rng.random() < post.loss:
+        if self.rng.random() < faults.loss:
             return
         if edge in self.carries:
             if self.carries[edge] == 0:
@@ -263,15 +262,15 @@ class Village:
             self.carries[edge] -= 1
         self.free_at = max(self.now, self.free_at) + self.relay_s
         queued = self.free_at - self.now
-        for _ in range(2 if self.rng.random() < post.twice else 1):
+        for _ in range(2 if self.rng.random() < faults.twice else 1):
             carried = PeerDeliver(sender=me, body=message.body)
             self.later(
-                queued + self.rng.uniform(post.min_s, post.max_s),
+                queued + self.rng.uniform(faults.min_s, faults.max_s),
                 functools.partial(self.tell, to, carried, edge),
             )
 
 
-def around_of(ids: list[str], graph: Around, names: list[str]) -> Around:
+def around_of(ids: list[str], graph: Distances, names: list[str]) -> Distances:
     """A graph of `town` with the ids of real agents."""
     real = dict(zip(names, ids, strict=True))
     return {

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent import peer_store
 from fedagent_agent.core.effects import StoreSlot
-from fedagent_agent.core.peer_records import ArmStats, SlotRecord
 from fedagent_agent.errors import PeerStoreError
-from fedagent_agent.peer_store import FILE, PeerStore, read_slots
+from fedagent_agent.peers import store as peer_store
+from fedagent_agent.peers.core.records import ArmStats, SlotRecord
+from fedagent_agent.peers.store import FILE, PeerStore, read_slots
 
 RUN = "ab" * 16
 
@@ -21,14 +21,14 @@ def kept(
     return StoreSlot(incarnation, ArmStats(0.25, slot, slot), record)
 
 
-def test_every_start_and_every_wiring_has_a_larger_life(tmp_path: Path) -> None:
+def test_every_start_and_every_wiring_has_a_larger_incarnation(tmp_path: Path) -> None:
     store = PeerStore(tmp_path)
     assert store.incarnation == 1
     store.keep(kept(2, incarnation=7))
     store.close()
     again = PeerStore(tmp_path)
     assert again.incarnation == 8
-    assert again.standings() == {RUN: ArmStats(0.25, 2, 2)}
+    assert again.arms() == {RUN: ArmStats(0.25, 2, 2)}
     again.close()
 
 
@@ -63,7 +63,7 @@ def test_the_newest_slots_and_runs_are_kept(
     for slot in range(2, 6):
         for run in runs:
             store.keep(kept(slot, run=run))
-    assert list(store.standings()) == runs[-2:]
+    assert list(store.arms()) == runs[-2:]
     assert [(s.run, s.slot) for s in read_slots(tmp_path)] == [
         (runs[3], 4),
         *((run, 5) for run in runs),
@@ -87,6 +87,16 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         PeerStore(tmp_path)
     held = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
     assert not any(str(tmp_path) in path for path in held), "nothing stays open"
+
+
+def test_records_of_protocol_1_are_read(tmp_path: Path) -> None:
+    store = PeerStore(tmp_path)
+    store.keep(kept(2))
+    store._db.execute(
+        """UPDATE slots SET record = replace(record, '"envelopes":0', '"letters":7')"""
+    )
+    store.close()
+    assert [slot.envelopes for slot in read_slots(tmp_path)] == [7]
 
 
 def test_a_disk_that_refuses_leaves_what_was_kept(tmp_path: Path) -> None:

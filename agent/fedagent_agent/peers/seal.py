@@ -2,8 +2,8 @@
 
 Each start of an agent makes a fresh X25519 key; the device's Ed25519 identity signs it
 together with the number of the start (the epoch). That is a `PeerCard`; it is public, and
-whoever relays it can neither change it nor make one, because an agent's id is the hash of
-its Ed25519 key. Two agents with each other's cards share a secret:
+no relay can change it or make one, because an agent's id is the hash of its Ed25519 key.
+Two agents with each other's cards share a secret:
 
     X25519 -> HKDF-SHA256, salt = hash of both cards, info = sender and receiver
            -> one ChaCha20-Poly1305 key per direction
@@ -18,32 +18,18 @@ packets overtake each other and refuses what was there before. The plaintext is 
 in 4 bytes, the envelope, and zeros up to a packet of a multiple of 256 bytes. Keys of an
 epoch are kept in memory only: who steals a device later cannot read earlier envelopes.
 
-What goes wrong is an error of `cipher_errors`, and counted by its reason.
+Why this is not HPKE or a library's box: docs/adr/.
 """
 
 import hashlib
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from fedagent_node.identity import Identity, identity_of
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
 
-from .cipher_errors import (
-    CardError,
-    CrowdedError,
-    EpochError,
-    ForgedError,
-    NoCardError,
-    OldCardError,
-    PacketError,
-    ReplayError,
-    SealError,
-    StrangerError,
-    TooLongError,
-    TwinError,
-)
+from .errors import Refusal, SealError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -53,7 +39,7 @@ BLOCK = 256
 WINDOW = 1024
 MAX_SESSIONS = 512
 """Neighbours in one start. Keys outlast the neighbourhood: a counter must not begin again."""
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct(">BQQQ")
 _LENGTH = struct.Struct(">I")
 _TAG = 16
@@ -62,7 +48,6 @@ MAX_ENVELOPE_BYTES = MAX_PACKET_BYTES - _OVERHEAD
 _MAX_COUNTER = 2**48
 _CARD = b"fedagent peer card 1\x00"
 _KEYS = b"fedagent peer keys 1\x00"
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -70,8 +55,6 @@ class _Session:
     """What is shared with one neighbour in one pair of epochs.
 
     Attributes:
-        card: Its card.
-        outward, inward: Ciphers.
         sent: Largest counter used.
         newest: Largest counter opened.
         seen: Bit n: counter `newest - n` was opened.
@@ -105,20 +88,18 @@ class PeerSeal:
     Args:
         identity: The device's.
         epoch: Number of this start, >= 1; must grow from start to start.
-        neighbours: Ids that cards and packets are taken from.
         reserved: Ids that there are always keys for, however many others an edge has named.
 
     Attributes:
+        neighbours: Ids that cards and packets are taken from, and no others.
         card: This agent's, for everyone.
-        counters: What was refused, by reason.
     """
 
     identity: Identity
     epoch: int
-    neighbours: frozenset[str]
+    neighbours: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
     card: PeerCard = field(init=False)
-    counters: dict[str, int] = field(default_factory=dict)
     _private: "X25519PrivateKey" = field(init=False, repr=False)
     _sessions: dict[str, _Session] = field(default_factory=dict, repr=False)
 
@@ -138,110 +119,93 @@ class PeerSeal:
             signature=self.identity.sign(_signed(agreement, self.epoch)),
         )
 
-    def meet(self, card: PeerCard) -> str:
-        """Take a neighbour's card; return its id. The same card again changes nothing.
-
-        Raises:
-            StrangerError, CardError, OldCardError, TwinError, CrowdedError: It is not used.
-        """
-        peer = identity_of(card.identity)
-        return self._counted(lambda: self._meet(peer, card))
-
-    def among(self, neighbours: frozenset[str]) -> None:
-        """Take cards and packets from these neighbours from now on, and from no others."""
-        self.neighbours = neighbours
-
     def epoch_of(self, peer: str) -> int:
         """Return the start that the known card of `peer` is of; 0 without one."""
         session = self._sessions.get(peer)
         return session.card.epoch if session is not None else 0
 
-    def knows(self, peer: str) -> bool:
-        """Return whether envelopes to `peer` can be sealed."""
-        return peer in self._sessions
-
-    def seal(self, peer: str, envelope: bytes) -> bytes:
-        """Return the packet for `peer`, a multiple of 256 bytes.
+    def meet(self, card: PeerCard) -> str:
+        """Take a neighbour's card; return its id. The same card again changes nothing.
 
         Raises:
-            NoCardError: Its card is not known yet.
-            TooLongError: The envelope does not fit.
+            SealError: It is not used.
         """
-        return self._counted(lambda: self._seal(peer, envelope))
-
-    def open(self, peer: str, packet: bytes) -> bytes:
-        """Return the envelope in a packet from `peer`.
-
-        Raises:
-            SealError: One of its leaves; nothing of the packet may be used.
-        """
-        return self._counted(lambda: self._open(peer, packet))
-
-    def _meet(self, peer: str, card: PeerCard) -> str:
+        peer = identity_of(card.identity)
         if peer not in self.neighbours:
-            raise StrangerError(peer)
+            raise SealError(peer, Refusal.STRANGER)
         known = self._sessions.get(peer)
         if known is not None and known.card == card:
             return peer
         _verify(peer, card)
         if known is not None and card.epoch < known.card.epoch:
-            raise OldCardError(peer)
+            raise SealError(peer, Refusal.OLD_CARD)
         if known is not None and card.epoch == known.card.epoch:
             if card.agreement == known.card.agreement:
                 return peer
-            raise TwinError(peer)
+            raise SealError(peer, Refusal.TWIN)
         if known is None and peer not in self.reserved:
             others = len(self._sessions.keys() - self.reserved)
             if others >= MAX_SESSIONS:
-                raise CrowdedError(peer)
+                raise SealError(peer, Refusal.CROWDED)
         self._sessions[peer] = self._agree(peer, card)
         return peer
 
-    def _seal(self, peer: str, envelope: bytes) -> bytes:
+    def seal(self, peer: str, plain: bytes) -> bytes:
+        """Return the packet for `peer`, a multiple of 256 bytes.
+
+        Raises:
+            SealError: There is no key for it, or the envelope does not fit.
+        """
         session = self._session(peer)
-        if len(envelope) > MAX_ENVELOPE_BYTES:
-            raise TooLongError(peer)
+        if len(plain) > MAX_ENVELOPE_BYTES:
+            raise SealError(peer, Refusal.TOO_LONG)
         if session.sent >= _MAX_COUNTER:
-            raise TooLongError(peer, "its key is used up; start the agent again")
+            raise SealError(peer, Refusal.USED_UP)
         session.sent += 1
         header = _HEADER.pack(_VERSION, self.epoch, session.card.epoch, session.sent)
-        plain = _LENGTH.pack(len(envelope)) + envelope
-        plain += bytes(-(len(plain) + _HEADER.size + _TAG) % BLOCK)
+        padded = (_LENGTH.pack(len(plain)) + plain).ljust(
+            sealed_bytes(len(plain)) - _HEADER.size - _TAG, b"\0"
+        )
         more = header + _pair(self.identity.id, peer)
-        return header + session.outward.encrypt(_nonce(session.sent), plain, more)
+        return header + session.outward.encrypt(_nonce(session.sent), padded, more)
 
-    def _open(self, peer: str, packet: bytes) -> bytes:
+    def open(self, peer: str, packet: bytes) -> bytes:
+        """Return the envelope in a packet from `peer`.
+
+        Raises:
+            SealError: Nothing of the packet may be used.
+        """
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
         session = self._session(peer)
         if not _OVERHEAD <= len(packet) <= MAX_PACKET_BYTES or len(packet) % BLOCK:
-            raise PacketError(peer)
+            raise SealError(peer, Refusal.PACKET)
         header = packet[: _HEADER.size]
         version, theirs, ours, counter = _HEADER.unpack(header)
         if version != _VERSION:
-            raise PacketError(peer)
+            raise SealError(peer, Refusal.PACKET)
         if (theirs, ours) != (session.card.epoch, self.epoch):
-            raise EpochError(peer)
+            raise SealError(peer, Refusal.EPOCH)
         if session.is_replay(counter):
-            raise ReplayError(peer)
+            raise SealError(peer, Refusal.REPLAY)
         more = header + _pair(peer, self.identity.id)
         try:
             plain = session.inward.decrypt(_nonce(counter), packet[_HEADER.size :], more)
         except InvalidTag as error:
-            raise ForgedError(peer) from error
+            raise SealError(peer, Refusal.FORGED) from error
         # Only what is authentic may move the window.
         session.note(counter)
         (length,) = _LENGTH.unpack_from(plain)
         if length > len(plain) - _LENGTH.size:
-            raise PacketError(peer)
+            raise SealError(peer, Refusal.PACKET)
         return plain[_LENGTH.size : _LENGTH.size + length]
 
     def _session(self, peer: str) -> _Session:
         if peer not in self.neighbours:
-            raise StrangerError(peer)
+            raise SealError(peer, Refusal.STRANGER)
         session = self._sessions.get(peer)
         if session is None:
-            raise NoCardError(peer)
+            raise SealError(peer, Refusal.NO_CARD)
         return session
 
     def _agree(self, peer: str, card: PeerCard) -> _Session:
@@ -254,18 +218,11 @@ class PeerSeal:
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(card.agreement))
         except ValueError as error:  # a point of low order: the secret would be known to all
-            raise CardError(peer) from error
+            raise SealError(peer, Refusal.CARD) from error
         salt = hashlib.sha256(b"".join(sorted(map(_bytes_of, (self.card, card))))).digest()
         outward = _derive(secret, salt, _pair(self.identity.id, peer))
         inward = _derive(secret, salt, _pair(peer, self.identity.id))
         return _Session(card, ChaCha20Poly1305(outward), ChaCha20Poly1305(inward))
-
-    def _counted(self, step: Callable[[], T]) -> T:
-        try:
-            return step()
-        except SealError as error:
-            self.counters[error.reason] = self.counters.get(error.reason, 0) + 1
-            raise
 
 
 def sealed_bytes(envelope_bytes: int) -> int:
@@ -274,7 +231,7 @@ def sealed_bytes(envelope_bytes: int) -> int:
 
 
 def _verify(peer: str, card: PeerCard) -> None:
-    """Raise `CardError` unless the card is signed by the identity that it names."""
+    """Raise `SealError` unless the card is signed by the identity that it names."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
         Ed25519PublicKey,
@@ -284,7 +241,7 @@ def _verify(peer: str, card: PeerCard) -> None:
         key = Ed25519PublicKey.from_public_bytes(card.identity)
         key.verify(card.signature, _signed(card.agreement, card.epoch))
     except (InvalidSignature, ValueError) as error:
-        raise CardError(peer) from error
+        raise SealError(peer, Refusal.CARD) from error
 
 
 def _derive(secret: bytes, salt: bytes, pair: bytes) -> bytes:

@@ -1,11 +1,11 @@
-"""What a device keeps of democratized analytics, for itself alone."""
+"""What a device keeps of its slots, for its owner alone; nothing of it leaves the device."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ArmStats:
-    """What an agent keeps over restarts.
+    """What an agent keeps of its own arm over restarts.
 
     Attributes:
         mean: Mean opinion over the slots in which it trained; None before any opinion.
@@ -18,7 +18,7 @@ class ArmStats:
     slot: int = 0
 
     def after(self, slot: int, opinion: float | None, *, trained: bool) -> "ArmStats":
-        """Return the standing with the opinion at the start of `slot`; twice is as once."""
+        """Return the stats with the opinion at the start of `slot`; twice is as once."""
         if slot <= self.slot or opinion is None:
             return self
         if self.mean is None:
@@ -31,23 +31,23 @@ class ArmStats:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """One slot as this device has lived it; it must not leave the device.
+    """One slot as this device has lived it.
 
     Attributes:
         run, round: Of the model that was evaluated.
         slot: t of the selection that follows from it.
         opinion: Its own, in [0, 1]; None: it had none.
         trained: Its update was in the model.
-        mean, pulls: Its standing with this opinion.
+        mean, pulls: Its arm with this opinion.
         belief: Marginal of state 1, in [0, 1]; None until it was used.
         index: Psi; None without an opinion, or before it was named.
         chosen: Whether it volunteered; None: undecided.
         best: The K best as far as it knows, best first.
         agents: About how many took part.
-        neighbours, silent: How many it had, and how many of them said nothing.
-        sweeps: Most contents of beliefs to one neighbour.
+        neighbours, silent: How many it had, and how many of them never answered.
+        sweeps: Most belief messages to one neighbour, repeats left out.
         exchanges: The same of gossip.
-        envelopes, bytes: What it sent to neighbours, envelopes left out.
+        envelopes, bytes: What it sent to neighbours, without the messages around it.
         seconds: From the beginning to the decision; to the end where none was taken.
     """
 

@@ -1,16 +1,17 @@
 """Envelopes and cards between neighbours, through edges that cannot read them.
 
 An envelope that cannot be sealed or opened for want of a card makes this agent show its own;
-whoever is shown a new card answers with its own. Envelopes are never kept here: the lines of
-`beliefs` and `gossip` repeat what was not acknowledged.
+an agent that is shown a new card answers with its own. Envelopes are never kept here:
+channels repeat what was not acknowledged.
 """
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Protocol
 
-from fedagent_agent.cipher_errors import EpochError, NoCardError, SealError
+from fedagent_agent.core.effects import Effect, Send
+from fedagent_agent.peers.errors import Refusal, SealError
 from fedagent_protocol.messages import PeerDeliver, PeerSend
 from fedagent_protocol.peers import (
     Envelope,
@@ -22,10 +23,8 @@ from fedagent_protocol.peers import (
     encode_relayed,
 )
 
-from .effects import Effect, Send
-
 CARD_GAP_S = 0.3
-"""Least time between two showings of the card to one neighbour."""
+"""Minimum time between two showings of the card to one neighbour."""
 HEARD_S = 0.4
 """How long the edge by which a neighbour was heard is taken for the only way to it."""
 CROSSED_S = 0.05
@@ -33,73 +32,61 @@ CROSSED_S = 0.05
 
 
 class Seal(Protocol):
-    """Keys towards neighbours; `cipher.PeerSeal` is one."""
+    """Keys towards neighbours; see `peers.seal.PeerSeal`."""
 
     card: PeerCard
+    neighbours: frozenset[str]
 
-    def among(self, neighbours: frozenset[str]) -> None:
-        """Take cards and packets from these alone."""
-        ...
+    def epoch_of(self, peer: str) -> int: ...  # noqa: D102
 
-    def epoch_of(self, peer: str) -> int:
-        """Return the start of the known card of a neighbour; 0 without one."""
-        ...
+    def meet(self, card: PeerCard) -> str: ...  # noqa: D102
 
-    def meet(self, card: PeerCard) -> str:
-        """Take a card; return whose it is."""
-        ...
+    def seal(self, peer: str, plain: bytes) -> bytes: ...  # noqa: D102
 
-    def seal(self, peer: str, envelope: bytes) -> bytes:
-        """Return the packet of an envelope."""
-        ...
-
-    def open(self, peer: str, packet: bytes) -> bytes:
-        """Return the envelope of a packet."""
-        ...
+    def open(self, peer: str, packet: bytes) -> bytes: ...  # noqa: D102
 
 
-@dataclass(slots=True)
 class PeerTransport:
     """This agent's way to its neighbours.
 
     Attributes:
         counters: What was refused, by reason.
         ways: Edges by which a neighbour may be reached.
-        envelopes, sent_bytes: Sent since `reset`, envelopes left out.
+        sent, sent_bytes: Messages since `reset`, and their sealed bytes.
     """
 
-    seal: Seal
-    counters: Counter[str]
-    ways: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    envelopes: int = 0
-    sent_bytes: int = 0
-    _heard_by: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _shown_at: dict[str, float] = field(default_factory=dict)
+    def __init__(self, seal: Seal, counters: Counter[str]) -> None:
+        self.counters = counters
+        self.ways: Mapping[str, tuple[str, ...]] = {}
+        self.sent = self.sent_bytes = 0
+        self._seal = seal
+        self._heard_by: dict[str, tuple[str, float]] = {}
+        self._shown_at: dict[str, float] = {}
 
     def reset(self) -> None:
         """Count what is sent anew."""
-        self.envelopes = self.sent_bytes = 0
+        self.sent = self.sent_bytes = 0
 
-    def admit(self, ways: dict[str, tuple[str, ...]], now: float) -> list[Effect]:
+    def admit(self, ways: Mapping[str, tuple[str, ...]], now: float) -> list[Effect]:
         """Have these neighbours, and the edges by which each may be reached."""
         fresh = [peer for peer, edges in sorted(ways.items()) if edges and not self.ways.get(peer)]
         self.ways = ways
-        self.seal.among(frozenset(ways))
+        self._seal.neighbours = frozenset(ways)
         self._shown_at = {p: at for p, at in self._shown_at.items() if p in ways}
         self._heard_by = {p: heard for p, heard in self._heard_by.items() if p in ways}
-        unknown = (peer for peer in fresh if not self.seal.epoch_of(peer))
+        unknown = (peer for peer in fresh if not self._seal.epoch_of(peer))
         return [effect for peer in unknown for effect in self._show(peer, now)]
 
     def send(self, peer: str, envelope: Envelope, now: float) -> list[Effect]:
         """Return a sealed envelope on its way, or this agent's card if the other's is lacking."""
         try:
-            data = self.seal.seal(peer, encode_envelope(envelope))
-        except NoCardError:
-            return self._show(peer, now)
+            data = self._seal.seal(peer, encode_envelope(envelope))
         except SealError as error:
+            if error.refusal is Refusal.NO_CARD:
+                return self._show(peer, now)
             self.counters[f"peer_{error.reason}"] += 1
             return []
-        return self._put(peer, encode_relayed(PeerPacket(data=data)), now)
+        return self._send(peer, encode_relayed(PeerPacket(data=data)), now)
 
     def receive(
         self, edge: str, message: PeerDeliver, now: float
@@ -107,7 +94,7 @@ class PeerTransport:
         """Open what came; return what is to be sent, and the envelope if it was one.
 
         Raises:
-            ProtocolError: It is neither a card nor a packet, or the envelope is none.
+            ProtocolError: It is neither a card nor a packet, or holds no envelope.
         """
         relayed = decode_relayed(message.body)
         sender = message.sender
@@ -117,20 +104,18 @@ class PeerTransport:
         try:
             if isinstance(relayed, PeerCard):
                 return self._meet(relayed, now), None
-            opened = self.seal.open(sender, relayed.data)
-        except (NoCardError, EpochError) as error:
-            self.counters[f"peer_{error.reason}"] += 1
-            return self._show(sender, now), None
+            opened = self._seal.open(sender, relayed.data)
         except SealError as error:
             self.counters[f"peer_{error.reason}"] += 1
-            return [], None
+            wants_card = error.refusal in (Refusal.NO_CARD, Refusal.EPOCH)
+            return self._show(sender, now) if wants_card else [], None
         self._heard_by[sender] = edge, now
         return [], decode_envelope(opened)
 
     def _meet(self, card: PeerCard, now: float) -> list[Effect]:
-        """Take a card, whoever has carried it; answer with the own one."""
-        known = {peer: self.seal.epoch_of(peer) for peer in self.ways}
-        peer = self.seal.meet(card)
+        """Take a card, whichever way it came; answer with the own one."""
+        known = {peer: self._seal.epoch_of(peer) for peer in self.ways}
+        peer = self._seal.meet(card)
         if known[peer] == card.epoch:
             return self._show(peer, now)
         # It has started anew since, and knows nothing of what was shown before.
@@ -140,9 +125,9 @@ class PeerTransport:
         if now < self._shown_at.get(peer, -math.inf) + gap_s:
             return []
         self._shown_at[peer] = now
-        return self._put(peer, encode_relayed(self.seal.card), now)
+        return self._send(peer, encode_relayed(self._seal.card), now)
 
-    def _put(self, peer: str, body: bytes, now: float) -> list[Effect]:
+    def _send(self, peer: str, body: bytes, now: float) -> list[Effect]:
         """Send by the edge that the neighbour was just heard by; else by all that may reach it."""
         ways = self.ways.get(peer, ())
         heard = self._heard_by.get(peer)
@@ -151,6 +136,6 @@ class PeerTransport:
             ways = (heard[0],)
         if not ways:
             self.counters["peer_no_way"] += 1
-        self.envelopes += len(ways)
+        self.sent += len(ways)
         self.sent_bytes += len(ways) * len(body)
         return [Send(edge, PeerSend(to=peer, body=body)) for edge in ways]

@@ -12,26 +12,29 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_agent.core.device import Readings
-from fedagent_agent.core.peer_records import ArmStats
-from fedagent_agent.core.peering import FIRST_RESEND_S, MAX_EDGES, RESEND_S
-from fedagent_agent.peer_store import PeerStore
+from fedagent_agent.peers.core.records import ArmStats
+from fedagent_agent.peers.core.selection import (
+    ANNOUNCE_AFTER_S,
+    ANNOUNCE_EVERY_S,
+    MAX_EDGES,
+)
+from fedagent_agent.peers.store import PeerStore
 from fedagent_coordinator.policies.beliefs import propagate, wire
 from fedagent_protocol.messages import Neighbours, PeerDeliver
 from fedagent_task.spec import PeersSpec
+from tests.fakes.peer_fleet import HALL, RUN, YARD, PeerFleet, around_of
+from tests.fakes.peer_network import Distances, Faults, distances, names, near_graph
 
-from .town import Post, distances, names, near_graph
-from .village import HALL, RUN, YARD, Around, Village, around_of
-
-Make = Callable[..., Village]
+Make = Callable[..., PeerFleet]
 
 
 @pytest.fixture
-def village(tmp_path: Path) -> Iterator[Make]:
-    """Make villages that are closed at the end."""
-    made: list[Village] = []
+def fleet(tmp_path: Path) -> Iterator[Make]:
+    """Make fleets that are closed at the end."""
+    made: list[PeerFleet] = []
 
-    def make(total: int, **fields: object) -> Village:
-        made.append(Village(tmp_path / f"village-{len(made)}", total, **fields))  # type: ignore[arg-type]  # by name
+    def make(total: int, **fields: object) -> PeerFleet:
+        made.append(PeerFleet(tmp_path / f"fleet-{len(made)}", total, **fields))  # type: ignore[arg-type]  # by name
         return made[-1]
 
     yield make
@@ -39,7 +42,7 @@ def village(tmp_path: Path) -> Iterator[Make]:
         one.close()
 
 
-def near(of: Village, seed: int = 0, k: int = 3) -> Around:
+def near(of: PeerFleet, seed: int = 0, k: int = 3) -> Distances:
     """Name the nearest of random places; return who was named to whom."""
     graph = near_graph(np.random.default_rng(seed), of.total, k)
     around = around_of(of.ids, distances(graph), names(of.total))
@@ -47,7 +50,7 @@ def near(of: Village, seed: int = 0, k: int = 3) -> Around:
     return around
 
 
-def opinions_of(of: Village, seed: int) -> dict[str, float | None]:
+def opinions_of(of: PeerFleet, seed: int) -> dict[str, float | None]:
     """Opinions that no belief can bring out of their order."""
     order = np.random.default_rng(seed).permutation(of.total)
     return {me: 0.2123 + 0.0337 * int(order[n]) for n, me in enumerate(of.ids)}
@@ -58,9 +61,9 @@ def best(opinions: dict[str, float | None], k: int) -> set[str]:
     return set(ranked[:k])
 
 
-def test_the_k_best_of_the_batch_volunteer_slot_after_slot(village: Make) -> None:
+def test_the_k_best_of_the_batch_volunteer_slot_after_slot(fleet: Make) -> None:
     seed, k, total = 3, 3, 9
-    here = village(total, rules=PeersSpec(best=k))
+    here = fleet(total, rules=PeersSpec(best=k))
     graph = near_graph(np.random.default_rng(seed), total, 3)
     here.name(around_of(here.ids, distances(graph), names(total)))
     wiring = wire(graph, local=True)
@@ -97,9 +100,9 @@ def test_the_k_best_of_the_batch_volunteer_slot_after_slot(village: Make) -> Non
 
 @pytest.mark.parametrize("seed", range(2))
 def test_with_loss_and_the_dead_everybody_decides_before_the_call_ends(
-    village: Make, seed: int
+    fleet: Make, seed: int
 ) -> None:
-    here = village(10, rules=PeersSpec(best=3), post=Post(0.25, 0.1, 0.0, 0.05), seed=seed)
+    here = fleet(10, rules=PeersSpec(best=3), faults=Faults(0.25, 0.1, 0.0, 0.05), seed=seed)
     near(here, seed, 4)
     here.dead = set(here.ids[seed : seed + 1])
     for number in range(3):
@@ -111,12 +114,12 @@ def test_with_loss_and_the_dead_everybody_decides_before_the_call_ends(
     assert len(said) == 3, "once the dead are known, neighbours agree in spite of loss"
 
 
-def test_a_partition_decides_twice_and_heals(village: Make) -> None:
-    here = village(10, rules=PeersSpec(best=3), seed=1)
+def test_a_partition_decides_twice_and_heals(fleet: Make) -> None:
+    here = fleet(10, rules=PeersSpec(best=3), seed=1)
     near(here, 1, 4)
     assert len(here.slot(0, opinions_of(here, 1))) == 3
     half = set(here.ids[:5])
-    here.post.cut = lambda now, a, b: now < 10.0 and (a in half) != (b in half)
+    here.faults.cut = lambda now, a, b: now < 10.0 and (a in half) != (b in half)
     apart = here.slot(1, opinions_of(here, 2))
     assert len(apart) > 3
     assert apart & half
@@ -126,8 +129,8 @@ def test_a_partition_decides_twice_and_heals(village: Make) -> None:
     assert len(here.slot(3, opinions_of(here, 4))) == 3
 
 
-def test_an_agent_that_starts_again_keeps_its_standing_and_is_heard_again(village: Make) -> None:
-    here = village(6, rules=PeersSpec(best=2))
+def test_an_agent_that_starts_again_keeps_its_standing_and_is_heard_again(fleet: Make) -> None:
+    here = fleet(6, rules=PeersSpec(best=2))
     around = near(here)
     first = opinions_of(here, 1)
     here.slot(0, first)
@@ -135,7 +138,7 @@ def test_an_agent_that_starts_again_keeps_its_standing_and_is_heard_again(villag
     here.slot(1, first, trained=frozenset({me}))
     standing = ArmStats(first[me], 2, 3)
     here.restart(me)
-    assert PeerStore(here.folders[me]).standings() == {RUN: standing}
+    assert PeerStore(here.folders[me]).arms() == {RUN: standing}
     here.tell(me, Neighbours(peers=around[me]))
     assert here.slot(2, first, trained=frozenset({me})) == best(first, 2)
     kept = here.slots(me)
@@ -144,13 +147,13 @@ def test_an_agent_that_starts_again_keeps_its_standing_and_is_heard_again(villag
 
 
 def test_an_agent_that_lost_its_file_is_heard_again(
-    village: Make, monkeypatch: pytest.MonkeyPatch
+    fleet: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     defaults = PeerStore.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "clock", lambda: now[0])
-    here = village(2, rules=PeersSpec(best=1))
+    here = fleet(2, rules=PeersSpec(best=1))
     one, two = here.ids
     here.name({one: {two: 1.0}, two: {one: 1.0}})
     here.restart(two)
@@ -166,8 +169,8 @@ def test_an_agent_that_lost_its_file_is_heard_again(
     assert here.slots(one)[-1].silent == 0
 
 
-def test_an_agent_killed_within_a_slot_takes_part_in_it_again(village: Make) -> None:
-    here = village(6, rules=PeersSpec(best=2))
+def test_an_agent_killed_within_a_slot_takes_part_in_it_again(fleet: Make) -> None:
+    here = fleet(6, rules=PeersSpec(best=2))
     around = near(here)
     opinions = opinions_of(here, 5)
     me = max(opinions, key=lambda one: opinions[one] or 0.0)
@@ -177,19 +180,19 @@ def test_an_agent_killed_within_a_slot_takes_part_in_it_again(village: Make) -> 
     here.begin(me, 0, opinions[me])
     here.run(5.0)
     assert me in here.volunteers(0)
-    assert PeerStore(here.folders[me]).standings()[RUN] == ArmStats(opinions[me], 1, 2)
+    assert PeerStore(here.folders[me]).arms()[RUN] == ArmStats(opinions[me], 1, 2)
 
 
 def test_the_word_is_said_each_second_until_an_order_shows_that_it_was_heard(
-    village: Make,
+    fleet: Make,
 ) -> None:
-    here = village(1)
+    here = fleet(1)
     me = here.ids[0]
     here.tell(me, Neighbours())
     here.begin(me, 4, 0.5)
     here.run(2.5)
     times = [at for at, _ in here.said[me, HALL]]
-    assert np.diff(times) == pytest.approx([RESEND_S] * 2)
+    assert np.diff(times) == pytest.approx([ANNOUNCE_EVERY_S] * 2)
     here.order(me, 4)
     here.run(1.0)
     assert len(here.said[me, HALL]) == 4, "an order of that round was under way before"
@@ -201,8 +204,8 @@ def test_the_word_is_said_each_second_until_an_order_shows_that_it_was_heard(
     assert len(here.said[me, HALL]) == 5
 
 
-def test_the_word_ends_with_the_next_call_and_with_the_call_itself(village: Make) -> None:
-    here = village(1)
+def test_the_word_ends_with_the_next_call_and_with_the_call_itself(fleet: Make) -> None:
+    here = fleet(1)
     me = here.ids[0]
     here.tell(me, Neighbours())
     here.begin(me, 0, 0.5)
@@ -211,11 +214,11 @@ def test_the_word_ends_with_the_next_call_and_with_the_call_itself(village: Make
     here.run(20.0)
     said = here.said[me, HALL]
     assert [number for _, number in said].count(0) == 1
-    assert said[-1][0] <= 0.5 + 5.0 + FIRST_RESEND_S
+    assert said[-1][0] <= 0.5 + 5.0 + ANNOUNCE_AFTER_S
 
 
-def test_a_slot_waits_a_little_for_its_neighbours_and_not_for_ever(village: Make) -> None:
-    here = village(2, rules=PeersSpec(best=1))
+def test_a_slot_waits_a_little_for_its_neighbours_and_not_for_ever(fleet: Make) -> None:
+    here = fleet(2, rules=PeersSpec(best=1))
     one, two = here.ids
     here.begin(one, 0, 0.3)
     here.run(0.5)
@@ -224,14 +227,14 @@ def test_a_slot_waits_a_little_for_its_neighbours_and_not_for_ever(village: Make
     here.begin(two, 0, 0.6)
     here.run(3.0)
     assert here.volunteers(0) == {two}
-    alone = village(1)
+    alone = fleet(1)
     alone.begin(alone.ids[0], 0, 0.3)
     alone.run(1.5)
     assert alone.volunteers(0) == set(alone.ids), "an edge that names nobody is not waited for"
 
 
-def test_neighbours_that_change_within_a_slot_are_talked_with(village: Make) -> None:
-    here = village(3, rules=PeersSpec(best=1))
+def test_neighbours_that_change_within_a_slot_are_talked_with(fleet: Make) -> None:
+    here = fleet(3, rules=PeersSpec(best=1))
     a, b, c = here.ids
     here.name({a: {b: 1.0}, b: {a: 1.0}, c: {}})
     for me, opinion in ((a, 0.3), (b, 0.4), (c, 0.9)):
@@ -245,8 +248,8 @@ def test_neighbours_that_change_within_a_slot_are_talked_with(village: Make) -> 
     assert here.slots(b)[-1].pulls == 1
 
 
-def test_an_agent_of_two_edges_joins_both(village: Make) -> None:
-    here = village(5, rules=PeersSpec(best=1))
+def test_an_agent_of_two_edges_joins_both(fleet: Make) -> None:
+    here = fleet(5, rules=PeersSpec(best=1))
     a, b, both, c, d = here.ids
     for me in (a, b):
         here.homes[me] = (HALL,)
@@ -266,9 +269,9 @@ def test_an_agent_of_two_edges_joins_both(village: Make) -> None:
 
 @pytest.mark.parametrize("carried", [0, 4, 9, 15])
 def test_an_edge_that_carries_a_little_and_drops_the_rest_holds_nobody_up(
-    village: Make, carried: int
+    fleet: Make, carried: int
 ) -> None:
-    here = village(3, rules=PeersSpec(best=1))
+    here = fleet(3, rules=PeersSpec(best=1))
     for me in here.ids:
         here.homes[me] = (HALL, YARD)
         here.restart(me)
@@ -282,11 +285,9 @@ def test_an_edge_that_carries_a_little_and_drops_the_rest_holds_nobody_up(
         assert [here.slots(me)[-1].silent for me in here.ids] == [0, 0, 0]
 
 
-def test_a_call_of_another_run_does_not_take_the_envelopes_of_a_slot(village: Make) -> None:
+def test_a_call_of_another_run_does_not_take_the_envelopes_of_a_slot(fleet: Make) -> None:
     line: dict[str, dict[str, float]] = {}
-    here = village(
-        3, rules=PeersSpec(best=1, graph="declared"), declared=lambda me: line.get(me, {})
-    )
+    here = fleet(3, rules=PeersSpec(best=1, graph="declared"), declared=lambda me: line.get(me, {}))
     a, b, c = here.ids
     line |= {a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}}
     for me in here.ids:
@@ -303,21 +304,19 @@ def test_a_call_of_another_run_does_not_take_the_envelopes_of_a_slot(village: Ma
     assert [here.slots(me)[-1].silent for me in here.ids] == [0, 0, 0]
 
 
-def test_lists_of_neighbours_of_edges_without_number_are_forgotten(village: Make) -> None:
-    here = village(1)
+def test_lists_of_neighbours_of_edges_without_number_are_forgotten(fleet: Make) -> None:
+    here = fleet(1)
     for number in range(200):
         here.tell(here.ids[0], Neighbours(peers={f"{number:032x}": 1.0}), f"edge-{number}")
         here.run(200.0)
-    inside = here.agents[here.ids[0]].core.peers._inside
-    assert inside is not None
-    assert len(inside._post.ways) <= MAX_EDGES
+    opened = here.agents[here.ids[0]].core.peers._opened
+    assert opened is not None
+    assert len(opened.transport.ways) <= MAX_EDGES
 
 
-def test_declared_neighbours_need_no_edge_to_name_them(village: Make, tmp_path: Path) -> None:
+def test_declared_neighbours_need_no_edge_to_name_them(fleet: Make, tmp_path: Path) -> None:
     ring: dict[str, dict[str, float]] = {}
-    here = village(
-        4, rules=PeersSpec(best=2, graph="declared"), declared=lambda me: ring.get(me, {})
-    )
+    here = fleet(4, rules=PeersSpec(best=2, graph="declared"), declared=lambda me: ring.get(me, {}))
     ring |= {
         me: {here.ids[i - 1]: 0.1, here.ids[(i + 1) % 4]: 0.2} for i, me in enumerate(here.ids)
     }
@@ -329,8 +328,8 @@ def test_declared_neighbours_need_no_edge_to_name_them(village: Make, tmp_path: 
     assert all(here.slots(me)[-1].neighbours == 2 for me in here.ids)
 
 
-def test_who_declares_itself_is_no_neighbour_of_its_own(village: Make) -> None:
-    here = village(1, rules=PeersSpec(best=1, graph="declared"), declared=lambda me: {me: 1.0})
+def test_who_declares_itself_is_no_neighbour_of_its_own(fleet: Make) -> None:
+    here = fleet(1, rules=PeersSpec(best=1, graph="declared"), declared=lambda me: {me: 1.0})
     assert here.slot(0, {here.ids[0]: 0.5}) == {here.ids[0]}
     assert here.slots(here.ids[0])[-1].neighbours == 0
     assert not here.sent
@@ -338,34 +337,32 @@ def test_who_declares_itself_is_no_neighbour_of_its_own(village: Make) -> None:
 
 @pytest.mark.parametrize("graph", ["near", "declared"])
 def test_an_edge_that_names_agents_of_its_own_learns_nothing_where_neighbours_are_declared(
-    village: Make, graph: Literal["near", "declared"]
+    fleet: Make, graph: Literal["near", "declared"]
 ) -> None:
     ring: dict[str, dict[str, float]] = {}
-    here = village(3, rules=PeersSpec(best=1, graph=graph), declared=lambda me: ring.get(me, {}))
+    here = fleet(3, rules=PeersSpec(best=1, graph=graph), declared=lambda me: ring.get(me, {}))
     honest, friend, spy = here.ids
     ring |= {honest: {friend: 1.0}, friend: {honest: 1.0}, spy: {honest: 1.0}}
     for me in here.ids:
         here.restart(me)
     here.name({honest: {spy: 0.0}, spy: {honest: 0.0}})
     assert honest in here.slot(0, {honest: 0.73, friend: 0.4, spy: None})
-    inside = here.agents[spy].core.peers._inside
-    assert inside is not None
-    known = inside._node
+    known = here.agents[spy].core.peers.node
     assert known is not None
-    heard = known.notices["belief"] != 0.5 or known.chosen != []
+    heard = known.beliefs.belief != 0.5 or known.best != []
     assert heard == (graph == "near"), "it is a neighbour like any other, unless declared"
 
 
-def test_without_an_opinion_an_agent_passes_on_and_stands_aside(village: Make) -> None:
-    here = village(3, rules=PeersSpec(best=3))
+def test_without_an_opinion_an_agent_passes_on_and_stands_aside(fleet: Make) -> None:
+    here = fleet(3, rules=PeersSpec(best=3))
     a, b, c = here.ids
     here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}})
     assert here.slot(0, {a: 0.5, b: None, c: math.nan}) == {a}
     assert here.slot(1, {a: 0.5, b: 0.6, c: 0.7}) == {a, b, c}
 
 
-def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(village: Make) -> None:
-    here = village(3, rules=PeersSpec(best=1))
+def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(fleet: Make) -> None:
+    here = fleet(3, rules=PeersSpec(best=1))
     a, b, c = here.ids
     here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}})
     assert here.slot(0, {a: 0.5, b: 0.9, c: 0.6}) == {b}
@@ -375,8 +372,8 @@ def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(village
     assert here.slot(2, {a: 0.5, b: 0.9, c: 0.6}) == {b}
 
 
-def test_a_device_that_may_not_work_any_more_does_not_say_the_word_again(village: Make) -> None:
-    here = village(1)
+def test_a_device_that_may_not_work_any_more_does_not_say_the_word_again(fleet: Make) -> None:
+    here = fleet(1)
     me = here.ids[0]
     here.tell(me, Neighbours())
     here.begin(me, 0, 0.5)
@@ -391,8 +388,8 @@ def test_a_device_that_may_not_work_any_more_does_not_say_the_word_again(village
     assert len(here.said[me, HALL]) in (3, 4)
 
 
-def test_calls_that_were_answered_begin_nothing(village: Make) -> None:
-    here = village(1)
+def test_calls_that_were_answered_begin_nothing(fleet: Make) -> None:
+    here = fleet(1)
     me = here.ids[0]
     here.tell(me, Neighbours())
     here.begin(me, 3, 0.5)
@@ -402,8 +399,8 @@ def test_calls_that_were_answered_begin_nothing(village: Make) -> None:
     assert [(slot.round, slot.opinion) for slot in here.slots(me)] == [(3, 0.5)]
 
 
-def test_a_call_of_an_unknown_task_begins_nothing(village: Make) -> None:
-    here = village(1)
+def test_a_call_of_an_unknown_task_begins_nothing(fleet: Make) -> None:
+    here = fleet(1)
     agent = here.agents[here.ids[0]]
     call = here.call(0)
     import msgspec
@@ -420,7 +417,7 @@ def test_a_call_of_an_unknown_task_begins_nothing(village: Make) -> None:
 def test_whatever_a_relay_delivers_the_slot_goes_on(
     bodies: list[bytes], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    here = Village(tmp_path_factory.mktemp("hostile"), 2, rules=PeersSpec(best=1), seed=seed)
+    here = PeerFleet(tmp_path_factory.mktemp("hostile"), 2, rules=PeersSpec(best=1), seed=seed)
     one, two = here.ids
     here.name({one: {two: 1.0}, two: {one: 1.0}})
     for body in bodies:
@@ -430,8 +427,8 @@ def test_whatever_a_relay_delivers_the_slot_goes_on(
     here.close()
 
 
-def test_time_does_not_stand_still_for_a_slot(village: Make) -> None:
-    here = village(5, post=Post(0.5, 0.2, 0.0, 0.1))
+def test_time_does_not_stand_still_for_a_slot(fleet: Make) -> None:
+    here = fleet(5, faults=Faults(0.5, 0.2, 0.0, 0.1))
     near(here)
     here.slot(0, opinions_of(here, 1))
     here.run(40.0)
@@ -441,14 +438,14 @@ def test_time_does_not_stand_still_for_a_slot(village: Make) -> None:
     assert here.ticks - before <= 5 * 2, "after its life nothing of a slot wakes a device"
 
 
-def test_an_agent_that_meets_nobody_makes_no_key(village: Make) -> None:
-    here = village(1)
+def test_an_agent_that_meets_nobody_makes_no_key(fleet: Make) -> None:
+    here = fleet(1)
     here.run(5.0)
     assert not (here.folders[here.ids[0]] / "peers.sqlite").exists()
 
 
-def test_what_is_kept_is_for_the_owner_alone(village: Make) -> None:
-    here = village(1)
+def test_what_is_kept_is_for_the_owner_alone(fleet: Make) -> None:
+    here = fleet(1)
     me = here.ids[0]
     here.tell(me, Neighbours())
     here.begin(me, 0, 0.5)

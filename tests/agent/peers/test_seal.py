@@ -1,5 +1,7 @@
 """Envelopes that only two can read: what is changed, repeated, sent back or forged is refused."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -7,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent import cipher
-from fedagent_agent import cipher_errors as e
-from fedagent_agent.cipher import MAX_ENVELOPE_BYTES, WINDOW, PeerSeal, sealed_bytes
+from fedagent_agent.peers import seal as sealing
+from fedagent_agent.peers.errors import Refusal, SealError
+from fedagent_agent.peers.seal import MAX_ENVELOPE_BYTES, WINDOW, PeerSeal, sealed_bytes
 from fedagent_node.identity import Identity, load_or_create
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard, decode_relayed, encode_relayed
 
@@ -24,6 +26,13 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Identity]:
 @pytest.fixture
 def pair(people: dict[str, Identity]) -> tuple[PeerSeal, PeerSeal]:
     return acquainted(people["a"], people["b"])
+
+
+@contextmanager
+def refused(*names: str, text: str | None = None) -> Iterator[None]:
+    with pytest.raises(SealError, match=text) as caught:
+        yield
+    assert caught.value.refusal.name in names
 
 
 def seal_of(identity: Identity, *neighbours: Identity, epoch: int = 1) -> PeerSeal:
@@ -49,8 +58,6 @@ def test_an_envelope_arrives(pair: tuple[PeerSeal, PeerSeal], size: int) -> None
     assert len(packet) % 256 == 0
     assert b.open(ida, packet) == bytes(size)
     assert a.open(idb, b.seal(ida, b"answer")) == b"answer"
-    assert not a.counters
-    assert not b.counters
 
 
 def test_cards_survive_the_relay(people: dict[str, Identity]) -> None:
@@ -77,7 +84,7 @@ def test_every_changed_byte_is_noticed(pair: tuple[PeerSeal, PeerSeal]) -> None:
     for place in range(len(packet)):
         changed = bytearray(packet)
         changed[place] ^= 1
-        with pytest.raises((e.ForgedError, e.EpochError, e.PacketError, e.ReplayError)):
+        with refused("FORGED", "EPOCH", "PACKET", "REPLAY"):
             b.open(ida, bytes(changed))
     assert b.open(ida, packet) == ENVELOPE, "forgeries do not move the window"
 
@@ -86,9 +93,8 @@ def test_every_changed_byte_is_noticed(pair: tuple[PeerSeal, PeerSeal]) -> None:
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_refused_with_a_reason(tmp: tuple[PeerSeal, str], data: bytes) -> None:
     b, ida = tmp
-    with pytest.raises(e.SealError) as caught:
+    with refused(*Refusal.__members__):
         b.open(ida, data)
-    assert b.counters[caught.value.reason] > 0
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +106,9 @@ def test_truncated_and_padded_packets_are_refused(pair: tuple[PeerSeal, PeerSeal
     (a, b), (ida, idb) = pair, ids(pair)
     packet = a.seal(idb, bytes(400))
     for wrong in (b"", packet[:24], packet[:-1], packet[:256], packet + bytes(256)):
-        with pytest.raises((e.PacketError, e.ForgedError)):
+        with refused("PACKET", "FORGED"):
             b.open(ida, wrong)
-    with pytest.raises(e.PacketError):
+    with refused("PACKET"):
         b.open(ida, bytes(MAX_PACKET_BYTES + 256))
 
 
@@ -111,11 +117,10 @@ def test_a_packet_opens_once_in_whatever_order(pair: tuple[PeerSeal, PeerSeal]) 
     packets = [a.seal(idb, bytes([n])) for n in range(8)]
     for n in (3, 0, 7, 1):
         assert b.open(ida, packets[n]) == bytes([n])
-        with pytest.raises(e.ReplayError):
+        with refused("REPLAY"):
             b.open(ida, packets[n])
     for n in (2, 4, 5, 6):
         assert b.open(ida, packets[n]) == bytes([n])
-    assert b.counters == {"replay": 4}
 
 
 @given(order=st.permutations(range(12)), jump=st.sampled_from([0, 500, WINDOW, 3 * WINDOW]))
@@ -135,8 +140,8 @@ def test_the_window_never_opens_twice(
     for n in [*order, *reversed(order)]:
         try:
             opened.append(b.open(ida, packets[n])[0])
-        except e.ReplayError:
-            continue
+        except SealError as error:
+            assert error.refusal is Refusal.REPLAY
     assert len(opened) == len(set(opened))
     assert order[0] in opened
     if not jump:
@@ -148,7 +153,7 @@ def test_what_is_just_too_old_to_tell_is_refused(pair: tuple[PeerSeal, PeerSeal]
     packets = [a.seal(idb, b"") for _ in range(WINDOW + 1)]
     assert b.open(ida, packets[0]) == b""
     b.open(ida, packets[WINDOW])
-    with pytest.raises(e.ReplayError):
+    with refused("REPLAY"):
         b.open(ida, packets[0])
     assert b.open(ida, packets[1]) == b""
 
@@ -159,7 +164,7 @@ def test_a_card_of_a_new_start_with_the_old_key_brings_another_key_stream(
     a, b = acquainted(people["a"], people["b"])
     before = a.seal(b.identity.id, ENVELOPE)
     again = msgspec.structs.replace(
-        b.card, epoch=2, signature=b.identity.sign(cipher._signed(b.card.agreement, 2))
+        b.card, epoch=2, signature=b.identity.sign(sealing._signed(b.card.agreement, 2))
     )
     a.meet(again)
     after = a.seal(b.identity.id, ENVELOPE)
@@ -170,7 +175,7 @@ def test_a_card_of_a_new_start_with_the_old_key_brings_another_key_stream(
 def test_a_packet_sent_back_does_not_open(pair: tuple[PeerSeal, PeerSeal]) -> None:
     a, idb = pair[0], ids(pair)[1]
     packet = a.seal(idb, ENVELOPE)
-    with pytest.raises(e.ForgedError):
+    with refused("FORGED"):
         a.open(idb, packet)
 
 
@@ -189,9 +194,9 @@ def test_only_the_right_neighbour_opens_it(people: dict[str, Identity]) -> None:
             if one is not two:
                 one.meet(two.card)
     packet = seals[a.id].seal(b.id, ENVELOPE)
-    with pytest.raises(e.ForgedError):
+    with refused("FORGED"):
         seals[c.id].open(a.id, packet)
-    with pytest.raises(e.ForgedError):
+    with refused("FORGED"):
         seals[b.id].open(c.id, packet)
     assert seals[b.id].open(a.id, packet) == ENVELOPE
 
@@ -199,13 +204,12 @@ def test_only_the_right_neighbour_opens_it(people: dict[str, Identity]) -> None:
 def test_a_card_in_another_name_is_refused(people: dict[str, Identity]) -> None:
     a, b, c = (people[name] for name in "abc")
     liar, receiver = seal_of(c, a, b), seal_of(b, a, c)
-    with pytest.raises(e.CardError):
+    with refused("CARD"):
         receiver.meet(msgspec.structs.replace(liar.card, identity=a.public_bytes))
     for field, value in (("agreement", b"\x01" * 32), ("epoch", 99), ("signature", bytes(64))):
-        with pytest.raises(e.CardError):
+        with refused("CARD"):
             receiver.meet(msgspec.structs.replace(liar.card, **{field: value}))
-    assert receiver.counters == {"card": 4}
-    assert not receiver.knows(a.id)
+    assert not receiver.epoch_of(a.id)
 
 
 def test_a_key_that_gives_everybody_the_secret_is_refused(people: dict[str, Identity]) -> None:
@@ -213,7 +217,7 @@ def test_a_key_that_gives_everybody_the_secret_is_refused(people: dict[str, Iden
     weak = bytes(32)
     signed = b"fedagent peer card 1\x00" + (1).to_bytes(8) + weak
     card = PeerCard(identity=a.public_bytes, agreement=weak, epoch=1, signature=a.sign(signed))
-    with pytest.raises(e.CardError):
+    with refused("CARD"):
         seal_of(b, a).meet(card)
 
 
@@ -224,17 +228,17 @@ def test_after_a_restart_cards_are_exchanged_again(people: dict[str, Identity]) 
     b.open(ida, before)
     old_card = a.card
     a = seal_of(people["a"], people["b"], epoch=2)
-    with pytest.raises(e.NoCardError):
+    with refused("NO_CARD"):
         a.seal(idb, ENVELOPE)
     a.meet(b.card)
-    with pytest.raises(e.EpochError):
+    with refused("EPOCH"):
         b.open(ida, a.seal(idb, ENVELOPE))
     b.meet(a.card)
     assert b.open(ida, a.seal(idb, b"new")) == b"new"
     for old in (before, unread):
-        with pytest.raises(e.EpochError):
+        with refused("EPOCH"):
             b.open(ida, old)
-    with pytest.raises(e.OldCardError):
+    with refused("OLD_CARD"):
         b.meet(old_card)
     assert b.open(ida, a.seal(idb, b"still")) == b"still"
 
@@ -248,37 +252,36 @@ def test_the_same_card_again_does_not_start_counters_anew(
     a.meet(b.card)
     b.meet(a.card)
     assert a.seal(idb, ENVELOPE)[:25] != first[:25]
-    with pytest.raises(e.ReplayError):
+    with refused("REPLAY"):
         b.open(ida, first)
 
 
 def test_two_keys_in_one_start_are_a_copied_device(people: dict[str, Identity]) -> None:
     _, b = acquainted(people["a"], people["b"])
     copy = seal_of(people["a"], people["b"])
-    with pytest.raises(e.TwinError, match="data directory"):
+    with refused("TWIN", text="data directory"):
         b.meet(copy.card)
 
 
 def test_strangers_are_refused(people: dict[str, Identity]) -> None:
     a, c = seal_of(people["a"], people["b"]), seal_of(people["c"], people["a"])
-    with pytest.raises(e.StrangerError):
+    with refused("STRANGER"):
         a.meet(c.card)
     for step in (a.seal, a.open):
-        with pytest.raises(e.StrangerError):
+        with refused("STRANGER"):
             step(people["c"].id, bytes(256))
 
 
 def test_whoever_an_edge_names_leaves_keys_for_declared_neighbours(
     people: dict[str, Identity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cipher, "MAX_SESSIONS", 1)
+    monkeypatch.setattr(sealing, "MAX_SESSIONS", 1)
     a, b, c = people.values()
     others = frozenset({b.id, c.id})
     seal = PeerSeal(a, 1, others)
     seal.meet(seal_of(b).card)
-    with pytest.raises(e.CrowdedError, match="start the agent again"):
+    with refused("CROWDED", text="start the agent again"):
         seal.meet(seal_of(c).card)
-    assert seal.counters == {"crowded": 1}
     seal = PeerSeal(a, 1, others, reserved=frozenset({c.id}))
     for identity in (b, c):
         assert seal.meet(seal_of(identity).card) == identity.id
@@ -287,7 +290,7 @@ def test_whoever_an_edge_names_leaves_keys_for_declared_neighbours(
 def test_too_long_an_envelope_is_refused_before_it_is_sealed(
     pair: tuple[PeerSeal, PeerSeal],
 ) -> None:
-    with pytest.raises(e.TooLongError):
+    with refused("TOO_LONG"):
         pair[0].seal(ids(pair)[1], bytes(MAX_ENVELOPE_BYTES + 1))
 
 

@@ -1,0 +1,205 @@
+"""Belief propagation as one client of many: asynchronous, over links that lose (GDA section V).
+
+The arithmetic is that of `coordinator/policies/beliefs.py` (ALGORITHMS section 5) with
+weights that two neighbours agree on alone, each from its own and the other's degree,
+median distance and distance:
+
+    c_ij = 2 w_ij - 1 = 0.9 / max(1, max(degree_i, degree_j) - 1) * 2^-(d / d0)^3.7
+
+with d the larger of both ends' distances and d0 the mean of both medians; every part is
+symmetric, so both ends hold the same number. A message is l_ij = 2 atanh(c_ij tanh(h / 2)),
+h the sum of own log ratio and the messages of i's neighbours but j.
+
+Why that converges on any graph, however late and in whatever order messages come:
+
+1. The slope of 2 atanh(c tanh(h / 2)) in h is c (1 - t^2) / (1 - c^2 t^2) <= c, t = tanh(h / 2).
+2. So if no message into i is off by more than e, l_ij is off by at most
+   c_ij (degree_i - 1) e <= 0.9 e, because c_ij <= 0.9 / max(1, degree_i - 1).
+3. This is a contraction in the largest norm with factor 0.9; such iterations converge to
+   the one fixed point under total asynchrony (Bertsekas and Tsitsiklis, Parallel and
+   Distributed Computation, proposition 6.2.1): stale values only delay, no damping is
+   needed. Losses end in repeats, and a client that dies is a message 0.
+4. The same bound at l's end, c_il <= 0.9 / max(1, degree_l - 1), makes the sum of c_il over
+   l's neighbours but one at most 0.9: the sum that `Wiring.contraction` reports.
+
+Only step 2 needs i's own degree to be right; what neighbours claim can weaken a weight,
+never strengthen it beyond the bound. And as |l_ij| <= 2 atanh(c_ij), whatever exceeds that
+is cut: one liar moves a belief no further than an honest extreme opinion would.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedagent_protocol.peers import BeliefMessage
+
+from .settings import SlotSettings
+
+COUPLING = 0.9
+DECAY = 3.7
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    """What is known of a neighbour; distance, coupling and silence outlast a slot.
+
+    Attributes:
+        coupling: 2 w - 1; 0 before its first message.
+        received: Its message to this client, a log ratio.
+        message: This client's message to it as it should be now.
+        sent: The newest message that was sent to it, in state number `seq`.
+        sweeps: New messages that were sent to it.
+    """
+
+    distance: float
+    coupling: float = 0.0
+    silent: bool = False
+    received: float = 0.0
+    message: float = 0.0
+    sent: float = 0.0
+    seq: int = 0
+    sweeps: int = 0
+    heard: bool = False
+    confirmed: bool = False
+
+
+class Beliefs:
+    """One client's beliefs, slot by slot.
+
+    Args:
+        distances: Neighbours and how far they are (any unit, the same for all).
+    """
+
+    def __init__(self, distances: Mapping[str, float], settings: SlotSettings) -> None:
+        self.settings = settings
+        self._around = {peer: _Neighbour(far) for peer, far in sorted(distances.items())}
+        self._typical = _median(list(distances.values()))
+        self._own = self._begun = self._changed_at = 0.0
+
+    def begin(self, opinion: float | None, now: float) -> None:
+        """Start a slot with this client's opinion in [0, 1]; None says nothing."""
+        self._begun = self._changed_at = now
+        self._own = _log_ratio(opinion)
+        for around in self._around.values():
+            around.received = around.message = around.sent = 0.0
+            around.seq = around.sweeps = 0
+            around.heard = around.confirmed = False
+        self._recompute(now)
+
+    def receive(self, peer: str, message: BeliefMessage, now: float) -> None:
+        """Take a neighbour's newest message."""
+        around, before = self._around[peer], self.log_belief
+        around.coupling = self._coupling(around.distance, message)
+        around.heard, around.silent = True, False
+        limit = 2 * math.atanh(around.coupling)  # what an honest neighbour can send
+        around.received = max(-limit, min(message.ratio, limit))
+        if not abs(self.log_belief - before) <= self.settings.tolerance:
+            self._changed_at = now
+        self._recompute(now)
+
+    def confirm(self, peer: str, ack: int) -> None:
+        """Note that a neighbour has the states up to a number."""
+        around = self._around[peer]
+        around.confirmed |= 0 < around.seq <= ack
+
+    def forget(self, peer: str) -> None:
+        """Note that a neighbour has lost what it had."""
+        self._around[peer].confirmed = False
+
+    def silence(self, peer: str, now: float, *, silent: bool) -> None:
+        """Leave a neighbour out, or take it back."""
+        if self._around[peer].silent is not silent:
+            self._around[peer].silent = silent
+            self._recompute(now)
+
+    def unsent(self, peer: str) -> bool:
+        """Return whether a neighbour is to get a new message."""
+        around = self._around[peer]
+        if around.sweeps >= self.settings.max_sweeps:
+            return False
+        return not around.sweeps or abs(around.message - around.sent) > self.settings.tolerance
+
+    def message(self, peer: str, seq: int) -> BeliefMessage | None:
+        """Return the message that goes into state number `seq`; None: the neighbour has it."""
+        around = self._around[peer]
+        if self.unsent(peer):
+            around.sent, around.seq, around.confirmed = around.message, seq, False
+            around.sweeps += 1
+        if around.confirmed:
+            return None
+        return BeliefMessage(
+            degree=max(1, len(self._around)),
+            ratio=around.sent,
+            typical=self._typical,
+            distance=around.distance,
+        )
+
+    @property
+    def done_at(self) -> float:
+        """When beliefs may be used if nothing comes before."""
+        limit = self._begun + self.settings.beliefs_s
+        return min(limit, self._changed_at + self.settings.quiet_s) if self.converged else limit
+
+    @property
+    def converged(self) -> bool:
+        """No message would change, and every neighbour that answers has the newest one."""
+        return self.residual <= self.settings.tolerance and all(
+            around.silent or (around.confirmed and around.heard) for around in self._around.values()
+        )
+
+    @property
+    def residual(self) -> float:
+        """The largest difference between a message as it should be and as it was sent."""
+        return max((abs(a.message - a.sent) for a in self._around.values()), default=0.0)
+
+    @property
+    def sweeps(self) -> int:
+        """Most messages sent to one neighbour in this slot, repeats left out."""
+        return max((around.sweeps for around in self._around.values()), default=0)
+
+    @property
+    def log_belief(self) -> float:
+        """Log odds of state 1."""
+        return self._own + sum(a.received for a in self._around.values() if not a.silent)
+
+    @property
+    def belief(self) -> float:
+        """Marginal of state 1, in [0, 1]."""
+        return 0.5 * (1 + math.tanh(0.5 * self.log_belief))
+
+    def _recompute(self, now: float) -> None:
+        live = {peer: a.received for peer, a in self._around.items() if not a.silent}
+        for peer, around in self._around.items():
+            # A sum of the others, not the whole minus one: own may be infinite.
+            inside = self._own + sum(ratio for other, ratio in live.items() if other != peer)
+            around.message = 2 * math.atanh(around.coupling * math.tanh(0.5 * inside))
+            if abs(around.message - around.sent) > self.settings.tolerance:
+                self._changed_at = now
+
+    def _coupling(self, distance: float, message: BeliefMessage) -> float:
+        """Return 2 w - 1 of a neighbour by what both ends say of themselves."""
+        far, usual = max(distance, message.distance), 0.5 * (self._typical + message.typical)
+        if usual > 0:
+            near = math.exp2(-math.pow(min(far / usual, 1e6), DECAY))
+        else:
+            near = 0.0 if far > 0 else 1.0
+        return COUPLING / max(1, max(len(self._around), message.degree) - 1) * near
+
+
+def _log_ratio(opinion: float | None) -> float:
+    """Return ln(phi(1) / phi(0)) with phi(1) = opinion squared; 0 without an opinion."""
+    if opinion is None or math.isnan(opinion):
+        return 0.0
+    square = max(0.0, min(opinion, 1.0)) ** 2
+    if square in (0, 1):
+        return math.inf if square else -math.inf
+    return math.log(square) - math.log1p(-square)
+
+
+def _median(values: list[float]) -> float:
+    """Return the median, 0 of none; `statistics` would cost an idle device half a megabyte."""
+    middle, odd = divmod(len(values), 2)
+    ordered = sorted(values)
+    if not ordered:
+        return 0.0
+    return ordered[middle] if odd else 0.5 * (ordered[middle - 1] + ordered[middle])

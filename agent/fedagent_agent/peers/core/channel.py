@@ -1,0 +1,158 @@
+"""One neighbour in one slot: which states it has had, what is owed to it, whether it answers.
+
+A channel carries *states*, not a stream: a newer state replaces what came before, so a lost
+one need not be resent once a newer one is on its way. States are numbered; the newest is
+repeated, ever more patiently, until it is acknowledged. The round trip is measured: where it
+is long, states and repeats are spaced wider, so that a slow relay gets fewer envelopes.
+Number 0 is an acknowledgement alone and is never answered, so that two neighbours that agree
+fall silent.
+"""
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .settings import MAX_ENVELOPES, Jitter, SlotSettings
+
+PER_INCARNATION = MAX_ENVELOPES + 1
+"""Numbers of one incarnation of an agent; the next one begins at the next multiple."""
+_NEVER = math.inf
+
+
+class Delivery(Enum):
+    """What an envelope that came in is."""
+
+    FRESH = "fresh"
+    OLD = "old"  # a duplicate, or overtaken by a newer one
+    ACK = "ack"  # carries no state
+
+
+@dataclass(slots=True)
+class PeerChannel:
+    """The state of one neighbour; times are seconds.
+
+    Attributes:
+        begun: When the slot began here.
+        seq: Number of the newest state sent; at first `PER_INCARNATION` times the incarnation.
+        acked: Largest own number that the neighbour has had.
+        taken: Largest number of the neighbour's that was taken.
+        send_at: When a state that was not sent yet is to go out; inf: there is none.
+        sent: Envelopes of this slot.
+        dropped: It owed an answer for too long, in this slot or the one before.
+        restarted: Its last envelope was the first of a new incarnation.
+        rtt_s: From a state to its acknowledgement, smoothed; 0 until measured.
+    """
+
+    settings: SlotSettings
+    begun: float
+    seq: int
+    dropped: bool = False
+    rtt_s: float = 0.0
+    acked: int = field(init=False)
+    taken: int = 0
+    sent: int = 0
+    restarted: bool = False
+    send_at: float = _NEVER
+    _first_sent_at: float = 0.0
+    _sent_at: float = -_NEVER
+    _repeat_at: float = _NEVER
+    _ack_at: float = _NEVER
+    _heard_at: float = field(init=False)
+    _patience_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing sent and nothing heard."""
+        self.acked = self.seq
+        self._heard_at = self.begun
+        self._patience_s = self._first_repeat_s
+
+    def next_slot(self, settings: SlotSettings, now: float, seq: int) -> "PeerChannel":
+        """Return the channel of the next slot, which knows the round trip and who is silent."""
+        return PeerChannel(settings, now, seq, dropped=self.dropped, rtt_s=self.rtt_s)
+
+    def wants_state(self, at: float | None) -> None:
+        """Schedule the newest state; None: the neighbour needs none."""
+        self.send_at = _NEVER if at is None else min(self.send_at, at)
+
+    def receive(self, seq: int, ack: int, now: float) -> Delivery:
+        """Note the numbers of an envelope."""
+        self._heard_at = now
+        self.dropped = False
+        fresh = seq > self.taken
+        self.restarted = fresh and 0 < self.taken // PER_INCARNATION < seq // PER_INCARNATION
+        if not self.restarted and self.acked < ack <= self.seq:
+            self.acked = ack
+            if ack == self.seq:
+                rtt = min(now - self._first_sent_at, self.settings.max_repeat_s)
+                self.rtt_s = 0.5 * (self.rtt_s + rtt) if self.rtt_s else rtt
+        if self.acked >= self.seq:
+            self._repeat_at, self._patience_s = _NEVER, self._first_repeat_s
+        if seq == 0:
+            return Delivery.ACK
+        # A repeat means that our acknowledgement was lost: send it at once.
+        self._ack_at = min(self._ack_at, now + self.settings.ack_s if fresh else now)
+        self.taken = max(self.taken, seq)
+        return Delivery.FRESH if fresh else Delivery.OLD
+
+    def falls_silent(self, now: float) -> bool:
+        """Drop the neighbour if it owes an answer for too long; True when that is new."""
+        if now < self._silent_at:
+            return False
+        self.dropped = True
+        return True
+
+    def stamp(self, now: float, rng: Jitter) -> tuple[int, int] | None:
+        """Count an envelope that is due; return its number and acknowledgement.
+
+        Number 0: an acknowledgement alone; the number of the last one: a repeat.
+        """
+        if now < self._next:
+            return None
+        fresh, repeat = self.send_at < _NEVER, now >= self._repeat_at
+        self.sent += 1
+        self._ack_at = _NEVER
+        # A state that only waits for the gap rides along.
+        if not fresh and not repeat:
+            return 0, self.taken
+        if fresh:
+            self.seq += 1
+            self.send_at = _NEVER
+            self._first_sent_at = now
+            self._patience_s = self._first_repeat_s
+        self._sent_at = now
+        # Jitter, so that neighbours do not repeat themselves in chorus.
+        self._repeat_at = now + self._patience_s * rng.uniform(0.8, 1.2)
+        self._patience_s = min(1.5 * self._patience_s, self.settings.max_repeat_s)
+        return self.seq, self.taken
+
+    @property
+    def due(self) -> float:
+        """When something is to be done although nothing came; inf: never."""
+        return min(self._next, self._silent_at)
+
+    @property
+    def _next(self) -> float:
+        """When the next envelope is to go out."""
+        if self.sent >= self.settings.max_envelopes:
+            return _NEVER
+        state = max(self.send_at, self._sent_at + self._gap_s)
+        at = min(state, self._repeat_at, self._ack_at)
+        return at if at < self.begun + self.settings.life_s else _NEVER
+
+    @property
+    def _silent_at(self) -> float:
+        answered = self.acked >= self.seq and self.send_at == _NEVER and self.taken > 0
+        return _NEVER if answered or self.dropped else self._heard_at + self.settings.silence_s
+
+    @property
+    def _gap_s(self) -> float:
+        """Minimum time from the newest state to the next."""
+        gap = max(self.settings.gap_s, 0.25 * self.rtt_s)
+        # Unanswered: the relay may be slow, and what comes meanwhile goes along later.
+        return gap if self.acked >= self.seq else max(gap, 0.4 * self._patience_s)
+
+    @property
+    def _first_repeat_s(self) -> float:
+        """First wait for an acknowledgement."""
+        settings = self.settings
+        return max(settings.repeat_s, min(2 * self.rtt_s, settings.max_repeat_s))

@@ -1,0 +1,264 @@
+"""One agent in BP-UCB with nobody in the middle: its slots, and what it exchanges about them.
+
+GDA, Algorithm 2 (ALGORITHMS section 5), as each client runs it. At the start of slot t the
+agent scores the model that slot t - 1 ended with. Neighbours exchange beliefs about these
+opinions; then each names its index
+
+    Psi = mean opinion + b / N + mu sqrt(ln t / Pi)
+
+and gossip finds the K largest. An agent that is among them volunteers. Opinions, beliefs,
+indices and counts leave only in envelopes, each for one neighbour, which have to be sealed.
+
+Pi starts at 1 with the opinion of the initial model as mean; afterwards only opinions of
+slots in which the agent trained count.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+
+from fedagent_protocol.messages import OpinionCall
+from fedagent_protocol.peers import Envelope
+
+from .beliefs import Beliefs
+from .channel import PER_INCARNATION, Delivery, PeerChannel
+from .gossip import Gossip
+from .records import ArmStats, SlotRecord
+from .settings import Jitter, SlotSettings
+
+_SLACK = 1e-9
+
+
+class Phase(Enum):
+    """How far the slot is."""
+
+    IDLE = "idle"
+    BELIEFS = "beliefs"
+    GOSSIP = "gossip"
+    DECIDED = "decided"
+
+
+class BpUcbNode:
+    """One agent among neighbours.
+
+    Args:
+        me: Its id.
+        distances: Its neighbours and how far they are.
+        run: Run of the envelopes, 32 hex digits.
+        incarnation: Grows with every start and every change of neighbours.
+        arm: What it kept.
+
+    Attributes:
+        slot: The slot that is running; 0 before the first.
+        phase: How far it is.
+        chosen: Whether the agent volunteers in it; None: undecided.
+        available: Whether it may be chosen when it names its index.
+        counters: Envelopes that were not used, by reason.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        distances: Mapping[str, float],
+        settings: SlotSettings,
+        *,
+        run: str = "",
+        incarnation: int = 1,
+        arm: ArmStats | None = None,
+    ) -> None:
+        self.me = me
+        self.distances = distances
+        self.run = run
+        self.arm = arm or ArmStats()
+        self.slot = 0
+        self.phase = Phase.IDLE
+        self.chosen: bool | None = None
+        self.available = True
+        self.counters: Counter[str] = Counter()
+        self.beliefs = Beliefs(distances, settings)
+        self.gossip = Gossip(me, distances, settings)
+        self._settings = settings
+        self._first_seq = incarnation * PER_INCARNATION
+        self._channels = {
+            peer: PeerChannel(settings, 0.0, self._first_seq) for peer in sorted(distances)
+        }
+        self._early: dict[str, Envelope] = {}
+
+    def begin(
+        self,
+        slot: int,
+        opinion: float | None,
+        now: float,
+        *,
+        trained: bool,
+        settings: SlotSettings | None = None,
+    ) -> None:
+        """Start slot t; `trained` says whether this agent's update is in the model.
+
+        An agent that has never had an opinion passes on what others send, and stands aside;
+        one that has none now stands with its mean. A slot that is over or running does not
+        begin again. `settings` hold from now on: slots may differ in the time they have.
+        """
+        if slot <= self.slot:
+            self.counters["begun"] += 1
+            return
+        if settings is not None:
+            self._settings = self.beliefs.settings = self.gossip.settings = settings
+        if opinion is not None:
+            opinion = max(0.0, min(opinion, 1.0)) if math.isfinite(opinion) else None
+        self.slot, self.phase, self.chosen = slot, Phase.BELIEFS, None
+        self.arm = self.arm.after(slot, opinion, trained=trained)
+        for peer, channel in self._channels.items():
+            self._channels[peer] = channel.next_slot(self._settings, now, self._first_seq)
+        self.gossip.begin(slot, now, ceiling=2.0 + self._bonus(1) + _SLACK)
+        self.beliefs.begin(opinion, now)
+        early, self._early = self._early, {}
+        for peer, envelope in early.items():
+            self.receive(peer, envelope, now)
+        self._schedule(now)
+
+    def receive(self, peer: str, envelope: Envelope, now: float) -> None:
+        """Take a neighbour's envelope; it was opened with that neighbour's key."""
+        channel = self._channels.get(peer)
+        if envelope.run != self.run:
+            self.counters["run"] += 1
+        elif channel is None:
+            self.counters["stranger"] += 1
+        elif envelope.slot > self.slot:
+            # The neighbour is ahead; unanswered, it would repeat this until we are there.
+            known = self._early.get(peer)
+            if known is None or (known.slot, known.seq) < (envelope.slot, envelope.seq):
+                self._early[peer] = envelope
+            self.counters["early"] += 1
+        elif envelope.slot < self.slot or not self.slot:
+            self.counters["stale"] += 1
+        else:
+            self._take(peer, channel, envelope, now)
+            self._schedule(now)
+
+    def _take(self, peer: str, channel: PeerChannel, envelope: Envelope, now: float) -> None:
+        delivery = channel.receive(envelope.seq, envelope.ack, now)
+        if delivery is Delivery.OLD:
+            self.counters["old"] += 1
+        for part in (self.beliefs, self.gossip):
+            part.silence(peer, now, silent=False)
+            if channel.restarted:
+                part.forget(peer)
+            else:
+                part.confirm(peer, channel.acked)
+        if delivery is Delivery.FRESH:
+            self.gossip.hear(peer)
+            if envelope.belief is not None:
+                self.beliefs.receive(peer, envelope.belief, now)
+        if envelope.gossip is not None:
+            # Facts are joined, so that it does not matter which envelope they came in.
+            self.gossip.receive(peer, envelope.gossip, now)
+
+    def tick(self, now: float, rng: Jitter) -> list[tuple[str, Envelope]]:
+        """Go on; return the envelopes that are due, (neighbour, envelope)."""
+        if self.phase is Phase.IDLE:
+            return []
+        for peer, channel in self._channels.items():
+            if channel.falls_silent(now):
+                self.counters["dropped"] += 1
+                self.beliefs.silence(peer, now, silent=True)
+                self.gossip.silence(peer, now, silent=True)
+        if self.phase is Phase.BELIEFS and now >= self.beliefs.done_at:
+            self.phase = Phase.GOSSIP
+            self.gossip.speak(self.index if self.available else None, now)
+        if self.phase is Phase.GOSSIP and now >= self.gossip.done_at:
+            self.phase = Phase.DECIDED
+            self.chosen = self.me in self.best
+        self._schedule(now)
+        envelopes = []
+        for peer, channel in self._channels.items():
+            stamp = channel.stamp(now, rng)
+            if stamp is not None:
+                envelopes.append((peer, self._envelope(peer, *stamp)))
+        return envelopes
+
+    @property
+    def due(self) -> float:
+        """When `tick` is wanted although nothing came; inf: never."""
+        if self.phase is Phase.IDLE:
+            return math.inf
+        ripe = math.inf
+        if self.phase is Phase.BELIEFS:
+            ripe = self.beliefs.done_at
+        elif self.phase is Phase.GOSSIP:
+            ripe = self.gossip.done_at
+        return min([ripe, *(channel.due for channel in self._channels.values())])
+
+    @property
+    def index(self) -> float | None:
+        """Psi as it is now; None without an opinion. For this agent and sealed envelopes only."""
+        if self.arm.mean is None:
+            return None
+        return (
+            self.arm.mean + self.beliefs.belief / self.gossip.agents + self._bonus(self.arm.pulls)
+        )
+
+    @property
+    def is_early(self) -> bool:
+        """Beliefs are still exchanged: nothing depends on them yet."""
+        return self.phase is Phase.BELIEFS
+
+    @property
+    def best(self) -> list[str]:
+        """The K best as far as is known, best first."""
+        return [rank.agent for rank in self.gossip.best]
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """Neighbours that are left out."""
+        return frozenset(peer for peer, channel in self._channels.items() if channel.dropped)
+
+    def record(self, call: OpinionCall, opinion: float | None, seconds: float) -> SlotRecord:
+        """Return what the owner of *this* device may see of the slot; it must not leave it."""
+        named = self.phase in (Phase.GOSSIP, Phase.DECIDED)
+        return SlotRecord(
+            run=self.run,
+            round=call.round,
+            slot=self.slot,
+            opinion=opinion,
+            trained=call.trained,
+            mean=self.arm.mean,
+            pulls=self.arm.pulls,
+            belief=self.beliefs.belief if named else None,
+            index=self.index if named else None,
+            chosen=self.chosen,
+            best=tuple(self.best),
+            agents=self.gossip.agents,
+            neighbours=len(self.distances),
+            silent=len(self.silent),
+            sweeps=self.beliefs.sweeps,
+            exchanges=self.gossip.exchanges,
+            seconds=max(0.0, seconds),
+        )
+
+    def _schedule(self, now: float) -> None:
+        """Have every neighbour sent what it lacks, beliefs at once."""
+        for peer, channel in self._channels.items():
+            if self.beliefs.unsent(peer):
+                channel.wants_state(now)
+            elif self.gossip.unsent(peer):
+                hold = self._settings.hold_s
+                channel.wants_state(now + (0.5 * hold if self.me < peer else hold))
+            else:
+                channel.wants_state(None)
+
+    def _envelope(self, peer: str, seq: int, ack: int) -> Envelope:
+        if not seq:
+            return Envelope(run=self.run, slot=self.slot, ack=ack)
+        return Envelope(
+            run=self.run,
+            slot=self.slot,
+            seq=seq,
+            ack=ack,
+            belief=self.beliefs.message(peer, seq),
+            gossip=self.gossip.message(peer, seq),
+        )
+
+    def _bonus(self, pulls: int) -> float:
+        return self._settings.mu * math.sqrt(math.log(max(self.slot, 1)) / max(pulls, 1))

@@ -1,0 +1,394 @@
+"""Selection among neighbours on one device: calls in, sealed envelopes out, and `Volunteer`.
+
+A call of mode ``peers`` begins a slot (docs/democratized.md). `BpUcbNode` does what GDA
+says; here are the neighbours that edges name or the owner declares, the ways to them, the
+time that a slot has, the announcement until it was heard, and what is kept.
+
+What leaves in the open is `Volunteer`, with run and round, and cards, which are public.
+Everything else is in sealed envelopes. Keys, the disk and the node cost an idle device
+megabytes: they are opened when neighbours are first needed.
+"""
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from fedagent_agent.core.effects import Effect, Event, Send, StoreSlot
+from fedagent_protocol.messages import (
+    Neighbours,
+    OpinionCall,
+    OpinionMode,
+    PeerDeliver,
+    TrainOrder,
+    Volunteer,
+)
+from fedagent_task.spec import PeersSpec
+
+from .records import ArmStats, SlotRecord
+
+if TYPE_CHECKING:
+    from .node import BpUcbNode
+    from .settings import Jitter
+    from .transport import PeerTransport
+
+ANNOUNCE_EVERY_S = 1.0
+ANNOUNCE_AFTER_S = 2.0
+"""How long after the end of a call the announcement may still be of use."""
+NAMES_WAIT_S = 1.0
+"""How long a slot waits for an edge to name the neighbours."""
+MAX_AROUND = 64
+MAX_EDGES = 64
+"""Edges whose lists of neighbours are remembered."""
+MAX_REWIRED = 4
+"""Changes of neighbours within one slot; later ones wait for the next."""
+_REMEMBERED = 16
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAccess:
+    """What a device brings when neighbours are first needed.
+
+    Attributes:
+        me: Its id.
+        incarnation: Larger than every one before.
+        transport: Sealed with its keys of this start.
+        rng: Seeded; spreads repeats in time, nothing else.
+        arms: As they survived the last process, by run.
+        declared: Neighbours that its owner names, and how far they are.
+    """
+
+    me: str
+    incarnation: int
+    transport: "PeerTransport"
+    rng: "Jitter"
+    arms: Mapping[str, ArmStats] = field(default_factory=dict)
+    declared: Mapping[str, float] = field(default_factory=dict)
+
+
+OpenPeers = Callable[[Counter[str]], PeerAccess | str]
+"""Opens keys and memory, or returns why that is impossible; counts what is refused."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A call that this agent takes part in.
+
+    Attributes:
+        ends: Edges that have called, and until when they listen.
+        announce_at: When each is to be told that this agent volunteers.
+        started: Neighbours are known, and the exchange has begun.
+        rewired: How often neighbours have changed since.
+    """
+
+    call: OpinionCall
+    task: PeersSpec
+    opinion: float | None
+    begun: float
+    ends: dict[str, float]
+    announce_at: dict[str, float] = field(default_factory=dict)
+    started: bool = False
+    rewired: int = 0
+    record: SlotRecord | None = None
+
+    @property
+    def names_at(self) -> float:
+        """When the slot starts although an edge has named no neighbours."""
+        remaining = max(self.ends.values()) - self.begun
+        return self.begun + max(0.0, min(NAMES_WAIT_S, 0.2 * remaining))
+
+
+class PeerSelection:
+    """One agent among its neighbours, slot after slot, run after run.
+
+    Args:
+        counters: Of the agent; reasons begin with ``peer_``.
+        open_access: Called once, at the first need; None: this agent has no neighbours.
+
+    Attributes:
+        available: The owner's rules allow work; else it stands aside and announces nothing.
+        node: Of the slot that runs, or ran last.
+    """
+
+    def __init__(self, counters: Counter[str], open_access: OpenPeers | None = None) -> None:
+        self.counters = counters
+        self.available = True
+        self.node: BpUcbNode | None = None
+        self._open = open_access
+        self._opened: PeerAccess | None = None
+        self._incarnation = 0
+        self._arms: OrderedDict[str, ArmStats] = OrderedDict()
+        self._tasks: OrderedDict[str, PeersSpec] = OrderedDict()
+        self._calls: OrderedDict[tuple[str, int], dict[str, float]] = OrderedDict()
+        self._newest: OrderedDict[str, int] = OrderedDict()
+        self._named: OrderedDict[str, dict[str, float]] = OrderedDict()
+        self._slot: _Slot | None = None
+
+    # ------------------------------------------------------------- what comes in
+
+    def task(self, digest: str, task: PeersSpec) -> None:
+        """Take what a task says of peers; needed before a call of it begins."""
+        _remember(self._tasks, digest, task)
+
+    def receive(
+        self, edge: str, message: OpinionCall | Neighbours | PeerDeliver, now: float
+    ) -> list[Effect]:
+        """Take a call, whom an edge names, or what it carries.
+
+        A call's time runs from here, before there is an opinion.
+
+        Raises:
+            ProtocolError: It carries no envelope.
+        """
+        if isinstance(message, OpinionCall) and message.mode is not OpinionMode.PEERS:
+            return []
+        effects = self._enter()
+        if self._opened is None:
+            return effects
+        match message:
+            case OpinionCall():
+                return effects + self._call(message, edge, now)
+            case Neighbours():
+                return effects + self._neighbours(edge, message, now)
+            case PeerDeliver():
+                return effects + self._deliver(edge, message, now)
+
+    def begin(
+        self, call: OpinionCall, edge: str, opinion: float | None, now: float
+    ) -> list[Effect]:
+        """Begin the slot of a call with this agent's opinion; None: it has none.
+
+        The same call again, also by another edge, begins nothing anew.
+        """
+        effects = self._enter()
+        if self._opened is None:
+            self.counters["peers_unsupported"] += 1
+            return effects
+        if edge not in self._calls.get((call.run, call.round), {}):
+            effects += self._call(call, edge, now)
+        task = self._tasks.get(call.task)
+        if task is None:
+            self.counters["peer_no_task"] += 1
+            return effects
+        if call.round <= self._newest.get(call.run, -1):
+            return effects
+        _remember(self._newest, call.run, call.round)
+        effects += self.end(now)
+        if opinion is not None and not math.isfinite(opinion):
+            opinion = None
+        self._slot = _Slot(call, task, opinion, now, self._calls[call.run, call.round])
+        return effects + self._admit(now) + self._try(now)
+
+    def ordered(self, order: TrainOrder) -> None:
+        """Take an order: one of a later round shows that the announcement was heard."""
+        slot = self._slot
+        if slot is not None and order.run == slot.call.run and order.round > slot.call.round:
+            slot.announce_at.clear()
+
+    def _enter(self) -> list[Effect]:
+        """Open keys and memory at the first need; a second attempt would end as the first."""
+        open_access, self._open = self._open, None
+        if open_access is None:
+            return []
+        access = open_access(self.counters)
+        if isinstance(access, str):
+            return [Event("peers_off", {"reason": access})]
+        self._opened, self._incarnation = access, access.incarnation
+        self._arms = OrderedDict(access.arms)
+        return []
+
+    @property
+    def _access(self) -> PeerAccess:
+        assert self._opened is not None
+        return self._opened
+
+    def _call(self, call: OpinionCall, edge: str, now: float) -> list[Effect]:
+        ends = self._calls.get((call.run, call.round), {})
+        _remember(self._calls, (call.run, call.round), ends)
+        ends[edge] = now + call.until_ms / 1000
+        effects = self._admit(now)
+        slot = self._slot
+        if slot is None or slot.ends is not ends:
+            return effects
+        if slot.record is not None and slot.record.chosen and slot.announce_at:
+            slot.announce_at.setdefault(edge, now)  # another edge of the same slot
+        return effects + self._rewire(now)
+
+    def _neighbours(self, edge: str, message: Neighbours, now: float) -> list[Effect]:
+        """Take whom an edge names; the newest list replaces those before it."""
+        named = {peer: far for peer, far in message.peers.items() if peer != self._access.me}
+        if self._named.get(edge) == named:
+            return []
+        _remember(self._named, edge, named, MAX_EDGES)
+        return self._admit(now) + self._rewire(now) + self._try(now)
+
+    def _deliver(self, edge: str, message: PeerDeliver, now: float) -> list[Effect]:
+        effects, envelope = self._access.transport.receive(edge, message, now)
+        if envelope is None:
+            return effects
+        if self.node is None:
+            self.counters["peer_early"] += 1
+            return effects
+        self.node.receive(message.sender, envelope, now)
+        return effects + self._go_on(now)
+
+    # ---------------------------------------------------------------------- time
+
+    def tick(self, now: float) -> list[Effect]:
+        """Let time pass."""
+        return self._try(now) + self._go_on(now) + self._announce(now)
+
+    @property
+    def due(self) -> float:
+        """When `tick` is wanted although nothing came; inf: never."""
+        due = self.node.due if self.node is not None else math.inf
+        slot = self._slot
+        if slot is None:
+            return due
+        return min(due, *slot.announce_at.values(), math.inf if slot.started else slot.names_at)
+
+    # ---------------------------------------------------------------- neighbours
+
+    def _around(self, slot: _Slot) -> dict[str, float]:
+        """Return the neighbours of a slot and how far they are; the nearest, if too many."""
+        if slot.task.graph == "declared":
+            found = dict(self._access.declared)
+        else:
+            found = {}
+            for edge in sorted(slot.ends):
+                for peer, far in self._named.get(edge, {}).items():
+                    found[peer] = min(far, found.get(peer, math.inf))
+        nearest = sorted(found.items(), key=lambda item: (item[1], item[0]))[:MAX_AROUND]
+        return dict(sorted(nearest))
+
+    def _admit(self, now: float) -> list[Effect]:
+        """Know everybody who may be talked with, in this slot or the next."""
+        # Also of the slot that runs: a call of another run must not take its envelopes away.
+        here = self._slot.ends if self._slot is not None else {}
+        calling = tuple(sorted({*here, *next(reversed(self._calls.values()), {})}))
+        ways = dict.fromkeys(self._access.declared, calling)
+        for edge, named in sorted(self._named.items()):
+            for peer in named:
+                ways[peer] = (*(way for way in ways.get(peer, ()) if way != edge), edge)
+        # An edge that does not call any more may be gone without a word.
+        ways = {
+            peer: tuple(way for way in edges if way in calling) or edges
+            for peer, edges in ways.items()
+        }
+        if self.node is not None:
+            ways = dict.fromkeys(self.node.distances, calling) | ways
+        return self._access.transport.admit(ways, now)
+
+    def _rewire(self, now: float) -> list[Effect]:
+        """Begin a slot anew whose neighbours have changed, unless it is too late for it."""
+        slot, node = self._slot, self.node
+        if slot is None or node is None or not slot.started:
+            return []
+        if not node.is_early or slot.rewired >= MAX_REWIRED:
+            return []
+        if self._around(slot) == node.distances:
+            return []
+        slot.rewired += 1
+        return self._start(slot, now)
+
+    # ---------------------------------------------------------------------- slot
+
+    def _try(self, now: float) -> list[Effect]:
+        """Start the slot that waits, once its neighbours are known or it has waited enough."""
+        slot = self._slot
+        if slot is None or slot.started:
+            return []
+        known = slot.task.graph == "declared" or all(edge in self._named for edge in slot.ends)
+        if not known and now < slot.names_at:
+            return []
+        self._access.transport.reset()
+        slot.started = True
+        return self._start(slot, now)
+
+    def _start(self, slot: _Slot, now: float) -> list[Effect]:
+        from .node import BpUcbNode  # noqa: PLC0415 - late: see above
+        from .settings import settings_for  # noqa: PLC0415
+
+        call, node, number = slot.call, self.node, slot.call.slot + 1
+        around = self._around(slot)
+        settings = settings_for(slot.task, max(slot.ends.values()) - now)
+        same_run = node is not None and node.run == call.run
+        if node is None or not same_run or node.distances != around or node.slot >= number:
+            if same_run:
+                # Neighbours take it for a restart, and send again what was lost with it.
+                self._incarnation += 1
+            node = self.node = BpUcbNode(
+                self._access.me,
+                around,
+                settings,
+                run=call.run,
+                incarnation=self._incarnation,
+                arm=self._arms.get(call.run),
+            )
+        node.begin(number, slot.opinion, now, trained=call.trained, settings=settings)
+        _remember(self._arms, call.run, node.arm)
+        return [*self._admit(now), self._keep(slot, node, now), *self._go_on(now)]
+
+    def _go_on(self, now: float) -> list[Effect]:
+        """Send the envelopes that are due; act on a decision."""
+        node = self.node
+        if node is None:
+            return []
+        effects: list[Effect] = []
+        undecided = node.chosen is None
+        node.available = self.available
+        for peer, envelope in node.tick(now, self._access.rng):
+            effects += self._access.transport.send(peer, envelope, now)
+        if undecided and node.chosen is not None:
+            effects += self._decide(node, now, chosen=node.chosen)
+        return effects
+
+    def _decide(self, node: "BpUcbNode", now: float, *, chosen: bool) -> list[Effect]:
+        slot = self._slot
+        if slot is None or not slot.started or slot.call.slot + 1 != node.slot:
+            return []  # of a slot that another call has ended
+        if chosen:
+            slot.announce_at = dict.fromkeys(slot.ends, now)
+        return [self._keep(slot, node, now), *self._announce(now)]
+
+    def _announce(self, now: float) -> list[Effect]:
+        """Volunteer to every edge that has not shown that it was heard."""
+        slot = self._slot
+        if slot is None:
+            return []
+        effects: list[Effect] = []
+        volunteer = Volunteer(run=slot.call.run, round=slot.call.round)
+        for edge, at in list(slot.announce_at.items()):
+            if now >= slot.ends[edge] + ANNOUNCE_AFTER_S:
+                del slot.announce_at[edge]
+            elif now >= at:
+                slot.announce_at[edge] = now + ANNOUNCE_EVERY_S
+                if self.available:
+                    effects.append(Send(edge, volunteer))
+        return effects
+
+    def end(self, now: float) -> list[Effect]:
+        """End the slot; its last envelopes are in what is kept of it."""
+        slot, self._slot = self._slot, None
+        if slot is None or self.node is None or slot.record is None:
+            return []
+        return [self._keep(slot, self.node, now)]
+
+    def _keep(self, slot: _Slot, node: "BpUcbNode", now: float) -> StoreSlot:
+        """Return the slot as it is now; what was decided by stays as it was."""
+        record, transport = slot.record, self._access.transport
+        if record is None or record.chosen is None:
+            record = node.record(slot.call, slot.opinion, now - slot.begun)
+        slot.record = replace(record, envelopes=transport.sent, bytes=transport.sent_bytes)
+        return StoreSlot(self._incarnation, node.arm, slot.record)
+
+
+def _remember(table: OrderedDict[K, V], key: K, value: V, most: int = _REMEMBERED) -> None:
+    """Keep the newest entries."""
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > most:
+        table.popitem(last=False)

@@ -1,0 +1,94 @@
+"""Bounds of one slot: how long neighbours exchange states, how often, and how exactly."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from fedagent_protocol.peers import MAX_BEST
+from fedagent_task.spec import PeersSpec
+
+MIN_SLOT_S = 0.5
+MAX_ENVELOPES = 2**16 - 1
+"""Per neighbour and slot, so that sequence numbers of one incarnation never reach the next's."""
+
+
+class Jitter(Protocol):
+    """A seeded generator; `random.Random` is enough and costs a device less than numpy's."""
+
+    def uniform(self, low: float, high: float, /) -> float:
+        """Return a number between two."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSettings:
+    """Bounds of one slot.
+
+    Attributes:
+        keep: K, how many train.
+        mu: Weight of exploration in the index.
+        tolerance: Largest change of a log ratio that is not sent. Beliefs are then at most
+            2.5 x tolerance x degree away from the fixed point: each unsent change grows to at
+            most tolerance / (1 - 0.9) per message, and the logistic function has slope 1/4.
+        max_sweeps: New belief messages to one neighbour.
+        quiet_s: Beliefs count as converged once nothing has changed for this long.
+        beliefs_s, gossip_s: They end after this anyway.
+        agreed_s: The K best count as agreed once nothing has changed for this long.
+        gap_s: Minimum time between two new states to one neighbour; more where the
+            round trip is long.
+        hold_s: How long news of gossip waits for more. One of two neighbours waits half as
+            long, so that the other need not repeat what both have heard.
+        ack_s: How long an acknowledgement waits for a state to ride with.
+        repeat_s: First wait for an acknowledgement; half as long again at each repeat, up
+            to `max_repeat_s`.
+        silence_s: A neighbour that owes an answer for this long is left out until it answers.
+        life_s: Nothing is sent about a slot after this.
+        max_envelopes: To one neighbour, repeats and acknowledgements included.
+    """
+
+    keep: int = 5
+    mu: float = 0.01
+    tolerance: float = 3e-3
+    max_sweeps: int = 50
+    quiet_s: float = 0.1
+    beliefs_s: float = 3.0
+    gossip_s: float = 3.0
+    agreed_s: float = 0.05
+    gap_s: float = 0.04
+    hold_s: float = 0.08
+    ack_s: float = 0.06
+    repeat_s: float = 0.2
+    max_repeat_s: float = 1.0
+    silence_s: float = 2.0
+    life_s: float = 30.0
+    max_envelopes: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse values with which a slot would never begin or never end."""
+        positive = {
+            "keep", "max_sweeps", "tolerance", "beliefs_s", "gossip_s", "repeat_s",
+            "max_repeat_s", "silence_s", "life_s", "max_envelopes",
+        }  # fmt: skip
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0 or (value == 0 and name in positive):
+                raise ValueError(f"{name} is {value}: must be finite and positive")
+        if self.keep > MAX_BEST or self.max_envelopes > MAX_ENVELOPES:
+            raise ValueError(f"keep must be <= {MAX_BEST}, max_envelopes <= {MAX_ENVELOPES}")
+
+
+def settings_for(task: PeersSpec, remaining_s: float) -> SlotSettings:
+    """Return bounds by which a slot decides before its call ends.
+
+    Beliefs and gossip together take at most three quarters of the time; a neighbour that
+    does not answer for a fifth of it is left out.
+    """
+    time, usual = max(MIN_SLOT_S, remaining_s), SlotSettings()
+    return replace(
+        usual,
+        keep=task.best,
+        mu=task.mu,
+        beliefs_s=min(usual.beliefs_s, 0.4 * time),
+        gossip_s=min(usual.gossip_s, 0.35 * time),
+        silence_s=min(usual.silence_s, 0.2 * time),
+    )

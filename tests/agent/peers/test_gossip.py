@@ -1,0 +1,256 @@
+"""The K best are agreed on: quickly without loss, and in spite of loss, cuts and deaths."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_agent.peers.core.gossip import Gossip, Rank, hash_of
+from fedagent_agent.peers.core.node import BpUcbNode, Phase
+from fedagent_agent.peers.core.settings import SlotSettings
+from fedagent_protocol.peers import GossipMessage
+from tests.fakes.peer_network import (
+    Distances,
+    Faults,
+    PeerNetwork,
+    diameter,
+    distances,
+    names,
+    near_graph,
+    nodes_of,
+    pieces,
+)
+
+PATIENT = SlotSettings(gossip_s=20.0, life_s=60.0, max_envelopes=10_000)
+SURE = replace(PATIENT, beliefs_s=50.0, gossip_s=50.0, silence_s=50.0)
+INDEX: dict[str, float | None] = {}
+
+
+class GivenIndex(BpUcbNode):
+    """A node whose index is given by the test."""
+
+    @property
+    def index(self) -> float | None:
+        return INDEX[self.me]
+
+
+def network_of(
+    around: Distances,
+    index: dict[str, float],
+    bounds: SlotSettings = PATIENT,
+    seed: int = 1,
+    faults: Faults | None = None,
+) -> PeerNetwork:
+    INDEX.clear()
+    INDEX.update(index)
+    return PeerNetwork(nodes_of(around, bounds, of=GivenIndex), seed, faults or Faults())
+
+
+def begin(network: PeerNetwork, slot: int = 1) -> None:
+    network.begin(slot, np.full(len(network.nodes), 0.5))
+
+
+def indices(rng: np.random.Generator, total: int) -> dict[str, float]:
+    """Few values, so that many tie."""
+    return dict(zip(names(total), np.round(rng.random(total), 1).tolist(), strict=True))
+
+
+def best_of(index: dict[str, float], among: set[str], keep: int = 5) -> list[Rank]:
+    return sorted((Rank(index[a], a) for a in among), key=lambda e: (-e.psi, e.agent))[:keep]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), total=st.integers(2, 40), keep=st.integers(1, 8))
+def test_without_loss_diameter_plus_two_exchanges_are_enough(
+    seed: int, total: int, keep: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    around, index = distances(near_graph(rng, total)), indices(rng, total)
+    nodes = {name: Gossip(name, near, SlotSettings(keep=keep)) for name, near in around.items()}
+    for name, node in nodes.items():
+        node.begin(1, 0.0)
+        node.speak(index[name], 0.0)
+    for exchange in range(1, diameter(around) + 3):
+        sent = [(a, b, nodes[a].message(b, exchange)) for a in nodes for b in around[a]]
+        for sender, receiver, message in sent:
+            if message is not None:
+                nodes[receiver].receive(sender, message, exchange)
+                nodes[sender].confirm(receiver, exchange)
+    expected = best_of(index, set(index), keep)
+    assert all(node.best == expected for node in nodes.values())
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), total=st.integers(1, 40), loss=st.sampled_from([0.0, 0.3]))
+def test_everybody_done_means_everybody_agrees(seed: int, total: int, loss: float) -> None:
+    rng = np.random.default_rng(seed)
+    around, index = distances(near_graph(rng, total)), indices(rng, total)
+    network = network_of(around, index, SURE, seed, Faults(loss, loss, 0.0, 0.2))
+    ended: dict[str, list[Rank]] = {}
+
+    def watch() -> bool:
+        for name, node in network.nodes.items():
+            if name not in ended and node.phase is Phase.DECIDED:
+                ended[name] = node.gossip.best
+        return len(ended) == total
+
+    begin(network)
+    assert network.run(60.0, watch)
+    expected = best_of(index, set(index))
+    assert all(best == expected for best in ended.values()), "at the moment when each was done"
+    assert {node.gossip.agents for node in network.living} == {total}
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_nobody_is_done_before_a_late_one_has_spoken(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    total = 15
+    around, index = distances(near_graph(rng, total)), indices(rng, total)
+    network = network_of(around, index, seed=seed)
+    late = network.nodes[names(total)[int(rng.integers(total))]]
+    begin(network)
+    late.beliefs.settings = replace(PATIENT, quiet_s=1.5)
+    network.run(1.4)
+    assert late.phase is Phase.BELIEFS
+    assert all(node.phase is Phase.GOSSIP for node in network.living if node is not late)
+    network.decide(3.0)
+    assert all(node.gossip.best == best_of(index, set(index)) for node in network.living)
+
+
+@pytest.mark.parametrize("dies_at", [0.0, 0.3])
+@pytest.mark.parametrize("seed", range(4))
+def test_ten_percent_dead_and_thirty_percent_lost(seed: int, dies_at: float) -> None:
+    rng = np.random.default_rng(seed)
+    total = 30
+    around, index = distances(near_graph(rng, total, 4)), indices(rng, total)
+    network = network_of(around, index, seed=seed, faults=Faults(0.3, 0.1, 0.0, 0.1))
+    dead = set(rng.choice(names(total), 3, replace=False).tolist())
+    network.dead = dead if not dies_at else set()
+    begin(network)
+    network.run(dies_at)
+    network.dead = dead
+    network.decide(30.0)
+    for piece in pieces(around, network.alive):
+        best = {tuple(network.nodes[name].gossip.best) for name in piece}
+        assert len(best) == 1
+        assert dies_at or best == {tuple(best_of(index, piece))}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_a_healed_partition_all_agree(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    total, cut_until = 24, 5.0
+    around, index = distances(near_graph(rng, total)), indices(rng, total)
+    network = network_of(around, index, seed=seed, faults=Faults(loss=0.1))
+    half = set(names(total)[: int(rng.integers(6, 18))])
+    network.faults.cut = lambda now, a, b: now < cut_until and (a in half) != (b in half)
+    begin(network)
+    network.run(cut_until)
+    gossips = [node.gossip for node in network.living]
+    assert len({tuple(gossip.best) for gossip in gossips}) > 1
+    expected = best_of(index, set(index))
+    assert network.run(5.0, lambda: all(gossip.best == expected for gossip in gossips))
+    assert network.run(5.0, lambda: all(gossip.agreed for gossip in gossips))
+    assert network.run(5.0, lambda: not any(node.silent for node in network.living))
+
+
+def test_a_slot_begins_with_nothing_of_the_last_one() -> None:
+    rng = np.random.default_rng(1)
+    network = network_of(distances(near_graph(rng, 10)), indices(rng, 10))
+    for slot in (1, 2, 3):
+        index = indices(rng, 10)
+        INDEX.update(index)
+        begin(network, slot)
+        network.decide()
+        assert all(node.gossip.best == best_of(index, set(index)) for node in network.living)
+
+
+def test_a_dead_neighbour_is_waited_for_in_one_slot_only() -> None:
+    around = {"a": {"b": 1.0, "c": 1.0}, "b": {"a": 1.0}, "c": {"a": 1.0}}
+    network = network_of(around, {"a": 0.5, "b": 0.5, "c": 0.9}, SlotSettings(keep=1))
+    network.dead = {"c"}
+    took, known = [], []
+    for slot in (1, 2):
+        begun = network.now
+        begin(network, slot)
+        network.decide()
+        took.append(network.now - begun)
+        known.append(network.nodes["b"].gossip.agents)
+    assert took[0] >= 2.0 + 3.0, "its silence, and then its index"
+    assert took[1] < 0.6
+    assert known == [3, 2]
+    network.dead = set()
+    begin(network, 3)
+    network.decide()
+    assert network.nodes["b"].best == ["c"], "it takes part again as soon as it answers"
+
+
+def test_nothing_is_agreed_before_every_neighbour_has_acknowledged_it() -> None:
+    gossip = started("a")
+    gossip.speak(0.5, 0.0)
+    gossip.message("b", 7)
+    both = (hash_of(1, "a"), hash_of(1, "b"))
+    gossip.receive("b", GossipMessage(best=((0.7, "b"),), known=both, spoken=both), 1.1)
+    gossip.hear("b")
+    gossip.confirm("b", 6)
+    early = gossip.agreed
+    gossip.confirm("b", 7)
+    assert (early, gossip.agreed) == (False, True), "what was sent may be lost"
+    assert gossip.best == [(0.7, "b"), (0.5, "a")]
+
+
+def started(me: str, *, ceiling: float = math.inf) -> Gossip:
+    gossip = Gossip(me, ["b"], SlotSettings(keep=2))
+    gossip.begin(1, 0.0, ceiling=ceiling)
+    return gossip
+
+
+def test_an_index_that_nobody_can_have_is_not_believed() -> None:
+    gossip = started("a", ceiling=2.5)
+    gossip.receive("b", GossipMessage(best=((1e9, "b"), (2.0, "c"))), 0.1)
+    assert gossip.best == [(2.0, "c")]
+    assert gossip.ignored["too_good"] == 1
+
+
+@pytest.mark.parametrize("own", [None, 0.4])
+def test_nobody_else_says_that_an_agent_stands_for_election(own: float | None) -> None:
+    gossip = started("a")
+    gossip.speak(own, 0.0)
+    lie = GossipMessage(best=((1.9, "a"), (0.5, "b")))
+    echo = GossipMessage(best=((0.5, "b"), *(((own, "a"),) if own else ())))
+    for message in (lie, echo):
+        gossip.receive("b", message, 0.1)
+    assert gossip.best == [(0.5, "b")] + [(index, "a") for index in (own,) if index is not None]
+    assert gossip.ignored["of_me"] == 1
+
+
+def test_of_two_indices_of_one_agent_the_larger_counts() -> None:
+    gossip = started("a")
+    for index in (0.3, 0.7, 0.5):
+        gossip.receive("b", GossipMessage(best=((index, "c"),)), 0.1)
+    assert gossip.best == [(0.7, "c")]
+
+
+def test_who_takes_part_has_other_hashes_in_each_slot() -> None:
+    hashes = {hash_of(slot, agent) for slot in range(1, 20) for agent in names(20)}
+    assert len(hashes) == 19 * 20
+
+
+@pytest.mark.parametrize("total", [10, 60, 1000])
+def test_many_agents_are_counted_from_a_sample(total: int) -> None:
+    gossip = started("a")
+    hashes = sorted(hash_of(total, name) for name in names(total))[:64]
+    gossip.receive("b", GossipMessage(known=tuple(hashes)), 0.1)
+    error = 3 / math.sqrt(62) * total if total > 62 else 2
+    assert abs(gossip.agents - total) <= error
+
+
+def test_a_neighbour_without_end_costs_no_memory() -> None:
+    gossip = started("a")
+    for n in range(2000):
+        gossip.receive("b", GossipMessage(best=((n / 1000, f"x{n}"),), spoken=(n,)), 0.1)
+    assert len(gossip._around["b"].has) <= 2 + 64

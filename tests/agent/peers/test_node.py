@@ -1,0 +1,307 @@
+"""Agents decide alone who trains: the batch's choice, within its bytes, and nothing leaks."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedagent_agent.peers.core.channel import PER_INCARNATION
+from fedagent_agent.peers.core.node import BpUcbNode, Phase
+from fedagent_agent.peers.core.records import ArmStats
+from fedagent_agent.peers.core.settings import SlotSettings, settings_for
+from fedagent_agent.peers.seal import PeerSeal, sealed_bytes
+from fedagent_coordinator.policies.beliefs import propagate, wire
+from fedagent_node.identity import load_or_create
+from fedagent_protocol.peers import (
+    BeliefMessage,
+    Envelope,
+    GossipMessage,
+    decode_envelope,
+    encode_envelope,
+)
+from fedagent_task.spec import PeersSpec
+from tests.fakes.peer_network import (
+    RUN,
+    Faults,
+    PeerNetwork,
+    distances,
+    names,
+    near_graph,
+    nodes_of,
+    pieces,
+)
+
+EXACT = SlotSettings(
+    tolerance=1e-12,
+    max_sweeps=1000,
+    beliefs_s=60.0,
+    gossip_s=60.0,
+    max_envelopes=60_000,
+    life_s=500.0,
+    silence_s=50.0,
+)
+USUAL = SlotSettings()
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6), total=st.integers(2, 14), loss=st.sampled_from([0.0, 0.2]))
+def test_slot_after_slot_the_k_best_of_the_batch_volunteer(
+    seed: int, total: int, loss: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    graph = near_graph(rng, total)
+    network = PeerNetwork(nodes_of(distances(graph), EXACT), seed, Faults(loss=loss))
+    wiring = wire(graph, local=True)
+    mean, pulls, trained = np.zeros(total), np.zeros(total), np.zeros(total, dtype=bool)
+    for t in range(2, 6):
+        opinion = rng.random(total)
+        if t == 2:
+            mean, pulls = opinion.copy(), np.ones(total)
+        mean = np.where(trained, (mean * pulls + opinion) / (pulls + 1), mean)
+        pulls = pulls + trained
+        belief = propagate(wiring, opinion, tolerance=1e-12, max_sweeps=2000).belief
+        index = mean + belief / total + 0.01 * np.sqrt(math.log(t) / pulls)
+        best = np.argsort(-index, kind="stable")[:5]
+        assert network.play(t, opinion, 200.0) == {names(total)[n] for n in best}
+        trained = np.isin(np.arange(total), best)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_twenty_agents_need_less_than_a_second_and_20_kb_each(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    network = PeerNetwork(nodes_of(distances(near_graph(rng, 20, 4))), seed)
+    sent: Counter[str] = Counter()
+
+    def watch(sender: str, envelope: Envelope) -> None:
+        payload = encode_envelope(envelope)
+        assert decode_envelope(payload) == envelope
+        sent[sender] += sealed_bytes(len(payload))
+
+    network.watch = watch
+    for t in range(2, 6):
+        sent.clear()
+        begun = network.now
+        volunteers = network.play(t, np.clip(rng.normal(0.7, 0.1, 20), 0, 1))
+        assert network.now - begun <= 1.0
+        network.run(5.0)
+        assert len(volunteers) == 5
+        assert max(sent.values()) <= 20_000
+
+
+def test_where_the_network_is_slow_neighbours_send_less_often() -> None:
+    envelopes = []
+    for min_s, max_s in ((0.002, 0.01), (0.2, 0.4)):
+        rng = np.random.default_rng(1)
+        faults = Faults(min_s=min_s, max_s=max_s)
+        network = PeerNetwork(nodes_of(distances(near_graph(rng, 20, 4))), 1, faults)
+        for t in range(2, 5):
+            begun = sum(network.sent.values())
+            network.begin(t, rng.random(20))
+            network.run(2.0)
+            envelopes.append((sum(network.sent.values()) - begun) / 20)
+            network.run(20.0)
+    assert max(envelopes[4:]) < max(envelopes[:3]), "once the round trip is known"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_at_thirty_percent_loss_and_with_the_dead_there_are_k_volunteers(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    around = distances(near_graph(rng, 20, 5))
+    network = PeerNetwork(nodes_of(around), seed, Faults(0.3, 0.1, 0.0, 0.05))
+    network.dead = set(rng.choice(names(20), 2, replace=False).tolist())
+    network.play(2, rng.random(20))
+    for t in (3, 4):
+        assert len(network.play(t, rng.random(20))) == 5
+
+
+def test_both_sides_of_a_partition_decide_and_one_set_is_left_after_it() -> None:
+    rng = np.random.default_rng(5)
+    around = distances(near_graph(rng, 20, 4))
+    half = set(names(20)[:10])
+    network = PeerNetwork(nodes_of(around), 5)
+    network.faults.cut = lambda now, a, b: now < 8.0 and (a in half) != (b in half)
+    apart = network.play(2, rng.random(20))
+    assert network.now < 8.0
+    inside = {a: {b: d for b, d in near.items() if (a in half) == (b in half)}
+              for a, near in around.items()}  # fmt: skip
+    parts = pieces(inside, around)
+    assert len(parts) >= 2
+    assert all(len(apart & part) == min(5, len(part)) for part in parts)
+    assert len(apart) > 5, "the coordinator sees too many and has to stay inside its budget"
+    network.run(8.0 - network.now)
+    network.play(3, rng.random(20))
+    assert len(network.play(4, rng.random(20))) == 5
+
+
+def test_without_an_answer_there_is_an_end_to_everything() -> None:
+    bounds = replace(USUAL, max_envelopes=20, life_s=5.0, silence_s=100.0)
+    network = PeerNetwork(nodes_of({"a": {"b": 1.0}, "b": {"a": 1.0}}, bounds), dead={"b"})
+    network.begin(1, np.array([0.5, 0.5]))
+    node = network.nodes["a"]
+    assert network.run(10.0, lambda: not node.is_early)
+    assert network.now == pytest.approx(bounds.beliefs_s)
+    network.run(120.0)
+    assert node.phase is Phase.DECIDED
+    assert network.sent["a"] <= 20
+    assert node.due == math.inf
+
+
+def test_a_neighbour_that_never_agrees_costs_a_bounded_number_of_envelopes() -> None:
+    node = nodes_of({"a": {"b": 1.0}}, replace(USUAL, max_envelopes=12, life_s=10.0))["a"]
+    rng, sent = np.random.default_rng(1), 0
+    node.begin(1, 0.5, 0.0, trained=False)
+    for step in range(10_000):
+        sent += len(node.tick(step * 0.01, rng))
+        node.receive("b", Envelope(run=RUN, slot=1, seq=PER_INCARNATION + 1), step * 0.01)
+    assert sent <= 12
+
+
+def test_late_duplicate_and_overtaken_envelopes_change_nothing() -> None:
+    node = nodes_of({"a": {"b": 1.0, "c": 1.0}})["a"]
+    node.begin(5, 0.6, 0.0, trained=False)
+
+    def envelope(slot: int, seq: int, ratio: float) -> Envelope:
+        belief = BeliefMessage(degree=2, ratio=ratio, typical=1.0, distance=1.0)
+        return Envelope(run=RUN, slot=slot, seq=seq, belief=belief)
+
+    base = PER_INCARNATION
+    node.receive("b", envelope(5, base + 3, 0.5), 0.1)
+    belief = node.beliefs.belief
+    for slot, seq in ((5, base + 3), (5, base + 2), (4, base + 9), (5, 0)):
+        node.receive("b", envelope(slot, seq, -0.4), 0.2)
+        assert node.beliefs.belief == belief
+    node.receive("x", envelope(5, base + 9, 0.5), 0.3)
+    node.receive("b", replaced_run(envelope(5, base + 9, -0.4)), 0.3)
+    assert node.beliefs.belief == belief
+    assert node.counters == {"old": 2, "stale": 1, "stranger": 1, "run": 1}
+
+
+def replaced_run(envelope: Envelope) -> Envelope:
+    return Envelope(run="cd" * 16, slot=envelope.slot, seq=envelope.seq, belief=envelope.belief)
+
+
+def test_facts_of_an_overtaken_envelope_are_joined() -> None:
+    node = nodes_of({"a": {"b": 1.0}})["a"]
+    node.begin(1, 0.6, 0.0, trained=False)
+    for seq, agent in ((2, "x"), (1, "y")):
+        gossip = GossipMessage(best=((0.5, agent),))
+        node.receive("b", Envelope(run=RUN, slot=1, seq=PER_INCARNATION + seq, gossip=gossip), 0.1)
+    assert node.best == ["x", "y"]
+
+
+def test_an_envelope_of_the_next_slot_waits_for_it() -> None:
+    node = nodes_of({"a": {"b": 1.0}})["a"]
+    node.begin(1, 0.6, 0.0, trained=False)
+    belief = BeliefMessage(degree=1, ratio=0.7, typical=1.0, distance=1.0)
+    node.receive("b", Envelope(run=RUN, slot=2, seq=PER_INCARNATION + 1, belief=belief), 0.1)
+    assert node.beliefs.belief == pytest.approx(0.36)
+    node.begin(2, 0.6, 0.2, trained=False)
+    assert node.beliefs.log_belief == pytest.approx(math.log(0.36 / 0.64) + 0.7)
+
+
+def test_nothing_but_the_choice_leaves_outside_envelopes(tmp_path: Path) -> None:
+    """Canary values in every encoding are looked for in all that a relay sees."""
+    identities = {}
+    for n in range(6):
+        identity = load_or_create(tmp_path / str(n))
+        identities[identity.id] = identity
+    ids = sorted(identities)
+    around = {me: {other: 1.0 for other in ids if other != me} for me in ids}
+    seals = {me: PeerSeal(identities[me], 1, frozenset(around[me])) for me in ids}
+    for one in ids:
+        for two in around[one]:
+            seals[one].meet(seals[two].card)
+    nodes = nodes_of(around, replace(USUAL, keep=2))
+    rng, now = np.random.default_rng(1), 0.0
+    seen, opened = bytearray(), bytearray()
+    for n, node in enumerate(nodes.values()):
+        node.begin(2, 0.5123456 + 0.0123457 * n, 0.0, trained=False)
+    while any(node.phase is not Phase.DECIDED for node in nodes.values()):
+        now += 0.01
+        for me, node in nodes.items():
+            for peer, envelope in node.tick(now, rng):
+                packet = seals[me].seal(peer, encode_envelope(envelope))
+                seen += packet
+                plain = seals[peer].open(me, packet)
+                opened += plain
+                nodes[peer].receive(me, decode_envelope(plain), now)
+    assert sum(bool(node.chosen) for node in nodes.values()) == 2
+    secrets = [
+        value
+        for node in nodes.values()
+        for value in (node.index, node.beliefs.belief, node.arm.mean)
+        if value is not None
+    ]
+    assert any(found(value, opened) for value in secrets), "the search finds what is there"
+    assert not any(found(value, seen) for value in secrets)
+
+
+def found(value: float, haystack: bytes | bytearray) -> bool:
+    """Look for a number as binary float of either size and order, and as text."""
+    forms = [np.array(value, dtype=kind).tobytes() for kind in ("<f8", ">f8", "<f4", ">f4")]
+    forms += [f"{value:.{digits}f}".encode() for digits in (5, 6, 9)]
+    return any(form in haystack for form in forms)
+
+
+def test_an_agent_without_an_opinion_stands_aside() -> None:
+    around = {"a": {"b": 1.0}, "b": {"a": 1.0, "c": 1.0}, "c": {"b": 1.0}}
+    network = PeerNetwork(nodes_of(around))
+    assert network.play(2, np.array([0.4, np.nan, 0.6])) == {"a", "c"}
+    assert [node.best for node in network.living] == [["c", "a"]] * 3, "it passes on"
+    assert network.play(3, np.array([np.nan, 0.5, np.inf])) == {"a", "b", "c"}
+    assert network.nodes["a"].arm.mean == 0.4
+    assert network.nodes["c"].arm.mean == 0.6
+
+
+def test_an_agent_alone_volunteers() -> None:
+    assert PeerNetwork(nodes_of({"a": {}})).play(2, np.array([0.1])) == {"a"}
+
+
+def test_a_slot_that_runs_does_not_begin_again() -> None:
+    node = nodes_of({"a": {"b": 1.0}})["a"]
+    node.begin(3, 0.5, 0.0, trained=False)
+    node.begin(3, 0.9, 0.1, trained=True)
+    node.begin(2, 0.9, 0.1, trained=True)
+    assert node.arm == ArmStats(0.5, 1, 3)
+    assert node.counters == {"begun": 2}
+
+
+def test_before_the_first_slot_nothing_is_sent() -> None:
+    node = BpUcbNode("a", {"b": 1.0}, USUAL)
+    assert node.tick(5.0, np.random.default_rng(1)) == []
+    assert node.due == math.inf
+    assert node.index is None
+
+
+def test_only_opinions_of_slots_with_training_count() -> None:
+    arm = ArmStats()
+    opinions = ((3, 0.5, True), (4, 0.9, False), (5, 0.8, True), (5, 0.1, True), (6, 0.2, True))
+    assert arm.after(2, None, trained=False) == arm
+    for slot, opinion, trained in opinions:
+        arm = arm.after(slot, opinion, trained=trained)
+    assert arm.mean == pytest.approx(0.5)
+    assert (arm.pulls, arm.slot) == (3, 6)
+
+
+@given(best=st.integers(1, 1024), mu=st.floats(0, 1000), remaining=st.floats(-5, 1e5))
+def test_a_slot_decides_before_its_call_ends(best: int, mu: float, remaining: float) -> None:
+    bounds = settings_for(PeersSpec(best=best, mu=mu), remaining)
+    time = max(0.5, remaining)
+    assert bounds.beliefs_s + bounds.gossip_s <= 0.751 * time
+    assert bounds.silence_s <= 0.2 * time
+    assert (bounds.keep, bounds.mu) == (best, mu)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tolerance", 0.0), ("beliefs_s", math.inf), ("max_sweeps", 0), ("quiet_s", -1.0),
+     ("silence_s", math.nan), ("keep", 0), ("keep", 2000), ("mu", math.nan)],
+)  # fmt: skip
+def test_bounds_that_bound_nothing_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        replace(USUAL, **{name: value})  # type: ignore[arg-type]  # any of them
