@@ -13,8 +13,7 @@ from fedagent_coordinator import placement, policies
 from fedagent_coordinator.placement import PlacementPolicy, PlacementView
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_coordinator.policies.beliefs import propagate, wire
-from fedagent_coordinator.policies.literal_beliefs import propagate_literal
+from fedagent_coordinator.policies.beliefs import propagate, propagate_literal, wire
 from fedagent_coordinator.policies.neighbours import k_nearest
 from fedagent_testbed.study import compare, load_recipe, make_policy, make_world, play
 from fedagent_testbed.study.history import History

@@ -10,6 +10,7 @@ from fedagent_node.data_dir import is_disk_error
 from fedagent_node.errors import LinkError
 from fedagent_node.process import end
 from fedagent_node.settings import SettingError
+from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import TaskError
 
 from .config import CoordinatorConfig, load
@@ -48,7 +49,7 @@ def run(config: CoordinatorConfig) -> int:
     except RunFinishedError as finished:
         _log.info("%s", finished)
         return 0
-    except (CoordinatorError, LinkError, TaskError) as failure:
+    except (CoordinatorError, RegistryError, LinkError, TaskError) as failure:
         error = failure
     except DAMAGE as failure:
         path = str(Path(config.data_dir) / DATABASE)

@@ -6,13 +6,11 @@
     ├── ExportError                 there is no ONNX form of this model
     ├── RefusedOptionError          an option of the start does not fit the run
     ├── PolicyError
-    │   ├── UnknownNameError        no policy, solver or placement of that name
-    │   ├── ParameterError          a parameter is unknown, of a wrong type or out of range
-    │   ├── PluginError             a user's own policy, solver or placement is broken
     │   ├── InvalidViewError        a round's columns contradict each other
     │   ├── MissingFeatureError     a policy needs a feature the view has not
     │   ├── NonFiniteFeatureError   a needed feature is NaN or infinite
     │   ├── InvalidSelectionError   a selection breaks a constraint
+    │   ├── MissingPackageError     an optional package is not installed
     │   └── StateError              a saved state does not fit the policy
     ├── LedgerError
     │   ├── BudgetExceededError     a round wants more than is free
@@ -32,155 +30,98 @@
         ├── UnknownRunError         no such run
         ├── UnknownRoundError       no such round
         └── RecordError             stored bytes are not the record they should be
+
+Unknown names, parameters and plug-ins: `fedagent_protocol.errors.RegistryError`.
 """
 
 from collections.abc import Collection
 
+from fedagent_protocol.errors import FedagentError
 
-class CoordinatorError(Exception):
+
+class CoordinatorError(FedagentError):
     """Base of every error of this package."""
 
 
 class ExportError(CoordinatorError):
     """Raised when a model cannot be written as an ONNX file."""
 
-    def __init__(self, kind: str, reason: str, hint: str) -> None:
-        super().__init__(kind, reason, hint)
-        self.kind = kind
-        self.reason = reason
-        self.hint = hint
+    template = "a {kind} model {reason}"
 
-    def __str__(self) -> str:
-        return f"a {self.kind} model {self.reason}; {self.hint}"
+    kind: str
+    reason: str
+    hint: str
 
 
 class RefusedOptionError(CoordinatorError):
     """Raised when an option of the start does not fit the run, or names no model for it."""
 
-    def __init__(self, option: str, problem: str, hint: str) -> None:
-        super().__init__(option, problem, hint)
-        self.option = option
-        self.problem = problem
-        self.hint = hint
+    template = "{option}: {problem}"
 
-    def __str__(self) -> str:
-        return f"{self.option}: {self.problem}; {self.hint}"
+    option: str
+    problem: str
+    hint: str
 
 
 class PolicyError(CoordinatorError):
     """Base of errors of policies, placements and solvers."""
 
 
-class UnknownNameError(PolicyError):
-    """Raised when nothing of this kind has the name."""
-
-    def __init__(self, kind: str, name: str, known: Collection[str]) -> None:
-        super().__init__(kind, name, known)
-        self.kind = kind
-        self.name = name
-        self.known = tuple(sorted(known))
-
-    def __str__(self) -> str:
-        return f"no {self.kind} is named {self.name!r}; there are: {', '.join(self.known)}"
-
-
-class ParameterError(PolicyError):
-    """Raised when a parameter is unknown or has a value out of its range."""
-
-    def __init__(self, name: str, parameter: str, problem: str) -> None:
-        super().__init__(name, parameter, problem)
-        self.name = name
-        self.parameter = parameter
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return f"{self.name}: parameter {self.parameter!r} {self.problem}"
-
-
-class PluginError(PolicyError):
-    """Raised when a user's own policy, solver or placement is broken.
-
-    Attributes:
-        kind: What it should be.
-        name: Its name.
-        source: ``module:attribute`` of its entry point.
-        problem: What is wrong with it.
-    """
-
-    def __init__(self, kind: str, name: str, source: str, problem: str) -> None:
-        super().__init__(kind, name, source, problem)
-        self.kind = kind
-        self.name = name
-        self.source = source
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return (
-            f"{self.kind} {self.name!r} ({self.source}) {self.problem}; "
-            "fix its package or uninstall it"
-        )
-
-
 class InvalidViewError(PolicyError):
     """Raised when the columns of a view or a feedback contradict each other."""
 
-    def __init__(self, column: str, problem: str) -> None:
-        super().__init__(column, problem)
-        self.column = column
-        self.problem = problem
+    template = "{column} {problem}"
 
-    def __str__(self) -> str:
-        return f"{self.column} {self.problem}"
+    column: str
+    problem: str
 
 
 class MissingFeatureError(PolicyError):
     """Raised when a policy asks for a feature that the view does not have."""
 
-    def __init__(self, feature: str, known: Collection[str]) -> None:
-        super().__init__(feature, known)
-        self.feature = feature
-        self.known = tuple(known)
+    template = "feature {feature!r} is missing; there are: {known}"
 
-    def __str__(self) -> str:
-        return f"feature {self.feature!r} is missing; there are: {', '.join(self.known) or 'none'}"
+    feature: str
+    known: Collection[str]
 
 
 class NonFiniteFeatureError(PolicyError):
     """Raised when a feature that a policy reads is NaN or infinite."""
 
-    def __init__(self, feature: str, pair: int, count: int) -> None:
-        super().__init__(feature, pair, count)
-        self.feature = feature
-        self.pair = pair
-        self.count = count
+    template = "feature {feature!r} is not finite in {count} pairs, first in {pair}"
 
-    def __str__(self) -> str:
-        return f"feature {self.feature!r} is not finite in {self.count} pairs, first in {self.pair}"
+    feature: str
+    pair: int
+    count: int
 
 
 class InvalidSelectionError(PolicyError):
     """Raised when a selection breaks `constraint`; `index` is the pair or edge at fault."""
 
-    def __init__(self, constraint: str, index: int, problem: str) -> None:
-        super().__init__(constraint, index, problem)
-        self.constraint = constraint
-        self.index = index
-        self.problem = problem
+    template = "selection breaks {constraint} at {index}: {problem}"
 
-    def __str__(self) -> str:
-        return f"selection breaks {self.constraint} at {self.index}: {self.problem}"
+    constraint: str
+    index: int
+    problem: str
+
+
+class MissingPackageError(PolicyError):
+    """Raised when an optional package is needed that is not installed."""
+
+    template = "{name} needs {package}"
+
+    name: str
+    package: str
+    hint: str
 
 
 class StateError(PolicyError):
     """Raised when a saved state does not fit the policy it is given to."""
 
-    def __init__(self, name: str, problem: str) -> None:
-        super().__init__(name, problem)
-        self.name = name
-        self.problem = problem
+    template = "state of {name}: {problem}"
 
-    def __str__(self) -> str:
-        return f"state of {self.name}: {self.problem}"
+    name: str
+    problem: str
 
 
 class LedgerError(CoordinatorError):
@@ -193,71 +134,58 @@ class BudgetExceededError(LedgerError):
     Attributes:
         scope: ``edge`` (the edge's budget of this round) or ``total`` (the run's).
         edge: The edge's index, or None.
-        wanted_micro: What the round asked for, in micro-credits.
-        free_micro: What there is.
     """
 
-    def __init__(self, *, scope: str, edge: int | None, wanted_micro: int, free_micro: int) -> None:
-        super().__init__(scope, edge, wanted_micro, free_micro)
-        self.scope = scope
-        self.edge = edge
-        self.wanted_micro = wanted_micro
-        self.free_micro = free_micro
+    template = "{payer} has {free_micro} micro-credits, the round wants {wanted_micro}"
 
-    def __str__(self) -> str:
-        where = f"edge {self.edge}" if self.scope == "edge" else "the run"
-        return f"{where} has {self.free_micro} micro-credits, the round wants {self.wanted_micro}"
+    scope: str
+    edge: int | None
+    wanted_micro: int
+    free_micro: int
+
+    @property
+    def payer(self) -> str:
+        """Whose budget it is."""
+        return f"edge {self.edge}" if self.scope == "edge" else "the run"
 
 
 class DuplicateRoundError(LedgerError):
     """Raised when a round is reserved again, or after a later one; nothing was written."""
 
-    def __init__(self, run_id: str, round_: int) -> None:
-        super().__init__(run_id, round_)
-        self.run_id = run_id
-        self.round = round_
+    template = "round {round} of run {run_id:.8} does not come after the last one"
 
-    def __str__(self) -> str:
-        return f"round {self.round} of run {self.run_id[:8]} does not come after the last one"
+    run_id: str
+    round: int
 
 
 class RefusedEntryError(LedgerError):
     """Raised when the database's own constraints refuse a write; nothing was written."""
 
-    def __init__(self, constraint: str) -> None:
-        super().__init__(constraint)
-        self.constraint = constraint
+    template = "the ledger refuses this: {constraint}"
 
-    def __str__(self) -> str:
-        return f"the ledger refuses this: {self.constraint}"
+    constraint: str
 
 
 class InvalidAmountError(LedgerError):
     """Raised when an amount is not an integer from 0 to `policies.base.MAX_MICRO`."""
 
-    def __init__(self, what: str, amount: object) -> None:
-        super().__init__(what, amount)
-        self.what = what
-        self.amount = amount
+    template = "{what} is {amount!r}, not a whole number of micro-credits in range"
 
-    def __str__(self) -> str:
-        return f"{self.what} is {self.amount!r}, not a whole number of micro-credits in range"
+    what: str
+    amount: object
 
 
 class OutcomeMismatchError(LedgerError):
     """Raised when the outcomes of a round are not those of its reservations."""
 
-    def __init__(self, round_: int, missing: Collection[int], unknown: Collection[int]) -> None:
-        super().__init__(round_, missing, unknown)
-        self.round = round_
-        self.missing = tuple(missing)
-        self.unknown = tuple(unknown)
+    template = (
+        "round {round}: no outcome for clients {missing:10}, "
+        "outcomes without a reservation for {unknown:10}"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"round {self.round}: no outcome for clients {self.missing[:10]}, "
-            f"outcomes without a reservation for {self.unknown[:10]}"
-        )
+    round: int
+    missing: Collection[int]
+    unknown: Collection[int]
 
 
 class StoreError(CoordinatorError):
@@ -267,143 +195,108 @@ class StoreError(CoordinatorError):
 class StoreBusyError(StoreError):
     """Raised when another process holds the data directory."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    template = "another coordinator works in {path}"
+    hint = "stop it or use another data directory"
 
-    def __str__(self) -> str:
-        return f"another coordinator works in {self.path}; stop it or use another data directory"
+    path: str
 
 
 class StoreFailedError(StoreError):
     """Raised after a disk error: what was written is unknown until the store is reopened."""
 
-    def __init__(self, cause: str) -> None:
-        super().__init__(cause)
-        self.cause = cause
+    template = "storage failed ({cause}), no more money moves"
+    hint = "make room or hint the disk, then start the coordinator again"
 
-    def __str__(self) -> str:
-        return (
-            f"storage failed ({self.cause}), no more money moves; make room or fix the disk, then "
-            "start the coordinator again"
-        )
+    cause: str
 
 
 class SchemaVersionError(StoreError):
     """Raised when a newer release has written the database."""
 
-    def __init__(self, path: str, migrations: Collection[str]) -> None:
-        super().__init__(path, migrations)
-        self.path = path
-        self.migrations = tuple(migrations)
+    template = "{path} was written by a newer fedagent ({migrations})"
+    hint = "install that release"
 
-    def __str__(self) -> str:
-        names = ", ".join(self.migrations)
-        return f"{self.path} was written by a newer fedagent ({names}); install that release"
+    path: str
+    migrations: Collection[str]
 
 
 class StoreDamagedError(StoreError):
     """Raised when the database cannot be read although its disk can."""
 
+    template = "{path} is damaged ({problem})"
     hint = "stop the coordinator and restore the newest whole copy of its data directory"
 
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(path, problem)
-        self.path = path
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return f"{self.path} is damaged ({self.problem}); {self.hint}"
+    path: str
+    problem: str
 
 
 class HistoryLostError(StoreError):
     """Raised at start when the database holds less than was promised, or something else."""
 
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(path, problem)
-        self.path = path
-        self.problem = problem
+    template = (
+        "{path}: {problem}. Committed history is lost or changed (an old copy, a "
+        "deleted or damaged -wal file)"
+    )
+    hint = (
+        "restore the newest copy of the data directory, or "
+        "accept the loss for good with --accept-lost-history"
+    )
 
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: {self.problem}. Committed history is lost or changed (an old copy, a "
-            "deleted or damaged -wal file); restore the newest copy of the data directory, or "
-            "accept the loss for good with --accept-lost-history"
-        )
+    path: str
+    problem: str
 
 
 class ModelLostError(StoreError):
     """Raised when the global model of a run is not on disk, or not as it was written."""
 
-    def __init__(self, run_id: str, digest: str, problem: str) -> None:
-        super().__init__(run_id, digest, problem)
-        self.run_id = run_id
-        self.digest = digest
-        self.problem = problem
+    template = "the global model of run {run_id:.8}, models/{digest}, is {problem}"
+    hint = "restore that file from a copy of the data directory, or begin again with --new-run"
 
-    def __str__(self) -> str:
-        return (
-            f"the global model of run {self.run_id[:8]}, models/{self.digest}, is {self.problem}; "
-            "restore that file from a copy of the data directory, or begin again with --new-run"
-        )
+    run_id: str
+    digest: str
+    problem: str
 
 
 class RunConflictError(StoreError):
     """Raised when a run is begun while another is still open."""
 
-    def __init__(self, run_id: str, recipe_digest: str) -> None:
-        super().__init__(run_id, recipe_digest)
-        self.run_id = run_id
-        self.recipe_digest = recipe_digest
+    template = "run {run_id:.8} of recipe {recipe_digest:.8} is still open"
+    hint = "resume it with its recipe, or end it with --new-run"
 
-    def __str__(self) -> str:
-        return (
-            f"run {self.run_id[:8]} of recipe {self.recipe_digest[:8]} is still open; "
-            "resume it with its recipe, or end it with --new-run"
-        )
+    run_id: str
+    recipe_digest: str
 
 
 class UnknownRunError(StoreError):
     """Raised when the store has no such run."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
-        self.run_id = run_id
+    template = "there is no run {run_id!r}"
 
-    def __str__(self) -> str:
-        return f"there is no run {self.run_id!r}"
+    run_id: str
 
 
 class RunEndedError(StoreError):
     """Raised when a round is reserved in a run that has ended."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
-        self.run_id = run_id
+    template = "run {run_id:.8} has ended"
+    hint = "begin another with --new-run"
 
-    def __str__(self) -> str:
-        return f"run {self.run_id[:8]} has ended; begin another with --new-run"
+    run_id: str
 
 
 class UnknownRoundError(StoreError):
     """Raised when the run has no such round."""
 
-    def __init__(self, run_id: str, round_: int) -> None:
-        super().__init__(run_id, round_)
-        self.run_id = run_id
-        self.round = round_
+    template = "run {run_id:.8} has no round {round}"
 
-    def __str__(self) -> str:
-        return f"run {self.run_id[:8]} has no round {self.round}"
+    run_id: str
+    round: int
 
 
 class RecordError(StoreError):
     """Raised when stored bytes are not the record they should be."""
 
-    def __init__(self, record: str, problem: str) -> None:
-        super().__init__(record, problem)
-        self.record = record
-        self.problem = problem
+    template = "stored {record}: {problem}"
 
-    def __str__(self) -> str:
-        return f"stored {self.record}: {self.problem}"
+    record: str
+    problem: str

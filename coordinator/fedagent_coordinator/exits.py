@@ -7,6 +7,7 @@ from fedagent_node.errors import (
     LinkError,
 )
 from fedagent_node.settings import SettingError
+from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import DatasetError, RecipeError, TaskError
 
 from .errors import (
@@ -33,6 +34,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (StoreError, 33),
     (LedgerError, 33),
     (PolicyError, 34),
+    (RegistryError, 34),
     (LinkError, 35),
     (DatasetError, 36),
     (TaskError, 36),

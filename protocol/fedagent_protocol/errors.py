@@ -1,20 +1,84 @@
-"""Errors of the wire.
+"""The base of all our errors, and the errors of the wire and of things found by name.
 
 ::
 
-    ProtocolError
-    ├── OversizeError        a payload, tensor set or count is over its limit
-    ├── MalformedError       the bytes are not the message they should be
-    ├── TopicError           a topic is not one of ours
-    ├── ManifestError        tensors differ from what was declared
-    ├── DigestError          the content does not hash to its name
-    └── ChunkError           a chunk does not fit the layout of its transfer
+    FedagentError
+    ├── ProtocolError
+    │   ├── OversizeError        a payload, tensor set or count is over its limit
+    │   ├── MalformedError       the bytes are not the message they should be
+    │   ├── TopicError           a topic is not one of ours
+    │   ├── ManifestError        tensors differ from what was declared
+    │   ├── DigestError          the content does not hash to its name
+    │   └── ChunkError           a chunk does not fit the layout of its transfer
+    └── RegistryError
+        ├── UnknownNameError     nothing of the kind has the name
+        ├── ParameterError       a parameter is unknown, of a wrong type or out of range
+        └── PluginError          someone else's policy, solver, ... is broken
 """
 
-from typing import ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from string import Formatter
+from typing import Any, ClassVar, dataclass_transform
 
 
-class ProtocolError(Exception):
+class _Sentence(Formatter):
+    """Fills a template with attributes of an error; a collection becomes its items."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002 - the interface's
+        return getattr(args[0], str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, str) or not isinstance(value, Collection):
+            return str(format(value, format_spec))
+        most = int(format_spec) if format_spec else None
+        return ", ".join(map(str, islice(value, most))) or "none"
+
+
+_SENTENCE = _Sentence()
+
+
+@dataclass_transform(eq_default=False)
+class FedagentError(Exception):
+    """Base of every error of ours: a sentence about its data, and what to do about it.
+
+    A subclass declares the data as annotations, and the sentence as a template of them::
+
+        class UnknownRunError(StoreError):
+            template = "there is no run {run_id!r}"
+            hint = "`fedagent runs` lists them"
+
+            run_id: str
+
+    The data are the constructor's arguments, in this order. In a template a collection
+    becomes its items (``{names:10}``: the first ten) or ``none``; properties can be named
+    too. `hint` may be data as well. A class without data takes any arguments.
+    """
+
+    template = ""
+    hint = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__annotations__" in vars(cls):
+            dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())
+
+    def __str__(self) -> str:
+        return f"{self.sentence}; {self.hint}" if self.hint else self.sentence
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, without the hint."""
+        if not self.template:
+            return super().__str__()
+        return _SENTENCE.vformat(self.template, (self,), {})
+
+
+class ProtocolError(FedagentError):
     """Base of every error that foreign bytes can cause."""
 
     reason: ClassVar[str] = "protocol"
@@ -24,24 +88,20 @@ class ProtocolError(Exception):
 class OversizeError(ProtocolError):
     """Raised before allocation when something is larger than its limit."""
 
+    template = "{what} is {size}, the limit is {limit}"
     reason = "oversize"
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(what, size, limit)
-        self.what = what
-        self.size = size
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return f"{self.what} is {self.size}, the limit is {self.limit}"
+    what: str
+    size: int
+    limit: int
 
 
 class _DetailError(ProtocolError):
     """A protocol error that carries one line of detail."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
+    template = "{detail}"
+
+    detail: str
 
 
 class MalformedError(_DetailError):
@@ -65,21 +125,57 @@ class ManifestError(_DetailError):
 class DigestError(ProtocolError):
     """Raised when content does not hash to the digest it was announced by."""
 
+    template = "expected {expected:.12}, the content hashes to {actual:.12}"
     reason = "digest_mismatch"
 
-    def __init__(self, expected: str, actual: str) -> None:
-        super().__init__(expected, actual)
-        self.expected = expected
-        self.actual = actual
-
-    def __str__(self) -> str:
-        return f"expected {self.expected[:12]}, the content hashes to {self.actual[:12]}"
+    expected: str
+    actual: str
 
 
 class ChunkError(_DetailError):
     """Raised when a chunk's index or length does not fit its transfer."""
 
     reason = "bad_chunk"
+
+
+class RegistryError(FedagentError):
+    """Base of errors of things that are found by name."""
+
+
+class UnknownNameError(RegistryError):
+    """Raised when nothing of this kind has the name."""
+
+    template = "no {kind} is named {name!r}; there are: {known}"
+
+    kind: str
+    name: str
+    known: Collection[str]
+
+
+class ParameterError(RegistryError):
+    """Raised when a parameter is unknown, of a wrong type or out of its range."""
+
+    template = "{name}: parameter {parameter!r} {problem}"
+
+    name: str
+    parameter: str
+    problem: str
+
+
+class PluginError(RegistryError):
+    """Raised when a policy, solver or placement of someone else's is broken.
+
+    Attributes:
+        source: ``module:attribute`` of its entry point.
+    """
+
+    template = "{kind} {name!r} ({source}) {problem}"
+    hint = "fix its package or uninstall it"
+
+    kind: str
+    name: str
+    source: str
+    problem: str
 
 
 def safe_text(text: object, *, limit: int = 200) -> str:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies import (
     Feedback,
     Purpose,
@@ -15,8 +15,9 @@ from fedagent_coordinator.policies import (
     create,
     round_rng,
 )
-from fedagent_coordinator.policies.cocs_paper import CocsPaperPolicy
+from fedagent_coordinator.policies.cocs import CocsPaperPolicy
 from fedagent_coordinator.solvers.density import DensitySolver
+from fedagent_protocol.errors import ParameterError
 from tests.checks.rounds import random_feedback
 
 N, M = 20, 2

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import InvalidViewError, ParameterError
+from fedagent_coordinator.errors import InvalidViewError
 from fedagent_coordinator.solvers import Assignment, create, names
 from fedagent_coordinator.solvers.density import DensitySolver
 from fedagent_coordinator.solvers.local_search import best_two
+from fedagent_protocol.errors import ParameterError
 
 
 def paper_instance(

@@ -1,22 +1,19 @@
 """Policies, solvers and placements are found by name, users' own included."""
 
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
 
-from fedagent_coordinator import placement, policies, registry, solvers
-from fedagent_coordinator.errors import (
-    ParameterError,
-    PluginError,
-    PolicyError,
-    StateError,
-    UnknownNameError,
-)
+from fedagent_coordinator import placement, policies, solvers
+from fedagent_coordinator.errors import PolicyError, StateError
 from fedagent_coordinator.placement import Placement, PlacementView
 from fedagent_coordinator.policies import Feedback, RoundView, Selection
-from fedagent_coordinator.policies.base import State
-from fedagent_coordinator.policies.cheapest import CheapestPolicy
+from fedagent_coordinator.policies.baselines import CheapestPolicy
+from fedagent_coordinator.policies.state import Array
+from fedagent_protocol import registry
+from fedagent_protocol.errors import ParameterError, PluginError, UnknownNameError
+from fedagent_protocol.registry import Guarded
 from fedagent_testbed.study import compare, load_recipe
 from fedagent_testbed.study.play import unusable
 from tests.checks.rounds import nothing_played, random_view
@@ -54,7 +51,7 @@ class Angry(CheapestPolicy):
     def learn(self, feedback: Feedback) -> None:
         raise PolicyError("that is no round of mine")
 
-    def state(self) -> State:
+    def state(self) -> dict[str, Array]:
         return 3  # type: ignore[return-value]  # what a plug-in may do
 
 
@@ -92,8 +89,8 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(
         registry,
-        "entry_points",
-        lambda group: EntryPoints(own if group == "fedagent.policies" else []),
+        "installed",
+        lambda group: own if group == "fedagent.policies" else [],
     )
 
 
@@ -102,8 +99,10 @@ def test_a_users_own_policy_is_found_by_its_entry_point() -> None:
     assert "mine" in policies.names()
     assert policies.parameters("mine") == {"greed": None, "mood": "good"}
     policy = policies.create("mine", greed=2.0)
-    assert isinstance(policy, Mine)
+    assert isinstance(policy, Guarded)
+    assert isinstance(policy.thing, Mine)
     assert policy.greed == 2.0
+    policies.create("fair", policy=policy)
 
 
 @pytest.mark.usefixtures("_installed")
@@ -140,7 +139,6 @@ def test_a_broken_plug_in_is_named_with_what_is_wrong(name: str, words: str) -> 
 @pytest.mark.usefixtures("_installed")
 def test_what_a_plug_in_raises_later_is_named_too() -> None:
     angry, view = policies.create("angry"), random_view(np.random.default_rng(0), 1)
-    assert isinstance(angry, Angry)
     with pytest.raises(PluginError, match=r"'select' failed \(KeyError: 'compute'\)"):
         angry.select(view, np.random.default_rng(0))
     with pytest.raises(PolicyError, match="no round of mine"):

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Readings
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policies" / "write-your-own.md").read_text(encoding="utf-8")
-LINES = 30
+LINES = 24
 
 
 def blocks(fence: str) -> list[str]:
@@ -65,6 +67,21 @@ def test_it_is_as_short_as_it_says() -> None:
     code = files()["thrifty.py"]
     written = [line for line in code.splitlines() if line.strip()]
     assert len(written) <= LINES
+
+
+def test_it_lists_every_feature_that_agents_report() -> None:
+    device = DeviceState(
+        PriceSettings(),
+        Readings(battery=0.5, temperature_c=40.0),
+        seconds_per_iteration=0.1,
+        arrivals_per_s=1.0,
+        arrivals_per_step=1.0,
+        load_limit_s=1.0,
+        position=(1.0, 2.0),
+    )
+    link = LinkQuality(download_bps=1.0, upload_bps=1.0, rtt_s=0.1)
+    listed = PAGE.partition("Agents report ")[2].partition(", each where")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(device.report(link, run="r", seq=1).features)
 
 
 def test_the_registry_finds_it_by_its_entry_point(installed: Path) -> None:

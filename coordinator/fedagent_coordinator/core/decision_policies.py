@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from fedagent_coordinator.placement.base import Placement, PlacementPolicy, PlacementView
 from fedagent_coordinator.policies.base import (
@@ -16,6 +15,7 @@ from fedagent_coordinator.policies.base import (
     round_rng,
 )
 from fedagent_coordinator.policies.selection import check_selection
+from fedagent_coordinator.policies.state import Array, taken
 
 from .edges import EdgeSession
 from .effects import UNPLACED, Controls
@@ -55,10 +55,10 @@ class DecisionPolicies:
 
     def state(self) -> State:
         """Return a copy of everything learnt, in one namespace; the policy's names are bare."""
-        state: dict[str, npt.NDArray[np.generic]] = dict(self.policy.state())
-        state.update(_prefixed(_ITERATIONS, self.control.state()))
+        state: dict[str, Array] = dict(self.policy.state())
+        state |= {_ITERATIONS + key: array for key, array in self.control.state().items()}
         if self.placement is not None:
-            state.update(_prefixed(_PLACEMENT, self.placement.state()))
+            state |= {_PLACEMENT + key: array for key, array in self.placement.state().items()}
         return state
 
     def restore(self, state: State) -> None:
@@ -68,23 +68,11 @@ class DecisionPolicies:
             StateError: It is not one of these.
         """
         rest = dict(state)
-        control, placement = _taken(rest, _ITERATIONS), _taken(rest, _PLACEMENT)
+        control, placement = taken(rest, _ITERATIONS), taken(rest, _PLACEMENT)
         self.policy.restore(rest)
         self.control.restore(control)
         if self.placement is not None:
             self.placement.restore(placement)
-
-
-def _prefixed(prefix: str, state: State) -> dict[str, npt.NDArray[np.generic]]:
-    return {prefix + name: array for name, array in state.items()}
-
-
-def _taken(
-    rest: dict[str, npt.NDArray[np.generic]], prefix: str
-) -> dict[str, npt.NDArray[np.generic]]:
-    """Remove and return what has this prefix, without it."""
-    names = [name for name in rest if name.startswith(prefix)]
-    return {name.removeprefix(prefix): rest.pop(name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,10 +11,12 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedagent_coordinator.policies.base import Feedback, State, StatelessPolicy
-from fedagent_coordinator.registry import Registry
+from fedagent_coordinator.policies.base import Feedback, State
+from fedagent_coordinator.policies.state import ArrayState
+from fedagent_protocol.parameters import number, whole
+from fedagent_protocol.registry import Registry
 
-from .parameter_checks import number, whole
+from .primal_dual import MAX_ITERATIONS
 
 
 @runtime_checkable
@@ -51,7 +53,7 @@ class IterationControl(Protocol):
         """
 
 
-class LearnerControl:
+class LearnerControl(ArrayState):
     """`learner`: the learner's own number, or one that the recipe's rounds name.
 
     Args:
@@ -59,13 +61,12 @@ class LearnerControl:
         load_limit_s: Most seconds of training computation in a round; 0 for no limit.
     """
 
-    _name = "learner"
+    name = "learner"
     _least = 0
 
     def __init__(self, *, iterations: int = 0, load_limit_s: float = 0.0) -> None:
-        self._iterations = whole(self._name, "iterations", iterations, self._least)
-        self._limit_s = number(self._name, "load_limit_s", load_limit_s, least=0.0)
-        self._nothing = StatelessPolicy()
+        self._iterations = whole(self.name, "iterations", iterations, self._least, MAX_ITERATIONS)
+        self._limit_s = number(self.name, "load_limit_s", load_limit_s, least=0.0)
 
     @property
     def load_limit_s(self) -> float:
@@ -83,18 +84,6 @@ class LearnerControl:
         """Return nothing."""
         return {}
 
-    def state(self) -> State:
-        """Return the empty state."""
-        return self._nothing.state()
-
-    def restore(self, state: State) -> None:
-        """Accept the empty state only.
-
-        Raises:
-            StateError: The state is another control's.
-        """
-        self._nothing.restore(state)
-
 
 class FixedControl(LearnerControl):
     """`fixed`: one number of iterations for the whole run (BAS, baseline).
@@ -104,23 +93,24 @@ class FixedControl(LearnerControl):
         load_limit_s: Most seconds of training computation in a round; 0 for no limit.
     """
 
-    _name = "fixed"
+    name = "fixed"
     _least = 1
 
     def __init__(self, *, iterations: int = 5, load_limit_s: float = 0.0) -> None:
         super().__init__(iterations=iterations, load_limit_s=load_limit_s)
 
 
-_MODULE = "fedagent_coordinator.core"
 registry: Registry[IterationControl] = Registry(
     kind="iteration control",
-    group="fedagent.iterations",
+    package="fedagent_coordinator.core",
     builtin={
-        "fixed": f"{_MODULE}.iterations:FixedControl",
-        "learner": f"{_MODULE}.iterations:LearnerControl",
-        "primal-dual": f"{_MODULE}.primal_dual:PrimalDualControl",
-        "strsaga-default": f"{_MODULE}.iterations:LearnerControl",
+        "fixed": "iterations:FixedControl",
+        "learner": "iterations:LearnerControl",
+        "primal-dual": "primal_dual:PrimalDualControl",
+        "strsaga-default": "iterations:LearnerControl",
     },
+    group="fedagent.iterations",
+    members={"choose": int, "learn": None, "notes": Mapping, "state": Mapping, "restore": None},
 )
 names = registry.names
 

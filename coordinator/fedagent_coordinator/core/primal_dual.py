@@ -4,26 +4,24 @@ docs/iterations.md explains units and parameters.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError, StateError
-from fedagent_coordinator.policies.base import (
-    Feedback,
-    FloatArray,
-    IntArray,
-    State,
-    checked_state,
-)
+from fedagent_coordinator.policies.base import Feedback, FloatArray, IntArray
+from fedagent_coordinator.policies.state import ArrayState, floats
+from fedagent_protocol.parameters import number, require, whole
 
-from .observed_training import grown, observed_training
-from .parameter_checks import number, whole
-
-_NAME = "primal-dual"
+MAX_ITERATIONS = 1_000_000
+"""Largest number of iterations of one arrival step."""
+LOAD_LIMIT = "load_limit_s"
+"""Feature by which a device says how much training computation a round may cost it."""
+MIN_LIMIT_S = 1e-3
+"""No device is held to less: the wire says whole milliseconds."""
 
 
-class PrimalDualControl:
+class PrimalDualControl(ArrayState):
     """`primal-dual`: online descent on the iterations, ascent on the multipliers (eq. 10-11).
 
     Args:
@@ -41,11 +39,11 @@ class PrimalDualControl:
             printed, with seconds summed over devices.
     """
 
-    _layout: Mapping[str, type[np.generic]] = {
-        "h": np.float64,
-        "load": np.float64,
-        "numbers": np.float64,
-    }
+    name = "primal-dual"
+    _h = floats("clients", start=math.nan, nan=True)
+    _load = floats("clients", least=0)
+    _numbers = floats(3, least=0)
+    """The real number of iterations, the multiplier of quality, rounds."""
 
     def __init__(
         self,
@@ -62,23 +60,18 @@ class PrimalDualControl:
         scale: float = 1.0,
         normalise: bool = True,
     ) -> None:
-        self._least = whole(_NAME, "least", least, 1)
-        self._most = whole(_NAME, "most", most, self._least)
-        self._limit_s = number(_NAME, "load_limit_s", load_limit_s, least=0.0)
-        self._epsilon = number(_NAME, "epsilon", epsilon)
-        self._xi = number(_NAME, "xi", xi, most=0.5)
-        self._alpha = number(_NAME, "alpha", alpha, most=1.0)
-        self._u, self._h_max = number(_NAME, "u", u), number(_NAME, "h_max", h_max)
-        self._scale = number(_NAME, "scale", scale)
-        if not isinstance(normalise, bool):
-            raise ParameterError(_NAME, "normalise", f"is {normalise!r}: must be true or false")
+        self._least = whole(self.name, "least", least, 1, MAX_ITERATIONS)
+        self._most = whole(self.name, "most", most, self._least, MAX_ITERATIONS)
+        self._limit_s = number(self.name, "load_limit_s", load_limit_s, least=0.0)
+        self._epsilon = number(self.name, "epsilon", epsilon)
+        self._xi = number(self.name, "xi", xi, most=0.5)
+        self._alpha = number(self.name, "alpha", alpha, most=1.0)
+        self._u, self._h_max = number(self.name, "u", u), number(self.name, "h_max", h_max)
+        self._scale = number(self.name, "scale", scale)
+        require(self.name, "normalise", normalise, isinstance(normalise, bool), "true or false")
         self._normalise = normalise
-        start = whole(_NAME, "start", start, 1)
-        self._rho = float(min(max(start, self._least), self._most))
-        self._quality = 0.0
-        self._rounds = 0
-        self._load: FloatArray = np.zeros(0)
-        self._h: FloatArray = np.zeros(0)
+        start = whole(self.name, "start", start, 1, MAX_ITERATIONS)
+        self._numbers[0] = min(max(start, self._least), self._most)
 
     @property
     def load_limit_s(self) -> float:
@@ -88,11 +81,11 @@ class PrimalDualControl:
     @property
     def rho(self) -> float:
         """The real number of iterations of the next round, before it is rounded."""
-        return self._rho
+        return float(self._numbers[0])
 
     def choose(self, rng: np.random.Generator) -> int:
         """Return the real number rounded up or down at random, right on average."""
-        return rounded(self._rho, rng)
+        return rounded(self.rho, rng)
 
     def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:
         """Move the multipliers by what the round showed, then the iterations.
@@ -100,11 +93,9 @@ class PrimalDualControl:
         A device that did not answer keeps the seconds it showed last; a round in which
         nobody answered moves nothing.
         """
-        self._rounds += 1
+        self._numbers[2] += 1
         seen = observed_training(feedback, steps=steps, default_limit_s=self._limit_s)
-        size = max(len(self._h), int(seen.client.max(initial=-1)) + 1)
-        self._h = grown(self._h, size, math.nan)
-        self._load = grown(self._load, size, 0.0)
+        self.grow(clients=int(seen.client.max(initial=-1)) + 1)
         answered = np.isfinite(seen.h_s)
         self._h[seen.client[answered]] = seen.h_s[answered]
         known = np.isfinite(self._h[seen.client])
@@ -125,22 +116,24 @@ class PrimalDualControl:
     ) -> None:
         """Do the two steps of one round for the devices that took part in it."""
         cost, load, width = self._units(limit_s)
+        rho, quality, rounds = self._numbers.tolist()
         gamma = self._scale * max(horizon, 1.0) ** (-1 / 3)
         limited = np.isfinite(limit_s)
-        over = np.where(limited, load * (self._rho * h_s - np.where(limited, limit_s, 0)), -np.inf)
+        over = np.where(limited, load * (rho * h_s - np.where(limited, limit_s, 0)), -np.inf)
         self._load[client] = np.maximum(0.0, self._load[client] + gamma * over)
-        slack = omega * self._rho**-self._alpha / self._epsilon - self._xi
-        self._quality = max(0.0, self._quality + gamma * slack)
+        slack = omega * rho**-self._alpha / self._epsilon - self._xi
+        quality = max(0.0, quality + gamma * slack)
         slope = cost * float(h_s.sum()) + float((self._load[client] * load * h_s).sum())
-        self._rho = minimiser(
+        rho = minimiser(
             slope=slope,
-            weight=self._quality * omega / self._epsilon,
+            weight=quality * omega / self._epsilon,
             alpha=self._alpha,
-            centre=self._rho,
+            centre=rho,
             gamma=gamma * width**2,
             least=float(self._least),
             most=float(self._most),
         )
+        self._numbers = np.array([rho, quality, rounds])
 
     def _units(self, limit_s: FloatArray) -> tuple[float, FloatArray, float]:
         """Return what a second costs, what a second of load counts, and the unit of rho."""
@@ -156,34 +149,64 @@ class PrimalDualControl:
         """Return the real rho, the multipliers and the mean seconds per iteration."""
         known = self._h[np.isfinite(self._h)]
         return {
-            "rho": self._rho,
-            "lambda_quality": self._quality,
+            "rho": self.rho,
+            "lambda_quality": float(self._numbers[1]),
             "lambda_load": float(self._load.max(initial=0.0)),
             "h_s": float(known.mean()) if len(known) else 0.0,
         }
 
-    def state(self) -> State:
-        """Return a copy of everything learnt."""
-        numbers = np.array([self._rho, self._quality, float(self._rounds)])
-        return {"h": self._h.copy(), "load": self._load.copy(), "numbers": numbers}
+    def problems(self) -> Iterator[str]:
+        """Refuse iterations out of the range of these parameters."""
+        if not self._least <= self._numbers[0] <= self._most:
+            yield "has numbers out of range"
 
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
 
-        Raises:
-            StateError: The state is another control's.
-        """
-        arrays = checked_state(_NAME, state, self._layout)
-        h, load = arrays["h"].astype(np.float64), arrays["load"].astype(np.float64)
-        numbers = arrays["numbers"].astype(np.float64)
-        if h.ndim != 1 or load.shape != h.shape or numbers.shape != (3,):
-            raise StateError(_NAME, "has arrays of other shapes")
-        held = np.concatenate((load, numbers))
-        if not self._least <= numbers[0] <= self._most or not ((held >= 0) & (held < np.inf)).all():
-            raise StateError(_NAME, "has numbers out of range")
-        self._h, self._load = h, load
-        self._rho, self._quality = float(numbers[0]), float(numbers[1])
-        self._rounds = int(numbers[2])
+@dataclass(frozen=True, slots=True, eq=False)
+class ObservedTraining:
+    """One row for each device that was ordered.
+
+    Attributes:
+        client: int64[S], run-wide index.
+        h_s: float64[S], h_i of ALGORITHMS section 7: seconds per iteration times the arrival
+            steps of the task, also where a load limit stopped the device before the last
+            one; NaN where no valid update came, or it said nothing.
+        limit_s: float64[S], pi: the smaller of the run's limit and the device's own;
+            infinite for none.
+        arrivals: float64[S], samples that came in.
+    """
+
+    client: IntArray
+    h_s: FloatArray
+    limit_s: FloatArray
+    arrivals: FloatArray
+
+
+def observed_training(
+    feedback: Feedback, *, steps: int, default_limit_s: float
+) -> ObservedTraining:
+    """Return what a round showed.
+
+    Args:
+        feedback: The settled round.
+        steps: |M_t|, arrival steps of a round in the task.
+        default_limit_s: The run's load limit; 0 for none.
+    """
+    f, view = feedback, feedback.view
+    rows = len(f.pairs)
+    h_s = f.seconds_per_iteration * steps
+    h_s = np.where(~f.void & np.isfinite(h_s) & (h_s > 0), h_s, np.nan)
+    limit_s = np.full(rows, default_limit_s if default_limit_s > 0 else math.inf)
+    if LOAD_LIMIT in view.feature_names:
+        own = view.pair_features[f.pairs, view.feature_names.index(LOAD_LIMIT)]
+        own_s = own.astype(np.float64)
+        limit_s = np.where(own_s > 0, np.minimum(own_s, limit_s), limit_s)
+    limit_s = np.maximum(limit_s, MIN_LIMIT_S)
+    return ObservedTraining(
+        client=view.pair_client[f.pairs].astype(np.int64),
+        h_s=h_s,
+        limit_s=limit_s,
+        arrivals=f.arrivals.astype(np.float64),
+    )
 
 
 def minimiser(

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.errors import InvalidViewError, MissingFeatureError, StateError
+from fedagent_coordinator.errors import InvalidViewError, MissingFeatureError
 from fedagent_coordinator.policies.base import MAX_MICRO, BoolArray, FloatArray, IntArray, State
 
 TRANSFER = "edge_transfer_s"
@@ -119,26 +119,6 @@ class PlacementPolicy(Protocol):
         Raises:
             StateError: The state is not one of this policy.
         """
-
-
-class StatelessPlacement:
-    """Base of placements that learn nothing."""
-
-    def learn(self, placement: Placement, psi: float | None) -> None:
-        """Learn nothing."""
-
-    def state(self) -> State:
-        """Return the empty state."""
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Accept the empty state only.
-
-        Raises:
-            StateError: The state is another policy's.
-        """
-        if state:
-            raise StateError(type(self).__name__, f"has nothing to keep, got {sorted(state)}")
 
 
 def rented(view: PlacementView, edge: int) -> Placement:

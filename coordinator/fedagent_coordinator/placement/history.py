@@ -4,40 +4,21 @@ Raw sums of psi are kept, because the bounds that scale psi to 0..1 move: the in
 scales means by the bounds of the moment (ALGORITHMS section 7).
 """
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-from fedagent_coordinator.errors import InvalidViewError, ParameterError
-from fedagent_coordinator.policies.base import (
-    MAX_MICRO,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    State,
-    checked_state,
-)
-from fedagent_coordinator.policies.states import Shape, check_arrays, require
+from fedagent_coordinator.errors import InvalidViewError
+from fedagent_coordinator.policies.base import MAX_MICRO, BoolArray, FloatArray, IntArray
+from fedagent_coordinator.policies.state import ArrayState, floats, grown, ints
 
 from .base import Placement, PlacementView, rented, unplaced
 
 MAX_PSI = 1e15
 """Largest psi that is believed; sums of it stay finite."""
 
-T = TypeVar("T", bound=np.generic)
 
-LAYOUT: Mapping[str, type[np.generic]] = {
-    "plays": np.int64,
-    "observed": np.int64,
-    "psi_sum": np.float64,
-    "psi_bounds": np.float64,
-    "paid": np.int64,
-}
-
-
-class EdgeHistory:
+class EdgeHistory(ArrayState):
     """Plays and costs of every edge chosen so far.
 
     Attributes:
@@ -48,12 +29,11 @@ class EdgeHistory:
         paid: int64[2], micro-credits paid so far: in all, and for edges' first plays.
     """
 
-    def __init__(self) -> None:
-        self.plays: IntArray = np.zeros(0, dtype=np.int64)
-        self.observed: IntArray = np.zeros(0, dtype=np.int64)
-        self.psi_sum: FloatArray = np.zeros(0)
-        self.psi_bounds: FloatArray = np.array([np.inf, -np.inf])
-        self.paid: IntArray = np.zeros(2, dtype=np.int64)
+    plays = ints("edges")
+    observed = ints("edges")
+    psi_sum = floats("edges", least=0)
+    psi_bounds = floats(2, start=np.array([np.inf, -np.inf]), infinite=True)
+    paid = ints(2)
 
     def add(self, placement: Placement, psi: float | None) -> None:
         """Count one play; a placement without an edge counts nothing.
@@ -66,9 +46,7 @@ class EdgeHistory:
         if psi is not None and not 0 <= psi <= MAX_PSI:
             raise InvalidViewError("psi", f"is {psi}, not a number in 0..{MAX_PSI:g}")
         edge, rent = placement.edge, placement.rent_micro
-        size = max(len(self.plays), edge + 1)
-        self.plays, self.observed = _grown(self.plays, size), _grown(self.observed, size)
-        self.psi_sum = _grown(self.psi_sum, size)
+        self.grow(edges=edge + 1)
         self.paid = self.paid + np.array([rent, 0 if self.plays[edge] else rent])
         self.plays[edge] += 1
         if psi is not None:
@@ -85,7 +63,7 @@ class EdgeHistory:
         """
         if edges < len(self.plays):
             raise InvalidViewError("edge_live", f"has {edges} edges, {len(self.plays)} were known")
-        return _grown(self.plays, edges)
+        return grown(self.plays, edges)
 
     def scaled_mean(self, edges: int) -> FloatArray:
         """Return psi-tilde, float64[M] in 0..1: each edge's mean psi by the bounds of now.
@@ -94,7 +72,7 @@ class EdgeHistory:
         rent and fails is not tried for ever. An edge never played has 0.
         """
         plays = self.plays_of(edges)
-        observed, total = _grown(self.observed, edges), _grown(self.psi_sum, edges)
+        observed, total = grown(self.observed, edges), grown(self.psi_sum, edges)
         low, high = self.psi_bounds
         cost = (plays - observed).astype(np.float64)
         if high > low:
@@ -123,28 +101,13 @@ class EdgeHistory:
         """Return bool[M]: edges played before that can be rented now."""
         return np.asarray(view.fits & (self.plays_of(len(view.edge_live)) > 0), dtype=np.bool_)
 
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return copies of all arrays."""
-        return {name: np.array(getattr(self, name)) for name in LAYOUT}
-
-    def restore(self, name: str, state: State) -> None:
-        """Continue from `state`, which may hold nothing else; `name` is the policy's.
-
-        Raises:
-            StateError: Arrays are missing, unknown, or do not fit each other.
-        """
-        arrays = checked_state(name, state, LAYOUT)
-        shapes: dict[str, Shape] = dict.fromkeys(("plays", "observed", "psi_sum"), ("edges",))
-        check_arrays(name, arrays, {**shapes, "paid": (2,)}, at_least_0=("psi_sum",))
-        plays, observed = (arrays[key].astype(np.int64) for key in ("plays", "observed"))
-        more = bool((observed > plays).any())
-        require(name, not more, "has seen more costs than plays")
-        bounds = arrays["psi_bounds"].astype(np.float64)
-        fresh = bounds.tolist() == [np.inf, -np.inf]
-        known = bounds.shape == (2,) and 0 <= bounds[0] <= bounds[1] <= MAX_PSI
-        require(name, fresh or bool(known), "has bounds that are none")
-        for key, array in arrays.items():
-            setattr(self, key, array)
+    def problems(self) -> Iterator[str]:
+        """Refuse more costs than plays, and bounds that no costs have."""
+        if (self.observed > self.plays).any():
+            yield "has seen more costs than plays"
+        low, high = self.psi_bounds
+        if (low, high) != (np.inf, -np.inf) and not 0 <= low <= high <= MAX_PSI:
+            yield "has bounds that are none"
 
 
 def choose_by_index(
@@ -165,19 +128,3 @@ def choose_by_index(
     if not len(played):
         return unplaced(view)
     return rented(view, int(played[np.argmax(rank[played])]))
-
-
-def checked_number(name: str, parameter: str, value: float, top: float = np.inf) -> float:
-    """Return `value` if it is a finite number in (0, `top`].
-
-    Raises:
-        ParameterError: It is not.
-    """
-    if isinstance(value, bool) or not np.isfinite(value) or not 0 < value <= top:
-        raise ParameterError(name, parameter, f"is {value!r}: must be a number in (0, {top:g}]")
-    return float(value)
-
-
-def _grown(column: npt.NDArray[T], size: int) -> npt.NDArray[T]:
-    """Return a copy of `column` with zeros up to `size`."""
-    return np.concatenate((column, np.zeros(size - len(column), dtype=column.dtype)))

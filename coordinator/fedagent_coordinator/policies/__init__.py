@@ -1,8 +1,8 @@
-"""Selection policies, one algorithm per file, found by name."""
+"""Selection policies, found by name."""
 
 from collections.abc import Mapping
 
-from fedagent_coordinator.registry import Registry
+from fedagent_protocol.registry import Registry
 
 from .base import (
     Bound,
@@ -11,40 +11,39 @@ from .base import (
     RoundView,
     Selection,
     SelectionPolicy,
-    StatelessPolicy,
     Truth,
     round_rng,
 )
 from .selection import check_selection, check_view, explained, fill
-
-_PACKAGE = "fedagent_coordinator.policies"
+from .state import ArrayState, StatelessPolicy
 
 registry: Registry[SelectionPolicy] = Registry(
     kind="policy",
-    group="fedagent.policies",
+    package=__name__,
     builtin={
-        "adaptive": f"{_PACKAGE}.adaptive:AdaptivePolicy",
-        "all": f"{_PACKAGE}.all_available:AllPolicy",
-        "bp-ucb": f"{_PACKAGE}.bp_ucb:BpUcbPolicy",
-        "cheapest": f"{_PACKAGE}.cheapest:CheapestPolicy",
-        "cocs": f"{_PACKAGE}.cocs:CocsPolicy",
-        "cocs-paper": f"{_PACKAGE}.cocs_paper:CocsPaperPolicy",
-        "cucb": f"{_PACKAGE}.cucb:CucbPolicy",
-        "fair": f"{_PACKAGE}.fair:FairPolicy",
-        "fastest": f"{_PACKAGE}.fastest:FastestPolicy",
-        "fedcs": f"{_PACKAGE}.fedcs:FedCsPolicy",
-        "fixed": f"{_PACKAGE}.fixed:FixedPolicy",
-        "linucb": f"{_PACKAGE}.linucb:LinUcbPolicy",
-        "oracle": f"{_PACKAGE}.oracle:OraclePolicy",
-        "oracle-p": f"{_PACKAGE}.oracle:OracleChancePolicy",
-        "quick-init-ucb": f"{_PACKAGE}.quick_init:QuickInitUcbPolicy",
-        "quick-init-ucb-paper": f"{_PACKAGE}.quick_init:QuickInitUcbPaperPolicy",
-        "random": f"{_PACKAGE}.random_choice:RandomPolicy",
-        "rbcs-f": f"{_PACKAGE}.rbcs_f:RbcsFPolicy",
-        "round-robin": f"{_PACKAGE}.round_robin:RoundRobinPolicy",
-        "ucb": f"{_PACKAGE}.ucb:UcbPolicy",
-        "volunteers": f"{_PACKAGE}.volunteers:VolunteersPolicy",
+        "adaptive": "adaptive:AdaptivePolicy",
+        "all": "baselines:AllPolicy",
+        "bp-ucb": "bp_ucb:BpUcbPolicy",
+        "cheapest": "baselines:CheapestPolicy",
+        "cocs": "cocs:CocsPolicy",
+        "cocs-paper": "cocs:CocsPaperPolicy",
+        "cucb": "cucb:CucbPolicy",
+        "fair": "fair:FairPolicy",
+        "fastest": "fastest:FastestPolicy",
+        "fedcs": "oracle:FedCsPolicy",
+        "fixed": "baselines:FixedPolicy",
+        "linucb": "linucb:LinUcbPolicy",
+        "oracle": "oracle:OraclePolicy",
+        "oracle-p": "oracle:OracleChancePolicy",
+        "quick-init-ucb": "quick_init:QuickInitUcbPolicy",
+        "quick-init-ucb-paper": "quick_init:QuickInitUcbPaperPolicy",
+        "random": "baselines:RandomPolicy",
+        "rbcs-f": "rbcs_f:RbcsFPolicy",
+        "round-robin": "baselines:RoundRobinPolicy",
+        "ucb": "ucb:UcbPolicy",
+        "volunteers": "baselines:VolunteersPolicy",
     },
+    group="fedagent.policies",
     members={
         "needs": None,
         "select": Selection,
@@ -58,6 +57,7 @@ names = registry.names
 parameters = registry.parameters
 
 __all__ = [
+    "ArrayState",
     "Bound",
     "Feedback",
     "Purpose",

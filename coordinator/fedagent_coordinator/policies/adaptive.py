@@ -18,29 +18,21 @@ all fade.
 Every feature is optional: a device that reports nothing is evaluated by its deeds.
 """
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
-from fedagent_coordinator.solvers import Solver
+from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
+from fedagent_protocol.parameters import require
 
-from .assigning import assign
-from .base import (
-    BoolArray,
-    Feedback,
-    FloatArray,
-    RoundView,
-    Selection,
-    State,
-    checked_state,
-)
-from .reliability import Reliability
+from .base import BoolArray, Feedback, FloatArray, IndexArray, RoundView, Selection
 from .selection import explained
 from .slack import Rows, Slack, optional
-from .states import Shape, check_arrays, require
+from .state import ArrayState, floats, grown, ints
 from .success_glm import Belief, Prior, chance, definite, start, updated
 
-_NAME = "adaptive"
 _LOW = 1e-3
 """No forecast is surer than this: one surprise must not silence an expert."""
 _BLOCK = 1 << 15
@@ -56,36 +48,41 @@ _PLAIN = Prior(
     keep=0.99,
     logit=True,
 )
-_LAYOUT = {
-    "weights": np.float64,
-    "centre": np.float64,
-    "played": np.int64,
-    "slack_bits": np.float64,
-    "slack_wait": np.float64,
-    "slack_work": np.float64,
-    "slack_count": np.float64,
-    "wins": np.float64,
-    "forecast": np.float64,
-    **{f"{part}_{i}": np.float64 for i in range(3) for part in ("theta", "precision")},
-}
-
-_SHAPES: dict[str, Shape] = {
-    "weights": (4,),
-    "centre": (1 + len(_LOGS),),
-    "played": ("clients",),
-    "slack_bits": (1,),
-    "slack_wait": (1,),
-    "slack_work": ("clients",),
-    "slack_count": ("clients",),
-    "wins": ("deeds",),
-    "forecast": ("deeds",),
-    **{f"theta_{i}": (5,) for i in range(3)},
-    **{f"precision_{i}": (5, 5) for i in range(3)},
-}
-_COUNTS = ("slack_bits", "slack_wait", "slack_work", "slack_count", "wins", "forecast")
+_PER_PLAY = 0.8
+"""What is left of the memory of a client when it is played again: a handful of plays."""
+_PER_ROUND = 0.98
+"""What is left after a round without a play: nobody is written off for good."""
+_LEAN = 1.0
+"""Weight of "as promised", in forecast successes."""
 
 
-class AdaptivePolicy:
+class Reliability(ArrayState):
+    """Does a client keep what its circumstances promise: fading sums of forecasts and successes."""
+
+    wins = floats("played", least=0)
+    forecast = floats("played", least=0)
+
+    def factor(self, clients: IndexArray) -> FloatArray:
+        """Return float64[R], what to multiply the forecast of each named client by."""
+        if not len(self.wins):
+            return np.ones(len(clients))
+        known = clients < len(self.wins)
+        at = np.where(known, clients, 0)
+        factors = (self.wins + _LEAN) / (self.forecast + _LEAN)
+        return np.where(known, factors[at], 1.0)
+
+    def learn(
+        self, clients: IndexArray, forecast: FloatArray, success: BoolArray, total: int
+    ) -> None:
+        """Count one round of `total` known clients: int32[S] each once, float64[S], bool[S]."""
+        self.grow(played=total)
+        self.wins *= _PER_ROUND
+        self.forecast *= _PER_ROUND
+        self.wins[clients] = _PER_PLAY * self.wins[clients] + success
+        self.forecast[clients] = _PER_PLAY * self.forecast[clients] + forecast
+
+
+class AdaptivePolicy(ArrayState):
     """Choose by averaged forecasts of success.
 
     Args:
@@ -96,6 +93,14 @@ class AdaptivePolicy:
         solver: Name of the solver of P2, or a solver.
     """
 
+    name = "adaptive"
+    parts = ("_slack", "_reliability")
+    _weights = floats(4, start=0.25)
+    _centre = floats(1 + len(_LOGS), start=np.nan, nan=True)
+    _played = ints("clients")
+    _theta = floats(3, 5)
+    _precision = floats(3, 5, 5)
+
     def __init__(
         self,
         *,
@@ -105,16 +110,15 @@ class AdaptivePolicy:
         share: float = 0.01,
         solver: str | Solver = "density",
     ) -> None:
-        _require(memory > 1, "memory", memory, "must be > 1")
-        _require(0 <= patience <= 1, "patience", patience, "must be in [0, 1]")
-        _require(idle_rounds >= 1, "idle_rounds", idle_rounds, "must be >= 1")
-        _require(0 < share < 1, "share", share, "must be in (0, 1)")
+        check = partial(require, self.name)
+        check("memory", memory, memory > 1, "> 1")
+        check("patience", patience, 0 <= patience <= 1, "in [0, 1]")
+        check("idle_rounds", idle_rounds, idle_rounds >= 1, ">= 1")
+        check("share", share, 0 < share < 1, "in (0, 1)")
         short = Prior(mean=_PHYSICS.mean, precision=_PHYSICS.precision, keep=1.0 - 1.0 / memory)
         self._priors = (_PHYSICS, short, _PLAIN)
-        self._beliefs = tuple(start(prior) for prior in self._priors)
-        self._weights = np.full(len(self._priors) + 1, 1.0 / (len(self._priors) + 1))
-        self._centre = np.full(1 + len(_LOGS), np.nan)
-        self._played = np.zeros(0, dtype=np.int64)
+        self._theta = np.array([start(prior).theta for prior in self._priors])
+        self._precision = np.array([start(prior).precision for prior in self._priors])
         self._slack, self._reliability = Slack(), Reliability()
         self._patience, self._idle_rounds, self._share = patience, idle_rounds, share
         self._solver = create_solver(solver) if isinstance(solver, str) else solver
@@ -143,58 +147,25 @@ class AdaptivePolicy:
             self._reliability.learn(clients, forecasts[0], feedback.X, len(view.client_price))
             physics, plain, left = self._design(view, pairs)
             possible = ~self._slack.hopeless(left, view.deadline_s)
-            self._beliefs = tuple(
-                updated(prior, belief, plain, feedback.X)
-                if prior.logit
-                else updated(prior, belief, physics[possible], feedback.X[possible])
-                for prior, belief in zip(self._priors, self._beliefs, strict=True)
-            )
+            for i, prior in enumerate(self._priors):
+                x, success = physics[possible], feedback.X[possible]
+                if prior.logit:
+                    x, success = plain, feedback.X
+                belief = updated(prior, Belief(self._theta[i], self._precision[i]), x, success)
+                self._theta[i], self._precision[i] = belief.theta, belief.precision
         self._slack.learn(feedback)
-        more = len(view.client_price) - len(self._played)
-        if more > 0:
-            self._played = np.concatenate((self._played, np.zeros(more, dtype=np.int64)))
+        self.grow(clients=len(view.client_price))
         self._played[clients] = view.round
 
-    def state(self) -> State:
-        """Return everything learnt."""
-        beliefs: dict[str, FloatArray] = {}
-        for i, belief in enumerate(self._beliefs):
-            beliefs[f"theta_{i}"] = belief.theta.copy()
-            beliefs[f"precision_{i}"] = belief.precision.copy()
-        return {
-            "weights": self._weights.copy(),
-            "centre": self._centre.copy(),
-            "played": self._played.copy(),
-            **self._slack.state(),
-            **self._reliability.state(),
-            **beliefs,
-        }
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is of another policy, or damaged.
-        """
-        arrays = checked_state(_NAME, state, _LAYOUT)
-        check_arrays(_NAME, arrays, _SHAPES, unknown=("centre",), at_least_0=_COUNTS)
-        weights = arrays["weights"].astype(np.float64)
-        sane = bool((weights > 0).all()) and abs(float(weights.sum()) - 1) < 1e-6
-        require(_NAME, sane, "has weights that are no shares")
-        for i in range(len(self._priors)):
-            require(_NAME, definite(arrays[f"precision_{i}"]), f"precision_{i} is none")
-        fewer = len(arrays["wins"]) <= len(arrays["played"])
-        require(_NAME, fewer, "has deeds of clients that it does not know")
-        beliefs = tuple(
-            Belief(arrays[f"theta_{i}"].astype(float), arrays[f"precision_{i}"].astype(float))
-            for i in range(len(self._priors))
-        )
-        self._beliefs = beliefs
-        self._weights = weights
-        self._centre = arrays["centre"].astype(np.float64)
-        self._played = arrays["played"].astype(np.int64)
-        self._slack.restore(arrays)
-        self._reliability.restore(arrays)
+    def problems(self) -> Iterator[str]:
+        """Refuse weights that are no shares, and beliefs that no Gaussian has."""
+        if not (self._weights > 0).all() or abs(float(self._weights.sum()) - 1) >= 1e-6:
+            yield "has weights that are no shares"
+        for i, precision in enumerate(self._precision):
+            if not definite(precision):
+                yield f"precision {i} is none"
+        if len(self._reliability.wins) > len(self._played):
+            yield "has outcomes of clients that it does not know"
 
     def _scores(self, view: RoundView) -> FloatArray:
         """Return the averaged forecast of every pair, float64[P].
@@ -212,8 +183,8 @@ class AdaptivePolicy:
         physics, plain, left = self._design(view, rows)
         hopeless = self._slack.hopeless(left, view.deadline_s)
         forecasts = np.empty((len(self._weights), len(left)))
-        for i, (prior, belief) in enumerate(zip(self._priors, self._beliefs, strict=True)):
-            forecasts[i] = chance(prior, belief.theta, plain if prior.logit else physics)
+        for i, prior in enumerate(self._priors):
+            forecasts[i] = chance(prior, self._theta[i], plain if prior.logit else physics)
             if not prior.logit:
                 forecasts[i][hopeless] = _LOW
         forecasts[-1] = forecasts[0] * self._reliability.factor(view.pair_client[rows])
@@ -260,13 +231,6 @@ class AdaptivePolicy:
 
     def _waiting(self, view: RoundView) -> FloatArray:
         """Return float64[P], 1 and up to `patience` more for clients that have waited."""
-        last = np.zeros(len(view.client_price))
-        last[: len(self._played)] = self._played
+        last = grown(self._played, len(view.client_price)).astype(np.float64)
         idle = np.minimum(view.round - last, self._idle_rounds) / self._idle_rounds
         return np.asarray((1.0 + self._patience * idle)[view.pair_client], dtype=np.float64)
-
-
-def _require(holds: bool, parameter: str, value: object, rule: str) -> None:
-    """Refuse a parameter that breaks its rule."""
-    if not holds:
-        raise ParameterError(_NAME, parameter, f"is {value!r}: {rule}")

@@ -18,7 +18,6 @@ from fedagent_coordinator.errors import (
     InvalidViewError,
     MissingFeatureError,
     NonFiniteFeatureError,
-    StateError,
 )
 
 BoolArray = npt.NDArray[np.bool_]
@@ -348,47 +347,6 @@ class SelectionPolicy(Protocol):
         Raises:
             StateError: The state is not one of this policy with these parameters.
         """
-
-
-def checked_state(
-    name: str, state: State, layout: Mapping[str, type[np.generic]]
-) -> dict[str, npt.NDArray[np.generic]]:
-    """Return copies of a saved state's arrays, or refuse it.
-
-    Args:
-        name: The policy, for the error.
-        state: What `SelectionPolicy.state` returned once.
-        layout: Dtype of each array that must be there, and no other.
-
-    Raises:
-        StateError: Arrays are missing, unknown or of another dtype.
-    """
-    if set(state) != set(layout):
-        raise StateError(name, f"holds {sorted(state)}, expected {sorted(layout)}")
-    for key, dtype in layout.items():
-        if state[key].dtype != dtype:
-            raise StateError(name, f"{key} is {state[key].dtype}, not {np.dtype(dtype).name}")
-    return {key: np.array(state[key]) for key in layout}
-
-
-class StatelessPolicy:
-    """Base of policies that learn nothing."""
-
-    def learn(self, feedback: Feedback) -> None:
-        """Learn nothing."""
-
-    def state(self) -> State:
-        """Return the empty state."""
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Accept the empty state only.
-
-        Raises:
-            StateError: The state is another policy's.
-        """
-        if state:
-            raise StateError(type(self).__name__, f"has nothing to keep, got {sorted(state)}")
 
 
 def _column(record: object, name: str, dtype: type[np.generic], shape: tuple[int, ...]) -> None:

@@ -11,50 +11,26 @@ agents that keep opinions to themselves compute the same among neighbours.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
+from fedagent_protocol.errors import ParameterError
+from fedagent_protocol.parameters import require
 
-from . import slots
-from .base import (
-    OPINIONS,
-    Feedback,
-    FloatArray,
-    IntArray,
-    RoundView,
-    Selection,
-    State,
-    checked_state,
-)
-from .beliefs import Beliefs, Wiring, propagate, wire
-from .literal_beliefs import propagate_literal
+from .base import OPINIONS, Feedback, FloatArray, IntArray, RoundView, Selection
+from .beliefs import Beliefs, Wiring, propagate, propagate_literal, wire
 from .neighbours import Graph, declared, k_nearest, within_radius
 from .selection import explained
 from .slots import Slot, candidates, check_set, take
-from .states import Shape, check_arrays
+from .state import ArrayState, floats, grown, ints
 
-_NAME = "bp-ucb"
 _FEATURES = ("x_km", "y_km")
 _GRAPHS = ("k-nearest", "radius", "declared")
-_LAYOUT: dict[str, type[np.generic]] = {
-    **slots.LAYOUT,
-    "mean": np.float64,
-    "count": np.int64,
-    "last": np.float64,
-    "belief": np.float64,
-    "places": np.float64,
-    "diagnostics": np.float64,
-}
 _NOTES = ("bp_sweeps", "bp_residual", "bp_contraction")
-_SHAPES: dict[str, Shape] = {
-    **dict.fromkeys(("mean", "count", "last", "belief"), ("clients",)),
-    "places": ("clients", 2),
-    "diagnostics": (len(_NOTES),),
-}
 
 
-class BpUcbPolicy:
+class BpUcbPolicy(ArrayState):
     """BP-UCB. A client counts as pulled once when its first opinion is known.
 
     A client without any opinion has the mean of the others' means; while nobody has
@@ -74,6 +50,15 @@ class BpUcbPolicy:
         local_weights: Weights that two neighbours can compute between themselves.
     """
 
+    name = "bp-ucb"
+    parts = ("_slot",)
+    _mean = floats("clients")
+    _count = ints("clients")
+    _last = floats("clients", start=np.nan, nan=True)
+    _belief = floats("clients", start=0.5, least=0)
+    _places = floats("clients", 2, start=np.nan, nan=True)
+    _diagnostics = floats(len(_NOTES))
+
     def __init__(
         self,
         *,
@@ -88,25 +73,19 @@ class BpUcbPolicy:
         literal: bool = False,
         local_weights: bool = False,
     ) -> None:
-        check_set(_NAME, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
-        if graph not in _GRAPHS:
-            raise ParameterError(_NAME, "graph", f"is {graph!r}: one of {', '.join(_GRAPHS)}")
-        for parameter, count in (("neighbours", neighbours), ("max_sweeps", max_sweeps)):
-            if count < 1:
-                raise ParameterError(_NAME, parameter, f"is {count}: must be >= 1")
-        if not (math.isfinite(radius_km) and radius_km > 0):
-            raise ParameterError(_NAME, "radius_km", f"is {radius_km}: must be finite and > 0")
-        declared(_NAME, edges, 0)
+        check_set(self.name, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
+        check = partial(require, self.name)
+        check("graph", graph, graph in _GRAPHS, f"one of {', '.join(_GRAPHS)}")
+        check("neighbours", neighbours, neighbours >= 1, ">= 1")
+        check("max_sweeps", max_sweeps, max_sweeps >= 1, ">= 1")
+        check("radius_km", radius_km, 0 < radius_km < math.inf, "finite and > 0")
+        declared(self.name, edges, 0)
         if literal and local_weights:
-            raise ParameterError(_NAME, "local_weights", "has no meaning with literal beliefs")
+            raise ParameterError(self.name, "local_weights", "has no meaning with literal beliefs")
         self._size, self._mu, self._slot = clients_per_round, mu, Slot(slot_rounds)
         self._graph, self._neighbours, self._radius = graph, neighbours, radius_km
         self._edges, self._max_sweeps = edges, max_sweeps
         self._literal, self._local = literal, local_weights
-        self._mean, self._last, self._belief = np.empty((3, 0))
-        self._count: IntArray = np.empty(0, dtype=np.int64)
-        self._places = np.empty((0, 2))
-        self._diagnostics = np.zeros(len(_NOTES))
         self._wired: tuple[FloatArray, Graph, Wiring] | None = None
 
     @property
@@ -133,7 +112,7 @@ class BpUcbPolicy:
     def learn(self, feedback: Feedback) -> None:
         """Note positions and first opinions; at the end of a slot, pulls and beliefs."""
         view = feedback.view
-        self._grow(len(view.client_price))
+        self.grow(clients=len(view.client_price))
         self._places = self._placed(len(self._mean), self._seen(view))
         self._mean, self._count = self._with_first(view.opinions)
         trained = self._slot.advance(feedback)
@@ -150,33 +129,8 @@ class BpUcbPolicy:
         self._belief = result.belief
         self._diagnostics = np.array([result.sweeps, result.residual, result.contraction])
 
-    def state(self) -> State:
-        """Return the slot and what is known of each client."""
-        return {
-            **self._slot.state(),
-            "mean": self._mean.copy(),
-            "count": self._count.copy(),
-            "last": self._last.copy(),
-            "belief": self._belief.copy(),
-            "places": self._places.copy(),
-            "diagnostics": self._diagnostics.copy(),
-        }
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is of another policy or another L.
-        """
-        arrays = checked_state(_NAME, state, _LAYOUT)
-        check_arrays(_NAME, arrays, _SHAPES, unknown=("last", "places"), at_least_0=("belief",))
-        self._slot.restore(_NAME, arrays)
-        self._mean = arrays["mean"].astype(np.float64)
-        self._count = arrays["count"].astype(np.int64)
-        self._last = arrays["last"].astype(np.float64)
-        self._belief = arrays["belief"].astype(np.float64)
-        self._places = arrays["places"].astype(np.float64)
-        self._diagnostics = arrays["diagnostics"].astype(np.float64)
+    def restored(self) -> None:
+        """Forget the neighbours that the state before had."""
         self._wired = None
 
     def _index(self, view: RoundView, seen: tuple[IntArray, FloatArray]) -> FloatArray | None:
@@ -186,7 +140,7 @@ class BpUcbPolicy:
         known = count > 0
         if not known.any():
             return None
-        belief = _grown(self._belief, total, 0.5)
+        belief = grown(self._belief, total, 0.5)
         if not np.isfinite(self._last).any():
             # No slot is over: the means are what clients think of the initial model.
             initial = np.where(known, mean, np.nan)
@@ -200,9 +154,7 @@ class BpUcbPolicy:
     ) -> tuple[FloatArray, IntArray]:
         """Return means and counts after taking in opinions of clients without one."""
         total = len(self._mean) if total is None else total
-        mean = _grown(self._mean, total, 0.0)
-        count: IntArray = np.zeros(total, dtype=np.int64)
-        count[: len(self._count)] = self._count
+        mean, count = grown(self._mean, total).copy(), grown(self._count, total).copy()
         if opinions is not None:
             first = (count == 0) & np.isfinite(opinions)
             mean[first], count[first] = opinions[first], 1
@@ -216,19 +168,10 @@ class BpUcbPolicy:
         clients, first = np.unique(view.pair_client, return_index=True)
         return clients.astype(np.int64), columns[first]
 
-    def _grow(self, total: int) -> None:
-        """Make room for `total` clients."""
-        self._mean, self._count = self._with_first(None, total)
-        self._last = _grown(self._last, total, np.nan)
-        self._belief = _grown(self._belief, total, 0.5)
-        self._places = self._placed(total, None)
-
-    def _placed(self, total: int, seen: tuple[IntArray, FloatArray] | None) -> FloatArray:
+    def _placed(self, total: int, seen: tuple[IntArray, FloatArray]) -> FloatArray:
         """Return where clients were seen last, float64[N, 2]; NaN where never."""
-        places = np.full((total, 2), np.nan)
-        places[: len(self._places)] = self._places
-        if seen is not None:
-            places[seen[0]] = seen[1]
+        places = grown(self._places, total, np.nan).copy()
+        places[seen[0]] = seen[1]
         return places
 
     def _propagated(self, opinion: FloatArray, places: FloatArray) -> Beliefs:
@@ -251,14 +194,7 @@ class BpUcbPolicy:
     def _neighbourhood(self, places: FloatArray) -> Graph:
         """Return the graph of the parameter's kind."""
         if self._graph == "declared":
-            return declared(_NAME, self._edges, len(places))
+            return declared(self.name, self._edges, len(places))
         if self._graph == "radius":
-            return within_radius(_NAME, places, self._radius)
-        return k_nearest(_NAME, places, self._neighbours)
-
-
-def _grown(column: FloatArray, total: int, fill: float) -> FloatArray:
-    """Return a copy with room for `total` clients."""
-    grown = np.full(total, fill)
-    grown[: len(column)] = column
-    return grown
+            return within_radius(self.name, places, self._radius)
+        return k_nearest(self.name, places, self._neighbours)

@@ -1,4 +1,4 @@
-"""`cocs`: COCS, Algorithm 1, with counters that pairs may share (ALGORITHMS section 3).
+"""`cocs`, `cocs-paper`: COCS, Algorithm 1; pairs may share counters (ALGORITHMS section 3).
 
 Contexts are scaled to the unit cube by running bounds and cut into h^D cells. Each
 cell, of a pair, of an edge or of all, has a counter C and a mean p of arrivals in
@@ -6,56 +6,37 @@ time. While any visible pair has C <= K(t) = k_scale t^z ln t, the round explore
 many such pairs as the budgets pay for, the rest by p. Otherwise it solves P2 with p.
 
 With one counter per pair and k_scale 1, which is the paper, K(t) outgrows the counters
-and the policy explores in every round (`cocs_paper.py`). Counters that are shared fill
+and the policy explores in every round (`cocs-paper`). Counters that are shared fill
 up M or N M times as fast.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import partial
 from zlib import crc32
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
-from fedagent_coordinator.solvers import Solver
+from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
+from fedagent_protocol.errors import ParameterError
+from fedagent_protocol.parameters import require
 
-from .assigning import assign
-from .base import (
-    BoolArray,
-    Feedback,
-    FloatArray,
-    IntArray,
-    RoundView,
-    Selection,
-    State,
-    checked_state,
-)
+from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, Selection
 from .selection import explained, spent_per_edge
-from .states import Shape, ascending, check_arrays, require
+from .state import ArrayState, floats, ints
 
-_NAME = "cocs"
 _SCOPES = ("pair", "edge", "global")
 _MAX_EDGES = 2**16
 _MAX_CELLS = 2**15
-_LAYOUT = {
-    "keys": np.int64,
-    "counts": np.int64,
-    "successes": np.int64,
-    "low": np.float64,
-    "high": np.float64,
-    "made_for": np.int64,
-}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cells:
-    """Counters by key, sorted: int64[K] each."""
+class _Cells(ArrayState):
+    """Counters of the cells that were played, by key: int64[K] each."""
 
-    keys: IntArray
-    counts: IntArray
-    successes: IntArray
+    keys = ints("cells", ascending=True)
+    counts = ints("cells")
+    successes = ints("cells")
 
     def lookup(self, keys: IntArray) -> tuple[IntArray, IntArray]:
         """Return counts and successes of these keys, 0 where never played."""
@@ -68,8 +49,8 @@ class _Cells:
         successes[known] = self.successes[at[known]]
         return counts, successes
 
-    def with_plays(self, keys: IntArray, success: BoolArray) -> "_Cells":
-        """Return the counters after one more play of each of these keys."""
+    def count(self, keys: IntArray, success: BoolArray) -> None:
+        """Count one more play of each of these keys."""
         merged, inverse = np.unique(np.concatenate((self.keys, keys)), return_inverse=True)
         counts, successes = np.zeros((2, len(merged)), dtype=np.int64)
         old = len(self.keys)
@@ -77,10 +58,15 @@ class _Cells:
         successes[inverse[:old]] = self.successes
         np.add.at(counts, inverse[old:], 1)
         np.add.at(successes, inverse[old:], success.astype(np.int64))
-        return _Cells(merged, counts, successes)
+        self.keys, self.counts, self.successes = merged, counts, successes
+
+    def problems(self) -> Iterator[str]:
+        """Refuse more successes than plays."""
+        if (self.successes > self.counts).any():
+            yield "has counters that are none"
 
 
-class CocsPolicy:
+class CocsPolicy(ArrayState):
     """COCS with shared counters.
 
     Args:
@@ -94,6 +80,13 @@ class CocsPolicy:
         solver: Name of the solver of P2, or a solver.
     """
 
+    name = "cocs"
+    parts = ("_cells",)
+    _low = floats("features", start=np.inf, infinite=True)
+    _high = floats("features", start=-np.inf, infinite=True)
+    _made_for = ints(4)
+    """What the meaning of the counters depends on."""
+
     def __init__(
         self,
         *,
@@ -106,23 +99,24 @@ class CocsPolicy:
         features: Sequence[str] = ("download_bps", "compute"),
         solver: str | Solver = "density",
     ) -> None:
-        _require(scope in _SCOPES, "scope", scope, f"must be one of {', '.join(_SCOPES)}")
-        _require(k_scale >= 0, "k_scale", k_scale, "must be >= 0")
-        _require(horizon >= 1, "horizon", horizon, "must be >= 1")
-        _require(h is None or h >= 1, "h", h, "must be >= 1")
-        _require(0 < alpha <= 1, "alpha", alpha, "must be in (0, 1]")
-        _require(0 < len(set(features)) == len(features), "features", features, "names each once")
+        check = partial(require, self.name)
+        check("scope", scope, scope in _SCOPES, f"one of {', '.join(_SCOPES)}")
+        check("k_scale", k_scale, k_scale >= 0, ">= 0")
+        check("horizon", horizon, horizon >= 1, ">= 1")
+        check("h", h, h is None or h >= 1, ">= 1")
+        check("alpha", alpha, 0 < alpha <= 1, "in (0, 1]")
+        check("features", features, 0 < len(set(features)) == len(features), "each name once")
         self._scope, self._k_scale, self._logs = scope, k_scale, logs
         self._features = tuple(features)
         dimensions = len(self._features)
         self._h = h or math.ceil(horizon ** (1 / (3 * alpha + dimensions)) - 1e-9)
-        _require(self._h**dimensions <= _MAX_CELLS, "h", self._h, "makes too many cells")
+        few = self._h**dimensions <= _MAX_CELLS
+        check("h", self._h, few, f"smaller: at most {_MAX_CELLS} cells")
         self._z = 2 * alpha / (3 * alpha + dimensions)
         self._solver = create_solver(solver) if isinstance(solver, str) else solver
-        empty = np.empty(0, dtype=np.int64)
-        self._cells = _Cells(empty, empty, empty)
-        self._low = np.full(dimensions, np.inf)
-        self._high = np.full(dimensions, -np.inf)
+        self._cells = _Cells()
+        self.fix(features=dimensions)
+        self._made_for = self._meaning()
 
     @property
     def needs(self) -> frozenset[str]:
@@ -147,45 +141,21 @@ class CocsPolicy:
         """Count every played pair in the cell it was seen in, then move the bounds."""
         contexts = self._contexts(feedback.view)
         keys = self._keys(feedback.view, contexts)[feedback.pairs]
-        self._cells = self._cells.with_plays(keys, feedback.X)
+        self._cells.count(keys, feedback.X)
         if len(contexts):
             self._low = np.minimum(self._low, contexts.min(axis=0))
             self._high = np.maximum(self._high, contexts.max(axis=0))
 
-    def state(self) -> State:
-        """Return counters and bounds."""
-        return {
-            "keys": self._cells.keys.copy(),
-            "counts": self._cells.counts.copy(),
-            "successes": self._cells.successes.copy(),
-            "low": self._low.copy(),
-            "high": self._high.copy(),
-            "made_for": self._made_for(),
-        }
+    def problems(self) -> Iterator[str]:
+        """Refuse counters of other cells, or that contradict each other or their bounds."""
+        if not np.array_equal(self._made_for, self._meaning()):
+            yield "is of another scope, h, logs or features"
+        low, high = self._low, self._high
+        fresh = np.isposinf(low).all() and np.isneginf(high).all()
+        if not fresh and not (np.isfinite(low) & np.isfinite(high) & (low <= high)).all():
+            yield "has bounds that are none"
 
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is of another policy or other features.
-        """
-        arrays = checked_state(_NAME, state, _LAYOUT)
-        made = np.array_equal(arrays["made_for"], self._made_for())
-        require(_NAME, made, "is of another scope, h, logs or features")
-        low, high = arrays["low"].astype(np.float64), arrays["high"].astype(np.float64)
-        shapes: dict[str, Shape] = dict.fromkeys(("keys", "counts", "successes"), ("cells",))
-        check_arrays(_NAME, arrays, shapes)
-        keys, counts, successes = (arrays[key].astype(np.int64) for key in shapes)
-        sane = ascending(keys) and bool((successes <= counts).all())
-        require(_NAME, sane, "has counters that are none")
-        bounds = low.shape == high.shape == self._low.shape
-        fresh = bounds and bool(np.isposinf(low).all() and np.isneginf(high).all())
-        known = bounds and bool((np.isfinite(low) & np.isfinite(high) & (low <= high)).all())
-        require(_NAME, fresh or known, "has bounds that are none")
-        self._cells = _Cells(keys, counts, successes)
-        self._low, self._high = low, high
-
-    def _made_for(self) -> IntArray:
+    def _meaning(self) -> IntArray:
         """Return what the meaning of the counters depends on, int64[4]."""
         features = crc32("\n".join(self._features).encode())
         scope = _SCOPES.index(self._scope)
@@ -208,7 +178,7 @@ class CocsPolicy:
         What the scope does not tell apart is 0.
         """
         if len(view.edge_budget) > _MAX_EDGES:
-            raise ParameterError(_NAME, "edges", f"are more than {_MAX_EDGES}")
+            raise ParameterError(self.name, "edges", f"are more than {_MAX_EDGES}")
         width = self._high - self._low
         known = np.isfinite(width) & (width > 0)
         scaled = np.zeros(contexts.shape)
@@ -245,7 +215,29 @@ class CocsPolicy:
         )
 
 
-def _require(holds: bool, parameter: str, value: object, rule: str) -> None:
-    """Refuse a parameter that breaks its rule."""
-    if not holds:
-        raise ParameterError(_NAME, parameter, f"is {value!r}: {rule}")
+class CocsPaperPolicy(CocsPolicy):
+    """COCS to the letter: one counter per (client, edge, cell) and K(t) = t^z ln t.
+
+    At t = 1000 a cell wants about 110 plays, and there are 25 cells in each of 150 pairs: it
+    never leaves exploration and takes what is cheapest. Kept as the reference.
+    """
+
+    def __init__(
+        self,
+        *,
+        horizon: int = 1000,
+        h: int | None = None,
+        alpha: float = 1.0,
+        features: Sequence[str] = ("download_bps", "compute"),
+        solver: str | Solver = "density",
+    ) -> None:
+        super().__init__(
+            scope="pair",
+            k_scale=1.0,
+            logs=False,
+            horizon=horizon,
+            h=h,
+            alpha=alpha,
+            features=features,
+            solver=solver,
+        )

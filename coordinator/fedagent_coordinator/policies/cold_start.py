@@ -6,6 +6,7 @@ whose score is the mean of all others' scores.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -13,45 +14,29 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from .base import BoolArray, FloatArray, IntArray, State
-from .states import Shape, ascending, check_arrays, require
+from .base import BoolArray, FloatArray, IntArray
+from .state import ArrayState, bools, flag, floats, ints
 from .subset_enumeration import ExactArray, RankedClients
 
-LAYOUT: dict[str, type[np.generic]] = {
-    "group_members": np.int64,
-    "group_sizes": np.int64,
-    "group_rewards": np.float64,
-    "covered": np.bool_,
-    "retry": np.int64,
-    "warm": np.bool_,
-}
-"""Arrays that a cold start adds to its policy's state."""
-
-_SHAPES: dict[str, Shape] = {
-    "group_members": ("members",),
-    "group_sizes": ("groups",),
-    "group_rewards": ("groups",),
-    "covered": ("clients",),
-    "retry": ("retried",),
-    "warm": (1,),
-}
 _NONE: IntArray = np.empty(0, dtype=np.int64)
 
 
-class ColdStart:
-    """Groups so far, and who has been in one.
+class ColdStart(ArrayState):
+    """Groups so far, one after the other, and who has been in one.
 
     Attributes:
         warm: Whether the cold start is over, for good.
         version: Grows when scores may have changed.
     """
 
+    _group_members = ints("members")
+    _group_sizes = ints("groups")
+    _group_rewards = floats("groups")
+    _covered = bools("covered")
+    _retry = ints("retried", ascending=True)
+    warm = flag()
+
     def __init__(self) -> None:
-        self._members: list[IntArray] = []
-        self._rewards: list[float] = []
-        self._covered: BoolArray = np.empty(0, dtype=np.bool_)
-        self._retry: IntArray = _NONE
-        self.warm = False
         self.version = 0
 
     def draw(self, there: BoolArray, size: int, rng: np.random.Generator) -> IntArray | None:
@@ -102,8 +87,9 @@ class ColdStart:
             self._covered, self._retry = covered, clients
             return True
         if not math.isnan(reward):
-            self._members.append(clients)
-            self._rewards.append(reward)
+            self._group_members = np.append(self._group_members, clients)
+            self._group_sizes = np.append(self._group_sizes, len(clients))
+            self._group_rewards = np.append(self._group_rewards, reward)
             self.version += 1
         if retried:
             self._retry = _NONE
@@ -114,40 +100,22 @@ class ColdStart:
 
     def scores(self, total: int) -> "Scores":
         """Return the exact scores of all `total` clients."""
-        return _scores(self._members, self._rewards, total)
+        return _scores(self._group_members, self._group_sizes, self._group_rewards, total)
 
-    def state(self) -> dict[str, IntArray | FloatArray | BoolArray]:
-        """Return the arrays of `LAYOUT`."""
-        return {
-            "group_members": np.concatenate((_NONE, *self._members)),
-            "group_sizes": np.array([len(group) for group in self._members], dtype=np.int64),
-            "group_rewards": np.array(self._rewards, dtype=np.float64),
-            "covered": self._covered.copy(),
-            "retry": self._retry.copy(),
-            "warm": np.array([self.warm]),
-        }
+    def problems(self) -> Iterator[str]:
+        """Refuse groups that contradict their members, or each other."""
+        members, sizes = self._group_members, self._group_sizes
+        if sizes.sum() != len(members) or not sizes.all():
+            yield "has groups that contradict their members"
+        if max(members.max(initial=-1), self._retry.max(initial=-1)) >= len(self._covered):
+            yield "has groups of clients that it does not know"
+        first = np.zeros(len(members), dtype=np.bool_)
+        first[np.cumsum(sizes)[:-1]] = True
+        if ((np.diff(members) <= 0) & ~first[1:]).any() or not self._covered[members].all():
+            yield "has a group that is none"
 
-    def restore(self, name: str, state: State) -> None:
-        """Continue from the arrays of `LAYOUT`.
-
-        Raises:
-            StateError: They contradict each other.
-        """
-        check_arrays(name, state, _SHAPES)
-        sizes = state["group_sizes"].astype(np.int64)
-        rewards = state["group_rewards"].astype(np.float64)
-        members = state["group_members"].astype(np.int64)
-        covered, retry = state["covered"].astype(np.bool_), state["retry"].astype(np.int64)
-        whole = int(sizes.sum()) == len(members) and bool((sizes >= 1).all())
-        require(name, whole, "has groups that contradict their members")
-        groups = np.split(members, np.cumsum(sizes)[:-1]) if len(sizes) else []
-        known = max(members.max(initial=-1), retry.max(initial=-1)) < len(covered)
-        require(name, bool(known), "has groups of clients that it does not know")
-        sane = all(ascending(group) for group in (*groups, retry)) and bool(covered[members].all())
-        require(name, sane, "has a group that is none")
-        self._members, self._rewards = groups, rewards.tolist()
-        self._covered, self._retry = covered, retry
-        self.warm = bool(state["warm"][0])
+    def restored(self) -> None:
+        """Say that scores may have changed."""
         self.version += 1
 
     def _known(self, total: int) -> BoolArray:
@@ -202,11 +170,10 @@ class Scores:
         return np.asarray(self.values[self.level[rows]].sum(axis=1), dtype=np.object_)
 
 
-def _scores(groups: list[IntArray], rewards: list[float], total: int) -> Scores:
-    """Return the scores that these groups and rewards give `total` clients."""
-    worth = [Fraction(value) for value in rewards]
-    members = np.concatenate((_NONE, *groups))
-    group_of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+def _scores(members: IntArray, sizes: IntArray, rewards: FloatArray, total: int) -> Scores:
+    """Return the scores that groups, one after the other in `members`, give `total` clients."""
+    worth = [Fraction(value) for value in rewards.tolist()]
+    group_of = np.repeat(np.arange(len(sizes)), sizes)
     times = np.bincount(members, minlength=total)
     kind = np.full(total, len(worth), dtype=np.int64)
     kind[members] = group_of

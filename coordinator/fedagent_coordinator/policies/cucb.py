@@ -10,19 +10,17 @@ import math
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
+from fedagent_protocol.parameters import require
 
-from .base import Feedback, FloatArray, RoundView, Selection, State, checked_state
+from .base import Feedback, FloatArray, RoundView, Selection
 from .selection import explained, fill
-from .states import Shape, check_arrays
+from .state import ArrayState, floats, ints, number
 
-_NAME = "cucb"
 _MAX_POOL = 1_000_000
-_LAYOUT = {"plays": np.int64, "wins": np.float64, "best": np.float64}
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
-class CucbPolicy:
+class CucbPolicy(ArrayState):
     """UCB1 over a pool of super-arms.
 
     Args:
@@ -30,17 +28,17 @@ class CucbPolicy:
         mu: Weight of the confidence width.
     """
 
+    name = "cucb"
     needs: frozenset[str] = frozenset()
+    _plays = ints("pool")
+    _wins = floats("pool", least=0)
+    _best = number(least=0)
 
     def __init__(self, *, pool: int = 100, mu: float = math.sqrt(2.0)) -> None:
-        if not 1 <= pool <= _MAX_POOL:
-            raise ParameterError(_NAME, "pool", f"is {pool}, must be in 1..{_MAX_POOL}")
-        if not mu >= 0:
-            raise ParameterError(_NAME, "mu", f"is {mu}, must be >= 0")
+        require(self.name, "pool", pool, 1 <= pool <= _MAX_POOL, f"in 1..{_MAX_POOL}")
+        require(self.name, "mu", mu, mu >= 0, ">= 0")
         self._mu = mu
-        self._plays = np.zeros(pool, dtype=np.int64)
-        self._wins = np.zeros(pool)
-        self._best = 0.0
+        self.fix(pool=pool)
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:  # noqa: ARG002 - the interface's arguments
         """Play the arm with the largest index, untried ones first."""
@@ -57,28 +55,6 @@ class CucbPolicy:
         self._best = max(self._best, wins)
         self._plays[arm] += 1
         self._wins[arm] += wins
-
-    def state(self) -> State:
-        """Return plays and successes per arm."""
-        return {
-            "plays": self._plays.copy(),
-            "wins": self._wins.copy(),
-            "best": np.array([self._best]),
-        }
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is of another policy or another pool.
-        """
-        arrays = checked_state(_NAME, state, _LAYOUT)
-        pool = len(self._plays)
-        shapes: dict[str, Shape] = {"plays": (pool,), "wins": (pool,), "best": (1,)}
-        check_arrays(_NAME, arrays, shapes, at_least_0=("wins", "best"))
-        self._plays = arrays["plays"].astype(np.int64)
-        self._wins = arrays["wins"].astype(np.float64)
-        self._best = float(arrays["best"][0])
 
     def _arm(self, t: int) -> int:
         """Return the arm of the round; a function of the state alone, so that `learn` knows it."""

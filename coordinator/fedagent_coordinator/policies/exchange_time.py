@@ -7,22 +7,16 @@ updates (Sherman-Morrison).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
-from fedagent_coordinator.errors import ParameterError
+from fedagent_protocol.errors import ParameterError
+from fedagent_protocol.parameters import require
 
-from .base import BoolArray, Feedback, FloatArray, IndexArray, IntArray, RoundView
-from .states import Shape, check_arrays, require
-
-LAYOUT: Mapping[str, type[np.generic]] = {
-    "inverse": np.float64,
-    "moment": np.float64,
-    "warm": np.bool_,
-}
-"""Arrays of `ExchangeTimes.state`."""
+from .base import Feedback, FloatArray, IndexArray, IntArray, RoundView
+from .state import ArrayState, bools, floats, grown
 
 MIN_RIDGE = 1e-9
 """With less, a first observation leaves nothing of H^-1 but rounding."""
@@ -33,21 +27,18 @@ _MAX_CONTEXT = 1e4
 nothing is left to tell apart, and H^-1 keeps half of its digits."""
 
 
-class LinearModel:
+class LinearModel(ArrayState):
     """Ridge regression of N clients at once; a client not yet seen has the prior.
 
     Args:
         ridge: lambda of H = lambda I.
     """
 
-    def __init__(self, ridge: float) -> None:
-        self._ridge = ridge
-        self.inverse: FloatArray = np.empty((0, _D, _D))
-        self.moment: FloatArray = np.empty((0, _D))
+    inverse = floats("clients", _D, _D, start=lambda model: model.prior)
+    moment = floats("clients", _D)
 
-    def grow(self, clients: int) -> None:
-        """Have at least this many clients."""
-        self.inverse, self.moment = self._grown(clients)
+    def __init__(self, ridge: float) -> None:
+        self.prior = np.eye(_D) / ridge
 
     def estimate(
         self, client: IndexArray, context: FloatArray, alpha: float
@@ -59,7 +50,8 @@ class LinearModel:
             context: float64[P, 3].
             alpha: Width of the bound in standard deviations.
         """
-        inverse, moment = self._grown(int(client.max(initial=-1)) + 1)
+        clients = int(client.max(initial=-1)) + 1
+        inverse, moment = grown(self.inverse, clients, self.prior), grown(self.moment, clients)
         turned, spread = _turned(inverse[client], context)
         mean = np.einsum("pi,pi->p", turned, moment[client])
         return mean, np.maximum(mean - alpha * np.sqrt(spread), 0.0)
@@ -77,18 +69,13 @@ class LinearModel:
         self.inverse[client] -= outer / (1.0 + spread)[:, None, None]
         self.moment[client] += tau_s[:, None] * context
 
-    def _grown(self, clients: int) -> tuple[FloatArray, FloatArray]:
-        """Return both arrays with at least this many clients, new ones at the prior."""
-        new = clients - len(self.moment)
-        if new <= 0:
-            return self.inverse, self.moment
-        prior = np.broadcast_to(np.eye(_D) / self._ridge, (new, _D, _D))
-        return np.concatenate((self.inverse, prior)), np.concatenate(
-            (self.moment, np.zeros((new, _D)))
-        )
+    def problems(self) -> Iterator[str]:
+        """Refuse an inverse that no observations have."""
+        if not (np.einsum("kii->ki", self.inverse) > 0).all():
+            yield "has an inverse that is none"
 
 
-class ExchangeTimes:
+class ExchangeTimes(ArrayState):
     """The regression as policies use it: contexts from a view, answers from feedback.
 
     Args:
@@ -105,6 +92,9 @@ class ExchangeTimes:
         ParameterError: A parameter is out of range.
     """
 
+    parts = ("_model",)
+    _warm = bools("clients")
+
     def __init__(
         self,
         name: str,
@@ -116,20 +106,17 @@ class ExchangeTimes:
         bandwidth: str,
         deadline_s: float | None,
     ) -> None:
-        self._name = name
-        if not lambda_ >= MIN_RIDGE:
-            raise ParameterError(name, "lambda_", f"is {lambda_!r}: must be >= {MIN_RIDGE:g}")
-        self._positive("model_bits", model_bits)
-        self._positive("deadline_s", 1.0 if deadline_s is None else deadline_s)
-        if not (math.isfinite(alpha) and alpha >= 0):
-            raise ParameterError(name, "alpha", f"is {alpha!r}: must be >= 0")
+        check = partial(require, name)
+        check("lambda_", lambda_, lambda_ >= MIN_RIDGE, f">= {MIN_RIDGE:g}")
+        check("model_bits", model_bits, 0 < model_bits < math.inf, "> 0")
+        check("deadline_s", deadline_s, deadline_s is None or 0 < deadline_s < math.inf, "> 0")
+        check("alpha", alpha, 0 <= alpha < math.inf, ">= 0")
         if compute == bandwidth:
             raise ParameterError(name, "bandwidth", f"is {bandwidth!r}, as compute is")
         self._alpha, self._model_bits = alpha, model_bits
         self._compute, self._bandwidth = compute, bandwidth
         self._deadline_s = deadline_s
         self._model = LinearModel(lambda_)
-        self._warm: BoolArray = np.zeros(0, dtype=np.bool_)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -142,8 +129,7 @@ class ExchangeTimes:
 
     def contexts(self, view: RoundView) -> FloatArray:
         """Return [1/mu, s, M/B] of every pair, float64[P, 3], entries in [0, 1e4]."""
-        warm = np.zeros(max(len(view.client_price), len(self._warm)), dtype=np.bool_)
-        warm[: len(self._warm)] = self._warm
+        warm = grown(self._warm, len(view.client_price))
         context = np.empty((len(view.pair_client), _D))
         context[:, 0] = _ratio(1.0, view.feature(self._compute))
         context[:, 1] = ~warm[view.pair_client]
@@ -156,7 +142,7 @@ class ExchangeTimes:
         played = view.pair_client[feedback.pairs]
         context = self.contexts(view)[feedback.pairs]
         late = np.maximum(feedback.tau_s, self._late_after(view))
-        self._model.grow(clients)
+        self._model.grow(clients=clients)
         self._model.update(played, context, np.where(feedback.X, feedback.tau_s, late))
         self._warm = np.zeros(clients, dtype=np.bool_)
         self._warm[played] = True
@@ -166,37 +152,6 @@ class ExchangeTimes:
         if self._deadline_s is not None:
             return self._deadline_s
         return view.deadline_s if math.isfinite(view.deadline_s) else 0.0
-
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return copies of everything learnt, as `LAYOUT` says."""
-        return {
-            "inverse": self._model.inverse.copy(),
-            "moment": self._model.moment.copy(),
-            "warm": self._warm.copy(),
-        }
-
-    def restore(self, arrays: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Continue from arrays that `base.checked_state` has passed.
-
-        Raises:
-            StateError: The arrays are of different lengths, or damaged.
-        """
-        shapes: dict[str, Shape] = {
-            "inverse": ("clients", _D, _D),
-            "moment": ("clients", _D),
-            "warm": ("clients",),
-        }
-        check_arrays(self._name, arrays, shapes)
-        spread = np.einsum("kii->ki", arrays["inverse"].astype(np.float64))
-        require(self._name, bool((spread > 0).all()), "has an inverse that is none")
-        self._model.inverse = arrays["inverse"].astype(np.float64)
-        self._model.moment = arrays["moment"].astype(np.float64)
-        self._warm = arrays["warm"].astype(np.bool_)
-
-    def _positive(self, parameter: str, value: float) -> None:
-        """Refuse a parameter that is not finite and above 0."""
-        if not (math.isfinite(value) and value > 0):
-            raise ParameterError(self._name, parameter, f"is {value!r}: must be > 0")
 
 
 def min_per_client(view: RoundView, value: FloatArray, rows: IntArray) -> FloatArray:

@@ -22,19 +22,17 @@ import math
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
+from fedagent_protocol.parameters import require
 
 from . import create
-from .base import Feedback, RoundView, Selection, SelectionPolicy, State, checked_state
+from .base import Feedback, RoundView, Selection, SelectionPolicy
 from .exchange_time import affordable
-from .queues import LAYOUT, FairnessQueues
+from .queues import FairnessQueues
 from .selection import explained, fill
-
-_NAME = "fair"
-_INNER = "inner."
+from .state import ArrayState
 
 
-class FairPolicy:
+class FairPolicy(ArrayState):
     """The fairness queue around another policy.
 
     Args:
@@ -51,6 +49,10 @@ class FairPolicy:
         UnknownNameError: No policy has the name.
     """
 
+    name = "fair"
+    parts = ("_queues",)
+    prefixed = (("inner.", "_inner"),)
+
     def __init__(
         self,
         *,
@@ -60,14 +62,12 @@ class FairPolicy:
         clients_per_round: int | None = None,
         freeze_after: int = 50,
     ) -> None:
-        if not (math.isfinite(V) and V >= 0):
-            raise ParameterError(_NAME, "V", f"is {V!r}: must be >= 0")
-        if clients_per_round is not None and clients_per_round < 1:
-            problem = f"is {clients_per_round!r}: must be >= 1"
-            raise ParameterError(_NAME, "clients_per_round", problem)
+        require(self.name, "V", V, 0 <= V < math.inf, ">= 0")
+        known = clients_per_round is None or clients_per_round >= 1
+        require(self.name, "clients_per_round", clients_per_round, known, ">= 1")
         self._inner = create(policy) if isinstance(policy, str) else policy
         self._v, self._clients_per_round = V, clients_per_round
-        self._queues = FairnessQueues(_NAME, beta=beta, freeze_after=freeze_after)
+        self._queues = FairnessQueues(self.name, beta=beta, freeze_after=freeze_after)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -101,20 +101,3 @@ class FairPolicy:
         """Let the inner policy learn from what was played, then move the queues."""
         self._inner.learn(feedback)
         self._queues.step(feedback)
-
-    def state(self) -> State:
-        """Return the queues, and the inner policy's state under ``inner.``."""
-        inner = {_INNER + key: value for key, value in self._inner.state().items()}
-        return {**self._queues.state(), **inner}
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is not one of this policy around this inner one.
-        """
-        inner = {k.removeprefix(_INNER): v for k, v in state.items() if k.startswith(_INNER)}
-        own = {key: value for key, value in state.items() if not key.startswith(_INNER)}
-        arrays = checked_state(_NAME, own, LAYOUT)
-        self._inner.restore(inner)
-        self._queues.restore(arrays)

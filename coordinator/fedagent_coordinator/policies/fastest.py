@@ -6,16 +6,15 @@ optimism, so a client never tried counts as fast until it is.
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
+from fedagent_protocol.parameters import require
 
-from .base import Feedback, RoundView, Selection, State, checked_state
-from .exchange_time import LAYOUT, ExchangeTimes, affordable, min_per_client
+from .base import Feedback, RoundView, Selection
+from .exchange_time import ExchangeTimes, affordable, min_per_client
 from .selection import explained, fill
+from .state import ArrayState
 
-_NAME = "fastest"
 
-
-class FastestPolicy:
+class FastestPolicy(ArrayState):
     """Take the m clients of least estimated time that the budgets pay for.
 
     Args:
@@ -27,10 +26,10 @@ class FastestPolicy:
         model_bits: Size of the model in bits.
         deadline_s: What an update that did not come in time took at least; None takes
             the round's deadline.
-
-    Raises:
-        ParameterError: A parameter is out of range.
     """
+
+    name = "fastest"
+    parts = ("_times",)
 
     def __init__(
         self,
@@ -43,12 +42,10 @@ class FastestPolicy:
         model_bits: float = 20e6,
         deadline_s: float | None = None,
     ) -> None:
-        if clients_per_round < 1:
-            problem = f"is {clients_per_round!r}: must be >= 1"
-            raise ParameterError(_NAME, "clients_per_round", problem)
+        require(self.name, "clients_per_round", clients_per_round, clients_per_round >= 1, ">= 1")
         self._clients_per_round = clients_per_round
         self._times = ExchangeTimes(
-            _NAME,
+            self.name,
             lambda_=lambda_,
             alpha=alpha,
             model_bits=model_bits,
@@ -75,15 +72,3 @@ class FastestPolicy:
     def learn(self, feedback: Feedback) -> None:
         """Learn the times."""
         self._times.learn(feedback)
-
-    def state(self) -> State:
-        """Return the regressions."""
-        return self._times.state()
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is not one of this policy.
-        """
-        self._times.restore(checked_state(_NAME, state, LAYOUT))

@@ -1,16 +1,45 @@
 """Ridge regressions of many arms as arrays: LinUCB's memory (Li et al., 2010).
 
 All arms keep the inverse of their own matrix, moved by rank-one updates
-(Sherman-Morrison), so that a round costs O(K D^2) for K arms at once.
+(Sherman-Morrison), so that a round costs O(K D^2) for K arms at once. The inner loops are
+compiled by numba where it is installed; the tests hold them and the arrays together.
 """
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Self
 
 import numpy as np
 
 from .base import FloatArray, IntArray
-from .linear_loops import compiled
+from .state import ArrayState, floats
+
+Upper = Callable[[IntArray, FloatArray, FloatArray, FloatArray, float, FloatArray], None]
+Learn = Callable[[IntArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray], None]
 
 
-class LinearArms:
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """Compiled loops; both write into their last arguments."""
+
+    upper: Upper
+    learn: Learn
+
+
+@functools.cache
+def compiled() -> Loops | None:
+    """Return the loops as machine code, None without numba; the first call takes a second."""
+    if find_spec("numba") is None:
+        return None
+    from numba import njit  # noqa: PLC0415 - optional package, half a second
+
+    return Loops(upper=njit(nogil=True)(upper_loop), learn=njit(nogil=True)(learn_loop))
+
+
+class LinearArms(ArrayState):
     """K regressions on D features.
 
     Attributes:
@@ -19,30 +48,24 @@ class LinearArms:
         theta: float64[K, D], inverse times moment.
     """
 
-    def __init__(self, dimensions: int, ridge: float) -> None:
-        self._ridge = ridge
-        self.inverse = np.empty((0, dimensions, dimensions))
-        self.moment = np.empty((0, dimensions))
-        self.theta = np.empty((0, dimensions))
+    inverse = floats("edges", "width", "width", start=lambda arms: np.eye(arms.width) / arms.ridge)
+    moment = floats("edges", "width")
+    theta = floats("edges", "width")
 
-    def grown(self, arms: int) -> "LinearArms":
+    def __init__(self, width: int, ridge: float) -> None:
+        self.width, self.ridge = width, ridge
+        self.fix(width=width)
+
+    def grown(self, arms: int) -> Self:
         """Return these arms and new ones that know nothing, at least so many in all."""
-        more = arms - len(self.moment)
-        if more <= 0:
-            return self
-        d = self.moment.shape[1]
-        fresh = np.broadcast_to(np.eye(d) / self._ridge, (more, d, d))
-        larger = LinearArms(d, self._ridge)
-        larger.set(
-            np.concatenate((self.inverse, fresh)),
-            np.concatenate((self.moment, np.zeros((more, d)))),
-            np.concatenate((self.theta, np.zeros((more, d)))),
-        )
+        larger = copy.copy(self)
+        larger.grow(edges=arms)
         return larger
 
-    def set(self, inverse: FloatArray, moment: FloatArray, theta: FloatArray) -> None:
-        """Continue from kept arrays."""
-        self.inverse, self.moment, self.theta = inverse, moment, theta
+    def problems(self) -> Iterator[str]:
+        """Refuse an inverse that no observations have."""
+        if not (np.einsum("kii->ki", self.inverse) > 0).all():
+            yield "has an inverse that is none"
 
     def upper(
         self, arm: IntArray, x: FloatArray, alpha: float, *, block: int = 1 << 16
@@ -103,3 +126,55 @@ def _waves(arm: IntArray) -> list[IntArray]:
     starts = np.flatnonzero(first)
     turn = np.arange(len(arm)) - np.repeat(starts, np.diff(np.append(starts, len(arm))))
     return [np.sort(order[turn == wave]).astype(np.int64) for wave in range(int(turn.max()) + 1)]
+
+
+def upper_loop(
+    arm: IntArray,
+    x: FloatArray,
+    theta: FloatArray,
+    inverse: FloatArray,
+    alpha: float,
+    out: FloatArray,
+) -> None:
+    """Write the upper confidence bound of every row into float64[P]."""
+    size = x.shape[1]
+    for p in range(len(arm)):
+        k = arm[p]
+        mean = 0.0
+        width = 0.0
+        for i in range(size):
+            mean += theta[k, i] * x[p, i]
+            reach = 0.0
+            for j in range(size):
+                reach += inverse[k, i, j] * x[p, j]
+            width += reach * x[p, i]
+        out[p] = mean + alpha * np.sqrt(max(width, 0.0))
+
+
+def learn_loop(
+    arm: IntArray,
+    x: FloatArray,
+    y: FloatArray,
+    inverse: FloatArray,
+    moment: FloatArray,
+    theta: FloatArray,
+) -> None:
+    """Move the regressions of the named arms, row after row (Sherman-Morrison)."""
+    size = x.shape[1]
+    reach = np.empty(size)
+    for p in range(len(arm)):
+        k = arm[p]
+        scale = 1.0
+        for i in range(size):
+            reach[i] = 0.0
+            for j in range(size):
+                reach[i] += inverse[k, i, j] * x[p, j]
+            scale += x[p, i] * reach[i]
+        for i in range(size):
+            moment[k, i] += x[p, i] * y[p]
+            for j in range(size):
+                inverse[k, i, j] -= reach[i] * reach[j] / scale
+        for i in range(size):
+            theta[k, i] = 0.0
+            for j in range(size):
+                theta[k, i] += inverse[k, i, j] * moment[k, j]

@@ -4,41 +4,27 @@ The features are 1, f1, f2, f1^2 and f1 f2, where f1 is the logarithm of the dow
 f2 the compute, both scaled to [0, 1] by running bounds (ALGORITHMS section 3, reference).
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
-from fedagent_coordinator.solvers import Solver
+from fedagent_coordinator.solvers import Solver, assign
 from fedagent_coordinator.solvers import create as create_solver
+from fedagent_protocol.parameters import require
 
-from .assigning import assign
-from .base import Feedback, FloatArray, IntArray, RoundView, Selection, State, checked_state
+from .base import Feedback, FloatArray, IntArray, RoundView, Selection
 from .exchange_time import MIN_RIDGE
 from .linear_arms import LinearArms
 from .selection import explained
-from .states import Shape, check_arrays, require
+from .state import ArrayState, floats
 
-_NAME = "linucb"
-_LAYOUT = {
-    "inverse": np.float64,
-    "moment": np.float64,
-    "theta": np.float64,
-    "low": np.float64,
-    "high": np.float64,
-}
 _SIZE = 5
-_SHAPES: dict[str, Shape] = {
-    "inverse": ("edges", _SIZE, _SIZE),
-    "moment": ("edges", _SIZE),
-    "theta": ("edges", _SIZE),
-    "low": (2,),
-    "high": (2,),
-}
 _LEAST = 1e-9
 _START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
 """Bounds of log10(bit/s) and compute before anything is seen (ALGORITHMS section 3)."""
 
 
-class LinUcbPolicy:
+class LinUcbPolicy(ArrayState):
     """LinUCB per edge, P2 solved with its upper bounds.
 
     Args:
@@ -47,18 +33,19 @@ class LinUcbPolicy:
         solver: Name of the solver of P2, or a solver.
     """
 
+    name = "linucb"
+    parts = ("_arms",)
     needs = frozenset({"download_bps", "compute"})
+    _low = floats(2, start=_START[0])
+    _high = floats(2, start=_START[1])
 
     def __init__(
         self, *, alpha: float = 0.1, ridge: float = 1.0, solver: str | Solver = "density"
     ) -> None:
-        if not alpha >= 0:
-            raise ParameterError(_NAME, "alpha", f"is {alpha}, must be >= 0")
-        if not ridge >= MIN_RIDGE:
-            raise ParameterError(_NAME, "ridge", f"is {ridge}, must be >= {MIN_RIDGE:g}")
+        require(self.name, "alpha", alpha, alpha >= 0, ">= 0")
+        require(self.name, "ridge", ridge, ridge >= MIN_RIDGE, f">= {MIN_RIDGE:g}")
         self._alpha = alpha
         self._arms = LinearArms(_SIZE, ridge)
-        self._low, self._high = _START[0].copy(), _START[1].copy()
         self._solver = create_solver(solver) if isinstance(solver, str) else solver
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
@@ -83,33 +70,10 @@ class LinUcbPolicy:
             self._low = np.minimum(self._low, raw.min(axis=0))
             self._high = np.maximum(self._high, raw.max(axis=0))
 
-    def state(self) -> State:
-        """Return the regressions and the bounds."""
-        return {
-            "inverse": self._arms.inverse.copy(),
-            "moment": self._arms.moment.copy(),
-            "theta": self._arms.theta.copy(),
-            "low": self._low.copy(),
-            "high": self._high.copy(),
-        }
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is of another policy, or damaged.
-        """
-        arrays = checked_state(_NAME, state, _LAYOUT)
-        inverse, moment, theta = arrays["inverse"], arrays["moment"], arrays["theta"]
-        check_arrays(_NAME, arrays, _SHAPES)
-        spread = np.einsum("kii->ki", inverse.astype(np.float64))
-        require(_NAME, bool((spread > 0).all()), "has an inverse that is none")
-        low, high = arrays["low"].astype(np.float64), arrays["high"].astype(np.float64)
-        require(_NAME, bool((low < high).all()), "has bounds that are none")
-        self._arms.set(
-            inverse.astype(np.float64), moment.astype(np.float64), theta.astype(np.float64)
-        )
-        self._low, self._high = low, high
+    def problems(self) -> Iterator[str]:
+        """Refuse bounds between which nothing lies."""
+        if not (self._low < self._high).all():
+            yield "has bounds that are none"
 
     def _features(self, view: RoundView, rows: IntArray) -> FloatArray:
         """Return what the regressions see of some pairs, float64[R, 5]."""

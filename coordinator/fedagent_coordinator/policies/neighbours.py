@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
+from fedagent_protocol.errors import ParameterError
 
 from .base import FloatArray, IntArray
 

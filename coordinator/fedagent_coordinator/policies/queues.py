@@ -6,24 +6,17 @@ its queue as it is until it comes back.
 """
 
 import math
-from collections.abc import Mapping
-from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from fedagent_coordinator.errors import ParameterError
+from fedagent_protocol.errors import ParameterError
+from fedagent_protocol.parameters import require
 
 from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView
-from .states import Shape, check_arrays
-
-_T = TypeVar("_T", bound=np.generic)
-
-LAYOUT: Mapping[str, type[np.generic]] = {"queue": np.float64, "idle": np.int64}
-"""Arrays of `FairnessQueues.state`."""
+from .state import ArrayState, floats, grown, ints
 
 
-class FairnessQueues:
+class FairnessQueues(ArrayState):
     """Queues of all clients ever seen.
 
     Args:
@@ -35,25 +28,24 @@ class FairnessQueues:
         ParameterError: A parameter is out of range.
     """
 
+    _queue = floats("clients", least=0)
+    _idle = ints("clients")
+
     def __init__(self, name: str, *, beta: float, freeze_after: int) -> None:
-        if not 0 <= beta < 1:
-            raise ParameterError(name, "beta", f"is {beta!r}: must be in [0, 1)")
-        if freeze_after < 1:
-            raise ParameterError(name, "freeze_after", f"is {freeze_after!r}: must be >= 1")
-        self._name, self._beta, self._freeze_after = name, beta, freeze_after
-        self._queue: FloatArray = np.zeros(0)
-        self._idle: IntArray = np.zeros(0, dtype=np.int64)
+        require(name, "beta", beta, 0 <= beta < 1, "in [0, 1)")
+        require(name, "freeze_after", freeze_after, freeze_after >= 1, ">= 1")
+        self._policy, self._beta, self._freeze_after = name, beta, freeze_after
 
     def lengths(self, clients: int) -> FloatArray:
         """Return Z of this many clients, float64[N]; new ones have 0."""
-        return _grown(self._queue, clients)
+        return grown(self._queue, clients)
 
     def due(self, view: RoundView) -> int:
         """Return how many clients each round owes on average: beta N, rounded up.
 
         N counts the clients whose queues run, those with a session lately.
         """
-        idle = np.where(_seen(view), 0, _grown(self._idle, len(view.client_price)) + 1)
+        idle = np.where(_seen(view), 0, grown(self._idle, len(view.client_price)) + 1)
         return self._owed(int((idle <= self._freeze_after).sum()))
 
     def over_capacity(self, view: RoundView, most: int | None, taken: int) -> bool:
@@ -78,7 +70,7 @@ class FairnessQueues:
         if room < clients_per_round:
             limit, hint = "can be paid", "raise the edges' budgets"
         raise ParameterError(
-            self._name,
+            self._policy,
             "beta",
             f"is {self._beta}: it owes {due} clients a round and only {room} {limit};"
             f" lower beta or {hint}",
@@ -87,7 +79,7 @@ class FairnessQueues:
     def step(self, feedback: Feedback) -> None:
         """Close a round: everybody ordered counts as taking part, in time or not."""
         view, clients = feedback.view, len(feedback.view.client_price)
-        self._idle = np.where(_seen(view), 0, _grown(self._idle, clients) + 1)
+        self._idle = np.where(_seen(view), 0, grown(self._idle, clients) + 1)
         took_part = np.zeros(clients)
         took_part[view.pair_client[feedback.pairs]] = 1.0
         queue = self.lengths(clients)
@@ -97,21 +89,6 @@ class FairnessQueues:
     def _owed(self, running: int) -> int:
         """Return beta N, rounded up."""
         return math.ceil(self._beta * running - 1e-9)
-
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return copies of the queues, as `LAYOUT` says."""
-        return {"queue": self._queue.copy(), "idle": self._idle.copy()}
-
-    def restore(self, arrays: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Continue from arrays that `base.checked_state` has passed.
-
-        Raises:
-            StateError: The arrays are not columns of one length, or hold no debts.
-        """
-        shapes: dict[str, Shape] = {"queue": ("clients",), "idle": ("clients",)}
-        check_arrays(self._name, arrays, shapes, at_least_0=("queue",))
-        self._queue = arrays["queue"].astype(np.float64)
-        self._idle = arrays["idle"].astype(np.int64)
 
 
 def capacity(view: RoundView, most: int | None = None) -> int:
@@ -146,10 +123,3 @@ def _seen(view: RoundView) -> BoolArray:
     seen = np.zeros(len(view.client_price), dtype=np.bool_)
     seen[view.pair_client] = True
     return seen
-
-
-def _grown(column: npt.NDArray[_T], clients: int) -> npt.NDArray[_T]:
-    """Return a copy with at least this many clients, new ones 0."""
-    grown = np.zeros(max(clients, len(column)), dtype=column.dtype)
-    grown[: len(column)] = column
-    return grown

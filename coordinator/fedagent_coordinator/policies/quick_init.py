@@ -19,29 +19,19 @@ from bisect import bisect_right
 
 import numpy as np
 
-from . import arms, cold_start, slots
+from . import slots
 from .arms import ArmTable, keys_of
-from .base import (
-    OPINIONS,
-    BoolArray,
-    Feedback,
-    IntArray,
-    RoundView,
-    Selection,
-    State,
-    checked_state,
-)
+from .base import OPINIONS, BoolArray, Feedback, IntArray, RoundView, Selection
 from .cold_start import ColdStart, Scores
 from .selection import explained
 from .slots import Slot, candidates, check_set, take
+from .state import ArrayState
 from .subset_enumeration import Played, best_unplayed
 
-_NAME = "quick-init-ucb"
 _Exact = tuple[Scores, Played, IntArray]
-_LAYOUT: dict[str, type[np.generic]] = {**slots.LAYOUT, **arms.LAYOUT, **cold_start.LAYOUT}
 
 
-class QuickInitUcbPolicy:
+class QuickInitUcbPolicy(ArrayState):
     """Quick-Init UCB with a small mu.
 
     Cold start: lazily drawn random groups of clients that were in none, the last
@@ -56,12 +46,14 @@ class QuickInitUcbPolicy:
         slot_rounds: L, rounds with one set of clients.
     """
 
+    name = "quick-init-ucb"
+    parts = ("_slot", "_arms", "_cold")
     needs: frozenset[str] = frozenset({OPINIONS})
 
     def __init__(
         self, *, clients_per_round: int = 5, mu: float = 0.01, slot_rounds: int = 1
     ) -> None:
-        check_set(_NAME, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
+        check_set(self.name, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
         self._size = clients_per_round
         self._mu = mu
         self._slot = Slot(slot_rounds)
@@ -103,22 +95,10 @@ class QuickInitUcbPolicy:
         if self._arms.credit(clients, reward, scores.mean(int(total[0]), self._size)):
             at = bisect_right(ranked, -total[0], key=lambda row: -played.totals[row])
             ranked = np.insert(ranked, at, len(played.totals))
-            self._remember(scores, played.grown(self._arms.members, scores.rank, total), ranked)
+            self._remember(scores, played.grown(self._arms.arms, scores.rank, total), ranked)
 
-    def state(self) -> State:
-        """Return the slot, the arms and the cold start."""
-        return {**self._slot.state(), **self._arms.state(), **self._cold.state()}
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is of another policy, or of another K or L.
-        """
-        arrays = checked_state(_NAME, state, _LAYOUT)
-        self._slot.restore(_NAME, arrays)
-        self._arms.restore(_NAME, arrays)
-        self._cold.restore(_NAME, arrays)
+    def restored(self) -> None:
+        """Forget what followed from the state before."""
         self._cache = None
 
     def _exact(self, total: int) -> _Exact:
@@ -130,9 +110,9 @@ class QuickInitUcbPolicy:
             if (version, len(exact[0].level), len(exact[2])) == now:
                 return exact
         scores = self._cold.scores(total)
-        totals = scores.totals(self._arms.members)
+        totals = scores.totals(self._arms.arms)
         ranked = sorted(range(len(totals)), key=totals.tolist().__getitem__, reverse=True)
-        played = Played.of(self._arms.members, scores.rank, totals, self._arms.keys)
+        played = Played.of(self._arms.arms, scores.rank, totals, self._arms.keys)
         return self._remember(scores, played, np.array(ranked, dtype=np.int64))
 
     def _remember(self, scores: Scores, played: Played, ranked: IntArray) -> _Exact:
@@ -171,13 +151,7 @@ class QuickInitUcbPolicy:
 
 
 class QuickInitUcbPaperPolicy(QuickInitUcbPolicy):
-    """Quick-Init UCB with the paper's mu; see `QuickInitUcbPolicy`.
-
-    Args:
-        clients_per_round: K.
-        mu: Weight of exploration.
-        slot_rounds: L, rounds with one set of clients.
-    """
+    """Quick-Init UCB with the paper's mu; see `QuickInitUcbPolicy`."""
 
     def __init__(
         self, *, clients_per_round: int = 5, mu: float = 1.0, slot_rounds: int = 1

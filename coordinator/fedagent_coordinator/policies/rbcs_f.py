@@ -10,20 +10,17 @@ import math
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
+from fedagent_protocol.parameters import require
 
-from .base import Feedback, FloatArray, IntArray, RoundView, Selection, State, checked_state
-from .exchange_time import LAYOUT as TIMES_LAYOUT
+from .base import Feedback, FloatArray, IntArray, RoundView, Selection
 from .exchange_time import ExchangeTimes, affordable, min_per_client
 from .fair_set import fair_set
-from .queues import LAYOUT as QUEUES_LAYOUT
 from .queues import FairnessQueues
 from .selection import explained, fill
+from .state import ArrayState
 
-_NAME = "rbcs-f"
 
-
-class RbcsFPolicy:
+class RbcsFPolicy(ArrayState):
     """RBCS-F.
 
     A client that sees several edges counts with the least of their times; if that
@@ -49,6 +46,9 @@ class RbcsFPolicy:
             asks for more clients than m or the budgets let in.
     """
 
+    name = "rbcs-f"
+    parts = ("_queues", "_times")
+
     def __init__(
         self,
         *,
@@ -63,15 +63,12 @@ class RbcsFPolicy:
         model_bits: float = 20e6,
         deadline_s: float | None = None,
     ) -> None:
-        if not (math.isfinite(V) and V >= 0):
-            raise ParameterError(_NAME, "V", f"is {V!r}: must be >= 0")
-        if clients_per_round < 1:
-            problem = f"is {clients_per_round!r}: must be >= 1"
-            raise ParameterError(_NAME, "clients_per_round", problem)
+        require(self.name, "V", V, 0 <= V < math.inf, ">= 0")
+        require(self.name, "clients_per_round", clients_per_round, clients_per_round >= 1, ">= 1")
         self._v, self._clients_per_round = V, clients_per_round
-        self._queues = FairnessQueues(_NAME, beta=beta, freeze_after=freeze_after)
+        self._queues = FairnessQueues(self.name, beta=beta, freeze_after=freeze_after)
         self._times = ExchangeTimes(
-            _NAME,
+            self.name,
             lambda_=lambda_,
             alpha=alpha,
             model_bits=model_bits,
@@ -112,20 +109,6 @@ class RbcsFPolicy:
         """Learn the times, then move the queues."""
         self._times.learn(feedback)
         self._queues.step(feedback)
-
-    def state(self) -> State:
-        """Return queues and regressions."""
-        return {**self._queues.state(), **self._times.state()}
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is not one of this policy.
-        """
-        arrays = checked_state(_NAME, state, {**QUEUES_LAYOUT, **TIMES_LAYOUT})
-        self._queues.restore(arrays)
-        self._times.restore(arrays)
 
 
 def _pairs_of(

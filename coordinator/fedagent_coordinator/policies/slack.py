@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView, State
+from .base import BoolArray, Feedback, FloatArray, IntArray, RoundView
+from .state import ArrayState, floats, number
 
 Rows = IntArray | slice
 EVERY = slice(None)
@@ -23,18 +24,17 @@ _FLOOR = 0.02
 """Share of the deadline below which nothing is left for the upload."""
 
 
-class Slack:
+class Slack(ArrayState):
     """Learnt times of a round's stages.
 
     Without a deadline, or before the first duration is known, whatever is missing is
     taken as nothing, which says little and forbids nothing.
     """
 
-    def __init__(self) -> None:
-        self._bits = 0.0
-        self._wait = 0.0
-        self._work = np.zeros(0)
-        self._count = np.zeros(0)
+    slack_bits = number(least=0)
+    slack_wait = number(least=0)
+    slack_work = floats("clients", least=0)
+    slack_count = floats("clients", least=0)
 
     def required(self, view: RoundView, rows: Rows = EVERY) -> tuple[FloatArray, FloatArray]:
         """Return seconds left for the upload and the log of the demand it makes.
@@ -52,7 +52,7 @@ class Slack:
         left = np.full(len(view.pair_client), view.deadline_s)[rows]
         if not math.isfinite(view.deadline_s):
             return left, np.zeros(len(left))
-        left = left - self._wait - self._download(view, rows) - self._compute(view, rows)
+        left = left - self.slack_wait - self._download(view, rows) - self._compute(view, rows)
         room = np.maximum(left, _FLOOR * view.deadline_s)
         rate = self._bits_or(view) / room
         band = optional(view, "bandwidth_hz", rows)
@@ -71,9 +71,9 @@ class Slack:
     def learn(self, feedback: Feedback) -> None:
         """Take in the durations of what arrived."""
         view = feedback.view
-        self._grow(len(view.client_price))
-        self._work *= _FADE
-        self._count *= _FADE
+        self.grow(clients=len(view.client_price))
+        self.slack_work *= _FADE
+        self.slack_count *= _FADE
         known = np.isfinite(feedback.dt_s) & np.isfinite(feedback.lc_s)
         rows = feedback.pairs[known]
         if not len(rows):
@@ -81,13 +81,13 @@ class Slack:
         rate = optional(view, "download_bps", rows)
         if rate is not None:
             seen = float(np.median(feedback.dt_s[known] * np.maximum(rate, _MIN_RATE)))
-            self._bits = 0.9 * self._bits + 0.1 * seen if self._bits else seen
+            self.slack_bits = 0.9 * self.slack_bits + 0.1 * seen if self.slack_bits else seen
         speed = optional(view, "compute", rows)
         pace = 1.0 if speed is None else np.maximum(speed, _MIN_PACE)
         work = self._computing(feedback, known) * pace
         clients = view.pair_client[rows]
-        np.add.at(self._work, clients, np.where(np.isfinite(work), work, 0.0))
-        np.add.at(self._count, clients, np.isfinite(work).astype(np.float64))
+        np.add.at(self.slack_work, clients, np.where(np.isfinite(work), work, 0.0))
+        np.add.at(self.slack_count, clients, np.isfinite(work).astype(np.float64))
 
     def _computing(self, feedback: Feedback, known: BoolArray) -> FloatArray:
         """Return seconds of computation, and learn how long a round waits beside it.
@@ -101,27 +101,11 @@ class Slack:
             return local
         computing = np.where(np.isfinite(told) & (told > 0), np.minimum(told, local), local)
         wait = float(np.median(local - computing))
-        self._wait = 0.9 * self._wait + 0.1 * wait if self._wait else wait
+        self.slack_wait = 0.9 * self.slack_wait + 0.1 * wait if self.slack_wait else wait
         return computing
 
-    def state(self) -> State:
-        """Return what was learnt."""
-        return {
-            "slack_bits": np.array([self._bits]),
-            "slack_wait": np.array([self._wait]),
-            "slack_work": self._work.copy(),
-            "slack_count": self._count.copy(),
-        }
-
-    def restore(self, arrays: State) -> None:
-        """Continue from what `state` returned."""
-        self._bits = float(arrays["slack_bits"][0])
-        self._wait = float(arrays["slack_wait"][0])
-        self._work = np.array(arrays["slack_work"], dtype=np.float64)
-        self._count = np.array(arrays["slack_count"], dtype=np.float64)
-
     def _bits_or(self, view: RoundView) -> float:
-        return self._bits or 8.0 * view.model_bytes or 1.0
+        return self.slack_bits or 8.0 * view.model_bytes or 1.0
 
     def _download(self, view: RoundView, rows: Rows) -> FloatArray | float:
         rate = optional(view, "download_bps", rows)
@@ -130,23 +114,17 @@ class Slack:
         return self._bits_or(view) / np.maximum(rate, _MIN_RATE)
 
     def _compute(self, view: RoundView, rows: Rows) -> FloatArray | float:
-        total = float(self._count.sum())
+        total = float(self.slack_count.sum())
         if total <= 0:
             return 0.0
-        common = float(self._work.sum()) / total
+        common = float(self.slack_work.sum()) / total
         clients = view.pair_client[rows]
-        known = clients < len(self._work)
+        known = clients < len(self.slack_work)
         at = np.where(known, clients, 0)
-        count = np.where(known, self._count[at], 0.0)
-        mine = (np.where(known, self._work[at], 0.0) + _SHRINK * common) / (count + _SHRINK)
+        count = np.where(known, self.slack_count[at], 0.0)
+        mine = (np.where(known, self.slack_work[at], 0.0) + _SHRINK * common) / (count + _SHRINK)
         speed = optional(view, "compute", rows)
         return mine if speed is None else mine / np.maximum(speed, _MIN_PACE)
-
-    def _grow(self, clients: int) -> None:
-        more = clients - len(self._work)
-        if more > 0:
-            self._work = np.concatenate((self._work, np.zeros(more)))
-            self._count = np.concatenate((self._count, np.zeros(more)))
 
 
 def optional(view: RoundView, name: str, rows: Rows = EVERY) -> FloatArray | None:

@@ -5,46 +5,44 @@ model after its last round (ALGORITHMS section 5).
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_protocol.parameters import require
 
-from .base import MAX_COUNT, MAX_MICRO, BoolArray, Feedback, FloatArray, IntArray, RoundView, State
+from .base import MAX_COUNT, MAX_MICRO, BoolArray, Feedback, FloatArray, IntArray, RoundView
 from .selection import fill
-from .states import ascending, check_arrays, require
-
-LAYOUT: dict[str, type[np.generic]] = {"slot": np.int64, "running": np.int64}
-"""Arrays that a `Slot` adds to its policy's state."""
+from .state import ArrayState, ints
 
 _WINDOW = 64
 
 
-class Slot:
+class Slot(ArrayState):
     """The running slot and how many are over.
 
     Its set is what was really played in its first round. Members who drop out leave
-    the later rounds smaller and are asked again when they are back; nobody takes
+    the later rounds smaller and are chosen again when they are back; nobody takes
     their place.
 
     Args:
         rounds: L.
 
     Attributes:
-        played: Slots that are over.
         running: int64[S], the set of the running slot, sorted; empty between slots.
     """
 
+    slot = ints(2)
+    """Slots that are over, and rounds of the running one."""
+    running = ints("running", ascending=True)
+
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
-        self._round = 0
-        self.played = 0
-        self.running: IntArray = np.empty(0, dtype=np.int64)
 
     @property
     def t(self) -> int:
         """The number of the slot that runs or comes next, from 1."""
-        return self.played + 1
+        return int(self.slot[0]) + 1
 
     def advance(self, feedback: Feedback) -> IntArray:
         """Count a round; return the clients to credit if it ended a slot, else none.
@@ -54,38 +52,23 @@ class Slot:
         """
         none: IntArray = np.empty(0, dtype=np.int64)
         clients = np.unique(feedback.view.pair_client[feedback.pairs]).astype(np.int64)
-        if self._round == 0:
+        over, done = self.slot.tolist()
+        if done == 0:
             if not len(clients):
                 return none
             self.running = clients
-        self._round += 1
-        if self._round < self._rounds:
+        if done + 1 < self._rounds:
+            self.slot = np.array([over, done + 1], dtype=np.int64)
             return none
-        self._round = 0
+        self.slot = np.array([over + (len(clients) > 0), 0], dtype=np.int64)
         self.running = none
-        self.played += len(clients) > 0
         return clients
 
-    def state(self) -> dict[str, IntArray]:
-        """Return the arrays of `LAYOUT`."""
-        return {
-            "slot": np.array([self.played, self._round], dtype=np.int64),
-            "running": self.running.copy(),
-        }
-
-    def restore(self, name: str, state: State) -> None:
-        """Continue from the arrays of `LAYOUT`.
-
-        Raises:
-            StateError: They are of a policy with shorter slots, or no state at all.
-        """
-        check_arrays(name, state, {"slot": (2,), "running": ("clients",)})
-        clock, running = state["slot"], state["running"].astype(np.int64)
-        require(name, ascending(running), "has a set that is not sorted")
-        played, at = (int(value) for value in clock)
-        if not at < self._rounds or (at == 0) != (len(running) == 0):
-            raise StateError(name, f"is in round {at} of slots of {self._rounds}")
-        self.played, self._round, self.running = played, at, running
+    def problems(self) -> Iterator[str]:
+        """Refuse the state of a policy with shorter slots."""
+        at = int(self.slot[1])
+        if not at < self._rounds or (at == 0) != (len(self.running) == 0):
+            yield f"is in round {at} of slots of {self._rounds}"
 
 
 def reward(opinions: FloatArray | None) -> float:
@@ -134,16 +117,10 @@ def take(view: RoundView, clients: IntArray, limit: int) -> IntArray:
 
 
 def check_set(name: str, *, clients_per_round: int, slot_rounds: int, mu: float = 0.0) -> None:
-    """Refuse parameters out of range.
-
-    Raises:
-        ParameterError: A count is below 1, or `mu` is negative or not finite.
-    """
+    """Refuse counts below 1 and a `mu` that is negative or not finite."""
     for parameter, count in (
         ("clients_per_round", clients_per_round),
         ("slot_rounds", slot_rounds),
     ):
-        if not 1 <= count <= MAX_COUNT:
-            raise ParameterError(name, parameter, f"is {count}: must be in 1..{MAX_COUNT}")
-    if not (math.isfinite(mu) and mu >= 0):
-        raise ParameterError(name, "mu", f"is {mu}: must be finite and >= 0")
+        require(name, parameter, count, 1 <= count <= MAX_COUNT, f"in 1..{MAX_COUNT}")
+    require(name, "mu", mu, math.isfinite(mu) and mu >= 0, "finite and >= 0")

@@ -10,7 +10,6 @@ outcomes sharpen by Newton's method, and that fades towards the prior.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from .base import BoolArray, FloatArray
 
@@ -78,10 +77,10 @@ def updated(prior: Prior, belief: Belief, x: FloatArray, success: BoolArray) -> 
     return Belief(np.asarray(theta, dtype=np.float64), hessian)
 
 
-def definite(precision: npt.NDArray[np.generic]) -> bool:
+def definite(precision: FloatArray) -> bool:
     """Return whether a matrix, float64[D, D], is some Gaussian's precision."""
     try:
-        np.linalg.cholesky(precision.astype(np.float64))
+        np.linalg.cholesky(precision)
     except np.linalg.LinAlgError:
         return False
     return True

@@ -11,26 +11,14 @@ import math
 
 import numpy as np
 
-from . import arms, slots
 from .arms import ArmTable
-from .base import (
-    OPINIONS,
-    BoolArray,
-    Feedback,
-    IntArray,
-    RoundView,
-    Selection,
-    State,
-    checked_state,
-)
+from .base import OPINIONS, BoolArray, Feedback, IntArray, RoundView, Selection
 from .selection import explained
-from .slots import Slot, candidates, check_set, take
-
-_NAME = "ucb"
-_LAYOUT: dict[str, type[np.generic]] = {**slots.LAYOUT, **arms.LAYOUT}
+from .slots import Slot, candidates, check_set, reward, take
+from .state import ArrayState
 
 
-class UcbPolicy:
+class UcbPolicy(ArrayState):
     """UCB over K-subsets, every arm once first.
 
     Args:
@@ -39,12 +27,14 @@ class UcbPolicy:
         slot_rounds: L, rounds with one set of clients.
     """
 
+    name = "ucb"
+    parts = ("_slot", "_arms")
     needs: frozenset[str] = frozenset({OPINIONS})
 
     def __init__(
         self, *, clients_per_round: int = 5, mu: float = 1.0, slot_rounds: int = 1
     ) -> None:
-        check_set(_NAME, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
+        check_set(self.name, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
         self._size = clients_per_round
         self._mu = mu
         self._slot = Slot(slot_rounds)
@@ -62,21 +52,7 @@ class UcbPolicy:
     def learn(self, feedback: Feedback) -> None:
         """Count the round; at the end of a slot, credit the arm that was played."""
         clients = self._slot.advance(feedback)
-        self._arms.credit(clients, slots.reward(feedback.opinions))
-
-    def state(self) -> State:
-        """Return the slot and the arms."""
-        return {**self._slot.state(), **self._arms.state()}
-
-    def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is of another policy, or of another K or L.
-        """
-        arrays = checked_state(_NAME, state, _LAYOUT)
-        self._slot.restore(_NAME, arrays)
-        self._arms.restore(_NAME, arrays)
+        self._arms.credit(clients, reward(feedback.opinions))
 
     def _next(
         self, there: BoolArray, rng: np.random.Generator, notes: dict[str, float]
@@ -92,7 +68,7 @@ class UcbPolicy:
             return self._unplayed(clients, len(rows), total, rng)
         index = self._arms.index(rows, self._mu, self._slot.t)
         notes["index"] = float(index.max())
-        top = self._arms.members[rows[index == index.max()]].tolist()
+        top = self._arms.arms[rows[index == index.max()]].tolist()
         return np.array(min(top), dtype=np.int64)
 
     def _unplayed(

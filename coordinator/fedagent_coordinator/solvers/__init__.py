@@ -1,20 +1,21 @@
 """Solvers of the assignment problem."""
 
-from fedagent_coordinator.registry import Registry
+from fedagent_protocol.registry import Registry
 
-from .base import Assignment, Solution, Solver
+from .base import Assignment, Solution, Solver, assign
 
 registry: Registry[Solver] = Registry(
     kind="solver",
-    group="fedagent.solvers",
+    package=__name__,
     builtin={
-        "density": "fedagent_coordinator.solvers.density:DensitySolver",
-        "exact": "fedagent_coordinator.solvers.exact:ExactSolver",
-        "flgreedy": "fedagent_coordinator.solvers.flgreedy:FlgreedySolver",
+        "density": "density:DensitySolver",
+        "exact": "exact:ExactSolver",
+        "flgreedy": "flgreedy:FlgreedySolver",
     },
+    group="fedagent.solvers",
     members={"solve": Solution},
 )
 create = registry.create
 names = registry.names
 
-__all__ = ["Assignment", "Solution", "Solver", "create", "names", "registry"]
+__all__ = ["Assignment", "Solution", "Solver", "assign", "create", "names", "registry"]

@@ -10,8 +10,8 @@ the greedy order loses little, there are no visits at all.
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
 from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_protocol.parameters import require
 
 from .base import Assignment, Solution
 from .local_search import LocalSearch
@@ -30,8 +30,7 @@ class DensitySolver:
     """
 
     def __init__(self, *, max_visits: int = 500) -> None:
-        if max_visits < 0:
-            raise ParameterError("density", "max_visits", f"is {max_visits}, must be >= 0")
+        require("density", "max_visits", max_visits, max_visits >= 0, ">= 0")
         self._max_visits = max_visits
 
     def solve(self, problem: Assignment) -> Solution:

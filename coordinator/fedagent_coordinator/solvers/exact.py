@@ -9,16 +9,18 @@ integers; a set that overspends an edge is excluded by a cover inequality, which
 feasible set violates, and the search is repeated.
 """
 
+import ctypes
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedagent_coordinator.c_stdout import quiet_c_stdout
-from fedagent_coordinator.errors import ParameterError, PolicyError
+from fedagent_coordinator.errors import MissingPackageError
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_protocol.extras import how_to_add
+from fedagent_protocol.parameters import require
 
 from .base import Assignment, Solution
 from .density import DensitySolver
@@ -36,19 +38,6 @@ HiGHS stops within 1e-6 of the optimum and ignores what is below 1e-9: values do
 _MAX_CUTS = 20
 """Searches after the first one; one instance in some dozens that provoke it needs one."""
 _OPTIMAL = 0
-
-
-class MissingPackageError(PolicyError):
-    """Raised when an optional package is needed that is not installed."""
-
-    def __init__(self, name: str, package: str, *, extra: str) -> None:
-        super().__init__(name, package)
-        self.name = name
-        self.package = package
-        self.extra = extra
-
-    def __str__(self) -> str:
-        return f"{self.name} needs {self.package}; {how_to_add(self.extra)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +65,17 @@ class ExactSolver:
     """
 
     def __init__(self, *, time_limit_s: float = 10.0, mip_gap: float = 0.0) -> None:
-        if not 0 < time_limit_s < math.inf:
-            raise ParameterError(_NAME, "time_limit_s", f"is {time_limit_s}, must be > 0")
-        if not 0 <= mip_gap < math.inf:
-            raise ParameterError(_NAME, "mip_gap", f"is {mip_gap}, must be >= 0")
+        require(_NAME, "time_limit_s", time_limit_s, 0 < time_limit_s < math.inf, "> 0")
+        require(_NAME, "mip_gap", mip_gap, 0 <= mip_gap < math.inf, ">= 0")
         try:
             from scipy import optimize, sparse  # noqa: PLC0415  # optional, and slow to import
         except ImportError as error:
-            raise MissingPackageError(_NAME, "scipy", extra="exact") from error
+            raise MissingPackageError(_NAME, "scipy", how_to_add("exact")) from error
         self._time_limit_s = float(time_limit_s)
         self._mip_gap = float(mip_gap)
         self._optimize: Any = optimize  # scipy has no types
         self._sparse: Any = sparse
+        _silence_c_stdout()
 
     def solve(self, problem: Assignment) -> Solution:
         """Return the optimum, or the best solution known when the time is over.
@@ -126,19 +114,18 @@ class ExactSolver:
         """Let HiGHS search once."""
         value, exponent = _scaled(problem.value[rows])
         matrix, upper = self._constraints(problem, rows, covers)
-        with quiet_c_stdout():
-            result = self._optimize.milp(
-                -value,
-                integrality=np.ones(len(rows)),
-                bounds=self._optimize.Bounds(0, 1),
-                constraints=self._optimize.LinearConstraint(matrix, -np.inf, upper),
-                options={
-                    "disp": False,
-                    "time_limit": limit_s,
-                    "mip_rel_gap": self._mip_gap,
-                    "presolve": len(rows) > _SMALL,
-                },
-            )
+        result = self._optimize.milp(
+            -value,
+            integrality=np.ones(len(rows)),
+            bounds=self._optimize.Bounds(0, 1),
+            constraints=self._optimize.LinearConstraint(matrix, -np.inf, upper),
+            options={
+                "disp": False,
+                "time_limit": limit_s,
+                "mip_rel_gap": self._mip_gap,
+                "presolve": len(rows) > _SMALL,
+            },
+        )
         dual = result.mip_dual_bound
         return _Answer(
             rows=None if result.x is None else rows[np.asarray(result.x) > 0.5],
@@ -234,3 +221,23 @@ def _scaled(value: FloatArray) -> tuple[FloatArray, int]:
 def _total(problem: Assignment, pairs: IntArray) -> float:
     """Return the value of these pairs."""
     return float(problem.value[pairs].sum())
+
+
+@functools.cache
+def _silence_c_stdout() -> None:
+    """Drop what C code of this process prints to its `stdout` from now on.
+
+    HiGHS 1.12 (scipy 1.17) prints a line from inside its search with a bare `puts`, whatever
+    its options say, and our standard output may be JSON lines. Python does not print through
+    C's `stdout`, and the GNU C library lets a program assign it; elsewhere nothing is done.
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        _ = libc.gnu_get_libc_version  # only there is the variable known to be writable
+        stdout = ctypes.c_void_p.in_dll(libc, "stdout")
+    except (AttributeError, OSError, TypeError, ValueError):
+        return
+    libc.fopen.restype = ctypes.c_void_p
+    nowhere = libc.fopen(b"/dev/null", b"w")
+    if nowhere is not None:
+        stdout.value = nowhere

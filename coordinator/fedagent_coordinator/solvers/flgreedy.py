@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedagent_coordinator.errors import ParameterError
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
+from fedagent_protocol.parameters import require
 
 from .base import Assignment, Solution
 from .utility import Utility, named_utility
@@ -53,8 +53,7 @@ class FlgreedySolver:
     """
 
     def __init__(self, *, epsilon: float = 0.3, utility: str | Utility = "linear") -> None:
-        if not 0.001 <= epsilon <= 1:
-            raise ParameterError(_NAME, "epsilon", f"is {epsilon}, must be in [0.001, 1]")
+        require(_NAME, "epsilon", epsilon, 0.001 <= epsilon <= 1, "in [0.001, 1]")
         self._epsilon = epsilon
         self._utility = named_utility(utility) if isinstance(utility, str) else utility
 

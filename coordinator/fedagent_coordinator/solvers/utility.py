@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.errors import UnknownNameError
 from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_protocol.errors import UnknownNameError
 
 from .base import Assignment
 
@@ -102,7 +102,7 @@ def named_utility(name: str) -> Utility:
         UnknownNameError: There is none.
     """
     if name not in UTILITIES:
-        raise UnknownNameError("utility", name, UTILITIES)
+        raise UnknownNameError("utility", name, sorted(UTILITIES))
     return UTILITIES[name]
 
 

@@ -20,7 +20,7 @@ from fedagent_coordinator.core.settings import (
 from fedagent_coordinator.merging import EdgeModel, merge_models
 from fedagent_coordinator.placement.base import PlacementPolicy
 from fedagent_coordinator.policies.base import Feedback, SelectionPolicy
-from fedagent_coordinator.policies.random_choice import RandomPolicy
+from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
 from fedagent_testbed.kernel import Kernel

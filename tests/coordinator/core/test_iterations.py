@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from fedagent_coordinator.core import iterations
 from fedagent_coordinator.core.effects import Controls
 from fedagent_coordinator.core.primal_dual import PrimalDualControl, minimiser, rounded
-from fedagent_coordinator.errors import ParameterError, StateError, UnknownNameError
+from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.base import Feedback, Purpose, RoundView, round_rng
 from fedagent_coordinator.runs import decision_policies
+from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_task.recipe import parse_recipe
 
 positive = st.floats(1e-6, 1e3)

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.errors import InvalidSelectionError
-from fedagent_coordinator.policies.base import (
-    Bound,
-    FloatArray,
-    IntArray,
-    RoundView,
-    Selection,
-    StatelessPolicy,
-)
+from fedagent_coordinator.policies.base import Bound, FloatArray, IntArray, RoundView, Selection
+from fedagent_coordinator.policies.state import StatelessPolicy
 from fedagent_protocol import messages as m
 
 from .harness import START_BYTES, Field, settings, toy_edges

@@ -16,7 +16,7 @@ from fedagent_coordinator.core.round_placement import horizon, market, transfer_
 from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import RoundView
-from fedagent_coordinator.policies.random_choice import RandomPolicy
+from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_coordinator.records import pack_controls, unpack_controls
 from fedagent_protocol import messages as m
 

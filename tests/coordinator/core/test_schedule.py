@@ -8,7 +8,7 @@ import pytest
 from fedagent_coordinator.core.round_placement import OPEN_HORIZON, horizon
 from fedagent_coordinator.core.settings import Progress
 from fedagent_coordinator.policies.base import RoundView, Selection
-from fedagent_coordinator.policies.random_choice import RandomPolicy
+from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of
 

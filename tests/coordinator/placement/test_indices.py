@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import InvalidViewError, ParameterError
+from fedagent_coordinator.errors import InvalidViewError
 from fedagent_coordinator.placement.base import Placement, PlacementView
-from fedagent_coordinator.placement.budgeted_ucb import BudgetedUcbPlacement
-from fedagent_coordinator.placement.budgeted_ucb_paper import BudgetedUcbPaperPlacement
+from fedagent_coordinator.placement.budgeted_ucb import (
+    BudgetedUcbPaperPlacement,
+    BudgetedUcbPlacement,
+)
+from fedagent_protocol.errors import ParameterError
 
 from .world import Scalar, play, view
 

@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import InvalidViewError, MissingFeatureError, StateError
 from fedagent_coordinator.placement.base import Placement, PlacementPolicy, PlacementView
-from fedagent_coordinator.placement.budgeted_ucb import BudgetedUcbPlacement
-from fedagent_coordinator.placement.budgeted_ucb_paper import BudgetedUcbPaperPlacement
-from fedagent_coordinator.placement.fixed import FixedPlacement
+from fedagent_coordinator.placement.baselines import (
+    FixedPlacement,
+    MinCostPlacement,
+    MinTransPlacement,
+    RandomPlacement,
+)
+from fedagent_coordinator.placement.budgeted_ucb import (
+    BudgetedUcbPaperPlacement,
+    BudgetedUcbPlacement,
+)
 from fedagent_coordinator.placement.history import EdgeHistory
-from fedagent_coordinator.placement.min_cost import MinCostPlacement
-from fedagent_coordinator.placement.min_trans import MinTransPlacement
-from fedagent_coordinator.placement.random_choice import RandomPlacement
 
 from .world import Run, play, view
 

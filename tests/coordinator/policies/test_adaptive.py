@@ -51,7 +51,7 @@ def test_the_short_memory_leads_after_a_change() -> None:
         policy.learn(ended(PLAIN, [0, 1, 2, 3], x=[False] * 4))
     state = policy.state()
     # eta grows with the chance of failure.
-    assert state["theta_1"][0] > state["theta_0"][0] + 0.5
+    assert state["theta"][1][0] > state["theta"][0][0] + 0.5
     _, weights = told(policy)
     assert weights["w_short"] > weights["w_long"]
 
@@ -63,7 +63,7 @@ def test_a_longer_memory_forgets_less() -> None:
             policy.learn(ended(PLAIN, [0, 1, 2, 3]))
         for _ in range(5):
             policy.learn(ended(PLAIN, [0, 1, 2, 3], x=[False] * 4))
-    assert short.state()["theta_1"][0] > long.state()["theta_1"][0] + 0.5
+    assert short.state()["theta"][1][0] > long.state()["theta"][1][0] + 0.5
 
 
 def test_the_weight_of_no_expert_vanishes() -> None:

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_coordinator.policies.beliefs import Wiring, propagate, wire
-from fedagent_coordinator.policies.literal_beliefs import propagate_literal
+from fedagent_coordinator.policies.beliefs import Wiring, propagate, propagate_literal, wire
 from fedagent_coordinator.policies.neighbours import Graph, k_nearest
 
 

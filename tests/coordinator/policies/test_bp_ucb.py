@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import MissingFeatureError, ParameterError, StateError
+from fedagent_coordinator.errors import MissingFeatureError, StateError
 from fedagent_coordinator.policies import Purpose, round_rng
-from fedagent_coordinator.policies.beliefs import propagate, wire
+from fedagent_coordinator.policies.beliefs import propagate, propagate_literal, wire
 from fedagent_coordinator.policies.bp_ucb import BpUcbPolicy
-from fedagent_coordinator.policies.literal_beliefs import propagate_literal
 from fedagent_coordinator.policies.neighbours import declared, k_nearest, within_radius
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
+from fedagent_protocol.errors import ParameterError
 
 from .town import SEED, chosen, play, result, same, town
 

@@ -6,13 +6,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import ParameterError, StateError
-from fedagent_coordinator.policies.fixed import FixedPolicy
+from fedagent_coordinator.errors import StateError
+from fedagent_coordinator.policies.baselines import FixedPolicy, RandomPolicy, RoundRobinPolicy
 from fedagent_coordinator.policies.quick_init import QuickInitUcbPolicy
-from fedagent_coordinator.policies.random_choice import RandomPolicy
-from fedagent_coordinator.policies.round_robin import RoundRobinPolicy
 from fedagent_coordinator.policies.ucb import UcbPolicy
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
+from fedagent_protocol.errors import ParameterError
 
 from .town import SEED, chosen, play, same, town
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import ParameterError
 from fedagent_coordinator.policies.cucb import CucbPolicy
+from fedagent_protocol.errors import ParameterError
 
 from .worlds import column_view, ended
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.exchange_time import (
     ExchangeTimes,
@@ -16,6 +16,7 @@ from fedagent_coordinator.policies.exchange_time import (
     affordable,
     min_per_client,
 )
+from fedagent_protocol.errors import ParameterError
 
 from .worlds import column_view, ended
 
@@ -44,7 +45,7 @@ def test_rank_one_updates_equal_direct_inversion(
 ) -> None:
     rng = np.random.default_rng(seed)
     model = LinearModel(ridge)
-    model.grow(clients)
+    model.grow(clients=clients)
     h = np.tile(np.eye(3) * ridge, (clients, 1, 1))
     b = np.zeros((clients, 3))
     for _ in range(rounds):
@@ -70,7 +71,7 @@ def test_clients_not_seen_before_have_the_prior_without_being_stored() -> None:
     model = LinearModel(4.0)
     mean, lower = model.estimate(np.array([7], dtype=np.int32), np.array([[2.0, 0, 0]]), 0.5)
     assert (mean[0], lower[0], len(model.moment)) == (0.0, 0.0, 0)
-    model.grow(2)
+    model.grow(clients=2)
     model.update(
         np.array([1], dtype=np.int32), np.array([[1.0, 0, 0]]), np.array([10.0], dtype=np.float64)
     )
@@ -82,7 +83,7 @@ def test_clients_not_seen_before_have_the_prior_without_being_stored() -> None:
 def test_it_finds_the_factors_of_a_noiseless_world() -> None:
     rng = np.random.default_rng(1)
     model, theta = LinearModel(1e-6), np.array([3.0, 1.0, 0.4])
-    model.grow(1)
+    model.grow(clients=1)
     one = np.zeros(1, dtype=np.int32)
     for _ in range(50):
         context = rng.uniform(0.5, 2, (1, 3))

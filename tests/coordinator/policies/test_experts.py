@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedagent_coordinator.policies.reliability import Reliability
+from fedagent_coordinator.policies.adaptive import Reliability
 from fedagent_coordinator.policies.slack import Slack
 from fedagent_coordinator.policies.success_glm import Prior, chance, definite, start, updated
 

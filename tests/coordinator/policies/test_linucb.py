@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import ParameterError
 from fedagent_coordinator.policies.linucb import LinUcbPolicy
+from fedagent_protocol.errors import ParameterError
 
 from .worlds import column_view, ended
 

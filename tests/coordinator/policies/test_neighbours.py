@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import ParameterError
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_coordinator.policies.neighbours import Graph, declared, k_nearest, within_radius
+from fedagent_protocol.errors import ParameterError
 
 places = st.lists(
     st.tuples(st.integers(-40, 40), st.integers(-40, 40)), min_size=0, max_size=40

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.queues import FairnessQueues, capacity
 from fedagent_coordinator.policies.selection import fill
+from fedagent_protocol.errors import ParameterError
 from tests.checks.rounds import random_view
 
 from .worlds import column_view, ended

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import ParameterError, StateError
+from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.quick_init import QuickInitUcbPaperPolicy, QuickInitUcbPolicy
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
+from fedagent_protocol.errors import ParameterError
 
 from .town import SEED, chosen, play, result, same, town
 

@@ -8,14 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.rbcs import TABLE, run
-from fedagent_coordinator.errors import MissingFeatureError, ParameterError, StateError
+from fedagent_coordinator.errors import MissingFeatureError, StateError
 from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import TRUTH
 from fedagent_coordinator.policies.fastest import FastestPolicy
-from fedagent_coordinator.policies.fedcs import FedCsPolicy
+from fedagent_coordinator.policies.oracle import FedCsPolicy
 from fedagent_coordinator.policies.rbcs_f import RbcsFPolicy
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
+from fedagent_protocol.errors import ParameterError
 from tests.checks.rounds import random_feedback, random_view
 
 from .worlds import column_view, ended

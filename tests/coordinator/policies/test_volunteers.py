@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import ParameterError
-from fedagent_coordinator.policies.volunteers import VolunteersPolicy
+from fedagent_coordinator.policies.baselines import VolunteersPolicy
+from fedagent_protocol.errors import ParameterError
 
 from .town import chosen, town
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.errors import ModelLostError, ParameterError, UnknownNameError
+from fedagent_coordinator.errors import ModelLostError
 from fedagent_coordinator.exits import EXIT_CODES
+from fedagent_protocol.errors import ParameterError, UnknownNameError
 
 from .harness import Site, recipe, toy_edges
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import ParameterError, PolicyError
+from fedagent_coordinator.errors import MissingPackageError, PolicyError
 from fedagent_coordinator.solvers import Assignment
 from fedagent_coordinator.solvers.base import Solution
 from fedagent_coordinator.solvers.density import DensitySolver
-from fedagent_coordinator.solvers.exact import ExactSolver, MissingPackageError, repaired
+from fedagent_coordinator.solvers.exact import ExactSolver, repaired
 from fedagent_coordinator.solvers.flgreedy import FlgreedySolver
+from fedagent_protocol.errors import ParameterError
 
 from .instances import assignments, brute_force_of, is_feasible, near_misses, paper_instance
 

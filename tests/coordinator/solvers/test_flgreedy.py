@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import ParameterError, UnknownNameError
 from fedagent_coordinator.solvers import Assignment
 from fedagent_coordinator.solvers.flgreedy import FlgreedySolver, _items
 from fedagent_coordinator.solvers.utility import UTILITIES, SqrtPerEdgeUtility, named_utility
+from fedagent_protocol.errors import ParameterError, UnknownNameError
 
 from .instances import assignments, brute_force_of, is_feasible, near_misses, paper_instance
 

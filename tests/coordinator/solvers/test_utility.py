@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import UnknownNameError
 from fedagent_coordinator.solvers import Assignment
 from fedagent_coordinator.solvers.utility import UTILITIES, named_utility
+from fedagent_protocol.errors import UnknownNameError
 
 from .instances import assignments
 

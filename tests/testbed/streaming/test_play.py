@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import ParameterError
+from fedagent_protocol.errors import ParameterError
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO
 from fedagent_testbed.streaming.control import ALL, OURS, Variant

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.errors import ParameterError, UnknownNameError
+from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.study import Comparison, History, compare, load_recipe
 from fedagent_testbed.study import TestbedRecipe as Study

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.errors import InvalidSelectionError, ParameterError, UnknownNameError
+from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies import Feedback, RoundView, Selection
-from fedagent_coordinator.policies.base import StatelessPolicy
 from fedagent_coordinator.policies.selection import explained
+from fedagent_coordinator.policies.state import StatelessPolicy
+from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.study import History, load_recipe, make_world, unmet
 from fedagent_testbed.study import TestbedRecipe as Study

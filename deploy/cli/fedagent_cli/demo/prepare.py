@@ -9,13 +9,13 @@ from pathlib import Path
 from fedagent_cli import places
 from fedagent_cli.errors import DemoError, UsageError
 from fedagent_coordinator import policies
-from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies.base import OPINIONS
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import choose_kind
 from fedagent_node.errors import LinkError, connect_reason
 from fedagent_node.probe import ANSWER_S, answers
 from fedagent_node.process import in_two
+from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import TaskError
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
@@ -116,7 +116,7 @@ def _needs(recipe: Recipe) -> frozenset[str]:
     """Return what the policy of a recipe decides by; nothing where it cannot be made."""
     try:
         return policies.create(recipe.policy.name, **recipe.policy.params).needs
-    except PolicyError:
+    except RegistryError:
         return frozenset()  # the coordinator says why
 
 

@@ -188,6 +188,7 @@ def _compared(
     from psutil import cpu_count  # noqa: PLC0415 - heavy imports belong to the command
 
     from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415
+    from fedagent_protocol.errors import RegistryError  # noqa: PLC0415
     from fedagent_task.errors import DatasetError, RecipeError  # noqa: PLC0415
     from fedagent_testbed.learning.errors import SettingError  # noqa: PLC0415
     from fedagent_testbed.streaming.compare import compare_streams  # noqa: PLC0415
@@ -221,7 +222,7 @@ def _compared(
         raise MissingError(str(error)) from error
     except WorkerLostError as error:
         raise KilledError(str(error.args[0]), error.hint) from error
-    except (PolicyError, RecipeError, SettingError) as error:
+    except (PolicyError, RegistryError, RecipeError, SettingError) as error:
         raise UsageError(str(error)) from error
 
 

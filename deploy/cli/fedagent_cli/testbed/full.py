@@ -6,6 +6,7 @@ from pathlib import Path
 from fedagent_cli.errors import MissingError, UnbalancedError, UsageError
 from fedagent_cli.output import credits_text, echo, emit
 from fedagent_coordinator.errors import PolicyError
+from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_testbed.study import TestbedRecipe
 from fedagent_testbed.study.full import play_full
@@ -26,7 +27,7 @@ def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -
             run = play_full(recipe, policy, seed, rounds, Path(folder))
     except DatasetError as error:
         raise MissingError(str(error)) from error
-    except (PolicyError, RecipeError) as error:
+    except (PolicyError, RegistryError, RecipeError) as error:
         raise UsageError(str(error)) from error
     history, ending = run.history, run.ending
     record = {

@@ -11,6 +11,7 @@ from fedagent_coordinator.errors import MissingFeatureError, PolicyError
 from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import OPINIONS, VOLUNTEERS, FloatArray
 from fedagent_coordinator.policies.selection import check_selection
+from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import RecipeError
 
 from .exchange_world import ExchangeWorld
@@ -106,7 +107,7 @@ def unusable(recipe: TestbedRecipe, name: str) -> str:
         view = make_world(recipe, 0).view(1)
         selection = make_policy(recipe, name).select(view, round_rng(0, 1, Purpose.SELECT))
         check_selection(view, selection.pairs)
-    except PolicyError as error:
+    except (PolicyError, RegistryError) as error:
         return f"cannot run: {error}"
     return ""
 

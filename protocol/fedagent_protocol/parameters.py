@@ -1,8 +1,6 @@
-"""Whether arguments fit a constructor's annotations.
+"""Parameters by name: whether they fit a constructor, and the ranges that it asks for.
 
-What recipes and users give is checked here once, so that constructors look at ranges
-only. Strict: no text counts as a number, no truth value as a count, and a number is
-finite.
+Strict: no text counts as a number, no truth value as a count, and a number is finite.
 """
 
 import inspect
@@ -23,6 +21,43 @@ _WORDS: Mapping[object, str] = {
     str: "a text",
     type(None): "unset",
 }
+
+
+def require(name: str, parameter: str, value: object, holds: bool, rule: str) -> None:
+    """Refuse a value that breaks its rule.
+
+    Raises:
+        ParameterError: `holds` is false; it says that the value must be `rule`.
+    """
+    if not holds:
+        raise ParameterError(name, parameter, f"is {_shown(value)}: must be {rule}")
+
+
+def whole(name: str, parameter: str, value: int, least: int, most: int) -> int:
+    """Return a whole number from `least` to `most`.
+
+    Raises:
+        ParameterError: It is anything else.
+    """
+    holds = _fits(value, int) and least <= value <= most
+    require(name, parameter, value, holds, f"a whole number from {least} to {most}")
+    return value
+
+
+def number(
+    name: str, parameter: str, value: float, *, least: float | None = None, most: float = 1e9
+) -> float:
+    """Return a finite number above 0, or from `least` if that is given, up to `most`.
+
+    Raises:
+        ParameterError: It is anything else.
+    """
+    lower = "above 0" if least is None else f"from {least:g}"
+    holds = (
+        _fits(value, float) and value <= most and (value > 0 if least is None else value >= least)
+    )
+    require(name, parameter, value, holds, f"{lower} up to {most:g}")
+    return float(value)
 
 
 def check(name: str, factory: Callable[..., object], params: Mapping[str, object]) -> None:
@@ -49,12 +84,9 @@ def check(name: str, factory: Callable[..., object], params: Mapping[str, object
             raise ParameterError(name, parameter, "is required")
     hints = _hints(factory)
     for parameter, value in params.items():
-        if parameter in known and not _fits(value, hints.get(parameter, object)):
-            wanted = _wanted(hints[parameter])
-            shown = repr(value)
-            if len(shown) > _MAX_SHOWN:
-                shown = shown[:_MAX_SHOWN] + "..."
-            raise ParameterError(name, parameter, f"is {shown}: must be {wanted}")
+        if parameter in known and parameter in hints:
+            hint = hints[parameter]
+            require(name, parameter, value, _fits(value, hint), _wanted(hint))
 
 
 def _hints(factory: Callable[..., object]) -> Mapping[str, object]:
@@ -71,7 +103,7 @@ def _fits(value: object, wanted: object) -> bool:
     origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in inner)
-    if origin is not None and inspect.isclass(origin) and issubclass(origin, Sequence):
+    if inspect.isclass(origin) and issubclass(origin, Sequence):
         if not isinstance(value, list | tuple):
             return False
         return not inner or all(_fits(one, inner[0]) for one in value)
@@ -79,10 +111,8 @@ def _fits(value: object, wanted: object) -> bool:
         return type(value) is int and abs(value) <= _MAX_COUNT
     if wanted is float:
         return type(value) in (int, float) and abs(typing.cast("float", value)) <= LARGEST
-    if not inspect.isclass(wanted) or wanted is object:
-        return True
     try:
-        return isinstance(value, wanted)
+        return not inspect.isclass(wanted) or isinstance(value, wanted)
     except TypeError:
         return True
 
@@ -97,3 +127,8 @@ def _wanted(annotation: object) -> str:
     if origin is not None:
         return f"a list, each {_wanted(inner[0])}" if inner else "a list"
     return f"a {getattr(annotation, '__name__', annotation)}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."

@@ -1,0 +1,174 @@
+"""Policies that learn nothing: `all`, `cheapest`, `random`, `round-robin`, `fixed`, `volunteers`.
+
+`random` and `round-robin` are baselines of COCS and GDA. `fixed` is GDA's optimum, where
+it is known. `volunteers` is for runs in which clients agree among themselves who trains
+(docs/democratized.md).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedagent_protocol.errors import ParameterError
+from fedagent_protocol.parameters import require
+
+from .base import MAX_COUNT, VOLUNTEERS, Feedback, IntArray, RoundView, Selection
+from .selection import explained, fill
+from .slots import Slot, check_set, take
+from .state import ArrayState, StatelessPolicy
+
+
+class AllPolicy(StatelessPolicy):
+    """Take as many clients as the budgets pay for, in random order.
+
+    Differs from `random` in that clients, not pairs, are shuffled: one that does not fit at
+    an edge is tried at the others before the next client.
+    """
+
+    name = "all"
+    needs: frozenset[str] = frozenset()
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Decide one round; the score of a pair is minus its client's place in the draw."""
+        place = rng.permutation(len(view.client_price))[view.pair_client]
+        order = np.lexsort((rng.random(len(place)), place)).astype(np.int64)
+        return explained(view, fill(view, order), -place.astype(np.float64))
+
+
+class CheapestPolicy(StatelessPolicy):
+    """Take visible pairs by increasing price while they fit; ties by chance."""
+
+    name = "cheapest"
+    needs: frozenset[str] = frozenset()
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Decide one round; the score of a pair is minus its price."""
+        price = view.pair_price
+        order = np.lexsort((rng.random(len(price)), price)).astype(np.int64)
+        return explained(view, fill(view, order), -price.astype(np.float64))
+
+
+class RandomPolicy(ArrayState):
+    """Take visible pairs in random order while they fit (COCS, baseline 4; GDA).
+
+    Args:
+        slot_rounds: L, rounds with one set of clients; each slot draws anew.
+    """
+
+    name = "random"
+    parts = ("_slot",)
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, *, slot_rounds: int = 1) -> None:
+        check_set(self.name, clients_per_round=1, slot_rounds=slot_rounds)
+        self._slot = Slot(slot_rounds)
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Decide one round; the score of a pair is minus its place in the draw."""
+        running = self._slot.running
+        if len(running):
+            return explained(view, take(view, running, len(running)))
+        order = rng.permutation(len(view.pair_client)).astype(np.int64)
+        scores = np.empty(len(order))
+        scores[order] = -np.arange(len(order), dtype=np.float64)
+        return explained(view, fill(view, order), scores)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Count the round."""
+        self._slot.advance(feedback)
+
+
+class FixedPolicy(StatelessPolicy):
+    """Take the same clients whenever they can be chosen and fit.
+
+    Args:
+        clients: Client indices from 0, first choice first.
+    """
+
+    name = "fixed"
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, *, clients: Sequence[int] = (0, 1, 2, 3, 4)) -> None:
+        self._clients = _checked(self.name, "clients", clients)
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:  # noqa: ARG002
+        """Decide one round; nobody takes the place of a missing client."""
+        clients = self._clients[self._clients < len(view.client_price)]
+        return explained(view, take(view, clients, len(clients)))
+
+
+class RoundRobinPolicy(StatelessPolicy):
+    """Take predefined sets of clients in turn, each for a slot; the round's number says whose turn.
+
+    Args:
+        sets: Client indices of each set. None: blocks of K consecutive clients of all N
+            known, so that later clients make new blocks.
+        clients_per_round: K, for blocks only.
+        slot_rounds: L, rounds with one set of clients.
+    """
+
+    name = "round-robin"
+    needs: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        *,
+        sets: Sequence[Sequence[int]] | None = None,
+        clients_per_round: int = 5,
+        slot_rounds: int = 1,
+    ) -> None:
+        check_set(self.name, clients_per_round=clients_per_round, slot_rounds=slot_rounds)
+        self._sets = None if sets is None else [_checked(self.name, "sets", s) for s in sets]
+        if self._sets is not None and not self._sets:
+            _checked(self.name, "sets", ())
+        self._size = clients_per_round
+        self._rounds = slot_rounds
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:  # noqa: ARG002
+        """Decide one round: the clients of the set that can be chosen and fit."""
+        turn = (view.round - 1) // self._rounds
+        clients, number = self._set(turn, len(view.client_price))
+        return explained(view, take(view, clients, len(clients)), notes={"set": float(number)})
+
+    def _set(self, turn: int, total: int) -> tuple[IntArray, int]:
+        """Return the clients of this turn's set that exist, and the set's number."""
+        if self._sets is not None:
+            number = turn % len(self._sets)
+            return self._sets[number][self._sets[number] < total], number
+        number = turn % max(1, -(-total // self._size))
+        start = number * self._size
+        return np.arange(start, min(start + self._size, total), dtype=np.int64), number
+
+
+class VolunteersPolicy(StatelessPolicy):
+    """Take volunteers in random order while they fit; nobody else.
+
+    More or fewer may volunteer than were wanted; the budgets hold in any case.
+
+    Args:
+        clients_per_round: Most clients taken; 0 for all that fit.
+    """
+
+    name = "volunteers"
+    needs: frozenset[str] = frozenset({VOLUNTEERS})
+
+    def __init__(self, *, clients_per_round: int = 0) -> None:
+        known = 0 <= clients_per_round <= MAX_COUNT
+        require(self.name, "clients_per_round", clients_per_round, known, f"in 0..{MAX_COUNT}")
+        self._most = clients_per_round
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Decide one round; where not all fit, chance decides."""
+        volunteers = np.flatnonzero(view.known_volunteers()).astype(np.int64)
+        clients = rng.permutation(volunteers)
+        pairs = take(view, clients, self._most or len(clients))
+        return explained(view, pairs, notes={"volunteers": float(len(volunteers))})
+
+
+def _checked(name: str, parameter: str, clients: Sequence[int]) -> IntArray:
+    """Return a set of client indices in its order, int64[S]; refuse one that is none."""
+    if not clients:
+        raise ParameterError(name, parameter, "names nobody")
+    if min(clients) < 0 or len(set(clients)) != len(clients):
+        raise ParameterError(name, parameter, f"is {list(clients)}: indices >= 0, each once")
+    return np.array(clients, dtype=np.int64)
