@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedagent_testbed.study import Comparison, compare, load_recipe
-from fedagent_testbed.study.compare import figure
+from fedagent_testbed.study import Comparison, compare, figure, load_recipe
 
 SCENES: dict[str, tuple[str, ...]] = {
     "stationary-166": ("radio.noise_dbm_hz=-166",),
@@ -33,9 +32,9 @@ def measure(scene: str, seeds: int) -> dict[str, object]:
     names = STATIONARY if stationary else MOVING
     recipe = load_recipe("cocs-decisions", SCENES[scene])
     result = compare(recipe, names, seeds=seeds, jobs=2)
-    best = np.array([run.wins.sum() for run in result.reference["oracle-p"]], dtype=float)
+    best = np.array([run["wins"].sum() for run in result.reference["oracle-p"]], dtype=float)
     totals = {
-        name: np.array([run.wins.sum() for run in result.histories[name]], dtype=float)
+        name: np.array([run["wins"].sum() for run in result.histories[name]], dtype=float)
         for name in names
     }
     lead = figure(list(totals["adaptive"] - totals["linucb"]))
@@ -49,7 +48,7 @@ def measure(scene: str, seeds: int) -> dict[str, object]:
         cocs, explored = ratio["cocs"], result.histories["cocs-paper"]
         assert isinstance(cocs, float)
         met = ours >= 0.995 and cocs >= 0.93
-        met &= all(run.explored == recipe.rounds.count for run in explored)
+        met &= all(run["explored"].all() for run in explored)
     else:
         met = late.mean + (late.ci95 or 0.0) >= 0
     return {
@@ -71,7 +70,7 @@ def _since(
     result: Comparison, name: str, start: int
 ) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     """Return each seed's successes after round `start`."""
-    return np.array([float(run.wins[start:].sum()) for run in result.histories[name]])
+    return np.array([float(run["wins"][start:].sum()) for run in result.histories[name]])
 
 
 def _recovery(result: Comparison) -> list[float]:
@@ -80,8 +79,8 @@ def _recovery(result: Comparison) -> list[float]:
     ratios = []
     for begin in range(half, half + 200, 50):
         window = slice(begin, begin + 50)
-        ours = sum(int(run.wins[window].sum()) for run in result.histories["adaptive"])
-        best = sum(int(run.wins[window].sum()) for run in result.reference["oracle-p"])
+        ours = sum(int(run["wins"][window].sum()) for run in result.histories["adaptive"])
+        best = sum(int(run["wins"][window].sum()) for run in result.reference["oracle-p"])
         ratios.append(round(ours / best, 4))
     return ratios
 

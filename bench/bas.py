@@ -17,10 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_testbed.streaming.compare import MARGIN, StreamComparison, compare_streams
-from fedagent_testbed.streaming.control import OURS
-from fedagent_testbed.study import load_recipe
-from fedagent_testbed.study.compare import figure
+from fedagent_testbed.study import MARGIN, Comparison, compare, figure, load_recipe
+from fedagent_testbed.study.streams import OURS
 
 Row = dict[str, object]
 FIRST_SEED, JOBS = 10, 2
@@ -46,10 +44,10 @@ LOADS = {
 BUDGETS = (5, 10, 20, 40, 80, 160)
 
 
-def table(name: str, seeds: int = 5) -> tuple[Row, StreamComparison]:
+def table(name: str, seeds: int = 5) -> tuple[Row, Comparison]:
     """Return ours and the twelve baselines of the paper's Fig. 10 at equal budget."""
     recipe = load_recipe(name)
-    result = compare_streams(recipe, ["all"], seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
+    result = compare(recipe, ["all"], seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
     keeping = [one for one in result.ranked() if _mean(result, one, "within_limit") >= IN_LIMIT]
     first = result.ranked()[0]
     return {
@@ -80,7 +78,7 @@ def load(seeds: int = 5) -> tuple[Row, dict[str, list[FloatArray]]]:
             *(f"streaming.arrivals={arrivals}", "streaming.enforce=false"),
         )
         recipe = load_recipe("bas-a9a", (*sets, "streaming.budget=1000", "rounds.count=400"))
-        result = compare_streams(recipe, [OURS], seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
+        result = compare(recipe, [OURS], seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
         runs = result.histories[OURS]
         over = curves[name] = [run.violation_s for run in runs]
         shares[name] = float(np.mean([run.within_limit for run in runs]))
@@ -98,16 +96,14 @@ def load(seeds: int = 5) -> tuple[Row, dict[str, list[FloatArray]]]:
     }, curves
 
 
-def scaling(seeds: int = 2) -> Iterator[tuple[Row, dict[float, StreamComparison]]]:
+def scaling(seeds: int = 2) -> Iterator[tuple[Row, dict[float, Comparison]]]:
     """Yield the cost of a round as the setting grows (the paper's Fig. 11)."""
     for name, (key, values) in SCALES.items():
         runs = {}
         for value in values:
             sets = (f"{key}={value}", "rounds.count=100", "streaming.budget=1000")
             recipe = load_recipe("bas-a9a", sets)
-            runs[value] = compare_streams(
-                recipe, [OURS], seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS
-            )
+            runs[value] = compare(recipe, [OURS], seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
         cost = {value: _per_round(result) for value, result in runs.items()}
         least = min(cost)
         growth = {value: one["latency_s"] / cost[least]["latency_s"] for value, one in cost.items()}
@@ -130,7 +126,7 @@ def budget(seeds: int = 5) -> Row:
     """Return what ours reaches for which budget (the paper's Fig. 10d)."""
     found = {}
     for credits_ in BUDGETS:
-        result = compare_streams(
+        result = compare(
             load_recipe("bas-a9a", (f"streaming.budget={credits_}",)),
             [OURS],
             seeds=seeds,
@@ -145,7 +141,7 @@ def budget(seeds: int = 5) -> Row:
 def weather(seeds: int = 2) -> Row:
     """Return errors of the next hour's temperature, evaluated before each sample is learnt."""
     recipe = load_recipe("weather")
-    result = compare_streams(recipe, seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
+    result = compare(recipe, seeds=seeds, first_seed=FIRST_SEED, jobs=JOBS)
     error = {name: _mean(result, name, "error") for name in result.histories}
     still = result.persistence.mean
     assert still is not None
@@ -204,14 +200,14 @@ def _scaling_picture(rows: Sequence[Row], folder: Path) -> None:
     draw(folder, "bas-scaling", panels, "times")
 
 
-def _table_picture(result: StreamComparison, folder: Path, name: str) -> None:
-    from fedagent_cli.testbed.streams import write_stream_plots
+def _table_picture(result: Comparison, folder: Path, name: str) -> None:
+    from fedagent_cli.testbed.plots import write_plots
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_stream_plots(result, folder / f"{name}.svg")
+    write_plots(result, folder / f"{name}.svg")
 
 
-def _cells(result: StreamComparison, name: str) -> Row:
+def _cells(result: Comparison, name: str) -> Row:
     figures = result.figures(name)
     cells: Row = {
         key: [None if v is None else round(v, 4) for v in (figures[key].mean, figures[key].ci95)]
@@ -220,7 +216,7 @@ def _cells(result: StreamComparison, name: str) -> Row:
     return {**cells, "reaches_best": result.reaches_best(name)}
 
 
-def _lead(result: StreamComparison, keeping: Sequence[str]) -> dict[str, object]:
+def _lead(result: Comparison, keeping: Sequence[str]) -> dict[str, object]:
     """Return how much less ours takes than the next that keeps the limit, paired by seed."""
     following = next(name for name in keeping if name != OURS)
     pairs = zip(result.histories[following], result.histories[OURS], strict=True)
@@ -228,13 +224,13 @@ def _lead(result: StreamComparison, keeping: Sequence[str]) -> dict[str, object]
     return {"next": following, **figure(less).record()}
 
 
-def _per_round(result: StreamComparison) -> dict[str, float]:
+def _per_round(result: Comparison) -> dict[str, float]:
     rounds = _mean(result, OURS, "rounds")
     keys = ("latency_s", "compute_s", "transfer_s", "aggregate_s")
     return {key: _mean(result, OURS, key) / rounds for key in keys}
 
 
-def _mean(result: StreamComparison, name: str, key: str) -> float:
+def _mean(result: Comparison, name: str, key: str) -> float:
     mean = result.figures(name)[key].mean
     return float("nan") if mean is None else mean
 

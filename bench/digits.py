@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedagent_testbed.study import compare, load_recipe
-from fedagent_testbed.study.compare import figure
+from fedagent_testbed.study import compare, figure, load_recipe
 
 SETS = (
     "training.dataset=digits",
@@ -50,7 +49,8 @@ def gda_digits(seeds: int = 5) -> Iterator[dict[str, object]]:
             )
             runs = compare(load_recipe("gda-mnist", sets), [name], seeds=seeds, jobs=2).histories
             accuracy = [
-                float(np.nanmean(run.accuracy[rounds - 1 :: rounds][-last:])) for run in runs[name]
+                float(np.nanmean(run["accuracy"][rounds - 1 :: rounds][-last:]))
+                for run in runs[name]
             ]
             yield {
                 "bench": "gda-digits",

@@ -15,8 +15,14 @@ from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Selectio
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_coordinator.policies.beliefs import propagate, propagate_literal, wire
 from fedagent_coordinator.policies.neighbours import k_nearest
-from fedagent_testbed.study import compare, load_recipe, make_policy, make_world, play
-from fedagent_testbed.study.history import History
+from fedagent_testbed.study import (
+    History,
+    compare,
+    load_recipe,
+    make_policy,
+    make_world,
+    play,
+)
 
 SEEDS = 5
 NOISES = (-166, -160)
@@ -168,7 +174,7 @@ def fairness(
         sets.append(f"policies.{name}.V={float(weight)}")
     recipe = load_recipe("rbcs-f-numeric", sets)
     runs = [play(recipe, name, seed) for seed in range(seeds)]
-    seconds = [float(run.seconds.mean()) for run in runs]
+    seconds = [float(run["seconds"].mean()) for run in runs]
     return float(np.mean(seconds)), float(np.mean([run.rates().min() for run in runs]))
 
 

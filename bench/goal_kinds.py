@@ -5,8 +5,8 @@ Random sets of five, a new one for each slot of `gda-mnist`, 200 samples a clien
 
 import numpy as np
 
+from fedagent_testbed.learning.learner import FederatedLearner
 from fedagent_testbed.study import load_recipe, make_world
-from fedagent_testbed.study.learner import Learner
 
 SLOTS, FIRST = 60, 5
 """Slots, and those at the start that do not count."""
@@ -16,7 +16,7 @@ def opinions(seed: int) -> dict[str, object]:
     """Return mean opinions of clients with all labels, and of others, by who trained."""
     recipe = load_recipe("gda-mnist", ("training.samples_per_client=200",))
     training = recipe.training
-    learner, world = Learner(recipe, seed), make_world(recipe, seed)
+    learner, world = FederatedLearner(recipe, seed), make_world(recipe, seed)
     rng = np.random.default_rng(seed)
     iid = np.arange(recipe.clients) < training.iid_clients
     said: dict[tuple[bool, bool], list[float]] = {}

@@ -64,8 +64,8 @@ class Case:
         run = play(self.recipe(), self.policy, seed)
         end = slice(SLOT - 1, None, SLOT)
         return {
-            "opinion": [round(float(one), 4) for one in run.opinion[end]],
-            "accuracy": [round(float(one), 4) for one in run.accuracy[end]],
+            "opinion": [round(float(one), 4) for one in run["opinion"][end]],
+            "accuracy": [round(float(one), 4) for one in run["accuracy"][end]],
             "slots": (run.counts // SLOT).tolist(),
             "cpu_s": round(time.process_time() - began, 1),
         }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedagent_coordinator.policies.base import FloatArray
-from fedagent_testbed.study.compare import figure
+from fedagent_testbed.study import figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,16 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedagent_testbed.learning import (
-    FederatedTrainer,
-    LearningData,
-    Linear,
-    Loss,
-    Partition,
-    few_labels,
-    iid_for,
-    load,
-)
+from fedagent_task.models import create
+from fedagent_task.spec import ModelSpec
+from fedagent_testbed.learning.batched import BatchedModel
+from fedagent_testbed.learning.datasets import StudyData, load_classes
+from fedagent_testbed.learning.partition import Partition, few_labels, iid_for
+from fedagent_testbed.learning.trainer import FederatedTrainer
+from fedagent_testbed.recipe import Training
+from fedagent_testbed.study.play import one_blas_thread
 
 ROUNDS = 15
 GDA_SLOTS, GDA_ROUNDS = 200, 15
@@ -37,23 +35,26 @@ GDA_SLOTS, GDA_ROUNDS = 200, 15
 class Case:
     """One row: a setting and its bar in seconds per round, where there is one."""
 
-    partition: Callable[[LearningData], Partition]
+    partition: Callable[[StudyData], Partition]
     edges: int
     selected: int
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    loss: Loss
+    training: Training
     bar: float | None = None
 
 
-def _cocs(data: LearningData) -> Partition:
-    return few_labels(data.y, 50, seed=1)
+def _cocs(data: StudyData) -> Partition:
+    return few_labels(data.y.astype(np.int64), 50, seed=1)
 
 
-def _gda(samples: int) -> Callable[[LearningData], Partition]:
-    def made(data: LearningData) -> Partition:
-        return iid_for(data.y, 20, iid_clients=range(5), seed=1, samples_per_client=samples)
+def _gda(samples: int) -> Callable[[StudyData], Partition]:
+    def made(data: StudyData) -> Partition:
+        return iid_for(
+            data.y.astype(np.int64),
+            20,
+            iid_clients=range(5),
+            seed=1,
+            samples_per_client=samples,
+        )
 
     return made
 
@@ -63,10 +64,7 @@ def _gda_case(samples: int, bar: float | None = None) -> Case:
         partition=_gda(samples),
         edges=1,
         selected=5,
-        epochs=10,
-        batch_size=100,
-        learning_rate=0.0065,
-        loss="crammer-singer",
+        training=Training(model="svm", epochs=10, batch=100, rate=0.0065),
         bar=bar,
     )
 
@@ -76,10 +74,7 @@ CASES = {
         partition=_cocs,
         edges=3,
         selected=15,
-        epochs=2,
-        batch_size=32,
-        learning_rate=0.005,
-        loss="softmax",
+        training=Training(model="softmax", epochs=2, batch=32, rate=0.005),
         bar=0.05,
     ),
     "gda-600": _gda_case(600, bar=120 / (GDA_SLOTS * GDA_ROUNDS)),
@@ -87,20 +82,13 @@ CASES = {
 }
 
 
-def measure(name: str, data: LearningData) -> dict[str, object]:
+def measure(name: str, data: StudyData) -> dict[str, object]:
     """Run one case and return its figures."""
     case = CASES[name]
-    model = Linear(data.features, data.classes, case.loss)
+    spec = ModelSpec(kind=case.training.model, features=data.features, classes=data.classes)
+    model = BatchedModel(create(spec))
     began = time.perf_counter()
-    trainer = FederatedTrainer(
-        data,
-        case.partition(data),
-        model,
-        learning_rate=case.learning_rate,
-        batch_size=case.batch_size,
-        epochs=case.epochs,
-        seed=1,
-    )
+    trainer = FederatedTrainer(data, case.partition(data), model, case.training, seed=1)
     setup = time.perf_counter() - began
     rng = np.random.default_rng(1)
     models = trainer.initial(case.edges)
@@ -137,8 +125,9 @@ def measure(name: str, data: LearningData) -> dict[str, object]:
 
 def rows() -> Iterator[dict[str, object]]:
     """Measure every case."""
-    data = load("mnist")
-    yield from (measure(name, data) for name in CASES)
+    data = load_classes("mnist")
+    with one_blas_thread():
+        yield from (measure(name, data) for name in CASES)
 
 
 def main() -> None:
@@ -146,8 +135,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", choices=list(CASES))
     chosen = parser.parse_args().case
-    for row in [measure(chosen, load("mnist"))] if chosen else rows():
-        print(json.dumps(row), flush=True)
+    with one_blas_thread():
+        for row in [measure(chosen, load_classes("mnist"))] if chosen else rows():
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedagent_testbed.study import Comparison, compare, load_recipe
-from fedagent_testbed.study.compare import figure
+from fedagent_testbed.study import Comparison, compare, figure, load_recipe
 
 from . import goals
 from .digits import gda_digits
@@ -55,7 +54,7 @@ def cocs_settings(seeds: int = 5) -> Iterator[Row]:
                 sets.append("rounds.max_wait_s=16")
             result = compare(load_recipe("cocs-decisions", sets), names, seeds=seeds, jobs=2)
             wins = {
-                name: figure([float(run.wins.sum()) for run in runs]).record()
+                name: figure([float(run["wins"].sum()) for run in runs]).record()
                 for name, runs in {**result.histories, **result.reference}.items()
             }
             yield {"bench": "cocs-settings", key: value, "seeds": seeds, "successes": wins}
@@ -88,7 +87,7 @@ def _to_target(
     runs = result.histories[name]
     first = [run.first_at(target) for run in runs]
     seconds = [
-        None if at is None else float(run.seconds[:at].sum())
+        None if at is None else float(run["seconds"][:at].sum())
         for run, at in zip(runs, first, strict=True)
     ]
     return list(first), seconds
@@ -98,20 +97,21 @@ def _curve(result: Comparison, name: str) -> dict[str, object]:
     """Return accuracy after some rounds and some seconds, means over seeds."""
     runs = result.histories[name]
     by_round = {
-        str(t): float(np.mean([run.accuracy[t - 1] for run in runs])) for t in (50, 100, 250, 500)
+        str(t): float(np.mean([run["accuracy"][t - 1] for run in runs]))
+        for t in (50, 100, 250, 500)
     }
     by_time = {}
     for seconds in (250.0, 500.0, 1000.0, 2000.0):
         values = []
         for run in runs:
-            done = int(np.searchsorted(np.cumsum(run.seconds), seconds))
-            tested = run.accuracy[:done][np.isfinite(run.accuracy[:done])]
+            done = int(np.searchsorted(np.cumsum(run["seconds"]), seconds))
+            tested = run["accuracy"][:done][np.isfinite(run["accuracy"][:done])]
             values.append(float(tested[-1]) if len(tested) else float("nan"))
         by_time[f"{seconds:g} s"] = float(np.mean(values))
     return {
         "by_round": by_round,
         "by_time": by_time,
-        "seconds_per_round": float(np.mean([run.seconds.mean() for run in runs])),
+        "seconds_per_round": float(np.mean([run["seconds"].mean() for run in runs])),
         "min_rate": float(np.mean([run.rates().min() for run in runs])),
     }
 

@@ -68,7 +68,7 @@ def cocs(runs: dict[int, dict[str, list[History]]]) -> tuple["Figure", Numbers]:
     numbers: Numbers = {}
     for axes, (noise, by_name) in zip(panels, runs.items(), strict=True):
         curves = {
-            name: np.mean([run.wins.cumsum() for run in histories], axis=0)
+            name: np.mean([run["wins"].cumsum() for run in histories], axis=0)
             for name, histories in by_name.items()
         }
         for name, curve in sorted(curves.items(), key=lambda item: -item[1][-1]):
@@ -84,7 +84,7 @@ def cocs(runs: dict[int, dict[str, list[History]]]) -> tuple["Figure", Numbers]:
         numbers[str(noise)] = {
             name: {
                 "successes": round(float(curve[-1]), 1),
-                "explored_rounds": float(np.mean([run.explored for run in by_name[name]])),
+                "explored_rounds": float(np.mean([run["explored"].sum() for run in by_name[name]])),
             }
             for name, curve in curves.items()
         }

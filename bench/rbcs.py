@@ -25,7 +25,7 @@ from fedagent_coordinator.policies.fair_set import fair_set
 from fedagent_coordinator.policies.fastest import FastestPolicy
 from fedagent_coordinator.policies.oracle import FedCsPolicy
 from fedagent_coordinator.policies.rbcs_f import RbcsFPolicy
-from fedagent_testbed.exchange import LinearExchange
+from fedagent_testbed.worlds import LinearExchange
 
 M = 8
 TOLERANCE = 0.03
@@ -63,13 +63,12 @@ TABLE: dict[str, Entry] = {
 
 def run(entry: Entry, seed: int, rounds: int) -> tuple[float, float, float]:
     """Return seconds per round, the smallest selection rate and clients per round."""
-    world, policy = LinearExchange(seed=seed), entry.make()
+    world, policy = LinearExchange(seed=seed, credits_=entry.room), entry.make()
     seconds, plays = 0.0, np.zeros(world.clients)
     for t in range(1, rounds + 1):
-        draw = world.draw(t)
-        view = world.view(draw, room=entry.room)
+        view = world.view(t)
         pairs = policy.select(view, round_rng(seed, t, Purpose.SELECT)).pairs
-        feedback = world.play(draw, view, pairs)
+        feedback = world.play(view, pairs)
         policy.learn(feedback)
         seconds += float(feedback.tau_s.max(initial=0.0))
         plays[view.pair_client[pairs]] += 1

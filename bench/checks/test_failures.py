@@ -13,10 +13,10 @@ COLD_START = failures.CLIENTS // failures.SIZE
 
 def test_cocs_paper_only_explores_and_cocs_stops() -> None:
     runs = failures.exploration(-166, seeds=1, rounds=60)
-    explored = {name: histories[0].explored for name, histories in runs.items()}
+    explored = {name: int(histories[0]["explored"].sum()) for name, histories in runs.items()}
     assert explored["cocs-paper"] == 60
     assert explored["cocs"] < 30
-    wins = {name: histories[0].wins.sum() for name, histories in runs.items()}
+    wins = {name: histories[0]["wins"].sum() for name, histories in runs.items()}
     assert wins["adaptive"] > wins["cocs-paper"]
 
 

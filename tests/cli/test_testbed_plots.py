@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedagent_cli.testbed import plots
-from fedagent_testbed.study import Comparison, compare, load_recipe
-from fedagent_testbed.study.compare import figure
+from fedagent_testbed.study import Comparison, compare, figure, load_recipe
 
 pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
 
@@ -52,7 +51,7 @@ def test_the_regret_grows_to_that_of_the_table(compared: Comparison, axes: Axes)
     assert behind > 0
     assert np.asarray(line.get_ydata())[-1] == pytest.approx(behind)
     early = [
-        float(best.wins[:5].sum() - run.wins[:5].sum())
+        float(best["wins"][:5].sum() - run["wins"][:5].sum())
         for best, run in zip(
             compared.reference["oracle-p"], compared.histories["cheapest"], strict=True
         )

@@ -98,7 +98,7 @@ def test_devices_that_report_nonsense_stop_nothing() -> None:
 def wins(name: str, seed: int, *sets: str) -> IntArray:
     """Updates in time per round, 300 rounds of the paper's radio."""
     recipe = load_recipe("cocs-decisions", ["rounds.count=300", *sets])
-    return play(recipe, name, seed).wins
+    return play(recipe, name, seed)["wins"]
 
 
 def totals(since: int, *sets: str) -> dict[str, list[int]]:

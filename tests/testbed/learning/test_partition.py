@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_testbed.learning import (
+from fedagent_task.errors import RecipeError
+from fedagent_testbed.learning.partition import (
     Partition,
-    SettingError,
+    Rows,
     dirichlet,
     few_labels,
     iid,
     iid_for,
 )
-from fedagent_testbed.learning.partition import Rows
 
 Split = Callable[[Rows, int, int], Partition]
 
@@ -123,15 +123,15 @@ def test_gamma_says_how_skewed() -> None:
         ("clients", lambda y: iid(y, 0, seed=1)),
         ("samples_per_client", lambda y: iid(y, 10, seed=1, samples_per_client=11)),
         ("samples_per_client", lambda y: few_labels(y, 10, seed=1, samples_per_client=1)),
-        ("labels_per_client", lambda y: few_labels(y, 4, seed=1)),
-        ("labels_per_client", lambda y: few_labels(y, 10, seed=1, labels_per_client=11)),
-        ("labels_per_client", lambda y: few_labels(y, 10, seed=1, labels_per_client=0)),
+        ("partition", lambda y: few_labels(y, 4, seed=1)),
+        ("partition", lambda y: few_labels(y, 10, seed=1, labels_per_client=11)),
+        ("partition", lambda y: few_labels(y, 10, seed=1, labels_per_client=0)),
         ("iid_clients", lambda y: iid_for(y, 10, iid_clients=[10], seed=1)),
         ("gamma", lambda y: dirichlet(y, 10, gamma=0.0, seed=1)),
         ("gamma", lambda y: dirichlet(y, 10, gamma=float("nan"), seed=1)),
     ],
 )
 def test_what_cannot_be_is_refused(setting: str, split: Callable[[Rows], Partition]) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(RecipeError) as caught:
         split(np.repeat(np.arange(10), 10))
-    assert caught.value.setting == setting
+    assert caught.value.key.removeprefix("training.") == setting

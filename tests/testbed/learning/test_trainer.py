@@ -1,55 +1,48 @@
 """The batched trainer is the plain loop, whatever is trained together, and it learns."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fedagent_testbed.learning import (
-    FederatedTrainer,
-    LearningData,
-    Linear,
-    Mlp,
-    Model,
-    Partition,
-    SettingError,
-    ShapeError,
-    Updates,
-    aggregate,
-    blas,
-    blas_threads,
-    dirichlet,
-    few_labels,
-    iid,
-    load,
-    merged,
-    one_blas_thread,
-)
-from fedagent_testbed.learning.losses import Array, Labels
-from fedagent_testbed.learning.shards import split
+from fedagent_task.models import create
+from fedagent_task.spec import ModelSpec
+from fedagent_testbed.learning.batched import BatchedModel
+from fedagent_testbed.learning.datasets import StudyData, load_classes
+from fedagent_testbed.learning.local_sgd import split
+from fedagent_testbed.learning.partition import Partition, dirichlet, few_labels, iid
+from fedagent_testbed.learning.trainer import FederatedTrainer, Updates, aggregate, merged
+from fedagent_testbed.recipe import Training
 
 Floats = npt.NDArray[np.float32]
-RATE, BATCH = 0.1, 16
+RATE, BATCH, L2 = 0.1, 16, 0.01
 
 
 @pytest.fixture(scope="module")
-def digits() -> LearningData:
-    return load("digits")
+def digits() -> StudyData:
+    return load_classes("digits")
 
 
-def uneven(data: LearningData) -> Partition:
+def model_of(kind: str = "softmax", l2: float = 0.0, hidden: tuple[int, ...] = ()) -> BatchedModel:
+    spec = ModelSpec(kind=kind, features=64, classes=10, l2=l2, hidden=hidden)  # type: ignore[arg-type] # a kind
+    return BatchedModel(create(spec))
+
+
+def labels(data: StudyData) -> npt.NDArray[np.int64]:
+    return data.y.astype(np.int64)
+
+
+def uneven(data: StudyData) -> Partition:
     """Return parts of 0, 1, 2, 16, 40 and all other samples."""
     order = np.random.default_rng(3).permutation(len(data.y))
     return Partition(order, np.array([0, 0, 1, 3, 19, 59, len(order)]))
 
 
 def plain_loop(
-    data: LearningData,
+    data: StudyData,
     partition: Partition,
-    model: Linear,
+    model: BatchedModel,
     *,
     theta: Floats,
     client: int,
@@ -71,28 +64,26 @@ def plain_loop(
             p[np.arange(len(rows)), y[rows]] -= 1.0
             p /= len(rows)
             bias -= np.float32(RATE) * p.sum(axis=0)
-            weight -= np.float32(RATE) * (p.T @ x[rows] + np.float32(model.l2) * weight)
+            weight -= np.float32(RATE) * (p.T @ x[rows] + np.float32(L2) * weight)
     return np.concatenate((bias, weight.ravel()))
 
 
 def trainer_of(
-    data: LearningData,
+    data: StudyData,
     partition: Partition,
     *,
     epochs: int | None = 2,
     local_steps: int | None = None,
     memory_bytes: int = 2**26,
-    model: Model | None = None,
+    model: BatchedModel | None = None,
     seed: int = 7,
 ) -> FederatedTrainer:
+    training = Training(rate=RATE, batch=BATCH, epochs=epochs, local_steps=local_steps)
     return FederatedTrainer(
         data,
         partition,
-        model or Linear(data.features, data.classes, l2=0.01),
-        learning_rate=RATE,
-        batch_size=BATCH,
-        epochs=epochs,
-        local_steps=local_steps,
+        model or model_of(l2=L2),
+        training,
         seed=seed,
         memory_bytes=memory_bytes,
     )
@@ -104,9 +95,9 @@ def all_of(trainer: FederatedTrainer, start: Floats, clients: list[int], round_:
     return np.concatenate([part.deltas for part in parts])
 
 
-def test_batched_training_is_the_plain_loop(digits: LearningData) -> None:
+def test_batched_training_is_the_plain_loop(digits: StudyData) -> None:
     partition = uneven(digits)
-    model = Linear(64, 10, l2=0.01)
+    model = model_of(l2=L2)
     trainer = trainer_of(digits, partition, model=model)
     start = trainer.initial(2)
     start[1] += np.random.default_rng(1).standard_normal(model.size, dtype=np.float32)
@@ -122,8 +113,8 @@ def test_batched_training_is_the_plain_loop(digits: LearningData) -> None:
     assert not updates.deltas[2].any()
 
 
-def test_local_steps_cut_an_epoch(digits: LearningData) -> None:
-    partition = iid(digits.y, 4, seed=1)
+def test_local_steps_cut_an_epoch(digits: StudyData) -> None:
+    partition = iid(labels(digits), 4, seed=1)
     steps = -(-int(trainer_of(digits, partition).samples[0]) // BATCH)
     start = trainer_of(digits, partition).initial(1)
     epoch = all_of(trainer_of(digits, partition, epochs=1), start, [0], 0)
@@ -134,9 +125,9 @@ def test_local_steps_cut_an_epoch(digits: LearningData) -> None:
 
 
 @pytest.mark.parametrize("hidden", [0, 8])
-def test_memory_and_company_change_no_bit(digits: LearningData, hidden: int) -> None:
-    model = Mlp(64, 10, hidden=hidden) if hidden else Linear(64, 10)
-    partition = dirichlet(digits.y, 9, gamma=0.5, seed=2)
+def test_memory_and_company_change_no_bit(digits: StudyData, hidden: int) -> None:
+    model = model_of("mlp", hidden=(hidden,)) if hidden else model_of()
+    partition = dirichlet(labels(digits), 9, gamma=0.5, seed=2)
     wide = trainer_of(digits, partition, model=model)
     narrow = trainer_of(digits, partition, model=model, memory_bytes=1)
     start = wide.initial(3)
@@ -148,48 +139,12 @@ def test_memory_and_company_change_no_bit(digits: LearningData, hidden: int) -> 
     assert np.array_equal(all_of(wide, start, [8, 2, 4], 0)[1], all_of(wide, start, [2], 0)[0])
 
 
-def test_rounds_and_seeds_differ_and_repeat(digits: LearningData) -> None:
-    partition = iid(digits.y, 4, seed=1)
+def test_rounds_and_seeds_differ_and_repeat(digits: StudyData) -> None:
+    partition = iid(labels(digits), 4, seed=1)
     trainer = trainer_of(digits, partition)
     start = trainer.initial(1)
     assert np.array_equal(all_of(trainer, start, [1], 3), all_of(trainer, start, [1], 3))
     assert not np.array_equal(all_of(trainer, start, [1], 3), all_of(trainer, start, [1], 4))
-
-
-class Probe(Linear):
-    """A model that notes how many BLAS threads it is trained with."""
-
-    seen: ClassVar[set[int]] = set()
-
-    def gradient(self, theta: Array, x: Array, y: Labels, weight: Array, out: Array) -> None:
-        self.seen.update(blas_threads())
-        super().gradient(theta, x, y, weight, out)
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    """Let BLAS have two threads: one would be kept by doing nothing."""
-    if not blas_threads():
-        pytest.skip("numpy has another BLAS")
-    before = [(put, get()) for get, put in blas._controls()]
-    for put, _ in before:
-        put(2)
-    yield
-    for put, threads in before:
-        put(threads)
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_one_thread_trains_and_the_others_are_given_back(digits: LearningData) -> None:
-    Probe.seen.clear()
-    trainer = trainer_of(digits, iid(digits.y, 4, seed=1), model=Probe(64, 10), memory_bytes=1)
-    stream = trainer.train(trainer.initial(1), np.arange(4), np.zeros(4, np.int64), 0)
-    next(stream)
-    assert set(blas_threads()) == {2}
-    assert Probe.seen == {1}
-    with pytest.raises(RuntimeError), one_blas_thread():
-        raise RuntimeError
-    assert set(blas_threads()) == {2}
 
 
 def test_aggregate_is_the_weighted_mean_by_edge() -> None:
@@ -210,7 +165,7 @@ def test_aggregate_is_the_weighted_mean_by_edge() -> None:
     np.testing.assert_allclose(merged(start), np.tile(start.mean(axis=0), (3, 1)), atol=1e-6)
 
 
-def test_opinions_are_accuracies_on_what_was_held_out(digits: LearningData) -> None:
+def test_opinions_are_accuracies_on_what_was_held_out(digits: StudyData) -> None:
     partition = uneven(digits)
     trainer = trainer_of(digits, partition)
     train, held = split(digits, partition, held_out=0.2, seed=7)
@@ -228,8 +183,8 @@ def test_opinions_are_accuracies_on_what_was_held_out(digits: LearningData) -> N
     assert trainer.accuracy(theta) == pytest.approx((predicted == digits.test_y).mean())
 
 
-def test_opinions_on_the_test_set_are_of_disjoint_shares_of_it(digits: LearningData) -> None:
-    trainer = trainer_of(digits, iid(digits.y, 7, seed=1))
+def test_opinions_on_the_test_set_are_of_disjoint_shares_of_it(digits: StudyData) -> None:
+    trainer = trainer_of(digits, iid(labels(digits), 7, seed=1))
     theta = all_of(trainer, trainer.initial(1), [5], 0)[0]
     shares = trainer.opinions_on_test(theta)
     total = len(digits.test_y)
@@ -237,12 +192,12 @@ def test_opinions_on_the_test_set_are_of_disjoint_shares_of_it(digits: LearningD
     assert (shares * sizes).sum() == pytest.approx(trainer.accuracy(theta) * total)
     assert len(np.unique(shares)) > 3
     assert shares.tolist() == trainer.opinions_on_test(theta).tolist()
-    other = trainer_of(digits, iid(digits.y, 7, seed=1), seed=8)
+    other = trainer_of(digits, iid(labels(digits), 7, seed=1), seed=8)
     assert shares.tolist() != other.opinions_on_test(theta).tolist(), "dealt by the seed"
 
 
-def test_nobody_trains_on_what_is_held_out(digits: LearningData) -> None:
-    partition = few_labels(digits.y, 10, seed=1)
+def test_nobody_trains_on_what_is_held_out(digits: StudyData) -> None:
+    partition = few_labels(labels(digits), 10, seed=1)
     marked = replace(digits, x=np.arange(len(digits.y), dtype=np.float32)[:, None])
     train, held = split(marked, partition, held_out=0.2, seed=1)
     both = np.concatenate((train.x, held.x)).ravel()
@@ -255,14 +210,13 @@ def test_nobody_trains_on_what_is_held_out(digits: LearningData) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        Linear(64, 10, "softmax"),
-        Linear(64, 10, "crammer-singer"),
-        Linear(64, 10, "one-vs-rest"),
-        Mlp(64, 10),
+        model_of("softmax"),
+        model_of("svm"),
+        model_of("mlp", hidden=(32,)),
     ],
 )
-def test_digits_are_learnt(digits: LearningData, model: Model) -> None:
-    trainer = trainer_of(digits, iid(digits.y, 12, seed=1), epochs=5, model=model)
+def test_digits_are_learnt(digits: StudyData, model: BatchedModel) -> None:
+    trainer = trainer_of(digits, iid(labels(digits), 12, seed=1), epochs=5, model=model)
     models = trainer.initial(3)
     start = trainer.accuracy(models[0])
     clients = np.arange(12)
@@ -275,30 +229,8 @@ def test_digits_are_learnt(digits: LearningData, model: Model) -> None:
     assert np.nanmean(trainer.opinions(models[0])) > 0.85
 
 
-def test_what_does_not_fit_is_refused(digits: LearningData) -> None:
-    partition = iid(digits.y, 4, seed=1)
-    trainer = trainer_of(digits, partition)
-    start, one = trainer.initial(2), np.array([0])
-    with pytest.raises(ShapeError, match="start"):
-        trainer.train(start[:, :-1], one, one, 0)
-    with pytest.raises(ShapeError, match="clients"):
-        trainer.train(start, np.array([4]), one, 0)
-    with pytest.raises(ShapeError, match="edges"):
-        trainer.train(start, one, np.array([2]), 0)
-    with pytest.raises(ShapeError, match="edges"):
-        trainer.train(start, one, np.array([0, 1]), 0)
-    with pytest.raises(ShapeError, match="theta"):
-        trainer.opinions(start[0, :-1])
-    with pytest.raises(SettingError, match="local_steps, not both"):
-        trainer_of(digits, partition, epochs=1, local_steps=1)
-    with pytest.raises(SettingError, match="local_steps"):
-        trainer_of(digits, partition, epochs=None, local_steps=0)
-    with pytest.raises(SettingError, match="64 features"):
-        trainer_of(digits, partition, model=Linear(63, 10))
-
-
-def test_an_empty_round_changes_nothing(digits: LearningData) -> None:
-    trainer = trainer_of(digits, iid(digits.y, 4, seed=1))
+def test_an_empty_round_changes_nothing(digits: StudyData) -> None:
+    trainer = trainer_of(digits, iid(labels(digits), 4, seed=1))
     start = trainer.initial(2)
     none = np.empty(0, np.int32)
     assert np.array_equal(trainer.aggregate(start, none, none, 0), start)

@@ -1,6 +1,7 @@
 """Policies side by side: the same whoever runs them, and honest about what did not run."""
 
 import copy
+import json
 import math
 from concurrent.futures import Future
 from pathlib import Path
@@ -8,16 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_cli import command_line
+from fedagent_cli.testbed.command import mount
 from fedagent_coordinator import policies
 from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_task.errors import RecipeError
-from fedagent_testbed.study import Comparison, History, compare, load_recipe
+from fedagent_testbed.study import MARGIN, Comparison, History, compare, figure, load_recipe
 from fedagent_testbed.study import TestbedRecipe as Study
-from fedagent_testbed.study.compare import figure
 from fedagent_testbed.study.table import rows_of
+from tests.fakes import stream_files
 
 SMALL = ("clients=10", "edges=2", "rounds.count=5")
 
@@ -138,15 +142,16 @@ def test_the_record_is_plain_and_complete() -> None:
     assert own["rounds_to_target"]["0.7"]["reached"] == 0
 
 
+BLANK = dict.fromkeys(("wins", "spent", "selected", "decide_ms", "explored"), 0.0)
+
+
 def two_runs(*accuracies: tuple[float, float, float]) -> Comparison:
     """Runs of three rounds of ten seconds, with these accuracies."""
     sets = ("training.dataset=digits", "training.epochs=1", "rounds.count=3")
     runs = []
     for seed, accuracy in enumerate(accuracies):
-        run = History.empty("random", seed, 3)
-        run.accuracy[:], run.seconds[:] = accuracy, 10.0
-        run.counts = np.zeros(2, dtype=np.int64)
-        runs.append(run)
+        rows = [{**BLANK, "accuracy": one, "seconds": 10.0} for one in accuracy]
+        runs.append(History("random", seed, rows, np.zeros(2, dtype=np.int64)))
     seeds = tuple(range(len(runs)))
     return Comparison(small(*sets), seeds, {"random": tuple(runs)}, {}, {})
 
@@ -202,3 +207,92 @@ def test_what_is_unknown_is_left_out() -> None:
     assert found.ci95 == pytest.approx(12.706, rel=1e-4)
     assert figure([5.0]).ci95 is None
     assert figure([]).mean is None
+
+
+# ------------------------------------------------------------------------- of streams
+
+PAIRS = ("primal-dual+budgeted-ucb", "fixed-1+random")
+SETS = [item for one in stream_files.SMALL for item in ("--set", one)]
+commands = command_line.CommandGroup()
+mount(commands, panel="")
+pairs_recipe = stream_files.small
+streams = pytest.mark.usefixtures("stream_data")
+
+
+@streams
+def test_two_processes_find_the_streams_that_one_finds() -> None:
+    one, two = (compare(pairs_recipe(), PAIRS, seeds=2, jobs=jobs) for jobs in (1, 2))
+    assert timeless(one) == timeless(two)
+
+
+@streams
+def test_the_record_is_json_and_adds_up() -> None:
+    record = json.loads(json.dumps(compare(pairs_recipe(), PAIRS, seeds=2).record()))
+    assert set(record["policies"]) == set(PAIRS)
+    for one in record["policies"].values():
+        parts = sum(one[key]["mean"] for key in ("compute_s", "transfer_s", "aggregate_s"))
+        assert one["latency_s"]["mean"] == pytest.approx(parts)
+        assert one["spent"]["mean"] <= record["budget"]
+        assert len(one["final_loss"]["per_seed"]) == 2
+        assert one["error"]["mean"] is None
+
+
+@streams
+def test_those_that_reach_the_best_loss_come_first_by_latency() -> None:
+    found = compare(pairs_recipe(), [*PAIRS, "fixed-5+min-cost", "fixed-20+min-trans"], seeds=2)
+    ranked = found.ranked()
+    figures = {name: found.figures(name) for name in ranked}
+    least = min(one["final_loss"].mean or 0.0 for one in figures.values())
+    reaching = [n for n in ranked if (figures[n]["final_loss"].mean or 9) <= least + MARGIN]
+    assert ranked[: len(reaching)] == reaching
+    latency = [figures[name]["latency_s"].mean or 0.0 for name in reaching]
+    assert latency == sorted(latency)
+
+
+@streams
+def test_names_that_are_no_pairs_are_refused() -> None:
+    with pytest.raises(RecipeError, match="ITERATIONS"):
+        compare(pairs_recipe(), ["adaptive"])
+    with pytest.raises(RecipeError, match="'adaptive' is no ITERATIONS"):
+        compare(pairs_recipe(), "adaptive")
+    with pytest.raises(ValueError, match="ask for 1 or more"):
+        compare(pairs_recipe(), PAIRS, seeds=0)
+
+
+@streams
+def test_pandas_has_a_row_per_round_of_streams() -> None:
+    pytest.importorskip("pandas")
+    found = compare(pairs_recipe(), PAIRS, seeds=2)
+    rounds = sum(len(run) for runs in found.histories.values() for run in runs)
+    assert len(found.to_pandas()) == rounds
+
+
+@streams
+def test_the_command_prints_and_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "bas.svg"
+    arguments = [
+        "testbed",
+        "compare",
+        "bas-a9a",
+        "--policies",
+        ",".join(PAIRS),
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+    ]
+    done = CliRunner().invoke(commands.group, [*arguments, "--plot", str(plot), *SETS])
+    assert done.exit_code == 0, done.output
+    head = done.stdout.splitlines()[0]
+    assert all(word in head for word in ("latency s", "compute", "loss", "peak s", "in limit"))
+    assert "within 0.005 of the least loss" in done.stdout
+    assert "loss against rounds" in plot.read_text("utf-8")
+
+
+@streams
+def test_run_takes_one_pair_and_says_json() -> None:
+    done = CliRunner().invoke(commands.group, ["testbed", "run", "bas-a9a", "--json", *SETS])
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    assert list(record["policies"]) == ["primal-dual+budgeted-ucb"]

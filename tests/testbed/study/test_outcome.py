@@ -10,7 +10,7 @@ from fedagent_coordinator.policies import Feedback, RoundView
 from fedagent_edge.core.admission import Verdict
 from fedagent_edge.core.round import EdgeRound, Stage
 from fedagent_protocol import messages as m
-from fedagent_testbed.study.world import Times, outcome, round_seconds
+from fedagent_testbed.worlds.base import Times, outcome, round_seconds
 
 DIGEST = "ab" * 32
 BEGAN = 1000.0

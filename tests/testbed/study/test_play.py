@@ -1,8 +1,5 @@
 """One policy through one world: repeatable, checked, and learning from feedback only."""
 
-import importlib
-from dataclasses import fields
-
 import numpy as np
 import pytest
 
@@ -13,10 +10,12 @@ from fedagent_coordinator.policies.selection import explained
 from fedagent_coordinator.policies.state import StatelessPolicy
 from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_task.errors import RecipeError
-from fedagent_testbed.study import History, load_recipe, make_world, unmet
+from fedagent_testbed.learning.learner import FederatedLearner
+from fedagent_testbed.study import History, load_recipe, make_world, selection
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import play as played
 from fedagent_testbed.study.history import jain
+from fedagent_testbed.study.selection import unmet
 
 SMALL = ("clients=12", "edges=2", "rounds.count=6")
 DIGITS = (
@@ -35,10 +34,9 @@ def small(*sets: str) -> Study:
 
 
 def same(one: History, two: History) -> None:
-    for item in fields(History):
-        if item.name != "decide_ms":
-            left, right = getattr(one, item.name), getattr(two, item.name)
-            np.testing.assert_array_equal(left, right, err_msg=item.name)
+    for name in one.rows[0].keys() - {"decide_ms"}:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    np.testing.assert_array_equal(one.counts, two.counts)
 
 
 @pytest.mark.parametrize("policy", [name for name in policies.names() if name != "volunteers"])
@@ -51,10 +49,10 @@ def test_every_policy_plays_the_same_again(policy: str) -> None:
     one = played(recipe, policy, 3)
     same(one, played(recipe, policy, 3))
     per_edge = recipe.budget.per_edge * recipe.edges
-    assert (one.wins <= one.selected).all()
-    assert (one.spent <= per_edge + 1e-9).all()
-    assert one.counts.sum() == one.selected.sum() > 0
-    assert np.isfinite(one.decide_ms).all()
+    assert (one["wins"] <= one["selected"]).all()
+    assert (one["spent"] <= per_edge + 1e-9).all()
+    assert one.counts.sum() == one["selected"].sum() > 0
+    assert np.isfinite(one["decide_ms"]).all()
 
 
 def test_volunteers_are_for_whole_federations() -> None:
@@ -64,16 +62,16 @@ def test_volunteers_are_for_whole_federations() -> None:
 
 def test_seeds_differ() -> None:
     one, two = (played(small(), "random", seed) for seed in (1, 2))
-    assert one.seconds.tolist() != two.seconds.tolist()
+    assert one["seconds"].tolist() != two["seconds"].tolist()
 
 
 def test_training_on_digits_is_the_same_again_and_learns() -> None:
     recipe = small(*DIGITS, "rounds.count=30", "clients=20", "training.evaluate_every=10")
     one = played(recipe, "cheapest", 1)
     same(one, played(recipe, "cheapest", 1))
-    tested = np.flatnonzero(np.isfinite(one.accuracy)) + 1
+    tested = np.flatnonzero(np.isfinite(one["accuracy"])) + 1
     assert tested.tolist() == [10, 20, 30]
-    assert one.accuracy[29] > 0.3
+    assert one["accuracy"][29] > 0.3
     assert one.first_at(0.0) == 10
     assert one.first_at(1.1) is None
 
@@ -84,7 +82,7 @@ def test_opinions_survive_strangers() -> None:
     )
     history = played(recipe, "ucb", 1)
     assert len(history.counts) == 10 + 4 * 3
-    assert np.isfinite(history.opinion).all()
+    assert np.isfinite(history["opinion"]).all()
 
 
 class Spy(StatelessPolicy):
@@ -107,9 +105,7 @@ class Spy(StatelessPolicy):
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     made = Spy()
-    # By its path the module is hidden behind its function.
-    module = importlib.import_module("fedagent_testbed.study.play")
-    monkeypatch.setattr(module, "make_policy", lambda _recipe, _name: made)
+    monkeypatch.setattr(selection, "make_policy", lambda _recipe, _name: made)
     return made
 
 
@@ -117,8 +113,8 @@ def test_nobody_learns_the_truth(spy: Spy) -> None:
     history = played(small(), "spy", 1)
     assert [feedback.view.truth for feedback in spy.feedbacks] == [None] * 6
     assert [view.round for view in spy.views] == [1, 2, 3, 4, 5, 6]
-    assert history.selected.sum() == history.wins.sum() == 0
-    assert history.seconds.tolist() == [0.0] * 6
+    assert history["selected"].sum() == history["wins"].sum() == 0
+    assert history["seconds"].tolist() == [0.0] * 6
 
 
 def test_opinions_are_of_whoever_is_there(spy: Spy) -> None:
@@ -171,8 +167,8 @@ def test_a_wrong_name_or_parameter_is_said() -> None:
 def test_the_exchange_world_admits_as_many_as_the_budget_says() -> None:
     recipe = load_recipe("rbcs-f-numeric", ["rounds.count=5"])
     history = played(recipe, "random", 1)
-    assert history.selected.tolist() == [8] * 5
-    assert history.spent.tolist() == [8.0] * 5
+    assert history["selected"].tolist() == [8] * 5
+    assert history["spent"].tolist() == [8.0] * 5
     assert make_world(recipe, 1).view(1).edge_budget.tolist() == [8_000_000]
 
 
@@ -182,13 +178,12 @@ def test_half_a_credit_pays_for_nobody_and_every_client_costs_one(
 ) -> None:
     recipe = load_recipe(name, (*sets, "rounds.count=5", "budget.per_edge=2.5"))
     history = played(recipe, "random", 1)
-    assert history.selected.tolist() == [2] * 5
-    assert history.spent.tolist() == [2.0] * 5
+    assert history["selected"].tolist() == [2] * 5
+    assert history["spent"].tolist() == [2.0] * 5
 
 
 def test_a_history_counts_what_it_says() -> None:
-    history = History.empty("x", 1, 4)
-    history.wins[:] = [0, 1, 4, 9]
+    history = History("x", 1, [{"wins": wins} for wins in (0, 1, 4, 9)])
     assert history.utility("linear").tolist() == [0, 1, 4, 9]
     assert history.utility("sqrt-total").tolist() == [0, 1, 2, 3]
     history.counts = np.array([4, 2, 0])
@@ -196,3 +191,31 @@ def test_a_history_counts_what_it_says() -> None:
     assert jain(np.array([1.0, 1.0])) == 1.0
     assert jain(np.array([1.0, 0.0])) == 0.5
     assert jain(np.zeros(3)) == 1.0
+
+
+def test_one_blas_thread_plays_and_the_others_are_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = pytest.importorskip("threadpoolctl")
+
+    def now() -> set[int]:
+        return {
+            one["num_threads"] for one in threads.threadpool_info() if one["user_api"] == "blas"
+        }
+
+    seen: set[int] = set()
+    advance = FederatedLearner.advance
+
+    def noted(learner: FederatedLearner, feedback: Feedback) -> None:
+        seen.update(now())
+        advance(learner, feedback)
+
+    monkeypatch.setattr(FederatedLearner, "advance", noted)
+    # Two threads: one would be kept by doing nothing.
+    with threads.threadpool_limits(2, user_api="blas"):
+        played(small(*DIGITS), "cheapest", 1)
+        assert seen == {1}
+        assert now() == {2}
+        with pytest.raises(RecipeError):
+            played(small(), "bp-ucb", 1)
+        assert now() == {2}

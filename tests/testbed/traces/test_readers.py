@@ -21,21 +21,13 @@ from fedagent_testbed.traces import (
     read_ndt,
     read_planetlab,
     read_rate_archive,
-    read_rate_file,
     read_seattle,
-    read_speedtest,
     read_spot_prices,
-    read_user_links,
 )
-from fedagent_testbed.traces.mahimahi import PACKET_BITS
+from fedagent_testbed.traces.rates import PACKET_BITS
 
 Read = Callable[..., object]
 
-SPEEDTEST = (
-    b"Date,downlink_Mbps,uplink_Mbps,latency_ms,radio_type\n"
-    b'"01/13/2021, 10:22 AM",2641.5,107.25,7,5G-NSA-mmWave\n'
-    b'"01/13/2021, 10:23 AM",50.0,0.0,40,4G-LTE\n'
-)
 NDT = b'[{"date": "2022-06-27", "dl_mbps": "10.5", "ul_mbps": "4.25"}]'
 SPOT = (
     b"zone,instance_type,os,timestamp,price_usd_per_hour,on_demand_usd_per_hour\n"
@@ -44,7 +36,6 @@ SPOT = (
     b"a,c3,Linux,2015-03-11 16:55:38+00:00,0.42,0.21\n"
 )
 PHONES = b'[{"Model": " A ", "CPU_F_AI_Score": "3744"}, {"Model": "A", "CPU_F_AI_Score": 9}]'
-LINKS = b'{"u1": {"down_u": 1000, "down_sigma": 10, "up_u": 500.5, "up_sigma": 0}}'
 
 
 def packed(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
@@ -68,17 +59,20 @@ STAMPS = b"0\n0\n99\n100\n101\n101\n250\n"
 RTT = npz(rtt_ms=np.array([[[0, 100], [0, 0]]], dtype=np.float32))
 RTT_CS = npz(rtt_cs=np.array([[[0, 25], [100, 0]]], dtype=np.uint16))
 
+
+def one_rate(path: Path) -> object:
+    """Read an archive whose only member is ``x``."""
+    return read_rate_archive(path)
+
+
 GOOD: dict[str, tuple[Read, bytes]] = {
     "mahimahi": (read_mahimahi, gzip.compress(STAMPS)),
     "archive": (read_rate_archive, RATES),
-    "file": (read_rate_file, b"0 1\n1 2\n"),
-    "speedtest": (read_speedtest, gzip.compress(SPEEDTEST)),
     "ndt": (read_ndt, gzip.compress(NDT)),
     "planetlab": (read_planetlab, RTT),
     "seattle": (read_seattle, RTT_CS),
     "spot": (read_spot_prices, gzip.compress(SPOT)),
     "phones": (read_cpu_scores, gzip.compress(PHONES)),
-    "links": (read_user_links, LINKS),
 }
 
 
@@ -118,19 +112,13 @@ def test_a_rate_holds_from_the_line_before(put: Put) -> None:
     np.testing.assert_array_equal(odd.bps, [1e6, 3e6])
     plain = read_rate_archive(put(packed({"x": b"0 1\n2 3\n"}, "w")))
     assert plain[0].mean_bps == 3e6
-    single = read_rate_file(put(gzip.compress(b"2 3\n")))
+    (single,) = read_rate_archive(put(packed({"x": b"2 3\n"})))
     assert (single.period_s, single.mean_bps) == (2.0, 3e6)
 
 
 def test_speed_tests(put: Put) -> None:
-    tests = read_speedtest(put(SPEEDTEST))
-    np.testing.assert_allclose(tests.down_bps, [2641.5e6, 50e6])
-    np.testing.assert_allclose(tests.up_bps, [107.25e6, 0])
-    np.testing.assert_allclose(tests.latency_s, [0.007, 0.04])
-    assert tests.of_kind("4G-LTE").down_bps.tolist() == [50e6]
     ndt = read_ndt(put(NDT))
     assert (ndt.down_bps[0], ndt.up_bps[0]) == (10.5e6, 4.25e6)
-    assert np.isnan(ndt.latency_s).all()
 
 
 def test_round_trip_times_are_seconds_and_missing_ones_nan(put: Put) -> None:
@@ -148,16 +136,12 @@ def test_prices_share_one_clock(put: Put) -> None:
     assert (a.zone, a.machine, b.zone) == ("a", "c3", "b")
     assert a.times_s.tolist() == [10, 70]
     assert b.times_s.tolist() == [0]
-    np.testing.assert_allclose(a.relative_at([10, 70]), [0.03 / 0.21, 2.0])
+    assert (a.price.tolist(), a.normal_price) == ([0.03, 0.42], 0.21)
 
 
 def test_phones(put: Put) -> None:
     scores = read_cpu_scores(put(PHONES))
     assert (scores.models, scores.score.tolist()) == (("A",), [3744.0])
-    links = read_user_links(put(LINKS))
-    assert links.users == ("u1",)
-    assert (links.down_bps[0], links.up_bps[0]) == (8e6, 4.004e6)
-    assert (links.down_deviation_bps[0], links.up_deviation_bps[0]) == (8e4, 0)
 
 
 @pytest.mark.parametrize(
@@ -170,23 +154,23 @@ def test_phones(put: Put) -> None:
         (read_mahimahi, b"1\n99999999999\n", 2, "no time"),
         (read_mahimahi, b"0\n0\n", None, "no stamp"),
         (read_mahimahi, b"", None, "no stamp"),
-        (read_rate_file, b"0 1\n1 2 3\n", 2, "Mbit/s"),
-        (read_rate_file, b"0 1\n1 nan\n", 2, "Mbit/s"),
-        (read_rate_file, b"0 1\n1 -1\n", 2, "Mbit/s"),
-        (read_rate_file, b"0 1\n1 1e300\n", 2, "Mbit/s"),
-        (read_rate_file, b"0 1\n1 1_0\n", 2, "Mbit/s"),
-        (read_rate_file, b"0 1\n2 1\n2 1\n", 3, "not after"),
-        (read_rate_file, b"2 1\n0 1\n", 2, "not after"),
-        (read_rate_file, b"0 1\n", None, "no line after 0 s"),
-        (read_rate_file, b"0 1\n1 0\n2 0\n", None, "never carries"),
-        (read_rate_file, b"0 " + b"1" * 9000, 1, "longer than"),
-        (read_speedtest, b"a,b\n", 1, "no column downlink_Mbps"),
-        (read_speedtest, b"", 1, "no column"),
-        (read_speedtest, SPEEDTEST + b"x,1,1,1\n", 4, "4 columns, not 5"),
-        (read_speedtest, SPEEDTEST + b"x,,1,1,r\n", 4, "no speed"),
-        (read_speedtest, SPEEDTEST + b"x,1,1,1,\xff\n", 4, "UTF-8"),
-        (read_speedtest, SPEEDTEST + b'"x"y,1,1,1,r\n', 4, "no CSV"),
-        (read_speedtest, SPEEDTEST.split(b"\n")[0], None, "no test"),
+        (one_rate, b"0 1\n1 2 3\n", 2, "Mbit/s"),
+        (one_rate, b"0 1\n1 nan\n", 2, "Mbit/s"),
+        (one_rate, b"0 1\n1 -1\n", 2, "Mbit/s"),
+        (one_rate, b"0 1\n1 1e300\n", 2, "Mbit/s"),
+        (one_rate, b"0 1\n1 1_0\n", 2, "Mbit/s"),
+        (one_rate, b"0 1\n2 1\n2 1\n", 3, "not after"),
+        (one_rate, b"2 1\n0 1\n", 2, "not after"),
+        (one_rate, b"0 1\n", None, "no line after 0 s"),
+        (one_rate, b"0 1\n1 0\n2 0\n", None, "never carries"),
+        (one_rate, b"0 " + b"1" * 9000, 1, "longer than"),
+        (read_spot_prices, b"a,b\n", 1, "no column zone"),
+        (read_spot_prices, b"", 1, "no column"),
+        (read_spot_prices, SPOT + b"x,1,1,1\n", 5, "4 columns, not 6"),
+        (read_spot_prices, SPOT + b"a,c3,L,2015-09-01 00:00:00+00:00,,1\n", 5, "no time or price"),
+        (read_spot_prices, SPOT + b"x,1,1,1,1,\xff\n", 5, "UTF-8"),
+        (read_spot_prices, SPOT + b'"x"y,1,1,1,1,r\n', 5, "no CSV"),
+        (read_spot_prices, SPOT.split(b"\n")[0], None, "no price"),
         (read_ndt, b"[{}]", 1, "dl_mbps"),
         (read_ndt, NDT[:-1] + b', {"dl_mbps": NaN, "ul_mbps": 1}]', 2, "dl_mbps"),
         (read_ndt, NDT[:-1] + b", 7]", 2, "dl_mbps"),
@@ -200,17 +184,16 @@ def test_phones(put: Put) -> None:
         (read_spot_prices, SPOT + SPOT.splitlines()[-1], 5, "not after the last row"),
         (read_cpu_scores, PHONES[:-1] + b', {"Model": 3}]', 3, "no Model"),
         (read_cpu_scores, b'[{"Model": "A", "CPU_F_AI_Score": "0"}]', 1, "score of 0"),
-        (read_user_links, b"[]", None, "no object"),
-        (read_user_links, LINKS.replace(b"500.5", b'"fast"'), 1, "down_u"),
     ],
 )
 def test_the_error_names_the_line(
     put: Put, read: Read, data: bytes, line: int | None, problem: str
 ) -> None:
-    path = put(data)
+    path = put(packed({"x": data}) if read is one_rate else data)
     with pytest.raises(TraceError, match=problem) as caught:
         read(path)
-    assert (caught.value.file, caught.value.line) == (str(path), line)
+    member = ":x" if read is one_rate else ""
+    assert (caught.value.file, caught.value.line) == (f"{path}{member}", line)
     assert str(path) in str(caught.value)
 
 
@@ -229,7 +212,7 @@ def test_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
         GOOD[name][0](tmp_path)
 
 
-@pytest.mark.parametrize("name", ["mahimahi", "archive", "speedtest", "ndt", "spot", "phones"])
+@pytest.mark.parametrize("name", ["mahimahi", "archive", "ndt", "spot", "phones"])
 def test_a_file_cut_off_anywhere_is_an_error(put: Put, name: str) -> None:
     read, data = GOOD[name]
     for end in range(len(data)):
@@ -270,7 +253,7 @@ def test_damaged_bytes_give_a_record_or_a_typed_error(
         assert error.problem
 
 
-@pytest.mark.parametrize("name", ["speedtest", "archive", "mahimahi", "ndt", "spot"])
+@pytest.mark.parametrize("name", ["archive", "mahimahi", "ndt", "spot"])
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
 )

@@ -1,26 +1,25 @@
 """Runs of a comparison on a Ray cluster (optional package `ray`)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from fedagent_cli.errors import MissingError
 
 if TYPE_CHECKING:
-    from fedagent_testbed.study import TestbedRecipe
-
-R = TypeVar("R")
+    from fedagent_testbed.study import History
+    from fedagent_testbed.study.jobs import Job
 
 
 class RayPool:
     """Submits every run as a task of its own; the cluster needs fedagent installed."""
 
-    def submit(self, job: "Callable[[TestbedRecipe, str, int], R]", *args: object) -> "Future[R]":
+    def submit(self, job: "Job", /, *args: object) -> "Future[History]":
         """Start a job."""
         import ray  # noqa: PLC0415 - optional package
 
-        future: Future[R] = ray.remote(job).remote(*args).future()
+        future: Future[History] = ray.remote(job).remote(*args).future()
         return future
 
 

@@ -12,9 +12,8 @@ from fedagent_cli.errors import KilledError, MissingError, UsageError
 from fedagent_cli.output import echo, emit, table
 
 if TYPE_CHECKING:
-    from fedagent_testbed.streaming.compare import StreamComparison
     from fedagent_testbed.study import Comparison, TestbedRecipe
-    from fedagent_testbed.study.compare import Done
+    from fedagent_testbed.study.jobs import Done
 
     from .cluster import RayPool
 
@@ -183,37 +182,24 @@ def _compared(
     ray: str | None,
     quiet: bool,
     expand: bool = True,
-) -> "Comparison | StreamComparison":
+) -> "Comparison":
     """Run the studies; whatever the user can fix is one line."""
     from psutil import cpu_count  # noqa: PLC0415 - heavy imports belong to the command
 
     from fedagent_coordinator.errors import PolicyError  # noqa: PLC0415
     from fedagent_protocol.errors import RegistryError  # noqa: PLC0415
     from fedagent_task.errors import DatasetError, RecipeError  # noqa: PLC0415
-    from fedagent_testbed.learning.errors import SettingError  # noqa: PLC0415
-    from fedagent_testbed.streaming.compare import compare_streams  # noqa: PLC0415
     from fedagent_testbed.study import compare as run_all  # noqa: PLC0415
-    from fedagent_testbed.study.errors import WorkerLostError  # noqa: PLC0415
+    from fedagent_testbed.study.jobs import WorkerLostError  # noqa: PLC0415
 
-    workers = jobs or cpu_count() or 1
     try:
         with _pool(ray) as pool, _progress(quiet=quiet) as done:
-            if recipe.world == "bas":
-                return compare_streams(
-                    recipe,
-                    names,
-                    seeds=seeds,
-                    first_seed=first_seed,
-                    jobs=workers,
-                    pool=pool,
-                    done=done,
-                )
             return run_all(
                 recipe,
                 names,
                 seeds=seeds,
                 first_seed=first_seed,
-                jobs=workers,
+                jobs=jobs or cpu_count() or 1,
                 pool=pool,
                 done=done,
                 expand=expand,
@@ -222,7 +208,7 @@ def _compared(
         raise MissingError(str(error)) from error
     except WorkerLostError as error:
         raise KilledError(str(error.args[0]), error.hint) from error
-    except (PolicyError, RegistryError, RecipeError, SettingError) as error:
+    except (PolicyError, RegistryError, RecipeError) as error:
         raise UsageError(str(error)) from error
 
 
@@ -263,36 +249,31 @@ def _check_plot(plot: Path | None) -> None:
         check_plot(plot)
 
 
-def _show(result: "Comparison | StreamComparison", plot: Path | None, *, as_json: bool) -> None:
+def _show(result: "Comparison", plot: Path | None, *, as_json: bool) -> None:
     """Print the table or the record, and write the picture; the table also without it."""
-    from fedagent_testbed.streaming.compare import StreamComparison  # noqa: PLC0415 - heavy imports
-
-    from .streams import write_stream_table  # noqa: PLC0415
-    from .table import write_table  # noqa: PLC0415
+    from fedagent_testbed.study.table import notes_of, rows_of  # noqa: PLC0415 - heavy imports
 
     try:
         if plot is not None:
-            _draw(result, plot)
+            from .plots import write_plots  # noqa: PLC0415 - optional package
+
+            write_plots(result, plot)
     finally:
         drawn = plot is not None and sys.exception() is None
         if as_json:
             where = {"plot": str(plot.expanduser().resolve())} if plot and drawn else {}
             emit(result.record() | where)
-        elif isinstance(result, StreamComparison):
-            write_stream_table(result)
         else:
-            write_table(result)
+            _aligned(rows_of(result))
+            for line in notes_of(result):
+                echo(line)
     if plot is not None and not as_json:
         echo(f"{plot}: written")
 
 
-def _draw(result: "Comparison | StreamComparison", plot: Path) -> None:
-    from fedagent_testbed.streaming.compare import StreamComparison  # noqa: PLC0415 - heavy imports
-
-    from .plots import write_plots  # noqa: PLC0415 - optional package
-    from .streams import write_stream_plots  # noqa: PLC0415
-
-    if isinstance(result, StreamComparison):
-        write_stream_plots(result, plot)
-    else:
-        write_plots(result, plot)
+def _aligned(rows: list[list[str]]) -> None:
+    """Print rows as columns; lines longer than the terminal are the terminal's affair."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        echo("  ".join(cells).rstrip())

@@ -11,10 +11,13 @@ import numpy as np
 from fedagent_cli.errors import MissingError, UsageError
 from fedagent_protocol.extras import how_to_add
 from fedagent_testbed.study import Comparison
-from fedagent_testbed.study.compare import quantile
+from fedagent_testbed.study.statistics import quantile
+from fedagent_testbed.study.table import seeds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from fedagent_coordinator.policies.base import FloatArray
 
 _STYLE = {
     "svg.fonttype": "none",
@@ -57,7 +60,10 @@ def check_plot(path: Path) -> None:
 
 
 def write_plots(result: Comparison, path: Path) -> None:
-    """Write utility, regret, accuracy if there is any, and selections per client.
+    """Write the curves of a comparison.
+
+    Of selection: utility, regret, accuracy if there is any, and selections per client. Of
+    streams: loss, latency, iterations, edges, and the load limit.
 
     Raises:
         MissingError: matplotlib is not installed.
@@ -66,17 +72,16 @@ def write_plots(result: Comparison, path: Path) -> None:
     draws = [_utility, _regret, _selections]
     if result.recipe.training.dataset:
         draws.insert(2, _accuracy)
-    title = f"{result.recipe.name}, {seeds_text(len(result.seeds))}: mean and 95 %"
+    means = "mean and 95 %"
+    if result.of_streams:
+        draws = [_loss_by_round, _loss_by_second, _split, _iterations, _edges, _violation]
+        means = "means"
+    title = f"{result.recipe.name}, {seeds_text(len(result.seeds))}: {means}"
     draw_panels([partial(draw, result) for draw in draws], title, path)
 
 
 def draw_panels(draws: "Sequence[Callable[[Axes], None]]", title: str, path: Path) -> None:
-    """Write panels in two columns; the legend is the first panel's.
-
-    Raises:
-        MissingError: matplotlib is not installed.
-        UsageError: The file cannot be written.
-    """
+    """Write panels in two columns; the legend is the first panel's."""
     check_plot(path)
     from matplotlib import rc_context  # noqa: PLC0415 - optional package, half a second
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
@@ -127,7 +132,7 @@ def _accuracy(result: Comparison, axes: "Axes") -> None:
     axes.set_title("accuracy of the mean model")
     axes.set_xlabel("round")
     for index, (name, runs) in enumerate(result.histories.items()):
-        curves = np.array([run.accuracy for run in runs])
+        curves = np.array([run["accuracy"] for run in runs])
         tested = np.isfinite(curves).all(axis=0)
         _band(axes, index, name, curves[:, tested], np.flatnonzero(tested) + 1)
 
@@ -138,7 +143,7 @@ def _selections(result: Comparison, axes: "Axes") -> None:
     for index, (name, runs) in enumerate(result.histories.items()):
         size = min(len(run.counts) for run in runs)
         ranked = np.array([np.sort(run.rates())[::-1][:size] for run in runs])
-        axes.plot(np.arange(1, size + 1), ranked.mean(axis=0), color=colour(index), label=name)
+        axes.plot(np.arange(1, size + 1), ranked.mean(axis=0), color=_colour(index), label=name)
 
 
 def _band(
@@ -154,21 +159,87 @@ def _band(
         return
     keep = np.unique(np.linspace(0, len(where) - 1, 200).astype(np.int64))
     mean = curves.mean(axis=0)[keep]
-    axes.plot(where[keep], mean, color=colour(index), label=name, lw=1.3)
+    axes.plot(where[keep], mean, color=_colour(index), label=name, lw=1.3)
     if len(curves) > 1:
         error = curves.std(axis=0, ddof=1)[keep] / np.sqrt(len(curves))
         half = quantile(len(curves) - 1) * error
         axes.fill_between(
-            where[keep], mean - half, mean + half, color=colour(index), alpha=0.15, lw=0
+            where[keep], mean - half, mean + half, color=_colour(index), alpha=0.15, lw=0
         )
 
 
-def seeds_text(count: int) -> str:
-    """Return `1 seed`, `5 seeds`."""
-    return f"{count} seed" if count == 1 else f"{count} seeds"
+def _loss_by_round(result: Comparison, axes: "Axes") -> None:
+    axes.set_title("loss against rounds")
+    axes.set_xlabel("round")
+    for index, (name, runs) in enumerate(result.histories.items()):
+        losses = _padded([run["loss"] for run in runs])
+        tested = np.isfinite(losses).any(axis=0)
+        if tested.any():
+            mean = np.nanmean(losses[:, tested], axis=0)
+            axes.plot(np.flatnonzero(tested) + 1, mean, color=_colour(index), label=name, lw=1.2)
 
 
-def colour(index: int) -> tuple[float, ...]:
+def _loss_by_second(result: Comparison, axes: "Axes") -> None:
+    axes.set_title("loss against cumulative latency, first seed")
+    axes.set_xlabel("seconds")
+    for index, (name, runs) in enumerate(result.histories.items()):
+        losses, seconds = runs[0]["loss"], np.cumsum(runs[0].latency_s)
+        tested = np.isfinite(losses)
+        axes.plot(seconds[tested], losses[tested], color=_colour(index), label=name, lw=1.2)
+
+
+def _split(result: Comparison, axes: "Axes") -> None:
+    axes.set_title("cumulative latency, s")
+    names = list(result.histories)
+    left = np.zeros(len(names))
+    for shade, key in zip(
+        ("0.25", "0.6", "0.85"), ("compute_s", "transfer_s", "aggregate_s"), strict=True
+    ):
+        wide = np.array([result.figures(name)[key].mean or 0.0 for name in names])
+        axes.barh(np.arange(len(names)), wide, left=left, color=shade, label=key.removesuffix("_s"))
+        left += wide
+    axes.set_yticks(np.arange(len(names)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.legend(fontsize=7)
+
+
+def _iterations(result: Comparison, axes: "Axes") -> None:
+    axes.set_title("iterations per arrival step, first pair and seed")
+    run = next(iter(result.histories.values()))[0]
+    at = np.arange(1, len(run) + 1)
+    axes.plot(at, run["done"], color=_colour(0), lw=1.0)
+    axes.set_xlabel("round")
+    steps = result.recipe.streaming.steps * result.recipe.clients
+    axes.plot(at, run["arrivals"] / steps, color="0.5", lw=1.0, ls="--")
+    axes.annotate("dashed: arrivals per step", (0.02, 0.92), xycoords="axes fraction", fontsize=7)
+
+
+def _edges(result: Comparison, axes: "Axes") -> None:
+    axes.set_title("edges rented, first pair and seed")
+    axes.set_xlabel("round")
+    axes.set_ylabel("edge")
+    edges = next(iter(result.histories.values()))[0]["edge"]
+    axes.plot(np.arange(1, len(edges) + 1), edges, ".", ms=3, color=_colour(0))
+
+
+def _violation(result: Comparison, axes: "Axes") -> None:
+    axes.set_title("cumulative seconds over the load limit, first seed")
+    axes.set_xlabel("round")
+    for index, (name, runs) in enumerate(result.histories.items()):
+        over = runs[0].violation_s
+        at = np.arange(1, len(over) + 1)
+        keep = slice(None, None, max(1, len(over) // 100))
+        axes.plot(at[keep], over[keep], color=_colour(index), label=name)
+
+
+def _padded(curves: "list[FloatArray]") -> "FloatArray":
+    """Return the curves as rows of one table, NaN after the end of the shorter ones."""
+    longest = max(len(curve) for curve in curves)
+    rows = [np.pad(curve, (0, longest - len(curve)), constant_values=np.nan) for curve in curves]
+    return np.array(rows, dtype=np.float64)
+
+
+def _colour(index: int) -> tuple[float, ...]:
     """Return the colour of the policy with this place in a comparison."""
     from matplotlib import colormaps  # noqa: PLC0415 - optional package
 

@@ -1,95 +1,209 @@
-"""Datasets by name, scaled to [0, 1] and split as their publishers split them."""
+"""Datasets of studies by name, scaled and split as their publishers split them."""
 
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import DatasetError
-from fedagent_task.readers import DATA_VARIABLE, Dataset
-from fedagent_task.readers import load as read
+from fedagent_task.models import Floats
+from fedagent_task.readers import DATA_VARIABLE, Dataset, load
+from fedagent_task.samples import Csr
 
-Samples = npt.NDArray[np.float32]
-Classes = npt.NDArray[np.int64]
+from .weather import read_stations
 
+CLASSES = ("digits", "mnist", "fashion-mnist")
+"""Those with classes, which federated training takes."""
+RATINGS_TESTED = 10_000
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where the two parts of a dataset are, and the largest value of a feature."""
-
-    train: str
-    test: str
-    largest: float
-
-
-def _idx(folder: str) -> _Source:
-    name = "images-idx3-ubyte.gz"
-    return _Source(f"{folder}/train-{name}", f"{folder}/t10k-{name}", 255.0)
-
-
-_SOURCES = {
-    "digits": _Source("digits-train", "digits-test", 16.0),
-    "mnist": _idx("mnist"),
-    "fashion-mnist": _idx("fashion-mnist"),
-}
+_SPLIT_SEED = 1998
+_SPARSE_ROWS, _SPARSE_TESTS, _SPARSE_WIDTH, _SPARSE_DRAWN = 20_242, 5_000, 47_236, 81
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LearningData:
-    """A classification dataset.
+class StudyData:
+    """Samples to learn from, and others for tests.
 
     Attributes:
-        name: What it was loaded by.
-        x: float32[n, features], training samples in [0, 1].
-        y: int64[n], their classes from 0.
-        test_x: float32[m, features], samples that no client ever trains on.
-        test_y: int64[m].
-        classes: How many classes there are.
+        x, y: Samples that clients hold or that arrive: float32[n, features] or sparse rows,
+            and float64[n].
+        test_x, test_y: Samples that nobody ever learns from.
+        model: Keys of the model that fits, as in a run's recipe.
+        shards: Indices of each device's samples by time, -1 where nothing came; None deals
+            all samples to the devices at random.
+        unit: What 1 of `y` is, for errors of a regression.
     """
 
     name: str
-    x: Samples
-    y: Classes
-    test_x: Samples
-    test_y: Classes
-    classes: int
+    x: npt.NDArray[np.float32] | Csr
+    y: FloatArray
+    test_x: npt.NDArray[np.float32] | Csr
+    test_y: FloatArray
+    model: Mapping[str, object]
+    shards: tuple[IntArray, ...] | None = None
+    unit: float = 1.0
 
     @property
     def features(self) -> int:
         """Numbers per sample."""
         return int(self.x.shape[1])
 
+    @property
+    def classes(self) -> int:
+        """How many classes there are; 0 of a regression."""
+        return int(str(self.model.get("classes", 0)))
 
-def dataset_names() -> tuple[str, ...]:
-    """Return the names that `load` takes."""
-    return tuple(_SOURCES)
+    @property
+    def dense_x(self) -> npt.NDArray[np.float32]:
+        """The samples of a dataset that is not sparse."""
+        assert not isinstance(self.x, Csr), "only streams carry sparse rows"
+        return self.x
+
+    @property
+    def dense_test_x(self) -> npt.NDArray[np.float32]:
+        """The test samples of a dataset that is not sparse."""
+        assert not isinstance(self.test_x, Csr), "only streams carry sparse rows"
+        return self.test_x
+
+    def rows(self, index: IntArray) -> tuple[Floats, FloatArray]:
+        """Return some samples as a learner takes them."""
+        # Learners of models that cannot take sparse rows refuse them by themselves.
+        return self.x[index], self.y[index]  # type: ignore[return-value] # Csr where the model takes it
+
+    def tests(self, count: int) -> tuple[Floats, FloatArray]:
+        """Return the first samples for the loss; 0 for all."""
+        stop = count or len(self.test_y)
+        return self.test_x[:stop], self.test_y[:stop]  # type: ignore[return-value] # as in rows
 
 
-def load(name: str) -> LearningData:
-    """Read a dataset; all but ``digits`` lie in the folder that FEDAGENT_DATA names.
+@functools.lru_cache(maxsize=2)
+def load_data(name: str) -> StudyData:
+    """Read a dataset; all but ``digits`` and ``sparse`` lie below FEDAGENT_DATA.
 
     Raises:
         DatasetError: There is none of that name, its files are missing or damaged.
     """
-    source = _SOURCES.get(name)
-    if source is None:
-        known = ", ".join(_SOURCES)
-        raise DatasetError(name[:64], "no such dataset", f"take one of {known}")
-    train, test = (_part(name, file) for file in (source.train, source.test))
-    return LearningData(
+    return _LOADERS[name]()
+
+
+def load_classes(name: str) -> StudyData:
+    """Read a dataset with classes.
+
+    Raises:
+        DatasetError: As `load_data`, or it has none.
+    """
+    if name not in CLASSES:
+        raise DatasetError(name[:64], "no such dataset", f"take one of {', '.join(CLASSES)}")
+    return load_data(name)
+
+
+def _images(name: str, train: str, test: str, largest: float) -> StudyData:
+    """Return images as rows in [0, 1]."""
+    scale = np.float32(1.0 / largest)
+    arriving, held = _part(name, train), _part(name, test)
+    x = arriving.x.astype(np.float32) * scale
+    return StudyData(
         name=name,
-        x=_scaled(train, source.largest),
-        y=train.y.astype(np.int64),
-        test_x=_scaled(test, source.largest),
-        test_y=test.y.astype(np.int64),
-        classes=int(max(train.y.max(), test.y.max())) + 1,
+        x=x,
+        y=arriving.y.astype(np.float64),
+        test_x=held.x.astype(np.float32) * scale,
+        test_y=held.y.astype(np.float64),
+        model={"kind": "softmax", "features": x.shape[1], "classes": 10},
     )
 
 
-def _part(name: str, file: str) -> Dataset:
+def _idx(folder: str) -> StudyData:
+    file = "images-idx3-ubyte.gz"
+    return _images(folder, f"{folder}/train-{file}", f"{folder}/t10k-{file}", 255.0)
+
+
+def _a9a() -> StudyData:
+    train, test = (_part("a9a", f"libsvm/a9a{end}.gz", features=123) for end in ("", ".t"))
+    return StudyData(
+        name="a9a",
+        x=train.x.astype(np.float32),
+        y=train.y.astype(np.float64),
+        test_x=test.x.astype(np.float32),
+        test_y=test.y.astype(np.float64),
+        model={"kind": "logistic", "features": 123},
+    )
+
+
+def _movielens() -> StudyData:
+    """Return ratings, a fixed tenth of them for the loss."""
+    ratings = _part("ml-100k", "movielens-100k/u.data.gz")
+    order = np.random.default_rng(_SPLIT_SEED).permutation(len(ratings))
+    x, y = ratings.x[order].astype(np.float32) - 1, ratings.y[order].astype(np.float64)
+    users, items = (int(top) + 1 for top in x.max(axis=0))
+    return StudyData(
+        name="ml-100k",
+        x=x[RATINGS_TESTED:],
+        y=y[RATINGS_TESTED:],
+        test_x=x[:RATINGS_TESTED],
+        test_y=y[:RATINGS_TESTED],
+        model={"kind": "mf", "features": 2, "users": users, "items": items, "rank": 10},
+    )
+
+
+def _sparse() -> StudyData:
+    """Return a made-up sparse set of rcv1's size: 20 242 x 47 236, 0.16 % dense."""
+    rng = np.random.default_rng(_SPLIT_SEED)
+    count = _SPARSE_ROWS + _SPARSE_TESTS
+    x = _words(rng, count)
+    weight = rng.standard_normal(_SPARSE_WIDTH)[None, :] * (rng.random(_SPARSE_WIDTH) < 0.2)
+    score = x.dot(weight)[:, 0]
+    score = 3 * (score - np.median(score)) / score.std()
+    y = (rng.random(count) < 1 / (1 + np.exp(-score))).astype(np.float64)
+    return StudyData(
+        name="sparse",
+        x=x[:_SPARSE_ROWS],
+        y=y[:_SPARSE_ROWS],
+        test_x=x[_SPARSE_ROWS:],
+        test_y=y[_SPARSE_ROWS:],
+        model={"kind": "logistic", "features": _SPARSE_WIDTH},
+    )
+
+
+def _words(rng: np.random.Generator, count: int) -> Csr:
+    """Return rows of norm 1 whose columns are drawn by Zipf's law, as words of a text are."""
+    chance = 1 / np.arange(10, _SPARSE_WIDTH + 10)
+    edges = np.cumsum(chance / chance.sum())
+    place = rng.permutation(_SPARSE_WIDTH)
+    # A word that is drawn twice counts once, which leaves about 76 a row.
+    drawn = np.searchsorted(edges, rng.random((count, _SPARSE_DRAWN)))
+    drawn = np.sort(np.minimum(drawn, _SPARSE_WIDTH - 1), axis=1)
+    first = np.ones(drawn.shape, dtype=np.bool_)
+    first[:, 1:] = drawn[:, 1:] > drawn[:, :-1]
+    size = first.sum(axis=1)
+    indptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+    columns = place[drawn[first]].astype(np.int32)
+    values = rng.exponential(size=len(columns)) + 0.1
+    norm = np.sqrt(np.add.reduceat(values**2, indptr[:-1]))
+    return Csr(indptr, columns, (values / np.repeat(norm, size)).astype(np.float32), _SPARSE_WIDTH)
+
+
+def _weather() -> StudyData:
+    stations = read_stations()
+    x, y = stations.x, stations.y
+    return StudyData(
+        name="weather",
+        x=x,
+        y=y,
+        test_x=x[stations.tested],
+        test_y=y[stations.tested],
+        model={"kind": "linear", "features": x.shape[1]},
+        shards=stations.shards,
+        unit=stations.unit,
+    )
+
+
+def _part(name: str, file: str, features: int | None = None) -> Dataset:
     """Read one file; a missing one is reported with what to set."""
     try:
-        return read(file)
+        return load(file, features=features)
     except DatasetError as error:
         if error.reason != "no such file":
             raise
@@ -97,8 +211,12 @@ def _part(name: str, file: str) -> Dataset:
         raise DatasetError(name, f"{file} is not here", hint) from error
 
 
-def _scaled(part: Dataset, largest: float) -> Samples:
-    """Return the samples as float32 in [0, 1]."""
-    values = part.x.astype(np.float32)
-    values *= np.float32(1.0 / largest)
-    return values
+_LOADERS: dict[str, Callable[[], StudyData]] = {
+    "digits": lambda: _images("digits", "digits-train", "digits-test", 16.0),
+    "mnist": lambda: _idx("mnist"),
+    "fashion-mnist": lambda: _idx("fashion-mnist"),
+    "a9a": _a9a,
+    "ml-100k": _movielens,
+    "sparse": _sparse,
+    "weather": _weather,
+}

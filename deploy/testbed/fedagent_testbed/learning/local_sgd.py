@@ -1,30 +1,136 @@
 """Local SGD of many clients at once: a gathered batch each, one product forward, one back."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
-from .models import Model
-from .schedule import Schedule
-from .shards import Shards
+from .batched import BatchedModel
+from .datasets import StudyData
+from .partition import Partition
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 
+_HELD_OUT = 0
+"""First word of the spawn key of a client's split; rounds use theirs (`trainer`)."""
 
-def work_bytes(model: Model, steps: int, batch_size: int) -> int:
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shards:
+    """One part of every client's samples, client after client.
+
+    Attributes:
+        x: float32[total, features].
+        y: int64[total].
+        offsets: int64[N + 1]; client n holds rows ``offsets[n]:offsets[n + 1]``.
+    """
+
+    x: Floats
+    y: Indices
+    offsets: Indices
+
+    @property
+    def counts(self) -> Indices:
+        """int64[N], samples of each client."""
+        return np.diff(self.offsets)
+
+    def of(self, client: int) -> slice:
+        """Return the rows of one client."""
+        return slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+
+
+def split(
+    data: StudyData, partition: Partition, *, held_out: float, seed: int
+) -> tuple[Shards, Shards]:
+    """Return what clients train on, and what each keeps back to evaluate models.
+
+    A client holds out the share `held_out` of its samples, rounded, and at least
+    one of two or more; it always trains on one at least. Shares are drawn per
+    client, so that they do not depend on how many clients there are.
+    """
+    train: list[Indices] = []
+    held: list[Indices] = []
+    for client in range(len(partition)):
+        rows = partition.of(client)
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_HELD_OUT, client)))
+        count = len(rows)
+        keep = min(max(round(held_out * count), 1), count - 1) if held_out and count else 0
+        shuffled = rng.permutation(rows)
+        held.append(shuffled[:keep])
+        train.append(shuffled[keep:])
+    return _gathered(data, train), _gathered(data, held)
+
+
+def _gathered(data: StudyData, parts: list[Indices]) -> Shards:
+    """Copy the rows side by side: training then walks memory it can foresee."""
+    offsets = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    rows = np.concatenate(parts)
+    return Shards(data.dense_x[rows], data.y[rows].astype(np.int64), offsets)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Batches of S clients for T steps; a client with fewer steps stops early.
+
+    Attributes:
+        place: int64[S, T, B], index of a sample within its client's part; `count`
+            of the client where there is no sample.
+        weight: float32[S, T, B], 1 / (samples of the batch); 0 where there is none.
+        steps: int64[S], steps of each client.
+    """
+
+    place: Indices
+    weight: Floats
+    steps: Indices
+
+
+def draw(
+    counts: Indices, steps: Indices, rngs: list[np.random.Generator], batch_size: int
+) -> Schedule:
+    """Shuffle every client's samples anew for every epoch and cut them into batches.
+
+    The last batch of an epoch holds what is left; its mean is over that.
+
+    Args:
+        counts: int64[S], training samples.
+        steps: int64[S], local steps.
+        rngs: One per client: a client's batches must not depend on who else trains.
+        batch_size: B.
+    """
+    longest = int(steps.max(initial=0))
+    place = np.broadcast_to(counts[:, None, None], (len(counts), longest, batch_size)).copy()
+    weight = np.zeros(place.shape, np.float32)
+    for i, rng in enumerate(rngs):
+        count, todo = int(counts[i]), int(steps[i])
+        if not todo:
+            continue
+        per_epoch = -(-count // batch_size)
+        epochs = -(-todo // per_epoch)
+        orders = rng.permuted(np.tile(np.arange(count), (epochs, 1)), axis=1)
+        padded = np.full((epochs, per_epoch * batch_size), count, np.int64)
+        padded[:, :count] = orders
+        place[i, :todo] = padded.reshape(-1, batch_size)[:todo]
+        there = place[i, :todo] < count
+        weight[i, :todo] = there / there.sum(axis=1, keepdims=True)
+    return Schedule(place, weight, steps)
+
+
+def work_bytes(model: BatchedModel, steps: int, batch_size: int) -> int:
     """Return the bytes that one client of so many steps takes while it trains."""
     floats = 4 * model.size + batch_size * (model.features + 4 * model.classes)
     return 4 * floats + 28 * steps * batch_size
 
 
 def descend(
-    model: Model,
+    model: BatchedModel,
     shards: Shards,
     *,
     start: Floats,
     clients: Indices,
     schedule: Schedule,
-    learning_rate: float,
+    rate: float,
 ) -> Floats:
     """Return the clients' trained parameters, float32[S, size].
 
@@ -38,7 +144,7 @@ def descend(
         start: float32[S, size].
         clients: int64[S], the longest schedule first.
         schedule: Their batches.
-        learning_rate: Step.
+        rate: Step.
     """
     theta = start.copy()
     slope = np.empty_like(theta)
@@ -53,6 +159,6 @@ def descend(
         # Only "clip" writes to `out` without a buffer; every index is valid.
         np.take(shards.x, at, axis=0, out=x, mode="clip")
         model.gradient(theta[:active], x, shards.y[at], schedule.weight[:active, step], out)
-        out *= np.float32(learning_rate)
+        out *= np.float32(rate)
         theta[:active] -= out
     return theta

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .errors import SettingError
+from fedagent_task.errors import RecipeError
 
 Rows = npt.NDArray[np.int64]
 
@@ -54,7 +54,7 @@ def iid(
         samples_per_client: Give every client this many and leave the rest out.
 
     Raises:
-        SettingError: There are not enough samples.
+        RecipeError: There are not enough samples.
     """
     rng = _checked(labels, clients, seed, samples_per_client)
     order = rng.permutation(len(labels))
@@ -79,7 +79,7 @@ def few_labels(
     of each of its labels.
 
     Raises:
-        SettingError: Labels or samples do not suffice, or a label would have no client.
+        RecipeError: Labels or samples do not suffice, or a label would have no client.
     """
     rng = _checked(labels, clients, seed, samples_per_client)
     parts = _few_labels(labels, np.arange(len(labels)), clients, labels_per_client, rng)
@@ -88,8 +88,8 @@ def few_labels(
     share = samples_per_client // labels_per_client
     least = min(len(rows) for part in parts for rows in part)
     if not 1 <= share <= least:
-        raise SettingError(
-            "samples_per_client",
+        raise RecipeError(
+            "training.samples_per_client",
             f"asks for {share} samples of each label, the scarcest share has {least}",
             f"ask for {labels_per_client} to {least * labels_per_client}, or leave it out",
         )
@@ -116,12 +116,12 @@ def iid_for(
         samples_per_client: As in `few_labels`.
 
     Raises:
-        SettingError: As `few_labels`, or a named client does not exist.
+        RecipeError: As `few_labels`, or a named client does not exist.
     """
     rng = _checked(labels, clients, seed, samples_per_client)
     named = sorted(set(iid_clients))
     if named and not 0 <= named[0] <= named[-1] < clients:
-        raise SettingError("iid_clients", f"names {named}", f"take indices below {clients}")
+        raise RecipeError("training.iid_clients", f"names {named}", f"take indices below {clients}")
     each = len(labels) // clients if samples_per_client is None else samples_per_client
     order = rng.permutation(len(labels))
     dealt, rest = order[: each * len(named)], np.sort(order[each * len(named) :])
@@ -157,10 +157,10 @@ def dirichlet(
     has run out takes more of its other labels, in its own proportions. ``inf`` is iid.
 
     Raises:
-        SettingError: gamma is not positive, or there are not enough samples.
+        RecipeError: gamma is not positive, or there are not enough samples.
     """
     if not gamma > 0:
-        raise SettingError("gamma", f"is {gamma}", "take a positive number, or inf for iid")
+        raise RecipeError("training.gamma", f"is {gamma}", "take a positive number, or inf for iid")
     if math.isinf(gamma):
         return iid(labels, clients, seed=seed, samples_per_client=samples_per_client)
     rng = _checked(labels, clients, seed, samples_per_client)
@@ -184,9 +184,9 @@ def _few_labels(
     """Return, for every client, the rows of each of its labels."""
     present, counts = np.unique(labels, return_counts=True)
     if not 1 <= per_client <= len(present) <= per_client * clients:
-        raise SettingError(
-            "labels_per_client",
-            f"is {per_client}, for {clients} clients and {len(present)} labels",
+        raise RecipeError(
+            "training.partition",
+            f"gives {per_client} labels each, for {clients} clients and {len(present)} labels",
             "let every label have a client, and take no more labels than there are",
         )
     sharers = np.ones(len(present), np.int64)
@@ -225,11 +225,13 @@ def _apportion(
     """Split `total` by shares into whole numbers of at most `most` each.
 
     What a full place cannot take goes to the others by their shares; places of
-    share 0 come last. Raises `SettingError` if all together cannot take it.
+    share 0 come last. Raises `RecipeError` if all together cannot take it.
     """
     if total > most.sum():
-        raise SettingError(
-            "samples", f"{total} are asked for, {most.sum()} are there", "ask for fewer"
+        raise RecipeError(
+            "training.samples_per_client",
+            f"asks for {total} in all, {most.sum()} are there",
+            "ask for fewer",
         )
     taken = np.zeros(len(most), np.int64)
     while (missing := total - int(taken.sum())) > 0:
@@ -252,12 +254,12 @@ def _checked(
 ) -> np.random.Generator:
     """Refuse what no split can give, and return the generator of this one."""
     if clients < 1:
-        raise SettingError("clients", f"is {clients}", "have at least one")
+        raise RecipeError("clients", f"is {clients}", "have at least one")
     if samples_per_client is not None and not (
         samples_per_client >= 1 and clients * samples_per_client <= len(labels)
     ):
-        raise SettingError(
-            "samples_per_client",
+        raise RecipeError(
+            "training.samples_per_client",
             f"is {samples_per_client}, for {clients} clients and {len(labels)} samples",
             f"ask for 1 to {len(labels) // clients}",
         )

@@ -1,93 +1,113 @@
 """Federated training of many virtual clients, exactly and fast."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from .averaging import Updates, Weighting, aggregate
-from .blas import one_blas_thread
-from .datasets import LearningData
-from .errors import SettingError, ShapeError
-from .local_sgd import Floats, Indices, descend, work_bytes
-from .models import Model
-from .partition import Partition
-from .schedule import draw, steps_of
-from .scoring import mean_by_client, right
-from .shards import split
+from fedagent_edge.aggregation.mean import RunningMean
+from fedagent_testbed.recipe import Training, Weighting
 
-DEFAULT_MEMORY_BYTES = 64 * 1024**2
+from .batched import BatchedModel
+from .datasets import StudyData
+from .local_sgd import Floats, Indices, descend, draw, split, work_bytes
+from .partition import Partition
+
+Scores = npt.NDArray[np.float64]
+
 _ROUND = 1
-"""First word of the spawn key of a client's batches; 0 is its split (`shards`)."""
+"""First word of the spawn key of a client's batches; 0 is its split (`local_sgd`)."""
 _SHARES = 2
 """First word of the spawn key of the shares of the test set."""
+_BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Updates:
+    """What some of a round's clients have learnt; a round is a stream of these.
+
+    Attributes:
+        clients: int64[C].
+        edges: int64[C], the edge whose model each client started from.
+        samples: int64[C], samples that each client trains on.
+        deltas: float32[C, d], trained minus starting parameters.
+    """
+
+    clients: Indices
+    edges: Indices
+    samples: Indices
+    deltas: Floats
+
+
+def aggregate(start: Floats, updates: Iterable[Updates], weighting: Weighting) -> Floats:
+    """Return the edge models after a round (ALGORITHMS section 1), float32[M, d].
+
+    Args:
+        start: float32[M, d], the edge models that the clients started from.
+        updates: Those that count: a client that was late has no place here.
+        weighting: ``uniform`` (COCS eq. 3/6) or ``samples`` (GDA eq. 2).
+
+    An edge without updates keeps its model.
+    """
+    means = [RunningMean() for _ in start]
+    for part in updates:
+        share = part.samples if weighting == "samples" else np.ones(len(part.samples))
+        # One by one: the order of summation must not depend on how the stream is cut.
+        for edge, weight, delta in zip(part.edges, share, part.deltas, strict=True):
+            means[edge].add({"": delta}, float(weight))
+    models = start.copy()
+    for edge, mean in enumerate(means):
+        if mean.weight:
+            models[edge] = mean.apply({"": start[edge]})[""]
+    return models
+
+
+def merged(models: Floats) -> Floats:
+    """Return the mean over the M edge models, once per edge, float32[M, d]."""
+    mean = models.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return np.tile(mean, (len(models), 1))
 
 
 class FederatedTrainer:
     """Mini-batch SGD at chosen clients, averaged at their edges.
 
     Deterministic: a client's update is a function of the seed, the round, the client
-    and its starting model, whoever trains beside it and however memory is bounded.
+    and its starting model, whoever trains beside it and however memory is bounded. Bits
+    depend on the number of BLAS threads: see `play.one_blas_thread`.
 
     Args:
         data: Samples, classes and the common test set.
         partition: Who holds which rows of it.
         model: Shapes must fit the data.
-        learning_rate: Step of SGD.
-        batch_size: B; the last batch of an epoch may be smaller.
-        epochs: Passes over the client's training samples per round, or
-        local_steps: steps per round; exactly one of the two.
+        training: Its rate, batch, epochs or local steps.
         seed: Of held-out parts and batches.
         held_out: Share of each client's samples that only `opinions` uses.
         memory_bytes: Most that work arrays take; one client at a time if they must.
             The result is the same for any value.
-
-    Raises:
-        SettingError: A setting is out of range, or does not fit another.
     """
 
     def __init__(
         self,
-        data: LearningData,
+        data: StudyData,
         partition: Partition,
-        model: Model,
+        model: BatchedModel,
+        training: Training,
         *,
-        learning_rate: float,
-        batch_size: int,
         seed: int,
-        epochs: int | None = None,
-        local_steps: int | None = None,
         held_out: float = 0.2,
-        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        memory_bytes: int = 64 * 1024**2,
     ) -> None:
-        _require(0 < learning_rate < float("inf"), "learning_rate", learning_rate, "be above 0")
-        _require(batch_size >= 1, "batch_size", batch_size, "be at least 1")
-        _require(0 <= held_out < 1, "held_out", held_out, "be from 0 to below 1")
-        _require(memory_bytes >= 1, "memory_bytes", memory_bytes, "be at least 1")
-        _require(
-            (epochs is None) != (local_steps is None),
-            "epochs",
-            epochs,
-            "be given, or else local_steps, not both",
-        )
-        _require(epochs is None or epochs >= 1, "epochs", epochs, "be at least 1")
-        _require(
-            local_steps is None or local_steps >= 1, "local_steps", local_steps, "be at least 1"
-        )
-        shape = (data.features, data.classes)
-        if (model.features, model.classes) != shape:
-            wanted = f"make it for {shape[0]} features and {shape[1]} classes"
-            raise SettingError("model", "does not fit the data", wanted)
         self.model = model
-        self._test = data.test_x, data.test_y
+        self._test = data.dense_test_x, data.test_y
         self._seed = seed
         self._train, self._held = split(data, partition, held_out=held_out, seed=seed)
-        self._batch_size = batch_size
-        self._steps = steps_of(
-            self._train.counts, batch_size=batch_size, epochs=epochs, local_steps=local_steps
-        )
-        self._learning_rate = learning_rate
-        work = work_bytes(model, int(self._steps.max(initial=0)), batch_size)
+        self._batch, self._rate = training.batch, training.rate
+        counts = self._train.counts
+        self._steps = -(-counts // training.batch) * (training.epochs or 0)
+        if training.local_steps is not None:
+            self._steps = np.where(counts > 0, training.local_steps, 0).astype(np.int64)
+        work = work_bytes(model, int(self._steps.max(initial=0)), training.batch)
         self._chunk = max(1, memory_bytes // work)
 
     @property
@@ -117,13 +137,12 @@ class FederatedTrainer:
             start: float32[M, d], the edges' models.
             clients: int[S].
             edges: int[S], where each of them trains.
-            round_: From 0 on; every round has batches of its own.
-
-        Raises:
-            ShapeError: Arrays do not fit each other, or name what does not exist.
+            round_: Every round has batches of its own.
         """
-        self._check(start, clients, edges)
-        return self._stream(start, clients.astype(np.int64), edges.astype(np.int64), round_)
+        for first in range(0, len(clients), self._chunk):
+            part = slice(first, first + self._chunk)
+            who, where = clients[part].astype(np.int64), edges[part].astype(np.int64)
+            yield self._trained(start, who, where, round_)
 
     def aggregate(
         self,
@@ -133,51 +152,33 @@ class FederatedTrainer:
         round_: int,
         weighting: Weighting = "uniform",
     ) -> Floats:
-        """Train these clients and return the edges' new models, float32[M, d].
-
-        Raises:
-            ShapeError: As `train`.
-        """
+        """Train these clients and return the edges' new models, float32[M, d]."""
         return aggregate(start, self.train(start, clients, edges, round_), weighting)
 
     def accuracy(self, theta: Floats) -> float:
         """Return the share of the common test set that float32[d] gets right."""
-        self._check_one(theta)
-        return float(right(self.model, theta, *self._test).mean())
+        return float(self._right(theta, *self._test).mean())
 
-    def opinions(self, theta: Floats) -> npt.NDArray[np.float64]:
+    def opinions(self, theta: Floats) -> Scores:
         """Return each client's score of a model float32[d], float64[N] in [0, 1].
 
         The score is the accuracy on the client's held-out part; NaN without one.
         """
-        self._check_one(theta)
         held = self._held
-        return mean_by_client(right(self.model, theta, held.x, held.y), held.offsets)
+        return _means(self._right(theta, held.x, held.y), held.offsets)
 
-    def opinions_on_test(self, theta: Floats) -> npt.NDArray[np.float64]:
+    def opinions_on_test(self, theta: Floats) -> Scores:
         """Return each client's score on its share of the common test set, float64[N].
 
         Shares are seeded, disjoint and differ by a sample at most; NaN without one.
         """
-        self._check_one(theta)
-        correct = right(self.model, theta, *self._test)
+        correct = self._right(theta, *self._test)
         key = np.random.SeedSequence(self._seed, spawn_key=(_SHARES,))
         order = np.random.default_rng(key).permutation(len(correct))
         ends = np.arange(self.clients + 1) * len(correct) // self.clients
-        return mean_by_client(correct[order], ends)
+        return _means(correct[order], ends)
 
-    def _stream(
-        self, start: Floats, clients: Indices, edges: Indices, round_: int
-    ) -> Iterator[Updates]:
-        """Yield the updates of as many clients at a time as memory allows."""
-        for first in range(0, len(clients), self._chunk):
-            part = slice(first, first + self._chunk)
-            # Not around the yield: the caller's own products keep their threads.
-            with one_blas_thread():
-                updates = self._chunk_of(start, clients[part], edges[part], round_)
-            yield updates
-
-    def _chunk_of(self, start: Floats, clients: Indices, edges: Indices, round_: int) -> Updates:
+    def _trained(self, start: Floats, clients: Indices, edges: Indices, round_: int) -> Updates:
         """Train some clients at once."""
         order = np.argsort(-self._steps[clients], kind="stable")
         sorted_ = clients[order]
@@ -185,8 +186,7 @@ class FederatedTrainer:
             np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(_ROUND, round_, n)))
             for n in sorted_.tolist()
         ]
-        counts = self._train.counts[sorted_]
-        schedule = draw(counts, self._steps[sorted_], rngs, self._batch_size)
+        schedule = draw(self._train.counts[sorted_], self._steps[sorted_], rngs, self._batch)
         before = start[edges[order]]
         deltas = np.empty_like(before)
         after = descend(
@@ -195,32 +195,26 @@ class FederatedTrainer:
             start=before,
             clients=sorted_,
             schedule=schedule,
-            learning_rate=self._learning_rate,
+            rate=self._rate,
         )
         deltas[order] = after - before
         return Updates(clients, edges, self._train.counts[clients], deltas)
 
-    def _check(
-        self, start: Floats, clients: npt.NDArray[np.integer], edges: npt.NDArray[np.integer]
-    ) -> None:
-        """Refuse arrays that do not fit."""
-        if start.dtype != np.float32 or start.ndim != 2 or start.shape[1] != self.model.size:
-            expected = f"float32[M, {self.model.size}]"
-            raise ShapeError("start", expected, f"{start.dtype}{list(start.shape)}")
-        if clients.shape != edges.shape or clients.ndim != 1:
-            raise ShapeError("edges", f"shape {clients.shape}", f"{edges.shape}")
-        for name, index, end in (("clients", clients, self.clients), ("edges", edges, len(start))):
-            if len(index) and not 0 <= index.min() <= index.max() < end:
-                raise ShapeError(name, f"indices below {end}", f"{index.min()} to {index.max()}")
-
-    def _check_one(self, theta: Floats) -> None:
-        """Refuse what is not one model."""
-        if theta.dtype != np.float32 or theta.shape != (self.model.size,):
-            expected = f"float32[{self.model.size}]"
-            raise ShapeError("theta", expected, f"{theta.dtype}{list(theta.shape)}")
+    def _right(self, theta: Floats, x: Floats, y: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
+        """Return bool[n]: whose class float32[d] parameters predict."""
+        result = np.empty(len(y), np.bool_)
+        for first in range(0, len(y), _BLOCK):
+            part = slice(first, first + _BLOCK)
+            scores = self.model.scores(theta[None], x[None, part])[0]
+            result[part] = scores.argmax(axis=0) == y[part]
+        return result
 
 
-def _require(holds: bool, setting: str, value: object, rule: str) -> None:
-    """Refuse a setting that breaks its rule."""
-    if not holds:
-        raise SettingError(setting, f"is {value!r}", f"it must {rule}")
+def _means(values: npt.NDArray[np.bool_], offsets: Indices) -> Scores:
+    """Return float64[N], the mean of each client's values; NaN where it has none."""
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=sums[1:])
+    counts = np.diff(offsets)
+    means = np.full(len(counts), np.nan)
+    np.divide(np.diff(sums[offsets]), counts, out=means, where=counts > 0)
+    return means

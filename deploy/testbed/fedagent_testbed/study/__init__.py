@@ -1,22 +1,28 @@
-"""Studies in virtual time: recipes, worlds, and policies side by side."""
+"""Studies in virtual time: policies side by side."""
 
-from .compare import Comparison, Figure, compare
+from fedagent_testbed.recipe import TestbedRecipe
+from fedagent_testbed.recipe_file import load_recipe, recipe_names
+from fedagent_testbed.worlds import World, make_world
+
+from .compare import Comparison, compare
 from .history import History
-from .play import make_policy, make_world, play, unmet
-from .spec import TestbedRecipe, load_recipe, recipe_names
-from .world import World
+from .play import play
+from .selection import make_policy
+from .statistics import Figure, figure
+from .streams import MARGIN
 
 __all__ = [
+    "MARGIN",
     "Comparison",
     "Figure",
     "History",
     "TestbedRecipe",
     "World",
     "compare",
+    "figure",
     "load_recipe",
     "make_policy",
     "make_world",
     "play",
     "recipe_names",
-    "unmet",
 ]

@@ -1,74 +1,31 @@
 """Policies side by side on the same seeds: `compare`, and what it returns."""
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future, as_completed
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 
-from fedagent_coordinator import policies
-from fedagent_task.errors import RecipeError
+from fedagent_testbed.recipe import TestbedRecipe
+from fedagent_testbed.recipe_file import load_recipe
 
-from .history import History, jain
-from .play import play, unmet, unusable
-from .spec import TestbedRecipe, load_recipe
+from . import selection, streams
+from .history import Column, History, jain
+from .jobs import Done, Pool, run_jobs
+from .play import play
+from .statistics import Figure, figure
+from .streams import MARGIN
 from .table import caption, html_of
-from .workers import workers as worker_pool
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ORACLES = ("oracle", "oracle-p")
-# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
-_T: tuple[float, ...] = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-
-R = TypeVar("R")
-
-Done = Callable[[str, int, int], None]
-"""Told policy, seed and the number of runs in all, when a run is over."""
 
 
-Job = Callable[[TestbedRecipe, str, int], R]
-"""Runs a name on a seed of a recipe."""
-
-
-class PoolOf(Protocol[R]):
-    """What runs the jobs: `Executor.submit` is enough."""
-
-    def submit(self, job: Job[R], *args: object) -> "Future[R]":
-        """Start a job."""
-
-
-Pool = PoolOf[History]
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A mean over seeds with its 95 % interval, half width; None of fewer than two seeds."""
-
-    mean: float | None
-    ci95: float | None
-    per_seed: tuple[float | None, ...]
-
-    @property
-    def reached(self) -> int:
-        """How many seeds have a value."""
-        return sum(value is not None for value in self.per_seed)
-
-    def record(self) -> dict[str, object]:
-        """Return it as JSON data."""
-        return {"mean": self.mean, "ci95": self.ci95, "per_seed": list(self.per_seed)}
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """The result of `compare`.
 
@@ -83,44 +40,49 @@ class Comparison:
     recipe: TestbedRecipe
     seeds: tuple[int, ...]
     histories: dict[str, tuple[History, ...]]
-    reference: dict[str, tuple[History, ...]]
-    skipped: dict[str, str]
+    reference: dict[str, tuple[History, ...]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        names = ", ".join(self.histories)
-        return f"<Comparison of {names}; {caption(self)}>"
+        return f"<Comparison of {', '.join(self.histories)}; {caption(self)}>"
 
     def _repr_html_(self) -> str:
         """Return the table, for a notebook."""
         return html_of(self)
 
+    @property
+    def of_streams(self) -> bool:
+        """Whether this is a study of streams, not of selection."""
+        return self.recipe.world == "bas"
+
+    def figures(self, name: str) -> dict[str, Figure]:
+        """Return the figures of a policy, but for its targets, by their keys in `--json`."""
+        return self._figures[name]
+
+    def ranked(self) -> list[str]:
+        """Return the policies, best utility first.
+
+        Pairs on streams: those first that reach the best loss, by cumulative latency.
+        """
+        if self.of_streams:
+            return sorted(
+                self.histories, key=lambda n: (not self.reaches_best(n), self._mean(n, "latency_s"))
+            )
+        return sorted(self.histories, key=lambda n: -self._mean(n, "utility"))
+
     def record(self) -> dict[str, object]:
         """Return everything as JSON data, by the reference in `docs/testbed.md`."""
+        streaming = self.recipe.streaming
+        more = {"budget": streaming.budget, "load_limit_s": streaming.load_limit_s}
         return {
             "recipe": self.recipe.name,
             "rounds": self.recipe.rounds.count,
+            **(more if self.of_streams else {}),
             "seeds": list(self.seeds),
             "policies": {name: self._policy(name) for name in self.histories},
+            **({"persistence": self.persistence.record()} if self.of_streams else {}),
             "skipped": self.skipped,
         }
-
-    def utility(self, name: str) -> Figure:
-        """Return the cumulative utility of a policy."""
-        return figure(
-            [float(run.utility(self.recipe.utility).sum()) for run in self.histories[name]]
-        )
-
-    def regret(self, name: str, oracle: str) -> Figure:
-        """Return how much more an oracle had on the same seeds."""
-        if oracle not in self.reference:
-            return figure([None for _ in self.seeds])
-        kind = self.recipe.utility
-        return figure(
-            [
-                float(best.utility(kind).sum() - run.utility(kind).sum())
-                for best, run in zip(self.reference[oracle], self.histories[name], strict=True)
-            ]
-        )
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per policy, seed and round.
@@ -130,80 +92,123 @@ class Comparison:
         """
         import pandas as pd  # noqa: PLC0415 - optional package
 
-        frames = [
-            pd.DataFrame(
-                {
-                    "policy": run.policy,
-                    "seed": run.seed,
-                    "round": np.arange(1, len(run.wins) + 1),
-                    "wins": run.wins,
-                    "selected": run.selected,
-                    "spent": run.spent,
-                    "seconds": run.seconds,
-                    "decide_ms": run.decide_ms,
-                    "accuracy": run.accuracy,
-                    "opinion": run.opinion,
-                }
-            )
+        return pd.DataFrame(
+            {"policy": run.policy, "seed": run.seed, "round": t, **row}
             for runs in self.histories.values()
             for run in runs
-        ]
-        return pd.concat(frames, ignore_index=True)
+            for t, row in enumerate(run.rows, 1)
+        )
 
-    def figures(self, name: str) -> dict[str, Figure]:
-        """Return what the table tells of a policy beside its targets, by its key in `--json`."""
+    # ------------------------------------------------------------------ of selection
+
+    def utility(self, name: str) -> Figure:
+        """Return the cumulative utility of a policy."""
+        kind = self.recipe.utility
+        return figure([float(run.utility(kind).sum()) for run in self.histories[name]])
+
+    def regret(self, name: str, oracle: str) -> Figure:
+        """Return how much more an oracle had on the same seeds."""
+        if oracle not in self.reference:
+            return figure([None for _ in self.seeds])
+        kind, pairs = self.recipe.utility, zip(*self._beside(name, oracle), strict=True)
+        return figure([float(b.utility(kind).sum() - r.utility(kind).sum()) for b, r in pairs])
+
+    def to_target(self, name: str, target: float) -> tuple[Figure, Figure]:
+        """Return the first round and second at an accuracy, of the seeds that got there."""
+        runs = self.histories[name]
+        first = [run.first_at(target) for run in runs]
+        seconds = [
+            None if at is None else float(run["seconds"][:at].sum())
+            for run, at in zip(runs, first, strict=True)
+        ]
+        return figure(first), figure(seconds)
+
+    # -------------------------------------------------------------------- of streams
+
+    @cached_property
+    def best_loss(self) -> tuple[float, ...]:
+        """The least final loss on each seed, of all pairs that aggregate."""
+        paying = [runs for name, runs in self.histories.items() if not streams.is_alone(name)]
+        return tuple(
+            min((runs[row].final_loss for runs in paying), default=float("inf"))
+            for row in range(len(self.seeds))
+        )
+
+    @property
+    def persistence(self) -> Figure:
+        """Error of a model of zeros, on the samples of the pair that played longest."""
+        runs = max(self.histories.values(), key=lambda several: sum(map(len, several)))
+        return figure([run.error("naive") for run in runs])
+
+    def reaches_best(self, name: str) -> bool:
+        """Tell whether the mean final loss is within `MARGIN` of the least mean of all."""
+        means = {
+            other: float(np.mean([run.final_loss for run in runs]))
+            for other, runs in self.histories.items()
+        }
+        return means[name] <= min(means.values()) + MARGIN
+
+    # ----------------------------------------------------------------------- inside
+
+    @cached_property
+    def _figures(self) -> dict[str, dict[str, Figure]]:
+        told = self._of_streams if self.of_streams else self._of_selection
+        return {name: told(name) for name in self.histories}
+
+    def _of_selection(self, name: str) -> dict[str, Figure]:
         runs = self.histories[name]
         return {
             "utility": self.utility(name),
             "regret_oracle": self.regret(name, "oracle"),
             "regret_oracle_p": self.regret(name, "oracle-p"),
             "accuracy": figure([_last(run) for run in runs]),
-            "seconds_per_round": figure([float(run.seconds.mean()) for run in runs]),
-            "spent": figure([float(run.spent.sum()) for run in runs]),
-            "selected_per_round": figure([float(run.selected.mean()) for run in runs]),
+            "seconds_per_round": figure([float(run["seconds"].mean()) for run in runs]),
+            "spent": figure([float(run["spent"].sum()) for run in runs]),
+            "selected_per_round": figure([float(run["selected"].mean()) for run in runs]),
             "min_rate": figure([float(run.rates().min(initial=0.0)) for run in runs]),
             "jain": figure([jain(run.rates()) for run in runs]),
-            "decision_ms": figure([float(np.median(run.decide_ms)) for run in runs]),
-            "explored_rounds": figure([float(run.explored) for run in runs]),
+            "decision_ms": figure([float(np.median(run["decide_ms"])) for run in runs]),
+            "explored_rounds": figure([float(run["explored"].sum()) for run in runs]),
         }
 
-    def to_target(self, name: str, target: float) -> tuple[Figure, Figure]:
-        """Return the first round and second at an accuracy, of the seeds that got there."""
-        runs = self.histories[name]
-        first = [run.first_at(target) for run in runs]
-        seconds = [_seconds_to(run, t) for run, t in zip(runs, first, strict=True)]
-        return figure(first), figure(seconds)
+    def _of_streams(self, name: str) -> dict[str, Figure]:
+        runs, sums = self.histories[name], ("compute_s", "transfer_s", "aggregate_s")
+        to_best = zip(runs, self.best_loss, strict=True)
+        return {
+            "latency_s": figure([float(run.latency_s.sum()) for run in runs]),
+            **{key: figure([float(run[key].sum()) for run in runs]) for key in sums},
+            "final_loss": figure([run.final_loss for run in runs]),
+            "seconds_to_best": figure([run.seconds_to(best + MARGIN) for run, best in to_best]),
+            "rounds": figure([float(len(run)) for run in runs]),
+            "spent": figure([float(run["rent"].sum()) for run in runs]),
+            "rho": figure([_of(np.mean, run, "done") for run in runs]),
+            "peak_s": figure([float(run["peak_s"].max(initial=0.0)) for run in runs]),
+            "within_limit": figure([run.within_limit for run in runs]),
+            "limited": figure([_of(np.mean, run, "limited") for run in runs]),
+            "violation_s": figure([float(run.violation_s[-1:].sum()) for run in runs]),
+            "edges": figure([float(len(set(run["edge"].tolist()) - {-1})) for run in runs]),
+            "decision_ms": figure([_of(np.median, run, "decide_ms") for run in runs]),
+            "error": figure([run.error() for run in runs]),
+        }
 
     def _policy(self, name: str) -> dict[str, object]:
+        """Return the figures of a policy as JSON data."""
+        told: dict[str, object] = {key: one.record() for key, one in self.figures(name).items()}
+        if self.of_streams:
+            exhausted = [run.exhausted for run in self.histories[name]]
+            return told | {"reaches_best": self.reaches_best(name), "exhausted": exhausted}
         rounds, seconds = {}, {}
         for target in self.recipe.training.targets:
             first, later = self.to_target(name, target)
             rounds[str(target)] = first.record() | {"reached": first.reached}
             seconds[str(target)] = later.record() | {"reached": later.reached}
-        told = {key: one.record() for key, one in self.figures(name).items()}
         return told | {"rounds_to_target": rounds, "seconds_to_target": seconds}
 
+    def _mean(self, name: str, key: str) -> float:
+        return self.figures(name)[key].mean or 0.0
 
-def figure(values: Sequence[float | None]) -> Figure:
-    """Return mean and 95 % interval of what is known; a seed without a value is left out."""
-    per_seed = tuple(None if v is None or not math.isfinite(v) else float(v) for v in values)
-    known = [v for v in per_seed if v is not None]
-    if not known:
-        return Figure(None, None, per_seed)
-    mean = float(np.mean(known))
-    if len(known) < 2:
-        return Figure(mean, None, per_seed)
-    half = quantile(len(known) - 1) * float(np.std(known, ddof=1)) / math.sqrt(len(known))
-    return Figure(mean, half, per_seed)
-
-
-def quantile(freedom: int) -> float:
-    """Return the two-sided 95 % quantile of Student's t, right in four digits; freedom >= 1."""
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    # Cornish-Fisher: the normal quantile and two corrections.
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    def _beside(self, name: str, oracle: str) -> tuple[tuple[History, ...], tuple[History, ...]]:
+        return self.reference[oracle], self.histories[name]
 
 
 def compare(
@@ -221,13 +226,15 @@ def compare(
 
     Args:
         recipe: The study, or what `load_recipe` finds it by.
-        names: A policy or several; ``all`` stands for every one there is, and those that cannot run
-            are skipped with the reason. Without any, those the recipe names.
+        names: A policy or several (in the world ``bas`` ITERATIONS+PLACEMENT); ``all`` stands
+            for every one there is, and those that cannot run are skipped with the reason; of
+            pairs, for ours and the twelve baselines of the paper. Without any, those the
+            recipe names.
         seeds: How many.
         first_seed: The first of them.
         jobs: Processes.
         pool: Runs the jobs instead, e.g. on a cluster.
-        done: Told of every run that is over.
+        done: Called when a run is over.
         expand: Whether ``all`` stands for every policy, or for the one of that name.
 
     Raises:
@@ -238,22 +245,18 @@ def compare(
         WorkerLostError: A process was killed.
     """
     recipe = recipe if isinstance(recipe, TestbedRecipe) else load_recipe(recipe)
-    numbers = seed_numbers(seeds, first_seed)
+    numbers = _seed_numbers(seeds, first_seed)
     wanted = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     wanted = wanted or list(recipe.compare) or [recipe.policy]
-    everything = expand and wanted == ["all"]
-    if everything:
-        wanted = list(policies.names())
-    skipped = {}
-    for name in list(wanted):
-        if why := (unusable if everything else unmet)(recipe, name):
-            if not everything:
-                raise RecipeError("policy", f"{name} {why}", "take another policy")
-            skipped[name] = why
-            wanted.remove(name)
-    oracles = [name for name in ORACLES if not unmet(recipe, name)]
+    oracles, skipped = list[str](), dict[str, str]()
+    if recipe.world == "bas":
+        wanted = streams.chosen(recipe, wanted)
+    else:
+        everything = expand and wanted == ["all"]
+        wanted, skipped = selection.chosen(recipe, wanted, everything=everything)
+        oracles = [name for name in ORACLES if not selection.unmet(recipe, name)]
     everybody = list(dict.fromkeys([*wanted, *oracles]))
-    runs = run_jobs(play, recipe, everybody, numbers, jobs, pool, done)
+    runs = run_jobs(play, recipe, everybody, numbers, jobs=jobs, pool=pool, done=done)
     return Comparison(
         recipe=recipe,
         seeds=numbers,
@@ -263,12 +266,7 @@ def compare(
     )
 
 
-def seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
-    """Return this many seeds from the first on.
-
-    Raises:
-        ValueError: There are none, or negative ones.
-    """
+def _seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; ask for 1 or more")
     if first_seed < 0:
@@ -276,52 +274,11 @@ def seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
     return tuple(range(first_seed, first_seed + seeds))
 
 
-def run_jobs(
-    job: "Job[R]",
-    recipe: TestbedRecipe,
-    names: Sequence[str],
-    seeds: Sequence[int],
-    jobs: int,
-    pool: "PoolOf[R] | None",
-    done: Done,
-) -> dict[str, tuple[R, ...]]:
-    """Run every name on every seed; a run depends on nothing but its arguments.
-
-    Raises:
-        WorkerLostError: A process was killed.
-    """
-    tasks = [(name, seed) for seed in seeds for name in names]
-    results: dict[tuple[str, int], R] = {}
-    if pool is None and jobs <= 1:
-        for name, seed in tasks:
-            results[name, seed] = job(recipe, name, seed)
-            done(name, seed, len(tasks))
-    else:
-        with _executor(pool, jobs) as workers:
-            futures = {
-                workers.submit(job, recipe, name, seed): (name, seed) for name, seed in tasks
-            }
-            try:
-                for future in as_completed(futures):
-                    results[futures[future]] = future.result()
-                    done(*futures[future], len(tasks))
-            finally:
-                # After a failure nobody waits for the others.
-                for future in futures:
-                    future.cancel()
-    return {name: tuple(results[name, seed] for seed in seeds) for name in names}
-
-
-def _executor(
-    pool: "PoolOf[R] | None", jobs: int
-) -> "AbstractContextManager[PoolOf[R] | Executor]":
-    return worker_pool(jobs) if pool is None else nullcontext(pool)
+def _of(measure: Callable[[Column], SupportsFloat], run: History, key: str) -> float | None:
+    """Return the mean or median of a column; None of no rounds."""
+    return float(measure(run[key])) if run.rows else None
 
 
 def _last(run: History) -> float | None:
-    tested = run.accuracy[np.isfinite(run.accuracy)]
-    return float(tested[-1]) if len(tested) else None
-
-
-def _seconds_to(run: History, round_: int | None) -> float | None:
-    return None if round_ is None else float(run.seconds[:round_].sum())
+    tested = [row["accuracy"] for row in run.rows if np.isfinite(row["accuracy"])]
+    return tested[-1] if tested else None

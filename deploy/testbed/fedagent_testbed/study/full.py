@@ -23,7 +23,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -47,27 +46,18 @@ from fedagent_task.spec import (
 )
 from fedagent_testbed.air import Device
 from fedagent_testbed.kernel import Faults
+from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.world import Ending
 from fedagent_testbed.world import World as Federation
+from fedagent_testbed.worlds import LinkedWorld, Times, make_world
 
 from .history import History
-from .play import lacking, make_policy, make_world, policy_params
-from .spec import TestbedRecipe
-from .world import Times, World
+from .selection import lacking, make_policy, policy_params
 
 LAN = Faults(delay_s=0.001, jitter_s=0.0005)
 """What a message takes beside the transfers; nothing is lost."""
 _MODEL = ModelSpec(kind="softmax", features=16, classes=2)
 _CHUNK_BYTES = 16 * 1024
-
-
-@runtime_checkable
-class Linked(World, Protocol):
-    """A world whose pairs have a download, a computation and an upload."""
-
-    @property
-    def times(self) -> Times | None:
-        """Stages of every pair of the last view."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +91,7 @@ class StudyAir:
         fetched: (round, agent, edge) of downloads.
     """
 
-    def __init__(self, world: Linked) -> None:
+    def __init__(self, world: LinkedWorld) -> None:
         self._world = world
         self._round = 0
         self._rows: dict[tuple[int, int], int] = {}
@@ -201,7 +191,7 @@ def play_full(
     if why := unmet_full(recipe, policy):
         raise RecipeError("policy", f"{policy} {why}", "take another policy, or change the recipe")
     world = make_world(recipe, seed)
-    assert isinstance(world, Linked)
+    assert isinstance(world, LinkedWorld)
     air = StudyAir(world)
     federation = Federation(
         directory,
@@ -283,19 +273,28 @@ def _read(
         )
         means = [(one.round, one.mean) for one in read.evaluations(run.run_id)]
         trained_ms = {row.round: row.timing_ms.get("train", 0.0) for row in read.rounds(run.run_id)}
-    history = History.empty(policy, seed, rounds)
-    history.decide_ms[:] = math.nan  # virtual time stands still while a policy thinks
-    clients = 1 + max((index(row.agent) for row in outcomes), default=-1)
-    history.counts = np.zeros(clients, dtype=np.int64)
+    rows = [
+        {
+            "wins": 0,
+            "selected": 0,
+            "spent": 0.0,
+            "seconds": trained_ms.get(t, 0.0) / 1000,
+            "decide_ms": math.nan,  # virtual time stands still while a policy thinks
+            "accuracy": math.nan,
+            "opinion": math.nan,
+            "explored": 0,
+        }
+        for t in range(1, rounds + 1)
+    ]
+    history = History(policy, seed, rows)
     for number, mean in means:
         if number and mean is not None:
-            history.opinion[number - 1] = mean
-    for number, ms in trained_ms.items():
-        history.seconds[number - 1] = ms / 1000
+            rows[number - 1]["opinion"] = mean
+    clients = np.array([index(row.agent) for row in outcomes], dtype=np.int64)
+    history.counts = np.bincount(clients)
     for row in outcomes:
-        at = row.round - 1
-        history.selected[at] += 1
-        history.wins[at] += row.in_time
-        history.spent[at] += row.paid_micro / MICRO
-        history.counts[index(row.agent)] += 1
+        at = rows[row.round - 1]
+        at["selected"] += 1
+        at["wins"] += row.in_time
+        at["spent"] += row.paid_micro / MICRO
     return history, outcomes, failed

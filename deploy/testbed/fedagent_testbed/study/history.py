@@ -1,87 +1,110 @@
 """What one run of one policy left behind, round by round."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from fedagent_coordinator.policies import Feedback
-from fedagent_coordinator.policies.base import FloatArray, IntArray
-from fedagent_task.spec import MICRO
+from fedagent_coordinator.policies.base import FloatArray, IndexArray, IntArray
 
-from .world import round_seconds
+Column = npt.NDArray[Any]
+"""int64[T] or float64[T]."""
+Row = dict[str, float]
 
 
 @dataclass(slots=True, eq=False)
 class History:
-    """Columns over T rounds.
+    """The rounds that were played, and what is known of the whole run.
+
+    A round of selection has `wins` (updates in time), `selected`, `spent` (credits for
+    whatever valid came in), `seconds` (virtual), `decide_ms` (real: select and learn),
+    `accuracy` (NaN where not tested), `opinion` (mean over clients, NaN without) and
+    `explored` (the policy says so).
+
+    A round of streams has `rho` (iterations per arrival step that were ordered; 0: the
+    learner's number), `done` (those that were done, mean over devices), `arrivals`,
+    `compute_s` and `transfer_s` (summed over devices), `aggregate_s`, `peak_s` (training of
+    the device that trained longest), `over_s` (seconds of that over the load limit), `edge`
+    (-1: none), `rent` (credits), `loss` (of the global model after the round; infinite where
+    learning diverged, NaN where not tested), `squares`, `naive` and `tested` (sum of squared
+    errors before learning, of a model of zeros, and of how many samples), `limited` (share of
+    devices that their load limit stopped) and `decide_ms`.
 
     Attributes:
-        policy: Who decided.
         seed: Of everything.
-        wins: int64[T], updates in time.
-        selected: int64[T].
-        spent: float64[T], credits paid: for whatever valid came in.
-        seconds: float64[T], of virtual time.
-        decide_ms: float64[T], of real time: select and learn.
-        accuracy: float64[T], NaN where not tested.
-        opinion: float64[T], mean over the clients, NaN without opinions.
         counts: int64[N], how often each client was selected.
-        notes: What the policy said of its last round.
+        first_loss: Of the first model of streams.
+        exhausted: The budget of streams paid no more rent; else all rounds were played.
     """
 
     policy: str
     seed: int
-    wins: IntArray
-    selected: IntArray
-    spent: FloatArray
-    seconds: FloatArray
-    decide_ms: FloatArray
-    accuracy: FloatArray
-    opinion: FloatArray
+    rows: list[Row] = field(default_factory=list)
     counts: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    explored: int = 0
+    first_loss: float = np.nan
+    exhausted: bool = False
 
-    @classmethod
-    def empty(cls, policy: str, seed: int, rounds: int) -> "History":
-        """Return columns to be filled."""
-        nan = np.full(rounds, np.nan)
-        return cls(
-            policy=policy,
-            seed=seed,
-            wins=np.zeros(rounds, dtype=np.int64),
-            selected=np.zeros(rounds, dtype=np.int64),
-            spent=np.zeros(rounds),
-            seconds=np.zeros(rounds),
-            decide_ms=np.zeros(rounds),
-            accuracy=nan.copy(),
-            opinion=nan.copy(),
-        )
+    def __len__(self) -> int:
+        return len(self.rows)
 
-    def put(self, t: int, feedback: Feedback) -> None:
-        """Take in round `t`, from 1."""
-        view, row = feedback.view, t - 1
-        self.wins[row] = int(feedback.X.sum())
-        self.selected[row] = len(feedback.pairs)
-        paid = view.pair_price[feedback.pairs][~feedback.void]
-        self.spent[row] = int(paid.sum()) / MICRO
-        self.seconds[row] = round_seconds(feedback)
-        more = len(view.client_price) - len(self.counts)
-        if more > 0:
-            self.counts = np.concatenate((self.counts, np.zeros(more, dtype=np.int64)))
-        self.counts[view.pair_client[feedback.pairs]] += 1
+    def __getitem__(self, name: str) -> Column:
+        """Return a column over the rounds."""
+        return np.array([row[name] for row in self.rows])
+
+    def count(self, clients: IndexArray, known: int) -> None:
+        """Count these clients as selected, of so many that are known by now."""
+        more = max(0, known - len(self.counts))
+        self.counts = np.concatenate((self.counts, np.zeros(more, dtype=np.int64)))
+        self.counts[clients] += 1
 
     def utility(self, kind: str) -> FloatArray:
         """Return the utility of every round, float64[T] (eq. 8 or eq. 19)."""
-        return np.sqrt(self.wins) if kind == "sqrt-total" else self.wins.astype(np.float64)
+        wins = self["wins"].astype(np.float64)
+        return np.sqrt(wins) if kind == "sqrt-total" else wins
 
     def rates(self) -> FloatArray:
         """Return every client's selection rate, float64[N]."""
-        return self.counts / max(1, len(self.wins))
+        return self.counts / max(1, len(self))
 
     def first_at(self, target: float) -> int | None:
         """Return the round in which the accuracy first reached a target."""
-        reached = np.flatnonzero(self.accuracy >= target)
+        reached = np.flatnonzero(self["accuracy"] >= target)
         return int(reached[0]) + 1 if len(reached) else None
+
+    @property
+    def latency_s(self) -> FloatArray:
+        """float64[T], computation, transfers and aggregation of each round of streams."""
+        return np.asarray(self["compute_s"] + self["transfer_s"] + self["aggregate_s"], float)
+
+    @property
+    def final_loss(self) -> float:
+        """The last loss that was tested."""
+        known = [row["loss"] for row in self.rows if not np.isnan(row["loss"])]
+        return known[-1] if known else self.first_loss
+
+    @property
+    def violation_s(self) -> FloatArray:
+        """float64[T], cumulative seconds over the load limit of each round's slowest device."""
+        return np.cumsum(self["over_s"], dtype=np.float64)
+
+    @property
+    def within_limit(self) -> float:
+        """Share of rounds in which no device trained for longer than its limit; 1 of none."""
+        return float((self["over_s"] <= 0).mean()) if self.rows else 1.0
+
+    def seconds_to(self, loss: float) -> float | None:
+        """Return the cumulative latency at which a tested loss was first reached."""
+        reached = np.flatnonzero(self["loss"] <= loss)
+        return float(self.latency_s[: reached[0] + 1].sum()) if len(reached) else None
+
+    def error(self, of: str = "squares") -> float | None:
+        """Return the root mean squared error of samples before they were learnt, or None.
+
+        Of ``naive`` it is that of a model of zeros: persistence, where labels are changes.
+        """
+        tested = int(self["tested"].sum())
+        return float(np.sqrt(self[of].sum() / tested)) if tested else None
 
 
 def jain(rates: FloatArray) -> float:

@@ -1,33 +1,48 @@
-"""Open trace files as bounded streams: plain, gzip and tar, never unpacked to disk."""
+"""Trace files as bounded streams: plain, gzip, tar, CSV and JSON, never unpacked to disk."""
 
+import csv
 import gzip
 import io
+import json
 import math
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import IO
 
-from .errors import TraceError
+
+class TraceError(Exception):
+    """Raised when a trace file cannot be used: missing, damaged, malformed or too large.
+
+    Attributes:
+        file: The file, with ``:member`` for one inside an archive.
+        line: Line (or entry of a list) from 1; None where the whole file is at fault.
+    """
+
+    def __init__(self, file: str, line: int | None, problem: str) -> None:
+        super().__init__(file, line, problem)
+        self.file = file
+        self.line = line
+        self.problem = problem
+
+    def __str__(self) -> str:
+        where = "" if self.line is None else f", line {self.line}"
+        return f"{self.file!r}{where}: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that a reader takes from one file.
-
-    Attributes:
-        unpacked_bytes: After gzip and tar.
-        members: Files in an archive.
-        rows: Rows or entries of the whole file, and numbers of an array.
-        line_bytes: One line.
-    """
+    """The most that a reader takes from one file."""
 
     unpacked_bytes: int = 256 * 1024**2
+    """After gzip and tar."""
     members: int = 10_000
     rows: int = 20_000_000
+    """Rows or entries of the whole file, and numbers of an array."""
     line_bytes: int = 8192
 
 
@@ -38,8 +53,6 @@ _BLOCK = 512
 
 
 class _Bounded(io.RawIOBase):
-    """Bytes of another stream, up to a limit."""
-
     def __init__(self, inner: IO[bytes] | gzip.GzipFile, file: str, limit: int) -> None:
         super().__init__()
         self._inner, self._file, self._left = inner, file, limit
@@ -153,4 +166,66 @@ def number(text: bytes | str, top: float = math.inf) -> float:
     value = float(text)
     if not (0 <= value <= top and math.isfinite(value)) or "_" in str(text):
         raise ValueError(text)
+    return value
+
+
+def csv_rows(
+    path: Path, columns: Sequence[str], limits: Limits = DEFAULT
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Give line number and the wanted columns (two or more) of each row; CSV or CSV in gzip.
+
+    Raises:
+        TraceError: A column is missing, or a line is malformed.
+    """
+    file = str(path)
+    at = 0
+
+    def decoded() -> Iterator[str]:
+        nonlocal at
+        for number, text in lines(stream, file, limits):
+            at = number
+            yield text.decode()
+
+    with opened(path, limits) as stream:
+        try:
+            rows = csv.reader(decoded(), strict=True)
+            head = next(rows, [])
+            if missing := [name for name in columns if head.count(name) != 1]:
+                raise TraceError(file, 1, f"has no column {missing[0]}, or has it twice")
+            wanted = itemgetter(*map(head.index, columns))
+            for row in rows:
+                if len(row) != len(head):
+                    raise TraceError(file, at, f"has {len(row)} columns, not {len(head)}")
+                yield at, wanted(row)
+        except UnicodeDecodeError as error:
+            raise TraceError(file, at, "is no UTF-8 text") from error
+        except csv.Error as error:
+            raise TraceError(file, at, f"is no CSV: {error}") from error
+
+
+def json_value(path: Path, limits: Limits = DEFAULT) -> object:
+    """Return the JSON of a file, plain or gzip.
+
+    Raises:
+        TraceError: It is none.
+    """
+    data = read_all(path, limits)
+    try:
+        value: object = json.loads(data)
+    except json.JSONDecodeError as error:
+        raise TraceError(str(path), error.lineno, f"is no JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise TraceError(str(path), None, "is no JSON") from error
+    return value
+
+
+def json_list(path: Path, limits: Limits = DEFAULT) -> list[object]:
+    """Return a JSON list.
+
+    Raises:
+        TraceError: It is none, or longer than the limit.
+    """
+    value = json_value(path, limits)
+    if not isinstance(value, list) or len(value) > limits.rows:
+        raise TraceError(str(path), None, f"is no list of at most {limits.rows} entries")
     return value

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from .errors import TraceError
+from .files import TraceError
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -63,17 +63,6 @@ class RateTrace:
         """Return the rate at these instants, float64 of their shape."""
         phase = np.mod(np.asarray(t_s, dtype=np.float64), self.period_s)
         return np.asarray(self.bps[self._interval(phase)], dtype=np.float64)
-
-    def carried(self, start_s: npt.ArrayLike, seconds: npt.ArrayLike) -> FloatArray:
-        """Return the bits carried in `seconds` from `start_s`: the integral of `rate_at`."""
-        start = np.asarray(start_s, dtype=np.float64)
-        phase = np.mod(start, self.period_s)
-        end = phase + np.asarray(seconds, dtype=np.float64)
-        whole, rest = np.divmod(end, self.period_s)
-        return np.asarray(
-            whole * self.bits[-1] + self._from_zero(rest) - self._from_zero(phase),
-            dtype=np.float64,
-        )
 
     def seconds_for(self, bits: npt.ArrayLike, start_s: npt.ArrayLike) -> FloatArray:
         """Return how long `bits` take from `start_s`: until the last one is across.
@@ -140,28 +129,12 @@ class AccessSpeeds:
     """Speed tests of access links, one row a test.
 
     Attributes:
-        name: Where they are from.
         down_bps, up_bps: float64[n], >= 0; a failed test has 0.
-        latency_s: float64[n], NaN where not measured.
-        kind: The radio of each test, e.g. ``5G-NSA-mmWave``; empty where not known.
     """
 
     name: str = ""
     down_bps: FloatArray
     up_bps: FloatArray
-    latency_s: FloatArray
-    kind: tuple[str, ...]
-
-    def of_kind(self, kind: str) -> "AccessSpeeds":
-        """Return the tests over one radio."""
-        rows = np.array([k == kind for k in self.kind], dtype=np.bool_)
-        return AccessSpeeds(
-            name=self.name,
-            down_bps=self.down_bps[rows],
-            up_bps=self.up_bps[rows],
-            latency_s=self.latency_s[rows],
-            kind=(kind,) * int(rows.sum()),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,26 +158,6 @@ class PriceTrace:
         """Return the prices at these instants; the first and last hold beyond the ends."""
         index = np.searchsorted(self.times_s, np.asarray(t_s, dtype=np.float64), side="right")
         return np.asarray(self.price[np.maximum(index - 1, 0)], dtype=np.float64)
-
-    def relative_at(self, t_s: npt.ArrayLike) -> FloatArray:
-        """Return the prices over the normal price (BAS: 0.1045 to 13.2)."""
-        return self.price_at(t_s) / self.normal_price
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UserLinks:
-    """Mean and deviation of phone users' network speeds.
-
-    Attributes:
-        users: Who, anonymous.
-        down_bps, down_deviation_bps, up_bps, up_deviation_bps: float64[n], >= 0.
-    """
-
-    users: tuple[str, ...]
-    down_bps: FloatArray
-    down_deviation_bps: FloatArray
-    up_bps: FloatArray
-    up_deviation_bps: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

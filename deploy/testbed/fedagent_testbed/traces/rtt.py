@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .errors import TraceError
-from .files import DEFAULT, Limits
+from .files import DEFAULT, Limits, TraceError
 from .records import RttMatrix
 
 _HEADER = re.compile(

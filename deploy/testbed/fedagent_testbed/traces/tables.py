@@ -1,72 +1,91 @@
-"""CSV and JSON files as rows, bounded, every fault with its file and line."""
+"""CSV and JSON tables: M-Lab speed tests, EC2 spot prices and AI Benchmark scores of phones."""
 
-import csv
-import json
-from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from datetime import datetime
 from pathlib import Path
 
-from .errors import TraceError
-from .files import DEFAULT, Limits, lines, opened, read_all
+import numpy as np
+
+from .files import DEFAULT, Limits, TraceError, csv_rows, json_list, number
+from .records import MAX_RATE_BPS, AccessSpeeds, CpuScores, PriceTrace
+
+_MBIT = 1e6
+_PRICES = ("zone", "instance_type", "timestamp", "price_usd_per_hour", "on_demand_usd_per_hour")
+_MAX_PRICE = 1e6
 
 
-def csv_rows(
-    path: Path, columns: Sequence[str], limits: Limits = DEFAULT
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Give line number and the wanted columns (two or more) of each row; CSV or CSV in gzip.
+def read_ndt(path: Path, limits: Limits = DEFAULT) -> AccessSpeeds:
+    """Return the tests of ``mlab_ndt_*.json``.
 
     Raises:
-        TraceError: A column is missing, or a line is malformed.
+        TraceError: The file or an entry of it cannot be used.
     """
-    file = str(path)
-    at = 0
-
-    def decoded() -> Iterator[str]:
-        nonlocal at
-        for number, text in lines(stream, file, limits):
-            at = number
-            yield text.decode()
-
-    with opened(path, limits) as stream:
+    table: list[tuple[float, float]] = []
+    for entry, record in enumerate(json_list(path, limits), 1):
         try:
-            rows = csv.reader(decoded(), strict=True)
-            head = next(rows, [])
-            if missing := [name for name in columns if head.count(name) != 1]:
-                raise TraceError(file, 1, f"has no column {missing[0]}, or has it twice")
-            wanted = itemgetter(*map(head.index, columns))
-            for row in rows:
-                if len(row) != len(head):
-                    raise TraceError(file, at, f"has {len(row)} columns, not {len(head)}")
-                yield at, wanted(row)
-        except UnicodeDecodeError as error:
-            raise TraceError(file, at, "is no UTF-8 text") from error
-        except csv.Error as error:
-            raise TraceError(file, at, f"is no CSV: {error}") from error
+            speeds = (record["dl_mbps"], record["ul_mbps"])  # type: ignore[index] # checked by the except
+            down, up = (number(str(speed), MAX_RATE_BPS / _MBIT) for speed in speeds)
+        except (TypeError, KeyError, ValueError) as error:
+            raise TraceError(str(path), entry, "has no dl_mbps and ul_mbps") from error
+        table.append((down, up))
+    if not table:
+        raise TraceError(str(path), None, "holds no test")
+    down_bps, up_bps = np.array(table, dtype=np.float64).T * _MBIT
+    return AccessSpeeds(name=path.name, down_bps=down_bps, up_bps=up_bps)
 
 
-def json_value(path: Path, limits: Limits = DEFAULT) -> object:
-    """Return the JSON of a file, plain or gzip.
+def read_spot_prices(path: Path, limits: Limits = DEFAULT) -> tuple[PriceTrace, ...]:
+    """Return one trace a market of ``ec2_spot_*.csv``; all share one zero of time.
 
     Raises:
-        TraceError: It is none.
+        TraceError: The file or a line in it cannot be used.
     """
-    data = read_all(path, limits)
-    try:
-        value: object = json.loads(data)
-    except json.JSONDecodeError as error:
-        raise TraceError(str(path), error.lineno, f"is no JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise TraceError(str(path), None, "is no JSON") from error
-    return value
+    markets: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
+    for line, (zone, machine, when, price, normal) in csv_rows(path, _PRICES, limits):
+        try:
+            stamp = datetime.fromisoformat(when)
+            usd = number(price, _MAX_PRICE)
+            positive = usd > 0 and number(normal, _MAX_PRICE) > 0
+        except ValueError as error:
+            raise TraceError(str(path), line, "has no time or price") from error
+        if not positive or stamp.tzinfo is None:
+            raise TraceError(str(path), line, "has a price of 0, or a time without zone")
+        times, prices = markets.setdefault((zone, machine, normal), ([], []))
+        seconds = stamp.timestamp()
+        if times and seconds <= times[-1]:
+            raise TraceError(str(path), line, "is not after the last row of its market")
+        times.append(seconds)
+        prices.append(usd)
+    if not markets:
+        raise TraceError(str(path), None, "holds no price")
+    zero = min(times[0] for times, _ in markets.values())
+    return tuple(
+        PriceTrace(
+            zone=zone,
+            machine=machine,
+            times_s=np.array(times) - zero,
+            price=np.array(prices),
+            normal_price=float(normal),
+        )
+        for (zone, machine, normal), (times, prices) in markets.items()
+    )
 
 
-def json_list(path: Path, limits: Limits = DEFAULT) -> list[object]:
-    """Return a JSON list.
+def read_cpu_scores(path: Path, limits: Limits = DEFAULT) -> CpuScores:
+    """Return ``CPU_F_AI_Score`` of ``ai_benchmark_*.json``; the first of a repeated phone.
 
     Raises:
-        TraceError: It is none, or longer than the limit.
+        TraceError: The file or an entry of it cannot be used.
     """
-    value = json_value(path, limits)
-    if not isinstance(value, list) or len(value) > limits.rows:
-        raise TraceError(str(path), None, f"is no list of at most {limits.rows} entries")
-    return value
+    scores: dict[str, float] = {}
+    for entry, record in enumerate(json_list(path, limits), 1):
+        try:
+            model = record["Model"].strip()  # type: ignore[index] # checked by the except
+            score = number(str(record["CPU_F_AI_Score"]), 1e9)  # type: ignore[index] # the same
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise TraceError(str(path), entry, "has no Model and CPU_F_AI_Score") from error
+        if score <= 0:
+            raise TraceError(str(path), entry, "has a score of 0")
+        scores.setdefault(model, score)
+    if not scores:
+        raise TraceError(str(path), None, "holds no phone")
+    return CpuScores(models=tuple(scores), score=np.array(list(scores.values())))

@@ -1,0 +1,111 @@
+"""When samples come to devices, and which: the same by seed, whatever is decided."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fedagent_coordinator.policies.base import FloatArray, IntArray
+from fedagent_task.errors import RecipeError
+from fedagent_testbed.recipe import Streaming
+
+from .datasets import StudyData
+
+_STREAM = 1 << 23
+_MIN_RATE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundArrivals:
+    """What comes in a round.
+
+    Attributes:
+        counts: int64[N, steps], samples of each device and arrival step.
+        samples: For each device, the samples by their index, in order of arrival.
+    """
+
+    counts: IntArray
+    samples: tuple[IntArray, ...]
+
+
+class Arrivals(Protocol):
+    """A stream for each device; rounds are asked for in order, from 1."""
+
+    def take(self, round_: int) -> RoundArrivals:
+        """Return what comes in a round."""
+
+
+def make_arrivals(
+    data: StudyData, settings: Streaming, *, devices: int, rounds: int, seed: int
+) -> Arrivals:
+    """Return the streams of a study.
+
+    Raises:
+        RecipeError: Streams of their own do not fit the devices or rounds.
+    """
+    if data.shards is None:
+        return PoissonArrivals(settings, samples=len(data.y), devices=devices, seed=seed)
+    if devices != len(data.shards):
+        raise RecipeError("clients", f"is {devices}", f"{data.name} has {len(data.shards)} streams")
+    length = min(len(shard) for shard in data.shards)
+    if rounds * settings.steps > length:
+        raise RecipeError(
+            "rounds.count", f"needs {rounds * settings.steps} steps", f"{data.name} has {length}"
+        )
+    return RecordedArrivals(data.shards, settings.steps)
+
+
+class PoissonArrivals:
+    """All samples are dealt to the devices; each replays its own in an order drawn anew.
+
+    The mean of a step is `arrivals` x `acceleration`, times a swing over rounds that all
+    devices share, times a log-normal rate of the device; the rates' mean over devices is 1.
+    """
+
+    def __init__(self, settings: Streaming, *, samples: int, devices: int, seed: int) -> None:
+        self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_STREAM,)))
+        self._settings = settings
+        order = self._rng.permutation(samples)
+        self._shards = [order[i::devices] for i in range(devices)]
+        self._next = [0] * devices
+        rate = np.exp(settings.skew * self._rng.standard_normal(devices))
+        self._rate: FloatArray = np.maximum(rate / rate.mean(), _MIN_RATE)
+
+    def take(self, round_: int) -> RoundArrivals:
+        """Return what comes in a round."""
+        settings = self._settings
+        phase = 2 * np.pi * round_ / settings.swing_rounds
+        mean = settings.arrivals * settings.acceleration * (1 + settings.swing * np.sin(phase))
+        shape = (len(self._rate), settings.steps)
+        counts = self._rng.poisson(mean * self._rate[:, None], shape).astype(np.int64)
+        return RoundArrivals(
+            counts, tuple(self._replay(i, int(n)) for i, n in enumerate(counts.sum(axis=1)))
+        )
+
+    def _replay(self, device: int, count: int) -> IntArray:
+        """Return the next samples of a device, in a new order after each pass."""
+        parts: list[IntArray] = []
+        while count:
+            shard, at = self._shards[device], self._next[device]
+            part = shard[at : at + count]
+            parts.append(part)
+            count -= len(part)
+            self._next[device] = at + len(part)
+            if self._next[device] == len(shard):
+                self._shards[device] = self._rng.permutation(shard)
+                self._next[device] = 0
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+class RecordedArrivals:
+    """Streams as they were recorded, one sample a step where there was one."""
+
+    def __init__(self, shards: tuple[IntArray, ...], steps: int) -> None:
+        self._shards, self._steps = shards, steps
+
+    def take(self, round_: int) -> RoundArrivals:
+        """Return what comes in a round."""
+        start = (round_ - 1) * self._steps
+        parts = [shard[start : start + self._steps] for shard in self._shards]
+        counts = np.stack([(part >= 0).astype(np.int64) for part in parts])
+        return RoundArrivals(counts, tuple(part[part >= 0] for part in parts))

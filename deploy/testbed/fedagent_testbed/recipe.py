@@ -1,0 +1,292 @@
+"""Testbed recipes: what world, what budget, what training, which policies.
+
+Explained key by key in `docs/testbed.md`; read by `recipe_file`. Every key but `name` has a
+default.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe import MICRO
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[float, Meta(gt=0, lt=1e12)]
+Count = Annotated[int, Meta(ge=1, le=10_000_000)]
+NoiseDensity = Annotated[float, Meta(ge=-200, le=-80)]
+Megahertz = Annotated[float, Meta(ge=1e-3, le=1e4)]
+Kilometres = Annotated[float, Meta(ge=1e-3, le=1e3)]
+PerCompute = Annotated[float, Meta(ge=1e-3, le=1e4)]
+Snr = Annotated[float, Meta(ge=1e-6, le=1e12)]
+Range = tuple[Positive, Positive]
+Weighting = Literal["uniform", "samples"]
+
+
+class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of a recipe."""
+
+
+class Radio(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The channel of ALGORITHMS section 6; ranges are drawn anew in every round."""
+
+    power_dbm: Annotated[float, Meta(ge=-30, le=60)] = 23.0
+    """Transmission power, both ways."""
+    noise_dbm_hz: NoiseDensity = -166.0
+    """Noise density N0."""
+    path_loss_db: Annotated[float, Meta(ge=0, le=250)] = 128.1
+    """At 1 km."""
+    path_loss_slope_db: Annotated[float, Meta(ge=0, le=100)] = 37.6
+    """Per decade of distance."""
+    shadowing_db: Annotated[float, Meta(ge=0, le=30)] = 0.0
+    """Standard deviation of log-normal shadowing, per pair and round."""
+    bandwidth_mhz: tuple[Megahertz, Megahertz] = (0.3, 1.0)
+    """Range over clients."""
+    distance_km: tuple[Kilometres, Kilometres] = (0.01, 2.0)
+    """Range over pairs."""
+
+
+class Work(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client does in a round, and what it asks for it."""
+
+    download_mbit: Positive = 0.18
+    upload_mbit: Positive = 0.18
+    work: Positive = 2.41
+    """Computation q; it takes q / y seconds."""
+    compute: tuple[PerCompute, PerCompute] = (2.0, 4.0)
+    """Range of y, drawn per client and round."""
+    price: tuple[PerCompute, PerCompute] = (0.5, 2.0)
+    """Range of the price per unit of y, fixed per client."""
+
+
+class Exchange(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The linear exchange time of ALGORITHMS section 4: classes of clients at one edge."""
+
+    work_s: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (1.0, 2.0, 3.0, 4.0)
+    cold_s: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
+    snr: tuple[Snr, ...] = (1000.0, 100.0, 10.0, 1.0)
+    model_mbit: Positive = 20.0
+    availability: Share = 0.8
+
+
+class Traces(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Links out of recorded traces below FEDAGENT_DATA."""
+
+    links: str = "net/hsdpa_norway_3g.tar.gz"
+    """Folder or archive."""
+    rtt: str = ""
+    """RTT matrix; empty for none."""
+    round_s: Positive = 10.0
+    """Seconds of trace between two rounds."""
+
+
+class Links(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who sees whom: every client the same number of edges, fixed by the seed; 0 for all."""
+
+    visible: Annotated[int, Meta(ge=0)] = 0
+
+
+class Budget(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Credits that each edge may spend in a round."""
+
+    per_edge: Annotated[float, Meta(ge=1e-6, le=1e9)] = 3.5
+
+
+class Rounds(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of `fedagent_task.round_rule`, and how many rounds."""
+
+    count: Count = 1000
+    """T."""
+    deadline_s: Positive = 3.0
+    max_wait_s: Positive = 6.0
+    min_updates: Count = 1
+    """Z."""
+    merge_every: Count = 5
+    """T_ES."""
+
+
+class Churn(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Clients that leave for good and are replaced by strangers."""
+
+    share: Share = 0.0
+    every: Count = 50
+
+
+class Liars(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Clients that claim `factor` times the compute they have."""
+
+    share: Share = 0.0
+    factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
+
+
+class Change(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A radio that changes for good after a share of the rounds; null for none."""
+
+    after: Share = 0.5
+    noise_dbm_hz: NoiseDensity | None = None
+
+
+class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is learnt; without a dataset only decisions are studied."""
+
+    dataset: str = ""
+    partition: Literal["two-labels", "iid", "dirichlet", "iid-for"] = "two-labels"
+    iid_clients: Annotated[int, Meta(ge=0)] = 5
+    """With ``iid-for``: how many of the first clients hold all labels."""
+    gamma: Positive = 1.0
+    """With ``dirichlet``: its concentration."""
+    samples_per_client: Annotated[int, Meta(ge=1)] | None = None
+    """None deals all samples."""
+    model: Literal["softmax", "svm", "mlp"] = "softmax"
+    rate: Positive = 0.005
+    """Step of SGD."""
+    batch: Count = 32
+    epochs: Annotated[int, Meta(ge=1)] | None = None
+    """Passes per round, or"""
+    local_steps: Annotated[int, Meta(ge=1)] | None = None
+    """steps per round."""
+    weighting: Weighting = "uniform"
+    slot_rounds: Count = 1
+    """Rounds of a slot; opinions are asked for at its end (ALGORITHMS section 5)."""
+    reset: bool = False
+    """Start every slot from the same model."""
+    opinions: bool = False
+    """Clients score the global model after every slot."""
+    evaluated_on: Literal["own", "test"] = "own"
+    """``own``: a client scores it on a fifth of its samples, which it does not train on;
+    ``test``: on its share of the common test set."""
+    evaluate_every: Count = 1
+    """Rounds between two tests of accuracy."""
+    targets: tuple[Share, ...] = (0.7,)
+    """Accuracies whose first round and second are reported."""
+
+
+class Streaming(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Data that arrive while a model is learnt, and edges that are rented for rounds."""
+
+    dataset: Literal["", "digits", "a9a", "ml-100k", "sparse", "fashion-mnist", "weather"] = ""
+    model: dict[str, object] = {}
+    """Keys of a run's recipe, section `model`, over the dataset's own."""
+    learner: dict[str, object] = {}
+    """Keys of a run's recipe, section `learner`."""
+    steps: Annotated[int, Meta(ge=1, le=100_000)] = 50
+    """|M_t|, arrival steps of a round."""
+    arrivals: Positive = 2.0
+    """Mean number of samples that come to a device in a step."""
+    acceleration: Positive = 1.0
+    """Multiplies the arrivals."""
+    swing: Annotated[float, Meta(ge=0, lt=1)] = 0.5
+    """The arrivals' rate swings by this share, up and down."""
+    swing_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
+    skew: Annotated[float, Meta(ge=0, le=5)] = 0.5
+    """Standard deviation of the logarithm of the devices' rates."""
+    round_s: Positive = 20.0
+    """Seconds between two rounds, in which links move on by their traces."""
+    iteration_s: Positive = 2.2e-4
+    """Seconds that the median device takes for one sample."""
+    slowdown: Positive = 1.0
+    """Divides the speed of devices and edges."""
+    unrest: Annotated[float, Meta(ge=0, le=2)] = 0.2
+    """Standard deviation of the logarithm of a device's speed over rounds."""
+    aggregation_s: Range = (0.001, 0.01)
+    """Range of an edge's seconds per model, fixed by the seed."""
+    model_scale: Positive = 1.0
+    """Multiplies the bytes of the model that travel."""
+    budget: Positive = 100.0
+    """B, credits for rent in the whole run; a credit is the normal price."""
+    bandwidth_kbs: Range = (155.0, 3939.0)
+    rtt_ms: Range = (81.0, 1413.0)
+    rent: Range = (0.1045, 13.2)
+    """In shares of the normal price."""
+    price_s: Positive = 3600.0
+    """Seconds of market between two rounds."""
+    links: str = "net/mlab_ndt_na_2022-06.json.gz"
+    variation: str = "net/oboe.tar.gz"
+    rtt: str = "net/seattle_rtt.npz"
+    prices: str = "price/ec2_spot_us-east-1_2015.csv.gz"
+    devices: str = "device/ai_benchmark_2020.json.gz"
+    load_limit_s: Positive = 1.3
+    """pi, against which the report holds the rounds' peaks."""
+    enforce: bool = True
+    """Devices stop at it, as live ones do; else only the control heeds it."""
+    evaluate_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 5
+    """Rounds between two tests of the loss."""
+    test_samples: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    """How many samples the loss is tested on; 0 for all."""
+    prequential: bool = False
+    """Test every sample before it is learnt (regressions)."""
+
+
+class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A study."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    about: str = ""
+    world: Literal["radio", "exchange", "traces", "open", "bas"] = "radio"
+    """``open``: all reach the one edge at once; ``bas``: streams, and edges that are rented."""
+    clients: Count = 50
+    edges: Annotated[int, Meta(ge=1, le=65_536)] = 3
+    utility: Literal["linear", "sqrt-total"] = "linear"
+    success: Share = 1.0
+    """With ``open``: the chance that an update arrives."""
+    policy: str = "adaptive"
+    """Who decides when nobody is named."""
+    compare: tuple[str, ...] = ()
+    """Policies that `compare` takes when none are named."""
+    rounds: Rounds = Rounds()
+    budget: Budget = Budget()
+    links: Links = Links()
+    radio: Radio = Radio()
+    work: Work = Work()
+    exchange: Exchange = Exchange()
+    traces: Traces = Traces()
+    churn: Churn = Churn()
+    liars: Liars = Liars()
+    change: Change = Change()
+    training: Training = Training()
+    streaming: Streaming = Streaming()
+    policies: dict[str, dict[str, object]] = {}
+    """Parameters by policy name."""
+
+    @property
+    def budget_micro(self) -> int:
+        """What an edge may spend in a round, micro-credits."""
+        return round(self.budget.per_edge * MICRO)
+
+
+def check_recipe(recipe: TestbedRecipe) -> None:
+    """Check what no single key can tell.
+
+    Raises:
+        RecipeError: Keys contradict each other.
+    """
+    if recipe.links.visible > recipe.edges:
+        raise RecipeError("links.visible", f"is {recipe.links.visible}", "is at most `edges`")
+    _check_ranges(recipe)
+    classes = len(recipe.exchange.work_s)
+    if recipe.world == "exchange":
+        if len(recipe.exchange.snr) != classes:
+            raise RecipeError("exchange.snr", f"has not {classes} classes", "name one per class")
+        if recipe.clients % classes:
+            raise RecipeError("clients", f"is {recipe.clients}", f"write a multiple of {classes}")
+    if recipe.world in {"exchange", "open"} and recipe.edges != 1:
+        raise RecipeError("edges", f"is {recipe.edges}", f"the {recipe.world} world has one edge")
+    if (recipe.world == "bas") != bool(recipe.streaming.dataset):
+        given = recipe.streaming.dataset or "missing"
+        raise RecipeError("streaming.dataset", f"is {given}", "it goes with world = 'bas'")
+    training = recipe.training
+    if training.dataset and (training.epochs is None) == (training.local_steps is None):
+        raise RecipeError("training.epochs", "or local_steps is wanted", "give one of the two")
+
+
+def _check_ranges(recipe: TestbedRecipe) -> None:
+    for section, keys in {
+        "radio": ("bandwidth_mhz", "distance_km"),
+        "work": ("compute", "price"),
+        "streaming": ("aggregation_s", "bandwidth_kbs", "rtt_ms", "rent"),
+    }.items():
+        for key in keys:
+            low, high = getattr(getattr(recipe, section), key)
+            if not 0 < low <= high:
+                hint = "write [low, high] with 0 < low <= high"
+                raise RecipeError(f"{section}.{key}", f"is [{low}, {high}]", hint)

@@ -1,0 +1,213 @@
+"""Read a testbed recipe: TOML, overrides, and which world uses which key.
+
+``--set key.path=value`` overrides any key. What a world does not use is refused, not ignored.
+"""
+
+import difflib
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from fedagent_task.errors import RecipeError
+from fedagent_task.explain import explain, show
+from fedagent_task.recipe import override, read_table
+
+from .recipe import TestbedRecipe, check_recipe
+
+Table = Mapping[str, object]
+_FOLDER = Path(__file__).parent / "recipes"
+_LINKED = ("radio", "traces")
+_STUDIES = ("radio", "traces", "exchange", "open")
+_WORLDS: dict[str, tuple[str, ...]] = {
+    "success": ("open",),
+    "utility": _STUDIES,
+    "rounds.deadline_s": (*_LINKED, "open"),
+    "rounds.max_wait_s": _LINKED,
+    "rounds.min_updates": _LINKED,
+    "rounds.merge_every": _LINKED,
+    "budget": _STUDIES,
+    "links": _LINKED,
+    "radio": ("radio",),
+    "work": _LINKED,
+    "exchange": ("exchange",),
+    "traces": ("traces",),
+    "churn": _LINKED,
+    "liars": _LINKED,
+    "change": ("radio",),
+    "training": _STUDIES,
+    "streaming": ("bas",),
+}
+"""Keys and sections that only these worlds use; the others are for all."""
+_RENAMED = {"training.judged_on": "training.evaluated_on"}
+
+
+def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
+    """Read a recipe by the name of one of ours, or from a file, with overrides.
+
+    Overrides like ``key.path=value``; nothing after the sign is the empty text. One that
+    changes the world leaves out what the recipe says for its own only.
+
+    Raises:
+        RecipeError: There is none, or a key is unknown, missing, out of range, or not used
+            by the recipe's world.
+    """
+    table = read_table(_text(recipe))
+    own_world, changes = str(table.get("world", "radio")), list(sets)
+    for assignment in changes:
+        key, equals, value = assignment.partition("=")
+        table = override(table, assignment if value.strip() or not equals else f'{key}=""')
+    _check_policies(table)
+    world = _converted(table).world
+    keys = [assignment.partition("=")[0].replace(" ", "") for assignment in changes]
+    made = _converted(_used(table, world, own_world, keys))
+    check_recipe(made)
+    return made
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Return the names of the recipes that come with the testbed."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+def _text(recipe: str | Path) -> str:
+    path = Path(recipe)
+    if path.suffix != ".toml":
+        path = _FOLDER / f"{recipe}.toml"
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        known = ", ".join(recipe_names())
+        raise RecipeError(
+            str(recipe)[:80], "cannot be read", f"name a .toml file, or one of {known}"
+        ) from error
+
+
+def _converted(table: Table) -> TestbedRecipe:
+    try:
+        return msgspec.convert(_plain(table, ""), TestbedRecipe)
+    except msgspec.ValidationError as error:
+        raise _explained(error, table) from error
+
+
+def _plain(value: object, key: str) -> object:
+    """Turn exact decimals into floats, which is what a study computes with."""
+    if isinstance(value, Mapping):
+        inner = f"{key}." if key else ""
+        return {str(name): _plain(item, f"{inner}{name}") for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, key) for item in value]
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    number = float(str(value))
+    if not math.isfinite(number):
+        raise RecipeError(key, f"is {number}", "write a finite number")
+    return number
+
+
+def _explained(error: msgspec.ValidationError, table: Table) -> RecipeError:
+    """Name the key and the hint; unknown keys get the nearest of ours."""
+    why = explain(error, table)
+    hint = "see docs/testbed.md"
+    if why.reason == "unknown key":
+        near = _nearest(why.key)
+        hint = f"did you mean {near}?" if near else hint
+    return RecipeError(why.key, why.reason, hint)
+
+
+def _nearest(key: str) -> str:
+    """Return the known key most like this one, by its whole name or its last word."""
+    if key in _RENAMED:
+        return _RENAMED[key]
+    known = list(_keys(TestbedRecipe, ""))
+    if close := difflib.get_close_matches(key, known, n=1):
+        return close[0]
+    leaves = {name.rpartition(".")[2]: name for name in known}
+    close = difflib.get_close_matches(key.rpartition(".")[2], list(leaves), n=1)
+    return leaves[close[0]] if close else ""
+
+
+def _keys(struct: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    for item in msgspec.structs.fields(struct):
+        name = prefix + item.encode_name
+        yield name
+        if isinstance(item.type, type) and issubclass(item.type, msgspec.Struct):
+            yield from _keys(item.type, name + ".")
+
+
+def _check_policies(table: Table) -> None:
+    """Check that parameters are given policy by policy."""
+    section = table.get("policies", {})
+    if not isinstance(section, Mapping):
+        reason = f"must be a table (got {show(section)})"
+        raise RecipeError("policies", reason, "write policies.NAME.KEY=VALUE")
+    for name, params in section.items():
+        if not isinstance(params, Mapping):
+            key = _show_key(f"policies.{name}")
+            reason = f"must be a table (got {show(params)})"
+            raise RecipeError(key, reason, f"write {key}.KEY=VALUE")
+
+
+def _used(table: Table, world: str, own_world: str, sets: Collection[str]) -> dict[str, object]:
+    """Return a table without the keys of another world.
+
+    Args:
+        table: The recipe, overrides included.
+        world: What it says, with them.
+        own_world: What it says without them: keys that were there for that world may go.
+        sets: The dotted keys of the overrides.
+    """
+    for key in _leaves(table):
+        if error := _unused(key, world):
+            overridden = any(key == one or key.startswith(f"{one}.") for one in sets)
+            if world == own_world or overridden:
+                raise error
+            table = _without(table, key.split("."))
+    return dict(table)
+
+
+def _leaves(table: Table) -> Iterator[str]:
+    """Yield every key that a section or a policy is given; a whole policy is one."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{key}" for key in value)
+        else:
+            yield name
+
+
+def _unused(key: str, world: str) -> RecipeError | None:
+    section, _, leaf = key.partition(".")
+    if section == "policies":
+        return _unknown_policy(leaf, world)
+    worlds = _WORLDS.get(key) or _WORLDS.get(section)
+    if worlds is None or world in worlds:
+        return None
+    hint = f"leave it out, it is for {' and '.join(worlds)}"
+    return RecipeError(_show_key(key), f"is not used by world {world}", hint)
+
+
+def _unknown_policy(name: str, world: str) -> RecipeError | None:
+    from fedagent_coordinator import placement, policies  # noqa: PLC0415 - heavy imports
+    from fedagent_coordinator.core import iterations  # noqa: PLC0415
+
+    bas = world == "bas"
+    known = (*iterations.names(), *placement.names()) if bas else policies.names()
+    if name in known:
+        return None
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return RecipeError(_show_key(f"policies.{name}"), f"is no policy of world {world}", hint)
+
+
+def _without(table: Table, path: list[str]) -> dict[str, object]:
+    head, *rest = path
+    if not rest:
+        return {key: value for key, value in table.items() if key != head}
+    inner = table[head]
+    assert isinstance(inner, Mapping), "a leaf was found in it"
+    return {**table, head: _without(inner, [".".join(rest)])}
+
+
+def _show_key(key: str) -> str:
+    return show(key)[1:-1]

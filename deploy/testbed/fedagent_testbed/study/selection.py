@@ -1,0 +1,177 @@
+"""Studies of selection: who trains at which edge, by policies of the coordinator."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from fedagent_coordinator import policies
+from fedagent_coordinator.errors import MissingFeatureError, PolicyError
+from fedagent_coordinator.policies import Purpose, RoundView, SelectionPolicy, round_rng
+from fedagent_coordinator.policies.base import OPINIONS, VOLUNTEERS, FloatArray
+from fedagent_coordinator.policies.selection import check_selection
+from fedagent_protocol.errors import RegistryError
+from fedagent_task.errors import RecipeError
+from fedagent_task.spec import MICRO
+from fedagent_testbed.learning.learner import FederatedLearner
+from fedagent_testbed.recipe import TestbedRecipe
+from fedagent_testbed.worlds import make_world
+from fedagent_testbed.worlds.base import round_seconds
+
+from .history import History
+
+
+class SelectionStudy:
+    """One run of a policy.
+
+    The rules of a round are those of the live engine: every selection is checked, random
+    numbers are the round's own, and the policy learns from the feedback only.
+    """
+
+    def __init__(self, recipe: TestbedRecipe, name: str, seed: int) -> None:
+        if why := unmet(recipe, name):
+            hint = "take another policy, or change the recipe"
+            raise RecipeError("policy", f"{name} {why}", hint)
+        self._recipe, self._seed = recipe, seed
+        self._policy, self._world = make_policy(recipe, name), make_world(recipe, seed)
+        training = recipe.training
+        self._learner = FederatedLearner(recipe, seed) if training.dataset else None
+        asked = self._learner is not None and training.opinions
+        self._opinions = self._learner.opinions() if self._learner and asked else None
+
+    def play_round(self, t: int, history: History) -> bool:
+        """Play round `t`, from 1, into the history."""
+        view = _with(self._world.view(t), self._opinions)
+        began = time.perf_counter()
+        selection = self._policy.select(view, round_rng(self._seed, t, Purpose.SELECT))
+        decided = time.perf_counter() - began
+        check_selection(view, selection.pairs)
+        feedback = self._world.play(view, selection.pairs)
+        accuracy = opinion = np.nan
+        if self._learner is not None:
+            training = self._recipe.training
+            self._learner.advance(feedback)
+            if training.opinions and t % training.slot_rounds == 0:
+                self._opinions = self._learner.opinions()
+                feedback = replace(feedback, opinions=_with(view, self._opinions).opinions)
+                opinion = float(self._opinions.mean())
+            if t % training.evaluate_every == 0 or t == self._recipe.rounds.count:
+                accuracy = self._learner.accuracy()
+        began = time.perf_counter()
+        # Oracles keep no state: what only a testbed knows is never learnt from.
+        self._policy.learn(replace(feedback, view=replace(view, truth=None)))
+        learnt = time.perf_counter() - began
+        paid = view.pair_price[feedback.pairs][~feedback.void]
+        history.count(view.pair_client[feedback.pairs], len(view.client_price))
+        history.rows.append(
+            {
+                "wins": int(feedback.X.sum()),
+                "selected": len(feedback.pairs),
+                "spent": int(paid.sum()) / MICRO,
+                "seconds": round_seconds(feedback),
+                "decide_ms": 1000 * (decided + learnt),
+                "accuracy": accuracy,
+                "opinion": opinion,
+                "explored": int(selection.notes.get("explore", 0.0) > 0),
+            }
+        )
+        return True
+
+
+def make_policy(recipe: TestbedRecipe, name: str) -> SelectionPolicy:
+    """Return a policy with the recipe's parameters for it.
+
+    Raises:
+        PolicyError: There is none of that name, or a parameter is wrong.
+        RecipeError: Its slots are not those of the training.
+    """
+    return policies.create(name, **policy_params(recipe, name))
+
+
+def policy_params(recipe: TestbedRecipe, name: str) -> dict[str, object]:
+    """Return the recipe's parameters for a policy; `training.slot_rounds` holds for all.
+
+    Raises:
+        PolicyError: There is none of that name.
+        RecipeError: Its slots are not those of the training.
+    """
+    params = dict(recipe.policies.get(name, {}))
+    if "slot_rounds" in policies.parameters(name):
+        rounds = recipe.training.slot_rounds
+        if (own := params.setdefault("slot_rounds", rounds)) != rounds:
+            raise RecipeError(
+                f"policies.{name}.slot_rounds",
+                f"is {own}, but opinions are asked for every {rounds} rounds",
+                f"leave it out, and set training.slot_rounds={own}",
+            )
+    return params
+
+
+def unmet(recipe: TestbedRecipe, name: str) -> str:
+    """Return why a policy cannot run on a recipe, or an empty string.
+
+    Raises:
+        PolicyError: There is no such policy, or a parameter is wrong.
+    """
+    policy = make_policy(recipe, name)
+    collected = recipe.training.opinions and recipe.training.dataset
+    if OPINIONS in policy.needs and not collected:
+        return "needs opinions, which this recipe does not collect (training.opinions)"
+    if VOLUNTEERS in policy.needs:
+        return "needs neighbours who agree, which clients of a study have with run --full only"
+    return lacking(recipe, policy)
+
+
+def lacking(recipe: TestbedRecipe, policy: SelectionPolicy) -> str:
+    """Return which feature that a policy needs is not in a recipe's world, or ""."""
+    try:
+        make_world(recipe, 0).view(1).reported(policy.needs)
+    except MissingFeatureError as error:
+        return f"needs the feature {error.feature!r}, which this world does not have"
+    return ""
+
+
+def unusable(recipe: TestbedRecipe, name: str) -> str:
+    """Return why a policy that nobody named is better left out, or an empty string.
+
+    Besides `unmet`: it is broken, wants parameters that the recipe does not give, or
+    fails in the first round.
+    """
+    try:
+        if why := unmet(recipe, name):
+            return why
+        view = make_world(recipe, 0).view(1)
+        selection = make_policy(recipe, name).select(view, round_rng(0, 1, Purpose.SELECT))
+        check_selection(view, selection.pairs)
+    except (PolicyError, RegistryError) as error:
+        return f"cannot run: {error}"
+    return ""
+
+
+def chosen(
+    recipe: TestbedRecipe, names: list[str], *, everything: bool
+) -> tuple[list[str], dict[str, str]]:
+    """Return the policies that run, and why others are skipped if all were asked for.
+
+    Raises:
+        PolicyError: There is no such policy, or a parameter is wrong.
+        RecipeError: A policy that was named cannot run on this recipe.
+    """
+    if everything:
+        reasons = {name: unusable(recipe, name) for name in policies.names()}
+        skipped = {name: why for name, why in reasons.items() if why}
+        return [name for name in reasons if name not in skipped], skipped
+    for name in names:
+        if why := unmet(recipe, name):
+            raise RecipeError("policy", f"{name} {why}", "take another policy")
+    return names, {}
+
+
+def _with(view: RoundView, opinions: FloatArray | None) -> RoundView:
+    """Return the view with the opinions of whoever holds data; strangers hold somebody's."""
+    if opinions is None:
+        return view
+    everybody = opinions[np.arange(len(view.client_price)) % len(opinions)]
+    reached = np.zeros(len(everybody), dtype=np.bool_)
+    reached[view.pair_client] = True
+    return replace(view, opinions=np.where(reached, everybody, np.nan))

@@ -1,0 +1,89 @@
+"""What a study needs of a world: a view of each round, and how the ordered pairs end."""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from fedagent_coordinator.policies import Feedback, RoundView
+from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
+from fedagent_task.round_rule import RoundRule
+
+
+class World(Protocol):
+    """One seeded world; what it draws never depends on what was decided, unless it says so."""
+
+    def view(self, round_: int) -> RoundView:
+        """Return a round as policies see it, with the truth for oracles."""
+
+    def play(self, view: RoundView, pairs: IntArray) -> Feedback:
+        """Return how training ends for these pairs of the last view."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """Stages of every pair of a round, seconds: float64[P] each."""
+
+    dt_s: FloatArray
+    lc_s: FloatArray
+    ut_s: FloatArray
+
+    @property
+    def tau_s(self) -> FloatArray:
+        """Order to whole update."""
+        return self.dt_s + self.lc_s + self.ut_s
+
+
+def outcome(
+    view: RoundView, pairs: IntArray, times: Times, *, min_updates: int, max_wait_s: float
+) -> Feedback:
+    """Return how a round ends by the rule of the edges.
+
+    What comes after an edge has stopped waiting is neither known nor paid: its tau is the
+    wait, as at a live edge.
+    """
+    rule = RoundRule(view.deadline_s, max_wait_s, min_updates)
+    tau, edge = times.tau_s[pairs], view.pair_edge[pairs]
+    used = np.zeros(len(pairs), dtype=np.bool_)
+    wait = np.full(len(pairs), view.deadline_s)
+    for m in np.unique(edge).tolist():
+        mine = np.flatnonzero(edge == m)
+        ended = rule.settle(tau[mine])
+        used[mine], wait[mine] = ended.used, ended.wait_s
+    known = tau <= wait
+    unknown = np.where(known, 0.0, np.nan)
+    return replace(
+        arrived(view, pairs, tau <= view.deadline_s, np.where(known, tau, wait)),
+        used=used,
+        dt_s=times.dt_s[pairs] + unknown,
+        lc_s=times.lc_s[pairs] + unknown,
+        ut_s=times.ut_s[pairs] + unknown,
+        censored=~known,
+        void=~known,
+    )
+
+
+def arrived(view: RoundView, pairs: IntArray, in_time: BoolArray, tau_s: FloatArray) -> Feedback:
+    """Return the feedback of updates of which nothing else is known; those in time are used."""
+    unknown, nothing = np.full(len(pairs), np.nan), np.zeros(len(pairs), dtype=np.int64)
+    return Feedback(
+        view=view,
+        pairs=pairs,
+        X=in_time,
+        used=in_time,
+        tau_s=tau_s,
+        dt_s=unknown,
+        lc_s=unknown,
+        ut_s=unknown,
+        censored=np.zeros(len(pairs), dtype=np.bool_),
+        void=~in_time,
+        arrivals=nothing,
+        num_samples=nothing,
+        seconds_per_iteration=unknown,
+    )
+
+
+def round_seconds(feedback: Feedback) -> float:
+    """Return how long the slowest edge took: until all it ordered came, or it stopped waiting."""
+    # The tau of who did not come is the wait, so that the largest is the end either way.
+    return float(feedback.tau_s.max(initial=0.0))

@@ -1,0 +1,75 @@
+"""Streams: nothing is lost or invented, and every device replays its own samples."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_task.errors import RecipeError
+from fedagent_testbed.learning.arrivals import PoissonArrivals, RecordedArrivals, make_arrivals
+from fedagent_testbed.learning.datasets import load_data
+from fedagent_testbed.recipe import Streaming
+
+
+@given(seed=st.integers(0, 2**32), devices=st.integers(1, 6), samples=st.integers(6, 60))
+def test_each_pass_gives_every_sample_of_a_device_once(
+    seed: int, devices: int, samples: int
+) -> None:
+    settings = Streaming(steps=4, arrivals=3.0)
+    streams = PoissonArrivals(settings, samples=samples, devices=devices, seed=seed)
+    seen: list[list[int]] = [[] for _ in range(devices)]
+    for t in range(1, 12):
+        coming = streams.take(t)
+        assert coming.counts.shape == (devices, 4)
+        for device, index in enumerate(coming.samples):
+            assert len(index) == coming.counts[device].sum()
+            seen[device] += index.tolist()
+    owners: set[int] = set()
+    for mine in seen:
+        size = len(set(mine))
+        for start in range(0, len(mine) - size, size):
+            assert len(set(mine[start : start + size])) == size
+        assert not owners & set(mine)
+        owners |= set(mine)
+
+
+def test_arrivals_are_poisson_around_the_mean_and_follow_the_swing() -> None:
+    settings = Streaming(steps=50, arrivals=2.0, swing=0.5, swing_rounds=8, skew=0.0)
+    streams = PoissonArrivals(settings, samples=100, devices=4, seed=1)
+    counts = np.array([streams.take(t).counts for t in range(1, 401)])
+    assert counts.mean() == pytest.approx(2.0, rel=0.02)
+    by_phase = counts.reshape(50, 8, -1).mean(axis=(0, 2))
+    assert by_phase[1] == pytest.approx(3.0, rel=0.05)
+    assert by_phase[5] == pytest.approx(1.0, rel=0.05)
+    one = counts[1::8].ravel()
+    assert one.var() == pytest.approx(one.mean(), rel=0.05)
+
+
+def test_acceleration_multiplies_the_arrivals() -> None:
+    totals = []
+    for factor in (1.0, 4.0):
+        settings = Streaming(acceleration=factor)
+        streams = PoissonArrivals(settings, samples=100, devices=3, seed=0)
+        totals.append(sum(streams.take(t).counts.sum() for t in range(1, 60)))
+    assert totals[1] / totals[0] == pytest.approx(4.0, rel=0.05)
+
+
+def test_a_recorded_stream_keeps_its_gaps() -> None:
+    shards = (np.array([0, -1, 1, 2]), np.array([3, 4, -1, -1]))
+    streams = RecordedArrivals(shards, steps=2)
+    first, second = streams.take(1), streams.take(2)
+    assert first.counts.tolist() == [[1, 0], [1, 1]]
+    assert [index.tolist() for index in first.samples] == [[0], [3, 4]]
+    assert second.counts.tolist() == [[1, 1], [0, 0]]
+    assert [index.tolist() for index in second.samples] == [[1, 2], []]
+
+
+@pytest.mark.usefixtures("stream_data")
+def test_recorded_streams_must_fit_devices_and_rounds() -> None:
+    load_data.cache_clear()
+    data = load_data("weather")
+    settings = Streaming(dataset="weather", steps=24)
+    with pytest.raises(RecipeError, match="has 2 streams"):
+        make_arrivals(data, settings, devices=3, rounds=1, seed=0)
+    with pytest.raises(RecipeError, match=r"rounds\.count"):
+        make_arrivals(data, settings, devices=2, rounds=1000, seed=0)

@@ -1,0 +1,127 @@
+"""Gradients of many clients at once are those of the task package, and of the margin loss."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fedagent_task.models import create
+from fedagent_task.spec import ModelSpec
+from fedagent_testbed.learning.batched import BatchedModel
+
+SPECS = {
+    "softmax": ModelSpec(kind="softmax", features=6, classes=4, l2=0.1),
+    "svm": ModelSpec(kind="svm", features=6, classes=4, l2=0.1),
+    "mlp": ModelSpec(kind="mlp", features=6, classes=4, hidden=(5,), l2=0.1),
+    "deep": ModelSpec(kind="mlp", features=6, classes=4, hidden=(5, 3)),
+}
+MODELS = {name: BatchedModel(create(spec)) for name, spec in SPECS.items()}
+OWN = ("softmax", "mlp", "deep")
+"""Those whose loss is the task package's own."""
+STEP = 1e-6
+Doubles = npt.NDArray[np.float64]
+
+
+def batch(
+    model: BatchedModel, clients: int = 3, samples: int = 7
+) -> tuple[Doubles, Doubles, npt.NDArray[np.int64], Doubles]:
+    """Return random parameters, samples, labels, and weights with some padding."""
+    rng = np.random.default_rng(5)
+    theta = rng.standard_normal((clients, model.size))
+    x = rng.standard_normal((clients, samples, model.features))
+    y = rng.integers(0, model.classes, (clients, samples))
+    weight = np.full((clients, samples), 1.0 / (samples - 2))
+    weight[:, -2:] = 0.0
+    return theta, x, y, weight
+
+
+def gradient(
+    model: BatchedModel, theta: Doubles, x: Doubles, y: npt.NDArray[np.int64], weight: Doubles
+) -> Doubles:
+    out = np.empty_like(theta)
+    model.gradient(theta, x, y, weight, out)
+    return out
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_gradient_is_the_product_s_own(name: str) -> None:
+    own, model = create(SPECS[name]), MODELS[name]
+    theta, x, y, weight = batch(model)
+    found = gradient(model, theta, x, y, weight)
+    for client in range(3):
+        weights, at = {}, 0
+        for tensor in own.manifest().specs:
+            size = int(np.prod(tensor.shape))
+            weights[tensor.name] = theta[client, at : at + size].reshape(tensor.shape)
+            at += size
+        expected = own.gradient(weights, x[client, :-2], y[client, :-2])
+        flat = np.concatenate([expected[one.name].ravel() for one in own.manifest().specs])
+        np.testing.assert_allclose(found[client], flat, atol=1e-12)
+        scores = model.scores(theta, x)[client].T
+        assert (scores.argmax(axis=1) == own.predict(weights, x[client])).all()
+
+
+def margin_loss(theta: Doubles, x: Doubles, y: npt.NDArray[np.int64], weight: Doubles) -> Doubles:
+    """Return Crammer's and Singer's loss with its penalty, float64[S], by their words."""
+    bias, slope = theta[:, :4], theta[:, 4:].reshape(-1, 4, 6)
+    total = 0.05 * (slope**2).sum(axis=(1, 2))
+    for s, row in enumerate(x):
+        for k, sample in enumerate(row):
+            z = slope[s] @ sample + bias[s]
+            rivals = z + (np.arange(4) != y[s, k])
+            total[s] += weight[s, k] * (rivals.max() - z[y[s, k]])
+    return np.asarray(total)
+
+
+def test_the_gradient_of_an_svm_is_the_finite_difference_of_the_largest_violation() -> None:
+    model = MODELS["svm"]
+    theta, x, y, weight = batch(model)
+    numeric = np.empty_like(theta)
+    for i in range(model.size):
+        up, down = theta.copy(), theta.copy()
+        up[:, i] += STEP
+        down[:, i] -= STEP
+        numeric[:, i] = margin_loss(up, x, y, weight) - margin_loss(down, x, y, weight)
+    found = gradient(model, theta, x, y, weight)
+    assert np.abs(found).max() > 0.1
+    np.testing.assert_allclose(found, numeric / (2 * STEP), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_padding_counts_nothing(name: str) -> None:
+    model = MODELS[name]
+    theta, x, y, weight = batch(model)
+    whole = gradient(model, theta, x, y, weight)
+    cut = gradient(model, theta, x[:, :-2], y[:, :-2], weight[:, :-2])
+    np.testing.assert_allclose(whole, cut, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_clients_do_not_mix(name: str) -> None:
+    model = MODELS[name]
+    theta, x, y, weight = batch(model)
+    together = gradient(model, theta, x, y, weight)
+    for i in range(3):
+        one = slice(i, i + 1)
+        alone = gradient(model, theta[one], x[one], y[one], weight[one])
+        assert np.array_equal(alone[0], together[i])
+
+
+def test_softmax_survives_large_scores() -> None:
+    model = BatchedModel(create(ModelSpec(kind="softmax", features=1, classes=3)))
+    theta = np.zeros((1, model.size), np.float32)
+    theta[0, :3] = [1e4, -1e4, 0.0]
+    out = np.empty_like(theta)
+    ones = np.ones((1, 1), np.float32)
+    model.gradient(theta, ones[None], np.array([[1]]), ones, out)
+    assert np.array_equal(out[0, :3], np.array([1.0, -1.0, 0.0], np.float32))
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_starts_are_the_product_s_own(name: str) -> None:
+    own, model = create(SPECS[name]), MODELS[name]
+    first, weights = model.init(1), own.init(1)
+    assert first.dtype == np.float32
+    assert first.shape == (model.size,)
+    flat = np.concatenate([weights[one.name].ravel() for one in own.manifest().specs])
+    assert np.array_equal(first, flat)
+    assert not np.array_equal(first, model.init(2))

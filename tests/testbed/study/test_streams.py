@@ -1,0 +1,169 @@
+"""A run of a streaming study: repeatable, within the budget, and learning for real."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedagent_protocol.errors import ParameterError
+from fedagent_task.errors import RecipeError
+from fedagent_task.spec import MICRO
+from fedagent_testbed.study import History, play
+from fedagent_testbed.study.streams import ALL, OURS, Variant, best_edge
+from fedagent_testbed.worlds.network import draw_network
+from tests.fakes.stream_files import LEARNER, small
+
+pytestmark = pytest.mark.usefixtures("stream_data")
+
+
+def timeless(run: History) -> list[object]:
+    rows = [row | {"decide_ms": 0.0, "loss": round(row["loss"], 12)} for row in run.rows]
+    return [str(row) for row in rows]
+
+
+@pytest.mark.parametrize("name", [OURS, "strsaga-default+min-trans", "fixed-2+alone"])
+def test_the_same_by_seed(name: str) -> None:
+    one, two = (play(small(), name, 4) for _ in range(2))
+    assert timeless(one) == timeless(two)
+    assert timeless(one) != timeless(play(small(), name, 5))
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 10_000),
+    budget=st.floats(0.05, 30),
+    placement=st.sampled_from(["budgeted-ucb", "random", "min-cost", "min-trans", "fixed-best"]),
+)
+def test_the_budget_is_never_overspent_and_the_end_is_when_nothing_fits(
+    seed: int, budget: float, placement: str
+) -> None:
+    recipe = small(f"streaming.budget={budget}", "rounds.count=8")
+    network = draw_network(recipe, seed)
+    run = play(recipe, f"fixed-1+{placement}", seed)
+    paid = [network.rent_micro[t, edge] for t, edge in enumerate(run["edge"].tolist())]
+    left = round(budget * MICRO) - int(sum(paid))
+    assert left >= 0
+    assert run["rent"].sum() == pytest.approx(sum(paid) / MICRO)
+    assert run.exhausted == (len(run) < 8)
+    if run.exhausted and placement != "fixed-best":
+        assert (network.rent_micro[len(run)] > left).all()
+
+
+def test_the_latency_is_that_of_the_tables() -> None:
+    recipe = small("streaming.budget=1000", "streaming.model_scale=50")
+    run, network = play(recipe, "fixed-3+random", 2), draw_network(recipe, 2)
+    size = 65 * 10 * 4 * 50
+    for t, row in enumerate(run.rows):
+        edge = int(row["edge"])
+        rate, rtt = network.rate_bps[t, :, edge], network.rtt_s[t, :, edge]
+        assert row["transfer_s"] == pytest.approx((16 * size / rate + rtt).sum())
+        assert row["aggregate_s"] == pytest.approx(4 * network.aggregation_s[edge])
+    np.testing.assert_allclose(
+        run.latency_s,
+        run["compute_s"] + run["transfer_s"] + run["aggregate_s"],
+    )
+
+
+def test_learning_does_not_depend_on_the_edge() -> None:
+    recipe = small("streaming.budget=1000")
+    one, two = (play(recipe, f"fixed-2+{name}", 1) for name in ("min-cost", "random"))
+    assert one["edge"].tolist() != two["edge"].tolist()
+    np.testing.assert_array_equal(one["loss"], two["loss"])
+    np.testing.assert_array_equal(one["compute_s"], two["compute_s"])
+
+
+def test_the_model_is_really_learnt() -> None:
+    recipe = small("streaming.budget=1000", "streaming.arrivals=8", "rounds.count=30")
+    run = play(recipe, "fixed-8+min-cost", 0)
+    assert run.first_loss == pytest.approx(np.log(10), rel=0.05)
+    assert run.final_loss < 0.5 * run.first_loss
+    assert run.seconds_to(run.final_loss) == pytest.approx(run.latency_s.sum(), rel=1e-6)
+    assert run.seconds_to(0.0) is None
+
+
+def test_a_loss_that_is_no_number_is_the_worst_and_not_left_out() -> None:
+    recipe = small("streaming.budget=1000", "rounds.count=6")
+    run = play(recipe, "fixed-1+min-cost", 0)
+    run.rows[-1]["loss"] = math.inf
+    assert run.final_loss == math.inf
+    run.rows.clear()
+    assert run.final_loss == run.first_loss
+
+
+def test_more_iterations_take_more_seconds_and_break_the_limit() -> None:
+    tight = ("streaming.budget=1000", "streaming.load_limit_s=0.004", "streaming.arrivals=9")
+    recipe = small(*tight, "streaming.enforce=false")
+    few, many = (play(recipe, f"fixed-{rho}+min-cost", 0) for rho in (1, 8))
+    assert many["compute_s"].sum() > 3 * few["compute_s"].sum()
+    assert many.within_limit < few.within_limit
+    assert many.violation_s[-1] > 0
+    assert (np.diff(many.violation_s) >= 0).all()
+    assert not many["limited"].any()
+
+
+def test_devices_stop_at_their_load_limit() -> None:
+    tight = ("streaming.budget=1000", "streaming.load_limit_s=0.004", "streaming.arrivals=9")
+    free, held = (
+        play(small(*tight, f"streaming.enforce={word}"), "fixed-8+min-cost", 0)
+        for word in ("false", "true")
+    )
+    assert held.within_limit == 1.0
+    assert 0 < held["limited"].mean() <= 1
+    assert held["compute_s"].sum() < free["compute_s"].sum()
+    assert held["peak_s"].max() > 0.5 * 0.004
+
+
+def test_the_best_fixed_edge_is_no_slower_than_any_that_lasts() -> None:
+    recipe = small("streaming.budget=40")
+    network = draw_network(recipe, 3)
+    runs = [play(recipe, f"fixed-1+fixed-{edge}", 3) for edge in range(5)]
+    best = play(recipe, "fixed-1+fixed-best", 3)
+    assert set(best["edge"].tolist()) == {best_edge(network, 2600, 40 * MICRO)}
+    lasting = [run.latency_s.sum() for run in runs if not run.exhausted]
+    assert best.latency_s.sum() == pytest.approx(min(lasting))
+
+
+def test_alone_nobody_pays_or_sends() -> None:
+    run = play(small(), "fixed-2+alone", 0)
+    assert run["rent"].sum() == run["transfer_s"].sum() == 0
+    assert set(run["edge"].tolist()) == {-1}
+    assert not run.exhausted
+    assert run.final_loss < run.first_loss
+
+
+def test_weather_is_evaluated_before_it_is_learnt() -> None:
+    sets = ("streaming.dataset=weather", "clients=2", "streaming.steps=24", "rounds.count=40")
+    more = ("streaming.prequential=true", "streaming.learner.rate=0.005", "streaming.budget=1000")
+    recipe = small(*sets, *more)
+    run = play(recipe, "fixed-4+min-cost", 0)
+    # Ten hours are missing at one station, and with them those that look back on them.
+    assert run["tested"].sum() == run["arrivals"].sum() == 2 * 960 - 35
+    assert run.error() is not None
+    assert run.error("naive") is not None
+    assert run.error() < 0.8 * run.error("naive")  # type: ignore[operator] # both are known
+    still = play(small(*sets, *more, "streaming.learner.rate=1e-9"), "fixed-4+min-cost", 0)
+    # The first model is zeros but for a little noise.
+    assert still.error() == pytest.approx(still.error("naive"), rel=0.1)
+
+
+@pytest.mark.skipif(LEARNER != "strsaga", reason="the learner strsaga is not there")
+def test_ours_follows_the_arrivals() -> None:
+    sets = ("streaming.budget=1000", "rounds.count=60", "policies.primal-dual.scale=2.0")
+    few, many = (
+        play(small(*sets, f"streaming.arrivals={n}"), OURS, 0)["rho"][30:].mean() for n in (2, 8)
+    )
+    assert many > few
+
+
+def test_names_are_pairs() -> None:
+    assert len(ALL) == 13
+    assert Variant.parse("fixed-20+fixed-best") == Variant("fixed-20", "fixed-best")
+    for wrong in ("primal-dual", "adaptive+random", "fixed+random", "fixed-1+coordinator", "+"):
+        with pytest.raises(RecipeError, match=r"ITERATIONS|has"):
+            Variant.parse(wrong)
+    with pytest.raises(RecipeError, match="edge 9"):
+        play(small(), "fixed-1+fixed-9", 0)
+    with pytest.raises(ParameterError, match="kappa"):
+        play(small("policies.budgeted-ucb.kappa=-1.0"), OURS, 0)

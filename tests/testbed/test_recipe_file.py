@@ -1,0 +1,208 @@
+"""Recipes of studies: ours load, errors name the key and the hint, overrides win."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator import policies
+from fedagent_task.errors import RecipeError
+from fedagent_testbed.study import load_recipe, make_policy, recipe_names
+from fedagent_testbed.study.selection import policy_params
+from fedagent_testbed.study.streams import Variant
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_of_ours_loads(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert recipe.about
+    if recipe.world == "bas":
+        for pair in {recipe.policy, *recipe.compare} - {"all"}:
+            Variant.parse(pair)
+        return
+    assert recipe.policy in policies.names()
+    assert set(recipe.compare) <= set(policies.names())
+    for policy in recipe.policies:
+        make_policy(recipe, policy)
+
+
+def test_there_are_recipes() -> None:
+    assert "cocs-decisions" in recipe_names()
+
+
+def test_the_sets_of_gda_are_drawn_once_and_none_is_the_best() -> None:
+    sets = load_recipe("gda-mnist").policies["round-robin"]["sets"]
+    rng = np.random.default_rng(5)
+    drawn = [sorted(rng.choice(20, 5, replace=False).tolist()) for _ in range(4)]
+    assert sets == [[0, 1, 10, 15, 19], *drawn]
+    assert all(set(one) != {0, 1, 2, 3, 4} for one in drawn)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_every_policy_over_sets_has_the_slots_of_the_training(rounds: int) -> None:
+    recipe = load_recipe("gda-mnist", [f"training.slot_rounds={rounds}"])
+    found = {name: policy_params(recipe, name).get("slot_rounds") for name in recipe.compare}
+    assert found.pop("fixed") is None
+    assert set(found.values()) == {rounds}
+    same = [f"training.slot_rounds={rounds}", f"policies.ucb.slot_rounds={rounds}"]
+    make_policy(load_recipe("gda-mnist", same), "ucb")
+    other = load_recipe("gda-mnist", [*same[:1], "policies.ucb.slot_rounds=2"])
+    with pytest.raises(RecipeError, match=r"set training\.slot_rounds=2") as caught:
+        make_policy(other, "ucb")
+    assert caught.value.key == "policies.ucb.slot_rounds"
+
+
+def test_overrides_win_and_are_exact() -> None:
+    recipe = load_recipe(
+        "cocs-decisions",
+        ["budget.per_edge=0.1", "rounds.count=7", "policies.cocs.h=3", "clients = 8", "clients=9"],
+    )
+    assert recipe.budget_micro == 100_000
+    assert recipe.rounds.count == 7
+    assert recipe.rounds.deadline_s == 3.0
+    assert recipe.policies["cocs"] == {"h": 3}
+    assert recipe.policies["cocs-paper"] == {"h": 5}
+    assert recipe.clients == 9
+
+
+def test_a_file_is_read_like_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\n[rounds]\ncount = 3\n')
+    assert load_recipe(path).rounds.count == 3
+    assert load_recipe(str(path), ["rounds.count=4"]).rounds.count == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "hint"),
+    [
+        ("round.count=5", "round", "did you mean rounds?"),
+        ("rounds.cuont=5", "rounds.cuont", "did you mean rounds.count?"),
+        ("deadline_s=3", "deadline_s", "did you mean rounds.deadline_s?"),
+        ("training.modle=svm", "training.modle", "did you mean training.model?"),
+        ("radio.bandwith_mhz=[1, 2]", "radio.bandwith_mhz", "did you mean radio.bandwidth_mhz?"),
+        ("qqq=1", "qqq", "docs/testbed.md"),
+        ("clients=0", "clients", "docs/testbed.md"),
+        ("clients=2.5", "clients", "docs/testbed.md"),
+        ("world=moon", "world", "docs/testbed.md"),
+        ("rounds=3", "rounds", "docs/testbed.md"),
+        ("rounds.deadline_s=inf", "rounds.deadline_s", "finite"),
+        ("radio.noise_dbm_hz=nan", "radio.noise_dbm_hz", "finite"),
+        ("radio.bandwidth_mhz=[1, inf]", "radio.bandwidth_mhz", "finite"),
+        ("work.price=[2, 1]", "work.price", "low <= high"),
+        ("work.compute=[0, 1]", "work.compute", "docs/testbed.md"),
+        ("links.visible=4", "links.visible", "`edges`"),
+        ("training.dataset=digits", "training.epochs", "one of the two"),
+        ("world=open", "edges", "one edge"),
+    ],
+)
+def test_an_error_names_the_key_and_the_hint(change: str, key: str, hint: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("cocs-decisions", [change])
+    assert caught.value.key == key
+    assert hint in caught.value.hint
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("exchange.work_s=[]", "exchange.work_s"),
+        ("exchange.work_s=[1, -1, 2, 3]", "exchange.work_s"),
+        ("exchange.snr=[1, 2]", "exchange.snr"),
+        ("exchange.snr=[1, 2, 3, -1]", "exchange.snr"),
+        ("exchange.cold_s=-1", "exchange.cold_s"),
+        ("clients=41", "clients"),
+        ("edges=2", "edges"),
+    ],
+)
+def test_the_exchange_world_is_checked(change: str, key: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("rbcs-f-numeric", [change])
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change", "worlds"),
+    [
+        *(
+            ("rbcs-f-numeric", change, worlds)
+            for change, worlds in (
+                ("rounds.deadline_s=3", "radio and traces and open"),
+                ("rounds.max_wait_s=3", "radio and traces"),
+                ("rounds.min_updates=2", "radio and traces"),
+                ("churn.share=0.1", "radio and traces"),
+                ("liars.factor=3", "radio and traces"),
+                ("change.after=0.1", "radio"),
+                ("radio.noise_dbm_hz=-160", "radio"),
+                ("work.work=3", "radio and traces"),
+                ("links.visible=1", "radio and traces"),
+                ("success=0.5", "open"),
+                ("traces.round_s=3", "traces"),
+            )
+        ),
+        ("gda-mnist", "rounds.max_wait_s=3", "radio and traces"),
+        ("gda-mnist", "exchange.cold_s=3", "exchange"),
+        ("cocs-decisions", "success=0.5", "open"),
+        ("cocs-decisions", "streaming.budget=3", "bas"),
+        ("bas-a9a", "budget.per_edge=3", "radio and traces and exchange and open"),
+        ("bas-a9a", "rounds.deadline_s=3", "radio and traces and open"),
+    ],
+)
+def test_a_key_that_the_world_does_not_use_is_refused(
+    recipe: str, change: str, worlds: str
+) -> None:
+    with pytest.raises(RecipeError, match="is not used by world") as caught:
+        load_recipe(recipe, [change])
+    assert caught.value.key == change.partition("=")[0]
+    assert caught.value.hint == f"leave it out, it is for {worlds}"
+
+
+def test_another_world_leaves_out_what_the_recipe_says_for_its_own_only() -> None:
+    moved = ["world=exchange", "edges=1", "clients=12"]
+    made = load_recipe("cocs-decisions", moved)
+    assert made.radio == load_recipe("rbcs-f-numeric").radio
+    assert made.rounds.max_wait_s == 6.0
+    with pytest.raises(RecipeError, match=r"radio\.noise_dbm_hz: is not used by world exchange"):
+        load_recipe("cocs-decisions", [*moved, "radio.noise_dbm_hz=-160"])
+
+
+def test_a_file_with_a_key_of_another_world_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('name = "mine"\nworld = "open"\nedges = 1\n[radio]\nnoise_dbm_hz = -160\n')
+    with pytest.raises(RecipeError, match=r"radio\.noise_dbm_hz"):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change", "key", "says"),
+    [
+        ("cocs-decisions", "policies.nope.x=1", "policies.nope", "there are"),
+        ("cocs-decisions", "policies.cosc.h=1", "policies.cosc", "did you mean cocs?"),
+        ("bas-a9a", "policies.cocs.h=1", "policies.cocs", "is no policy of world bas"),
+        ("cocs-decisions", "policies.cocs=3", "policies.cocs", "must be a table (got 3)"),
+        ("cocs-decisions", "policies=3", "policies", "must be a table (got 3)"),
+        ("cocs-decisions", "budget.per_edge=1e11", "budget.per_edge", "1e+9"),
+        ("cocs-decisions", "radio.noise_dbm_hz=1e30", "radio.noise_dbm_hz", "-80"),
+        ("cocs-decisions", "radio.power_dbm=1e308", "radio.power_dbm", "60"),
+        ("cocs-decisions", "radio.path_loss_slope_db=-1e5", "radio.path_loss_slope_db", ">= 0"),
+    ],
+)
+def test_what_is_refused_names_the_key(recipe: str, change: str, key: str, says: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(recipe, [change])
+    assert caught.value.key == key
+    assert says in str(caught.value).replace("1000000000.0", "1e+9")
+
+
+def test_nothing_after_the_sign_is_the_empty_text() -> None:
+    assert load_recipe("cocs-mnist", ["training.dataset="]).training.dataset == ""
+    with pytest.raises(RecipeError, match=r"clients"):
+        load_recipe("cocs-mnist", ["clients="])
+
+
+def test_a_recipe_that_is_not_there_names_those_that_are() -> None:
+    with pytest.raises(RecipeError, match="cocs-decisions"):
+        load_recipe("cocs-decision")
+    with pytest.raises(RecipeError, match="cannot be read"):
+        load_recipe("/nowhere/x.toml")

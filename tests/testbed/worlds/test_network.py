@@ -1,0 +1,92 @@
+"""The network of a streaming study: within its ranges, and the same by seed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_task.errors import DatasetError, RecipeError
+from fedagent_task.spec import MICRO
+from fedagent_testbed.study.streams import best_edge
+from fedagent_testbed.worlds.network import Network, draw_network
+from tests.fakes.stream_files import small
+
+pytestmark = pytest.mark.usefixtures("stream_data")
+
+
+def test_everything_is_within_the_recipes_ranges() -> None:
+    recipe = small("streaming.rent=[0.2, 5.0]", "streaming.rtt_ms=[100, 400]")
+    drawn = draw_network(recipe, 3)
+    assert drawn.rate_bps.shape == drawn.rtt_s.shape == (12, 4, 5)
+    kilobytes = drawn.rate_bps / 8e3
+    assert kilobytes.min() >= 155
+    assert kilobytes.max() <= 3939
+    assert drawn.rtt_s.min() >= 0.1
+    assert drawn.rtt_s.max() <= 0.4
+    assert drawn.rent_micro.min() >= 0.2 * MICRO
+    assert drawn.rent_micro.max() <= 5 * MICRO
+    assert (drawn.slowness > 0).all()
+
+
+def test_links_and_rents_move_from_round_to_round() -> None:
+    drawn = draw_network(small(), 0)
+    for table in (drawn.rate_bps, drawn.rtt_s, drawn.rent_micro):
+        assert (table.std(axis=0) > 0).any()
+
+
+def test_means_of_rents_span_the_range() -> None:
+    rents = draw_network(small("edges=8", "rounds.count=200"), 1).rent_micro.mean(axis=0) / MICRO
+    assert rents.min() < 0.3
+    assert rents.max() > 5
+
+
+def test_the_same_by_seed_and_another_by_another() -> None:
+    one, two, other = (draw_network(small(), seed) for seed in (5, 5, 6))
+    for field in Network.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(one, field), getattr(two, field))
+        assert not np.array_equal(getattr(one, field), getattr(other, field))
+
+
+def test_cost_is_transfers_both_ways_and_aggregation() -> None:
+    rate, rtt = np.full((1, 2, 2), 8e6), np.array([[[0.1, 0.2], [0.3, 0.4]]])
+    network = Network(rate, rtt, np.ones((1, 2), np.int64), np.ones((1, 2)), np.array([0.5, 1.0]))
+    np.testing.assert_allclose(network.transfer_s(1e6), [[4 + 0.4, 4 + 0.6]])
+    np.testing.assert_allclose(network.cost_s(1e6), [[4 + 0.4 + 1, 4 + 0.6 + 2]])
+
+
+def test_slowdown_slows_devices_and_edges() -> None:
+    plain, slow = draw_network(small(), 0), draw_network(small("streaming.slowdown=4"), 0)
+    np.testing.assert_allclose(slow.slowness, 4 * plain.slowness)
+    np.testing.assert_allclose(slow.aggregation_s, 4 * plain.aggregation_s)
+
+
+def test_the_best_edge_is_the_fastest_that_can_be_paid_to_the_end() -> None:
+    rate = np.full((2, 1, 3), 8e6)
+    rtt = np.tile(np.array([0.1, 0.2, 0.3]), (2, 1, 1))
+    rent = np.array([[9, 2, 1], [9, 2, 1]], dtype=np.int64)
+    network = Network(rate, rtt, rent, np.ones((2, 1)), np.zeros(3))
+    assert best_edge(network, 0, 18) == 0
+    assert best_edge(network, 0, 17) == 1
+    assert best_edge(network, 0, 3) == 2
+    assert best_edge(network, 0, 1) == 2
+
+
+def test_data_that_are_missing_name_the_hint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDAGENT_DATA", str(tmp_path))
+    with pytest.raises(DatasetError, match=r"is not in FEDAGENT_DATA; see docs/testbed\.md"):
+        draw_network(small(), 0)
+    monkeypatch.delenv("FEDAGENT_DATA")
+    with pytest.raises(DatasetError, match="set FEDAGENT_DATA"):
+        draw_network(small(), 0)
+
+
+def test_more_places_than_nodes_are_refused() -> None:
+    with pytest.raises(RecipeError, match="12 nodes"):
+        draw_network(small("edges=9"), 0)
+
+
+def test_a_range_that_no_link_is_in_is_refused() -> None:
+    with pytest.raises(DatasetError, match="bandwidth_kbs"):
+        draw_network(small("streaming.bandwidth_kbs=[1, 2]"), 0)

@@ -1,0 +1,250 @@
+"""Every world: the same by seed whatever is decided, and a truth that is true."""
+
+import gzip
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.policies import RoundView
+from fedagent_coordinator.policies.base import FloatArray
+from fedagent_task.errors import DatasetError
+from fedagent_testbed.study import TestbedRecipe as Study
+from fedagent_testbed.study import load_recipe, make_world, play
+
+RADIO = ("clients=12", "edges=3", "rounds.count=20")
+OPEN = ("world=open", "edges=1", "clients=10", "success=0.6")
+EXCHANGE = ("world=exchange", "edges=1", "clients=12", "budget.per_edge=5")
+TRACES = ("world=traces", "clients=9", "edges=2", "traces.links=links", "rounds.deadline_s=1.3")
+WORLDS = {
+    "radio": RADIO,
+    "radio-visible": (*RADIO, "links.visible=2"),
+    "radio-churn": (*RADIO, "churn.share=0.3", "churn.every=2"),
+    "radio-liars": (*RADIO, "liars.share=0.5"),
+    "radio-shadowing": (*RADIO, "radio.shadowing_db=6"),
+    "radio-change": (*RADIO, "change.noise_dbm_hz=-150", "change.after=0.1"),
+    "open": OPEN,
+    "traces": TRACES,
+}
+NOBODY = np.zeros(0, dtype=np.int64)
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two recorded links of 120 kbit/s to 1.2 Mbit/s, in packets of 1500 bytes."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    for name, gap in (("slow", 100), ("fast", 10)):
+        stamps = [t + (t // 3000) % 2 * (gap // 2) for t in range(gap, 30_000, gap)]
+        text = "\n".join(map(str, sorted(stamps)))
+        (folder / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+    monkeypatch.setenv("FEDAGENT_DATA", str(tmp_path))
+    return tmp_path
+
+
+def recipe(sets: tuple[str, ...]) -> Study:
+    return load_recipe("cocs-decisions", sets)
+
+
+def columns(view: RoundView) -> dict[str, list[object]]:
+    truth = view.known_truth()
+    return {
+        "client": view.pair_client.tolist(),
+        "edge": view.pair_edge.tolist(),
+        "features": view.pair_features.tolist(),
+        "price": view.client_price.tolist(),
+        "available": view.client_available.tolist(),
+        "budget": view.edge_budget.tolist(),
+        "arrives": truth.arrives.tolist(),
+        "chance": truth.chance.tolist(),
+        "tau": truth.tau_s.tolist(),
+    }
+
+
+def walk(
+    sets: tuple[str, ...], seed: int, order: Callable[[RoundView], np.ndarray], rounds: int = 8
+) -> list[dict[str, list[object]]]:
+    world, seen = make_world(recipe(sets), seed), []
+    for t in range(1, rounds + 1):
+        view = world.view(t)
+        seen.append(columns(view))
+        world.play(view, order(view))
+    return seen
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_seed_is_a_world_whatever_is_decided(name: str) -> None:
+    nobody = walk(WORLDS[name], 3, lambda _view: NOBODY)
+    assert walk(WORLDS[name], 3, lambda view: np.arange(len(view.pair_client))) == nobody
+    assert walk(WORLDS[name], 4, lambda _view: NOBODY) != nobody
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_rounds_differ_and_a_round_is_the_same_whenever_it_is_seen(name: str) -> None:
+    world = make_world(recipe(WORLDS[name]), 3)
+    first, again, second = (columns(world.view(t)) for t in (1, 1, 2))
+    assert first == again
+    assert first != second
+
+
+def test_in_the_exchange_world_only_who_is_warm_depends_on_decisions() -> None:
+    one = walk(EXCHANGE, 3, lambda _view: NOBODY)
+    two = walk(EXCHANGE, 3, lambda _view: np.array([2, 5]))
+    assert one[0] == two[0]
+    for cold, warm in zip(one[1:], two[1:], strict=True):
+        assert [key for key in cold if cold[key] != warm[key]] == ["tau"]
+        saved = np.array(cold["tau"], dtype=float) - np.array(warm["tau"], dtype=float)
+        assert np.flatnonzero(saved).tolist() == [2, 5]
+        assert saved[[2, 5]] == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("name", [*WORLDS, "exchange"])
+def test_hindsight_is_what_happens(name: str) -> None:
+    world = make_world(recipe(WORLDS.get(name, EXCHANGE)), 5)
+    arrived = 0
+    for t in range(1, 10):
+        view = world.view(t)
+        everybody = np.arange(len(view.pair_client))
+        feedback = world.play(view, everybody)
+        assert feedback.X.tolist() == view.known_truth().arrives.tolist()
+        arrived += int(feedback.X.sum())
+    assert arrived > 0
+
+
+def test_in_the_open_world_a_short_deadline_changes_nobody() -> None:
+    world = make_world(recipe((*OPEN, "rounds.deadline_s=0.25")), 1)
+    view = world.view(1)
+    feedback = world.play(view, np.arange(10))
+    assert feedback.X.tolist() == view.known_truth().arrives.tolist()
+    assert 0 < feedback.X.sum() < 10
+
+
+def link(view: RoundView, setting: Study) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Seconds before the upload, bandwidth and mean SNR of every pair, out of the features."""
+    band, radio = view.feature("bandwidth_hz"), setting.radio
+    loss = 128.1 + 37.6 * np.log10(view.feature("distance_km"))
+    snr = 10 ** ((23 - loss - radio.noise_dbm_hz - 10 * np.log10(band)) / 10)
+    began = 0.18e6 / view.feature("download_bps") + 2.41 / view.feature("compute")
+    return began, band, snr
+
+
+@pytest.mark.parametrize("noise", [-166, -160])
+def test_the_chance_is_the_frequency_over_the_upload_fading(noise: int) -> None:
+    setting = recipe((*RADIO, f"radio.noise_dbm_hz={noise}"))
+    view = make_world(setting, 7).view(1)
+    began, band, snr = link(view, setting)
+    redraws = 20_000
+    fading = np.random.default_rng(1).exponential(size=(redraws, len(band)))
+    tau = began + 0.18e6 / (band * np.log2(1 + snr * fading))
+    truth = view.known_truth()
+    share = (tau <= 3.0).mean(axis=0)
+    assert 0.1 < share.mean() < 0.9
+    spread = np.sqrt(share * (1 - share) / redraws)
+    assert (np.abs(share - truth.chance) <= 4.5 * spread + 1e-4).all()
+    assert np.median(tau, axis=0) == pytest.approx(truth.tau_s, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["radio", "radio-liars", "radio-shadowing", "open"])
+def test_what_arrives_has_the_chance_it_was_said_to_have(name: str) -> None:
+    world, off, spread = make_world(recipe(WORLDS[name]), 11), 0.0, 0.0
+    for t in range(1, 301):
+        truth = world.view(t).known_truth()
+        off += float((truth.arrives - truth.chance).sum())
+        spread += float((truth.chance * (1 - truth.chance)).sum())
+    assert abs(off) < 4 * math.sqrt(spread)
+
+
+def test_liars_are_slower_than_they_say_and_ask_for_what_they_say() -> None:
+    patient = (*RADIO, "rounds.deadline_s=1e9")
+    honest = make_world(recipe(patient), 2)
+    lying = make_world(recipe((*patient, "liars.share=1", "liars.factor=2")), 2)
+    true, said = honest.view(1), lying.view(1)
+    assert true.client_price.tolist() == said.client_price.tolist()
+    assert true.feature("compute").tolist() == said.feature("compute").tolist()
+    everybody = np.arange(len(true.pair_client))
+    true_lc = honest.play(true, everybody).lc_s
+    assert true_lc == pytest.approx(2.41 / true.feature("compute"))
+    assert lying.play(said, everybody).lc_s == pytest.approx(2 * true_lc)
+
+
+def test_the_radio_changes_after_the_share_of_the_rounds() -> None:
+    before = make_world(recipe(RADIO), 2)
+    changed = make_world(recipe((*RADIO, "change.noise_dbm_hz=-150", "change.after=0.5")), 2)
+    for t in (1, 10):
+        assert columns(before.view(t)) == columns(changed.view(t))
+    worse = changed.view(11).feature("download_bps") < before.view(11).feature("download_bps")
+    assert worse.all()
+
+
+def test_the_trace_of_now_is_what_the_next_round_measured_before() -> None:
+    setting = recipe((*TRACES, "work.download_mbit=0.12", "traces.round_s=3"))
+    world = make_world(setting, 2)
+    first = world.view(1)
+    feedback = world.play(first, np.arange(len(first.pair_client)))
+    measured = 0.12e6 / world.view(2).feature("download_bps")
+    known = ~feedback.censored
+    assert known.any()
+    assert feedback.dt_s[known] == pytest.approx(measured[known], rel=1e-6)
+    chance = first.known_truth().chance
+    assert set(chance.tolist()) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("links", ["empty", "absent"])
+def test_traces_that_are_not_there_are_said_with_the_hint(data: Path, links: str) -> None:
+    (data / "empty").mkdir()
+    with pytest.raises(DatasetError, match=links) as caught:
+        make_world(recipe((*TRACES, f"traces.links={links}")), 1)
+    assert "docs/testbed.md" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["speeds.csv.gz", "ndt.json.gz", "rtt.npz", "README"])
+def test_a_file_that_is_no_recording_of_links_is_said_to_be_none(data: Path, name: str) -> None:
+    (data / name).write_bytes(gzip.compress(b"1,2,3"))
+    with pytest.raises(DatasetError, match="is no recording of links") as caught:
+        make_world(recipe((*TRACES, f"traces.links={name}")), 1)
+    assert ".tar.gz" in caught.value.hint
+    assert "mahimahi" in caught.value.hint
+
+
+def test_a_damaged_archive_is_still_said_to_be_damaged(data: Path) -> None:
+    (data / "rates.tar.gz").write_bytes(gzip.compress(b"x" * 5000)[:-9])
+    with pytest.raises(DatasetError, match="damaged") as caught:
+        make_world(recipe((*TRACES, "traces.links=rates.tar.gz")), 1)
+    assert "fetch" in caught.value.hint
+
+
+@pytest.mark.parametrize("links", ["plain", "plain/fast.down"])
+def test_mahimahi_links_may_be_plain_files_and_one_may_do(data: Path, links: str) -> None:
+    (data / "plain").mkdir()
+    for name in ("slow", "fast"):
+        packed = (data / "links" / f"{name}.gz").read_bytes()
+        (data / "plain" / f"{name}.down").write_bytes(gzip.decompress(packed))
+    (data / "plain" / "README").write_text("no link")
+    seen = columns(make_world(recipe((*TRACES, f"traces.links={links}")), 1).view(1))
+    same = columns(make_world(recipe(TRACES), 1).view(1))
+    assert (seen == same) == (links == "plain")
+
+
+EXTREMES = {
+    "radio.power_dbm": (-30, 60),
+    "radio.noise_dbm_hz": (-200, -80),
+    "radio.path_loss_db": (0, 250),
+    "radio.path_loss_slope_db": (0, 100),
+    "radio.bandwidth_mhz": ([0.001, 0.001], [1e4, 1e4]),
+    "radio.distance_km": ([0.001, 0.001], [1e3, 1e3]),
+    "work.compute": ([0.001, 0.001], [1e4, 1e4]),
+    "work.price": ([0.001, 0.001], [1e4, 1e4]),
+}
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "cocs", "linucb", "oracle-p", "rbcs-f"])
+@pytest.mark.parametrize("end", [0, 1])
+def test_the_ends_of_every_range_are_played_without_a_warning(policy: str, end: int) -> None:
+    changes = [f"{key}={ends[end]}" for key, ends in EXTREMES.items()]
+    swapped = [f"{key}={ends[1 - end]}" for key, ends in EXTREMES.items()]
+    mixed = [a if k % 2 else b for k, (a, b) in enumerate(zip(changes, swapped, strict=True))]
+    for sets in (changes, mixed, changes[1:4], [*changes[:1], *swapped[1:6]]):
+        history = play(recipe((*RADIO, *sets)), policy, 1)
+        assert np.isfinite(history["seconds"]).all()
