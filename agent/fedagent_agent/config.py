@@ -5,15 +5,12 @@ import re
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.settings import (
-    LogLevel,
-    Scope,
+    NodeConfig,
     SettingError,
-    TlsSettings,
-    broker_address,
     check_site,
     load_settings,
 )
@@ -38,34 +35,23 @@ _PEER = re.compile(r"([a-z0-9][a-z0-9-]{0,63})(?::([0-9.eE+-]{1,20}))?")
 _MAX_KM = 1e6
 
 
-class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one device."""
 
-    data_dir: str
-    """Where identity, outbox and models are."""
     stream: Annotated[str, Meta(min_length=1, max_length=4000)]
     """What to learn from; see `streams.spec`."""
     held_out: Annotated[str, Meta(max_length=4000)] = ""
     """A second stream for evaluations, never learnt from; by default they rest on what of
     `stream` is not learnt from yet."""
-    site: str = "default"
-    """Only roles of one site see each other."""
     edges: tuple[str, ...] = ()
     """Addresses of edges that zeroconf does not find."""
     broker: str | None = None
-    """Address of a broker that several edges share."""
+    """Address of a broker that several edges share; nothing is looked for then."""
     peers: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
     """Neighbours in democratized analytics with ``graph = "declared"``: ``ID`` or ``ID:KM``."""
     position: tuple[float, float] | None = None
     """x and y in kilometres in a frame that all devices of a site share; edges see it, and join
     the nearest."""
-    discovery: Scope = "lan"
-    """Where to look for edges; not used when `broker` is given."""
-    tls: TlsSettings | None = None
-    insecure: bool = False
-    """Allow brokers beyond this machine without certificates."""
-    password_file: str | None = None
-    """Holds the password of those addresses that name a user without one."""
     price: PriceSettings = PriceSettings()
     seed: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
     """Of stream and learner; by default it follows from the identity."""
@@ -81,11 +67,6 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Megabytes that a training may take; 0 for no limit, absent for half of the machine's."""
     limits: LimitsSettings = LimitsSettings()
     privacy: PrivacySettings = PrivacySettings()
-    json_events: bool = False
-    """One JSON object per line on stdout."""
-    watch_parent: bool = False
-    """End when stdin ends."""
-    log_level: LogLevel = "info"
 
     def seed_of(self, agent: str) -> int:
         """Return the seed, by default of the agent with this id."""
@@ -108,16 +89,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         typed = [("edges", text) for text in self.edges]
         if self.broker is not None:
             typed.append(("broker", self.broker))
-        return tuple(
-            broker_address(
-                key,
-                text,
-                tls=self.tls is not None,
-                insecure=self.insecure,
-                password_file=self.password_file,
-            )
-            for key, text in typed
-        )
+        return tuple(self.address(key, text) for key, text in typed)
 
     def memory_bytes(self) -> int:
         """Return the bound of a training's memory in bytes; 0 for none."""

@@ -26,6 +26,10 @@ class Models:
         """Return whether the model is here."""
         return bool(digest) and self._blobs.has(digest)
 
+    def size(self, digest: str) -> int:
+        """Return a model's size in bytes."""
+        return self._blobs.size(digest)
+
     def hold(self, digest: str) -> None:
         """Note the edge's newest model, and forget the oldest."""
         self._held = [*(d for d in self._held if d != digest), digest][-KEPT_MODELS:]

@@ -11,10 +11,10 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fedagent_protocol.errors import TopicError, safe_text
 from fedagent_protocol.topics import check_id
@@ -51,6 +51,61 @@ class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def files(self) -> TlsFiles:
         """Return the paths."""
         return TlsFiles(Path(self.ca), Path(self.cert), Path(self.key))
+
+
+class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings that all roles have.
+
+    Attributes:
+        data_dir: Where its files are.
+        site: Only roles of one site see each other.
+        discovery: Where to advertise and look.
+        insecure: Allow listening and speaking beyond this machine without certificates.
+        password_file: Holds the password of those addresses that name a user without one.
+        json_events: One JSON object per line on stdout.
+        watch_parent: End when stdin ends.
+    """
+
+    data_dir: str
+    site: str = "default"
+    discovery: Scope = "lan"
+    tls: TlsSettings | None = None
+    insecure: bool = False
+    password_file: str | None = None
+    json_events: bool = False
+    watch_parent: bool = False
+    log_level: LogLevel = "info"
+
+    def address(self, key: str, text: str) -> BrokerAddress:
+        """Return the broker address that a setting names; see `broker_address`."""
+        return broker_address(
+            key,
+            text,
+            tls=self.tls is not None,
+            insecure=self.insecure,
+            password_file=self.password_file,
+        )
+
+
+class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a role that may run a broker.
+
+    Attributes:
+        broker: ``auto``, ``embedded``, ``mosquitto``, or the address of a shared broker.
+        listen, port: Of a private broker; port 0 takes the last one, or a free one.
+    """
+
+    broker: str = "auto"
+    listen: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+
+    def shared(self) -> BrokerAddress | None:
+        """Return the address of a shared broker, or None for a private one.
+
+        Raises:
+            SettingError: It is no address, or not covered, or lacks a password.
+        """
+        return None if self.broker in PRIVATE_BROKERS else self.address("broker", self.broker)
 
 
 T = TypeVar("T", bound=Struct)
@@ -130,19 +185,6 @@ def listen_host(listen: str) -> str:
         hint = "write an address without a port, e.g. 127.0.0.1, ::1 or 0.0.0.0"
         raise SettingError("listen", f"not an address: {listen[:80]!r}", hint) from error
     return host
-
-
-def shared_broker(
-    broker: str, *, tls: bool, insecure: bool, password_file: str | None = None
-) -> BrokerAddress | None:
-    """Return the address of a shared broker, or None for a private one.
-
-    Raises:
-        SettingError: It is neither a kind of broker nor an address, or needs certificates.
-    """
-    if broker in PRIVATE_BROKERS:
-        return None
-    return broker_address("broker", broker, tls=tls, insecure=insecure, password_file=password_file)
 
 
 def broker_address(

@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_edge.core.edge import EdgeCore
-from fedagent_edge.core.effects import Effect, Publish, SendChunk, ToAgent, ToCoordinator
+from fedagent_edge.core.effects import COORDINATOR, LAN, WAN
 from fedagent_edge.core.settings import EdgeSettings, Memory
+from fedagent_node.effects import Effect, Received, Send
 from fedagent_protocol import messages as m
 from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import ModelSpec, OpinionsSpec, PeersSpec, TaskSpec
@@ -45,7 +46,7 @@ class Hall:
         self.core.upstream.welcomed = True
 
     def say(self, agent: str, message: m.AgentToEdge) -> list[Effect]:
-        return self._note(self.core.from_agent(agent, message, self.now, at=self.now))
+        return self._note(self.core.receive(Received(agent, message, LAN, self.now), self.now))
 
     def hello(self, *agents: str) -> None:
         for agent in agents:
@@ -56,7 +57,7 @@ class Hall:
         self.say(agent, m.ContextReport(seq=1, available=True, price=1, features=features))
 
     def tell(self, message: m.CoordinatorToEdge) -> list[Effect]:
-        return self._note(self.core.from_coordinator("", message, self.now))
+        return self._note(self.core.receive(Received("", message, WAN, self.now), self.now))
 
     def open(self, number: int = 1, *, mode: str = "report", **facts: object) -> list[Effect]:
         values: dict[str, object] = {
@@ -79,7 +80,7 @@ class Hall:
         """Let time go on from one thing that is due to the next."""
         end = self.now + seconds
         steps = 0
-        while (due := self.core.next_due(self.now)) <= end:
+        while (due := self.core.next_due()) <= end:
             steps += 1
             assert steps < 10_000, "the edge does not rest"
             self.now = max(self.now, due)
@@ -94,21 +95,24 @@ class Hall:
 
     def up(self, kind: type[M]) -> list[M]:
         """Return what the coordinator was told, of one kind."""
-        told = [one.message for one in self.effects if isinstance(one, ToCoordinator)]
+        told = [one.message for one in self._sent() if one.to == COORDINATOR]
         return [one for one in told if isinstance(one, kind)]
 
     def down(self, agent: str, kind: type[M]) -> list[M]:
         """Return what an agent was told, of one kind."""
-        told = [e.message for e in self.effects if isinstance(e, ToAgent) and e.agent == agent]
+        told = [one.message for one in self._sent() if one.to == agent]
         return [one for one in told if isinstance(one, kind)]
 
     def chunks(self) -> list[tuple[str, int]]:
-        """Return to whom chunks went: ``""`` is everybody."""
+        """Return to whom chunks went: ``*`` is everybody."""
         return [
-            (one.agent if isinstance(one, SendChunk) else "", one.index)
-            for one in self.effects
-            if isinstance(one, Publish | SendChunk)
+            (one.to, one.message.index)
+            for one in self._sent()
+            if isinstance(one.message, m.Chunk) and one.to != COORDINATOR
         ]
+
+    def _sent(self) -> list[Send]:
+        return [one for one in self.effects if isinstance(one, Send)]
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,16 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
-from fedagent_edge.core.effects import Event, Note
+from fedagent_edge.core.edge import EdgeCore
+from fedagent_edge.core.effects import COORDINATOR, LAN, WAN
 from fedagent_edge.core.settings import EdgeSettings
-from fedagent_edge.outward import Job, Outward, PublishModel, SendAgent, SendCoordinator
-from fedagent_edge.runtime import EdgeRuntime
+from fedagent_edge.store import open_edge
+from fedagent_node.driver import Driver, Job
+from fedagent_node.effects import EVERYBODY, Connect, Emit, Input, LinkUp, Received, Send, Warn
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout, Receiver, Sender
@@ -212,13 +215,14 @@ class Field:
     starts: int = 0
     reports: list[m.RoundReport] = field(default_factory=list)
     to_coordinator: list[m.EdgeToCoordinator] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    events: list[Emit] = field(default_factory=list)
+    notes: list[Warn] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)
     receipt_reports: bool = True
     job_delay_s: float = 0.0
     broadcasts: int = 0
-    edge: EdgeRuntime = field(init=False)
+    edge: Driver = field(init=False)
+    core: EdgeCore = field(init=False)
     _queue: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _count: int = 0
     _job_free_at: float = 0.0
@@ -240,8 +244,18 @@ class Field:
             credit_bytes=self.credit_bytes,
         )
         self.directory.mkdir(exist_ok=True)
-        self.edge = EdgeRuntime(
+        self.core, store = open_edge(
             self.directory, settings, now=self.now, boot=self.boot, checkpoint=self._checkpoint
+        )
+        self.edge = Driver(
+            self.core,
+            store,
+            links=self,
+            jobs=self,
+            clock=lambda: self.now,
+            emit=self.events.append,
+            warn=self.notes.append,
+            me="edge",
         )
 
     def _checkpoint(self, name: str) -> None:
@@ -257,59 +271,52 @@ class Field:
         self.kills += 1
         self.open()
         self.welcome()
-        self._try(lambda: self.edge.lan_up(self.now))
+        self._try(lambda: self.edge.receive(LinkUp(LAN)))
         for agent in self.agents.values():
             if not agent.silent:
                 agent.hello(self)
                 if agent.offer is not None:
                     agent._say_offer(self)
 
-    def _try(self, call: Callable[[], list[Outward]]) -> None:
+    def _try(self, call: Callable[[], None]) -> None:
         try:
-            self._perform(call())
+            call()
         except Killed:
             self.restart()
 
-    def _perform(self, outward: list[Outward]) -> None:
-        for one in outward:
-            match one:
-                case SendAgent() if one.agent:
-                    self._down(one.agent, one.message)
-                case PublishModel():
-                    self.broadcasts += 1
-                    for agent in self.agents:
-                        self._down(agent, one.chunk)
-                case SendCoordinator():
-                    self._up(one.message)
-                case Job():
-                    self._job(one)
-                case Event():
-                    self.events.append(one)
-                case Note():
-                    self.notes.append(one)
-                case _:
-                    pass
+    def send(self, send: Send) -> bool:
+        to, message = send.to, send.message
+        if to == COORDINATOR:
+            self._up(cast("m.EdgeToCoordinator", message))
+        elif to != EVERYBODY:
+            self._down(to, cast("m.EdgeToAgent", message))
+        elif isinstance(message, m.Chunk):
+            self.broadcasts += 1
+            for agent in self.agents:
+                self._down(agent, message)
+        return True
 
-    def _job(self, job: Job) -> None:
-        starts, edge = self.starts, self.edge
+    def change(self, effect: Connect) -> None:
+        raise AssertionError(effect)
+
+    def submit(self, job: Job) -> Input | None:
+        if not self.job_delay_s:
+            return job.work()
+        starts = self.starts
         self._job_free_at = max(self._job_free_at, self.now) + self.job_delay_s
 
         def run() -> None:
             if starts == self.starts:
-                self._try(lambda: job.done(job.work(), self.now))
+                self._try(lambda: self.edge.receive(job.work()))
 
-        assert edge is self.edge
-        if self.job_delay_s:
-            self.at(self._job_free_at, run)
-        else:
-            self._perform(job.done(job.work(), self.now))
+        self.at(self._job_free_at, run)
+        return None
 
     # ---------------------------------------------------------------- messages
 
     def to_edge(self, agent: str, message: m.AgentToEdge) -> None:
         def arrive() -> None:
-            at = self.now
-            self._try(lambda: self.edge.from_agent(agent, message, at, at=at, link_idle=True))
+            self._try(lambda: self.edge.receive(Received(agent, message, LAN, self.now)))
 
         self._carry(arrive)
 
@@ -334,7 +341,7 @@ class Field:
                 self.later(DELAY_S, lambda: self.coordinator(receipt))
 
     def coordinator(self, message: m.CoordinatorToEdge, sender: str = "") -> None:
-        self._try(lambda: self.edge.from_coordinator(sender, message, self.now, link_idle=True))
+        self._try(lambda: self.edge.receive(Received(sender, message, WAN, self.now)))
 
     def welcome(self, run: str = RUN) -> None:
         self.coordinator(m.EdgeWelcome(run=run, coordinator="coord", task=TASK, body=BODY))
@@ -352,7 +359,7 @@ class Field:
             data = self.model[start:stop]
             self.coordinator(m.Chunk(run=run, digest=self.digest, index=index, data=data))
         self.run_for(0.1 + 4 * self.job_delay_s)
-        assert self.edge.core.memory.model == self.digest
+        assert self.core.memory.model == self.digest
 
     def order(self, number: int = 1, **facts: object) -> None:
         values: dict[str, object] = {
@@ -389,7 +396,7 @@ class Field:
         """Let time go on."""
         end = self.now + seconds
         while True:
-            due = self.edge.next_due(self.now)
+            due = self.core.next_due()
             head = self._queue[0][0] if self._queue else float("inf")
             if min(due, head) > end:
                 break
@@ -398,7 +405,7 @@ class Field:
                 heapq.heappop(self._queue)[2]()
             else:
                 self.now = max(self.now, due)
-                self._try(lambda: self.edge.tick(self.now))
+                self._try(self.edge.tick)
         self.now = end
 
     def run_until_report(self, number: int = 1, max_s: float = 60.0) -> m.RoundReport:
@@ -409,7 +416,7 @@ class Field:
                 self.run_for(0.1)
                 return found[0]
             self.run_for(0.05)
-        raise AssertionError(f"no report; counters {dict(self.edge.core.counters)}")
+        raise AssertionError(f"no report; counters {dict(self.core.counters)}")
 
 
 def field_of(directory: Path, count: int = 3, **facts: object) -> Field:

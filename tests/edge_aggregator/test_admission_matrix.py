@@ -56,7 +56,7 @@ def test_bad_content_is_rejected_and_the_round_goes_on(tmp_path: Path, case: str
     assert by_agent["a1"].reason == reason
     assert not by_agent["a1"].valid
     assert [(r.status, r.reason) for r in hostile.receipts] == [("rejected", reason)]
-    assert field.edge.core.counters[f"rejected_{reason}"] == 1
+    assert field.core.counters[f"rejected_{reason}"] == 1
     assert report.used == 2
     _assert_model(field, report, {"a0": 10.0, "a2": 10.0})
 
@@ -101,7 +101,7 @@ def test_updates_of_other_rounds_and_runs_expire(
     report = field.run_until_report()
     assert [o.status for o in report.outcomes] == ["arrived", "missed"]
     assert field.agents["a1"].receipts[-1].status is m.ReceiptStatus.EXPIRED
-    assert field.edge.core.counters["expired"] >= 1
+    assert field.core.counters["expired"] >= 1
 
 
 def test_an_agent_that_was_not_ordered_gets_nothing_and_changes_nothing(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_an_agent_that_was_not_ordered_gets_nothing_and_changes_nothing(tmp_path
     chosen = (m.Assignment(agent="a0"), m.Assignment(agent="a1"))
     field.order(assignments=chosen)
     order = m.TrainOrder(
-        run=field.edge.core.memory.run, round=1, task=field.edge.core.memory.task,
+        run=field.core.memory.run, round=1, task=field.core.memory.task,
         model=field.digest, size=len(field.model), chunk_bytes=1024, deadline_ms=1, give_up_ms=1,
     )  # fmt: skip
     outsider.orders.append(order)
@@ -119,7 +119,7 @@ def test_an_agent_that_was_not_ordered_gets_nothing_and_changes_nothing(tmp_path
     report = field.run_until_report()
     assert report.used == 2
     assert outsider.receipts[-1].reason == "not_ordered"
-    assert field.edge.core.counters["need_unknown"] == 1
+    assert field.core.counters["need_unknown"] == 1
 
 
 def test_a_norm_exactly_at_the_limit_is_taken() -> None:

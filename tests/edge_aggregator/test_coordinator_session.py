@@ -44,19 +44,19 @@ def test_a_silent_coordinator_is_lost_and_found_again(tmp_path: Path) -> None:
     assert isinstance(field.to_coordinator[-1], m.EdgeHello)
     field.welcome()
     assert [e.name for e in field.events if "coord" in e.name][-1] == "coordinator_joined"
-    assert field.edge.core.memory.model == field.digest, "the same run keeps its model"
+    assert field.core.memory.model == field.digest, "the same run keeps its model"
 
 
 def test_a_second_coordinator_cannot_take_the_edge_from_a_live_one(tmp_path: Path) -> None:
     field = field_of(tmp_path, 1)
     _beacon(field, "rival")
     field.coordinator(m.EdgeWelcome(run=OTHER, coordinator="rival", task=TASK, body=BODY))
-    assert field.edge.core.memory.run == RUN
-    assert field.edge.core.counters["other_coordinator"] == 2
+    assert field.core.memory.run == RUN
+    assert field.core.counters["other_coordinator"] == 2
     field.run_for(20.0)
     _beacon(field, "rival")
     field.coordinator(m.EdgeWelcome(run=OTHER, coordinator="rival", task=TASK, body=BODY))
-    assert field.edge.core.memory.run == OTHER
+    assert field.core.memory.run == OTHER
 
 
 def test_another_run_drops_round_spool_and_model(tmp_path: Path) -> None:
@@ -68,13 +68,13 @@ def test_another_run_drops_round_spool_and_model(tmp_path: Path) -> None:
         field.run_for(0.01)
     field.welcome(run=OTHER)
     field.run_for(0.2)
-    memory = field.edge.core.memory
+    memory = field.core.memory
     assert (memory.run, memory.model, memory.last_round) == (OTHER, "", 0)
     assert not list((tmp_path / "spool").glob("*.update"))
     assert all(agent.closed == [1] for agent in field.agents.values())
-    assert field.edge.core._pool.used_bytes == 0
+    assert field.core._pool.used_bytes == 0
     field.open()
-    assert field.edge.core.memory.run == OTHER
+    assert field.core.memory.run == OTHER
     offer = field.agents["a0"].offer
     assert offer is not None
     field.to_edge("a0", offer)
@@ -92,7 +92,7 @@ def test_messages_of_another_run_are_counted_and_ignored(tmp_path: Path) -> None
         m.ReportReceipt(run="", round=1),
     ):
         field.coordinator(message)
-    assert field.edge.core.counters["other_run"] == 4
+    assert field.core.counters["other_run"] == 4
     assert len(field.to_coordinator) == said
 
 
@@ -128,8 +128,8 @@ def test_an_expired_report_is_forgotten_and_counted(tmp_path: Path) -> None:
     field.order()
     field.run_until_report()
     field.coordinator(m.ReportReceipt(run=RUN, round=1, too_late=True))
-    assert field.edge.core.memory.report is None
-    assert field.edge.core.counters["report_too_late"] == 1
+    assert field.core.memory.report is None
+    assert field.core.counters["report_too_late"] == 1
 
 
 @pytest.mark.parametrize("how", ["open", "order"])
@@ -140,7 +140,7 @@ def test_a_newer_round_ends_an_older_one(tmp_path: Path, how: str) -> None:
     field.run_for(1.0)
     if how == "open":
         field.coordinator(m.RoundOpen(run=RUN, round=2))
-        assert field.edge.core.live is None
+        assert field.core.live is None
     field.agents["a1"].work_s = 0.1
     field.order(2)
     field.run_for(0.05)
@@ -190,8 +190,8 @@ def test_an_unusable_global_model_is_not_adopted(tmp_path: Path, kind: str) -> N
     digest = "d" * 64 if kind == "digest" else digest_of(data)
     field.coordinator(m.GlobalModel(run=RUN, digest=digest, size=len(data), first=data))
     field.run_for(0.5)
-    assert field.edge.core.memory.model == field.digest
-    assert field.edge.core.counters["model_unusable"] == 1
+    assert field.core.memory.model == field.digest
+    assert field.core.counters["model_unusable"] == 1
     field.order()
     assert field.run_until_report().used == 1
 
@@ -204,7 +204,7 @@ def test_a_lost_chunk_of_the_global_model_is_asked_for_again(tmp_path: Path) -> 
     needs = _said(field, m.Need)
     assert len(needs) >= 3
     field.coordinator(m.Chunk(run=RUN, digest=digest_of(fresh), index=0, data=fresh))
-    assert field.edge.core.memory.model == digest_of(fresh)
+    assert field.core.memory.model == digest_of(fresh)
 
 
 def test_the_coordinator_pulls_the_edge_model(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_the_coordinator_pulls_the_edge_model(tmp_path: Path) -> None:
     model = b"".join(parts[i] for i in sorted(parts))
     assert digest_of(model) == report.model
     field.coordinator(m.Need(run=RUN, digest="f" * 64, ranges=((0, 1),)))
-    assert field.edge.core.counters["need_unknown"] == 1
+    assert field.core.counters["need_unknown"] == 1
 
 
 def test_the_task_is_served_by_digest_only(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_the_task_is_served_by_digest_only(tmp_path: Path) -> None:
     field.to_edge("a0", m.TaskNeed(digest="f" * 64))
     field.run_for(0.1)
     assert [(type(x), x.body) for x in got if isinstance(x, m.TaskBody)] == [(m.TaskBody, BODY)]
-    assert field.edge.core.counters["task_unknown"] == 1
+    assert field.core.counters["task_unknown"] == 1
 
 
 def test_an_ended_run_stops_the_round_and_waits_for_the_next(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_an_ended_run_stops_the_round_and_waits_for_the_next(tmp_path: Path) -> 
     assert field.events[-1].name == "run_ended"
     _beacon(field, "coord")
     field.welcome(run=OTHER)
-    assert field.edge.core.memory.run == OTHER
+    assert field.core.memory.run == OTHER
 
 
 def test_probes_are_answered_with_the_padding_asked_for(tmp_path: Path) -> None:

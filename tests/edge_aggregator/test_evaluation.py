@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_edge.core.effects import Event
+from fedagent_edge.core.effects import LAN, ModelReady
 from fedagent_edge.core.sessions import Sessions
 from fedagent_edge.core.tally import volunteers_of
+from fedagent_node.effects import Emit, LinkUp
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import decode_edge_to_coordinator, encode
 
@@ -37,7 +38,7 @@ def test_all_present_agents_are_called_and_their_answers_go_up_together() -> Non
     assert Rows.of(told).epsilon.tolist() == [2.0, 0.0]
     assert (told.model, told.metric, told.asked, told.reasons) == (MODEL, "accuracy", 2, {})
     assert decode_edge_to_coordinator(encode(told)) == told
-    [event] = [e.data for e in hall.effects if isinstance(e, Event) and e.name == "evaluated"]
+    [event] = [e.fields for e in hall.effects if isinstance(e, Emit) and e.name == "evaluated"]
     assert event == {"round": 1, "mode": "report", "asked": 2, "answered": 2, "seconds": 0.0}
 
 
@@ -165,7 +166,7 @@ def test_a_call_waits_for_its_model() -> None:
     assert not hall.down("a0", m.OpinionCall)
     hall.tell(m.GlobalModel(run=RUN, digest=MODEL, size=700, chunk_bytes=1024, first=bytes(700)))
     hall.wait(0.5)
-    hall.effects += hall.core.model_ready(MODEL, 700, hall.now)
+    hall.effects += hall.core.receive(ModelReady(MODEL, 700), hall.now)
     assert [call.until_ms for call in hall.down("a0", m.OpinionCall)] == [4500]
     hall.opinion("a0")
     assert len(scores(hall.up(m.Opinions)[0])) == 1
@@ -182,7 +183,7 @@ def test_a_call_whose_model_never_comes_ends_in_time() -> None:
 
 def test_an_edge_that_has_just_started_waits_for_its_agents() -> None:
     hall = Hall()
-    hall.effects += hall.core.lan_up(hall.now)
+    hall.effects += hall.core.receive(LinkUp(LAN), hall.now)
     hall.open()
     assert not hall.up(m.Opinions)
     hall.wait(0.6)
@@ -244,7 +245,7 @@ def test_the_model_goes_once_to_all_who_were_called_and_to_no_other() -> None:
     hall.say("a1", need)
     assert hall.chunks() == []
     hall.opinion("a2")
-    assert hall.chunks() == [("", 0), ("", 1), ("", 2)]
+    assert hall.chunks() == [("*", 0), ("*", 1), ("*", 2)]
     hall.say("a1", m.Need(run=RUN, round=1, digest=MODEL, ranges=((1, 2),)))
     assert hall.chunks()[3:] == [("a1", 1)]
     hall.say("a1", m.Need(run=RUN, round=1, digest=OTHER, ranges=((0, 1),)))

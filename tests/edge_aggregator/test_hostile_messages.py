@@ -114,7 +114,7 @@ def test_a_hostile_agent_hurts_only_itself(
     assert not by_agent["x"].used
     weights = {"a0": 10.0, "a1": 10.0}
     assert report.model == digest_of(encode_tensors(expected_mean(64, weights)))
-    assert field.edge.core._pool.used_bytes == 0
+    assert field.core._pool.used_bytes == 0
     if mode is m.OpinionMode.REPORT:
         field.run_for(1.0)
         told = [x for x in field.to_coordinator if isinstance(x, m.Opinions)]
@@ -140,7 +140,7 @@ def test_no_message_of_a_coordinator_makes_the_edge_fall(
         sender = data.draw(st.sampled_from(["", "coord", "rival"]))
         field.coordinator(message, sender=sender)
         field.run_for(data.draw(st.sampled_from([0.0, 0.02, 0.6])))
-        left = left or (field.edge.core.memory.run, field.edge.core.memory.task) != (RUN, TASK)
+        left = left or (field.core.memory.run, field.core.memory.task) != (RUN, TASK)
     if left:
         # A run that was left and came back begins anew.
         return
@@ -156,15 +156,15 @@ def test_a_message_with_anothers_name_is_counted(tmp_path: Path) -> None:
     field.to_edge("x", m.Hello(agent="a0"))
     field.to_edge("x", m.Hello(agent="x", protocol=1))
     field.run_for(0.1)
-    assert field.edge.core.counters["hello_as_another"] == 1
-    assert field.edge.core.counters["protocol_version"] == 1
-    said = {note.agent: note.reason for note in field.edge.core.sessions.changed_devices(field.now)}
+    assert field.core.counters["hello_as_another"] == 1
+    assert field.core.counters["protocol_version"] == 1
+    said = {note.agent: note.reason for note in field.core.sessions.changed_devices(field.now)}
     assert said["x"] == (
         "it speaks protocol 1, the edge 2: install the same release of fedagent on both"
     ), "a person hears of it, too"
     field.to_edge("x", m.Hello(agent="x"))
     field.run_for(0.1)
-    assert [note.reason for note in field.edge.core.sessions.changed_devices(field.now)] == [""]
+    assert [note.reason for note in field.core.sessions.changed_devices(field.now)] == [""]
 
 
 def test_rejections_are_told_with_reason_to_the_log_and_the_listener(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_rejections_are_told_with_reason_to_the_log_and_the_listener(tmp_path: P
     field.agents["a1"].overrides = {"num_samples": 0}
     field.order()
     field.run_until_report()
-    assert [(n.agent, "sample_count" in n.text) for n in field.notes] == [("a1", True)]
-    rejected = [e.data for e in field.events if e.name == "update_rejected"]
+    assert [(n.peer, "sample_count" in n.text) for n in field.notes] == [("a1", True)]
+    rejected = [e.fields for e in field.events if e.name == "update_rejected"]
     assert rejected == [{"round": 1, "agent": "a1", "reason": "sample_count"}]
-    assert field.edge.core.counters["rejected_sample_count"] == 1
+    assert field.core.counters["rejected_sample_count"] == 1

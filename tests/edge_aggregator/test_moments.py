@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedagent_edge.core.effects import Note
+from fedagent_node.effects import Warn
 from fedagent_protocol import messages as m
 from fedagent_task.moments import Moments
 from fedagent_task.recipe import task_bytes
@@ -38,8 +38,8 @@ def test_all_agents_become_one_sum_and_none_is_told_apart() -> None:
     tell(edge, "b", Moments.of(np.array([[7, 7]], np.float32)))
     assert not edge.up(m.EdgeMoments)
     edge.opinion("c", 0.0, round=0, samples=0, reason="nothing has arrived")
-    assert [note for note in edge.effects if isinstance(note, Note)] == [
-        Note("c", "tells no statistics: nothing has arrived")
+    assert [note for note in edge.effects if isinstance(note, Warn)] == [
+        Warn("c", "tells no statistics: nothing has arrived")
     ]
     (told,) = edge.up(m.EdgeMoments)
     together = Moments.of(np.array([[1, 2], [7, 7], [3, 4.5]], np.float32))
@@ -71,7 +71,7 @@ def test_statistics_that_cannot_be_are_counted_and_left_out(
     edge = hall("good", "bad")
     tell(edge, "bad", found, samples)
     assert edge.core.counters[f"moments_{word}"] == 1
-    assert [n.text for n in edge.effects if isinstance(n, Note)] == [
+    assert [n.text for n in edge.effects if isinstance(n, Warn)] == [
         f"its statistics cannot be: {word}"
     ]
     tell(edge, "good", GOOD)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_edge.core.effects import Event, Note, ToCoordinator
+from fedagent_edge.core.effects import COORDINATOR
 from fedagent_edge.core.relay import BURST_BYTES, BURST_ENVELOPES, RATE_BYTES
+from fedagent_node.effects import Emit, Send, Warn
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import decode_edge_to_agent, decode_edge_to_coordinator, encode
 from fedagent_protocol.messages import MAX_PEER_BYTES
@@ -75,7 +76,7 @@ def test_a_close_ends_the_call_but_not_the_envelopes() -> None:
     hall.tell(m.OpinionClose(run=RUN, round=1))
     hall.wait(3)
     assert len(hall.up(m.Volunteers)) == 1
-    [event] = [e.data for e in hall.effects if isinstance(e, Event) and e.name == "evaluated"]
+    [event] = [e.fields for e in hall.effects if isinstance(e, Emit) and e.name == "evaluated"]
     assert event == {"round": 1, "mode": "peers", "asked": 2, "answered": 0, "seconds": 0.0}
     hall.say("a0", _envelope("a1"))
     assert len(hall.down("a1", m.PeerDeliver)) == 1
@@ -111,9 +112,11 @@ def test_an_opinion_sent_in_mode_peers_leaves_no_trace(score: float) -> None:
     hall.wait(6)
     assert hall.core.counters["opinion_unasked"] == 1
     told = hall.effects[before:]
-    assert not [one for one in told if isinstance(one, Note)]
+    assert not [one for one in told if isinstance(one, Warn)]
     assert not [
-        e for e in told if isinstance(e, ToCoordinator) and isinstance(e.message, m.Opinions)
+        e
+        for e in told
+        if isinstance(e, Send) and e.to == COORDINATOR and isinstance(e.message, m.Opinions)
     ]
     assert hall.core.analytics.call is not None
     assert str(score) not in repr(hall.core.analytics) + repr(told)

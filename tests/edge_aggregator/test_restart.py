@@ -53,7 +53,7 @@ def test_killed_at_a_checkpoint(tmp_path: Path, point: str, nth: int, size: int)
     model = digest_of(encode_tensors(expected_mean(size, WEIGHTS)))
     assert report.model == model
     assert {r.model for r in field.reports} == {model}
-    assert field.edge.core.memory.model == model
+    assert field.core.memory.model == model
     assert not list((tmp_path / "spool").glob("*.update"))
     statuses = {a.receipts[-1].status for a in field.agents.values()}
     assert statuses <= {m.ReceiptStatus.ACCEPTED, m.ReceiptStatus.EXPIRED}
@@ -109,7 +109,7 @@ def test_after_a_reboot_no_time_is_left(tmp_path: Path) -> None:
     field.restart()
     report = field.run_until_report(max_s=2.0)
     assert report.used == 2
-    assert field.edge.core.memory.model == report.model
+    assert field.core.memory.model == report.model
 
 
 def test_the_verdict_on_a_hostile_agent_survives(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_an_upload_is_resumed_and_not_begun_again(tmp_path: Path) -> None:
     field.kill_at, field.kill_nth = "edge.chunk_written", 20
     field.order(deadline_ms=30_000, max_wait_ms=60_000)
     assert field.run_until_report().used == 1
-    assert field.edge.core.counters["resumed"] == 1
+    assert field.core.counters["resumed"] == 1
     assert len([p for p in field.passed if p == "edge.chunk_written"]) < 49 + 8
 
 
@@ -153,7 +153,7 @@ def test_a_spool_damaged_by_a_power_cut_is_received_again(tmp_path: Path) -> Non
         file.write(bytes(1000))
     field.restart()
     assert field.run_until_report().used == 1
-    assert field.edge.core.counters["spool_damaged"] == 1
+    assert field.core.counters["spool_damaged"] == 1
 
 
 @pytest.mark.parametrize("cut", [1, 100, 400])
@@ -182,6 +182,6 @@ def test_a_model_that_vanished_is_asked_for_again(tmp_path: Path) -> None:
     for path in (tmp_path / "models").iterdir():
         path.unlink()
     field.open()
-    assert field.edge.core.memory.model == ""
+    assert field.core.memory.model == ""
     field.welcome()
     field.give_model()

@@ -32,12 +32,12 @@ def test_loss_repetition_and_reordering_never_change_the_result(
         agent.chunk_bytes = 32 * 1024
     field.order(deadline_ms=200_000, max_wait_ms=300_000, min_updates=4)
     report = field.run_until_report(max_s=310)
-    assert report.used == 4, dict(field.edge.core.counters)
+    assert report.used == 4, dict(field.core.counters)
     # The order of the sum is the order of arrival: equal up to one rounding.
     assert report.weight == 40.0
     assert [r.round for r in field.reports].count(1) >= 1
     assert len({r.model for r in field.reports}) == 1
-    assert field.edge.core._pool.used_bytes == 0
+    assert field.core._pool.used_bytes == 0
     assert not list((directory / "spool").glob("*.update"))
 
 
@@ -56,7 +56,7 @@ def test_credit_is_capped_over_all_agents(tmp_path: Path) -> None:
     field = field_of(tmp_path, 12, size=100_000, credit_bytes=256 * 1024)
     for agent in field.agents.values():
         agent.chunk_bytes = 64 * 1024
-    pool = field.edge.core._pool
+    pool = field.core._pool
     peak = 0
 
     def watch() -> None:
@@ -156,7 +156,7 @@ def test_a_lost_order_is_repeated(tmp_path: Path) -> None:
     deaf.silent = False
     report = field.run_until_report()
     assert report.used == 2
-    assert field.edge.core.counters["order_again"] >= 1
+    assert field.core.counters["order_again"] >= 1
 
 
 def test_declines_and_goodbyes_end_the_wait_at_once(tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ def test_an_update_after_the_close_is_too_late_and_changes_nothing(tmp_path: Pat
     assert slow.closed == [1]
     field.run_for(5.0)
     assert slow.receipts[-1].status is m.ReceiptStatus.TOO_LATE
-    assert field.edge.core.counters["updates_too_late"] == 1
-    assert field.edge.core.memory.model == report.model
+    assert field.core.counters["updates_too_late"] == 1
+    assert field.core.memory.model == report.model
 
 
 def test_silent_agents_are_lost_after_45_seconds(tmp_path: Path) -> None:
@@ -214,4 +214,4 @@ def test_silent_agents_are_lost_after_45_seconds(tmp_path: Path) -> None:
     field.to_edge("a0", m.ContextReport(seq=2, available=True, price=1))
     report = field.run_until_report(max_s=40)
     assert [o.status for o in report.outcomes] == ["arrived", "gone"]
-    assert field.edge.core.sessions.present == 1
+    assert field.core.sessions.present == 1

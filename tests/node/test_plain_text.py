@@ -68,10 +68,10 @@ def test_an_edge_does_not_follow_an_advert_into_the_open(
 ) -> None:
     async def scenario() -> None:
         daemon = EdgeDaemon(EdgeConfig(data_dir=str(tmp_path)))
-        daemon._id = "e"
+        daemon._shell.id = "e"
         for _ in range(3):
             await daemon._dial(BrokerAddress.parse(FAR))
-        assert daemon._wan is None
+        assert not daemon._shell.links
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(scenario())

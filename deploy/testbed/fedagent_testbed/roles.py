@@ -23,26 +23,26 @@ from fedagent_coordinator.runtime import BEACON_MS, CoordinatorRuntime, Finished
 from fedagent_coordinator.runtime import Outward as CoordinatorOutward
 from fedagent_coordinator.runtime import Publish as CoordinatorPublish
 from fedagent_edge.core.settings import EdgeSettings
-from fedagent_edge.runtime import EdgeRuntime, Job, PublishModel, SendAgent, SendCoordinator
-from fedagent_edge.runtime import Outward as EdgeOutward
+from fedagent_edge.daemon import route
+from fedagent_edge.store import open_edge
+from fedagent_node.driver import Core, Driver, Job, Links, Store
+from fedagent_node.effects import EVERYBODY, Connect, Emit, Input, LinkUp, Send
 from fedagent_node.identity import Identity
 from fedagent_protocol import topics
 from fedagent_protocol.codec import (
-    decode_agent_to_edge,
-    decode_coordinator_to_edge,
+    Direction,
     decode_edge_to_agent,
     encode,
 )
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     AgentToEdge,
+    AnyMessage,
     Chunk,
     ContextReport,
-    EdgeToAgent,
     OpinionCall,
     TrainOrder,
     UpdateOffer,
-    kind,
 )
 from fedagent_task.spec import Recipe
 
@@ -279,11 +279,10 @@ class EdgeRole:
     pipes: Pipes | None = None
     rent_micro: int = 0
     starts: int = 0
-    reported: list[tuple[int, int, float]] = field(default_factory=list)
-    runtime: EdgeRuntime | None = None
+    driver: Driver | None = None
 
     def start(self, checkpoint: Checkpoint) -> None:
-        """Open the runtime and its two links."""
+        """Open the edge and its two links."""
         self.starts += 1
         settings = EdgeSettings(
             edge=self.id,
@@ -293,51 +292,60 @@ class EdgeRole:
             rent_micro=self.rent_micro,
         )
         now = self.kernel.now
-        self.runtime = EdgeRuntime(
-            self.directory, settings, now=now, boot=BOOT, checkpoint=checkpoint
-        )
+        core, store = open_edge(self.directory, settings, now=now, boot=BOOT, checkpoint=checkpoint)
+        self.driver = virtual_driver(core, store, self.kernel, self, me=self.id)
         self.wires.join(lan(self.id), self.id)
         self.wires.join(WAN, self.id)
-        self._perform(self.runtime.lan_up(now))
-        self._perform(self.runtime.wan_up(now))
+        self.driver.receive(LinkUp("lan"), LinkUp("wan"))
 
     def drop(self) -> None:
         """Lose the memory and the connections."""
         self.wires.leave(lan(self.id), self.id)
         self.wires.leave(WAN, self.id)
-        if self.runtime is not None:
-            self.runtime.close()
-        self.runtime = None
+        if self.driver is not None:
+            self.driver.store.close()
+        self.driver = None
 
     def next_due(self) -> float | None:
         """Return when a tick is wanted."""
-        return self.runtime.next_due(self.kernel.now) if self.runtime is not None else None
+        return self.driver.next_due() if self.driver is not None else None
 
     def tick(self) -> None:
-        """Let the runtime do what is due."""
-        if self.runtime is not None:
-            self._perform(self.runtime.tick(self.kernel.now))
+        """Let the core do what is due."""
+        if self.driver is not None:
+            self.driver.tick()
 
     def arrive(self, link: str, topic: str, payload: bytes) -> None:
         """Take in what came on a link."""
-        if self.runtime is None:
+        if self.driver is None:
             return
-        where, now = topics.parse(topic), self.kernel.now
-        try:
-            if link == WAN:
-                down = decode_coordinator_to_edge(payload)
-                effects = self.runtime.from_coordinator(
-                    where.coordinator, down, now, link_idle=True
-                )
-            else:
-                up = decode_agent_to_edge(payload)
-                effects = self.runtime.from_agent(where.agent, up, now, at=now, link_idle=True)
-        except ProtocolError as error:
-            self.runtime.core.counters[error.reason] += 1
-            return
-        self._perform(effects)
+        up = link == WAN
+        direction = Direction.COORDINATOR_TO_EDGE if up else Direction.AGENT_TO_EDGE
+        name = "wan" if up else "lan"
+        self.driver.arrived(name, direction, topic, payload, at=self.kernel.now)
+        self.driver.flush()
 
-    def _seconds(self, agent: str, message: EdgeToAgent) -> float:
+    def send(self, send: Send) -> bool:
+        """Put a message on the wires."""
+        to, message = send.to, send.message
+        payload, (link, topic) = encode(message), route(SITE, self.id, send)
+        if link == "wan":
+            self.wires.send(WAN, "coordinator", topic, payload)
+        elif to != EVERYBODY:
+            seconds = self._seconds(to, message)
+            self.wires.send(lan(self.id), to, topic, payload, seconds=seconds)
+        elif isinstance(message, Chunk):
+            seconds_to = functools.partial(self._seconds, message=message)
+            self.wires.publish(lan(self.id), topic, payload, seconds=seconds_to)
+        else:
+            self.wires.cast(lan(self.id), topic, payload)
+        return True
+
+    def change(self, effect: Connect) -> None:
+        """Change nothing: an edge keeps its links."""
+        raise NotImplementedError(effect)
+
+    def _seconds(self, agent: str, message: AnyMessage) -> float:
         """Return how long a model, or a part of it, takes beyond a message's delay."""
         if self.pipes is None:
             return 0.0
@@ -348,33 +356,35 @@ class EdgeRole:
         nbytes, now = len(message.data), self.kernel.now
         return self.pipes.carry(agent, self.id, message.digest, nbytes, now, up=False)
 
-    def _perform(self, outward: list[EdgeOutward]) -> None:
-        for effect in outward:
-            if self.runtime is None:
-                return
-            match effect:
-                case SendAgent():
-                    payload = encode(effect.message)
-                    if effect.agent:
-                        topic = topics.agent_down(SITE, effect.agent, self.id, kind(effect.message))
-                        seconds = self._seconds(effect.agent, effect.message)
-                        self.wires.send(lan(self.id), effect.agent, topic, payload, seconds=seconds)
-                    else:
-                        self.wires.cast(lan(self.id), topics.edge_beacon(SITE, self.id), payload)
-                case SendCoordinator():
-                    topic = topics.edge_up(SITE, self.id, kind(effect.message))
-                    self.wires.send(WAN, "coordinator", topic, encode(effect.message))
-                case PublishModel():
-                    topic = topics.model(SITE, self.id, effect.digest)
-                    seconds_to = functools.partial(self._seconds, message=effect.chunk)
-                    self.wires.publish(
-                        lan(self.id), topic, encode(effect.chunk), seconds=seconds_to
-                    )
-                case Job():
-                    result = effect.work()
-                    self._perform(effect.done(result, self.kernel.now))
-                case _:
-                    pass
+
+class AtOnce:
+    """Jobs of the virtual world take no time."""
+
+    def submit(self, job: Job) -> Input | None:
+        """Do a job here and now."""
+        return job.work()
+
+
+def virtual_driver(
+    core: Core,
+    store: Store,
+    kernel: Kernel,
+    links: Links,
+    *,
+    me: str,
+    emit: Callable[[Emit], None] = lambda _: None,
+) -> Driver:
+    """Return a driver on the virtual clock; what is unforeseen is raised."""
+    return Driver(
+        core,
+        store,
+        links=links,
+        jobs=AtOnce(),
+        clock=lambda: kernel.now,
+        emit=emit,
+        warn=lambda _: None,
+        me=me,
+    )
 
 
 @dataclass

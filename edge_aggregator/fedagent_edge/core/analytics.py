@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Struct
 
+from fedagent_node.effects import Effect
 from fedagent_protocol.messages import (
     Need,
     Opinion,
@@ -22,7 +23,6 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.spec import LimitsSpec, OpinionsSpec, PeersSpec
 
-from .effects import Effect
 from .evaluation import EdgeEvaluation
 from .relay import Relay
 from .sessions import Sessions
@@ -195,8 +195,8 @@ class Analytics:
         call = self.call
         for told in self.relay.tick(now):
             effects.append(told)
-            if call is not None and not call.reports and not call.was_called(told.agent):
-                effects += call.here(told.agent, now)
+            if call is not None and not call.reports and not call.was_called(told.to):
+                effects += call.here(told.to, now)
         return effects + (call.tick(now) if call is not None else [])
 
     def next_due(self, now: float) -> float:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from fedagent_node.effects import EVERYBODY, Effect, Send
+from fedagent_protocol.messages import Chunk
 from fedagent_protocol.transfer import Broadcast, Layout, RangeList, Sender, to_ranges
-
-from .effects import Effect, Publish, SendChunk
 
 PACE_S = 0.1
 STALL_S = 0.5
@@ -25,6 +25,8 @@ class Distribution:
         waiting: Ordered agents that have not answered yet.
     """
 
+    run: str
+    round: int
     digest: str
     layout: Layout
     start_at: float
@@ -66,7 +68,7 @@ class Distribution:
                 return effects
             self.started = True
         while (index := self._broadcast.next(now)) is not None:
-            effects.append(Publish(self.digest, index))
+            effects.append(self._chunk(EVERYBODY, index))
         return effects + self._serve_alone(now)
 
     def _serve_alone(self, now: float) -> list[Effect]:
@@ -79,8 +81,12 @@ class Distribution:
             busy.add(agent)
             self._served_at[agent] = now
             while (index := sender.next()) is not None:
-                effects.append(SendChunk(self.digest, index, agent))
+                effects.append(self._chunk(agent, index))
         return effects
+
+    def _chunk(self, agent: str, index: int) -> Send:
+        chunk = Chunk(run=self.run, round=self.round, digest=self.digest, index=index, data=b"")
+        return Send(agent, chunk, stored=True)
 
     def next_due(self, now: float) -> float | None:
         """Return when `pump` is wanted although nothing came."""

@@ -4,7 +4,20 @@ docs/protocol.md tells the order of things.
 """
 
 from collections import Counter
+from copy import copy
+from typing import cast
 
+from fedagent_node.effects import (
+    Effect,
+    Emit,
+    Input,
+    LinkUp,
+    Mark,
+    OtherVersion,
+    Received,
+    Send,
+    Warn,
+)
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
     PROTOCOL_VERSION,
@@ -37,27 +50,27 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 from fedagent_protocol.transfer import CreditPool, Layout
-from fedagent_protocol.versions import mismatch
+from fedagent_protocol.versions import OtherVersions, mismatch
 
-from .admission import Verdict
 from .analytics import Analytics
 from .effects import (
-    AdoptRun,
+    COORDINATOR,
+    LAN,
+    WAN,
+    Admitted,
+    Checked,
     Commit,
-    Effect,
-    Event,
+    Committed,
+    DiskFailed,
     ForgetRound,
-    Key,
-    Note,
-    SaveModel,
+    ModelReady,
     SaveRound,
-    ToAgent,
-    ToCoordinator,
+    SaveState,
 )
 from .greetings import BEACON_S, beacon, expired, hello, status
 from .live import LiveRound
 from .reports import Reporting
-from .round import EdgeRound, Restored
+from .round import EdgeRound, OpenedRound
 from .sessions import Sessions
 from .settings import EdgeSettings, Memory
 from .upstream import HELLO_SELDOM_S, STATUS_S, Incoming, ModelServing, Upstream
@@ -77,6 +90,8 @@ class EdgeCore:
     Args:
         settings: What the configuration says.
         memory: What survived the last process.
+        opened: A round to go on with, with the time that is left.
+        counters: To count in.
 
     Attributes:
         counters: What was refused, repeated or lost, by reason.
@@ -84,10 +99,16 @@ class EdgeCore:
         analytics: Calls for opinions, and the relay between agents.
     """
 
-    def __init__(self, settings: EdgeSettings, memory: Memory) -> None:
+    def __init__(
+        self,
+        settings: EdgeSettings,
+        memory: Memory,
+        opened: OpenedRound | None = None,
+        counters: Counter[str] | None = None,
+    ) -> None:
         self.settings = settings
         self.memory = memory
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter() if counters is None else counters
         self.sessions = Sessions(settings.epoch)
         self.upstream = Upstream()
         self.analytics = Analytics(settings, self.sessions, self.counters, memory)
@@ -101,12 +122,50 @@ class EdgeCore:
         self._incoming = Incoming(self.counters, settings.max_model_bytes)
         self._serving = ModelServing(self.counters)
         self._seq = 0
-        self._beacon_at = self._search_at = self._settled_at = 0.0
+        self._recipe = ""
+        self._others = OtherVersions("edge")
+        self._now = self._beacon_at = self._search_at = self._settled_at = 0.0
+        if opened is not None:
+            self._resume(opened)
+
+    def receive(self, event: Input, now: float) -> list[Effect]:
+        """Take in an event. Whatever comes from outside, nothing is raised."""
+        self._now = now
+        match event:
+            case Received(link=link) if link == WAN:
+                return self._from_coordinator(event, now)
+            case Received():
+                return self._from_agent(event, now)
+            case OtherVersion(link=link) if link == WAN:
+                return self._refuse(event)
+            case OtherVersion(sender=agent, version=version):
+                hello = Hello(agent=agent, protocol=version)
+                return self._from_agent(Received(agent, hello, event.link, now), now)
+            case LinkUp(link=link):
+                return self._lan_up(now) if link == LAN else self._wan_up(now)
+            case Checked() | Admitted() | DiskFailed():
+                return self._fate(event, now)
+            case Committed():
+                return self._committed(event, now)
+            case ModelReady():
+                return self._model_ready(event, now)
+            case _:
+                return []
+
+    def _refuse(self, heard: OtherVersion) -> list[Effect]:
+        """Refuse a coordinator of another version; greet it, so that it says so too."""
+        line = self._others.refuse(heard.sender, heard.version)
+        if not line:
+            return []
+        self.counters["protocol_version"] += 1
+        return [
+            Warn("", f"coordinator {heard.sender} {line}"),
+            Send(COORDINATOR, hello(self.settings), version=heard.version),
+        ]
 
     # ------------------------------------------------------------ connections
 
-    def lan_up(self, now: float) -> list[Effect]:
-        """The broker of the agents is there: tell everybody, at first often."""
+    def _lan_up(self, now: float) -> list[Effect]:
         self._settled_at = now + SETTLING_S
         self.analytics.lan_up(now)
         return self._beacon(now)
@@ -115,22 +174,19 @@ class EdgeCore:
         self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
         return [beacon(self.settings)]
 
-    def wan_up(self, now: float) -> list[Effect]:
-        """The coordinator's broker is there: say hello."""
+    def _wan_up(self, now: float) -> list[Effect]:
         self.upstream.welcomed = False
         return self._hello(now)
 
     # ------------------------------------------------------------- from agents
 
-    def from_agent(
-        self, agent: str, message: AgentToEdge, now: float, *, at: float, link_idle: bool = True
-    ) -> list[Effect]:
-        """Take in what an agent sent; `at` is the network thread's stamp. Never raises."""
+    def _from_agent(self, event: Received, now: float) -> list[Effect]:
+        agent, message = event.sender, cast("AgentToEdge", event.message)
         session, joined = self.sessions.hear(agent, now)
         if session is None:
             self.counters["too_many_agents"] += 1
             return []
-        effects: list[Effect] = [Event("agent_joined", {"agent": agent})] if joined else []
+        effects: list[Effect] = [Emit("agent_joined", {"agent": agent})] if joined else []
         if joined and not isinstance(message, Hello):
             effects += self.analytics.here(agent, now)
         try:
@@ -141,14 +197,16 @@ class EdgeCore:
                 case UpdateOffer():
                     if message.context is not None:
                         self.sessions.context(session, message.context, now)
-                    effects += self._on_offer(agent, message, now, at)
+                    effects += self._on_offer(agent, message, now, event.at)
                 case Hello():
                     effects += self._on_hello(agent, message, now)
                 case _:
-                    effects += self._handle(agent, message, now, at, link_idle=link_idle)
+                    effects += self._handle(
+                        agent, message, now, event.at, link_idle=event.link_idle
+                    )
         except ProtocolError as error:
             self.counters[error.reason] += 1
-            effects.append(Note(agent, f"{type(message).__name__}: {error}"))
+            effects.append(Warn(agent, f"{type(message).__name__}: {error}"))
         return effects + self._close_if_over(now) + self.analytics.look(now)
 
     def _handle(
@@ -169,7 +227,7 @@ class EdgeCore:
                 return self._on_task_need(agent, message)
             case Probe():
                 padding = bytes(message.reply_bytes)
-                return [ToAgent(agent, ProbeReply(nonce=message.nonce, data=padding))]
+                return [Send(agent, ProbeReply(nonce=message.nonce, data=padding))]
             case Bye():
                 return self._lost(agent, now) if self.sessions.leave(agent) else []
             case ProbeReply():
@@ -191,9 +249,9 @@ class EdgeCore:
         if new or named:
             self.upstream.status_at = min(self.upstream.status_at, now + CHANGES_WAIT_S)
         if refused:
-            return [Note(agent, f"hello: {refused}")] if new else []
+            return [Warn(agent, f"hello: {refused}")] if new else []
         name = self.settings.name[:100]
-        welcome = ToAgent(agent, Welcome(run=self.memory.run, edge=self.settings.edge, name=name))
+        welcome = Send(agent, Welcome(run=self.memory.run, edge=self.settings.edge, name=name))
         open_round = self.live is not None and not self.live.rnd.closed
         ordered = self.live.hello(agent, now) if self.live and open_round else []
         return [welcome, *ordered, *self.analytics.here(agent, now)]
@@ -202,7 +260,7 @@ class EdgeCore:
         live = self.live if self.live is not None and not self.live.rnd.closed else None
         ended = live.gone(agent, now) if live is not None else []
         left = self.analytics.left(agent, now)
-        return [Event("agent_lost", {"agent": agent}), *ended, *left]
+        return [Emit("agent_lost", {"agent": agent}), *ended, *left]
 
     def _is_for_the_call(self, agent: str, need: Need) -> bool:
         """Whether an agent wants the model to evaluate it: whoever trains from it has an order."""
@@ -217,8 +275,8 @@ class EdgeCore:
         if self.live is not None:
             self.live.task_need(agent)
         memory = self.memory
-        body = TaskBody(run=memory.run, digest=need.digest, body=memory.body, recipe=memory.recipe)
-        return [ToAgent(agent, body)]
+        body = TaskBody(run=memory.run, digest=need.digest, body=memory.body, recipe=self._recipe)
+        return [Send(agent, body)]
 
     def _on_offer(self, agent: str, offer: UpdateOffer, now: float, at: float) -> list[Effect]:
         if live := self._current(offer.run, offer.round):
@@ -236,67 +294,60 @@ class EdgeCore:
             return None
         return live
 
-    # ----------------------------------------------------------- what jobs said
+    # ------------------------------------------------------- what jobs came to
 
-    def checked(self, key: Key, verdict: Verdict, now: float) -> list[Effect]:
-        """Take in the verdict of a `Check`."""
-        live = self._current(*key[:2])
-        return live.checked(key[2], verdict, now) + self._close_if_over(now) if live else []
-
-    def admitted(self, key: Key, now: float) -> list[Effect]:
-        """Take in that an `Admit` is durable."""
-        live = self._current(*key[:2])
-        return live.admitted(key[2]) + self._close_if_over(now) if live else []
-
-    def disk_failed(self, key: Key, detail: str) -> list[Effect]:
-        """Take in that the disk did not take an update; it is awaited again."""
-        self.counters["disk_failed"] += 1
-        live = self._current(*key[:2])
-        note = Note(key[2], f"the spool failed: {detail}")
-        return [*(live.disk_failed(key[2]) if live else []), note]
-
-    def committed(
-        self, run: str, number: int, digest: str, size: int, now: float, *, first: bytes = b""
-    ) -> list[Effect]:
-        """Take in the new edge model; an empty digest says that the sum was not usable."""
-        live, self._committing = self.live, False
-        if live is None or (live.rnd.run, live.rnd.round) != (run, number):
+    def _fate(self, event: Checked | Admitted | DiskFailed, now: float) -> list[Effect]:
+        run, number, agent = event.key
+        live = self._current(run, number)
+        if isinstance(event, DiskFailed):
+            # The update is awaited again.
+            self.counters["disk_failed"] += 1
+            warning = Warn(agent, f"the spool failed: {event.detail}")
+            return [*(live.disk_failed(agent) if live else []), warning]
+        if live is None:
             return []
-        if digest:
-            self.memory.model, self.memory.model_bytes = digest, size
-            effects = self._report(live, "", now, first=first)
+        if isinstance(event, Admitted):
+            return live.admitted(agent) + self._close_if_over(now)
+        return live.checked(agent, event.verdict, now) + self._close_if_over(now)
+
+    def _committed(self, done: Committed, now: float) -> list[Effect]:
+        live, self._committing = self.live, False
+        if live is None or (live.rnd.run, live.rnd.round) != (done.run, done.round):
+            return []
+        if done.digest:
+            self.memory.model, self.memory.model_bytes = done.digest, done.size
+            effects = self._report(live, "", now, first=done.first)
         else:
             self.counters["aggregate_failed"] += 1
             effects = self._report(live, "the aggregate is not usable", now)
         waiting, self._waiting_order = self._waiting_order, None
         return effects + (self._on_order(waiting, now) if waiting is not None else [])
 
-    def model_ready(self, digest: str, size: int, now: float) -> list[Effect]:
-        """Take in a verified model of the coordinator; `size` 0 says it is not usable."""
-        if not self._incoming.expects(digest):
-            return []
+    def _model_ready(self, model: ModelReady, now: float) -> list[Effect]:
+        refused = model.refused
+        warning = Warn("", f"the coordinator's model is not usable: {refused}")
+        if not self._incoming.expects(model.digest):
+            return [warning] if refused else []
         self._incoming.forget()
-        if not size:
+        if refused:
             # The coordinator offers it again when it sees that we lack it.
             self.counters["model_unusable"] += 1
-            return []
+            return [warning]
         effects = self._drop_round()
-        self.memory.model, self.memory.model_bytes = digest, size
-        effects += [SaveModel(), self._status(now)]
+        self.memory.model, self.memory.model_bytes = model.digest, model.size
+        effects += [self._save(), Mark("edge.model_saved"), self._status(now)]
         waiting, self._waiting_order = self._waiting_order, None
         effects += self._on_order(waiting, now) if waiting is not None else []
         return effects + self.analytics.look(now)
 
     # -------------------------------------------------------- from coordinator
 
-    def from_coordinator(
-        self, coordinator: str, message: CoordinatorToEdge, now: float, *, link_idle: bool = True
-    ) -> list[Effect]:
-        """Take in what the coordinator sent; `coordinator` is empty but for beacons."""
+    def _from_coordinator(self, event: Received, now: float) -> list[Effect]:
+        message = cast("CoordinatorToEdge", event.message)
         try:
             match message:
                 case CoordinatorBeacon():
-                    effects = self._on_beacon(coordinator, message, now)
+                    effects = self._on_beacon(event.sender, message, now)
                 case EdgeWelcome():
                     effects = self._on_welcome(message, now)
                 case _ if not message.run or message.run != self.memory.run:
@@ -304,10 +355,10 @@ class EdgeCore:
                     return []
                 case _:
                     self.upstream.heard_at = now
-                    effects = self._obey(message, now, link_idle=link_idle)
+                    effects = self._obey(message, now, link_idle=event.link_idle)
         except ProtocolError as error:
             self.counters[error.reason] += 1
-            return [Note("", f"{type(message).__name__} of the coordinator: {error}")]
+            return [Warn("", f"{type(message).__name__} of the coordinator: {error}")]
         return effects + self._close_if_over(now) + self.analytics.look(now)
 
     def _obey(self, message: CoordinatorToEdge, now: float, *, link_idle: bool) -> list[Effect]:
@@ -358,7 +409,7 @@ class EdgeCore:
             return []
         effects: list[Effect] = []
         if self.upstream.welcome(welcome.coordinator, now):
-            effects.append(Event("coordinator_joined", {"coordinator": welcome.coordinator}))
+            effects.append(Emit("coordinator_joined", {"coordinator": welcome.coordinator}))
         if (welcome.run, welcome.task) != (self.memory.run, self.memory.task):
             effects += self._drop_round()
             if welcome.run != self.memory.run:
@@ -366,8 +417,8 @@ class EdgeCore:
             self.memory.adopt(welcome.run, welcome.task, welcome.body)
             self._waiting_order = self._last = None
             self.analytics.adopt()
-            effects.append(AdoptRun())
-        self.memory.recipe = welcome.recipe
+            effects += [self._save(), ForgetRound()]
+        self._recipe = welcome.recipe
         self.sessions.welcomed()
         self.analytics.welcomed()
         return [*effects, self._status(now), *self._reporting.again(now)]
@@ -383,7 +434,8 @@ class EdgeCore:
         if ended.run == self._ended:
             return effects
         self._ended = ended.run
-        return [*effects, SaveModel(), Event("run_ended", {"reason": ended.reason})]
+        saved = [self._save(), Mark("edge.model_saved")]
+        return [*effects, *saved, Emit("run_ended", {"reason": ended.reason})]
 
     def _on_global(self, offer: GlobalModel, now: float) -> list[Effect]:
         if offer.digest == self.memory.model:
@@ -396,7 +448,7 @@ class EdgeCore:
         effects = self._drop_round() if older and not self._committing else []
         return [
             *effects,
-            ToCoordinator(self.sessions.columns(ask, model=self.memory.model, now=now)),
+            Send(COORDINATOR, self.sessions.columns(ask, model=self.memory.model, now=now)),
         ]
 
     def _on_order(self, order: RoundOrder, now: float) -> list[Effect]:
@@ -417,7 +469,8 @@ class EdgeCore:
         if refusal:
             self.counters["order_refused"] += 1
             return effects + self._reporting.refuse(rnd, refusal, now)
-        effects.append(SaveRound(order, memory.model, now))
+        effects.append(SaveRound(memory.run, order, memory.model, now))
+        effects.append(Mark("edge.round_saved"))
         self._last = None
         self.live = self._new_live(rnd, start_at=now + self.settings.need_wait_s)
         return effects + self.live.begin(now, self.sessions.is_present)
@@ -436,26 +489,16 @@ class EdgeCore:
             start_at=start_at,
         )
 
-    def resume(
-        self,
-        order: RoundOrder,
-        base: str,
-        began_at: float,
-        known: list[Restored],
-        have: dict[str, set[int]],
-    ) -> None:
-        """Go on with a round after a restart, with the time that is left.
+    def _resume(self, opened: OpenedRound) -> None:
+        """Go on with a round after a restart, with the time that is left."""
+        self.memory.last_round = opened.order.round
+        rnd = EdgeRound(self.memory.run, opened.order, opened.base, opened.began_at)
+        self.live = self._new_live(rnd, start_at=opened.began_at)
+        self.live.resume(opened.known, opened.have)
+        self.counters["rounds_resumed"] += 1
 
-        Args:
-            order: The coordinator's order.
-            base: Digest of the model it began with.
-            began_at: When it began, on the caller's clock.
-            known: Agents that had ended, and updates that had begun.
-            have: Chunks on disk of the latter.
-        """
-        rnd = EdgeRound(self.memory.run, order, base, began_at)
-        self.live = self._new_live(rnd, start_at=began_at)
-        self.live.resume(known, have)
+    def _save(self) -> SaveState:
+        return SaveState(copy(self.memory))
 
     # -------------------------------------------------------------- the close
 
@@ -488,6 +531,7 @@ class EdgeCore:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
+        self._now = now
         effects = self._tick_upstream(now)
         if now >= self._beacon_at:
             effects += self._beacon(now)
@@ -503,7 +547,7 @@ class EdgeCore:
         upstream = self.upstream
         effects: list[Effect] = []
         if upstream.lost(now):
-            effects.append(Event("coordinator_lost", {"coordinator": upstream.coordinator}))
+            effects.append(Emit("coordinator_lost", {"coordinator": upstream.coordinator}))
         if not upstream.welcomed and now >= upstream.hello_at:
             effects += self._hello(now)
         if upstream.welcomed and now >= upstream.status_at:
@@ -512,8 +556,9 @@ class EdgeCore:
             effects += self._reporting.tick(now)
         return effects + self._incoming.tick(self.memory.run, now)
 
-    def next_due(self, now: float) -> float:
+    def next_due(self) -> float:
         """Return when `tick` is wanted."""
+        now = self._now
         times = [self._beacon_at, self._search_at, self.upstream.next_due()]
         times.append(self.analytics.next_due(now))
         if self.upstream.welcomed and (due := self._reporting.due) is not None:
@@ -526,12 +571,12 @@ class EdgeCore:
 
     def _hello(self, now: float) -> list[Effect]:
         self.upstream.hello_sent(now)
-        return [ToCoordinator(hello(self.settings))]
+        return [Send(COORDINATOR, hello(self.settings))]
 
-    def _status(self, now: float) -> ToCoordinator:
+    def _status(self, now: float) -> Send:
         self._seq += 1
         word = status(
             self.settings, self.memory, self.sessions, self.counters, seq=self._seq, now=now
         )
         self.upstream.status_at = now + (CHANGES_WAIT_S if self.sessions.has_changes else STATUS_S)
-        return ToCoordinator(word)
+        return Send(COORDINATOR, word)

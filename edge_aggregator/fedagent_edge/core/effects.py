@@ -1,80 +1,55 @@
-"""What the edge's core asks its surroundings to do, in order.
-
-Disk effects are performed before the effects that follow them: an order follows
-the stored round, a receipt follows the durable spool.
-"""
+"""What the edge's core asks of its disk, and what comes back; see `fedagent_node.effects`."""
 
 from dataclasses import dataclass
 
-from fedagent_protocol.messages import (
-    EdgeToAgent,
-    EdgeToCoordinator,
-    OutcomeStatus,
-    RoundOrder,
-    RoundReport,
-    UpdateOffer,
-)
+from fedagent_node.effects import Input, Run, Write
+from fedagent_protocol.messages import OutcomeStatus, RoundOrder, UpdateOffer
+
+from .admission import Verdict
+from .settings import Memory
+
+COORDINATOR = ""
+"""Receiver of what goes up."""
+LAN = "lan"
+WAN = "wan"
+"""Links to the agents' broker and to the coordinator's; with a shared broker, both are there."""
 
 Key = tuple[str, int, str]
 """(run, round, agent): what names one update at an edge."""
 
 
 @dataclass(frozen=True, slots=True)
-class ToAgent:
-    """Send a message to one agent; to everybody, as a beacon, if `agent` is empty."""
+class SaveRound(Write):
+    """Store a round before anybody is ordered."""
 
-    agent: str
-    message: EdgeToAgent
-
-
-@dataclass(frozen=True, slots=True)
-class ToCoordinator:
-    """Send a message to the coordinator."""
-
-    message: EdgeToCoordinator
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Publish one chunk of the model on its topic."""
-
-    digest: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class SendChunk:
-    """Send one chunk of a blob to an agent, or to the coordinator if `agent` is empty."""
-
-    digest: str
-    index: int
-    agent: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SaveRound:
-    """Store the round durably before anybody is ordered."""
-
+    run: str
     order: RoundOrder
     base: str
     began_at: float
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetRound:
-    """The round is over without a report: drop it and its spool."""
+class ForgetRound(Write):
+    """Drop the round and its spool."""
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSpool:
-    """Begin the spool of an update."""
+class SaveState(Write):
+    """Store durably what a restart must know."""
+
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSpool(Write):
+    """Begin the spool of an update; `DiskFailed` on failure, as for all writes to a spool."""
 
     key: Key
     offer: UpdateOffer
 
 
 @dataclass(frozen=True, slots=True)
-class WriteSpool:
+class WriteSpool(Write):
     """Write a chunk of an update at its offset."""
 
     key: Key
@@ -83,14 +58,14 @@ class WriteSpool:
 
 
 @dataclass(frozen=True, slots=True)
-class DropSpool:
+class DropSpool(Write):
     """Remove the spool of an update."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
-class NoteEnd:
+class NoteEnd(Write):
     """Remember over a restart that an agent ended without an update."""
 
     key: Key
@@ -100,8 +75,32 @@ class NoteEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """Job: verify a complete update; answer with `checked` or `disk_failed`."""
+class OpenModel(Write):
+    """Begin to receive a model of the coordinator."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteModel(Write):
+    """Write a chunk of a model that is being received."""
+
+    digest: str
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFailed(Input):
+    """The disk did not take an update."""
+
+    key: Key
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Run):
+    """Verify a complete update: `Checked`, or `DiskFailed`."""
 
     key: Key
     offer: UpdateOffer
@@ -109,10 +108,18 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Admit:
-    """Job: store the verdict durably, and add the update to the sum if `weight` > 0.
+class Checked(Input):
+    """The verdict of a `Check`."""
 
-    Answer with `admitted` or `disk_failed`.
+    key: Key
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Admit(Run):
+    """Store a verdict durably, add the update to the sum if `weight` > 0.
+
+    The result is `Admitted`, or `DiskFailed`.
     """
 
     key: Key
@@ -124,8 +131,15 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """Job: make the new edge model of the sum; answer with `committed`."""
+class Admitted(Input):
+    """An update is durable, so that its receipt may go out."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Run):
+    """Make the new edge model of the sum: `Committed`."""
 
     run: str
     round: int
@@ -133,82 +147,32 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveReport:
-    """Store report and model durably; the round's spool may go then."""
+class Committed(Input):
+    """The new edge model; without a digest, the sum was not usable.
 
-    report: RoundReport
+    Attributes:
+        first: The model's first chunk.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class AdoptRun:
-    """A new run begins: drop what belongs to another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenModel:
-    """Begin to receive a model of the coordinator."""
-
-    digest: str
+    run: str
+    round: int
+    digest: str = ""
+    size: int = 0
+    first: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
-class WriteModel:
-    """Write a chunk of a model that is being received."""
-
-    digest: str
-    offset: int
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class FinishModel:
-    """Job: verify a received model and keep it; answer with `model_ready`."""
+class FinishModel(Run):
+    """Verify a received model and keep it: `ModelReady`."""
 
     digest: str
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class SaveModel:
-    """The edge's model is another one: store that durably."""
+class ModelReady(Input):
+    """A verified model of the coordinator; `refused` says why it is not usable."""
 
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something a person may want to know."""
-
-    name: str
-    data: dict[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A line for the log: what was refused, from whom, and why."""
-
-    agent: str
-    text: str
-
-
-Effect = (
-    ToAgent
-    | ToCoordinator
-    | Publish
-    | SendChunk
-    | SaveRound
-    | ForgetRound
-    | OpenSpool
-    | WriteSpool
-    | DropSpool
-    | NoteEnd
-    | Check
-    | Admit
-    | Commit
-    | SaveReport
-    | AdoptRun
-    | OpenModel
-    | WriteModel
-    | FinishModel
-    | SaveModel
-    | Event
-    | Note
-)
+    digest: str
+    size: int
+    refused: str = ""

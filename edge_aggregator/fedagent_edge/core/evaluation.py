@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+from fedagent_node.effects import Effect, Emit, Send, Warn
 from fedagent_protocol.messages import (
     Need,
     Opinion,
@@ -21,7 +22,7 @@ from fedagent_protocol.transfer import Layout
 from fedagent_task.moments import Moments, MomentsError
 
 from .distribution import Distribution
-from .effects import Effect, Event, Note, ToAgent, ToCoordinator
+from .effects import COORDINATOR
 from .sessions import Sessions
 from .settings import EdgeSettings, Memory
 from .tally import moments_of, opinions_of, volunteers_of
@@ -139,7 +140,7 @@ class EdgeEvaluation:
         self._awaited.pop(agent, None)
         problem = self._add_up(agent, opinion)
         more = self._distribution.answered(agent, now) if self._distribution else []
-        return [*more, Note(agent, problem)] if problem else more
+        return [*more, Warn(agent, problem)] if problem else more
 
     def _add_up(self, agent: str, opinion: Opinion) -> str:
         """Take in what an agent's samples add up to; return what is wrong, if anything."""
@@ -261,6 +262,8 @@ class EdgeEvaluation:
         self.started, self._size = True, self.memory.model_bytes
         agents = self.sessions.present_ids()
         self._distribution = Distribution(
+            self.memory.run,
+            self.ask.round,
             self.ask.model,
             Layout(self._size, self.settings.chunk_bytes),
             now + self.settings.need_wait_s,
@@ -270,7 +273,7 @@ class EdgeEvaluation:
             self._up_at = now
         return [self._call(agent, now) for agent in agents]
 
-    def _call(self, agent: str, now: float) -> ToAgent:
+    def _call(self, agent: str, now: float) -> Send:
         self._asked.add(agent)
         self._awaited.pop(agent, None)
         self._awaited[agent] = now + AGAIN_S
@@ -286,7 +289,7 @@ class EdgeEvaluation:
             slot=self.ask.slot,
             trained=agent in self._trained,
         )
-        return ToAgent(agent, call)
+        return Send(agent, call)
 
     def _is_over(self, now: float) -> bool:
         if now >= self._deadline:
@@ -301,7 +304,9 @@ class EdgeEvaluation:
         self._up_at = now + AGAIN_S if wanted else math.inf
         asked = self._asked
         if not self.reports:
-            return [ToCoordinator(volunteers_of(self.ask, self.sessions, self._volunteers, asked))]
+            return [
+                Send(COORDINATOR, volunteers_of(self.ask, self.sessions, self._volunteers, asked))
+            ]
         reasons = {} if self.started else {"not_asked": self.sessions.present}
         for agent in asked:
             why = self._missing_reason(agent)
@@ -311,11 +316,11 @@ class EdgeEvaluation:
             found = list(self._moments.values())
             total = sum(found[1:], found[0]).encode() if found else b""
             told = moments_of(self.ask, self.sessions, total, len(found), reasons, asked)
-            return [ToCoordinator(told)]
+            return [Send(COORDINATOR, told)]
         rows = {a: o for a, o in self._answers.items() if not self._missing_reason(a)}
-        return [ToCoordinator(opinions_of(self.ask, self.sessions, rows, reasons, asked))]
+        return [Send(COORDINATOR, opinions_of(self.ask, self.sessions, rows, reasons, asked))]
 
-    def _evaluated(self, now: float) -> Event:
+    def _evaluated(self, now: float) -> Emit:
         """Return what a person is told: counts, and no opinion."""
         valid = sum(not self._missing_reason(agent) for agent in self._answers)
         data: dict[str, object] = {
@@ -325,7 +330,7 @@ class EdgeEvaluation:
             "answered": valid if self.reports else len(self._volunteers),
             "seconds": round(now - self.began_at, 4),
         }
-        return Event("evaluated", data)
+        return Emit("evaluated", data)
 
     def _missing_reason(self, agent: str) -> str:
         """Return why an agent has no row, or an empty string."""

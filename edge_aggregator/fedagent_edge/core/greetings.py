@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from fedagent_node.effects import EVERYBODY, Send
 from fedagent_protocol.messages import (
     EdgeBeacon,
     EdgeHello,
@@ -11,7 +12,6 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 
-from .effects import ToAgent
 from .sessions import Sessions
 from .settings import EdgeSettings, Memory
 
@@ -19,10 +19,10 @@ BEACON_S = 2.0
 """Agents drop an edge after three silent periods."""
 
 
-def beacon(settings: EdgeSettings) -> ToAgent:
+def beacon(settings: EdgeSettings) -> Send:
     """Return the heartbeat to all agents."""
     word = EdgeBeacon(edge=settings.edge, period_ms=round(BEACON_S * 1000), epoch=settings.epoch)
-    return ToAgent("", word)
+    return Send(EVERYBODY, word)
 
 
 def hello(settings: EdgeSettings) -> EdgeHello:
@@ -60,7 +60,7 @@ def status(
     )
 
 
-def expired(agent: str, offer: UpdateOffer, why: str) -> ToAgent:
+def expired(agent: str, offer: UpdateOffer, why: str) -> Send:
     """Return the receipt of an update that no round of this edge ordered."""
     receipt = Receipt(
         run=offer.run,
@@ -69,4 +69,4 @@ def expired(agent: str, offer: UpdateOffer, why: str) -> ToAgent:
         status=ReceiptStatus.EXPIRED,
         reason=why,
     )
-    return ToAgent(agent, receipt)
+    return Send(agent, receipt)

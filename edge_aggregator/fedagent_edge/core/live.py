@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from fedagent_node.effects import Effect, Emit, Mark, Send, Warn
 from fedagent_protocol.messages import (
     Chunk,
     Decline,
@@ -25,7 +26,7 @@ from fedagent_protocol.transfer import CreditPool, Layout
 
 from .admission import Verdict, refuse_offer
 from .distribution import Distribution
-from .effects import Admit, Check, DropSpool, Effect, Event, Key, Note, NoteEnd, OpenSpool, ToAgent
+from .effects import Admit, Check, DropSpool, Key, NoteEnd, OpenSpool
 from .round import EdgeRound, Part, Restored, Stage
 from .uploads import Uploads
 
@@ -60,7 +61,9 @@ class LiveRound:
         self.model = model
         self._counters = counters
         self._uploads = Uploads(rnd, pool)
-        self._distribution = Distribution(rnd.base, model, start_at, set(rnd.parts))
+        self._distribution = Distribution(
+            rnd.run, rnd.round, rnd.base, model, start_at, set(rnd.parts)
+        )
         self._spooled: dict[str, tuple[UpdateOffer, set[int]]] = {}
         self.outcomes: tuple[Outcome, ...] = ()
 
@@ -245,7 +248,7 @@ class LiveRound:
             return []
         part.stage = Stage.ENDED
         self._counters[f"updates_{part.receipt.name.lower()}"] += 1
-        return [_receipt(agent, part.offer, part.receipt, "")]
+        return [_receipt(agent, part.offer, part.receipt, ""), Mark("edge.receipted")]
 
     def disk_failed(self, agent: str) -> list[Effect]:
         """The disk did not take an update: wait for it to be offered again."""
@@ -288,7 +291,7 @@ class LiveRound:
         for agent, part in rnd.parts.items():
             self._uploads.end(part)
             if part.stage is not Stage.ENDED:
-                effects.append(ToAgent(agent, RoundClosed(run=rnd.run, round=rnd.round)))
+                effects.append(Send(agent, RoundClosed(run=rnd.run, round=rnd.round)))
         return effects
 
     def too_late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
@@ -304,7 +307,7 @@ class LiveRound:
         tau = round((now - self.rnd.began_at) * 1000)
         return [
             _receipt(agent, offer, ReceiptStatus.TOO_LATE, "the round is closed"),
-            Note(agent, f"update of round {offer.round} after the close, {tau} ms after the order"),
+            Warn(agent, f"update of round {offer.round} after the close, {tau} ms after the order"),
         ]
 
     # ----------------------------------------------------------------- details
@@ -318,8 +321,8 @@ class LiveRound:
         return [
             *self._end(agent, now, True),
             _receipt(agent, offer, ReceiptStatus.REJECTED, reason),
-            Event("update_rejected", data),
-            Note(agent, f"update of round {self.rnd.round} rejected: {reason}: {detail}"),
+            Emit("update_rejected", data),
+            Warn(agent, f"update of round {self.rnd.round} rejected: {reason}: {detail}"),
         ]
 
     def _end(self, agent: str, now: float, changed: bool) -> list[Effect]:
@@ -338,7 +341,7 @@ class LiveRound:
             effects.append(NoteEnd(key, part.status, part.reason, tau))
         return effects + self._distribution.answered(agent, now)
 
-    def _order(self, agent: str, part: Part, now: float) -> ToAgent:
+    def _order(self, agent: str, part: Part, now: float) -> Send:
         rnd = self.rnd
         part.order_again_at = now + part.order_wait_s
         first = min(self.model.chunk_bytes, self.model.size + HEADER_ROOM)
@@ -357,17 +360,17 @@ class LiveRound:
             context_seq=part.assignment.context_seq,
             load_limit_ms=rnd.order.load_limit_ms,
         )
-        return ToAgent(agent, order)
+        return Send(agent, order)
 
     def _key(self, agent: str) -> Key:
         return (self.rnd.run, self.rnd.round, agent)
 
 
-def _receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) -> ToAgent:
+def _receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) -> Send:
     receipt = Receipt(
         run=offer.run, round=offer.round, digest=offer.digest, status=status, reason=reason
     )
-    return ToAgent(agent, receipt)
+    return Send(agent, receipt)
 
 
 def _same_content(stored: UpdateOffer, offer: UpdateOffer) -> bool:

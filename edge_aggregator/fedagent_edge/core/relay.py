@@ -6,10 +6,10 @@ The edge cannot read an envelope. It bounds how much each agent sends, and keeps
 from collections import Counter
 from dataclasses import dataclass, field
 
+from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import Neighbours, PeerDeliver, PeerSend
 from fedagent_task.spec import PeersSpec
 
-from .effects import Effect, ToAgent
 from .neighbours import Graph, Place, near, within
 from .sessions import Sessions
 
@@ -82,7 +82,7 @@ class Relay:
             self.counters[refused] += 1
             return []
         self.counters["relayed"] += 1
-        return [ToAgent(envelope.to, PeerDeliver(sender=sender, body=envelope.body))]
+        return [Send(envelope.to, PeerDeliver(sender=sender, body=envelope.body))]
 
     def _refuse(self, sender: str, envelope: PeerSend, allowed: _Allowance, now: float) -> str:
         if not self.open:
@@ -111,7 +111,7 @@ class Relay:
             if told != (self._places[agent] is not None):
                 self.changed(now)
 
-    def refresh(self) -> list[ToAgent]:
+    def refresh(self) -> list[Send]:
         """Look at the graph again; tell those whose neighbours are others now."""
         self._due = None
         self._places = {a: self.sessions.place(a) for a in self.sessions.present_ids()}
@@ -133,12 +133,12 @@ class Relay:
                 # The devices know.
                 return {agent: {} for agent in self._places}
 
-    def neighbours_of(self, agent: str) -> list[ToAgent]:
+    def neighbours_of(self, agent: str) -> list[Send]:
         """Tell an agent its neighbours, as far as the graph has it."""
         peers = self._graph.get(agent)
-        return [] if peers is None else [ToAgent(agent, Neighbours(run=self.run, peers=peers))]
+        return [] if peers is None else [Send(agent, Neighbours(run=self.run, peers=peers))]
 
-    def tick(self, now: float) -> list[ToAgent]:
+    def tick(self, now: float) -> list[Send]:
         """Do what is due."""
         return self.refresh() if self._due is not None and now >= self._due else []
 

@@ -1,13 +1,15 @@
 """What the edge tells of a round that is over."""
 
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from fedagent_node.effects import Effect, Emit, Mark, Send
 from fedagent_protocol.messages import Outcome, OutcomeStatus, ReportReceipt, RoundReport
 
-from .effects import Effect, Event, SaveReport, ToCoordinator
+from .effects import COORDINATOR, ForgetRound, SaveState
 from .round import EdgeRound
 from .settings import EdgeSettings, Memory
 
@@ -41,7 +43,14 @@ class Reporting:
         )
         self.memory.report = report
         self._again_at = now + AGAIN_S
-        return [SaveReport(report), ToCoordinator(report), closed_event(rnd, report, now)]
+        return [
+            SaveState(copy(self.memory)),
+            Mark("edge.reported"),
+            ForgetRound(),
+            Mark("edge.spool_cleared"),
+            Send(COORDINATOR, report),
+            closed_event(rnd, report, now),
+        ]
 
     def refuse(self, rnd: EdgeRound, why: str, now: float) -> list[Effect]:
         """Report at once a round that cannot be done."""
@@ -52,7 +61,7 @@ class Reporting:
         if self.memory.report is None:
             return []
         self._again_at = now + AGAIN_S
-        return [ToCoordinator(self.memory.report)]
+        return [Send(COORDINATOR, self.memory.report)]
 
     def receipt(self, receipt: ReportReceipt) -> None:
         """Take in that a report is settled."""
@@ -121,7 +130,7 @@ def make_report(
     )
 
 
-def closed_event(rnd: EdgeRound, report: RoundReport, now: float) -> Event:
+def closed_event(rnd: EdgeRound, report: RoundReport, now: float) -> Emit:
     """Return what a person is told."""
     data: dict[str, object] = {
         "round": rnd.round,
@@ -131,7 +140,7 @@ def closed_event(rnd: EdgeRound, report: RoundReport, now: float) -> Event:
         "failed": report.failed,
         "seconds": round(now - rnd.began_at, 4),
     }
-    return Event("round_closed", data)
+    return Emit("round_closed", data)
 
 
 def refused_outcomes(rnd: EdgeRound, why: str) -> tuple[Outcome, ...]:

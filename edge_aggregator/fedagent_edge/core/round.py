@@ -87,6 +87,24 @@ class Restored:
     norm: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedRound:
+    """The round that was open when the process ended.
+
+    Attributes:
+        base: Digest of the model it began with.
+        began_at: On the clock of this process.
+        known: Agents that had ended, and updates that had begun.
+        have: Chunks on disk of the latter.
+    """
+
+    order: RoundOrder
+    base: str
+    began_at: float
+    known: list[Restored]
+    have: dict[str, set[int]]
+
+
 @dataclass(slots=True)
 class EdgeRound:
     """Collect updates until the deadline, or until there are enough.

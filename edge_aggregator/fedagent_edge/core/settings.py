@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from fedagent_protocol.messages import CHUNK_BYTES, RoundReport
 
 
@@ -25,11 +27,12 @@ class EdgeSettings:
     rent_micro: int = 0
 
 
-@dataclass(slots=True)
-class Memory:
-    """What survives a restart: the run, its task, the model, and an unreceipted report.
+class Memory(Struct, kw_only=True):
+    """What survives a restart.
 
-    The recipe's name does not; the next welcome brings it.
+    Attributes:
+        last_round: The last round that was ordered.
+        report: The report that was not receipted, as far as the disk knows.
     """
 
     run: str = ""
@@ -39,7 +42,6 @@ class Memory:
     model_bytes: int = 0
     last_round: int = 0
     report: RoundReport | None = None
-    recipe: str = ""
 
     def adopt(self, run: str, task: str, body: bytes) -> None:
         """Begin with another run, or with this one's task as it is from now on."""

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import Need, UpdateOffer
 from fedagent_protocol.transfer import CreditPool, Layout, RangeList, Receiver
 
-from .effects import Effect, ToAgent, WriteSpool
+from .effects import WriteSpool
 from .round import EdgeRound, Part
 
 WINDOW = 4
@@ -139,7 +140,7 @@ class Uploads:
             self.hungry[agent] = None
         else:
             self.hungry.pop(agent, None)
-        return [ToAgent(agent, self._need(part, ranges))] if ranges else []
+        return [Send(agent, self._need(part, ranges))] if ranges else []
 
     def _need(self, part: Part, ranges: RangeList) -> Need:
         assert part.offer is not None

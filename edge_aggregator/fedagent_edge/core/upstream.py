@@ -3,10 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass
 
+from fedagent_node.effects import Effect, Send, Warn
 from fedagent_protocol.messages import Chunk, GlobalModel, Need
 from fedagent_protocol.transfer import Layout, Receiver, Sender
 
-from .effects import Effect, FinishModel, Note, OpenModel, SendChunk, ToCoordinator, WriteModel
+from .effects import COORDINATOR, FinishModel, OpenModel, WriteModel
 
 STATUS_S = 5.0
 HELLO_AGAIN_S = 1.0
@@ -104,7 +105,7 @@ class ModelPull:
         """Ask for chunks: new credit, or again after silence."""
         ranges = () if self.finishing else self.receiver.ask(now)
         need = Need(run=run, digest=self.digest, ranges=ranges)
-        return [ToCoordinator(need)] if ranges else []
+        return [Send(COORDINATOR, need)] if ranges else []
 
     @property
     def due(self) -> float | None:
@@ -136,7 +137,7 @@ class Incoming:
         """
         if offer.size > self.max_bytes:
             self.counters["oversize"] += 1
-            return [Note("", f"a model of {offer.size} bytes is too large")]
+            return [Warn("", f"a model of {offer.size} bytes is too large")]
         effects: list[Effect] = []
         if self._pull is None or self._pull.digest != offer.digest:
             self._pull = ModelPull.of(offer)
@@ -190,5 +191,6 @@ class ModelServing:
         self._sender.authorise(need.ranges, link_idle=link_idle)
         effects: list[Effect] = []
         while (index := self._sender.next()) is not None:
-            effects.append(SendChunk(model, index))
+            chunk = Chunk(run=need.run, round=need.round, digest=model, index=index, data=b"")
+            effects.append(Send(COORDINATOR, chunk, stored=True))
         return effects

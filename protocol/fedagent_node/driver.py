@@ -1,0 +1,240 @@
+"""Drive a role's core: feed it inputs, perform its effects in order. No clock, thread or network.
+
+`shell.Shell` drives a process with it, `fedagent_testbed.roles` a node of the virtual world::
+
+    driver = Driver(core, store, links=links, jobs=jobs, clock=time.monotonic, emit=..., warn=...)
+    driver.arrived("lan", Direction.AGENT_TO_EDGE, topic, payload, at=now)
+    driver.flush()                    # after a batch of messages
+    driver.receive(LinkUp("lan"))     # flushes by itself
+    driver.next_due(), driver.tick()
+"""
+
+import functools
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from fedagent_protocol import topics
+from fedagent_protocol.codec import Direction, decode
+from fedagent_protocol.errors import ProtocolError, TopicError
+from fedagent_protocol.messages import PROTOCOL_VERSION, AnyMessage, kind
+
+from .effects import Connect, Effect, Emit, Input, OtherVersion, Received, Run, Send, Warn, Write
+
+_parse = functools.lru_cache(maxsize=4096)(topics.parse)
+
+_ENDS = {
+    Direction.AGENT_TO_EDGE: ("agent", "edge"),
+    Direction.EDGE_TO_AGENT: ("edge", "agent"),
+    Direction.EDGE_TO_COORDINATOR: ("edge", ""),
+    Direction.COORDINATOR_TO_EDGE: ("coordinator", "edge"),
+}
+"""Fields of a topic that name sender and receiver."""
+
+
+class Core(Protocol):
+    """A role's decisions; see `effects`."""
+
+    counters: Counter[str]
+
+    def receive(self, event: Input, now: float) -> list[Effect]:
+        """Take in an event."""
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a `Run` comes to: `work` may run in any thread, and touches nothing of the core.
+
+    Attributes:
+        small: It takes less time than handing it to a thread and back.
+    """
+
+    name: str
+    work: Callable[[], Input]
+    small: bool
+
+
+class Store(Protocol):
+    """A role's disk. A checkpoint between any two disk effects may not return."""
+
+    def write(self, effect: Write, now: float) -> Input | None:
+        """Perform a disk effect; return its result, if the core waits for one."""
+
+    def job(self, effect: Run) -> Job | None:
+        """Prepare a job; None where its result comes with the next `flush`."""
+
+    def complete(self, message: AnyMessage) -> AnyMessage:
+        """Return a message with the bytes that the store keeps."""
+
+    def flush(self) -> Iterable[Input]:
+        """Make durable what waits since the last flush; return the results."""
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+
+
+class Links(Protocol):
+    """A role's connections."""
+
+    def send(self, send: Send) -> bool:
+        """Send a message that is complete; False if it could not be handed to a connection.
+
+        Raises:
+            ProtocolError: It cannot be encoded.
+        """
+
+    def change(self, effect: Connect) -> None:
+        """Change links or subscriptions."""
+
+
+class Jobs(Protocol):
+    """Where jobs run."""
+
+    def submit(self, job: Job) -> Input | None:
+        """Return the result of a job done at once; None if it comes by `Driver.receive`."""
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+class Driver:
+    """One role at work.
+
+    Args:
+        core: Its decisions.
+        store: Its disk.
+        links: Its connections.
+        jobs: Where its jobs run.
+        clock: Monotonic seconds.
+        emit, warn: Take what is for people.
+        me: Id of the role: what is addressed to another one is refused.
+        on_error: Takes what an input caused; the others of its batch go on.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        store: Store,
+        *,
+        links: Links,
+        jobs: Jobs,
+        clock: Callable[[], float],
+        emit: Callable[[Emit], None],
+        warn: Callable[[Warn], None],
+        me: str,
+        on_error: Callable[[Exception], None] = _raise,
+    ) -> None:
+        self.core = core
+        self.store = store
+        self._links = links
+        self._jobs = jobs
+        self._clock = clock
+        self._emit = emit
+        self._warn = warn
+        self._me = me
+        self._on_error = on_error
+
+    def arrived(
+        self,
+        link: str,
+        direction: Direction,
+        topic: str,
+        payload: bytes,
+        *,
+        at: float,
+        link_idle: bool = True,
+    ) -> None:
+        """Take in what came on a topic; foreign bytes are counted and change nothing."""
+        try:
+            sender, version = self._sender(direction, topic)
+            if version != PROTOCOL_VERSION:
+                event: Input = OtherVersion(sender, version, link)
+            else:
+                event = Received(sender, decode(direction, payload), link, at, link_idle)
+        except ProtocolError as error:
+            self.core.counters[error.reason] += 1
+            return
+        self._take(event)
+
+    def receive(self, *events: Input) -> None:
+        """Take in events, and make durable what they wrote."""
+        for event in events:
+            self._take(event)
+        self.flush()
+
+    def flush(self) -> None:
+        """Make durable what the inputs since the last flush wrote, and tell those who wait."""
+        try:
+            for result in self.store.flush():
+                self._take(result)
+        except Exception as error:  # noqa: BLE001 - the owner decides
+            self._on_error(error)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now = self._clock()
+        try:
+            self._perform(self.core.tick(now), now)
+        except Exception as error:  # noqa: BLE001 - the owner decides
+            self._on_error(error)
+        self.flush()
+
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted."""
+        return self.core.next_due()
+
+    def _sender(self, direction: Direction, topic: str) -> tuple[str, int]:
+        """Return who wrote to us on a topic, and its protocol version."""
+        where = _parse(topic)
+        sender, receiver = _ENDS[direction]
+        if where.direction is not direction or getattr(where, receiver, "") not in ("", self._me):
+            raise TopicError(f"not for {self._me}: {topic[:120]!r}")
+        return getattr(where, sender), where.version
+
+    def _take(self, event: Input) -> None:
+        now = self._clock()
+        try:
+            self._perform(self.core.receive(event, now), now)
+        except Exception as error:  # noqa: BLE001 - the owner decides
+            self._on_error(error)
+
+    def _perform(self, effects: list[Effect], now: float) -> None:
+        """Do effects in order; what a result leads to is done at the place of its effect."""
+        todo = deque(effects)
+        while todo:
+            result: Input | None = None
+            match todo.popleft():
+                case Send() as send:
+                    self._send(send)
+                case Write() as write:
+                    result = self.store.write(write, now)
+                case Run() as run:
+                    job = self.store.job(run)
+                    result = self._jobs.submit(job) if job is not None else None
+                case Emit() as event:
+                    self._emit(event)
+                case Warn() as warning:
+                    self._warn(warning)
+                case Connect() as change:
+                    self._links.change(change)
+            if result is not None:
+                todo.extendleft(reversed(self.core.receive(result, now)))
+
+    def _send(self, send: Send) -> None:
+        if send.stored:
+            send = replace(send, message=self.store.complete(send.message), stored=False)
+        try:
+            sent = self._links.send(send)
+        except ProtocolError as error:
+            self._warn(Warn(send.to, f"{kind(send.message)} cannot be sent: {error}"))
+            sent = False
+        if not sent:
+            self.core.counters["not_sent"] += 1

@@ -1,0 +1,82 @@
+"""Run a role's jobs: at once when small, else in a thread; one after the other, or side by side."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from .driver import Job
+from .effects import Input
+
+
+class JobQueue:
+    """Jobs in the order of asking, `workers` at a time; small ones wait for nothing but order.
+
+    Args:
+        done: Takes the result of a job that was not done at once.
+        fail: Takes what a job was not expected to raise.
+        workers: 1 for jobs that must not overtake each other.
+    """
+
+    def __init__(
+        self,
+        done: Callable[[Input], None],
+        fail: Callable[[Exception], None],
+        *,
+        workers: int = 1,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._done = done
+        self._fail = fail
+        self._ordered = workers == 1
+        self._workers = workers
+        self._waiting: deque[Job] = deque()
+        self._busy = 0
+        self._closed = False
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="jobs")
+
+    def submit(self, job: Job) -> Input | None:
+        """Do a job; return its result if that is here."""
+        if self._closed:
+            return None
+        if job.small and not (self._ordered and (self._busy or self._waiting)):
+            return self._run(job)
+        self._waiting.append(job)
+        self._next()
+        return None
+
+    def close(self) -> None:
+        """Wait for the jobs at work, forget the others. Idempotent."""
+        self._closed = True
+        self._waiting.clear()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, job: Job) -> Input | None:
+        try:
+            return job.work()
+        except Exception as error:  # noqa: BLE001 - handed on: nothing may go on after it
+            self._closed = True
+            self._fail(error)
+            return None
+
+    def _next(self) -> None:
+        while self._waiting and self._busy < self._workers and not self._closed:
+            job = self._waiting.popleft()
+            if not job.small:
+                self._busy += 1
+                future = self._loop.run_in_executor(self._pool, job.work)
+                future.add_done_callback(self._ended)
+            elif (result := self._run(job)) is not None:
+                self._done(result)
+
+    def _ended(self, future: "asyncio.Future[Input]") -> None:
+        if future.cancelled() or self._closed:
+            return
+        self._busy -= 1
+        error = future.exception()
+        if isinstance(error, Exception):
+            self._closed = True
+            self._fail(error)
+            return
+        self._done(future.result())
+        self._next()

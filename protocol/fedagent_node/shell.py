@@ -1,0 +1,356 @@
+"""A role's process: directory, signals, broker, links, discovery, and one timer around a driver.
+
+::
+
+    shell = Shell(config, fatal=(StateError,))
+    await shell.run(serve)      # `serve` sets everything up and returns when `stop` is set
+
+`serve` calls `start_broker`, `drive`, `connect` and `spawn`; the shell closes what they opened.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from fedagent_protocol.codec import Direction, encode
+from fedagent_protocol.errors import safe_text
+from fedagent_protocol.messages import PeerDeliver, PeerSend
+
+from .address import BrokerAddress, TlsFiles
+from .broker import Broker, BrokerSpec
+from .data_dir import DataDirLock
+from .discovery import Discovery
+from .driver import Core, Driver, Jobs, Links, Store
+from .effects import Connect, Emit, Input, LinkDown, LinkUp, Send, Warn
+from .jobs import JobQueue
+from .link import Arrival, Link
+from .settings import BrokerConfig, NodeConfig
+
+WARNINGS_PER_S = 5.0
+"""Log lines about peers; the rest is only counted."""
+STOP_S = 1.5
+"""How long the withdrawal of an advert may take."""
+TRACES = 3
+"""Unforeseen errors that are logged with their trace; the rest is only counted."""
+
+_log = logging.getLogger(__name__)
+_to_json = msgspec.json.Encoder()
+
+Route = Callable[[Send], tuple[str, str]]
+"""Returns the name of the link and the topic on which a message goes out."""
+
+
+class Shell:
+    """One process.
+
+    Args:
+        config: Its settings.
+        fatal: Errors that end the process; others are logged and counted, and it goes on.
+        show: Logs an event for people.
+        needs_reader: End when nobody reads the events any more.
+
+    Attributes:
+        stop: Set to end the process in good order.
+        id: Of the role; begins log lines.
+        links: By name.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        fatal: tuple[type[Exception], ...],
+        show: Callable[[Emit], None],
+        needs_reader: bool = True,
+    ) -> None:
+        self._config = config
+        self._fatal = fatal
+        self._show = show
+        self._needs_reader = needs_reader
+        self.directory = Path(config.data_dir)
+        self.tls: TlsFiles | None = config.tls.files() if config.tls is not None else None
+        self.stop = asyncio.Event()
+        self.id = ""
+        self.links: dict[str, Link] = {}
+        self.discovery = Discovery(
+            config.site, scope="loopback" if config.discovery == "loopback" else "lan"
+        )
+        self.at_close: list[Callable[[], Awaitable[object]]] = []
+        self._driver: Driver | None = None
+        self._closed = False
+        self._error: Exception | None = None
+        self._broker: Broker | None = None
+        self._jobs: JobQueue | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._warnings = WARNINGS_PER_S
+        self._warned_at = 0.0
+
+    async def run(self, serve: Callable[[], Awaitable[None]]) -> None:
+        """Hold the data directory and serve; then close everything.
+
+        Raises:
+            DataDirBusyError: Another process uses the directory.
+            Exception: What `fail` was called with first.
+        """
+        with DataDirLock(self.directory):
+            self._watch_signals()
+            try:
+                async with asyncio.TaskGroup() as self._group:
+                    try:
+                        await serve()
+                    except Exception as error:  # noqa: BLE001 - raised again below
+                        self.fail(error)
+                    for task in self._tasks:
+                        task.cancel()
+            finally:
+                await self._close()
+        if self._error is not None:
+            raise self._error
+
+    def fail(self, error: Exception) -> None:
+        """End the process with an error: going on would break what was promised."""
+        if self._error is None:
+            self._error = error
+        self.stop.set()
+
+    @property
+    def driver(self) -> Driver:
+        """What `drive` made."""
+        assert self._driver is not None
+        return self._driver
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or self._error is not None
+
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+        """Run a task beside `serve`; its failure is the process's."""
+        task = self._group.create_task(self._careful(work), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _careful(self, work: Coroutine[object, object, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - raised again by `run`
+            self.fail(error)
+
+    async def start_broker(self, config: BrokerConfig) -> tuple[BrokerAddress, str]:
+        """Start a private broker, unless a shared one is named; return its address and kind."""
+        shared = config.shared()
+        if shared is not None:
+            return shared, "external"
+        spec = BrokerSpec(
+            data_dir=self.directory,
+            kind=config.broker,  # type: ignore[arg-type]  # `shared` left only the kinds
+            listen=config.listen,
+            port=config.port,
+            tls=self.tls,
+            insecure=config.insecure,
+        )
+        self._broker = Broker(spec)
+        return await self._broker.start(), self._broker.kind
+
+    @property
+    def has_own_broker(self) -> bool:
+        """Whether the broker is this process's."""
+        return self._broker is not None
+
+    def drive(
+        self,
+        core: Core,
+        store: Store,
+        route: Route,
+        *,
+        jobs: int | Jobs = 1,
+        links: Links | None = None,
+    ) -> Driver:
+        """Drive a core.
+
+        Args:
+            core: Its decisions.
+            store: Its disk; closed with the shell.
+            route: Where its messages go.
+            jobs: How many work at a time, or who does them.
+            links: Who sends and changes links, if not the shell.
+        """
+        self._route = route
+        if isinstance(jobs, int):
+            jobs = self._jobs = JobQueue(self.receive, self.fail, workers=jobs)
+        self._driver = Driver(
+            core,
+            store,
+            links=links or self,
+            jobs=jobs,
+            clock=time.monotonic,
+            emit=self.emit,
+            warn=self._warn,
+            me=self.id,
+            on_error=self._caught,
+        )
+        return self._driver
+
+    def settle(self) -> None:
+        """Begin the quiet part: what lives from here on is short-lived or small."""
+        gc.collect()
+        gc.freeze()
+        self._schedule()
+
+    # ------------------------------------------------------------------- links
+
+    def link(
+        self, name: str, address: BrokerAddress, *, client_id: str, incoming: Direction
+    ) -> Link:
+        """Return a link, not yet started, whose messages go to the core.
+
+        Raises:
+            PlainTextError: The address is beyond this machine, and nothing covers it.
+        """
+        link = Link(
+            address,
+            client_id=client_id,
+            tls=self.tls,
+            insecure=self._config.insecure,
+            on_arrivals=lambda batch: self._arrived(name, incoming, batch),
+            on_state=lambda up: self.receive(LinkUp(name) if up else LinkDown(name)),
+        )
+        self.links[name] = link
+        return link
+
+    def send(self, send: Send) -> bool:
+        """Send on the link that the route names."""
+        name, topic = self._route(send)
+        link = self.links.get(name)
+        if link is None:
+            return True  # nobody is there yet
+        # A peer repeats what gets lost; an acknowledgement would cost as much again.
+        qos = 0 if isinstance(send.message, PeerSend | PeerDeliver) else 1
+        return link.publish(topic, encode(send.message), qos=qos)
+
+    def change(self, effect: Connect) -> None:
+        """Roles whose links change bring their own `Links`."""
+        raise NotImplementedError(effect)
+
+    def _arrived(self, name: str, incoming: Direction, batch: list[Arrival]) -> None:
+        link = self.links[name]
+        for arrival in batch:
+            if self._over:
+                return
+            self.driver.arrived(
+                name,
+                incoming,
+                arrival.topic,
+                arrival.payload,
+                at=arrival.at,
+                link_idle=link.pending_bytes == 0,
+            )
+        self.driver.flush()
+        self._schedule()
+
+    # -------------------------------------------------------------------- time
+
+    def receive(self, *events: Input) -> None:
+        """Give the core what is no message."""
+        if not self._over:
+            self.driver.receive(*events)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Have one timer, at or before the time that the core names."""
+        due = self.driver.next_due()
+        if due is None or (self._timer is not None and self._timer.when() <= due):
+            return  # an early tick costs less than a new timer per message
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._over:
+            return
+        counters = self.driver.core.counters
+        for name, link in self.links.items():
+            for key, value in link.counters.items():
+                counters[f"{name}_{key}"] = value
+        self.driver.tick()
+        self._schedule()
+
+    # --------------------------------------------------------- people and ends
+
+    def emit(self, event: Emit) -> None:
+        """Show an event to people, and to a program that reads stdout."""
+        self._show(event)
+        if not self._config.json_events:
+            return
+        try:
+            sys.stdout.buffer.write(_to_json.encode({"event": event.name, **event.fields}) + b"\n")
+            sys.stdout.buffer.flush()
+        except OSError:
+            # The reader is gone.
+            if self._needs_reader:
+                self.stop.set()
+
+    def _warn(self, warning: Warn) -> None:
+        now = time.monotonic()
+        self._warnings += (now - self._warned_at) * WARNINGS_PER_S
+        self._warnings, self._warned_at = min(WARNINGS_PER_S, self._warnings), now
+        if self._warnings < 1.0:
+            self.driver.core.counters["not_logged"] += 1
+            return
+        self._warnings -= 1.0
+        peer = f"{warning.peer}: " if warning.peer else ""
+        _log.warning("%s: %s%s", self.id, peer, safe_text(warning.text))
+
+    def _caught(self, error: Exception) -> None:
+        if isinstance(error, self._fatal):
+            _log.critical("%s: %s", self.id, error)
+            self.fail(error)
+            return
+        counters = self.driver.core.counters
+        counters["internal_errors"] += 1
+        if counters["internal_errors"] <= TRACES:
+            _log.error("%s: an input could not be handled", self.id, exc_info=error)
+
+    def _watch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop.set)
+        if self._config.watch_parent:
+            # Not every kind of stdin can be watched; a file has no parent behind it.
+            with suppress(PermissionError):
+                loop.add_reader(sys.stdin.fileno(), self._read_stdin)
+
+    def _read_stdin(self) -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self.stop.set()
+
+    async def _close(self) -> None:
+        """Leave the network, then the disk; nothing here may take long."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        ends = [self._withdraw(), *(end() for end in self.at_close)]
+        await asyncio.gather(*ends, *(link.stop() for link in self.links.values()))
+        if self._jobs is not None:
+            self._jobs.close()
+        if self._driver is not None:
+            self._driver.store.close()
+        if self._broker is not None:
+            await self._broker.stop()
+
+    async def _withdraw(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self.discovery.stop()
