@@ -1,0 +1,97 @@
+"""How a round of a study ends: the edge's rule at every edge, and what is known of it."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_coordinator.policies import Feedback, RoundView
+from fedagent_task.round_rule import RoundRule
+from fedagent_testbed.worlds.base import Times, outcome, round_seconds
+
+Rows = list[tuple[int, float]]
+rows = st.lists(
+    # Away from deadline and give-up, which an edge handles a moment late.
+    st.tuples(st.integers(0, 2), st.integers(1, 60).map(lambda k: 0.1 * k + 0.05)),
+    max_size=12,
+    unique_by=lambda row: row[1],
+)
+limits = {
+    "deadline": st.integers(0, 50).map(lambda k: 0.1 * k + 0.1),
+    "max_wait": st.integers(0, 60).map(lambda k: 0.1 * k + 0.1),
+    "enough": st.integers(1, 5),
+}
+
+
+def view_of(edges: npt.NDArray[np.int32], deadline: float) -> RoundView:
+    n = len(edges)
+    return RoundView(
+        round=1,
+        pair_client=np.arange(n, dtype=np.int32),
+        pair_edge=edges,
+        pair_features=np.zeros((n, 0), dtype=np.float32),
+        feature_names=(),
+        client_price=np.full(n, 7, dtype=np.int64),
+        client_available=np.ones(n, dtype=np.bool_),
+        edge_budget=np.full(3, 1000, dtype=np.int64),
+        deadline_s=deadline,
+    )
+
+
+def played(what: Rows, deadline: float, max_wait: float, enough: int) -> Feedback:
+    """Order all pairs but the first, which nobody ordered."""
+    edges = np.array([0, *(edge for edge, _ in what)], dtype=np.int32)
+    tau = np.array([0.01, *(tau for _, tau in what)])
+    times = Times(dt_s=0.25 * tau, lc_s=0.5 * tau, ut_s=0.25 * tau)
+    pairs = np.arange(1, len(edges))
+    return outcome(view_of(edges, deadline), pairs, times, min_updates=enough, max_wait_s=max_wait)
+
+
+@given(what=rows, **limits)
+def test_every_edge_ends_by_the_rule(
+    what: Rows, deadline: float, max_wait: float, enough: int
+) -> None:
+    feedback = played(what, deadline, max_wait, enough)
+    rule = RoundRule(deadline, max_wait, enough)
+    tau = np.array([one for _, one in what])
+    for edge in {edge for edge, _ in what}:
+        mine = feedback.view.pair_edge[feedback.pairs] == edge
+        ended = rule.settle(tau[mine])
+        assert feedback.X[mine].tolist() == ended.in_time.tolist()
+        assert feedback.used[mine].tolist() == ended.used.tolist()
+        assert feedback.censored[mine].tolist() == (~ended.known).tolist()
+        assert feedback.tau_s[mine].tolist() == np.minimum(tau[mine], ended.wait_s).tolist()
+    assert feedback.void.tolist() == feedback.censored.tolist()
+    assert not (feedback.used & feedback.void).any()
+    stages = feedback.dt_s + feedback.lc_s + feedback.ut_s
+    seen = ~feedback.censored
+    assert np.isnan(stages[~seen]).all()
+    assert stages[seen] == pytest.approx(feedback.tau_s[seen])
+
+
+def test_an_empty_round_takes_no_time() -> None:
+    assert round_seconds(played([], 3.0, 6.0, 1)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("what", "enough", "seconds"),
+    [
+        ([(0, 1.0), (0, 2.0)], 1, 2.0),  # all came
+        ([(0, 1.0), (0, 4.0)], 1, 3.0),  # who is late is not waited for
+        ([(0, 1.0), (0, 4.0), (0, 5.0)], 2, 4.0),  # the second is wanted
+        ([(0, 1.0), (0, 9.0)], 2, 6.0),  # and does not come
+        ([(0, 1.0), (1, 4.0)], 1, 4.0),  # the slowest edge
+        ([(0, 1.0), (0, 4.0), (0, 5.0)], 9, 5.0),  # Z_eff is who was ordered
+    ],
+)
+def test_a_round_lasts_as_long_as_its_slowest_edge(what: Rows, enough: int, seconds: float) -> None:
+    assert round_seconds(played(what, 3.0, 6.0, enough)) == seconds
+
+
+def test_a_wait_shorter_than_the_deadline_is_the_deadline() -> None:
+    feedback = played([(0, 2.5), (0, 9.0)], 3.0, 1.0, 2)
+    assert feedback.X.tolist() == [True, False]
+    assert feedback.used.tolist() == [False, False]
+    assert feedback.void.tolist() == [False, True]
+    assert feedback.tau_s.tolist() == [2.5, 3.0]
