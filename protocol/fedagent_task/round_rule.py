@@ -1,7 +1,8 @@
 """The edge's rule: which updates are in time, which are used, and when nobody is waited for.
 
-ALGORITHMS section 1, eq. 6. Times are seconds since the order. A live edge asks update by
-update (`counts`, `is_over`), a study at once (`settle`); both come to the same.
+ALGORITHMS section 1, eq. 6. Times are seconds since the order, or since any other instant
+that limits and updates share. A live edge asks update by update (`counts`, `is_over`), a
+study at once (`settle`); both come to the same.
 """
 
 from dataclasses import dataclass
@@ -55,11 +56,18 @@ class RoundRule:
         missing = used < self.enough(ordered)
         return tau_s <= self.deadline_s or (missing and tau_s <= self.give_up_s)
 
-    def is_over(self, now_s: float, *, used: int, ordered: int) -> bool:
-        """Return whether nobody is waited for any more, with `used` updates in the sum."""
-        if now_s <= self.deadline_s:
+    def is_over(self, now_s: float, *, used: int, ordered: int, slack_s: float = 0.0) -> bool:
+        """Return whether nobody is waited for any more, with `used` updates in the sum.
+
+        Args:
+            now_s: When it is asked.
+            used: Updates in the sum.
+            ordered: Clients that were ordered.
+            slack_s: How long what came before a limit may take to be seen.
+        """
+        if now_s <= self.deadline_s + slack_s:
             return False
-        return used >= self.enough(ordered) or now_s > self.give_up_s
+        return used >= self.enough(ordered) or now_s > self.give_up_s + slack_s
 
     def settle(self, tau_s: npt.NDArray[np.float64]) -> Settlement:
         """Return how a round ends whose updates come at float64[n]; infinite for never."""

@@ -19,6 +19,7 @@ from fedagent_protocol.messages import (
     Weighting,
 )
 from fedagent_protocol.transfer import Receiver
+from fedagent_task.round_rule import RoundRule
 
 from .admission import Verdict
 
@@ -134,19 +135,26 @@ class EdgeRound:
         return self.order.round
 
     @property
+    def rule(self) -> RoundRule:
+        """The round's limits, as instants."""
+        order = self.order
+        deadline, max_wait = (ms / 1000 for ms in (order.deadline_ms, order.max_wait_ms))
+        return RoundRule(self.began_at + deadline, self.began_at + max_wait, order.min_updates)
+
+    @property
     def deadline(self) -> float:
         """Instant until which an update counts as X=1."""
-        return self.began_at + self.order.deadline_ms / 1000
+        return self.rule.deadline_s
 
     @property
     def give_up(self) -> float:
         """Instant after which nobody is waited for."""
-        return self.began_at + max(self.order.max_wait_ms, self.order.deadline_ms) / 1000
+        return self.rule.give_up_s
 
     @property
     def enough(self) -> int:
         """Z_eff: how many updates the aggregate needs."""
-        return max(1, min(self.order.min_updates, len(self.parts)))
+        return self.rule.enough(len(self.parts))
 
     @property
     def used(self) -> int:
@@ -198,7 +206,7 @@ class EdgeRound:
         part.valid = part.completed_at <= self.give_up
         part.in_time = part.completed_at <= self.deadline
         part.status, part.receipt = _ends(part)
-        if part.in_time or (part.valid and self.used < self.enough):
+        if self.rule.counts(part.completed_at, used=self.used, ordered=len(self.parts)):
             samples = self.order.weighting is Weighting.SAMPLES
             part.weight = float(part.offer.num_samples) if samples else 1.0
 
@@ -214,7 +222,8 @@ class EdgeRound:
             return False
         if any(part.stage is Stage.CHECKING for part in self.parts.values()):
             return False
-        return self.used >= self.enough or now > self.give_up + HANDOVER_S
+        ordered = len(self.parts)
+        return self.rule.is_over(now, used=self.used, ordered=ordered, slack_s=HANDOVER_S)
 
     def next_due(self, now: float) -> float:
         """Return when `is_over` may change by time alone."""
