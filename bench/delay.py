@@ -27,7 +27,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_agent.learners import StrSaga, create
+from fedagent_agent.learners import create
+from fedagent_agent.learners.strsaga import StrSaga
 from fedagent_agent.learners.strsaga_loops import compiled
 from fedagent_task.models import Model
 from fedagent_task.models import create as create_model

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_agent.learners import StrSaga
+from fedagent_agent.learners.strsaga import StrSaga
 from fedagent_agent.learners.strsaga_loops import compiled
 from fedagent_task.models import Inputs, create
 from fedagent_task.samples import Csr

@@ -9,12 +9,12 @@ from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors
 from fedagent_task.errors import DatasetError, TaskFormatError
 from fedagent_task.features import expect_fit, fitting, scaled
 from fedagent_task.metrics import accuracy, evaluate, log_loss, mse
-from fedagent_task.models import Factors, Floats, Inputs, Labels, Model, create, model_kinds
+from fedagent_task.models import Factors, Floats, Inputs, Labels, Model, create, registry
 from fedagent_task.readers import load
 from fedagent_task.samples import Csr
 from fedagent_task.spec import DataSpec, ModelSpec
 
-SMALL = tuple(kind for kind in model_kinds() if kind != "cnn")
+SMALL = tuple(kind for kind in registry.names() if kind != "cnn")
 """Kinds with few enough weights to look at each; test_networks.py has the others."""
 KINDS = (*SMALL, "svm-hinge", "svm-4", "svm-4-hinge")
 SPARSE = [kind for kind in KINDS if kind != "mf"]

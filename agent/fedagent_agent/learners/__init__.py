@@ -1,52 +1,44 @@
 """Streaming learners, found by the name that a recipe gives."""
 
-from collections.abc import Callable
 from importlib.util import find_spec
 
 import numpy as np
 
+from fedagent_protocol.errors import UnknownNameError
+from fedagent_protocol.registry import Registry
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp, Model
 from fedagent_task.spec import LearnerSpec, ModelSpec
 
 from .base import Learner, StepResult, Tensors
-from .bgd import Bgd
-from .idle import Idle
-from .minibatch import Minibatch
-from .sgd import Sgd
-from .strsaga import StrSaga
 
 __all__ = [
     "NO_TRAINING",
-    "Bgd",
-    "Idle",
     "Learner",
-    "Minibatch",
-    "Sgd",
     "StepResult",
-    "StrSaga",
     "Tensors",
     "create",
     "instead_of",
     "learner_names",
+    "registry",
 ]
 
 NO_TRAINING = "none"
 """The learner that takes any stream, because it does not look at it."""
 
-_LEARNERS: dict[str, Callable[[Model, LearnerSpec, np.random.Generator], Learner]] = {
-    "minibatch": Minibatch,
-    "sgd": Sgd,
-    "bgd": Bgd,
-    "strsaga": StrSaga,
-    NO_TRAINING: Idle,
-}
-
-
-def learner_names() -> tuple[str, ...]:
-    """Return the names that a recipe may give."""
-    return tuple(_LEARNERS)
-
+# Recipes name one of these only, so that every device of a fleet has it.
+registry: Registry[Learner] = Registry(
+    kind="learner",
+    package=__name__,
+    builtin={
+        "minibatch": "gradient_descent:Minibatch",
+        "sgd": "gradient_descent:Sgd",
+        "bgd": "gradient_descent:Bgd",
+        "strsaga": "strsaga:StrSaga",
+        NO_TRAINING: "idle:Idle",
+    },
+)
+learner_names = registry.names
 
 _CONVEX_ONLY = {"strsaga": "minibatch"}
 """Learners whose step rests on a convex loss, and what trains a neural network instead."""
@@ -73,15 +65,17 @@ def create(
             torch is missing.
     """
     name = instead_of(model.spec, spec) or spec.name
-    learner = _LEARNERS.get(name)
-    if learner is None:
-        known = ", ".join(_LEARNERS)
-        raise TaskFormatError("learner.name", f"{name!r} is not known here, only {known}")
-    if name == "strsaga" and spec.rate * model.spec.l2 >= 1:
+    try:
+        learner = registry.factory(name)
+    except UnknownNameError as error:
+        known = ", ".join(error.known)
+        detail = f"{name!r} is not known here, only {known}"
+        raise TaskFormatError("learner.name", detail) from error
+    if name != "strsaga":
+        return learner(_backed(model, spec), spec, rng)
+    if spec.rate * model.spec.l2 >= 1:
         raise TaskFormatError("learner.rate", "times model.l2 must be < 1 for strsaga")
-    if name == "strsaga":
-        return StrSaga(model, spec, rng, compile_loops=compile_loops)
-    return learner(_backed(model, spec), spec, rng)
+    return learner(model, spec, rng, compile_loops=compile_loops)
 
 
 def _backed(model: Model, spec: LearnerSpec) -> Model:

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_task.models import Factors, Inputs, Labels, Model
+from fedagent_task.models import Inputs, Labels
 
 Tensors = Mapping[str, npt.NDArray[np.float32]]
 
@@ -64,30 +64,3 @@ class Learner(Protocol):
     def update(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the float32 difference to the model that `begin` gave."""
         ...
-
-
-def thawed(base: Tensors) -> dict[str, npt.NDArray[np.float32]]:
-    """Return a copy of the tensors that may be changed."""
-    return {name: np.array(tensor, np.float32) for name, tensor in base.items()}
-
-
-def difference(now: Tensors, base: Tensors) -> dict[str, npt.NDArray[np.float32]]:
-    """Return ``now - base``, tensor by tensor."""
-    return {name: np.subtract(tensor, base[name]) for name, tensor in now.items()}
-
-
-def descend(
-    model: Model,
-    weights: dict[str, npt.NDArray[np.float32]],
-    x: Inputs,
-    y: Labels,
-    rate: float,
-) -> float:
-    """Move the weights one step down the gradient in place; return the loss before."""
-    if isinstance(model, Factors):
-        return model.descend(weights, x, y, rate)
-    loss, gradient = model.loss_and_gradient(weights, x, y)
-    step = np.float32(rate)
-    for name, slope in gradient.items():
-        weights[name] -= step * slope
-    return loss

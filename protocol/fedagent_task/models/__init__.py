@@ -1,18 +1,15 @@
-"""Models as plain functions on arrays: generalised linear ones, matrix factors, networks."""
+"""Models as plain functions on arrays, found by the kind that a recipe names."""
 
-from collections.abc import Callable
-
+from fedagent_protocol.errors import UnknownNameError
+from fedagent_protocol.registry import Registry
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.spec import ModelSpec
 
 from .base import Doubles, Floats, Inputs, Labels, Model, Weights
 from .cnn import Cnn
 from .factors import Factors
-from .linear import Linear
-from .logistic import Logistic
+from .generalised_linear import Svm
 from .mlp import Mlp
-from .softmax import Softmax
-from .svm import Svm
 
 __all__ = [
     "Cnn",
@@ -21,31 +18,28 @@ __all__ = [
     "Floats",
     "Inputs",
     "Labels",
-    "Linear",
-    "Logistic",
     "Mlp",
     "Model",
-    "Softmax",
     "Svm",
     "Weights",
     "create",
-    "model_kinds",
+    "registry",
 ]
 
-_KINDS: dict[str, Callable[[ModelSpec], Model]] = {
-    "softmax": Softmax,
-    "logistic": Logistic,
-    "linear": Linear,
-    "svm": Svm,
-    "mf": Factors,
-    "mlp": Mlp,
-    "cnn": Cnn,
-}
-
-
-def model_kinds() -> tuple[str, ...]:
-    """Return the kinds that a recipe may name."""
-    return tuple(_KINDS)
+# Recipes name one of these only, so that every device of a fleet has it.
+registry: Registry[Model] = Registry(
+    kind="model",
+    package=__name__,
+    builtin={
+        "softmax": "generalised_linear:Softmax",
+        "logistic": "generalised_linear:Logistic",
+        "linear": "generalised_linear:Linear",
+        "svm": "generalised_linear:Svm",
+        "mf": "factors:Factors",
+        "mlp": "mlp:Mlp",
+        "cnn": "cnn:Cnn",
+    },
+)
 
 
 def create(spec: ModelSpec) -> Model:
@@ -54,7 +48,7 @@ def create(spec: ModelSpec) -> Model:
     Raises:
         TaskFormatError: This software knows no such kind.
     """
-    kind = _KINDS.get(spec.kind)
-    if kind is None:
-        raise TaskFormatError("model.kind", f"{spec.kind[:32]!r} is not known here")
-    return kind(spec)
+    try:
+        return registry.factory(spec.kind)(spec)
+    except UnknownNameError as error:
+        raise TaskFormatError("model.kind", f"{spec.kind[:32]!r} is not known here") from error

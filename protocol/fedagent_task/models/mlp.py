@@ -11,7 +11,7 @@ from fedagent_protocol.tensors import Manifest, TensorSpec
 from fedagent_task.spec import ModelSpec
 
 from .base import Doubles, Floats, Inputs, Labels, Weights, densed
-from .softmax import log_softmax
+from .generalised_linear import log_softmax
 
 Gradient = dict[str, Floats]
 

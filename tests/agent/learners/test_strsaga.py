@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent.learners import StrSaga
+from fedagent_agent.learners.strsaga import StrSaga
 from fedagent_agent.learners.strsaga_book import Book
 from fedagent_agent.learners.strsaga_loops import compiled
 from fedagent_task.models import Inputs, Labels, Model, create

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent.learners import StrSaga
+from fedagent_agent.learners.strsaga import StrSaga
 from fedagent_agent.learners.strsaga_blocks import Blocks, blocks
 from fedagent_agent.learners.strsaga_book import Book, Moves
 from fedagent_task.models import Model, create

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fedagent_agent.learners.minibatch import Minibatch
+from fedagent_agent.learners.gradient_descent import Minibatch
 from fedagent_agent.trainer.client import TrainerClient
 from fedagent_agent.trainer.frames import (
     Evaluate,

@@ -1,0 +1,170 @@
+"""Learners that step down a mean gradient: `minibatch`, `bgd` and `sgd`."""
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_task.models import Factors, Inputs, Labels, Model
+from fedagent_task.samples import Csr, joined
+from fedagent_task.spec import LearnerSpec
+
+from .base import StepResult, Tensors
+from .ring import Ring
+
+
+class _Descent:
+    """The model, its weights within a round, and one step.
+
+    Args:
+        model: What is learnt.
+        spec: Rate, batch size, default number of passes, memory in samples.
+        rng: Source of the shuffles.
+    """
+
+    def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
+        self._model, self._spec, self._rng = model, spec, rng
+        self._base: Tensors = {}
+        self._weights: dict[str, npt.NDArray[np.float32]] = {}
+
+    def begin(self, base: Tensors) -> None:
+        """Start from a new global model; samples stay."""
+        self._base = base
+        self._weights = {name: np.array(tensor, np.float32) for name, tensor in base.items()}
+
+    def update(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the float32 difference to the model that `begin` gave."""
+        return {name: np.subtract(now, self._base[name]) for name, now in self._weights.items()}
+
+    def _descend(self, x: Inputs, y: Labels) -> float:
+        """Move the weights one step in place; return the mean loss before."""
+        if isinstance(self._model, Factors):
+            return self._model.descend(self._weights, x, y, self._spec.rate)
+        loss, gradient = self._model.loss_and_gradient(self._weights, x, y)
+        step = np.float32(self._spec.rate)
+        for name, slope in gradient.items():
+            self._weights[name] -= step * slope
+        return loss
+
+
+class Minibatch(_Descent):
+    """One iteration is one pass over the newest samples in batches, shuffled anew."""
+
+    def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
+        super().__init__(model, spec, rng)
+        self._memory = Ring(spec.buffer, model.spec.features)
+
+    @property
+    def default_iterations(self) -> int:
+        """The recipe's number of passes."""
+        return self._spec.passes
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in memory."""
+        return len(self._memory)
+
+    @property
+    def dropped(self) -> int:
+        """New samples that came in one gush larger than the memory."""
+        return self._memory.dropped
+
+    def absorb(self, x: Inputs, y: Labels) -> None:
+        """Put new samples in the place of the oldest."""
+        self._memory.absorb(x, y)
+
+    def step(self, iterations: int) -> StepResult:
+        """Do this many passes."""
+        count = len(self._memory)
+        if count == 0:
+            return StepResult(0, 0, 0.0)
+        total = 0.0
+        for _ in range(iterations):
+            order = self._rng.permutation(count)
+            for start in range(0, count, self._spec.batch):
+                batch = order[start : start + self._spec.batch]
+                total += self._descend(*self._memory.rows(batch)) * len(batch)
+        seen = iterations * count
+        return StepResult(iterations, seen, total / max(seen, 1))
+
+
+class Bgd(Minibatch):
+    """Batch gradient descent: one iteration is one step on the mean gradient of the memory.
+
+    Memory and defaults are those of `Minibatch`; nothing is chosen at random, and the batch
+    size means nothing.
+    """
+
+    def step(self, iterations: int) -> StepResult:
+        """Do this many steps."""
+        count = len(self._memory)
+        if count == 0:
+            return StepResult(0, 0, 0.0)
+        x, y = self._memory.rows(slice(count))
+        total = 0.0
+        for _ in range(iterations):
+            total += self._descend(x, y)
+        return StepResult(iterations, iterations * count, total / max(iterations, 1))
+
+
+class Sgd(_Descent):
+    """One iteration is one step on the next `batch` waiting samples, oldest first.
+
+    Each new sample is used once. What a round leaves waits for the next one, at most
+    `buffer` samples; beyond that the oldest are dropped and counted. Nothing is random: the
+    order is the order of arrival.
+    """
+
+    def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
+        super().__init__(model, spec, rng)
+        self._x: Inputs = np.empty((0, model.spec.features), np.float32)
+        self._y = np.empty(0)
+        self._next = self._used = 0
+        self.dropped = 0
+
+    @property
+    def default_iterations(self) -> int:
+        """As many as the waiting samples need."""
+        return -(-self._waiting // self._spec.batch)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples used since `begin`."""
+        return self._used
+
+    def begin(self, base: Tensors) -> None:
+        """Start from a new global model; waiting samples stay."""
+        super().begin(base)
+        self._used = 0
+
+    def absorb(self, x: Inputs, y: Labels) -> None:
+        """Let new samples wait for their step."""
+        size = self._spec.buffer
+        self.dropped += max(0, self._waiting + len(y) - size)
+        self._x = _after(self._x[self._next :], x)[-size:]
+        self._y = np.concatenate([self._y[self._next :], y])[-size:]
+        self._next = 0
+
+    def step(self, iterations: int) -> StepResult:
+        """Do this many steps, or as many as there are samples for."""
+        done = seen = 0
+        total = 0.0
+        while done < iterations and self._waiting:
+            batch = slice(self._next, self._next + self._spec.batch)
+            x, y = self._x[batch], self._y[batch]
+            total += self._descend(x, y) * len(y)
+            self._next += len(y)
+            seen += len(y)
+            done += 1
+        self._used += seen
+        return StepResult(done, seen, total / max(seen, 1))
+
+    @property
+    def _waiting(self) -> int:
+        return len(self._y) - self._next
+
+
+def _after(old: Inputs, new: Inputs) -> Inputs:
+    """Return old samples and then new ones, in arrays of their own."""
+    if isinstance(new, Csr):
+        return joined([old if isinstance(old, Csr) else Csr.from_dense(old), new])
+    first = old.dense() if isinstance(old, Csr) else old
+    return np.concatenate([first, new]).astype(np.float32, copy=False)
