@@ -60,7 +60,7 @@ def field(coordinator: str, agents: int, over_s: float, home: Path) -> dict[str,
         )
         for command in ("devices", "status")
     ]
-    ordered = {str(device["label"]): device["selected"] for device in told[0]["devices"]}
+    ordered = {str(device["label"]): device["ordered"] for device in told[0]["devices"]}
     return {
         "typed": coordinator,
         "rounds": told[1]["rounds_done"],

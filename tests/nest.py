@@ -13,7 +13,7 @@ import numpy as np  # noqa: F401 - half of what a command takes to start
 
 from fedagent_cli import main as commands  # noqa: F401 - the same
 from fedagent_cli.__main__ import main
-from fedagent_coordinator import reader, results  # noqa: F401 - the same
+from fedagent_coordinator import reader, summary  # noqa: F401 - the same
 
 
 class Call(TypedDict):

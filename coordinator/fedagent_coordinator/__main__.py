@@ -15,10 +15,9 @@ from fedagent_task.errors import TaskError
 
 from .config import CoordinatorConfig, load
 from .daemon import Daemon
-from .damage import DAMAGE, refused_by_disk
+from .database.connection import DAMAGE, DATABASE, refused_by_disk
 from .errors import CoordinatorError, StoreDamagedError, StoreFailedError
 from .exits import EXIT_CODES
-from .reader import DATABASE
 from .runs import RunFinishedError
 
 _log = logging.getLogger("fedagent_coordinator")

@@ -16,9 +16,6 @@ from .store import Store
 
 _log = logging.getLogger(__name__)
 
-COORDINATOR = "coordinator"
-"""The placement by which the coordinator averages, and no round is placed."""
-
 
 def mode_of(recipe: Recipe, policy: SelectionPolicy) -> OpinionMode | None:
     """Return what clients of a run are called for; None for nothing."""
@@ -38,7 +35,7 @@ def every_of(recipe: Recipe, mode: OpinionMode | None) -> int:
 
 def merge_every_of(recipe: Recipe) -> int:
     """Return how many rounds there are to a merge; placed rounds merge every round."""
-    return 1 if recipe.placement.name != COORDINATOR else recipe.rounds.merge_every
+    return 1 if recipe.placement.rents else recipe.rounds.merge_every
 
 
 class CallSettings(TypedDict):
@@ -93,25 +90,26 @@ def resumed(store: Store, run_id: str, recipe: Recipe, mode: OpinionMode | None)
     if mode is None:
         return NO_EVALUATIONS
     read = store.read
-    evaluated = read.evaluations(run_id)
+    evaluated = read.evaluations.rows(run_id)
     since = evaluated[-1].round if evaluated else 0
     schedule = EvaluationSchedule(mode, every_of(recipe, mode))
     owing = _owing(schedule, read.progress(run_id), read.done_rounds(run_id, since), recipe)
     if owing is not None and mode is OpinionMode.REPORT:
-        model = read.last_global(run_id)
+        model = read.models.last(run_id)
         digest = model.digest if model is not None and model.round == owing else ""
         clients = store.indices(run_id).sizes()[0]
         store.evaluate(run_id, without_answers(owing, len(evaluated) + 1, digest, clients))
         _log.warning("nobody's opinion counts for round %d: the coordinator was restarted", owing)
-        return PastEvaluations(evaluated=len(evaluated) + 1, opinions=read.last_opinions(run_id))
+        opinions = read.evaluations.last_opinions(run_id)
+        return PastEvaluations(evaluated=len(evaluated) + 1, opinions=opinions)
     if not evaluated and read.progress(run_id).rounds_done == 0:
         owing = 0
-    last = read.volunteers(run_id, since)
+    last = read.evaluations.volunteers(run_id, since)
     return PastEvaluations(
         evaluated=len(evaluated),
         count=schedule.count,
         pending_round=owing,
-        opinions=read.last_opinions(run_id),
+        opinions=read.evaluations.last_opinions(run_id),
         volunteers=frozenset(row.client for row in last),
         trained=frozenset(read.trained_since(run_id, since)),
     )

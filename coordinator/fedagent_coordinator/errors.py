@@ -19,9 +19,8 @@
     │   ├── RefusedEntryError       the database's own constraints say no
     │   └── OutcomeMismatchError    outcomes and reservations differ
     └── StoreError
-        ├── StoreBusyError          another coordinator holds the data directory
         ├── StoreFailedError        the disk failed; nothing may be trusted until reopened
-        ├── SchemaVersionError      the database is of a newer release
+        ├── SchemaVersionError      the database is of another release
         ├── StoreDamagedError       the database's pages are not what was written
         ├── HistoryLostError        the database is older than what was promised
         ├── ModelLostError          the global model is not on disk as it was written
@@ -192,32 +191,36 @@ class StoreError(CoordinatorError):
     """Base of errors of the database and its files."""
 
 
-class StoreBusyError(StoreError):
-    """Raised when another process holds the data directory."""
-
-    template = "another coordinator works in {path}"
-    hint = "stop it or use another data directory"
-
-    path: str
-
-
 class StoreFailedError(StoreError):
     """Raised after a disk error: what was written is unknown until the store is reopened."""
 
     template = "storage failed ({cause}), no more money moves"
-    hint = "make room or hint the disk, then start the coordinator again"
+    hint = "make room or fix the disk, then start the coordinator again"
 
     cause: str
 
 
 class SchemaVersionError(StoreError):
-    """Raised when a newer release has written the database."""
+    """Raised when an older release has written the database, and there is no way from it.
 
-    template = "{path} was written by a newer fedagent ({migrations})"
-    hint = "install that release"
+    Attributes:
+        found: Version of the database's schema; 0 before versions were counted.
+        wanted: Version of this release.
+    """
+
+    template = "{path} was written by an older fedagent (schema {found}; this one has {wanted})"
+    hint = "go on with that release, or begin anew in another --data-dir"
 
     path: str
-    migrations: Collection[str]
+    found: int
+    wanted: int
+
+
+class NewerSchemaError(SchemaVersionError):
+    """Raised when a newer release has written the database."""
+
+    template = "{path} was written by a newer fedagent (schema {found}; this one has {wanted})"
+    hint = "install that release"
 
 
 class StoreDamagedError(StoreError):

@@ -17,7 +17,6 @@ from .errors import (
     PolicyError,
     RefusedOptionError,
     RunConflictError,
-    StoreBusyError,
     StoreError,
 )
 
@@ -28,7 +27,6 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (DataDirError, 2),
     *((kind, 2) for kind in REFUSED_SETTINGS),
     (DataDirBusyError, 75),
-    (StoreBusyError, 75),
     (RunConflictError, 31),
     (HistoryLostError, 32),
     (StoreError, 33),

@@ -6,43 +6,45 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from .audit import Balance, Ledger
-from .core.effects import PLAIN, Controls
+import msgspec
+
+from .core.effects import PLAIN
 from .core.settings import Progress
-from .damage import damage_behind
+from .database.audit import Balance, Ledger
+from .database.connection import DATABASE, MARK, damage_behind
+from .database.evaluations import Evaluations
+from .database.ledger import RENT_PAID, TREASURY
+from .database.models import Models, recipe_in
+from .database.rows import fetch
+from .database.schema import readable
 from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
-from .ledger import TREASURY
-from .old_schema import as_of_today
 from .policies.base import RoundView, Selection
-from .reader_models import ModelReader, ModelRow, recipe_in
 from .records import unpack_controls, unpack_selection, unpack_view
 
-__all__ = [
-    "DATABASE",
-    "DeviceRow",
-    "EdgeRow",
-    "ModelRow",
-    "OutcomeRow",
-    "Reader",
-    "RoundRow",
-    "Run",
-    "open_reader",
-]
-
-DATABASE = "coordinator.db"
-MARK = "coordinator.mark"
+_RUN = (
+    "SELECT run_id, recipe_digest, coalesce(s.recipe, r.recipe) AS recipe, seed, unlimited, "
+    "origin, begun_ms, ended_ms, end_reason FROM runs r LEFT JOIN standardized s USING (run_id)"
+)
+_PAID = "SUM(CASE WHEN NOT o.void THEN v.price_micro END)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run; `ended_ms` is None while it may go on."""
+    """One run.
+
+    Attributes:
+        origin: Digest of the model that it began from; empty for that of the seed.
+        ended_ms: None while it may go on.
+    """
 
     run_id: str
     recipe_digest: str
     recipe: str
     seed: int
     unlimited: bool
+    origin: str
     begun_ms: int
     ended_ms: int | None
     end_reason: str | None
@@ -76,6 +78,12 @@ class RoundRow:
     rented: str = ""
     rent_micro: int = 0
     notes: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the round: of its steps, else from opening to closing it."""
+        wall_ms = (self.closed_ms or self.opened_ms) - self.opened_ms
+        return (sum(self.timing_ms.values()) or wall_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +137,7 @@ class DeviceRow:
     client: int
     agent: str
     label: str = ""
-    selected: int = 0
+    ordered: int = 0
     in_time: int = 0
     used: int = 0
     paid_micro: int = 0
@@ -137,46 +145,36 @@ class DeviceRow:
     last_status: str | None = None
     last_reason: str = ""
 
+    @property
+    def name(self) -> str:
+        """What people call it, else the start of its id."""
+        return self.label or self.agent[:8]
 
-class Reader(ModelReader):
-    """Queries over one connection; those about models are in `reader_models`, and so on.
+
+class Reader:
+    """Queries over one connection.
 
     Args:
-        connection: A connection to the database, read-only or not.
+        connection: A connection to the database, read-only or not, with rows by name.
         folder: The data directory it is in.
+
+    Attributes:
+        models: About models and how good they are.
+        evaluations: About what clients think of models.
+        ledger: The money, entry by entry.
     """
 
     def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
-        super().__init__(connection)
+        self._db = connection
+        self.models = Models(connection)
+        self.evaluations = Evaluations(connection)
         self.ledger = Ledger(connection, folder / MARK)
+
+    # ------------------------------------------------------------------- runs
 
     def runs(self) -> list[Run]:
         """Return every run, newest first."""
-        rows = self._db.execute(
-            "SELECT run_id, recipe_digest, coalesce(s.recipe, runs.recipe), seed, unlimited, "
-            "begun_ms, ended_ms, end_reason FROM runs LEFT JOIN standardized s USING (run_id) "
-            "ORDER BY begun_ms DESC, run_id"
-        )
-        return [
-            Run(
-                run_id=row[0],
-                recipe_digest=row[1],
-                recipe=row[2],
-                seed=row[3],
-                unlimited=bool(row[4]),
-                begun_ms=row[5],
-                ended_ms=row[6],
-                end_reason=row[7],
-            )
-            for row in rows
-        ]
-
-    def standardized(self, run_id: str) -> str | None:
-        """Return a run's recipe with what features are scaled by; None where that is not known."""
-        row = self._db.execute(
-            "SELECT recipe FROM standardized WHERE run_id = ?", (run_id,)
-        ).fetchone()
-        return None if row is None else str(row[0])
+        return self._runs("1")
 
     def run(self, run_id: str | None = None) -> Run:
         """Return a run by its id or the beginning of it; the newest if none is given.
@@ -184,107 +182,110 @@ class Reader(ModelReader):
         Raises:
             UnknownRunError: There is none, or more than one begins so.
         """
-        found = [run for run in self.runs() if run_id is None or run.run_id.startswith(run_id)]
+        begins = run_id or ""
+        found = self._runs("substr(run_id, 1, length(?)) = ?", begins, begins)
         if not found or (run_id is not None and len(found) > 1):
-            raise UnknownRunError(run_id or "")
+            raise UnknownRunError(begins)
         return found[0]
 
     def find_run(self, recipe_digest: str) -> Run | None:
         """Return the newest run of a recipe, ended or not."""
-        return next((run for run in self.runs() if run.recipe_digest == recipe_digest), None)
+        return next(iter(self._runs("recipe_digest = ?", recipe_digest)), None)
 
     def open_run(self) -> Run | None:
         """Return the run that has not ended; there is one at most."""
-        return next((run for run in self.runs() if run.ended_ms is None), None)
+        return next(iter(self._runs("ended_ms IS NULL")), None)
+
+    def _runs(self, where: str, *values: object) -> list[Run]:
+        return fetch(self._db, Run, f"{_RUN} WHERE {where} ORDER BY begun_ms DESC, run_id", values)
+
+    def standardized(self, run_id: str) -> str | None:
+        """Return a run's recipe with what features are scaled by; None where that is not known."""
+        found = self._value("SELECT recipe FROM standardized WHERE run_id = ?", run_id)
+        return None if found is None else str(found)
 
     def rounds_of(self, run: Run) -> int | None:
         """Return how many rounds a run is to have, with those it was extended by.
 
         0 is no end; None a recipe that this version cannot read.
         """
-        row = self._db.execute(
-            "SELECT count FROM extensions WHERE run_id = ? ORDER BY seq DESC LIMIT 1",
-            (run.run_id,),
-        ).fetchone()
-        if row is not None:
-            return int(row[0])
+        extended = self._value(
+            "SELECT count FROM extensions WHERE run_id = ? ORDER BY seq DESC LIMIT 1", run.run_id
+        )
+        if extended is not None:
+            return int(extended)
         recipe = recipe_in(run.recipe)
         return None if recipe is None else recipe.rounds.count
 
-    def origin(self, run_id: str) -> str:
-        """Return the digest of the model that a run was told to begin from; empty for none."""
-        row = self._db.execute("SELECT digest FROM origins WHERE run_id = ?", (run_id,)).fetchone()
-        return "" if row is None else str(row[0])
-
     def progress(self, run_id: str) -> Progress:
         """Return where a run stands, as the round engine starts from it."""
-        done = self._db.execute(
-            "SELECT COUNT(*) FROM rounds WHERE run_id = ? AND state = 'done'", (run_id,)
-        ).fetchone()[0]
-        model = self.last_global(run_id)
+        done = self._value(
+            "SELECT COUNT(*) FROM rounds WHERE run_id = ? AND state = 'done'", run_id
+        )
+        model = self.models.last(run_id)
         return Progress(
             next_round=self.last_round(run_id) + 1,
-            rounds_done=done,
+            rounds_done=int(done),
             spent_micro=self.balance(run_id).settled_micro,
             model=model.digest if model else "",
             model_size=model.size_bytes if model else 0,
         )
 
+    # ----------------------------------------------------------------- rounds
+
     def last_round(self, run_id: str) -> int:
         """Return the number of the newest round; 0 before the first."""
-        row = self._db.execute(
-            "SELECT COALESCE(MAX(round), 0) FROM rounds WHERE run_id = ?", (run_id,)
-        ).fetchone()
-        return int(row[0])
+        return int(
+            self._value("SELECT COALESCE(MAX(round), 0) FROM rounds WHERE run_id = ?", run_id)
+        )
+
+    def round_state(self, run_id: str, round_: int) -> str | None:
+        """Return ``open``, ``done`` or ``void``; None if there is no such round."""
+        found = self._value(
+            "SELECT state FROM rounds WHERE run_id = ? AND round = ?", run_id, round_
+        )
+        return None if found is None else str(found)
+
+    def done_rounds(self, run_id: str, since: int) -> list[tuple[int, int]]:
+        """Return the settled rounds after `since`, and how many clients each ordered."""
+        rows = self._db.execute(
+            "SELECT round, COUNT(v.client) FROM rounds r "
+            "LEFT JOIN reservations v USING (run_id, round) "
+            "WHERE run_id = ? AND round > ? AND state = 'done' GROUP BY round ORDER BY round",
+            (run_id, since),
+        )
+        return [(round_, ordered) for round_, ordered in rows]
 
     def rounds(self, run_id: str, *, last: int | None = None) -> list[RoundRow]:
         """Return the rounds of a run, oldest first; only the `last` ones if given."""
         rows = self._db.execute(
-            "SELECT r.round, r.state, r.policy, r.ordered, COALESCE(SUM(o.in_time), 0), "
-            "COALESCE(SUM(o.used), 0), COALESCE(SUM(o.paid_micro), 0), r.reason, r.timing, "
-            "r.opened_ms, r.closed_ms, c.record, COALESCE(e.edge_id, ''), "
-            "(SELECT COALESCE(SUM(amount_micro), 0) FROM entries n WHERE n.run_id = r.run_id "
-            "AND n.round = r.round AND n.kind = 'settle' AND n.client IS NULL) "
-            "FROM (SELECT * FROM rounds WHERE run_id = ? "
-            "ORDER BY round DESC LIMIT ?) r LEFT JOIN outcomes o USING (run_id, round) "
-            "LEFT JOIN controls c ON c.run_id = r.run_id AND c.round = r.round "
-            "LEFT JOIN edges e ON e.run_id = c.run_id AND e.idx = c.edge "
+            "SELECT r.round, r.state, r.policy, r.reason, r.timing, r.opened_ms, r.closed_ms, "  # noqa: S608 - constants
+            "r.controls, COALESCE(e.edge_id, '') AS rented, "
+            "COUNT(v.client) AS ordered, COALESCE(SUM(o.in_time), 0) AS in_time, "
+            f"COALESCE(SUM(o.used), 0) AS used, COALESCE({_PAID}, 0) AS paid_micro, "
+            f"{RENT_PAID} AS rent_micro "
+            "FROM (SELECT * FROM rounds WHERE run_id = ? ORDER BY round DESC LIMIT ?) r "
+            "LEFT JOIN reservations v USING (run_id, round) "
+            "LEFT JOIN outcomes o USING (run_id, round, client) "
+            "LEFT JOIN edges e ON e.run_id = r.run_id AND e.idx = r.rented_edge "
             "GROUP BY r.round ORDER BY r.round",
             (run_id, -1 if last is None else last),
         ).fetchall()
-        metrics = self.metrics(run_id, first=rows[0][0] if rows else 0)
-        return [
-            RoundRow(
-                round=row[0],
-                state=row[1],
-                policy=row[2],
-                ordered=row[3],
-                in_time=row[4],
-                used=row[5],
-                paid_micro=row[6],
-                reason=row[7],
-                timing_ms=json.loads(row[8]),
-                metrics=metrics.get(row[0], {}),
-                opened_ms=row[9],
-                closed_ms=row[10],
-                iterations=controls.iterations,
-                rented=row[12],
-                rent_micro=row[13],
-                notes=dict(controls.notes),
-            )
-            for row in rows
-            for controls in (_controls(row[11]),)
-        ]
-
-    def round_state(self, run_id: str, round_: int) -> str | None:
-        """Return ``open``, ``done`` or ``void``; None if there is no such round."""
-        row = self._db.execute(
-            "SELECT state FROM rounds WHERE run_id = ? AND round = ?", (run_id, round_)
-        ).fetchone()
-        return None if row is None else str(row[0])
+        metrics = self.models.metrics(run_id, first=rows[0]["round"] if rows else 0)
+        found = []
+        for row in rows:
+            controls = unpack_controls(row["controls"]) if row["controls"] else PLAIN
+            more = {
+                "timing_ms": json.loads(row["timing"]),
+                "metrics": metrics.get(row["round"], {}),
+                "iterations": controls.iterations,
+                "notes": dict(controls.notes),
+            }
+            found.append(msgspec.convert({**row, **more}, RoundRow))
+        return found
 
     def plan(self, run_id: str, round_: int) -> tuple[RoundView, Selection]:
-        """Return what the policy saw and decided.
+        """Return what the policy saw and decided, for "why".
 
         Raises:
             UnknownRoundError: The run has no such round.
@@ -294,72 +295,72 @@ class Reader(ModelReader):
         ).fetchone()
         if row is None:
             raise UnknownRoundError(run_id, round_)
-        return unpack_view(row[0]), unpack_selection(row[1])
+        return unpack_view(row["view"]), unpack_selection(row["selection"])
 
     def outcomes(self, run_id: str, round_: int | None = None) -> list[OutcomeRow]:
         """Return how the clients ended one round, or every round, in the policy's order."""
-        rows = self._db.execute(
-            "SELECT o.round, o.client, c.agent_id, o.edge, e.edge_id, r.price_micro, o.status, "
-            "o.in_time, o.used, o.paid_micro, o.censored, o.tau_s, o.dt_s, o.lc_s, o.ut_s, "
-            "o.num_samples, o.arrivals, o.weight, o.norm, o.loss, o.reason FROM outcomes o "
-            "JOIN reservations r USING (run_id, round, client) "
+        return fetch(
+            self._db,
+            OutcomeRow,
+            "SELECT o.*, c.agent_id AS agent, v.edge, e.edge_id, v.price_micro, "
+            "(NOT o.void) * v.price_micro AS paid_micro FROM outcomes o "
+            "JOIN reservations v USING (run_id, round, client) "
             "JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client "
-            "JOIN edges e ON e.run_id = o.run_id AND e.idx = o.edge "
-            "WHERE o.run_id = ? AND (? IS NULL OR o.round = ?) ORDER BY o.round, r.place",
+            "JOIN edges e ON e.run_id = o.run_id AND e.idx = v.edge "
+            "WHERE o.run_id = ? AND (? IS NULL OR o.round = ?) ORDER BY o.round, v.place",
             (run_id, round_, round_),
         )
-        return [
-            OutcomeRow(
-                round=row[0],
-                client=row[1],
-                agent=row[2],
-                edge=row[3],
-                edge_id=row[4],
-                price_micro=row[5],
-                status=row[6],
-                in_time=bool(row[7]),
-                used=bool(row[8]),
-                paid_micro=row[9],
-                censored=bool(row[10]),
-                tau_s=row[11],
-                dt_s=row[12],
-                lc_s=row[13],
-                ut_s=row[14],
-                num_samples=row[15],
-                arrivals=row[16],
-                weight=row[17],
-                norm=row[18],
-                loss=row[19],
-                reason=row[20],
-            )
-            for row in rows
-        ]
 
     def edge_results(self, run_id: str, round_: int | None = None) -> list[EdgeRow]:
         """Return how one round, or every round, ended at each edge."""
-        rows = self._db.execute(
-            "SELECT s.round, s.edge, e.edge_id, e.label, s.ordered, s.in_time, s.used, "
-            "s.spent_micro, s.failed, s.model, s.weight FROM edge_results s "
+        return fetch(
+            self._db,
+            EdgeRow,
+            "SELECT s.*, e.edge_id, e.label, COUNT(v.client) AS ordered, "  # noqa: S608 - constants
+            "COALESCE(SUM(o.in_time), 0) AS in_time, COALESCE(SUM(o.used), 0) AS used, "
+            f"COALESCE({_PAID}, 0) AS spent_micro FROM edge_results s "
             "JOIN edges e ON e.run_id = s.run_id AND e.idx = s.edge "
-            "WHERE s.run_id = ? AND (? IS NULL OR s.round = ?) ORDER BY s.round, s.edge",
+            "LEFT JOIN reservations v USING (run_id, round, edge) "
+            "LEFT JOIN outcomes o USING (run_id, round, client) "
+            "WHERE s.run_id = ? AND (? IS NULL OR s.round = ?) "
+            "GROUP BY s.round, s.edge ORDER BY s.round, s.edge",
             (run_id, round_, round_),
         )
-        return [
-            EdgeRow(
-                round=row[0],
-                edge=row[1],
-                edge_id=row[2],
-                label=row[3],
-                ordered=row[4],
-                in_time=row[5],
-                used=row[6],
-                spent_micro=row[7],
-                failed=row[8],
-                model=row[9],
-                weight=row[10],
-            )
-            for row in rows
-        ]
+
+    def updates_used(self, run_id: str) -> int:
+        """Return how many updates went into the models of a run."""
+        return int(
+            self._value("SELECT COALESCE(SUM(used), 0) FROM outcomes WHERE run_id = ?", run_id)
+        )
+
+    def trained_since(self, run_id: str, since: int) -> list[str]:
+        """Return the agents whose updates were used in rounds after `since`."""
+        rows = self._db.execute(
+            "SELECT DISTINCT c.agent_id FROM outcomes o "
+            "JOIN clients c ON c.run_id = o.run_id AND c.idx = o.client "
+            "WHERE o.run_id = ? AND o.round > ? AND o.used ORDER BY c.idx",
+            (run_id, since),
+        )
+        return [row["agent_id"] for row in rows]
+
+    # ------------------------------------------------------- devices and edges
+
+    def devices(self, run_id: str) -> list[DeviceRow]:
+        """Return what each client of a run did, by index."""
+        return fetch(
+            self._db,
+            DeviceRow,
+            "SELECT c.idx AS client, c.agent_id AS agent, c.label, COUNT(v.round) AS ordered, "  # noqa: S608 - constants
+            "COALESCE(SUM(o.in_time), 0) AS in_time, COALESCE(SUM(o.used), 0) AS used, "
+            f"COALESCE({_PAID}, 0) AS paid_micro, "
+            # Beside one MAX, sqlite takes status and reason from the row that has it.
+            "MAX(o.round) AS last_round, o.status AS last_status, "
+            "COALESCE(o.reason, '') AS last_reason FROM clients c "
+            "LEFT JOIN reservations v ON v.run_id = c.run_id AND v.client = c.idx "
+            "LEFT JOIN outcomes o ON o.run_id = v.run_id AND o.round = v.round "
+            "AND o.client = v.client WHERE c.run_id = ? GROUP BY c.idx ORDER BY c.idx",
+            (run_id,),
+        )
 
     def edges(self, run_id: str) -> dict[str, str]:
         """Return the name of every edge that was heard in a run, by id."""
@@ -378,12 +379,7 @@ class Reader(ModelReader):
         )
         return dict(rows.fetchall())
 
-    def updates_used(self, run_id: str) -> int:
-        """Return how many updates went into the models of a run."""
-        row = self._db.execute(
-            "SELECT COALESCE(SUM(used), 0) FROM edge_results WHERE run_id = ?", (run_id,)
-        ).fetchone()
-        return int(row[0])
+    # ------------------------------------------------------------------ money
 
     def rents(self, run_id: str) -> dict[str, int]:
         """Return what each edge was paid for aggregating, by id."""
@@ -395,34 +391,6 @@ class Reader(ModelReader):
         )
         return dict(rows.fetchall())
 
-    def devices(self, run_id: str) -> list[DeviceRow]:
-        """Return what each client of a run did, by index."""
-        rows = self._db.execute(
-            "SELECT c.idx, c.agent_id, c.label, COUNT(r.round), COALESCE(SUM(o.in_time), 0), "
-            "COALESCE(SUM(o.used), 0), COALESCE(SUM(o.paid_micro), 0), MAX(o.round), "
-            # Beside one MAX, sqlite takes these from the row that has it.
-            "o.status, o.reason FROM clients c "
-            "LEFT JOIN reservations r ON r.run_id = c.run_id AND r.client = c.idx "
-            "LEFT JOIN outcomes o ON o.run_id = r.run_id AND o.round = r.round "
-            "AND o.client = r.client WHERE c.run_id = ? GROUP BY c.idx ORDER BY c.idx",
-            (run_id,),
-        )
-        return [
-            DeviceRow(
-                client=row[0],
-                agent=row[1],
-                label=row[2],
-                selected=row[3],
-                in_time=row[4],
-                used=row[5],
-                paid_micro=row[6],
-                last_round=row[7],
-                last_status=row[8],
-                last_reason=row[9] or "",
-            )
-            for row in rows
-        ]
-
     def balance(self, run_id: str) -> Balance:
         """Return where the money of a run is, from the stored balances."""
         accounts = dict(
@@ -433,22 +401,22 @@ class Reader(ModelReader):
         free = accounts.pop(TREASURY, 0)
         settled = sum(v for k, v in accounts.items() if k.startswith(("client/", "rent/")))
         reserved = sum(v for k, v in accounts.items() if k.startswith("edge/"))
-        voided = self._db.execute(
+        voided = self._value(
             "SELECT COALESCE(SUM(amount_micro), 0) FROM entries WHERE run_id = ? AND kind = 'void'",
-            (run_id,),
-        ).fetchone()[0]
+            run_id,
+        )
         return Balance(
             granted_micro=free + settled + reserved,
             free_micro=free,
             reserved_micro=reserved,
             settled_micro=settled,
-            voided_micro=voided,
+            voided_micro=int(voided),
         )
 
-
-def _controls(record: bytes | None) -> Controls:
-    """Return what was decided of a round besides who trains."""
-    return PLAIN if record is None else unpack_controls(record)
+    def _value(self, query: str, *values: object) -> Any:
+        """Return the one value that a query finds, None if there is no row."""
+        row = self._db.execute(query, values).fetchone()
+        return None if row is None else row[0]
 
 
 @contextmanager
@@ -457,6 +425,7 @@ def open_reader(folder: Path) -> Iterator[Reader]:
 
     Raises:
         UnknownRunError: There is no database yet.
+        SchemaVersionError: Another release wrote it.
         StoreDamagedError: What was asked of it in this context cannot be read.
     """
     path = folder / DATABASE
@@ -464,7 +433,8 @@ def open_reader(folder: Path) -> Iterator[Reader]:
         raise UnknownRunError("")
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
     try:
-        connection = as_of_today(connection)
+        connection = readable(connection, str(path))
+        connection.row_factory = sqlite3.Row
         yield Reader(connection, folder)
     except Exception as error:
         problem = damage_behind(error, connection)

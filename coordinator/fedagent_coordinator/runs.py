@@ -16,7 +16,6 @@ from fedagent_task.recipe import MAX_TASK_BYTES, recipe_digest, task_bytes, task
 from fedagent_task.spec import Recipe
 
 from . import calls, placement, policies
-from .calls import COORDINATOR
 from .core import iterations
 from .core.decision_policies import DecisionPolicies
 from .core.readiness import BUDGET
@@ -105,7 +104,7 @@ def open_run(
             raise RefusedOptionError("--more-rounds", problem, hint)
         run = _begin(store, recipe, digest, _origin(blobs, recipe, init))
     else:
-        _check_origin(store, blobs, recipe, former, init)
+        _check_origin(blobs, recipe, former, init)
         run = _gone_on(store, former, more_rounds)
     wanted = store.read.rounds_of(run)
     # None is a recipe that this version cannot read; as 0 it would be a run without an end.
@@ -150,11 +149,11 @@ def _origin(blobs: BlobStore, recipe: Recipe, init: str) -> str:
     return blobs.put(_named_model(blobs, recipe, init))
 
 
-def _check_origin(store: Store, blobs: BlobStore, recipe: Recipe, run: Run, init: str) -> None:
+def _check_origin(blobs: BlobStore, recipe: Recipe, run: Run, init: str) -> None:
     """Refuse another model than the run began from; its file need not be there any more."""
     if not init:
         return
-    began = store.read.origin(run.run_id)
+    began = run.origin
     try:
         data = _named_model(blobs, recipe, init)
     except RefusedOptionError as error:
@@ -204,7 +203,7 @@ def _with_model(store: Store, blobs: BlobStore, recipe: Recipe, run_id: str) -> 
     progress = store.read.progress(run_id)
     if progress.model and blobs.is_whole(progress.model):
         return progress
-    origin = store.read.origin(run_id)
+    origin = store.read.run(run_id).origin
     if origin and not progress.model and blobs.is_whole(origin):
         store.save_model(run_id, 0, origin, blobs.size(origin))
         return store.read.progress(run_id)
@@ -224,7 +223,7 @@ def _with_model(store: Store, blobs: BlobStore, recipe: Recipe, run_id: str) -> 
 
 def _windows(store: Store, run_id: str, max_samples: int) -> tuple[Window, ...]:
     """Return what edges have learnt, by the books, since the last merge."""
-    last = store.read.last_global(run_id)
+    last = store.read.models.last(run_id)
     since = last.round if last is not None else 0
     forgotten = store.read.forgotten(run_id)
     model: dict[str, str] = {}
@@ -265,7 +264,7 @@ def settings_of(
 ) -> Settings:
     """Return the round engine's settings for a recipe; placed rounds merge every round."""
     rounds, body = recipe.rounds, task_body(recipe)
-    placed = recipe.placement.name != COORDINATOR
+    placed = recipe.placement.rents
     return Settings(
         run=run_id,
         recipe=recipe.name,
@@ -313,6 +312,6 @@ def decision_policies(recipe: Recipe) -> DecisionPolicies:
     return DecisionPolicies(
         policy,
         iterations.create(spec.name, spec.params, default=rounds.iterations),
-        None if where.name == COORDINATOR else placed,
+        placed if where.rents else None,
         recipe.learner.steps,
     )

@@ -41,7 +41,8 @@ from .core import effects as fx
 from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.readiness import DECLINED
-from .database import wall_clock_ms
+from .database.connection import wall_clock_ms
+from .database.learning import SNAPSHOT_EVERY
 from .devices import DeviceBook
 from .errors import ModelLostError
 from .evaluation import HeldOutSet, held_out
@@ -55,17 +56,21 @@ from .jobs import (
     MergeModels,
     PartChecked,
 )
-from .journal import SNAPSHOT_EVERY
-from .results import END_FIELDS, result_of
 from .run_status import RunStatus, next_round_at, write_run_status
 from .runs import OpenedRun, decision_policies, open_run, settings_of, task_body
 from .store import Store
+from .summary import summarize
 
 _log = logging.getLogger(__name__)
 
 BEACON_MS = 5000
 COLLECT_EVERY = 10
 RESULT_FILE = "result.json"
+END_FIELDS = (
+    *("rounds_done", "accuracy", "loss", "primary_metric", "metrics", "spent_micro"),
+    *("updates_used", "reason", "conclusion", "ledger_balanced"),
+)
+"""What the event of the end has of the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +205,7 @@ class CoordinatorRuntime:
         """Return the engine, with a policy that knows what it had learnt."""
         options, run_id = self.options, self.run.run_id
         name = options.recipe.policy.name
-        self.store.journal.restore(run_id, name, self._policies)
+        self.store.restore(run_id, name, self._policies)
         open_at = next_round_at(options.data_dir, run_id, options.boot)
         return Engine(
             settings=settings_of(
@@ -373,7 +378,7 @@ class CoordinatorRuntime:
                 self.checkpoint("learnt")
                 if effect.round % SNAPSHOT_EVERY == 0:
                     name = self.options.recipe.policy.name
-                    self.store.journal.snapshot(run_id, effect.round, name, self._policies.state())
+                    self.store.snapshot(run_id, effect.round, name, self._policies.state())
                     self.checkpoint("snapshot")
             case fx.BookOpinions() | fx.BookVolunteers():
                 self.checkpoint("evaluating")
@@ -413,7 +418,7 @@ class CoordinatorRuntime:
         """Remove old models now and then; the newest and the best stay."""
         self._commits += 1
         if self._commits % COLLECT_EVERY == 0:
-            self.blobs.collect(self.store.read.models_to_keep())
+            self.blobs.collect(self.store.read.models.to_keep())
 
     def _took(self, timing_ms: dict[str, float], step: str, began: float) -> None:
         timing_ms[step] = round(1000.0 * (self._clock() - began), 3)
@@ -502,7 +507,7 @@ class CoordinatorRuntime:
 
     def _evaluate_last(self) -> list[Outward]:
         """Evaluate the last model unless this process has done so."""
-        last = self.store.read.last_global(self.run.run_id)
+        last = self.store.read.models.last(self.run.run_id)
         if last is None or self._held_out is None:
             return []
         if self._evaluated is not None and self._evaluated.digest == last.digest:
@@ -519,7 +524,9 @@ class CoordinatorRuntime:
     def _finish(self) -> list[Outward]:
         """Write the report, then end the run in the books: in this order a crash repeats it."""
         self._finished = True
-        result = self.result()
+        read = self.store.read
+        summary = summarize(read, read.run(self.run.run_id), reason=self._end_reason)
+        result = {**summary.record(), "ledger_balanced": read.ledger.verify().balanced}
         self.checkpoint("ending")
         path = self.options.data_dir / RESULT_FILE
         write_private(path, msgspec.json.format(msgspec.json.encode(result), indent=2))
@@ -528,23 +535,10 @@ class CoordinatorRuntime:
         end = fx.Event("end", {name: result[name] for name in END_FIELDS})
         finished = Finished(
             self._end_reason,
-            nothing_learnt=not result["updates_used"],
-            conclusion=str(result["conclusion"]),
+            nothing_learnt=not summary.updates_used,
+            conclusion=summary.conclusion,
         )
         return [end, finished]
-
-    def result(self) -> dict[str, fx.Value]:
-        """Return what the run came to so far, as `result.json` has it."""
-        return result_of(
-            self.store.read,
-            self.options.recipe,
-            run_id=self.run.run_id,
-            reason=self._end_reason,
-            rounds_done=self.engine.rounds_done,
-            spent_micro=self.engine.spent_micro,
-            model=self.engine.models.digest,
-            evaluated=self._evaluated,
-        )
 
 
 def _as_run_status(run: str, waiting: Mapping[str, fx.Value]) -> RunStatus:

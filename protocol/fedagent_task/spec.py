@@ -279,6 +279,11 @@ class PlacementSpec(_Section, frozen=True, kw_only=True):
     name: Annotated[Word, _text("a placement's name", '"coordinator"')] = "coordinator"
     params: Params = {}
 
+    @property
+    def rents(self) -> bool:
+        """Whether each round rents an edge to merge at; else the coordinator merges."""
+        return self.name != "coordinator"
+
 
 class IterationsSpec(_Section, frozen=True, kw_only=True):
     """How many local iterations a round has; the control itself checks its parameters."""

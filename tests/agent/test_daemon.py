@@ -609,7 +609,7 @@ async def main():
     daemon = AgentDaemon(load(sys.argv[1]))
     run = asyncio.ensure_future(daemon.run())
     await asyncio.sleep(1.0)
-    names = ("numpy", "cryptography", "rich", "typer", "sqlite_utils", "torch", "safetensors")
+    names = ("numpy", "cryptography", "rich", "typer", "torch", "safetensors")
     loaded = [name for name in names if name in sys.modules]
     pss = [line for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:")]
     print(json.dumps({"loaded": loaded, "pss_kb": int(pss[0].split()[1])}))

@@ -1,82 +1,143 @@
-"""Stories for the report's page, without a run behind them."""
+"""Reports for the page, without a run behind them."""
 
 from dataclasses import replace
 
-from fedagent_cli.report.evaluations import EvaluationRow
-from fedagent_cli.report.run_report import AgentRow, EdgeShare, RoundRow, RunReport
+from fedagent_cli.report.run_report import ReportAgent, ReportRound, RunReport
+from fedagent_coordinator.database.evaluations import ModelEvaluation
+from fedagent_coordinator.reader import EdgeRow
 from fedagent_task.measures import ACCURACY, DEVICE_SCORE, LOSS, MAE, RMSE, TRAIN_ERROR, TRAIN_LOSS
 
 EDGES = {"e1": "hall", "e2": "cellar behind the kitchen"}
+
+
+def an_agent(
+    agent: str,
+    label: str,
+    *,
+    ordered: int = 12,
+    in_time: int = 12,
+    paid: int = 5,
+    outcomes: dict[str, int] | None = None,
+    reasons: dict[str, int] | None = None,
+) -> ReportAgent:
+    return ReportAgent(
+        client=0,
+        agent=agent,
+        label=label,
+        ordered=ordered,
+        in_time=in_time,
+        used=in_time,
+        paid_micro=paid,
+        outcomes=outcomes or {"arrived": ordered},
+        reasons=reasons or {},
+    )
+
+
 AGENTS = (
-    AgentRow("a1", "kitchen", 12, 11, 11, 9_000_000, {"arrived": 11, "late": 1}),
-    AgentRow(
+    an_agent("a1", "kitchen", in_time=11, paid=9_000_000, outcomes={"arrived": 11, "late": 1}),
+    an_agent(
         "a2",
         "a-device-with-quite-a-long-name-of-its-own",
-        12,
-        0,
-        0,
-        0,
-        {"missed": 10, "declined": 2},
+        in_time=0,
+        paid=0,
+        outcomes={"missed": 10, "declined": 2},
         reasons={"missed unanswered": 10, "declined no_data: nothing has arrived": 2},
     ),
-    *(AgentRow(f"b{n}", f"sensor-{n}", 12, 12, 12, 5, {"arrived": 12}) for n in range(10)),
+    *(an_agent(f"b{n}", f"sensor-{n}") for n in range(10)),
 )
 
 
-def a_round(number: int) -> RoundRow:
-    return RoundRow(
+def an_edge(round_: int, edge: str, label: str) -> EdgeRow:
+    return EdgeRow(
+        round=round_,
+        edge=0,
+        edge_id=edge,
+        label=label,
+        ordered=6,
+        in_time=5,
+        used=5,
+        spent_micro=1_500_000,
+        failed="",
+        model="",
+        weight=1.0,
+    )
+
+
+def a_round(number: int, **metrics: float) -> ReportRound:
+    return ReportRound(
         round=number,
+        state="done",
+        policy="adaptive",
+        reason="",
         ordered=12,
         in_time=11,
         used=11,
-        spent_micro=3_000_000,
-        seconds=0.4,
-        accuracy=1 - 0.8 / number,
-        loss=2.0 / number,
-        device_score=1 - 0.9 / number,
-        train_loss=1.8 / number,
-        timing_ms={"observe": 20.0, "decide": 3.0, "reserve": 9.0, "train": 300.0, "settle": 5.0},
-        edges={edge: EdgeShare(6, 5, 5, 1_500_000) for edge in EDGES},
+        paid_micro=3_000_000,
+        metrics=metrics,
+        timing_ms={"observe": 20.0, "decide": 3.0, "reserve": 9.0, "train": 363.0, "settle": 5.0},
+        opened_ms=0,
+        closed_ms=400,
+        edges={edge: an_edge(number, edge, label) for edge, label in EDGES.items()},
         ended_s=number * 0.5,
+    )
+
+
+def with_rounds(report: RunReport, *rounds: ReportRound) -> RunReport:
+    """Return a report of these rounds, whose best and newest figures are theirs."""
+    by = report.measures[0] if report.measures else None
+    values = [value for row in rounds if by is not None and (value := row.of(by)) is not None]
+    return replace(
+        report,
+        rounds=rounds,
+        metrics={name: value for row in rounds for name, value in row.metrics.items()},
+        best=None if by is None else max(values, key=by.rank, default=None),
     )
 
 
 def classes(rounds: int = 12) -> RunReport:
     """A run that learns classes, evaluated by held-out samples and by its devices."""
-    return RunReport(
+    report = RunReport(
         run="ab" * 16,
         recipe="digits",
         policy="adaptive",
         seed=0,
         rounds_wanted=rounds,
-        rounds=tuple(a_round(number) for number in range(1, rounds + 1)),
+        rounds=(),
         agents=AGENTS,
         edges=EDGES,
         ledger_balanced=True,
         spent_micro=4_500_000,
         measures=(ACCURACY, LOSS, DEVICE_SCORE, TRAIN_LOSS),
     )
+    return with_rounds(
+        report,
+        *(
+            a_round(
+                n,
+                accuracy=1 - 0.8 / n,
+                loss=2.0 / n,
+                device_score=1 - 0.9 / n,
+                train_loss=1.8 / n,
+            )
+            for n in range(1, rounds + 1)
+        ),
+    )
 
 
 def numbers(rounds: int = 12, *, held_out: bool = True) -> RunReport:
     """A run that learns a number."""
-    plain = classes(rounds)
-    rows = tuple(
-        replace(
-            row,
-            accuracy=None,
-            device_score=None,
-            loss=1000.0 / row.round**3 if held_out else None,
-            rmse=(1000.0 / row.round**3) ** 0.5 if held_out else None,
-            mae=20.0 / row.round if held_out else None,
-            train_error=(2 * 1.8 / row.round) ** 0.5,
-        )
-        for row in plain.rounds
-    )
+    rows = []
+    for n in range(1, rounds + 1):
+        metrics = {"train_loss": 1.8 / n, "train_error": (2 * 1.8 / n) ** 0.5}
+        if held_out:
+            loss = 1000.0 / n**3
+            metrics |= {"loss": loss, "rmse": loss**0.5, "mae": 20.0 / n}
+        rows.append(a_round(n, **metrics))
     measures = (RMSE, MAE, LOSS) if held_out else ()
-    return replace(
-        plain, rounds=rows, recipe="sensor", measures=(*measures, TRAIN_ERROR, TRAIN_LOSS)
+    report = replace(
+        classes(rounds), recipe="sensor", measures=(*measures, TRAIN_ERROR, TRAIN_LOSS)
     )
+    return with_rounds(report, *rows)
 
 
 def everything() -> RunReport:
@@ -94,8 +155,20 @@ def everything() -> RunReport:
         for row in plain.rounds
     )
     scores = {agent.agent: 0.1 + index / 20 for index, agent in enumerate(AGENTS)}
-    evaluated = tuple(
-        EvaluationRow(row.round, row.round, "report", "accuracy", 12, 12, {}, 0.1, 0.5, 0.1, 0.7)
+    evaluations = tuple(
+        ModelEvaluation(
+            round=row.round,
+            slot=row.round,
+            mode="report",
+            digest="",
+            metric="accuracy",
+            asked=12,
+            answered=12,
+            mean=0.5,
+            reasons={},
+            seconds=0.1,
+            scores=scores,
+        )
         for row in rows
     )
     columns = {agent: [(row.round, score) for row in rows] for agent, score in scores.items()}
@@ -103,7 +176,7 @@ def everything() -> RunReport:
     return replace(
         plain,
         rounds=rows,
-        evaluated=tuple(replace(row, scores=scores) for row in evaluated),
+        evaluations=evaluations,
         indices=columns,
         beliefs=columns,
         agents=tuple(replace(one, kind=kinds[i % 2]) for i, one in enumerate(AGENTS)),

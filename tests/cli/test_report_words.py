@@ -8,19 +8,21 @@ from fedagent_cli.report.colours import by_round
 from fedagent_cli.report.page import render
 from fedagent_cli.report.plots import draw_all
 from fedagent_cli.report.quality import quality_plots
-from fedagent_cli.report.run_report import AgentRow, RunReport
+from fedagent_cli.report.run_report import ReportAgent, RunReport
 from fedagent_cli.report.undelivered import undelivered
 from fedagent_task.measures import DEVICE_SCORE
 
-from .run_reports import classes, everything, numbers
+from .run_reports import an_agent, classes, everything, numbers, with_rounds
 
 
-def agent(ordered: int = 12, **reasons: int) -> AgentRow:
+def agent(ordered: int = 12, **reasons: int) -> ReportAgent:
     given = {reason.replace("__", " "): count for reason, count in reasons.items()}
     counts: dict[str, int] = {}
     for reason, count in given.items():
         counts[reason.split()[0]] = counts.get(reason.split()[0], 0) + count
-    return AgentRow("a", "kitchen", ordered, 0, 0, 0, counts, reasons=given)
+    return an_agent(
+        "a", "kitchen", ordered=ordered, in_time=0, paid=0, outcomes=counts, reasons=given
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ def agent(ordered: int = 12, **reasons: int) -> AgentRow:
     ],
 )
 def test_who_never_delivered_is_said_with_why_and_what_to_do(
-    one: AgentRow, reason: str, hint: str
+    one: ReportAgent, reason: str, hint: str
 ) -> None:
     (line,) = undelivered([one])
     assert line.startswith("kitchen was ordered")
@@ -80,15 +82,19 @@ def test_a_target_of_a_regression_is_reached_from_above() -> None:
     ((target, row),) = story.reached()
     assert target == 5.0
     assert row is not None
-    assert row.round == next(r.round for r in story.rounds if r.rmse is not None and r.rmse <= 5.0)
+    assert row.round == next(r.round for r in story.rounds if r.metrics["rmse"] <= 5.0)
     assert "<h2>Time to error</h2>" in render(story, [])
-    evaluated = replace(everything(), measures=story.measures, rounds=story.rounds, target=0.0)
+    evaluated = with_rounds(
+        replace(everything(), measures=story.measures, target=0.0), *story.rounds
+    )
     targets = [target for target, _ in evaluated.reached()]
     assert targets == sorted(targets, reverse=True)
     assert story.best is not None
-    assert min(targets) > story.best == min(r.rmse for r in story.rounds if r.rmse is not None)
+    assert min(targets) > story.best == min(r.metrics["rmse"] for r in story.rounds)
     assert numbers().reached() == []
-    scored = replace(classes(), measures=(DEVICE_SCORE,), target=0.5)
+    scored = with_rounds(
+        replace(classes(), measures=(DEVICE_SCORE,), target=0.5), *classes().rounds
+    )
     assert "<h2>Time to score</h2>" in render(scored, [])
 
 
@@ -135,7 +141,7 @@ def test_what_devices_call_themselves_is_no_formula_and_no_warning() -> None:
     names = (r"$\frac{a$", "日本語")
     given = replace(
         classes(),
-        agents=tuple(replace(agent(), name=name) for name in names),
+        agents=tuple(replace(agent(), label=name) for name in names),
         edges={"e1": r"$\q$", "e2": "cellar"},
     )
     drawn = "".join(svg for _, _, svg in draw_all(given))
@@ -145,6 +151,6 @@ def test_what_devices_call_themselves_is_no_formula_and_no_warning() -> None:
 def test_powers_of_ten_are_numbers() -> None:
     pytest.importorskip("matplotlib")
     rows = numbers().rounds
-    steep = tuple(replace(row, loss=1e3 / 10**row.round) for row in rows)
-    drawn = {title: svg for title, _, svg in draw_all(replace(numbers(), rounds=steep))}
+    steep = tuple(replace(row, metrics={"loss": 1e3 / 10**row.round}) for row in rows)
+    drawn = {title: svg for title, _, svg in draw_all(with_rounds(numbers(), *steep))}
     assert ">0.01</text>" in drawn["Loss"]

@@ -93,16 +93,16 @@ class SettledLookup(RuleBasedStateMachine):
         result = small_result(self.plan, paid)
         self.checkpoint.name = crash
         try:
-            assert not self.store.settle(self.run_id, result).already
+            assert self.store.settle(self.run_id, result)
         except Crash:
             self._reopen()
             if crash == "settle.committed":
                 self.oracle.settle(self.plan.round, paid)
-                assert self.store.settle(self.run_id, result).already
+                assert not self.store.settle(self.run_id, result)
             self._void()
         else:
             self.oracle.settle(self.plan.round, paid)
-            assert self.store.settle(self.run_id, result).already
+            assert not self.store.settle(self.run_id, result)
         self.checkpoint.name = ""
 
     @rule()

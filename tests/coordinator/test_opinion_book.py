@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.core.effects import BookOpinions, BookVolunteers
+from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.errors import RefusedEntryError
-from fedagent_coordinator.reader import DATABASE, open_reader
+from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 
 from .money import Crash, CrashAt, begun
@@ -62,12 +63,12 @@ def test_opinions_come_back_by_client_with_their_mean(tmp_path: Path) -> None:
         run_id = people(store)
         assert store.evaluate(run_id, opinions(0, {2: 0.9, 1: 0.3}))
         assert store.evaluate(run_id, opinions(1, {1: 0.1}))
-        first, second = store.read.evaluations(run_id)
+        first, second = store.read.evaluations.rows(run_id)
         assert (first.round, first.slot, first.mode, first.digest) == (0, 1, "report", DIGEST)
         assert (first.metric, first.asked, first.answered, first.mean) == ("accuracy", 3, 2, 0.6)
         assert (first.reasons, first.seconds) == ({"late": 1}, 0.25)
         assert second.mean == 0.1
-        rows = store.read.opinions(run_id)
+        rows = store.read.evaluations.opinions(run_id)
         assert [(row.round, row.client, row.score) for row in rows] == [
             (0, 1, 0.3),
             (0, 2, 0.9),
@@ -81,31 +82,31 @@ def test_opinions_come_back_by_client_with_their_mean(tmp_path: Path) -> None:
             "edge-0",
         )
         assert (row.samples, row.epsilon) == (10, 0.5)
-        assert store.read.opinions(run_id, 1) == rows[2:]
-        assert store.read.last_opinions(run_id) == {1: 0.1, 2: 0.9}
+        assert store.read.evaluations.opinions(run_id, 1) == rows[2:]
+        assert store.read.evaluations.last_opinions(run_id) == {1: 0.1, 2: 0.9}
         assert store.read.ledger.verify().problems == ()
     with open_reader(tmp_path) as reader:
-        assert len(reader.evaluations(run_id)) == 2
+        assert len(reader.evaluations.rows(run_id)) == 2
 
 
 def test_volunteers_come_back_without_any_opinion(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
         store.evaluate(run_id, volunteers(3, [2, 0]))
-        (evaluated,) = store.read.evaluations(run_id)
+        (evaluated,) = store.read.evaluations.rows(run_id)
         assert (evaluated.mode, evaluated.answered, evaluated.mean, evaluated.metric) == (
             "peers",
             2,
             None,
             "",
         )
-        rows = store.read.volunteers(run_id)
+        rows = store.read.evaluations.volunteers(run_id)
         assert [(row.client, row.agent_id, row.edge_id) for row in rows] == [
             (0, "agent-0", "edge-0"),
             (2, "agent-2", "edge-0"),
         ]
-        assert store.read.volunteers(run_id, 2) == []
-        assert store.read.opinions(run_id) == []
+        assert store.read.evaluations.volunteers(run_id, 2) == []
+        assert store.read.evaluations.opinions(run_id) == []
         assert store.read.ledger.verify().problems == ()
 
 
@@ -114,11 +115,11 @@ def test_a_model_is_evaluated_once_and_nobody_having_answered_is_an_evaluation(
 ) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
-        assert not store.read.is_evaluated(run_id, 1)
+        assert not store.read.evaluations.exists(run_id, 1)
         assert store.evaluate(run_id, opinions(1, {}, reasons={"restart": 3}))
-        assert store.read.is_evaluated(run_id, 1)
+        assert store.read.evaluations.exists(run_id, 1)
         assert not store.evaluate(run_id, opinions(1, {0: 0.5}))
-        (evaluated,) = store.read.evaluations(run_id)
+        (evaluated,) = store.read.evaluations.rows(run_id)
         assert (evaluated.answered, evaluated.mean, evaluated.reasons) == (0, None, {"restart": 3})
 
 
@@ -137,8 +138,8 @@ def test_what_cannot_be_is_refused_whole(tmp_path: Path, found: BookOpinions) ->
         run_id = people(store)
         with pytest.raises(RefusedEntryError):
             store.evaluate(run_id, found)
-        assert store.read.evaluations(run_id) == []
-        assert store.read.opinions(run_id) == []
+        assert store.read.evaluations.rows(run_id) == []
+        assert store.read.evaluations.opinions(run_id) == []
 
 
 @pytest.mark.parametrize("point", ["evaluate.before-commit", "evaluate.committed"])
@@ -151,20 +152,26 @@ def test_a_crash_leaves_an_evaluation_whole_or_not_there(tmp_path: Path, point: 
     store.close()
     with Store(tmp_path) as store:
         there = point == "evaluate.committed"
-        assert len(store.read.opinions(run_id)) == 2 * there
-        assert store.read.is_evaluated(run_id, 1) == there
+        assert len(store.read.evaluations.opinions(run_id)) == 2 * there
+        assert store.read.evaluations.exists(run_id, 1) == there
         assert store.read.ledger.verify().problems == ()
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ("UPDATE opinions SET score = 0.99 WHERE client = 1", "the evaluation of its model"),
-        ("DELETE FROM opinions WHERE client = 1", "2 answers were booked, others are there"),
-        ("UPDATE judgements SET mean = 0.99 WHERE round = 1", "the evaluation of its model"),
+        (
+            "UPDATE opinions SET score = 0.99 WHERE client = 1",
+            "the evaluation of its model",
+        ),
+        ("DELETE FROM opinions WHERE client = 1", "2 answers were stored, others are there"),
+        (
+            "UPDATE evaluations SET mean = 0.99 WHERE round = 1",
+            "the evaluation of its model",
+        ),
         ("UPDATE volunteers SET client = 1", "the evaluation of its model"),
         ("INSERT INTO volunteers SELECT run_id, 1, 3, 0 FROM runs", "others are there"),
-        ("DELETE FROM judgements WHERE round = 2", "volunteers refers to a row that is missing"),
+        ("DELETE FROM evaluations WHERE round = 2", "volunteers refers to a row that is missing"),
     ],
 )
 def test_tampering_with_opinions_is_named(tmp_path: Path, change: str, problem: str) -> None:
@@ -185,7 +192,7 @@ def test_tampering_with_opinions_is_named(tmp_path: Path, change: str, problem: 
     assert any(problem in line for line in problems), problems
 
 
-@pytest.mark.parametrize("table", ["judgements", "opinions", "volunteers"])
+@pytest.mark.parametrize("table", ["evaluations", "opinions", "volunteers"])
 @pytest.mark.parametrize("verb", ["DELETE FROM {}", "UPDATE {} SET round = 9"])
 def test_evaluations_refuse_to_change(tmp_path: Path, table: str, verb: str) -> None:
     with Store(tmp_path) as store:

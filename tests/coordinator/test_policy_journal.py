@@ -51,7 +51,7 @@ def _live(store: Store, run_id: str, *, snapshot_at: int) -> dict[str, bytes]:
         store.settle(run_id, result)
         policy.learn(result.feedback)
         if t == snapshot_at:
-            store.journal.snapshot(run_id, t, "cocs-paper", policy.state())
+            store.snapshot(run_id, t, "cocs-paper", policy.state())
     return {"state": pack_arrays(policy.state())}
 
 
@@ -62,7 +62,7 @@ def test_snapshot_and_feedbacks_restore_bit_equal(tmp_path: Path, snapshot_at: i
         before = _live(store, run_id, snapshot_at=snapshot_at)
     with Store(tmp_path) as store:
         policy = create("cocs-paper")
-        replayed = store.journal.restore(run_id, "cocs-paper", DecisionPolicies(policy))
+        replayed = store.restore(run_id, "cocs-paper", DecisionPolicies(policy))
         assert store.read.ledger.verify().problems == ()
     assert pack_arrays(policy.state()) == before["state"]
     assert replayed == {0: ROUNDS - 1, 4: ROUNDS - 5, ROUNDS: 0}[snapshot_at]
@@ -73,17 +73,17 @@ def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path
         run_id = begun(store, total_micro=None).run_id
         _live(store, run_id, snapshot_at=4)
         with pytest.raises(StateError, match="cocs-paper"):
-            store.journal.restore(run_id, "random", DecisionPolicies(create("random")))
+            store.restore(run_id, "random", DecisionPolicies(create("random")))
         store._db.connection.execute("UPDATE snapshots SET state = x'80'")
         with pytest.raises(RecordError):
-            store.journal.restore(run_id, "cocs-paper", DecisionPolicies(create("cocs-paper")))
+            store.restore(run_id, "cocs-paper", DecisionPolicies(create("cocs-paper")))
 
 
 def test_only_the_two_newest_snapshots_stay(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run_id = begun(store).run_id
         for t in (50, 100, 150):
-            store.journal.snapshot(run_id, t, "random", {"x": np.arange(t)})
+            store.snapshot(run_id, t, "random", {"x": np.arange(t)})
         rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
         assert [row[0] for row in rows] == [100, 150]
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core.effects import Controls, Reserve, Settle
+from fedagent_coordinator.database.learning import settled
 from fedagent_coordinator.errors import (
     BudgetExceededError,
     DuplicateRoundError,
@@ -66,11 +67,10 @@ def test_a_rent_is_reserved_settled_and_read_back(tmp_path: Path) -> None:
         assert store.read.rents(run) == {"edge-1": 250}
         assert store.read.balance(run).settled_micro == 250 + 100 + 300
         assert store.read.progress(run).spent_micro == 650
-        again = store.settle(run, result(one, {0, 1}, rent=250))
-        assert again.already
+        assert not store.settle(run, result(one, {0, 1}, rent=250))
         assert store.read.balance(run).settled_micro == 650
         assert store.read.ledger.verify().problems == ()
-        [(feedback, controls), _] = store.journal.settled(run)
+        [(feedback, controls), _] = settled(store._db.connection, run)
         assert feedback.rent_micro == 250
         assert controls.placement == Placement(edge=1, rent_micro=250)
 
@@ -194,11 +194,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("UPDATE controls SET rent_micro = 1", "round 1, edge 1: rent without its entry"),
-        ("UPDATE controls SET edge = 0", "round 1, edge 0: rent without its entry"),
-        ("DELETE FROM controls", "round 1: the edge that was rented is missing"),
-        ("DELETE FROM controls", "round 1: what was decided has changed"),
-        ("UPDATE controls SET record = x'80'", "round 1: what was decided has changed"),
+        ("UPDATE rounds SET rent_micro = 1", "round 1, edge 1: rent without its entry"),
+        ("UPDATE rounds SET rented_edge = 0", "round 1, edge 0: rent without its entry"),
+        (
+            "UPDATE rounds SET rented_edge = NULL, rent_micro = 0",
+            "round 1: the edge that was rented is missing",
+        ),
+        ("UPDATE rounds SET controls = x''", "round 1: what was decided has changed"),
+        ("UPDATE rounds SET controls = x'80'", "round 1: what was decided has changed"),
         (
             "UPDATE entries SET target = 'client/0' WHERE kind = 'settle' AND client IS NULL",
             "a settle moves money by the wrong way",

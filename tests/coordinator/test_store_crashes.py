@@ -71,7 +71,7 @@ def test_a_crash_at_any_point_leaves_the_round_ended_once(tmp_path: Path, point:
         assert state == expected
         assert again.void_open_rounds(run.run_id, "restart") == ((1,) if state == "open" else ())
         if state is not None:
-            assert again.settle(run.run_id, result).already
+            assert not again.settle(run.run_id, result)
         balance = again.read.balance(run.run_id)
         assert balance.settled_micro == (400 if state == "done" else 0)
         assert balance.reserved_micro == 0

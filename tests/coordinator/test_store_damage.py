@@ -1,13 +1,22 @@
 """Lost and changed history is noticed: never silently fewer rows."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fedagent_coordinator.errors import HistoryLostError, SchemaVersionError, StoreFailedError
-from fedagent_coordinator.high_water_mark import MarkFile, read_mark
-from fedagent_coordinator.reader import DATABASE, MARK
+from fedagent_coordinator.database import schema
+from fedagent_coordinator.database.connection import DATABASE, MARK
+from fedagent_coordinator.database.high_water_mark import MarkFile, read_mark
+from fedagent_coordinator.database.schema import VERSION
+from fedagent_coordinator.errors import (
+    HistoryLostError,
+    SchemaVersionError,
+    StoreDamagedError,
+    StoreFailedError,
+)
+from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 
 from .money import begun, files_of, lay_down, small_plan, small_result, small_view
@@ -110,9 +119,10 @@ def test_an_operator_can_accept_the_loss_and_the_ledger_says_so(tmp_path: Path) 
         ("UPDATE accounts SET balance_micro = balance_micro + 1", "stored balances"),
         ("UPDATE edge_budgets SET reserved_micro = 1", "reserved is not what was planned"),
         ("UPDATE reservations SET price_micro = 1", "reservation without its entry"),
-        ("UPDATE rounds SET feedback = x'00' WHERE state = 'done'", "feedback has changed"),
+        ("UPDATE outcomes SET tau_s = 7", "its outcomes have changed"),
         ("UPDATE rounds SET view = x'00'", "what was decided has changed"),
-        ("UPDATE rounds SET ordered = 9", "number of reservations"),
+        ("UPDATE edge_results SET weight = 9", "its outcomes have changed"),
+        ("UPDATE rounds SET psi = 0.5 WHERE state = 'done'", "its outcomes have changed"),
     ],
 )
 def test_tampering_is_named(tmp_path: Path, change: str, problem: str) -> None:
@@ -150,7 +160,7 @@ def test_a_round_and_a_run_end_once_even_in_sql(tmp_path: Path) -> None:
         store.end_run(run.run_id, "done")
         sql = store._db.connection
         for statement in (
-            "UPDATE rounds SET state = 'void', feedback = NULL",
+            "UPDATE rounds SET state = 'void', outcomes_sha256 = NULL",
             "DELETE FROM rounds",
             "UPDATE runs SET end_reason = 'other'",
         ):
@@ -158,16 +168,51 @@ def test_a_round_and_a_run_end_once_even_in_sql(tmp_path: Path) -> None:
                 sql.execute(statement)
 
 
-def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (f"PRAGMA user_version = {VERSION + 1}", "by a newer fedagent .*; install that release"),
+        ("PRAGMA user_version = 0", "by an older fedagent .* in another --data-dir"),
+    ],
+)
+def test_a_database_of_another_release_is_refused_and_left_alone(
+    tmp_path: Path, change: str, words: str
+) -> None:
     Store(tmp_path).close()
-    _without_triggers(
-        tmp_path,
-        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) "
-        "VALUES ('fedagent_coordinator', 'm999_future', '')",
-    )
-    with pytest.raises(SchemaVersionError) as caught:
+    _without_triggers(tmp_path, change)
+    kept = {name: (tmp_path / name).read_bytes() for name in (DATABASE, MARK)}
+    with pytest.raises(SchemaVersionError, match=words) as caught:
         Store(tmp_path)
-    assert caught.value.migrations == ("m999_future",)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(SchemaVersionError, match=words), open_reader(tmp_path):
+        pass
+    assert {name: (tmp_path / name).read_bytes() for name in kept} == kept
+
+
+def test_a_database_that_is_no_coordinators_is_named(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as db:
+        db.execute("CREATE TABLE other (a)")
+    with pytest.raises(StoreDamagedError, match="no such table"), open_reader(tmp_path):
+        pass
+
+
+def test_a_former_schema_is_brought_up_to_date_and_read_without_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(tmp_path) as store:
+        run = begun(store)
+    monkeypatch.setattr(schema, "VERSION", VERSION + 1)
+    upgrade = "ALTER TABLE runs ADD COLUMN more TEXT"
+    monkeypatch.setattr(schema, "UPGRADES", {VERSION + 1: (upgrade,)})
+    kept = (tmp_path / DATABASE).read_bytes()
+    with open_reader(tmp_path) as reader:
+        assert reader.run() == run
+        assert reader._db.execute("SELECT more FROM runs").fetchone()["more"] is None
+    assert (tmp_path / DATABASE).read_bytes() == kept
+    for _ in range(2):
+        with Store(tmp_path) as store:
+            assert store._db.connection.execute("SELECT more FROM runs").fetchall()
+            assert store.read.ledger.verify().balanced
 
 
 def test_after_a_disk_error_nothing_is_paid_until_reopened(

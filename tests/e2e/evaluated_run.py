@@ -142,6 +142,7 @@ def write_evaluated(
             fair = np.ones(len(selection.pairs), dtype=np.int64)
             store.reserve(run.run_id, Reserve(round_, view, selection, fair), policy="bp-ucb")
             store.settle(run.run_id, _settled(round_, feedback_of(view, selection)))
+            store.save_model(run.run_id, round_, "d" * 64, 9)
             store.save_metrics(run.run_id, round_, "d" * 64, {"accuracy": 0.5 + round_ / 10})
             late = 2 if round_ == 2 else None
             booked = opinions_of(round_, late=late, epsilon=epsilon)

@@ -2,16 +2,19 @@
 
 import json
 import random
+import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fedagent_cli import runs
-from fedagent_cli.errors import DamagedError
+from fedagent_cli.errors import UnreadableError
+from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.errors import StoreError
-from fedagent_coordinator.reader import DATABASE, open_reader
+from fedagent_coordinator.reader import open_reader
 from tests.typed import fedagent
 
 from .stored_run import RECIPE, write_run
@@ -58,6 +61,18 @@ def test_every_command_says_so_in_one_line(tmp_path: Path, damage: str) -> None:
         assert "restore" in last["hint"]
 
 
+def test_a_database_of_another_release_is_one_line(tmp_path: Path) -> None:
+    write_run(tmp_path / "coordinator")
+    with closing(sqlite3.connect(tmp_path / "coordinator" / DATABASE)) as db:
+        db.execute("PRAGMA user_version = 0")
+    done = run("status", "--data-dir", str(tmp_path / "coordinator"), "--json")
+    assert done.returncode == 33
+    assert done.stderr.count("\n") == 1
+    last = json.loads(done.stdout)
+    assert "was written by an older fedagent" in last["error"]
+    assert "another --data-dir" in last["hint"]
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_coordinator_does_not_start_on_it(tmp_path: Path, damage: str) -> None:
     folder, recipe = tmp_path / "coordinator", tmp_path / "recipe.toml"
@@ -84,7 +99,7 @@ def test_whatever_is_flipped_is_an_error_of_the_store(tmp_path: Path) -> None:
                 reader.rounds(run_id)
                 reader.devices(run_id)
                 reader.ledger.verify()
-                reader.models(run_id)
+                reader.models.rows(run_id)
         except StoreError:
             damaged += 1
     assert damaged > 50
@@ -95,5 +110,5 @@ def test_a_mistake_of_ours_is_not_put_down_to_damage(tmp_path: Path) -> None:
     with pytest.raises(KeyError), runs.open_run(tmp_path / "a"):
         raise KeyError("ours")
     (tmp_path / "a" / DATABASE).write_bytes(b"garbage" * 1000)
-    with pytest.raises(DamagedError), runs.open_run(tmp_path / "a"):
+    with pytest.raises(UnreadableError), runs.open_run(tmp_path / "a"):
         pass

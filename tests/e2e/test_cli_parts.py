@@ -148,7 +148,7 @@ def test_help_and_version() -> None:
 def test_the_help_does_not_load_what_it_does_not_need() -> None:
     code = (
         "import sys, fedagent_cli.main; "
-        "print(sorted({'numpy', 'zeroconf', 'paho', 'matplotlib', 'sqlite_utils', 'psutil', "
+        "print(sorted({'numpy', 'zeroconf', 'paho', 'matplotlib', 'psutil', "
         "'cryptography', 'rich.live'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -40,8 +40,8 @@ def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
 
 def test_status(home: Path) -> None:
     read = last_object(call(home, "status", "--json"))
-    assert (read["rounds_done"], read["rounds"], read["accuracy"]) == (3, 3, 0.8)
-    assert (read["spent"], read["reserved"], read["agents"]) == (3_000_000, 0, 2)
+    assert (read["rounds_done"], read["rounds_wanted"], read["accuracy"]) == (3, 3, 0.8)
+    assert (read["spent_micro"], read["reserved_micro"], read["agents"]) == (3_000_000, 0, 2)
     assert read["ended"] is True
     assert read["running"] is False
     text = call(home, "status").stdout
@@ -83,8 +83,8 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
         (second, 1, 0.6),
         (first, 3, 0.8),
     ]
-    assert [(row["running"], row["end_reason"]) for row in rows] == [
-        (False, None),
+    assert [(row["running"], row["reason"]) for row in rows] == [
+        (False, ""),
         (False, "complete"),
     ]
     lines = call(tmp_path, "runs").stdout.splitlines()
@@ -135,7 +135,7 @@ def test_who_is_online_and_who_declines(tmp_path: Path) -> None:
         ("agent-c", False, [], "", "it speaks protocol 2"),
     ]
     assert [row["last_seen_ms"] for row in read[2:]] == [999_000]
-    assert (read[0]["client"], read[2]["client"], read[2]["selected"]) == (0, None, 0)
+    assert (read[0]["client"], read[2]["client"], read[2]["ordered"]) == (0, None, 0)
     assert "hall" in table
     assert "days ago" in table
     assert "declines  agent-b: 12 % of charge" in table

@@ -77,12 +77,12 @@ def _check_it_was_da(ran: Ran, *, rounds: int) -> None:
     assert not {"opinion", "opinions"} & kinds
     with open_reader(ran.others[0]) as read:
         (run,) = read.runs()
-        evaluated = read.evaluations(run.run_id)
+        evaluated = read.evaluations.rows(run.run_id)
         assert [each.mode for each in evaluated] == ["peers"] * len(evaluated)
         assert len(evaluated) >= rounds
         assert all(each.mean is None for each in evaluated)
-        assert len(read.volunteers(run.run_id)) >= rounds
-        assert read.opinions(run.run_id) == []
+        assert len(read.evaluations.volunteers(run.run_id)) >= rounds
+        assert read.evaluations.opinions(run.run_id) == []
         outcomes = read.outcomes(run.run_id)
         assert read.ledger.verify().balanced
     assert any(row.used for row in outcomes)

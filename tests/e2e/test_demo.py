@@ -115,8 +115,8 @@ def _check_whole(demo: Running, lines: list[dict[str, object]]) -> None:
     assert isinstance(result["accuracy"], float)
     assert result["accuracy"] > 0.4
     assert result["policy"] == "adaptive"
-    assert isinstance(result["spent"], int)
-    assert result["spent"] > 0
+    assert isinstance(result["spent_micro"], int)
+    assert result["spent_micro"] > 0
     assert result["broker"] in ("mosquitto", "embedded")
     assert result["killed"]
     first = result["seconds_to_first_round"]
@@ -146,8 +146,8 @@ def test_a_placed_demo_ends_when_the_rents_are_gone(tmp_path: Path, demos: list[
     assert str(result["conclusion"]).startswith("the budget pays no more rent: stopped after")
     assert result["ledger_balanced"] is True
     assert result["edges"] == 3
-    assert isinstance(result["spent"], int)
-    assert result["spent"] <= 45_000_000
+    assert isinstance(result["spent_micro"], int)
+    assert result["spent_micro"] <= 45_000_000
     assert all(line["rented"] for line in rounds)
     assert len({line["rented"] for line in rounds}) > 1
     assert len({line["iterations"] for line in rounds}) > 1

@@ -31,10 +31,12 @@ from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
 from fedagent_cli.demo.view import LineView, picture, sparkline
 from fedagent_cli.errors import UsageError
 from fedagent_cli.report import page, plots
-from fedagent_cli.report.run_report import NOT_ENDED, AgentRow, EdgeShare, RoundRow, RunReport
+from fedagent_cli.report.run_report import NOT_ENDED, RunReport
 from fedagent_cli.report.write import write_report
 from fedagent_coordinator import policies
+from fedagent_task.measures import ACCURACY, LOSS
 from fedagent_task.recipe import parse_recipe
+from tests.cli.run_reports import a_round, an_agent, classes, with_rounds
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
@@ -244,34 +246,13 @@ def test_a_sparkline_spans_its_range() -> None:
 
 
 def a_run_report(rounds: int = 3) -> RunReport:
-    share = EdgeShare(ordered=2, in_time=1, used=1, spent_micro=1_500_000)
-    rows = tuple(
-        RoundRow(
-            round=number,
-            ordered=2,
-            in_time=1,
-            used=1,
-            spent_micro=1_500_000,
-            seconds=0.4,
-            accuracy=None if number == 2 else 0.5,
-            timing_ms={"train": 300.0, "settle": 5.0},
-            edges={"e1": share},
-        )
+    rows = [
+        a_round(number, **({} if number == 2 else {"accuracy": 0.5}))
         for number in range(1, rounds + 1)
-    )
-    agent = AgentRow("a1", "<b>kitchen", rounds * 2, rounds, rounds, 9, {"arrived": 3, "late": 1})
-    return RunReport(
-        run="ab" * 16,
-        recipe="digits",
-        policy="random",
-        seed=0,
-        rounds_wanted=3,
-        rounds=rows,
-        agents=(agent,),
-        edges={"e1": "hall"},
-        ledger_balanced=True,
-        spent_micro=4_500_000,
-    )
+    ]
+    agent = an_agent("a1", "<b>kitchen", outcomes={"arrived": 3, "late": 1})
+    plain = replace(classes(3), agents=(agent,), edges={"e1": "hall"}, measures=(ACCURACY, LOSS))
+    return with_rounds(plain, *rows)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
@@ -322,11 +303,11 @@ def test_a_controlled_run_shows_iterations_rents_latency_and_loss(tmp_path: Path
             rent_micro=250_000,
             notes={"rho": row.round + 3.5, "lambda_load": 0.0, "lambda_quality": 0.2},
             latency_s=(0.1, 0.2, 0.1, 0.05) if row.round > 1 else (),
-            loss=1.0 / row.round,
+            metrics={**row.metrics, "loss": 1.0 / row.round},
         )
         for row in plain.rounds
     )
-    story = replace(plain, rounds=rows, conclusion="the budget pays no more <rent>")
+    story = replace(with_rounds(plain, *rows), conclusion="the budget pays no more <rent>")
     html = write_report(story, tmp_path).read_text()
     for title in ("Local iterations", "Rented edge", "Latency of the slowest device", "Loss"):
         assert f"<h2>{title}</h2>" in html

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedagent_cli.report.reader import read_run_report
+from fedagent_cli.report.run_report import read_run_report
 from fedagent_cli.report.write import write_report
 from fedagent_coordinator.core.effects import BookOpinions
 from fedagent_coordinator.store import Store
@@ -108,7 +108,7 @@ def test_a_run_that_nobody_evaluated_says_what_to_set(tmp_path: Path) -> None:
     assert 'opinions.mode = "report"' in call(tmp_path, "opinions").stdout
     done = call(tmp_path, "opinions", "--plot", "o.svg")
     assert done.returncode == 43
-    assert read_run_report(tmp_path / "coordinator").evaluated == ()
+    assert read_run_report(tmp_path / "coordinator").evaluations == ()
 
 
 def test_a_run_that_waits_for_its_first_call_says_so(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_report_shows_opinions_and_who_was_chosen(reported: Path, tmp_path: 
     assert "<td>0.85</td><td>-</td><td>-</td>" in html
     assert len(html) < 300_000
     record = json.loads((tmp_path / "report.json").read_text())
-    assert record["evaluated"][3]["scores"]["agent-a"] == 0.9
+    assert record["evaluations"][3]["scores"]["agent-a"] == 0.9
     assert record["indices"]["agent-a"][0][0] == 1
 
 

@@ -75,7 +75,7 @@ def test_noise_is_drawn_once_whoever_is_killed(tmp_path: Path, world_seed: int, 
     assert sum(here.nodes[name].restarts for name in here.agents) == 4
     with open_reader(here.coordinator.directory) as read:
         run = read.run().run_id
-        rows = read.opinions(run)
+        rows = read.evaluations.opinions(run)
     for agent in here.agents.values():
         said = OpinionBook(agent.directory / "opinions.json").record
         told = {row.round: row.score for row in rows if row.agent_id == agent.id}
@@ -94,7 +94,7 @@ def test_opinions_follow_from_the_seed(tmp_path: Path) -> None:
         here = world(tmp_path / name, 5, sets=REPORT, faults=faults, edges=2, agents=4)
         runs.append(here.run())
         with open_reader(tmp_path / name / "coordinator") as read:
-            rows = read.opinions(read.run().run_id)
+            rows = read.evaluations.opinions(read.run().run_id)
         assert len(rows) == sum(answers for _, answers in runs[-1].evaluated)
         for agent in range(4):
             scores = [row.score for row in rows if row.client == agent]

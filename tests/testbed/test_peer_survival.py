@@ -52,7 +52,7 @@ def check(here: World, ending: Ending, *, rounds: int = ROUNDS) -> dict[int, fro
         run = read.run()
         ordered = read.outcomes(run.run_id)
         said: dict[int, set[str]] = {number: set() for number in calls}
-        for row in read.volunteers(run.run_id):
+        for row in read.evaluations.volunteers(run.run_id):
             said[row.round].add(row.agent_id)
     reserved: dict[tuple[int, str], int] = defaultdict(int)
     for order in ordered:

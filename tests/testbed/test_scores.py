@@ -91,7 +91,7 @@ def test_a_network_learns_and_its_clients_say_so(
     with open_reader(world.coordinator.directory) as read:
         run = read.run().run_id
         accuracy = {row.round: row.metrics["accuracy"] for row in read.rounds(run)}
-        evaluated = read.evaluations(run)
+        evaluated = read.evaluations.rows(run)
     assert [(one.round, one.answered) for one in evaluated] == [(t, 3) for t in range(6)]
     means = [one.mean for one in evaluated if one.mean is not None]
     assert len(means) == len(evaluated)

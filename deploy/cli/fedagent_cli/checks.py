@@ -302,7 +302,7 @@ def all_checks(
         *(partial(rules.check, rule) for rule in RULES),
         lambda: opinions(privacy if privacy is not None else PrivacySettings()),
         lambda: package("amqtt", "the embedded broker", how_to_add("edge")),
-        lambda: package("sqlite_utils", "a coordinator", how_to_add("coordinator")),
+        lambda: package("rich", "a coordinator", how_to_add("coordinator")),
         lambda: package("matplotlib", "plots in reports", how_to_add("report")),
         lambda: package("torch", "convolutional networks learnt faster", how_to_add("torch")),
         lambda: package("onnxruntime", "neural networks scored faster", how_to_add("onnxruntime")),

@@ -157,7 +157,7 @@ def _cells(name: str, device: SeenDevice, edges: Mapping[str, str]) -> tuple[obj
     work: tuple[object, ...] = (0, 0, 0, "0", "-")
     if row is not None:
         last = "-" if row.last_round is None else f"{row.last_round} {row.last_status}"
-        work = (row.selected, row.in_time, row.used, credits_text(row.paid_micro), last)
+        work = (row.ordered, row.in_time, row.used, credits_text(row.paid_micro), last)
     return (
         *(name, _ago(device), at or "-"),
         *(device.address or "-", device.software.removeprefix("fedagent ") or "-"),

@@ -5,7 +5,7 @@
     CliError
     ├── UsageError        the arguments or a configuration do not fit          2
     ├── RoleError         a role would not start; its own code of           2-36
-    ├── DamagedError      a coordinator's database cannot be read             33
+    ├── UnreadableError      a coordinator's database cannot be read             33
     ├── NoRunError        there is no coordinator's data where one was sought 40
     ├── UnbalancedError   the ledger does not balance, or its chain is broken 41
     ├── DemoError         the demo could not do its rounds                    42
@@ -62,8 +62,8 @@ class RoleError(CliError):
         self.exit_code = exit_code  # type: ignore[misc]  # one class stands for every role's
 
 
-class DamagedError(CliError):
-    """Raised when the database to read is damaged."""
+class UnreadableError(CliError):
+    """Raised when the database to read is damaged, or of another release."""
 
     exit_code = 33
 

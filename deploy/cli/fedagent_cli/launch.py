@@ -28,7 +28,7 @@ MODULES = {
 Config = dict[str, object]
 _PIPE = 60_000
 """Bytes that fit into a pipe whose other end is not read yet."""
-OF_A_COORDINATOR = ("rich", "sqlite_utils")
+OF_A_COORDINATOR = ("rich",)
 _OPTIONS = {"load_limit_s": "--load-limit"}
 """Options that are called otherwise than their keys."""
 

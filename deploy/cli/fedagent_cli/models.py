@@ -11,7 +11,7 @@ from .errors import MissingError, UsageError
 from .output import echo, emit, table
 
 if TYPE_CHECKING:
-    from fedagent_coordinator.reader import ModelRow
+    from fedagent_coordinator.database.models import ModelRow
     from fedagent_task.spec import Recipe
 
 models_app = command_line.CommandGroup(
@@ -51,9 +51,9 @@ def models_list(
 
     folder = data_dir if data_dir is not None else places.data_dir("coordinator")
     with open_run(folder, run) as (reader, chosen):
-        found = [row for row in reader.models(chosen.run_id) if _file(folder, row.digest)]
-        shown = columns(reader.measures(chosen.run_id), (row.metrics for row in found))
-        best = reader.best_global(chosen.run_id)
+        found = [row for row in reader.models.rows(chosen.run_id) if _file(folder, row.digest)]
+        shown = columns(reader.models.measures(chosen.run_id), (row.metrics for row in found))
+        best = reader.models.best(chosen.run_id)
     if as_json:
         listed = [
             {
@@ -120,7 +120,7 @@ def models_export(
 
     folder = data_dir if data_dir is not None else places.data_dir("coordinator")
     with open_run(folder, run) as (reader, chosen):
-        found = reader.models(chosen.run_id)
+        found = reader.models.rows(chosen.run_id)
     model, data = _content(folder, found, round_)
     if onnx is not None:
         out, style = onnx, Format.ONNX

@@ -11,7 +11,7 @@ from .output import echo, emit, table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .report.evaluations import EvaluationRow
+    from fedagent_coordinator.database.evaluations import ModelEvaluation
 
 Names = dict[str, str]
 MATRIX = 10
@@ -65,12 +65,11 @@ def opinions(
 
     A row for each model that was evaluated; round 0 is the one that the run began with.
     """
-    from .report.evaluations import read_evaluations  # noqa: PLC0415 - heavy imports
-    from .runs import open_run, recipe_of  # noqa: PLC0415
+    from .runs import open_run, recipe_of  # noqa: PLC0415 - heavy imports
 
     with open_run(data_dir, run) as (reader, chosen):
-        whole = read_evaluations(reader, chosen.run_id)
-        names = {row.agent: row.label or row.agent[:8] for row in reader.devices(chosen.run_id)}
+        whole = reader.evaluations.answered(chosen.run_id)
+        names = {row.agent: row.name for row in reader.devices(chosen.run_id)}
         recipe = recipe_of(chosen)
     rows = _chosen(whole, round_) if round_ is not None else whole[-last:]
     agent = None if client is None else _agent(names, client)
@@ -93,7 +92,7 @@ def opinions(
         echo(f"{plot}: drawn")
 
 
-def _chosen(rows: Sequence["EvaluationRow"], round_: int) -> list["EvaluationRow"]:
+def _chosen(rows: Sequence["ModelEvaluation"], round_: int) -> list["ModelEvaluation"]:
     """Return the row of a round."""
     found = [row for row in rows if row.round == round_]
     if not found:
@@ -115,11 +114,11 @@ def _agent(names: Names, wanted: str) -> str:
     return found[0]
 
 
-def _speaks(row: "EvaluationRow", agent: str) -> bool:
+def _speaks(row: "ModelEvaluation", agent: str) -> bool:
     return agent in row.scores or agent in row.volunteers
 
 
-def _record(row: "EvaluationRow", agent: str | None) -> dict[str, object]:
+def _record(row: "ModelEvaluation", agent: str | None) -> dict[str, object]:
     """Return a row as JSON; of one client only, if one is given."""
     record = row.record()
     if agent is not None:
@@ -130,7 +129,7 @@ def _record(row: "EvaluationRow", agent: str | None) -> dict[str, object]:
     return record
 
 
-def _show(rows: Sequence["EvaluationRow"], names: Names) -> None:
+def _show(rows: Sequence["ModelEvaluation"], names: Names) -> None:
     """Print a row for each model, and the clients beside the newest ones."""
     reported = [row for row in rows if row.mode != "peers"]
     if reported:
@@ -152,7 +151,7 @@ def _show(rows: Sequence["EvaluationRow"], names: Names) -> None:
         echo(PRIVATE)
 
 
-def _show_reported(rows: Sequence["EvaluationRow"]) -> None:
+def _show_reported(rows: Sequence["ModelEvaluation"]) -> None:
     table(
         (
             *("round", "slot", "mean", "least", "most", "answered", "asked"),
@@ -169,7 +168,7 @@ def _show_reported(rows: Sequence["EvaluationRow"]) -> None:
     )
 
 
-def _show_volunteers(rows: Sequence["EvaluationRow"], names: Names) -> None:
+def _show_volunteers(rows: Sequence["ModelEvaluation"], names: Names) -> None:
     table(
         ("round", "slot", "volunteers", "asked", "seconds", "who"),
         (
@@ -182,7 +181,7 @@ def _show_volunteers(rows: Sequence["EvaluationRow"], names: Names) -> None:
     )
 
 
-def _show_round(row: "EvaluationRow", names: Names) -> None:
+def _show_round(row: "ModelEvaluation", names: Names) -> None:
     """Print what each client said of one model."""
     if row.mode == "peers":
         _show_volunteers([row], names)
@@ -203,7 +202,7 @@ def _show_round(row: "EvaluationRow", names: Names) -> None:
     )
 
 
-def _show_client(rows: Sequence["EvaluationRow"], agent: str, name: str) -> None:
+def _show_client(rows: Sequence["ModelEvaluation"], agent: str, name: str) -> None:
     """Print what one client said of each model."""
     if any(row.mode == "peers" for row in rows):
         table(
@@ -225,14 +224,14 @@ def _show_client(rows: Sequence["EvaluationRow"], agent: str, name: str) -> None
     )
 
 
-def _cell(row: "EvaluationRow", agent: str) -> str:
+def _cell(row: "ModelEvaluation", agent: str) -> str:
     if row.mode == "peers":
         return "x" if agent in row.volunteers else "."
     score = row.scores.get(agent)
     return "." if score is None else f"{score:.2f}"
 
 
-def _whole(rows: Sequence["EvaluationRow"], agent: str) -> object:
+def _whole(rows: Sequence["ModelEvaluation"], agent: str) -> object:
     """Return a client's mean opinion over the rows, or how often it volunteered."""
     if any(row.mode == "peers" for row in rows):
         return sum(agent in row.volunteers for row in rows)
@@ -240,7 +239,7 @@ def _whole(rows: Sequence["EvaluationRow"], agent: str) -> object:
     return sum(scores) / len(scores) if scores else None
 
 
-def _draw(rows: Sequence["EvaluationRow"], names: Names, path: Path) -> None:
+def _draw(rows: Sequence["ModelEvaluation"], names: Names, path: Path) -> None:
     """Draw all evaluated models.
 
     Raises:

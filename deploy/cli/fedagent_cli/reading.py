@@ -51,7 +51,7 @@ def rounds(
 
     with open_run(data_dir, run) as (reader, chosen):
         found = reader.rounds(chosen.run_id, last=last or None)
-        shown = columns(reader.measures(chosen.run_id), (row.metrics for row in found))
+        shown = columns(reader.models.measures(chosen.run_id), (row.metrics for row in found))
         names = {edge: name or edge for edge, name in reader.edges(chosen.run_id).items()}
     if as_json:
         emit({"run": chosen.run_id, "rounds": [asdict(row) for row in found]})

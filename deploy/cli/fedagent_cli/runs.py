@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedagent_coordinator.errors import StoreDamagedError, StoreError, UnknownRunError
-from fedagent_coordinator.reader import DATABASE, Reader, Run, open_reader
-from fedagent_coordinator.reader_models import recipe_in
+from fedagent_coordinator.database.connection import DATABASE
+from fedagent_coordinator.database.models import recipe_in
+from fedagent_coordinator.errors import (
+    SchemaVersionError,
+    StoreDamagedError,
+    StoreError,
+    UnknownRunError,
+)
+from fedagent_coordinator.reader import Reader, Run, open_reader
 from fedagent_coordinator.run_status import RunStatus, read_run_status
 from fedagent_node.data_dir import LOCK_FILE
 from fedagent_node.data_dir import holder_of as holder
@@ -17,7 +23,7 @@ from fedagent_node.process import boot_id
 from fedagent_task.recipe import Recipe
 
 from . import places
-from .errors import DamagedError, NoRunError
+from .errors import NoRunError, UnreadableError
 
 __all__ = ["forbidden", "holder", "next_round_s", "open_run", "recipe_of", "run_status_of"]
 
@@ -28,7 +34,7 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
 
     Raises:
         NoRunError: There is no database, no such run, or it may not be read.
-        DamagedError: The database is not what was written.
+        UnreadableError: The database is damaged, or of another release.
     """
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
     _check_access(folder)
@@ -44,7 +50,9 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
             f"no run in {folder}", "start one (`fedagent coordinator start`), or give --data-dir"
         ) from error
     except StoreDamagedError as error:
-        raise DamagedError(f"{error.path} is damaged ({error.problem})", error.hint) from error
+        raise UnreadableError(f"{error.path} is damaged ({error.problem})", error.hint) from error
+    except SchemaVersionError as error:
+        raise UnreadableError(error.sentence, error.hint) from error
     except sqlite3.OperationalError as error:
         # A reader makes the files beside the database if the coordinator does not run.
         if not os.access(folder, os.W_OK):

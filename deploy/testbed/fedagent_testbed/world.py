@@ -198,7 +198,9 @@ class World:
                 for row in read.outcomes(run.run_id)
                 if row.paid_micro
             )
-            evaluated = tuple((one.round, one.answered) for one in read.evaluations(run.run_id))
+            evaluated = tuple(
+                (one.round, one.answered) for one in read.evaluations.rows(run.run_id)
+            )
             edges = list(read.edges(run.run_id))
             rents = [
                 (entry.round or 0, edges[entry.edge or 0], entry.amount_micro)

@@ -8,9 +8,10 @@ import pytest
 from fedagent_coordinator import policies, runtime
 from fedagent_coordinator.core.decision_policies import DecisionPolicies
 from fedagent_coordinator.core.evaluation import RESTART
+from fedagent_coordinator.database.evaluations import ModelEvaluation
+from fedagent_coordinator.database.learning import settled
 from fedagent_coordinator.policies.base import State
 from fedagent_coordinator.reader import Run
-from fedagent_coordinator.reader_opinions import ModelEvaluation
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
 from fedagent_protocol import messages as m
@@ -50,9 +51,9 @@ def played(site: Site) -> tuple[Run, list[ModelEvaluation], Store]:
     run = store.read.run()
     spec = site.recipe.policy
     restored = DecisionPolicies(policies.create(spec.name, **spec.params))
-    store.journal.restore(run.run_id, spec.name, restored)
+    store.restore(run.run_id, spec.name, restored)
     assert same(restored.state(), lived)
-    return run, store.read.evaluations(run.run_id), store
+    return run, store.read.evaluations.rows(run.run_id), store
 
 
 @pytest.mark.parametrize("snapshots", [1, 50])
@@ -86,12 +87,12 @@ def test_nobodys_opinion_counts_after_a_restart_and_the_rest_is_told(tmp_path: P
     with store:
         assert (evaluated[2].mean, evaluated[2].reasons) == (None, {RESTART: 3})
         assert evaluated[2].digest == ""  # it was never merged
-        feedbacks = list(store.journal.feedbacks(run.run_id))
+        feedbacks = [one for one, _ in settled(store._db.connection, run.run_id)]
         missing = [f.opinions is not None and np.isnan(f.opinions).all() for f in feedbacks]
         assert missing == [False, True, False, False]
         view, _ = store.read.plan(run.run_id, 3)
         assert view.opinions is not None
-        rows = store.read.opinions(run.run_id, 1)
+        rows = store.read.evaluations.opinions(run.run_id, 1)
         assert view.opinions.tolist() == [row.score for row in rows]
     told = [event.fields["round"] for event in site.events if event.name == "opinions"]
     assert told == [0, 1, 3, 4]
@@ -125,8 +126,8 @@ def test_volunteers_are_called_for_again_after_a_kill(
     with store:
         assert all(one.mode == "peers" and one.mean is None for one in evaluated)
         assert not any(RESTART in one.reasons for one in evaluated)
-        assert store.read.opinions(run.run_id) == []
-        assert {row.client for row in store.read.volunteers(run.run_id)} == {0, 2}
+        assert store.read.evaluations.opinions(run.run_id) == []
+        assert {row.client for row in store.read.evaluations.volunteers(run.run_id)} == {0, 2}
         ordered = [row.ordered for row in store.read.rounds(run.run_id) if row.state == "done"]
         assert ordered == [2] * ROUNDS
 
@@ -174,7 +175,7 @@ def test_slots_that_may_end_without_an_opinion_are_refused(
     _, _, store = played(site)
     with store:
         assert site.kills == 1
-        feedbacks = list(store.journal.feedbacks(store.read.run().run_id))
+        feedbacks = [one for one, _ in settled(store._db.connection, store.read.run().run_id)]
         ends = feedbacks[slot - 1 :: slot]
         assert all(found.opinions is not None for found in ends)
 
@@ -188,7 +189,7 @@ def test_a_call_that_was_owed_for_a_lost_merge_comes_with_the_next(
     site.run()
     site.close()
     with Store(tmp_path) as store:
-        rounds = [one.round for one in store.read.evaluations(store.read.run().run_id)]
+        rounds = [one.round for one in store.read.evaluations.rows(store.read.run().run_id)]
     assert rounds == [0, *range(slot + 1, 8, slot)]
 
 

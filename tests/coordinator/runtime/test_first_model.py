@@ -64,7 +64,7 @@ def test_a_model_of_an_earlier_run_is_named_by_its_digest(tmp_path: Path) -> Non
     later = site(tmp_path, digest[:12], new_run=True)
     runtime = later.open()
     assert runtime.engine.models.digest == digest
-    assert runtime.store.read.origin(runtime.run.run_id) == digest
+    assert runtime.store.read.run(runtime.run.run_id).origin == digest
     later.close()
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.errors import RefusedOptionError
-from fedagent_coordinator.reader import DATABASE
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
 
@@ -36,7 +36,7 @@ def going_on(folder: Path, more: int, *sets: str, kill_at: str = "", kill_hit: i
 def test_it_goes_on_with_its_id_its_ledger_its_model_and_what_it_learnt(tmp_path: Path) -> None:
     run = ended(tmp_path, "policy.name=cocs-paper")
     with Store(tmp_path) as store:
-        last = store.read.last_global(run)
+        last = store.read.models.last(run)
     site = going_on(tmp_path, 3, "policy.name=cocs-paper")
     runtime = site.open()
     assert (runtime.run.run_id, runtime.run.resumed) == (run, True)

@@ -52,10 +52,10 @@ def test_the_best_model_of_a_regression_is_that_of_least_error(tmp_path: Path) -
     assert 0 < metrics["mae"] <= metrics["rmse"]
     assert (result["best"], result["best_accuracy"]) == (min(errors), None)
     with Store(tmp_path / "c") as store:
-        best = store.read.best_global(store.read.run().run_id)
+        best = store.read.models.best(store.read.run().run_id)
         assert best is not None
         assert best.round == 1 + errors.index(min(errors)) == result["best_round"]
-        assert best.digest in store.read.models_to_keep(last=1)
+        assert best.digest in store.read.models.to_keep(last=1)
 
 
 def test_without_held_out_samples_a_run_is_primary_metric_its_training(tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ def test_without_held_out_samples_a_run_is_primary_metric_its_training(tmp_path:
     with Store(tmp_path) as store:
         rows = store.read.rounds(store.read.run().run_id)
         assert all(math.isclose(row.metrics["train_error"], 4.0) for row in rows)
-        assert store.read.models(store.read.run().run_id)[0].metrics["train_loss"] == 8.0
+        assert store.read.models.rows(store.read.run().run_id)[0].metrics["train_loss"] == 8.0

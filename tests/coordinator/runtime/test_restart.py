@@ -7,6 +7,7 @@ import pytest
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.database.learning import settled
 from fedagent_coordinator.errors import RunConflictError
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
@@ -63,9 +64,9 @@ def check_policy(site: Site, store: Store, run_id: str) -> None:
     """Assert that what is restored is what every feedback teaches, bit for bit."""
     spec = site.recipe.policy
     restored = policies.create(spec.name, **spec.params)
-    store.journal.restore(run_id, spec.name, DecisionPolicies(restored))
+    store.restore(run_id, spec.name, DecisionPolicies(restored))
     replayed = policies.create(spec.name, **spec.params)
-    for feedback in store.journal.feedbacks(run_id):
+    for feedback, _ in settled(store._db.connection, run_id):
         replayed.learn(feedback)
     one, other = restored.state(), replayed.state()
     assert one.keys() == other.keys()

@@ -93,6 +93,6 @@ def test_what_a_failed_merge_did_not_take_stays_given_up(
     monkeypatch.setattr(ToyEdge, "_serve", lambda _edge, _need: [])
     until_round(site, 2)
     assert site.runtime is not None
-    assert site.runtime.store.read.last_global(site.runtime.run.run_id).round == 0  # type: ignore[union-attr] # there is one
+    assert site.runtime.store.read.models.last(site.runtime.run.run_id).round == 0  # type: ignore[union-attr] # there is one
     assert lived(site) == {}
     assert read_back(site) == {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedagent_agent.errors import PeerStoreError
 from fedagent_agent.peers.store import KEPT_SLOTS, read_slots
-from fedagent_cli.report.run_report import Columns
+from fedagent_cli.report.indices import Columns
 
 _log = logging.getLogger(__name__)
 SHOWN = ("opinion", "belief", "index")

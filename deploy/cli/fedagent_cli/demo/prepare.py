@@ -71,7 +71,7 @@ def prepare(
         )
     # The bundled recipes leave the demo's budget to the fleet; a person's own says what it means.
     bundled = path.parent == places.recipe_folder()
-    placed = read.placement.name != "coordinator"
+    placed = read.placement.rents
     plan = _fleet(read, agents=agents, edges=edges, placed=placed)
     if POSITION in _needs(read):
         plan = spread(plan)

@@ -9,9 +9,10 @@ from shutil import which
 
 from fedagent_cli.errors import INTERRUPTED, DemoError, NoRunError, UnbalancedError
 from fedagent_cli.output import credits_text, echo, emit
-from fedagent_cli.report.evaluations import PEERS
-from fedagent_cli.report.run_report import AgentRow, Columns, RunReport
+from fedagent_cli.report.indices import Columns
+from fedagent_cli.report.run_report import ReportAgent, RunReport
 from fedagent_cli.report.write import write_report
+from fedagent_coordinator.database.evaluations import PEERS
 
 from .plan import Plan
 from .run import Finish, Settings
@@ -29,19 +30,19 @@ def conclude(finish: Finish, *, settings: Settings, plan: Plan, as_json: bool) -
         DemoError: The run ended by itself before its last round.
     """
     data_dir = settings.directory / "coordinator"
-    story = _read(data_dir)
-    if story is None and not finish.signal:
+    run = _read(data_dir)
+    if run is None and not finish.signal:
         raise DemoError("the coordinator left no run", f"see {data_dir}.log")
     report = None
-    if story is not None:
-        story = _named(story, finish.state, plan, finish)
-        story = replace(story, inside=_inside(story, finish.state, settings))
-        report = write_report(story, settings.directory)
-    result = summary(finish, story, settings=settings, plan=plan, report=report)
+    if run is not None:
+        run = _named(run, finish.state, plan, finish)
+        run = replace(run, inside=_inside(run, finish.state, settings))
+        report = write_report(run, settings.directory)
+    result = summary(finish, run, settings=settings, plan=plan, report=report)
     if as_json:
         emit(result)
     else:
-        show(result, story, data_dir)
+        show(result, run, data_dir)
     if finish.signal:
         return INTERRUPTED if finish.signal == 2 else SIGNAL_BASE + finish.signal
     if not result["ledger_balanced"]:
@@ -54,49 +55,45 @@ def conclude(finish: Finish, *, settings: Settings, plan: Plan, as_json: bool) -
 
 
 def summary(
-    finish: Finish, story: RunReport | None, *, settings: Settings, plan: Plan, report: Path | None
+    finish: Finish, run: RunReport | None, *, settings: Settings, plan: Plan, report: Path | None
 ) -> dict[str, object]:
     """Return the demo's result as the last line of ``--json`` has it."""
     first = finish.seconds_to_first_round
-    in_time = sum(row.in_time for row in story.rounds) if story else 0
-    ordered = sum(row.ordered for row in story.rounds) if story else 0
+    in_time = sum(row.in_time for row in run.rounds) if run else 0
+    ordered = sum(row.ordered for row in run.rounds) if run else 0
     return {
-        "rounds_done": len(story.rounds) if story else 0,
+        "rounds_done": len(run.rounds) if run else 0,
         "conclusion": str((finish.state.end or {}).get("conclusion", "")),
-        "accuracy": story.accuracy if story else None,
-        "metrics": story.metrics if story else {},
-        **(
-            {"opinion": story.opinion, "chosen": _chosen(story)}
-            if story and story.evaluated
-            else {}
-        ),
-        "ledger_balanced": story.ledger_balanced if story else None,
+        "accuracy": run.accuracy if run else None,
+        "metrics": run.metrics if run else {},
+        **({"opinion": run.opinion, "chosen": _chosen(run)} if run and run.evaluations else {}),
+        "ledger_balanced": run.ledger_balanced if run else None,
         "report": str(report) if report else None,
         "seconds_to_first_round": None if first is None else round(first, 3),
         "seconds": round(finish.seconds, 3),
         "agents": len(plan.agents),
         "edges": len(plan.edges),
-        "policy": story.policy if story else settings.policy,
+        "policy": run.policy if run else settings.policy,
         "seed": settings.seed,
-        "spent": story.spent_micro if story else 0,
+        "spent_micro": run.spent_micro if run else 0,
         "ordered": ordered,
         "in_time": in_time,
         "broker": settings.broker if "://" in settings.broker else finish.state.broker,
         "killed": plan.victim if _was_killed(finish.state, plan) else None,
-        "run": story.run if story else finish.state.run,
+        "run": run.run if run else finish.state.run,
         "data_dir": str(settings.directory / "coordinator"),
         "interrupted": bool(finish.signal),
     }
 
 
-def _chosen(story: RunReport) -> dict[str, float]:
+def _chosen(run: RunReport) -> dict[str, float]:
     """Return by kind of client how often one of them was chosen, on average."""
-    kinds = dict.fromkeys(agent.kind for agent in story.agents)
-    own = {kind: [a.ordered for a in story.agents if a.kind == kind] for kind in kinds}
+    kinds = dict.fromkeys(agent.kind for agent in run.agents)
+    own = {kind: [a.ordered for a in run.agents if a.kind == kind] for kind in kinds}
     return {kind: round(sum(times) / len(times), 2) for kind, times in own.items()}
 
 
-def show(result: dict[str, object], story: RunReport | None, data_dir: Path) -> None:
+def show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> None:
     """Print one screen of results, and what to do next."""
     from rich.console import Console  # noqa: PLC0415 - the view has loaded rich already
     from rich.panel import Panel  # noqa: PLC0415
@@ -105,13 +102,13 @@ def show(result: dict[str, object], story: RunReport | None, data_dir: Path) -> 
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style="dim")
     grid.add_column()
-    label, good = ("accuracy", "not measured") if story is None else story.metric_line
+    label, good = ("accuracy", "not measured") if run is None else run.metric_line
     lines = {
-        "rounds": story.progress if story else f"{result['rounds_done']} of ?",
+        "rounds": run.progress if run else f"{result['rounds_done']} of ?",
         label: good,
-        **_evaluated_lines(story),
+        **_evaluated_lines(run),
         "updates in time": f"{result['in_time']} of {result['ordered']} ordered",
-        "spent": f"{credits_text(story.spent_micro if story else 0)} credits",
+        "spent": f"{credits_text(run.spent_micro if run else 0)} credits",
         **({"ended": str(result["conclusion"])} if result["conclusion"] else {}),
         "ledger": LEDGER[result["ledger_balanced"]],
         "policy": str(result["policy"]),
@@ -126,8 +123,8 @@ def show(result: dict[str, object], story: RunReport | None, data_dir: Path) -> 
     console = Console(highlight=False, width=width)
     console.print(Panel(grid, title=ended, title_align="left", border_style="blue", padding=1))
     program = _program()
-    if story is not None:
-        looks = ("rounds", "opinions") if story.evaluated else ("rounds",)
+    if run is not None:
+        looks = ("rounds", "opinions") if run.evaluations else ("rounds",)
         echo("Look closer:")
         for look in looks:
             echo(f"  {program} {look} --data-dir {os.path.relpath(data_dir)}")
@@ -136,12 +133,12 @@ def show(result: dict[str, object], story: RunReport | None, data_dir: Path) -> 
         echo(f"  {program} {role}")
 
 
-def _evaluated_lines(story: RunReport | None) -> dict[str, str]:
+def _evaluated_lines(run: RunReport | None) -> dict[str, str]:
     """Return what the screen says where clients evaluate the model."""
-    if story is None or not story.evaluated:
+    if run is None or not run.evaluations:
         return {}
-    chosen = ", ".join(f"{times:g} x {kind}" for kind, times in _chosen(story).items())
-    opinion = {} if story.opinion is None else {"mean opinion": f"{story.opinion:.3f}"}
+    chosen = ", ".join(f"{times:g} x {kind}" for kind, times in _chosen(run).items())
+    opinion = {} if run.opinion is None else {"mean opinion": f"{run.opinion:.3f}"}
     return {**opinion, "chosen, each": chosen}
 
 
@@ -152,8 +149,8 @@ def _program() -> str:
 
 
 def _read(data_dir: Path) -> RunReport | None:
-    """Return the run's story, or None when the coordinator never began one."""
-    from fedagent_cli.report.reader import read_run_report  # noqa: PLC0415 - needs the store
+    """Return the run's run, or None when the coordinator never began one."""
+    from fedagent_cli.report.run_report import read_run_report  # noqa: PLC0415 - needs the store
 
     try:
         return read_run_report(data_dir)
@@ -161,13 +158,13 @@ def _read(data_dir: Path) -> RunReport | None:
         return None
 
 
-def _named(story: RunReport, state: DemoState, plan: Plan, finish: Finish) -> RunReport:
+def _named(run: RunReport, state: DemoState, plan: Plan, finish: Finish) -> RunReport:
     """Give agents and edges the demo's names, and tell how it was set up."""
     notes = {agent.name: agent.note for agent in state.agents.values()}
     kinds = {agent.name: agent.kind for agent in plan.agents}
-    agents: list[AgentRow] = [
-        replace(agent, name=name, kind=kinds.get(name, ""))
-        for agent in story.agents
+    agents: list[ReportAgent] = [
+        replace(agent, label=name, kind=kinds.get(name, ""))
+        for agent in run.agents
         for name in (state.agent_name(agent.agent),)
     ]
     agents.sort(key=lambda agent: (len(agent.name), agent.name))
@@ -181,18 +178,18 @@ def _named(story: RunReport, state: DemoState, plan: Plan, finish: Finish) -> Ru
         "killed with SIGKILL": plan.victim if _was_killed(state, plan) else "nobody",
         **notes,
     }
-    edges = {edge: state.edge_name(edge) for edge in story.edges}
-    return replace(story, agents=tuple(agents), edges=edges, facts={**story.facts, **facts})
+    edges = {edge: state.edge_name(edge) for edge in run.edges}
+    return replace(run, agents=tuple(agents), edges=edges, facts={**run.facts, **facts})
 
 
-def _inside(story: RunReport, state: DemoState, settings: Settings) -> dict[str, Columns]:
+def _inside(run: RunReport, state: DemoState, settings: Settings) -> dict[str, Columns]:
     """Return what the devices knew, where neighbours decided among themselves."""
-    if not any(row.mode == PEERS for row in story.evaluated):
+    if not any(row.mode == PEERS for row in run.evaluations):
         return {}
     from .inside import read_inside  # noqa: PLC0415 - an agent's store, for few demos
 
     ids = {agent.id: settings.directory / agent.name for agent in state.agents.values()}
-    return read_inside(ids, story.run)
+    return read_inside(ids, run.run)
 
 
 def _was_killed(state: DemoState, plan: Plan) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from .run_report import RoundRow
+from .run_report import ReportRound
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -15,7 +15,7 @@ PER_INCH = 11.0
 """Letters of a plot's text that stand beside each other."""
 
 
-def borders(rows: tuple[RoundRow, ...]) -> list[float]:
+def borders(rows: tuple[ReportRound, ...]) -> list[float]:
     """Return where each round begins on the axis, and where the last one ends."""
     starts = [row.round - 0.5 for row in rows]
     return [*starts, rows[-1].round + 0.5]

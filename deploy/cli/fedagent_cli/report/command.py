@@ -44,13 +44,13 @@ def report(
     It may be read while the coordinator runs. Plots need the extra `report`.
     """
     from . import plots  # noqa: PLC0415 - heavy imports belong to the command
-    from .reader import read_run_report  # noqa: PLC0415
+    from .run_report import read_run_report  # noqa: PLC0415
     from .write import write_report  # noqa: PLC0415
 
-    story = read_run_report(data_dir or places.data_dir("coordinator"), run)
+    found = read_run_report(data_dir or places.data_dir("coordinator"), run)
     folder = (out or Path()).expanduser().resolve()
     try:
-        html = write_report(story, folder)
+        html = write_report(found, folder)
     except OSError as error:
         problem = f"cannot write the report to {folder}: {error.strerror or error}"
         raise UsageError(problem, "name another folder with --out") from error
@@ -58,15 +58,15 @@ def report(
         emit(
             {
                 "report": str(html),
-                "run": story.run,
-                "rounds_done": len(story.rounds),
-                "accuracy": story.accuracy,
-                "metrics": story.metrics,
-                "ledger_balanced": story.ledger_balanced,
+                "run": found.run,
+                "rounds_done": len(found.rounds),
+                "accuracy": found.accuracy,
+                "metrics": found.metrics,
+                "ledger_balanced": found.ledger_balanced,
                 "plots": plots.available(),
             }
         )
         return
-    echo(f"{html}: {len(story.rounds)} rounds of {story.recipe}")
+    echo(f"{html}: {len(found.rounds)} rounds of {found.recipe}")
     if not plots.available():
         echo(f"without plots; for those: {how_to_add('report')}")

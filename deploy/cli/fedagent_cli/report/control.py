@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .colours import COLOURS, borders, by_round, legend_above, shortened
-from .run_report import RoundRow, RunReport
+from .run_report import ReportRound, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ Plot = tuple[str, str, Callable[["Axes"], None]]
 PARTS = ("download", "computation and arrivals", "upload", "aggregation and the rest")
 
 
-def control_plots(story: RunReport, rows: tuple[RoundRow, ...]) -> list[Plot]:
+def control_plots(run: RunReport, rows: tuple[ReportRound, ...]) -> list[Plot]:
     """Return title, text and drawing of every plot that has data; none for an ordinary run."""
     plots: list[Plot] = []
     if any(row.notes for row in rows):
@@ -34,7 +34,7 @@ def control_plots(story: RunReport, rows: tuple[RoundRow, ...]) -> list[Plot]:
             (
                 "Rented edge",
                 "The edge that aggregated each round; below, the credits paid for it so far.",
-                lambda axes: _rents(axes, story, rows),
+                lambda axes: _rents(axes, run, rows),
             )
         )
     if plots and any(row.latency_s for row in rows):
@@ -51,7 +51,7 @@ def control_plots(story: RunReport, rows: tuple[RoundRow, ...]) -> list[Plot]:
     return plots
 
 
-def _iterations(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
+def _iterations(axes: "Axes", rows: tuple[ReportRound, ...]) -> None:
     x = [row.round for row in rows]
     ordered = [row.iterations or np.nan for row in rows]
     axes.plot(x, ordered, ".", color=COLOURS[0], alpha=0.55, markersize=4, label="ordered")
@@ -72,14 +72,14 @@ def _iterations(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
     legend_above(axes, columns=4, lines=[*axes.get_lines(), *other.get_lines()])
 
 
-def _noted(rows: tuple[RoundRow, ...], name: str) -> list[float]:
+def _noted(rows: tuple[ReportRound, ...], name: str) -> list[float]:
     return [row.notes.get(name, np.nan) for row in rows]
 
 
-def _rents(axes: "Axes", story: RunReport, rows: tuple[RoundRow, ...]) -> None:
-    names = list(story.edges)
-    paid = np.cumsum([row.rent_micro for row in story.rounds]) / 1e6
-    x = [row.round for row in story.rounds]
+def _rents(axes: "Axes", run: RunReport, rows: tuple[ReportRound, ...]) -> None:
+    names = list(run.edges)
+    paid = np.cumsum([row.rent_micro for row in run.rounds]) / 1e6
+    x = [row.round for row in run.rounds]
     axes.fill_between(x, paid, color="#9aa3ad", alpha=0.35, linewidth=0)
     by_round(axes)
     axes.set_ylabel("rent, credits in all")
@@ -90,13 +90,13 @@ def _rents(axes: "Axes", story: RunReport, rows: tuple[RoundRow, ...]) -> None:
         if here:
             colour = COLOURS[index % len(COLOURS)]
             other.plot(here, [index] * len(here), "|", color=colour, markersize=9)
-    shown = shortened(axes, [story.edge_name(edge) for edge in names])
+    shown = shortened(axes, [run.edge_name(edge) for edge in names])
     other.set_yticks(range(len(names)), shown)
     other.set_ylim(-0.6, len(names) - 0.4)
     other.grid(visible=False)
 
 
-def _latency(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
+def _latency(axes: "Axes", rows: tuple[ReportRound, ...]) -> None:
     bottom = np.zeros(len(rows))
     shares = np.array([row.latency_s or (0.0,) * len(PARTS) for row in rows])
     colours = (COLOURS[0], COLOURS[2], COLOURS[1], COLOURS[4])

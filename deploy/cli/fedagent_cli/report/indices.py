@@ -10,7 +10,8 @@ from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
 from fedagent_coordinator.reader import Reader
 from fedagent_task.spec import Recipe
 
-from .run_report import Columns
+Columns = dict[str, list[tuple[int, float]]]
+"""By agent id: (round, value)."""
 
 BELIEVERS = frozenset({"bp-ucb"})
 """Policies that have a belief of each client, and learn from pairs and opinions alone."""
@@ -66,7 +67,7 @@ def _agents(reader: Reader, run_id: str) -> dict[int, str]:
 
 def _opinions(reader: Reader, run_id: str) -> dict[int, dict[int, float]]:
     found: dict[int, dict[int, float]] = {}
-    for row in reader.opinions(run_id):
+    for row in reader.evaluations.opinions(run_id):
         found.setdefault(row.round, {})[row.client] = row.score
     return found
 

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedagent_coordinator.database.evaluations import PEERS, ModelEvaluation
+
 from .colours import COLOURS, by_round, legend_above, max_ticks, names_beside, whole
-from .evaluations import PEERS, EvaluationRow
-from .run_report import AgentRow, RunReport
+from .run_report import ReportAgent, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,14 +22,14 @@ SHOWN = 40
 NO_KIND = ""
 
 
-def opinion_plots(story: RunReport) -> list[Plot]:
+def opinion_plots(run: RunReport) -> list[Plot]:
     """Return title, text and drawing of every plot that has data; none without evaluations."""
-    names = {agent.agent: agent.name for agent in story.agents}
-    reported = tuple(row for row in story.evaluated if row.scores)
-    volunteered = tuple(row for row in story.evaluated if row.mode == PEERS)
+    names = {agent.agent: agent.name for agent in run.agents}
+    reported = tuple(row for row in run.evaluations if row.scores)
+    volunteered = tuple(row for row in run.evaluations if row.mode == PEERS)
     plots: list[Plot] = []
     if reported:
-        plots += _reported(story, reported, names)
+        plots += _reported(run, reported, names)
     if volunteered:
         plots += [
             (
@@ -41,15 +42,15 @@ def opinion_plots(story: RunReport) -> list[Plot]:
             ),
             (
                 "Chosen, client by client",
-                "How often each client trained" + _by_kind(story),
-                lambda axes: _chosen(axes, story, {}),
+                "How often each client trained" + _by_kind(run),
+                lambda axes: _chosen(axes, run, {}),
             ),
         ]
-    plots += _inside(story)
+    plots += _inside(run)
     return plots
 
 
-def panels(rows: Sequence[EvaluationRow], names: Mapping[str, str]) -> list[tuple[str, Draw]]:
+def panels(rows: Sequence[ModelEvaluation], names: Mapping[str, str]) -> list[tuple[str, Draw]]:
     """Return titles and drawings for a picture of opinions alone."""
     reported = tuple(row for row in rows if row.scores)
     volunteered = tuple(row for row in rows if row.mode == PEERS)
@@ -65,7 +66,7 @@ def panels(rows: Sequence[EvaluationRow], names: Mapping[str, str]) -> list[tupl
 
 
 def _reported(
-    story: RunReport, rows: tuple[EvaluationRow, ...], names: Mapping[str, str]
+    run: RunReport, rows: tuple[ModelEvaluation, ...], names: Mapping[str, str]
 ) -> list[Plot]:
     plots: list[Plot] = [
         (
@@ -83,53 +84,53 @@ def _reported(
         ),
         (
             "Chosen, and of which opinion",
-            "How often each client trained (bars), and its mean opinion (dots)" + _by_kind(story),
-            lambda axes: _chosen(axes, story, mean_opinions(story)),
+            "How often each client trained (bars), and its mean opinion (dots)" + _by_kind(run),
+            lambda axes: _chosen(axes, run, mean_opinions(run)),
         ),
     ]
     for title, text, columns in (
-        ("Index", "By which the policy chose: the largest ones train", story.indices),
-        ("Belief", "That a client is good, given what it and its neighbours say", story.beliefs),
+        ("Index", "By which the policy chose: the largest ones train", run.indices),
+        ("Belief", "That a client is good, given what it and its neighbours say", run.beliefs),
     ):
         if columns:
-            plots.append((title, text + _by_kind(story), _lines(story, columns, title.lower())))
+            plots.append((title, text + _by_kind(run), _lines(run, columns, title.lower())))
     return plots
 
 
-def _inside(story: RunReport) -> list[Plot]:
+def _inside(run: RunReport) -> list[Plot]:
     """Return what the devices knew, where they told the owner of all of them."""
     return [
         (
             f"What the devices knew: {name}",
             "From the devices' own directories, which only their owner can read: none of this "
-            "was ever sent to an edge or the coordinator" + _by_kind(story),
-            _lines(story, columns, name),
+            "was ever sent to an edge or the coordinator" + _by_kind(run),
+            _lines(run, columns, name),
         )
-        for name, columns in story.inside.items()
+        for name, columns in run.inside.items()
         if columns
     ]
 
 
-def mean_opinions(story: RunReport) -> dict[str, float]:
+def mean_opinions(run: RunReport) -> dict[str, float]:
     """Return each client's mean opinion over the run, by agent id."""
     scores: dict[str, list[float]] = {}
-    for row in story.evaluated:
+    for row in run.evaluations:
         for agent, score in row.scores.items():
             scores.setdefault(agent, []).append(score)
     return {agent: sum(own) / len(own) for agent, own in scores.items()}
 
 
-def _by_kind(story: RunReport) -> str:
-    kinds = _kinds(story)
+def _by_kind(run: RunReport) -> str:
+    kinds = _kinds(run)
     return f"; coloured by what they hold: {', '.join(kinds)}." if len(kinds) > 1 else "."
 
 
-def _kinds(story: RunReport) -> list[str]:
+def _kinds(run: RunReport) -> list[str]:
     """Return the kinds of clients in the order of the agents."""
-    return list(dict.fromkeys(agent.kind for agent in story.agents))
+    return list(dict.fromkeys(agent.kind for agent in run.agents))
 
 
-def _band(axes: "Axes", rows: Sequence[EvaluationRow]) -> None:
+def _band(axes: "Axes", rows: Sequence[ModelEvaluation]) -> None:
     x = [row.round for row in rows]
     least, mean, most = (
         np.array([getattr(row, name) for row in rows], dtype=np.float64)
@@ -144,7 +145,7 @@ def _band(axes: "Axes", rows: Sequence[EvaluationRow]) -> None:
     whole(axes, "x")
 
 
-def _heat(axes: "Axes", rows: Sequence[EvaluationRow], names: Mapping[str, str]) -> None:
+def _heat(axes: "Axes", rows: Sequence[ModelEvaluation], names: Mapping[str, str]) -> None:
     rows = rows[:: 1 + len(rows) // MANY]
     agents = [agent for agent in names if any(agent in row.scores for row in rows)][:SHOWN]
     grid = np.array([[row.scores.get(agent, np.nan) for row in rows] for agent in agents])
@@ -163,7 +164,7 @@ def _heat(axes: "Axes", rows: Sequence[EvaluationRow], names: Mapping[str, str])
     _clients_beside(axes, [names[agent] for agent in agents])
 
 
-def _volunteers(axes: "Axes", rows: Sequence[EvaluationRow], names: Mapping[str, str]) -> None:
+def _volunteers(axes: "Axes", rows: Sequence[ModelEvaluation], names: Mapping[str, str]) -> None:
     rows = rows[:: 1 + len(rows) // MANY]
     agents = [agent for agent in names if any(agent in row.volunteers for row in rows)][:SHOWN]
     for line, agent in enumerate(agents):
@@ -174,7 +175,7 @@ def _volunteers(axes: "Axes", rows: Sequence[EvaluationRow], names: Mapping[str,
     _clients_beside(axes, [names[agent] for agent in agents])
 
 
-def _rounds_below(axes: "Axes", rows: Sequence[EvaluationRow]) -> None:
+def _rounds_below(axes: "Axes", rows: Sequence[ModelEvaluation]) -> None:
     step = 1 + len(rows) // max_ticks(axes)
     places = range(0, len(rows), step)
     axes.set_xticks([place + 0.5 for place in places], [str(rows[p].round) for p in places])
@@ -187,9 +188,9 @@ def _clients_beside(axes: "Axes", names: Sequence[str]) -> None:
     axes.set_ylim(len(names), 0)
 
 
-def _chosen(axes: "Axes", story: RunReport, means: Mapping[str, float]) -> None:
-    agents = story.agents[:SHOWN]
-    kinds = _kinds(story)
+def _chosen(axes: "Axes", run: RunReport, means: Mapping[str, float]) -> None:
+    agents = run.agents[:SHOWN]
+    kinds = _kinds(run)
     places = np.arange(len(agents))
     for index, kind in enumerate(kinds):
         own = [place for place in places if agents[place].kind == kind]
@@ -211,12 +212,12 @@ def _chosen(axes: "Axes", story: RunReport, means: Mapping[str, float]) -> None:
         legend_above(axes, columns=3, higher=bool(means))
 
 
-def _lines(story: RunReport, columns: Mapping[str, Sequence[tuple[int, float]]], name: str) -> Draw:
-    kinds = _kinds(story)
+def _lines(run: RunReport, columns: Mapping[str, Sequence[tuple[int, float]]], name: str) -> Draw:
+    kinds = _kinds(run)
 
     def draw(axes: "Axes") -> None:
         labelled: set[str] = set()
-        for agent in _listed(story.agents, columns):
+        for agent in _listed(run.agents, columns):
             points = columns[agent.agent]
             x, y = zip(*points[:: 1 + len(points) // MANY], strict=True)
             label = agent.kind if agent.kind and agent.kind not in labelled else None
@@ -232,5 +233,5 @@ def _lines(story: RunReport, columns: Mapping[str, Sequence[tuple[int, float]]],
     return draw
 
 
-def _listed(agents: Sequence[AgentRow], columns: Mapping[str, object]) -> list[AgentRow]:
+def _listed(agents: Sequence[ReportAgent], columns: Mapping[str, object]) -> list[ReportAgent]:
     return [agent for agent in agents if columns.get(agent.agent)][:SHOWN]

@@ -6,11 +6,11 @@ from html import escape
 
 from fedagent_cli.figures import NOT_HELD_OUT, UNTOLD
 from fedagent_cli.output import credits_text, number_text
+from fedagent_coordinator.database.evaluations import PEERS
 from fedagent_task.measures import HELD_OUT
 
-from .evaluations import PEERS
 from .opinions import mean_opinions
-from .run_report import RoundRow, RunReport
+from .run_report import ReportRound, RunReport
 from .undelivered import undelivered
 
 STYLE = """
@@ -62,10 +62,10 @@ NO_PLOTS = (
 )
 
 
-def render(story: RunReport, plots: Sequence[tuple[str, str, str]]) -> str:
+def render(run: RunReport, plots: Sequence[tuple[str, str, str]]) -> str:
     """Return the whole page; `plots` are ``(title, what it shows, svg)``."""
-    title = f"{story.recipe} with policy {story.policy}"
-    done = f"{story.state} after {story.progress}"
+    title = f"{run.recipe} with policy {run.policy}"
+    done = f"{run.state} after {run.progress}"
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -73,44 +73,44 @@ def render(story: RunReport, plots: Sequence[tuple[str, str, str]]) -> str:
         f"<title>fedagent: {escape(title)}</title>",
         f"<style>{STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
-        f"<p>Run <code>{escape(story.run)}</code>, {done} rounds.</p>",
-        *([f'<p class="hint">{escape(story.conclusion)}.</p>'] if story.conclusion else []),
-        _tiles(story),
-        _unmeasured(story),
+        f"<p>Run <code>{escape(run.run)}</code>, {done} rounds.</p>",
+        *([f'<p class="hint">{escape(run.conclusion)}.</p>'] if run.conclusion else []),
+        _tiles(run),
+        _unmeasured(run),
     ]
     for name, text, svg in plots:
         parts.append(f"<h2>{escape(name)}</h2><p>{escape(text)}</p><figure>{svg}</figure>")
-    if not plots and story.rounds:
+    if not plots and run.rounds:
         parts.append(f'<p class="hint">{NO_PLOTS}</p>')
     parts += [
-        _reached(story),
-        _evaluated(story),
-        _agents(story),
-        _edges(story),
-        _rounds(story),
-        _facts(story),
+        _reached(run),
+        _evaluated(run),
+        _agents(run),
+        _edges(run),
+        _rounds(run),
+        _facts(run),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _tiles(story: RunReport) -> str:
-    ordered = sum(row.ordered for row in story.rounds)
-    in_time = sum(row.in_time for row in story.rounds)
-    seconds = sorted(row.seconds for row in story.rounds)
+def _tiles(run: RunReport) -> str:
+    ordered = sum(row.ordered for row in run.rounds)
+    in_time = sum(row.in_time for row in run.rounds)
+    seconds = sorted(row.seconds for row in run.rounds)
     median = f"{seconds[len(seconds) // 2]:.2f} s" if seconds else "-"
-    balanced = story.ledger_balanced
+    balanced = run.ledger_balanced
     tiles = (
-        *_good(story),
-        *_opinion(story),
+        *_good(run),
+        *_opinion(run),
         (
-            f"{len(story.rounds)}",
-            f"rounds of {story.rounds_wanted}" if story.rounds_wanted else "rounds, no end set",
+            f"{len(run.rounds)}",
+            f"rounds of {run.rounds_wanted}" if run.rounds_wanted else "rounds, no end set",
             "",
         ),
         (f"{in_time / ordered:.0%}" if ordered else "-", "of ordered updates in time", ""),
         (median, "median round", ""),
-        (credits_text(story.spent_micro), "credits spent", ""),
+        (credits_text(run.spent_micro), "credits spent", ""),
         (
             "balanced" if balanced else "not balanced",
             "ledger, hash chain checked",
@@ -124,56 +124,56 @@ def _tiles(story: RunReport) -> str:
     return f'<div class="tiles">{"".join(cells)}</div>'
 
 
-def _unmeasured(story: RunReport) -> str:
+def _unmeasured(run: RunReport) -> str:
     """Say that nobody evaluated the models on held-out samples, where nobody did."""
-    if any(one.where == HELD_OUT for one in story.measures):
+    if any(one.where == HELD_OUT for one in run.measures):
         return ""
-    why = NOT_HELD_OUT if story.measures else UNTOLD
+    why = NOT_HELD_OUT if run.measures else UNTOLD
     return f'<p class="hint">How good the model is: {escape(why)}.</p>'
 
 
-def _good(story: RunReport) -> list[tuple[str, str, str]]:
+def _good(run: RunReport) -> list[tuple[str, str, str]]:
     """Return a tile for what the models are evaluated by, and for whatever else was measured."""
-    found = story.metrics
-    shown = (one for one in story.measures if one is story.measures[0] or one.key in found)
+    found = run.metrics
+    shown = (one for one in run.measures if one is run.measures[0] or one.key in found)
     return [
         (_number(found.get(one.key)), TILES.get(one.key, f"{one.word}, {one.where}"), "")
         for one in shown
     ]
 
 
-def _opinion(story: RunReport) -> list[tuple[str, str, str]]:
+def _opinion(run: RunReport) -> list[tuple[str, str, str]]:
     """Return the tile of the clients' mean opinion, where they told any."""
-    if story.opinion is None:
+    if run.opinion is None:
         return []
-    return [(f"{story.opinion:.3f}", "mean opinion of the clients", "")]
+    return [(f"{run.opinion:.3f}", "mean opinion of the clients", "")]
 
 
-def _reached(story: RunReport) -> str:
-    """Return how long each accuracy or error took: the recipe's, and others on devices."""
-    if not story.reached():
+def _reached(run: RunReport) -> str:
+    """Return the time to the recipe's target, and to others where clients evaluate."""
+    if not run.reached():
         return ""
-    word = story.metric_line[0]
+    word = run.metric_line[0]
     rows = (
         (
             f"{target:.4g}",
             "-" if row is None else row.round,
             "-" if row is None else f"{row.ended_s:.1f}",
         )
-        for target, row in story.reached()
+        for target, row in run.reached()
     )
     return f"<h2>Time to {word}</h2>" + _table((word, "rounds", "seconds"), rows)
 
 
-def _evaluated(story: RunReport) -> str:
+def _evaluated(run: RunReport) -> str:
     """Return what clients said, by kind of client and in all; nothing where nobody was asked."""
-    if not story.evaluated:
+    if not run.evaluations:
         return ""
-    means = mean_opinions(story)
-    kinds = dict.fromkeys(agent.kind for agent in story.agents)
+    means = mean_opinions(run)
+    kinds = dict.fromkeys(agent.kind for agent in run.agents)
     rows = []
     for kind in kinds:
-        own = [agent for agent in story.agents if agent.kind == kind]
+        own = [agent for agent in run.agents if agent.kind == kind]
         known = [means[agent.agent] for agent in own if agent.agent in means]
         rows.append(
             (
@@ -184,25 +184,25 @@ def _evaluated(story: RunReport) -> str:
             )
         )
     head = ("clients", "number", "times chosen, mean", "mean opinion")
-    asked, answered = (sum(getattr(r, n) for r in story.evaluated) for n in ("asked", "answered"))
-    peers = any(row.mode == PEERS for row in story.evaluated)
+    asked, answered = (sum(getattr(r, n) for r in run.evaluations) for n in ("asked", "answered"))
+    peers = any(row.mode == PEERS for row in run.evaluations)
     missing: Counter[str] = Counter()
-    for row in story.evaluated:
+    for row in run.evaluations:
         missing.update(row.reasons)
     why = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
-    epsilon = max(row.epsilon for row in story.evaluated)
+    epsilon = max(row.epsilon for row in run.evaluations)
     said = (
-        f"{len(story.evaluated)} models evaluated; {answered} times an agent volunteered. What "
-        "agents think of the models never left them."
+        f"{len(run.evaluations)} models evaluated; {answered} times an agent volunteered. "
+        "What agents think of the models never left them."
         if peers
-        else f"{len(story.evaluated)} models evaluated: {answered} opinions of {asked} asked for."
+        else f"{len(run.evaluations)} models evaluated: {answered} opinions of {asked} asked for."
     )
     said += f" Missing: {why}." if why else ""
     said += f" Noise: epsilon {epsilon:g} for each opinion." if epsilon else ""
     return f"<h2>Who was chosen</h2><p>{escape(said)}</p>" + _table(head, rows)
 
 
-def _agents(story: RunReport) -> str:
+def _agents(run: RunReport) -> str:
     rows = (
         (
             agent.name,
@@ -217,29 +217,29 @@ def _agents(story: RunReport) -> str:
                 if status not in ("arrived", "late")
             ),
         )
-        for agent in story.agents
+        for agent in run.agents
     )
     head = ("agent", "ordered", "in time", "late", "in the model", "paid", "otherwise")
-    said = "".join(f'<p class="hint">{escape(line)}</p>' for line in undelivered(story.agents))
+    said = "".join(f'<p class="hint">{escape(line)}</p>' for line in undelivered(run.agents))
     return "<h2>Agents</h2>" + said + _table(head, rows)
 
 
-def _edges(story: RunReport) -> str:
+def _edges(run: RunReport) -> str:
     rows = []
-    for edge in story.edges:
-        shares = [row.edges[edge] for row in story.rounds if edge in row.edges]
+    for edge in run.edges:
+        shares = [row.edges[edge] for row in run.rounds if edge in row.edges]
         rows.append(
             (
-                story.edge_name(edge),
+                run.edge_name(edge),
                 sum(share.ordered for share in shares),
                 sum(share.in_time for share in shares),
                 sum(share.used for share in shares),
                 sum(bool(share.failed) for share in shares),
                 credits_text(sum(share.spent_micro for share in shares)),
-                *_rented(story, edge),
+                *_rented(run, edge),
             )
         )
-    more = ("times rented", "rent") if story.controlled else ()
+    more = ("times rented", "rent") if run.controlled else ()
     head = ("edge", "ordered", "in time", "in the model", "failed rounds", "spent", *more)
     return "<h2>Edges</h2>" + _table(head, rows)
 
@@ -248,8 +248,8 @@ def _number(value: float | None) -> str:
     return "-" if value is None else number_text(value)
 
 
-def _rounds(story: RunReport) -> str:
-    shown = [one for one in story.measures if one.key in story.metrics]
+def _rounds(run: RunReport) -> str:
+    shown = [one for one in run.measures if one.key in run.metrics]
     rows = (
         (
             row.round,
@@ -257,44 +257,44 @@ def _rounds(story: RunReport) -> str:
             row.in_time,
             row.used,
             *(_number(row.of(one)) for one in shown),
-            credits_text(row.spent_micro),
+            credits_text(row.paid_micro),
             f"{row.seconds:.2f}",
-            *(_controls(story, row) if story.controlled else ()),
+            *(_controls(run, row) if run.controlled else ()),
         )
-        for row in story.rounds
+        for row in run.rounds
     )
     words = [one.word for one in shown]
-    more = ("iterations", "rented edge", "rent") if story.controlled else ()
+    more = ("iterations", "rented edge", "rent") if run.controlled else ()
     head = ("round", "ordered", "in time", "in the model", *words, "spent", "seconds", *more)
     table = _table(head, rows)
     return f"<h2>Rounds</h2><details><summary>All rounds as a table</summary>{table}</details>"
 
 
-def _rented(story: RunReport, edge: str) -> tuple[object, ...]:
+def _rented(run: RunReport, edge: str) -> tuple[object, ...]:
     """Return how often an edge was rented, and what it was paid; nothing in an ordinary run."""
-    if not story.controlled:
+    if not run.controlled:
         return ()
-    rents = [row.rent_micro for row in story.rounds if row.rented == edge]
+    rents = [row.rent_micro for row in run.rounds if row.rented == edge]
     return (len(rents), credits_text(sum(rents)))
 
 
-def _controls(story: RunReport, row: RoundRow) -> tuple[object, ...]:
+def _controls(run: RunReport, row: ReportRound) -> tuple[object, ...]:
     """Return iterations, edge and rent of a round."""
-    edge = story.edge_name(row.rented) if row.rented else "-"
+    edge = run.edge_name(row.rented) if row.rented else "-"
     return (row.iterations or "-", edge, credits_text(row.rent_micro))
 
 
-def _facts(story: RunReport) -> str:
+def _facts(run: RunReport) -> str:
     def budget(micro: int | None) -> str:
         return "none" if micro is None else f"{credits_text(micro)} credits"
 
     facts = {
-        "recipe": story.recipe,
-        "policy": story.policy,
-        "seed": str(story.seed),
-        "budget per edge and round": budget(story.budget_per_edge_micro),
-        "budget of the run": budget(story.budget_total_micro),
-        **story.facts,
+        "recipe": run.recipe,
+        "policy": run.policy or "?",
+        "seed": str(run.seed),
+        "budget per edge and round": budget(run.budget_per_edge_micro),
+        "budget of the run": budget(run.budget_total_micro),
+        **run.facts,
     }
     rows = "".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in facts.items())
     return f'<h2>The run</h2><table class="facts">{rows}</table>'

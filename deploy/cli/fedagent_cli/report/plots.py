@@ -18,7 +18,7 @@ from .colours import COLOURS, borders, by_round, legend_above, names_beside, who
 from .control import control_plots
 from .opinions import opinion_plots
 from .quality import quality_plots
-from .run_report import RoundRow, RunReport
+from .run_report import ReportRound, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,14 +40,14 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw_all(story: RunReport) -> list[tuple[str, str, str]]:
+def draw_all(run: RunReport) -> list[tuple[str, str, str]]:
     """Return ``(title, what it shows, svg)`` for every plot that has data."""
-    rows = story.rounds[:: 1 + len(story.rounds) // MANY]
+    rows = run.rounds[:: 1 + len(run.rounds) // MANY]
     if not rows:
         return []
-    plots = quality_plots(story, rows)
-    plots += opinion_plots(story)
-    plots += control_plots(story, rows)
+    plots = quality_plots(run, rows)
+    plots += opinion_plots(run)
+    plots += control_plots(run, rows)
     plots += [
         (
             "Successes per round",
@@ -57,12 +57,12 @@ def draw_all(story: RunReport) -> list[tuple[str, str, str]]:
         (
             "Spend per edge",
             "Credits settled over the run, edge by edge.",
-            lambda axes: _spend(axes, story),
+            lambda axes: _spend(axes, run),
         ),
         (
             "Selections per agent",
             "How often each agent was chosen, and what became of it.",
-            lambda axes: _selections(axes, story),
+            lambda axes: _selections(axes, run),
         ),
     ]
     if any(row.timing_ms for row in rows):
@@ -79,7 +79,7 @@ def draw_all(story: RunReport) -> list[tuple[str, str, str]]:
     ]
 
 
-def _successes(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
+def _successes(axes: "Axes", rows: tuple[ReportRound, ...]) -> None:
     at = borders(rows)
     axes.stairs(
         [r.ordered for r in rows], at, fill=True, color="#9aa3ad", alpha=0.45, label="ordered"
@@ -92,28 +92,26 @@ def _successes(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
     legend_above(axes, columns=2)
 
 
-def _spend(axes: "Axes", story: RunReport) -> None:
-    x = [row.round for row in story.rounds]
-    for index, edge in enumerate(story.edges):
-        per_round = [
-            row.edges[edge].spent_micro if edge in row.edges else 0 for row in story.rounds
-        ]
+def _spend(axes: "Axes", run: RunReport) -> None:
+    x = [row.round for row in run.rounds]
+    for index, edge in enumerate(run.edges):
+        per_round = [row.edges[edge].spent_micro if edge in row.edges else 0 for row in run.rounds]
         axes.plot(
             x,
             np.cumsum(per_round) / 1e6,
             color=COLOURS[index % len(COLOURS)],
             linewidth=1.8,
-            label=story.edge_name(edge),
+            label=run.edge_name(edge),
         )
     by_round(axes)
     axes.set_ylabel("credits, total")
     axes.set_ylim(bottom=0)
-    if 0 < len(story.edges) <= 8:
+    if 0 < len(run.edges) <= 8:
         legend_above(axes, columns=4)
 
 
-def _selections(axes: "Axes", story: RunReport) -> None:
-    agents = story.agents[:40]
+def _selections(axes: "Axes", run: RunReport) -> None:
+    agents = run.agents[:40]
     places = range(len(agents))
     in_time = np.array([agent.in_time for agent in agents])
     late = np.array([agent.outcomes.get("late", 0) for agent in agents])
@@ -133,7 +131,7 @@ def _selections(axes: "Axes", story: RunReport) -> None:
     legend_above(axes, columns=3)
 
 
-def _timing(axes: "Axes", rows: tuple[RoundRow, ...]) -> None:
+def _timing(axes: "Axes", rows: tuple[ReportRound, ...]) -> None:
     others = sorted({step for row in rows for step in row.timing_ms} - set(STEPS))
     bottom = np.zeros(len(rows))
     for step, colour in zip([*STEPS, *others], itertools.cycle(STEP_COLOURS), strict=False):

@@ -16,7 +16,7 @@ from fedagent_task.measures import (
 )
 
 from .colours import COLOURS, by_round, legend_above
-from .run_report import RoundRow, RunReport
+from .run_report import ReportRound, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,12 +36,12 @@ NAMES = {
 """Of a line; beside it stands its newest value."""
 
 
-def quality_plots(story: RunReport, rows: tuple[RoundRow, ...]) -> list[Plot]:
+def quality_plots(run: RunReport, rows: tuple[ReportRound, ...]) -> list[Plot]:
     """Return title, text and drawing of what was measured of the models."""
-    regression = RMSE in story.measures or TRAIN_ERROR in story.measures
+    regression = RMSE in run.measures or TRAIN_ERROR in run.measures
     plots: list[Plot] = []
     for title, text, wanted in _groups(regression=regression):
-        known = [one for one in wanted if one in story.measures]
+        known = [one for one in wanted if one in run.measures]
         shown = [one for one in known if any(row.of(one) is not None for row in rows)]
         if regression and LOSS in shown:  # of training it is half of that: no line beside it
             shown = [LOSS]
@@ -73,7 +73,7 @@ def _where(shown: Sequence[Measure]) -> str:
 
 
 def _lines(
-    name: str, shown: tuple[Measure, ...], rows: tuple[RoundRow, ...]
+    name: str, shown: tuple[Measure, ...], rows: tuple[ReportRound, ...]
 ) -> Callable[["Axes"], None]:
     def draw(axes: "Axes") -> None:
         from matplotlib.ticker import (  # noqa: PLC0415 - optional package, half a second

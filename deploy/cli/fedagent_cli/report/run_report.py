@@ -1,16 +1,18 @@
-"""What a report tells: plain rows, as read from a coordinator's data directory."""
+"""A whole run for the report: its summary, and the rows of its rounds, agents and evaluations."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 
 from fedagent_cli.figures import metric_line
-from fedagent_task.measures import ACCURACY, LOSS, Measure
+from fedagent_cli.runs import open_run, recipe_of
+from fedagent_coordinator.database.evaluations import ModelEvaluation
+from fedagent_coordinator.reader import DeviceRow, EdgeRow, OutcomeRow, Reader, RoundRow
+from fedagent_coordinator.summary import RunSummary, summarize
+from fedagent_task.measures import Measure
 
-from .evaluations import EvaluationRow
-
-Columns = dict[str, list[tuple[int, float]]]
-"""By agent id: (round, value)."""
-
+from .indices import Columns, read_beliefs, read_indices
 
 TARGETS = (0.75, 0.78, 0.82, 0.85)
 """Those of the GDA paper."""
@@ -19,128 +21,62 @@ NOT_ENDED = "not ended"
 """The fact `state` of a run that may go on."""
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeShare:
-    """One edge's part of one round."""
-
-    ordered: int
-    in_time: int
-    used: int
-    spent_micro: int
-    failed: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRound(RoundRow):
     """One settled round.
 
     Attributes:
-        seconds: From opening the round to its settlement.
-        timing_ms: Duration of each step.
-        edges: Shares by edge id.
-        accuracy, loss, rmse, mae: Of the global model on the held-out set, where it was evaluated.
-        device_score: Of the model that the round began with, on the devices' new samples.
-        train_loss, train_error: Of the round's training, as devices report it.
-        spent_micro: What devices were paid.
-        iterations: Local iterations ordered; 0 left them to the learner.
-        rented: Id of the edge that was rented; empty for none.
-        rent_micro: What it was paid.
-        notes: What iteration control went by, named.
+        edges: How it ended at each edge, by id.
         latency_s: Download, computation and upload of the slowest device, and the rest of the
             round at its edge; empty where no update came.
         ended_s: From the run's first round to the end of this one; 0 if unknown.
     """
 
-    round: int
-    ordered: int
-    in_time: int
-    used: int
-    spent_micro: int
-    seconds: float
-    accuracy: float | None = None
-    loss: float | None = None
-    timing_ms: dict[str, float] = field(default_factory=dict)
-    edges: dict[str, EdgeShare] = field(default_factory=dict)
-    device_score: float | None = None
-    iterations: int = 0
-    rented: str = ""
-    rent_micro: int = 0
-    notes: dict[str, float] = field(default_factory=dict)
+    edges: Mapping[str, EdgeRow] = field(default_factory=dict)
     latency_s: tuple[float, ...] = ()
     ended_s: float = 0.0
-    rmse: float | None = None
-    mae: float | None = None
-    train_loss: float | None = None
-    train_error: float | None = None
 
     def of(self, measure: Measure) -> float | None:
         """Return one figure; None if it was not measured."""
-        value = getattr(self, measure.key)
-        return None if value is None else float(value)
+        return self.metrics.get(measure.key)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportAgent(DeviceRow):
     """One agent over the whole run.
 
     Attributes:
         kind: What it holds, where that is known.
-        reasons: How often each status came, with its reason behind a space.
+        outcomes: How often each status came.
+        reasons: The same, with the reason behind a space.
     """
 
-    agent: str
-    name: str
-    ordered: int
-    in_time: int
-    used: int
-    paid_micro: int
-    outcomes: dict[str, int]
     kind: str = ""
-    reasons: dict[str, int] = field(default_factory=dict)
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport(RunSummary):
     """A whole run.
 
     Attributes:
-        rounds_wanted: How many there are to be; 0 for no end.
-        edges: Names by edge id.
-        conclusion: Why it stopped before its last round, in one line; empty if it did not.
+        edges: Names by id, of edges that had a part in a round.
         facts: More lines for the first table of the page.
-        target: What the recipe wants its models to come to; 0 for none.
-        measures: What they are evaluated by, the first before all.
-        evaluated: What clients think of the models, or who volunteered.
-        indices, beliefs: By which the policy chose, where the books have them.
-        inside: What the devices knew and told nobody, by what it is; only where their owner
+        evaluations: What clients think of the models, or who volunteered.
+        indices, beliefs: By which the policy chose, where the database has them.
+        inside: What the devices knew and never sent, by what it is; only where their owner
             is the one who reads.
     """
 
-    run: str
-    recipe: str
-    policy: str
-    seed: int
-    rounds_wanted: int
-    rounds: tuple[RoundRow, ...]
-    agents: tuple[AgentRow, ...]
-    edges: dict[str, str]
+    rounds: tuple[ReportRound, ...]
+    agents: tuple[ReportAgent, ...]
     ledger_balanced: bool
-    spent_micro: int
-    budget_per_edge_micro: int | None = None
-    budget_total_micro: int | None = None
-    conclusion: str = ""
-    facts: dict[str, str] = field(default_factory=dict)
-    target: float = 0.0
-    evaluated: tuple[EvaluationRow, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    evaluations: tuple[ModelEvaluation, ...] = ()
     indices: Columns = field(default_factory=dict)
     beliefs: Columns = field(default_factory=dict)
-    inside: dict[str, Columns] = field(default_factory=dict)
-    measures: tuple[Measure, ...] = (ACCURACY, LOSS)
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Newest value of each measure that has one."""
-        return {one.key: values[-1] for one in self.measures if (values := self._values(one))}
+    inside: Mapping[str, Columns] = field(default_factory=dict)
 
     @property
     def metric_line(self) -> tuple[str, str]:
@@ -148,23 +84,9 @@ class RunReport:
         return metric_line(self.measures, self.metrics)
 
     @property
-    def accuracy(self) -> float | None:
-        """Accuracy of the last model that was evaluated."""
-        return self.metrics.get("accuracy")
-
-    @property
-    def best(self) -> float | None:
-        """Best value of what the models are evaluated by."""
-        by = self.measures[0] if self.measures else None
-        return None if by is None else max(self._values(by), key=by.rank, default=None)
-
-    def _values(self, measure: Measure) -> list[float]:
-        return [value for row in self.rounds if (value := row.of(measure)) is not None]
-
-    @property
     def complete(self) -> bool:
         """Whether all rounds of the recipe were done."""
-        return 0 < self.rounds_wanted <= len(self.rounds)
+        return 0 < (self.rounds_wanted or 0) <= len(self.rounds)
 
     @property
     def state(self) -> str:
@@ -189,12 +111,12 @@ class RunReport:
     @property
     def opinion(self) -> float | None:
         """Newest mean opinion."""
-        means = [row.mean for row in self.evaluated if row.mean is not None]
+        means = [row.mean for row in self.evaluations if row.mean is not None]
         return means[-1] if means else None
 
-    def reached(self) -> list[tuple[float, RoundRow | None]]:
+    def reached(self) -> list[tuple[float, ReportRound | None]]:
         """Return accuracies or errors worth naming, and the first round that had each."""
-        found: list[tuple[float, RoundRow | None]] = []
+        found: list[tuple[float, ReportRound | None]] = []
         for target in self._targets():
             by = self.measures[0]
             known = ((row, row.of(by)) for row in self.rounds)
@@ -208,7 +130,7 @@ class RunReport:
         Where those are out of reach, shares of the best take their place.
         """
         best, own = self.best, (self.target,) if self.target else ()
-        if best is None or not self.evaluated:
+        if best is None or not self.evaluations:
             return () if best is None else own
         if not self.measures[0].rising:
             return sorted({*(float(f"{best / share:.3g}") for share in SHARES), *own}, reverse=True)
@@ -222,12 +144,100 @@ class RunReport:
 
     def record(self) -> dict[str, object]:
         """Return everything as plain JSON values."""
+        rows = {one.name: getattr(self, one.name) for one in fields(RunReport)}
         return {
-            **asdict(self),
-            "accuracy": self.accuracy,
-            "best_accuracy": self.best if ACCURACY in self.measures[:1] else None,
+            **rows,
+            **RunSummary.record(self),
+            "rounds": [{**asdict(row), "seconds": row.seconds} for row in self.rounds],
+            "agents": [{**asdict(agent), "name": agent.name} for agent in self.agents],
+            "evaluations": [row.record() for row in self.evaluations],
+            "measures": [one.key for one in self.measures],
             "device_score": self.metrics.get("device_score"),
-            "metrics": self.metrics,
-            "primary_metric": self.measures[0].key if self.measures else None,
-            "best": self.best,
         }
+
+
+def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
+    """Read a run from a coordinator's data directory, while it runs or later.
+
+    Raises:
+        NoRunError: There is no such run.
+    """
+    with open_run(data_dir, run_id) as (reader, run):
+        summary, recipe, key = summarize(reader, run), recipe_of(run), run.run_id
+        every = reader.rounds(key)
+        verified = reader.ledger.verify()
+        results, outcomes = reader.edge_results(key), reader.outcomes(key)
+        evaluations = tuple(reader.evaluations.answered(key))
+        rows = [row for row in every if row.state == "done"]
+        done = [row.round for row in rows]
+        values = {one.name: getattr(summary, one.name) for one in fields(RunSummary)}
+        return RunReport(
+            **{
+                **values,
+                "policy": summary.policy or "?",
+                "rounds_wanted": (
+                    len(rows) if summary.rounds_wanted is None else summary.rounds_wanted
+                ),
+                "edges": {row.edge_id: row.label for row in results},
+            },
+            rounds=tuple(_rounds(rows, results, outcomes)),
+            agents=tuple(_agents(reader, key, outcomes)),
+            ledger_balanced=verified.balanced,
+            evaluations=evaluations,
+            indices=read_indices(reader, key, done) if evaluations else {},
+            beliefs=read_beliefs(reader, key, recipe, done) if evaluations and recipe else {},
+            facts={
+                "state": run.end_reason or ("ended" if run.ended_ms else NOT_ENDED),
+                **({"began from the model": run.origin} if run.origin else {}),
+                "rounds that were voided": str(sum(row.state == "void" for row in every)),
+                "ledger entries": str(verified.entries),
+                **({"ledger problems": "; ".join(verified.problems)} if verified.problems else {}),
+            },
+        )
+
+
+def _rounds(
+    rows: Sequence[RoundRow], results: Sequence[EdgeRow], outcomes: Sequence[OutcomeRow]
+) -> list[ReportRound]:
+    """Return the rounds with their edges, and the times of the device that held each up."""
+    slowest: dict[int, OutcomeRow] = {}
+    for outcome in outcomes:
+        former = slowest.get(outcome.round)
+        if not outcome.censored and (former is None or outcome.tau_s > former.tau_s):
+            slowest[outcome.round] = outcome
+    edges: dict[int, dict[str, EdgeRow]] = {}
+    for result in results:
+        edges.setdefault(result.round, {})[result.edge_id] = result
+    found = []
+    for row in rows:
+        latency: tuple[float, ...] = ()
+        if (one := slowest.get(row.round)) is not None:
+            rest = row.timing_ms.get("train", 0.0) / 1000 - one.tau_s
+            latency = (one.dt_s or 0.0, one.lc_s or 0.0, one.ut_s or 0.0, max(rest, 0.0))
+        found.append(
+            ReportRound(
+                **{one.name: getattr(row, one.name) for one in fields(RoundRow)},
+                edges=edges.get(row.round, {}),
+                latency_s=latency,
+                ended_s=((row.closed_ms or row.opened_ms) - rows[0].opened_ms) / 1000,
+            )
+        )
+    return found
+
+
+def _agents(reader: Reader, run_id: str, outcomes: Sequence[OutcomeRow]) -> list[ReportAgent]:
+    """Return every agent with how its rounds ended."""
+    statuses: dict[str, Counter[str]] = {}
+    reasons: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        statuses.setdefault(outcome.agent, Counter())[outcome.status] += 1
+        ending = f"{outcome.status} {outcome.reason}".strip()
+        reasons.setdefault(outcome.agent, Counter())[ending] += 1
+    return [
+        ReportAgent(
+            **asdict(device),
+            outcomes=dict(statuses.get(device.agent, {})),
+            reasons=dict(reasons.get(device.agent, {})),
+        )
+        for device in reader.devices(run_id)
+    ]

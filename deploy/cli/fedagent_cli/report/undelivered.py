@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from .run_report import AgentRow
+from .run_report import ReportAgent
 
 SLOW = "raise rounds.deadline_s, or give it less to do (learner.passes, rounds.iterations)"
 UNHEARD = ("it never answered", "see that it runs and reaches its edge: fedagent doctor there")
@@ -37,12 +37,12 @@ PLAIN = frozenset({"missed unanswered", "missed silent", "declined no_data"})
 """Outcomes whose reason says nothing more."""
 
 
-def undelivered(agents: Sequence[AgentRow]) -> list[str]:
+def undelivered(agents: Sequence[ReportAgent]) -> list[str]:
     """Return a line for each device none of whose updates came in time."""
     return [_line(agent) for agent in agents if agent.ordered and not agent.in_time]
 
 
-def _line(agent: AgentRow) -> str:
+def _line(agent: ReportAgent) -> str:
     times = "once" if agent.ordered == 1 else f"{agent.ordered} times"
     late = agent.outcomes.get("late", 0)
     done = "never delivered an update" + (" in time" if late else "")

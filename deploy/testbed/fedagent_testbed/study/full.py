@@ -271,7 +271,7 @@ def _read(
         failed = frozenset(
             (row.round, row.edge_id) for row in read.edge_results(run.run_id) if row.failed
         )
-        means = [(one.round, one.mean) for one in read.evaluations(run.run_id)]
+        means = [(one.round, one.mean) for one in read.evaluations.rows(run.run_id)]
         trained_ms = {row.round: row.timing_ms.get("train", 0.0) for row in read.rounds(run.run_id)}
     rows = [
         {

@@ -20,21 +20,21 @@ import hashlib
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import msgspec
 
-from .errors import InvalidAmountError
+from fedagent_coordinator.errors import InvalidAmountError
+from fedagent_coordinator.policies.base import MAX_MICRO
+
 from .high_water_mark import GENESIS
-from .policies.base import MAX_MICRO
 
 TREASURY = "treasury"
 GRANTOR = "grantor"
 
-COLUMNS = (
-    "seq, run_id, round, kind, source, target, edge, client, amount_micro, key, at_ms, "
-    "prev_hash, hash"
-)
+RENT_PAID = """(SELECT COALESCE(SUM(n.amount_micro), 0) FROM entries n WHERE n.run_id = r.run_id
+    AND n.round = r.round AND n.kind = 'settle' AND n.client IS NULL)"""
+"""What the edge that a round `r` rented was paid; its entry is the one without a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,28 +71,17 @@ class Entry:
 
     def expected_hash(self) -> bytes:
         """Return the hash that this row must have."""
-        return chain_hash(self.prev_hash, self.fields())
-
-    def fields(self) -> tuple[object, ...]:
-        """Return what the hash covers, in order."""
-        return (
-            self.seq,
-            self.run_id,
-            self.round,
-            self.kind,
-            self.source,
-            self.target,
-            self.edge,
-            self.client,
-            self.amount_micro,
-            self.key,
-            self.at_ms,
-        )
+        return chain_hash(self.prev_hash, [getattr(self, name) for name in _HASHED])
 
 
-def chain_hash(previous: bytes, fields: Sequence[object]) -> bytes:
+COLUMNS = tuple(field.name for field in fields(Entry))
+_HASHED = COLUMNS[:-2]
+_INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - constants
+
+
+def chain_hash(previous: bytes, values: Sequence[object]) -> bytes:
     """Return SHA-256 over the previous hash and the canonical (MessagePack) row."""
-    return hashlib.sha256(previous + msgspec.msgpack.encode(fields)).digest()
+    return hashlib.sha256(previous + msgspec.msgpack.encode(values)).digest()
 
 
 def reserved_at(edge: int) -> str:
@@ -122,7 +111,7 @@ def checked_micro(what: str, amount: object) -> int:
 
 
 class LedgerWriter:
-    """Appends entries inside a transaction that somebody else has begun.
+    """Appends entries inside a transaction that the store has begun.
 
     Attributes:
         seq: Last entry written, committed or not.
@@ -152,29 +141,28 @@ class LedgerWriter:
         for move in transfers:
             amount = checked_micro(move.kind, move.amount_micro)
             self.seq += 1
-            fields = (
-                self.seq,
-                run_id,
-                move.round,
-                move.kind,
-                move.source,
-                move.target,
-                move.edge,
-                move.client,
-                amount,
-                move.key,
-                at_ms,
+            values = (
+                *(self.seq, run_id, move.round, move.kind, move.source, move.target),
+                *(move.edge, move.client, amount, move.key, at_ms),
             )
-            previous, self.hash = self.hash, chain_hash(self.hash, fields)
-            rows.append((*fields, previous, self.hash))
+            previous, self.hash = self.hash, chain_hash(self.hash, values)
+            rows.append((*values, previous, self.hash))
             change[move.source] -= amount
             change[move.target] += amount
-        self._db.executemany(
-            f"INSERT INTO entries ({COLUMNS}) VALUES ({','.join('?' * 13)})",  # noqa: S608 - constants
-            rows,
-        )
+        self._db.executemany(_INSERT, rows)
         if run_id is not None:
             self._move_balances(run_id, change)
+
+    def grant(self, run_id: str, amount_micro: int, key: str, at_ms: int) -> None:
+        """Add to the treasury of a run."""
+        move = Transfer(
+            kind="grant",
+            source=GRANTOR,
+            target=TREASURY,
+            amount_micro=amount_micro,
+            key=f"{run_id}/grant/{key}",
+        )
+        self.append(run_id, [move], at_ms)
 
     def free_micro(self, run_id: str) -> int:
         """Return what is neither reserved nor paid."""
@@ -182,7 +170,7 @@ class LedgerWriter:
             "SELECT balance_micro FROM accounts WHERE run_id = ? AND account = ?",
             (run_id, TREASURY),
         ).fetchone()
-        return int(row[0]) if row else 0
+        return int(row["balance_micro"]) if row else 0
 
     def _move_balances(self, run_id: str, change: Counter[str]) -> None:
         """Add to the balances; the database refuses any below zero."""

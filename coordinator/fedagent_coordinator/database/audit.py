@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from .audit_opinions import check_evaluations
 from .audit_rounds import Place, check_rounds
+from .evaluations import check_evaluations
 from .high_water_mark import GENESIS, HighWaterMark, read_mark
 from .ledger import COLUMNS, GRANTOR, TREASURY, Entry, paid_to, rent_of, reserved_at
 
@@ -151,10 +151,10 @@ class Ledger:
         given = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in given) or "1"
         rows = self._db.execute(
-            f"SELECT {COLUMNS} FROM entries WHERE {where} ORDER BY seq DESC LIMIT ?",  # noqa: S608 - names are ours
+            f"SELECT * FROM entries WHERE {where} ORDER BY seq DESC LIMIT ?",  # noqa: S608 - names are ours
             (*given.values(), limit),
         )
-        return [Entry(*row) for row in rows]
+        return [Entry(**row) for row in rows]
 
     def export(self, style: Literal["csv", "json"]) -> Iterator[str]:
         """Yield the whole ledger, oldest first: CSV with a header, or JSON lines.
@@ -163,7 +163,7 @@ class Ledger:
         `ledger.chain_hash`.
         """
         if style == "csv":
-            yield ",".join(COLUMNS.split(", ")) + "\r\n"
+            yield ",".join(COLUMNS) + "\r\n"
         for entry in self._entries():
             row = {**asdict(entry), "prev_hash": entry.prev_hash.hex(), "hash": entry.hash.hex()}
             if style == "json":
@@ -197,8 +197,8 @@ class Ledger:
         return _report(audit, {run_id: audit.balance(run_id) for run_id in runs})
 
     def _entries(self) -> Iterator[Entry]:
-        rows = self._db.execute(f"SELECT {COLUMNS} FROM entries ORDER BY seq")  # noqa: S608 - constant
-        return (Entry(*row) for row in rows)
+        rows = self._db.execute("SELECT * FROM entries ORDER BY seq")
+        return (Entry(**row) for row in rows)
 
     def _read_mark(self, audit: _Audit) -> HighWaterMark | None:
         try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedagent_coordinator.results import conclusion
+from fedagent_coordinator.summary import conclusion
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .database import Database
+from .connection import Database
 
 
 class RunIndices:

@@ -1,40 +1,50 @@
-"""The one connection that writes: lock, pragmas, migrations, transactions, mark.
+"""The one connection that writes: pragmas, schema, transactions, high-water mark.
 
 Opening refuses a database that holds less than the high-water mark promises. Every
 write is one ``BEGIN IMMEDIATE`` transaction with ``synchronous=FULL``, followed by
 the mark; after a disk error nothing is written any more until the store is opened
-again, because a failed sync may be forgotten by the kernel.
+again, because a failed sync may be forgotten by the kernel. Who opens it holds the
+data directory's lock.
 """
 
-import fcntl
-import os
 import sqlite3
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlite_utils import Database as SchemaDatabase
-
+from fedagent_coordinator.errors import HistoryLostError, RefusedEntryError, StoreFailedError
 from fedagent_protocol.failpoints import Checkpoint, hit
 
-from .damage import DAMAGE, refused_by_disk
-from .errors import (
-    HistoryLostError,
-    RefusedEntryError,
-    SchemaVersionError,
-    StoreBusyError,
-    StoreFailedError,
-)
 from .high_water_mark import HighWaterMark, MarkFile, read_mark
 from .ledger import LedgerWriter, Transfer
-from .migrations import migrations
-from .reader import DATABASE, MARK
+from .schema import prepare
 
-LOCK = "coordinator.lock"
+DATABASE = "coordinator.db"
+MARK = "coordinator.mark"
+DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""Raised by queries on damaged pages; the second where sqlite quotes them in its words."""
+_MISREAD = (ValueError, TypeError, LookupError, OverflowError)
+"""Raised by code that makes something of a row that is not what was written."""
+_DISK = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
 _BUSY_MS = 5000
+_PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "foreign_keys = ON",
+    "wal_autocheckpoint = 1000",
+    "trusted_schema = OFF",
+)
 
 
 def wall_clock_ms() -> int:
@@ -43,7 +53,7 @@ def wall_clock_ms() -> int:
 
 
 class Database:
-    """An open coordinator database with its lock and mark.
+    """An open coordinator database with its mark.
 
     Args:
         folder: The data directory; made if need be.
@@ -52,10 +62,9 @@ class Database:
         clock_ms: Wall clock for people.
 
     Raises:
-        StoreBusyError: Another process holds the data directory.
         HistoryLostError: The database is older or other than was promised.
         StoreFailedError: The disk is full, broken or not to be written.
-        SchemaVersionError: A newer release wrote it.
+        SchemaVersionError: Another release wrote it.
     """
 
     def __init__(
@@ -70,28 +79,27 @@ class Database:
         self.folder = folder
         self.checkpoint = checkpoint
         self.clock_ms = clock_ms
-        self.lock = threading.RLock()
         self._failed: str | None = None
-        self._lock_fd = _locked(folder)
         self._mark: MarkFile | None = None
+        path = folder / DATABASE
+        missing = not path.exists()
+        # Model jobs run in threads; the database is used by the event loop's alone.
+        self.connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_MS / 1000)
+        self.connection.row_factory = sqlite3.Row
         try:
-            self._open(accept_lost_history)
+            self._open(path, missing=missing, accept_lost_history=accept_lost_history)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, accept_lost_history: bool) -> None:
-        path = self.folder / DATABASE
-        lost = "" if path.exists() else "the database is missing"
-        self.connection = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, timeout=_BUSY_MS / 1000
-        )
+    def _open(self, path: Path, *, missing: bool, accept_lost_history: bool) -> None:
         try:
-            _configure(self.connection)
-            _migrate(self.connection, path)
+            prepare(self.connection, str(path))
+            for pragma in _PRAGMAS:
+                self.connection.execute(f"PRAGMA {pragma}")
             self.ledger = LedgerWriter(self.connection)
-            self._commits = self._meta()
-            lost = self._lost_history(lost)
+            self._commits = self._read_commits()
+            lost = self._lost_history(missing=missing)
         except DAMAGE as error:
             if refused_by_disk(error):
                 raise StoreFailedError(str(error)) from error
@@ -105,15 +113,11 @@ class Database:
             self._note_lost_history(lost)
 
     def close(self) -> None:
-        """Close everything and free the data directory. Idempotent."""
-        if self._lock_fd < 0:
-            return
-        if hasattr(self, "connection"):
-            self.connection.close()
+        """Close everything. Idempotent."""
+        self.connection.close()
         if self._mark is not None:
             self._mark.close()
-        os.close(self._lock_fd)
-        self._lock_fd = -1
+            self._mark = None
 
     @contextmanager
     def transaction(self, name: str) -> Iterator[sqlite3.Connection]:
@@ -125,24 +129,23 @@ class Database:
             StoreFailedError: The disk failed, now or earlier.
             RefusedEntryError: A constraint of the database refused a write.
         """
-        with self.lock:
-            if self._failed is not None:
-                raise StoreFailedError(self._failed)
-            try:
-                self.connection.execute("BEGIN IMMEDIATE")
-                yield self.connection
-                self._commits += 1
-                self.connection.execute(
-                    "UPDATE meta SET value = ? WHERE name = 'commits'", (self._commits,)
-                )
-                self.checkpoint(f"{name}.before-commit")
-                self.connection.execute("COMMIT")
-            except BaseException as error:
-                self._roll_back(error)
-                raise
-            self.checkpoint(f"{name}.committed")
-            self._raise_mark()
-            self.checkpoint(f"{name}.marked")
+        if self._failed is not None:
+            raise StoreFailedError(self._failed)
+        try:
+            self.connection.execute("BEGIN IMMEDIATE")
+            yield self.connection
+            self._commits += 1
+            self.connection.execute(
+                "UPDATE meta SET value = ? WHERE name = 'commits'", (self._commits,)
+            )
+            self.checkpoint(f"{name}.before-commit")
+            self.connection.execute("COMMIT")
+        except BaseException as error:
+            self._roll_back(error)
+            raise
+        self.checkpoint(f"{name}.committed")
+        self._raise_mark()
+        self.checkpoint(f"{name}.marked")
 
     def fold_wal(self) -> None:
         """Move the WAL into the database, so that little can be lost with it.
@@ -152,22 +155,21 @@ class Database:
         Raises:
             StoreFailedError: The disk failed.
         """
-        with self.lock:
-            try:
-                self.connection.execute("PRAGMA busy_timeout = 0")
-                self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                self.connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-            except sqlite3.Error as error:
-                self._failed = str(error)
-                raise StoreFailedError(self._failed) from error
+        try:
+            self.connection.execute("PRAGMA busy_timeout = 0")
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self.connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+        except sqlite3.Error as error:
+            self._failed = str(error)
+            raise StoreFailedError(self._failed) from error
 
     def _roll_back(self, error: BaseException) -> None:
-        """Undo the transaction; translate what the database said."""
+        """Undo the transaction; translate SQLite's error."""
         try:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
             self.ledger.reload()
-            self._commits = self._meta()
+            self._commits = self._read_commits()
         except sqlite3.Error as second:
             self._failed = str(second)
         if isinstance(error, sqlite3.IntegrityError):
@@ -177,7 +179,6 @@ class Database:
             raise StoreFailedError(self._failed) from error
 
     def _raise_mark(self) -> None:
-        """Say beside the database how far it has come."""
         assert self._mark is not None
         try:
             self._mark.write(self._present())
@@ -190,11 +191,11 @@ class Database:
             commits=self._commits, seq=self.ledger.seq, hash=self.ledger.hash.hex()
         )
 
-    def _meta(self) -> int:
+    def _read_commits(self) -> int:
         row = self.connection.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()
-        return int(row[0])
+        return int(row["value"])
 
-    def _lost_history(self, lost: str) -> str:
+    def _lost_history(self, *, missing: bool) -> str:
         """Return why the database is not what the mark promises; empty if it is."""
         try:
             mark = read_mark(self.folder / MARK)
@@ -202,15 +203,15 @@ class Database:
             return str(error)
         if mark is None:
             return "its high-water mark is missing" if self._commits else ""
-        if lost and mark.commits:
-            return lost
+        if missing and mark.commits:
+            return "the database is missing"
         if self._commits < mark.commits:
             return f"it ends at commit {self._commits}, {mark.commits} were made"
         if mark.seq:
             row = self.connection.execute(
                 "SELECT hash FROM entries WHERE seq = ?", (mark.seq,)
             ).fetchone()
-            if row is None or row[0].hex() != mark.hash:
+            if row is None or row["hash"].hex() != mark.hash:
                 return f"ledger entry {mark.seq} is not the one that was written"
         return ""
 
@@ -227,38 +228,25 @@ class Database:
             self.ledger.append(None, [note], self.clock_ms())
 
 
-def _locked(folder: Path) -> int:
-    """Return a descriptor that holds the data directory until it is closed."""
-    fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def refused_by_disk(error: BaseException) -> bool:
+    """Return whether the disk did not do its part; the database may be whole."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK
+
+
+def damage_behind(error: Exception, connection: sqlite3.Connection) -> str:
+    """Return what is damaged if that is why a reader failed; empty if it is not.
+
+    An error that a mistake of ours may have made as well is put down to damage only
+    where the database itself says so.
+    """
+    if isinstance(error, DAMAGE):
+        return "" if refused_by_disk(error) else " ".join(str(error).split())
+    return _complaint(connection) if isinstance(error, _MISREAD) else ""
+
+
+def _complaint(connection: sqlite3.Connection) -> str:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise StoreBusyError(str(folder)) from error
-    return fd
-
-
-def _configure(connection: sqlite3.Connection) -> None:
-    for pragma in (
-        "journal_mode = WAL",
-        "synchronous = FULL",
-        "foreign_keys = ON",
-        "wal_autocheckpoint = 1000",
-        "trusted_schema = OFF",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the schema up to date."""
-    schema = SchemaDatabase(connection)
-    empty = SchemaDatabase(memory=True)
-    try:
-        ours = {migration.name for migration in migrations.pending(empty)}
-    finally:
-        empty.close()
-    applied = {migration.name for migration in migrations.applied(schema)}
-    if applied - ours:
-        raise SchemaVersionError(str(path), sorted(applied - ours))
-    if ours - applied:
-        migrations.apply(schema)
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except DAMAGE as error:
+        found = str(error)
+    return "" if found == "ok" else " ".join(str(found).split())

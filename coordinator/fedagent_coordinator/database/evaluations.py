@@ -1,0 +1,244 @@
+"""Clients' evaluations of models: opinions or volunteers, sealed for each model on its own.
+
+Policies learn from opinions, so a run can be replayed only as long as they are whole.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_coordinator.core.effects import BookOpinions, BookVolunteers
+
+from .rows import fetch
+
+PEERS = "peers"
+"""The mode in which clients volunteer and their opinions stay with them."""
+
+_HEAD = (
+    *("round", "slot", "mode", "digest", "metric", "asked", "answered", "mean"),
+    *("reasons", "seconds"),
+)
+"""Columns of an evaluation that its seal covers, in this order."""
+_ROWS = {
+    "report": "client, edge, score, samples, epsilon FROM opinions",
+    "peers": "client, edge FROM volunteers",
+}
+_NAMED = """JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client
+    JOIN edges e ON e.run_id = a.run_id AND e.idx = a.edge
+    WHERE a.run_id = ? AND (? IS NULL OR a.round = ?) ORDER BY a.round, a.client"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEvaluation:
+    """One call for opinions, or for volunteers, and its result.
+
+    Attributes:
+        round: Of the model; 0 for the one that the run began with.
+        slot: Models evaluated so far in the run, with this one.
+        mode: ``report`` or ``peers``.
+        digest: The model; empty if the coordinator had died and it was never made.
+        metric: What the scores are; empty where there are none.
+        asked: Agents that were called.
+        answered: Opinions, or volunteers.
+        mean: Mean opinion; None without any, and in mode ``peers``.
+        reasons: Agents without an opinion, by reason.
+        seconds: From the call to its end.
+        scores, samples, epsilons: Of each opinion, by agent id; see `Evaluations.answered`.
+            An opinion without noise has no epsilon.
+        volunteers: Agent ids.
+    """
+
+    round: int
+    slot: int
+    mode: str
+    digest: str
+    metric: str
+    asked: int
+    answered: int
+    mean: float | None
+    reasons: Mapping[str, int]
+    seconds: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+    samples: Mapping[str, int] = field(default_factory=dict)
+    epsilons: Mapping[str, float] = field(default_factory=dict)
+    volunteers: tuple[str, ...] = ()
+
+    @property
+    def least(self) -> float | None:
+        """Lowest opinion."""
+        return min(self.scores.values(), default=None)
+
+    @property
+    def most(self) -> float | None:
+        """Highest opinion."""
+        return max(self.scores.values(), default=None)
+
+    @property
+    def epsilon(self) -> float:
+        """Largest epsilon of the opinions; 0 where none has noise."""
+        return max(self.epsilons.values(), default=0.0)
+
+    @property
+    def missing(self) -> str:
+        """Why agents have no row, in one line."""
+        return ", ".join(f"{count} {reason}" for reason, count in sorted(self.reasons.items()))
+
+    def record(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        more = {"least": self.least, "most": self.most, "epsilon": self.epsilon}
+        return {**asdict(self), **more}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolunteerRow:
+    """One client that volunteered after one model, through one edge."""
+
+    round: int
+    client: int
+    agent_id: str
+    label: str
+    edge: int
+    edge_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpinionRow(VolunteerRow):
+    """One client's opinion of one model.
+
+    Attributes:
+        score: In [0, 1], as clipped, rounded and noised on the device.
+        epsilon: Of local differential privacy; 0 for no noise.
+    """
+
+    score: float
+    samples: int
+    epsilon: float
+
+
+class Evaluations:
+    """Queries about evaluations.
+
+    Args:
+        connection: A connection to the database, read-only or not.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def rows(self, run_id: str) -> list[ModelEvaluation]:
+        """Return every evaluation of a run, oldest first."""
+        rows = self._db.execute(
+            f"SELECT {', '.join(_HEAD)} FROM evaluations WHERE run_id = ? ORDER BY round",  # noqa: S608 - constants
+            (run_id,),
+        )
+        return [ModelEvaluation(**{**row, "reasons": json.loads(row["reasons"])}) for row in rows]
+
+    def answered(self, run_id: str) -> list[ModelEvaluation]:
+        """Return every evaluation of a run with its opinions or volunteers, oldest first."""
+        opinions: dict[int, list[OpinionRow]] = {}
+        for opinion in self.opinions(run_id):
+            opinions.setdefault(opinion.round, []).append(opinion)
+        volunteers: dict[int, list[str]] = {}
+        for volunteer in self.volunteers(run_id):
+            volunteers.setdefault(volunteer.round, []).append(volunteer.agent_id)
+        return [
+            replace(
+                found,
+                scores={one.agent_id: one.score for one in own},
+                samples={one.agent_id: one.samples for one in own},
+                epsilons={one.agent_id: one.epsilon for one in own if one.epsilon},
+                volunteers=tuple(volunteers.get(found.round, ())),
+            )
+            for found in self.rows(run_id)
+            for own in (opinions.get(found.round, []),)
+        ]
+
+    def exists(self, run_id: str, round_: int) -> bool:
+        """Return whether the evaluation after a round is stored."""
+        row = self._db.execute(
+            "SELECT 1 FROM evaluations WHERE run_id = ? AND round = ?", (run_id, round_)
+        ).fetchone()
+        return row is not None
+
+    def opinions(self, run_id: str, round_: int | None = None) -> list[OpinionRow]:
+        """Return the opinions of one model, or of every one, by round and client."""
+        query = f"SELECT a.*, c.agent_id, c.label, e.edge_id FROM opinions a {_NAMED}"  # noqa: S608 - constant
+        return fetch(self._db, OpinionRow, query, (run_id, round_, round_))
+
+    def volunteers(self, run_id: str, round_: int | None = None) -> list[VolunteerRow]:
+        """Return who volunteered after one model, or after every one, by round and client."""
+        query = f"SELECT a.*, c.agent_id, c.label, e.edge_id FROM volunteers a {_NAMED}"  # noqa: S608 - constant
+        return fetch(self._db, VolunteerRow, query, (run_id, round_, round_))
+
+    def last_opinions(self, run_id: str) -> dict[int, float]:
+        """Return the newest opinion of each client that ever had one."""
+        rows = self._db.execute(
+            "SELECT client, score, MAX(round) FROM opinions WHERE run_id = ? GROUP BY client",
+            (run_id,),
+        )
+        return {client: score for client, score, _ in rows}
+
+
+def insert_evaluation(
+    sql: sqlite3.Connection, run_id: str, found: BookOpinions | BookVolunteers
+) -> None:
+    """Write an evaluation with its opinions or volunteers, in the store's transaction."""
+    columns: list[npt.NDArray[np.generic]] = [found.client, found.edge]
+    mode, metric, mean = "peers", "", None
+    if isinstance(found, BookOpinions):
+        columns += [found.score, found.samples, found.epsilon]
+        mode, metric, mean = "report", found.metric, found.mean
+    rows = sorted(zip(*(column.tolist() for column in columns), strict=True))
+    head = (
+        *(found.round, found.slot, mode, found.digest, metric, found.asked, len(rows), mean),
+        *(json.dumps(dict(sorted(found.reasons.items()))), float(found.seconds)),
+    )
+    sql.execute(
+        f"INSERT INTO evaluations (run_id, seal, {', '.join(_HEAD)}) "  # noqa: S608 - constants
+        f"VALUES (?, ?, {', '.join('?' * len(_HEAD))})",
+        (run_id, _seal(head, rows), *head),
+    )
+    names, table = _ROWS[mode].split(" FROM ")
+    sql.executemany(
+        f"INSERT INTO {table} (run_id, round, {names}) "  # noqa: S608 - constants
+        f"VALUES (?, ?, {', '.join('?' * len(columns))})",
+        [(run_id, found.round, *row) for row in rows],
+    )
+
+
+def check_evaluations(sql: sqlite3.Connection, problem: Callable[[str], None]) -> None:
+    """Compare every evaluation with its rows and its seal; keys find rows without one.
+
+    Args:
+        sql: The database.
+        problem: Takes what is wrong, one line each.
+    """
+    # One evaluation at a time: a long run has millions of opinions.
+    for row in sql.execute("SELECT * FROM evaluations ORDER BY run_id, round"):
+        key = (row["run_id"], row["round"])
+        rows = {
+            mode: [
+                tuple(one)
+                for one in sql.execute(
+                    f"SELECT {query} WHERE run_id = ? AND round = ? ORDER BY client", key
+                )
+            ]
+            for mode, query in _ROWS.items()
+        }
+        found = rows.pop(row["mode"])
+        if len(found) != row["answered"] or any(rows.values()):
+            problem(f"round {key[1]}: {row['answered']} answers were stored, others are there")
+        elif _seal([row[name] for name in _HEAD], found) != row["seal"]:
+            problem(f"round {key[1]}: the evaluation of its model has changed")
+
+
+def _seal(head: Sequence[object], rows: Sequence[Sequence[object]]) -> bytes:
+    """Return the digest that seals an evaluation and its rows."""
+    return hashlib.sha256(msgspec.msgpack.encode([list(head), [list(r) for r in rows]])).digest()

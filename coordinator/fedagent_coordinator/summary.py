@@ -1,0 +1,161 @@
+"""One run in one record: for `status`, `runs`, `result.json`, the report and the demo's end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from fedagent_task.measures import Measure
+
+from .core.readiness import BUDGET
+from .database.models import recipe_in
+from .reader import Reader, Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """How far a run is, what it cost and how good its model is.
+
+    Attributes:
+        policy: None where nobody knows: no round, and a recipe that this version cannot read.
+        reason: Why it ended; empty while it goes on.
+        conclusion: Why it stopped before its last round, in one line; empty if it did not.
+        rounds_done: Rounds that were settled.
+        rounds_wanted: How many there are to be; 0 for no end, None for unknown.
+        origin: Digest of the model that it began from; empty for that of the seed.
+        model: Digest of the newest global model.
+        measures: What models are evaluated by, the first before all.
+        metrics: Newest value of each metric.
+        best, best_accuracy: Of the best model by the first measure.
+        spent_micro: What was paid, rents included.
+        rents: What edges were paid for aggregating, by id.
+        budget_total_micro, budget_per_edge_micro: None for no limit.
+        target: What the recipe wants its models to reach; 0 for none.
+        edges: Names by edge id.
+    """
+
+    run: str
+    recipe: str
+    policy: str | None
+    seed: int
+    begun_ms: int = 0
+    ended_ms: int | None = None
+    reason: str = ""
+    conclusion: str = ""
+    rounds_done: int = 0
+    rounds_wanted: int | None = 0
+    origin: str = ""
+    model: str = ""
+    measures: tuple[Measure, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    best: float | None = None
+    best_accuracy: float | None = None
+    best_round: int | None = None
+    updates_used: int = 0
+    spent_micro: int = 0
+    reserved_micro: int = 0
+    rents: Mapping[str, int] = field(default_factory=dict)
+    budget_total_micro: int | None = None
+    budget_per_edge_micro: int | None = None
+    placement: str = ""
+    iterations: str = ""
+    target: float = 0.0
+    edges: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Newest accuracy, None if it was not measured."""
+        return self.metrics.get("accuracy")
+
+    @property
+    def primary_metric(self) -> str | None:
+        """Key of what models are evaluated by before all."""
+        return self.measures[0].key if self.measures else None
+
+    @property
+    def rent_micro(self) -> int:
+        """All rents."""
+        return sum(self.rents.values())
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        values = {one.name: getattr(self, one.name) for one in fields(RunSummary)}
+        del values["measures"]
+        return {
+            **values,
+            "ended": self.ended_ms is not None,
+            "accuracy": self.accuracy,
+            "loss": self.metrics.get("loss"),
+            "primary_metric": self.primary_metric,
+            "rent_micro": self.rent_micro,
+        }
+
+
+def summarize(read: Reader, run: Run, *, reason: str | None = None) -> RunSummary:
+    """Return what a run came to, or has come to so far.
+
+    Args:
+        read: The database.
+        run: The run.
+        reason: Why it ends, where the database does not have that yet.
+    """
+    recipe = recipe_in(run.recipe)
+    progress, balance = read.progress(run.run_id), read.balance(run.run_id)
+    newest = next(iter(read.rounds(run.run_id, last=1)), None)
+    best, measures = read.models.best(run.run_id), read.models.measures(run.run_id)
+    planned = None if recipe is None else recipe.policy.name
+    rents = read.rents(run.run_id)
+    reason = (run.end_reason or "") if reason is None else reason
+    return RunSummary(
+        run=run.run_id,
+        recipe=run.recipe_digest[:12] if recipe is None else recipe.name,
+        policy=planned if newest is None else newest.policy,
+        seed=run.seed,
+        begun_ms=run.begun_ms,
+        ended_ms=run.ended_ms,
+        reason=reason,
+        conclusion=conclusion(
+            reason,
+            placed=recipe is not None and recipe.placement.rents,
+            rent_micro=sum(rents.values()),
+            rounds_done=progress.rounds_done,
+            model=progress.model,
+        ),
+        rounds_done=progress.rounds_done,
+        rounds_wanted=read.rounds_of(run),
+        origin=run.origin,
+        model=progress.model,
+        measures=measures,
+        metrics=read.models.newest_metrics(run.run_id),
+        best=None if best is None or not measures else best.metrics.get(measures[0].key),
+        best_accuracy=None if best is None else best.metrics.get("accuracy"),
+        best_round=None if best is None else best.round,
+        updates_used=read.updates_used(run.run_id),
+        spent_micro=progress.spent_micro,
+        reserved_micro=balance.reserved_micro,
+        rents=rents,
+        budget_total_micro=None if recipe is None else recipe.budget.total_micro,
+        budget_per_edge_micro=None if recipe is None else recipe.budget.per_edge_micro,
+        placement="" if recipe is None else recipe.placement.name,
+        iterations="" if recipe is None else recipe.iterations.name,
+        target=0.0 if recipe is None else recipe.evaluation.target,
+        edges=read.edges(run.run_id),
+    )
+
+
+def conclusion(reason: str, *, placed: bool, rent_micro: int, rounds_done: int, model: str) -> str:
+    """Return one line on why a run stopped before its last round; empty if it did not.
+
+    Args:
+        reason: Why it ended.
+        placed: Its rounds were placed at edges.
+        rent_micro: Rents that were paid; where they are 0 it was not for a rent that it stopped.
+        rounds_done: Rounds that were settled.
+        model: Digest of the global model.
+    """
+    if reason != BUDGET:
+        return ""
+    what = ("rent" if rent_micro else "rounds") if placed else "update"
+    return (
+        f"the budget pays no more {what}: stopped after {rounds_done} rounds, "
+        f"final model {model[:12]}"
+    )
