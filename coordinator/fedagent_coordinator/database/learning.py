@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedagent_coordinator.core.effects import PLAIN, Controls
 from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.effects import PLAIN, Controls
 from fedagent_coordinator.core.evaluation import by_client
 from fedagent_coordinator.errors import RecordError, StateError
 from fedagent_coordinator.policies.base import Feedback, State
