@@ -224,7 +224,7 @@ def checked_outcomes(result: Settle, reservations: Sequence[Reservation]) -> fro
     if ended != reserved or view.round != result.round:
         missing = {client for client, _ in reserved} - {client for client, _ in ended}
         unknown = {client for client, _ in set(ended) - set(reserved)}
-        raise OutcomeMismatchError(result.round, sorted(missing), sorted(unknown))
+        raise OutcomeMismatchError(result.round, tuple(sorted(missing)), tuple(sorted(unknown)))
     return frozenset(clients[~feedback.void].tolist())
 
 
