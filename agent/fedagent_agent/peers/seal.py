@@ -18,7 +18,7 @@ packets overtake each other and refuses what was there before. The plaintext is 
 in 4 bytes, the envelope, and zeros up to a packet of a multiple of 256 bytes. Keys of an
 epoch are kept in memory only: who steals a device later cannot read earlier envelopes.
 
-Why this is not HPKE or a library's box: docs/adr/.
+Why it is neither HPKE nor another library's box: docs/adr/0013.
 """
 
 import hashlib

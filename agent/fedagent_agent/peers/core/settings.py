@@ -57,7 +57,7 @@ class SlotSettings:
     gap_s: float = 0.04
     hold_s: float = 0.08
     ack_s: float = 0.06
-    repeat_s: float = 0.2
+    repeat_s: float = 0.4
     max_repeat_s: float = 1.0
     silence_s: float = 2.0
     life_s: float = 30.0
@@ -81,14 +81,16 @@ def settings_for(task: PeersSpec, remaining_s: float) -> SlotSettings:
     """Return bounds by which a slot decides before its call ends.
 
     Beliefs and gossip together take at most three quarters of the time; a neighbour that
-    does not answer for a fifth of it is left out.
+    does not answer for a fifth of it, and not to a repeat, is left out.
     """
     time, usual = max(MIN_SLOT_S, remaining_s), SlotSettings()
+    silence_s = min(usual.silence_s, 0.2 * time)
     return replace(
         usual,
         keep=task.best,
         mu=task.mu,
         beliefs_s=min(usual.beliefs_s, 0.4 * time),
         gossip_s=min(usual.gossip_s, 0.35 * time),
-        silence_s=min(usual.silence_s, 0.2 * time),
+        silence_s=silence_s,
+        repeat_s=min(usual.repeat_s, 0.4 * silence_s),
     )
