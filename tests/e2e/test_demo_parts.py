@@ -31,8 +31,8 @@ from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
 from fedagent_cli.demo.view import LineView, picture, sparkline
 from fedagent_cli.errors import UsageError
 from fedagent_cli.report import page, plots
+from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import NOT_ENDED, RunReport
-from fedagent_cli.report.write import write_report
 from fedagent_coordinator import policies
 from fedagent_task.measures import ACCURACY, LOSS
 from fedagent_task.recipe import parse_recipe

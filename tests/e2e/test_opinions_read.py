@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import read_run_report
-from fedagent_cli.report.write import write_report
 from fedagent_coordinator.core.effects import BookOpinions
 from fedagent_coordinator.store import Store
 from fedagent_task.recipe import parse_recipe

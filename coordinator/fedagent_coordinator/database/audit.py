@@ -58,8 +58,6 @@ class LedgerReport:
 
 @dataclass(slots=True)
 class _Audit:
-    """What has been added up so far."""
-
     problems: list[str] = field(default_factory=list)
     balances: dict[str, Counter[str]] = field(default_factory=dict)
     totals: dict[str, Counter[str]] = field(default_factory=dict)
@@ -211,7 +209,6 @@ class Ledger:
         return mark
 
     def _check_mark(self, audit: _Audit, mark: HighWaterMark | None) -> None:
-        """Compare the database's end with what was promised."""
         if mark is None:
             return
         commits = self._db.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()[0]
@@ -224,7 +221,6 @@ class Ledger:
             audit.problem(f"entry {mark.seq} is not the one that was promised")
 
     def _check_accounts(self, audit: _Audit) -> None:
-        """Compare the stored balances with the replayed ones."""
         stored: dict[str, Counter[str]] = {}
         for run_id, account, balance in self._db.execute(
             "SELECT run_id, account, balance_micro FROM accounts"
@@ -237,7 +233,6 @@ class Ledger:
                 audit.problem(f"run {run_id[:8]}: stored balances are not the sum of the entries")
 
     def _check_database(self, audit: _Audit) -> None:
-        """Ask SQLite itself."""
         for row in self._db.execute("PRAGMA integrity_check"):
             if row[0] != "ok":
                 audit.problem(f"database: {row[0]}")
@@ -246,7 +241,6 @@ class Ledger:
 
 
 def _route(entry: Entry) -> tuple[str, str] | None:
-    """Return the accounts that an entry of its kind moves money between."""
     edge = -1 if entry.edge is None else entry.edge
     reserved = reserved_at(edge)
     paid = rent_of(edge) if entry.client is None else paid_to(entry.client)
@@ -259,7 +253,6 @@ def _route(entry: Entry) -> tuple[str, str] | None:
 
 
 def _report(audit: _Audit, runs: dict[str, Balance]) -> LedgerReport:
-    """Return the report, summed over all runs."""
     for run_id, b in runs.items():
         if b.granted_micro != b.free_micro + b.reserved_micro + b.settled_micro:
             audit.problem(f"run {run_id[:8]}: granted is not free + reserved + settled")

@@ -42,8 +42,6 @@ def check_rounds(
 
 @dataclass(frozen=True, slots=True)
 class _RoundAudit:
-    """One comparison."""
-
     db: sqlite3.Connection
     reserved: Mapping[Place, Entry]
     ended: Mapping[Place, str]

@@ -216,7 +216,6 @@ class Database:
         return ""
 
     def _note_lost_history(self, lost: str) -> None:
-        """Write into the ledger that an operator went on without the lost history."""
         with self.transaction("note"):
             note = Transfer(
                 kind="note",

@@ -240,5 +240,4 @@ def check_evaluations(sql: sqlite3.Connection, problem: Callable[[str], None]) -
 
 
 def _seal(head: Sequence[object], rows: Sequence[Sequence[object]]) -> bytes:
-    """Return the digest that seals an evaluation and its rows."""
     return hashlib.sha256(msgspec.msgpack.encode([list(head), [list(r) for r in rows]])).digest()

@@ -91,13 +91,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def _slot(mark: HighWaterMark) -> bytes:
-    """Return checksum and mark as one line of fixed length."""
     body = msgspec.json.encode(mark)
     return (b"%08x " % zlib.crc32(body) + body).ljust(_SLOT_BYTES - 1) + b"\n"
 
 
 def _parse(slot: bytes) -> HighWaterMark | None:
-    """Return the mark of a slot, or None if it is not whole."""
     checksum, _, body = slot.partition(b" ")
     body = body.strip()
     try:

@@ -33,8 +33,8 @@ from .rounds import COUNTS, FLAGS, OUTCOME, SECONDS
 SNAPSHOT_EVERY = 50
 """Rounds between snapshots: replay stays short and full states are written rarely."""
 _KEPT = 2
-_OPTIONAL = frozenset(("steps", "iterations", "train_s"))
-"""Columns that a feedback may do without: they are NULL then."""
+_OPTIONAL = {"steps": "steps", "iterations": "iterations", "train_s": "steps"}
+"""Columns that a feedback may do without, and the one whose NULLs say so: seconds may be NaN."""
 
 
 def save_snapshot(db: Database, run_id: str, round_: int, policy: str, state: State) -> None:
@@ -113,7 +113,7 @@ def _feedback(sql: sqlite3.Connection, row: sqlite3.Row) -> Feedback:
         name: np.array(columns[name], dtype=dtype)
         for group, dtype in ((FLAGS, np.bool_), (COUNTS, np.int64), (SECONDS, np.float64))
         for name in group
-        if name not in _OPTIONAL or None not in columns[name]
+        if name not in _OPTIONAL or None not in columns[_OPTIONAL[name]]
     }
     opinions = None
     if row["mode"] == "report":

@@ -173,7 +173,6 @@ class LedgerWriter:
         return int(row["balance_micro"]) if row else 0
 
     def _move_balances(self, run_id: str, change: Counter[str]) -> None:
-        """Add to the balances; the database refuses any below zero."""
         change.pop(GRANTOR, None)
         self._db.executemany(
             "INSERT OR IGNORE INTO accounts VALUES (?, ?, 0)",

@@ -140,7 +140,6 @@ def plan_seal(view: bytes, selection: bytes, controls: bytes) -> bytes:
 
 
 def _planned(plan: Reserve) -> list[Reservation]:
-    """Return the reservations of a plan, in the policy's order."""
     view, pairs = plan.view, plan.selection.pairs
     clients = view.pair_client[pairs]
     prices = view.client_price[clients].tolist()

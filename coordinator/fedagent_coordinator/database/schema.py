@@ -304,7 +304,6 @@ def _readable_version(connection: sqlite3.Connection, path: str) -> int:
 
 
 def _run(connection: sqlite3.Connection, statements: Sequence[str]) -> None:
-    """Run a change of schema, all or nothing."""
     body = ";\n".join(statements)
     connection.executescript(f"BEGIN IMMEDIATE; {body}; PRAGMA user_version = {VERSION}; COMMIT")
 

@@ -80,7 +80,6 @@ def _seen(
     running: bool | None,
     until_ms: int,
 ) -> SeenDevice:
-    """Return what is known of one agent."""
     declined = row is not None and row.last_status == "declined"
     why = row.last_reason if row is not None and declined else ""
     note = row.last_reason if row is not None and row.last_status in {"arrived", "late"} else ""
@@ -143,7 +142,6 @@ def print_reasons(devices: Sequence[SeenDevice], *, most: int | None = None) -> 
 
 
 def _names(devices: Sequence[SeenDevice]) -> list[str]:
-    """Return what each is called, with the start of its id where others have the name too."""
     count = Counter(device.name for device in devices)
     return [
         one.name if count[one.name] == 1 else f"{one.name} ({one.agent[:8]})" for one in devices
@@ -151,7 +149,6 @@ def _names(devices: Sequence[SeenDevice]) -> list[str]:
 
 
 def _cells(name: str, device: SeenDevice, edges: Mapping[str, str]) -> tuple[object, ...]:
-    """Return a row of the table."""
     row = device.row
     at = ", ".join(edges.get(edge) or edge[:8] for edge in device.edges)
     work: tuple[object, ...] = (0, 0, 0, "0", "-")
@@ -166,7 +163,6 @@ def _cells(name: str, device: SeenDevice, edges: Mapping[str, str]) -> tuple[obj
 
 
 def _ago(device: SeenDevice) -> str:
-    """Return when a device was seen, in words."""
     if device.online or device.last_seen_ms is None:
         return "online" if device.online else "-"
     seconds = max(0, round(time.time() - device.last_seen_ms / 1000))

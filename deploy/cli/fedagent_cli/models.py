@@ -176,13 +176,11 @@ def _content(folder: Path, found: "list[ModelRow]", round_: int | None) -> "tupl
 
 
 def _file(folder: Path, digest: str) -> Path | None:
-    """Return the file of a model, None if its content is not kept."""
     path = folder.expanduser() / FOLDER / digest
     return path if path.is_file() else None
 
 
 def _as_file(recipe: "Recipe | None", data: bytes, style: Format, more: dict[str, str]) -> bytes:
-    """Return safetensors bytes with what the model takes and gives in them, or an ONNX file."""
     if style is Format.ONNX:
         return _as_onnx(recipe, data, more)
     if style is Format.NPZ or recipe is None:
@@ -228,7 +226,6 @@ def _as_onnx(recipe: "Recipe | None", data: bytes, more: dict[str, str]) -> byte
 
 
 def _write(target: Path, data: bytes, style: Format) -> None:
-    """Write what is an ONNX file already, or safetensors bytes in the wanted format."""
     if style is not Format.NPZ:
         target.write_bytes(data)
         return

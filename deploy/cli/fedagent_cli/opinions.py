@@ -93,7 +93,6 @@ def opinions(
 
 
 def _chosen(rows: Sequence["ModelEvaluation"], round_: int) -> list["ModelEvaluation"]:
-    """Return the row of a round."""
     found = [row for row in rows if row.round == round_]
     if not found:
         evaluated = ", ".join(str(row.round) for row in rows[-5:]) or "none"
@@ -104,7 +103,6 @@ def _chosen(rows: Sequence["ModelEvaluation"], round_: int) -> list["ModelEvalua
 
 
 def _agent(names: Names, wanted: str) -> str:
-    """Return the id of the client that a name, or the start of an id, means."""
     found = [agent for agent, name in names.items() if name == wanted]
     found = found or [agent for agent in names if agent.startswith(wanted)]
     if len(found) != 1:
@@ -119,7 +117,6 @@ def _speaks(row: "ModelEvaluation", agent: str) -> bool:
 
 
 def _record(row: "ModelEvaluation", agent: str | None) -> dict[str, object]:
-    """Return a row as JSON; of one client only, if one is given."""
     record = row.record()
     if agent is not None:
         for name in ("scores", "samples", "epsilons"):
@@ -130,7 +127,6 @@ def _record(row: "ModelEvaluation", agent: str | None) -> dict[str, object]:
 
 
 def _show(rows: Sequence["ModelEvaluation"], names: Names) -> None:
-    """Print a row for each model, and the clients beside the newest ones."""
     reported = [row for row in rows if row.mode != "peers"]
     if reported:
         _show_reported(reported)
@@ -182,7 +178,6 @@ def _show_volunteers(rows: Sequence["ModelEvaluation"], names: Names) -> None:
 
 
 def _show_round(row: "ModelEvaluation", names: Names) -> None:
-    """Print what each client said of one model."""
     if row.mode == "peers":
         _show_volunteers([row], names)
         echo(PRIVATE)
@@ -203,7 +198,6 @@ def _show_round(row: "ModelEvaluation", names: Names) -> None:
 
 
 def _show_client(rows: Sequence["ModelEvaluation"], agent: str, name: str) -> None:
-    """Print what one client said of each model."""
     if any(row.mode == "peers" for row in rows):
         table(
             ("round", "slot", f"{name} volunteered"),

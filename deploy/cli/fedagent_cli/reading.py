@@ -10,8 +10,7 @@ from . import command_line, options
 from .devices import devices
 from .errors import UnbalancedError, UsageError
 from .output import credits_text, echo, emit, table
-from .run_list import runs
-from .status import status
+from .status import runs, status
 
 ledger_app = command_line.CommandGroup(
     name="ledger", help="Read and check the ledger.", no_args_is_help=True

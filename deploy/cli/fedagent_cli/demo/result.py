@@ -10,8 +10,8 @@ from shutil import which
 from fedagent_cli.errors import INTERRUPTED, DemoError, NoRunError, UnbalancedError
 from fedagent_cli.output import credits_text, echo, emit
 from fedagent_cli.report.indices import Columns
+from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import ReportAgent, RunReport
-from fedagent_cli.report.write import write_report
 from fedagent_coordinator.database.evaluations import PEERS
 
 from .plan import Plan
@@ -87,7 +87,6 @@ def summary(
 
 
 def _chosen(run: RunReport) -> dict[str, float]:
-    """Return by kind of client how often one of them was chosen, on average."""
     kinds = dict.fromkeys(agent.kind for agent in run.agents)
     own = {kind: [a.ordered for a in run.agents if a.kind == kind] for kind in kinds}
     return {kind: round(sum(times) / len(times), 2) for kind, times in own.items()}
@@ -134,7 +133,6 @@ def show(result: dict[str, object], run: RunReport | None, data_dir: Path) -> No
 
 
 def _evaluated_lines(run: RunReport | None) -> dict[str, str]:
-    """Return what the screen says where clients evaluate the model."""
     if run is None or not run.evaluations:
         return {}
     chosen = ", ".join(f"{times:g} x {kind}" for kind, times in _chosen(run).items())
@@ -143,13 +141,11 @@ def _evaluated_lines(run: RunReport | None) -> dict[str, str]:
 
 
 def _program() -> str:
-    """Return what a person types to get this program here."""
     called = Path(sys.argv[0])
     return "fedagent" if which("fedagent") or called.name != "fedagent" else os.path.relpath(called)
 
 
 def _read(data_dir: Path) -> RunReport | None:
-    """Return the run's run, or None when the coordinator never began one."""
     from fedagent_cli.report.run_report import read_run_report  # noqa: PLC0415 - needs the store
 
     try:
@@ -159,7 +155,6 @@ def _read(data_dir: Path) -> RunReport | None:
 
 
 def _named(run: RunReport, state: DemoState, plan: Plan, finish: Finish) -> RunReport:
-    """Give agents and edges the demo's names, and tell how it was set up."""
     notes = {agent.name: agent.note for agent in state.agents.values()}
     kinds = {agent.name: agent.kind for agent in plan.agents}
     agents: list[ReportAgent] = [
@@ -183,7 +178,6 @@ def _named(run: RunReport, state: DemoState, plan: Plan, finish: Finish) -> RunR
 
 
 def _inside(run: RunReport, state: DemoState, settings: Settings) -> dict[str, Columns]:
-    """Return what the devices knew, where neighbours decided among themselves."""
     if not any(row.mode == PEERS for row in run.evaluations):
         return {}
     from .inside import read_inside  # noqa: PLC0415 - an agent's store, for few demos

@@ -58,7 +58,6 @@ def _figure(axes: "Axes") -> "Figure":
 
 
 def _inches(axes: "Axes") -> float:
-    """Return how wide the whole picture is."""
     return float(_figure(axes).get_figwidth())
 
 

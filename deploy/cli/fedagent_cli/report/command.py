@@ -44,8 +44,8 @@ def report(
     It may be read while the coordinator runs. Plots need the extra `report`.
     """
     from . import plots  # noqa: PLC0415 - heavy imports belong to the command
+    from .page import write_report  # noqa: PLC0415
     from .run_report import read_run_report  # noqa: PLC0415
-    from .write import write_report  # noqa: PLC0415
 
     found = read_run_report(data_dir or places.data_dir("coordinator"), run)
     folder = (out or Path()).expanduser().resolve()

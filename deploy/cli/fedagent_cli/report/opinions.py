@@ -98,7 +98,6 @@ def _reported(
 
 
 def _inside(run: RunReport) -> list[Plot]:
-    """Return what the devices knew, where they told the owner of all of them."""
     return [
         (
             f"What the devices knew: {name}",
@@ -126,7 +125,6 @@ def _by_kind(run: RunReport) -> str:
 
 
 def _kinds(run: RunReport) -> list[str]:
-    """Return the kinds of clients in the order of the agents."""
     return list(dict.fromkeys(agent.kind for agent in run.agents))
 
 

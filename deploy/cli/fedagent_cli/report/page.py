@@ -1,14 +1,17 @@
 """The report as one HTML file: no script, no request to anywhere, light and dark."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 
 from fedagent_cli.figures import NOT_HELD_OUT, UNTOLD
 from fedagent_cli.output import credits_text, number_text
 from fedagent_coordinator.database.evaluations import PEERS
 from fedagent_task.measures import HELD_OUT
 
+from . import plots as drawings
 from .opinions import mean_opinions
 from .run_report import ReportRound, RunReport
 from .undelivered import undelivered
@@ -60,6 +63,20 @@ NO_PLOTS = (
     "The plots need matplotlib: <code>fedagent doctor</code> says how to add it, then "
     "<code>fedagent report DATA_DIR</code> writes this page again."
 )
+
+
+def write_report(run: RunReport, folder: Path) -> Path:
+    """Write `report.html` and `report.json` into a folder and return the page's path.
+
+    Without matplotlib the page has no plots and says what to install.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = drawings.draw_all(run) if drawings.available() else []
+    html = folder / "report.html"
+    html.write_text(render(run, drawn), encoding="utf-8")
+    record = json.dumps(run.record(), indent=1)
+    (folder / "report.json").write_text(record + "\n", encoding="utf-8")
+    return html
 
 
 def render(run: RunReport, plots: Sequence[tuple[str, str, str]]) -> str:
@@ -125,7 +142,6 @@ def _tiles(run: RunReport) -> str:
 
 
 def _unmeasured(run: RunReport) -> str:
-    """Say that nobody evaluated the models on held-out samples, where nobody did."""
     if any(one.where == HELD_OUT for one in run.measures):
         return ""
     why = NOT_HELD_OUT if run.measures else UNTOLD
@@ -150,7 +166,6 @@ def _opinion(run: RunReport) -> list[tuple[str, str, str]]:
 
 
 def _reached(run: RunReport) -> str:
-    """Return the time to the recipe's target, and to others where clients evaluate."""
     if not run.reached():
         return ""
     word = run.metric_line[0]
@@ -166,7 +181,6 @@ def _reached(run: RunReport) -> str:
 
 
 def _evaluated(run: RunReport) -> str:
-    """Return what clients said, by kind of client and in all; nothing where nobody was asked."""
     if not run.evaluations:
         return ""
     means = mean_opinions(run)
@@ -271,7 +285,6 @@ def _rounds(run: RunReport) -> str:
 
 
 def _rented(run: RunReport, edge: str) -> tuple[object, ...]:
-    """Return how often an edge was rented, and what it was paid; nothing in an ordinary run."""
     if not run.controlled:
         return ()
     rents = [row.rent_micro for row in run.rounds if row.rented == edge]
@@ -279,7 +292,6 @@ def _rented(run: RunReport, edge: str) -> tuple[object, ...]:
 
 
 def _controls(run: RunReport, row: ReportRound) -> tuple[object, ...]:
-    """Return iterations, edge and rent of a round."""
     edge = run.edge_name(row.rented) if row.rented else "-"
     return (row.iterations or "-", edge, credits_text(row.rent_micro))
 

@@ -147,7 +147,6 @@ def _timing(axes: "Axes", rows: tuple[ReportRound, ...]) -> None:
 
 
 def _both(draw: Callable[["Axes"], None], index: int, name: str) -> str:
-    """Return a plot in both shapes; the page shows the one that fits."""
     return "".join(
         f'<div class="{shape}">{_svg(draw, f"{index}{shape[0]}", size, name)}</div>'
         for shape, size in SHAPES.items()

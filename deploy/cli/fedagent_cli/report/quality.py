@@ -52,7 +52,6 @@ def quality_plots(run: RunReport, rows: tuple[ReportRound, ...]) -> list[Plot]:
 
 
 def _groups(*, regression: bool) -> list[tuple[str, str, tuple[Measure, ...]]]:
-    """Return title, text and measures of each plot."""
     loss = ("Loss", "Less is better.", (LOSS, TRAIN_LOSS))
     if not regression:
         right = "The share of samples whose class the global model names."
@@ -63,7 +62,6 @@ def _groups(*, regression: bool) -> list[tuple[str, str, tuple[Measure, ...]]]:
 
 
 def _where(shown: Sequence[Measure]) -> str:
-    """Say on which samples these were measured, and when."""
     told = {
         LOSS.where: "Held-out: on samples that no device learns from, after each merge.",
         DEVICE_SCORE.where: "On devices: a round's base model on their new samples, before.",

@@ -199,7 +199,6 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
 def _rounds(
     rows: Sequence[RoundRow], results: Sequence[EdgeRow], outcomes: Sequence[OutcomeRow]
 ) -> list[ReportRound]:
-    """Return the rounds with their edges, and the times of the device that held each up."""
     slowest: dict[int, OutcomeRow] = {}
     for outcome in outcomes:
         former = slowest.get(outcome.round)
@@ -226,7 +225,6 @@ def _rounds(
 
 
 def _agents(reader: Reader, run_id: str, outcomes: Sequence[OutcomeRow]) -> list[ReportAgent]:
-    """Return every agent with how its rounds ended."""
     statuses: dict[str, Counter[str]] = {}
     reasons: dict[str, Counter[str]] = {}
     for outcome in outcomes:
