@@ -17,7 +17,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -25,11 +25,13 @@ from typing import Literal
 import numpy as np
 
 from fedagent_agent.config import AgentConfig
-from fedagent_agent.outward import Outward, Publish
-from fedagent_agent.runtime import AgentRuntime
+from fedagent_agent.core.agent import AgentCore
+from fedagent_agent.store import open_agent
 from fedagent_coordinator.policies.neighbours import k_nearest
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.driver import Driver, Job
+from fedagent_node.effects import Connect, Input, Received, Send
 from fedagent_node.identity import load_or_create
 from fedagent_node.link import Arrival, Link
 from fedagent_protocol import topics
@@ -68,11 +70,33 @@ def rows() -> Iterator[dict[str, object]]:
 
 
 @dataclass
+class _Sends:
+    """Connections that only send."""
+
+    out: Callable[[Send], None]
+
+    def send(self, send: Send) -> bool:
+        """Send a message."""
+        self.out(send)
+        return True
+
+    def change(self, effect: Connect) -> None:
+        """Change nothing."""
+
+
+class _NoJobs:
+    def submit(self, job: Job) -> Input | None:
+        """There are none."""
+        raise AssertionError(job)
+
+
+@dataclass
 class _Agent:
     """One agent, its connection and its timer."""
 
-    runtime: AgentRuntime
     link: Link
+    core: AgentCore
+    driver: Driver
     timer: asyncio.TimerHandle | None = None
 
 
@@ -100,26 +124,39 @@ class _Field:
     async def _start_agent(self, folder: Path, address: BrokerAddress) -> None:
         identity = load_or_create(folder)
         config = AgentConfig(data_dir=str(folder), site=SITE, stream="digits", seed=1)
-        runtime = AgentRuntime(config, identity.id, identity=identity, pending_bytes=lambda _: 0)
+        me = identity.id
+        core, store = open_agent(
+            config, me, submit=lambda _: None, pending=lambda _: 0, identity=identity
+        )
         link = Link(
             address,
             client_id=identity.id,
             on_arrivals=functools.partial(self._arrived, identity.id),
             on_state=lambda _: None,
         )
-        self.agents[identity.id] = _Agent(runtime, link)
+        driver = Driver(
+            core,
+            store,
+            links=_Sends(functools.partial(self._send, me)),
+            jobs=_NoJobs(),
+            clock=time.monotonic,
+            emit=lambda _: None,
+            warn=lambda _: None,
+            me=me,
+        )
+        self.agents[me] = _Agent(link, core, driver)
         await link.start()
         await link.subscribe(*topics.agent_filters(SITE, identity.id))
         for message in (EdgeBeacon(edge=EDGE, period_ms=60_000), Welcome(edge=EDGE)):
-            self.perform(identity.id, runtime.message("l", EDGE, message, time.monotonic()))
-        runtime.core.peers.task(TASK, PeersSpec(best=BEST))
+            driver.receive(Received(EDGE, message, "l", time.monotonic()))
+        core.peers.task(TASK, PeersSpec(best=BEST))
 
     async def stop(self) -> None:
         for agent in self.agents.values():
             if agent.timer is not None:
                 agent.timer.cancel()
             await agent.link.stop()
-            agent.runtime.close()
+            agent.driver.store.close()
         if self.relay is not None:
             await self.relay.stop()
 
@@ -128,31 +165,35 @@ class _Field:
     def _arrived(self, me: str, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:
             message = decode_edge_to_agent(arrival.payload)
-            self.perform(me, self.agents[me].runtime.message("l", EDGE, message, arrival.at))
+            self.agents[me].driver.receive(Received(EDGE, message, "l", arrival.at))
+        self.look(me)
 
-    def perform(self, me: str, outward: list[Outward]) -> None:
+    def _send(self, me: str, send: Send) -> None:
+        message, payload = send.message, encode(send.message)
+        if isinstance(message, PeerSend):
+            self.sent[me] += len(payload)
+        elif isinstance(message, Volunteer):
+            self.words.add(me)
+        qos = 0 if isinstance(message, PeerSend) else 1
+        topic = topics.agent_up(SITE, me, send.to, kind(message))
+        self.agents[me].link.publish(topic, payload, qos=qos)
+
+    def look(self, me: str) -> None:
+        """Note a decision, and set the timer anew."""
         agent = self.agents[me]
-        for effect in outward:
-            if not isinstance(effect, Publish):
-                continue
-            payload = encode(effect.message)
-            if isinstance(effect.message, PeerSend):
-                self.sent[me] += len(payload)
-            elif isinstance(effect.message, Volunteer):
-                self.words.add(me)
-            agent.link.publish(effect.topic, payload, qos=effect.qos)
         self._note_decision(me)
         if agent.timer is not None:
             agent.timer.cancel()
-        due = agent.runtime.next_due()
+        due = agent.driver.next_due()
         if due is not None:
             agent.timer = asyncio.get_running_loop().call_at(due, self._tick, me)
 
     def _tick(self, me: str) -> None:
-        self.perform(me, self.agents[me].runtime.tick(time.monotonic()))
+        self.agents[me].driver.tick()
+        self.look(me)
 
     def _note_decision(self, me: str) -> None:
-        slot = self.agents[me].runtime.core.peers._slot  # noqa: SLF001 - the watch
+        slot = self.agents[me].core.peers._slot  # noqa: SLF001 - the watch
         if slot is not None and slot.call.round == self.number and me not in self.decided:
             record = slot.record
             if record is not None and record.chosen is not None:
@@ -193,8 +234,9 @@ class _Field:
         )
         begun, used = time.monotonic(), time.process_time()
         for me, agent in self.agents.items():
-            effects = agent.runtime.core.peers.begin(call, EDGE, opinions[me], time.monotonic())
-            self.perform(me, agent.runtime._run(effects, time.monotonic()))  # noqa: SLF001
+            effects = agent.core.peers.begin(call, EDGE, opinions[me], time.monotonic())
+            agent.driver._perform(effects, time.monotonic())  # noqa: SLF001
+            self.look(me)
         while len(self.decided) < AGENTS and time.monotonic() < begun + LIMIT_S:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         seconds = max(self.decided.values()) - begun

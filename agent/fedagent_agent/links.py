@@ -3,75 +3,103 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from fedagent_node.address import BrokerAddress, TlsFiles
-from fedagent_node.discovery import Advert
-from fedagent_node.errors import LinkError
-from fedagent_node.link import Arrival, Link
+from msgspec import structs
+
+from fedagent_node.address import BrokerAddress
+from fedagent_node.advert import Advert
+from fedagent_node.effects import Connect, Send
+from fedagent_node.errors import LinkError, SubscribeRefusedError
+from fedagent_node.link import Link
+from fedagent_node.shell import Shell
 from fedagent_protocol import topics
+from fedagent_protocol.codec import Direction
+from fedagent_protocol.messages import Hello, kind
+
+from .core.agent import AgentCore
+from .core.effects import EdgesFound, Relink, Subscribed, SubscribeModel, UnsubscribeModel
 
 MAX_LINKS = 32
 
 _log = logging.getLogger(__name__)
 
-OnArrivals = Callable[[str, list[Arrival]], None]
-OnState = Callable[[str, bool], None]
-OnEdge = Callable[[str, str], None]
-
 
 @dataclass(slots=True)
-class _Entry:
-    link: Link
+class _Broker:
+    address: BrokerAddress
     typed: bool
     advertised: bool
 
 
-class Links:
+class BrokerLinks:
     """Keep a link to every broker that may have an edge.
 
     Args:
-        agent: Id of this agent.
+        shell: Makes the links.
+        core: Knows which edge is behind which link.
         site: Whose topics to subscribe to.
-        tls: Certificate files, if there are any.
-        insecure: Whether brokers beyond this machine may do without.
-        on_arrivals: Gets the name of a link and what came in on it.
-        on_state: Gets the name of a link and whether it is up.
-        on_edge: Gets the name of a link that is up, and an edge that adverts place there.
-        in_use: Whether a session stands on a link.
     """
 
-    def __init__(
-        self,
-        *,
-        agent: str,
-        site: str,
-        tls: TlsFiles | None,
-        insecure: bool,
-        on_arrivals: OnArrivals,
-        on_state: OnState,
-        on_edge: OnEdge,
-        in_use: Callable[[str], bool],
-    ) -> None:
-        self._agent = agent
-        self._filters = topics.agent_filters(site, agent)
-        self._tls = tls
-        self._insecure = insecure
-        self._on_arrivals = on_arrivals
-        self._on_state = on_state
-        self._on_edge = on_edge
-        self._in_use = in_use
-        self._entries: dict[str, _Entry] = {}
-        self._found: dict[str, tuple[str, ...]] = {}
+    def __init__(self, shell: Shell, core: AgentCore, site: str) -> None:
+        self._shell = shell
+        self._core = core
+        self._site = site
+        self._filters = topics.agent_filters(site, shell.id)
+        self._brokers: dict[str, _Broker] = {}
         self._refused: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closing = False
 
-    def __getitem__(self, name: str) -> Link | None:
-        """Return a link by its name; None if it is gone."""
-        entry = self._entries.get(name)
-        return entry.link if entry is not None else None
+    def route(self, send: Send) -> tuple[str, str]:
+        """Return the link and the topic of a message."""
+        up = topics.agent_up(self._site, self._shell.id, send.to, kind(send.message), send.version)
+        return self._core.link_of(send.to), up
+
+    # ---------------------------------------------------- what the core asks for
+
+    def send(self, send: Send) -> bool:
+        """Send a message to an edge; a hello with the device's address, for people."""
+        if isinstance(send.message, Hello) and (link := self._link_of(send.to)) is not None:
+            address = link.local_address[:64]
+            send = replace(send, message=structs.replace(send.message, address=address))
+        return self._shell.send(send)
+
+    def change(self, effect: Connect) -> None:
+        """Subscribe to a model, leave it, or make a link anew."""
+        match effect:
+            case SubscribeModel():
+                self._subscribe(effect)
+            case UnsubscribeModel():
+                if (link := self._link_of(effect.edge)) is not None:
+                    link.unsubscribe(topics.model(self._site, effect.edge, effect.digest))
+            case Relink():
+                self._renew(effect.link)
+
+    def _link_of(self, edge: str) -> Link | None:
+        return self._shell.links.get(self._core.link_of(edge))
+
+    def _subscribe(self, effect: SubscribeModel) -> None:
+        link = self._link_of(effect.edge)
+        if link is None:
+            return
+
+        def answered(future: "asyncio.Future[None]") -> None:
+            if not future.cancelled():
+                ok = not isinstance(future.exception(), SubscribeRefusedError)
+                self._shell.receive(Subscribed(effect.edge, effect.digest, ok=ok))
+
+        topic = topics.model(self._site, effect.edge, effect.digest)
+        link.subscribe(topic).add_done_callback(answered)
+
+    def _renew(self, name: str) -> None:
+        """Replace a link on which nothing is heard; drop it if no address or advert names it."""
+        broker = self._brokers.get(name)
+        if broker is not None and (broker.typed or broker.advertised):
+            self._shell.spawn(self._reconnect(name, broker), f"renew-{name}")
+        elif broker is not None:
+            self._shell.spawn(self._remove(name), f"leave-{name}")
+
+    # ------------------------------------------------------------- the brokers
 
     async def add(self, address: BrokerAddress, *, typed: bool = True) -> None:
         """Connect to a broker; a second call with one address changes nothing.
@@ -81,61 +109,30 @@ class Links:
             LinkError: The certificate files cannot be used.
         """
         name = str(address)
-        entry = self._entries.get(name)
-        if entry is not None:
-            entry.typed, entry.advertised = entry.typed or typed, entry.advertised or not typed
+        broker = self._brokers.get(name)
+        if broker is not None:
+            broker.typed, broker.advertised = broker.typed or typed, broker.advertised or not typed
             return
         link = self._make(name, address)
-        self._entries[name] = _Entry(link, typed, not typed)
-        await link.start()
-        _quietly(link.subscribe(*self._filters))
+        self._brokers[name] = _Broker(address, typed, not typed)
+        await self._start(link)
 
     def found(self, adverts: Iterable[Advert]) -> None:
-        """Follow what discovery says: dial what is new, leave what is gone and unused."""
+        """Follow discovery: dial what is new, leave what is gone and unused."""
         adverts = tuple(adverts)
         wanted = {str(advert.address): advert.address for advert in adverts}
-        self._found = {name: _edges_at(adverts, name) for name in wanted}
-        for name, entry in list(self._entries.items()):
-            entry.advertised = name in wanted
+        for name, broker in list(self._brokers.items()):
+            broker.advertised = name in wanted
             # An advert may be withdrawn while its edge lives: a session keeps its link.
-            if not (entry.advertised or entry.typed or self._in_use(name)):
-                self._spawn(self._remove(name), f"leave-{name}")
-            elif entry.link.connected:
-                self._greet(name)
+            if not (broker.advertised or broker.typed or self._core.uses(name)):
+                self._shell.spawn(self._remove(name), f"leave-{name}")
         for name, address in wanted.items():
-            if name not in self._entries and len(self._entries) < MAX_LINKS:
+            if name not in self._brokers and len(self._brokers) < MAX_LINKS:
                 if name not in self._refused:
-                    _log.info("%s: found an edge at %s", self._agent, name)
-                self._spawn(self._dial(address), f"dial-{name}")
-
-    def renew(self, name: str) -> None:
-        """Replace a link on which nothing is heard; drop it if nobody wants it."""
-        entry = self._entries.get(name)
-        if entry is None:
-            return
-        if entry.typed or entry.advertised:
-            self._spawn(self._renew(name, entry), f"renew-{name}")
-        else:
-            self._spawn(self._remove(name), f"leave-{name}")
-
-    async def stop(self) -> None:
-        """Close everything. Idempotent."""
-        self._closing = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        links = [entry.link for entry in self._entries.values()]
-        self._entries.clear()
-        await asyncio.gather(*(link.stop() for link in links))
-
-    def _state(self, name: str, up: bool) -> None:
-        self._on_state(name, up)
-        if up:
-            self._greet(name)
-
-    def _greet(self, name: str) -> None:
-        for edge in self._found.get(name, ()):
-            self._on_edge(name, edge)
+                    _log.info("%s: found an edge at %s", self._shell.id, name)
+                self._shell.spawn(self._dial(address), f"dial-{name}")
+        names = {*wanted, *self._brokers}
+        self._shell.receive(*(EdgesFound(name, _edges_at(adverts, name)) for name in names))
 
     async def _dial(self, address: BrokerAddress) -> None:
         try:
@@ -143,47 +140,32 @@ class Links:
         except LinkError as error:
             if str(address) not in self._refused:
                 self._refused.add(str(address))
-                _log.warning("%s: an edge was found and is not used: %s", self._agent, error)
+                _log.warning("%s: an edge was found and is not used: %s", self._shell.id, error)
 
-    async def _renew(self, name: str, entry: _Entry) -> None:
-        _log.info("%s: nothing is heard on %s, connecting anew", self._agent, name)
-        await entry.link.stop()
-        if self._closing or self._entries.get(name) is not entry:
-            return
-        entry.link = self._make(name, entry.link.address)
-        await entry.link.start()
-        _quietly(entry.link.subscribe(*self._filters))
+    async def _reconnect(self, name: str, broker: _Broker) -> None:
+        _log.info("%s: nothing is heard on %s, connecting anew", self._shell.id, name)
+        await self._shell.links[name].stop()
+        if self._brokers.get(name) is broker:
+            await self._start(self._make(name, broker.address))
 
     async def _remove(self, name: str) -> None:
-        entry = self._entries.pop(name, None)
-        if entry is not None:
-            await entry.link.stop()
+        if self._brokers.pop(name, None) is not None:
+            await self._shell.links.pop(name).stop()
 
     def _make(self, name: str, address: BrokerAddress) -> Link:
         # One broker under two addresses must not see one client id twice.
         mark = hashlib.sha256(name.encode()).hexdigest()[:6]
-        return Link(
-            address,
-            client_id=f"{self._agent}-{mark}",
-            tls=self._tls,
-            insecure=self._insecure,
-            on_arrivals=lambda arrivals: self._on_arrivals(name, arrivals),
-            on_state=lambda up: self._state(name, up),
+        client_id = f"{self._shell.id}-{mark}"
+        return self._shell.link(
+            name, address, client_id=client_id, incoming=Direction.EDGE_TO_AGENT
         )
 
-    def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
-        if self._closing:
-            work.close()
-            return
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _start(self, link: Link) -> None:
+        await link.start()
+        # The link logs and counts a refused subscription.
+        subscribed = link.subscribe(*self._filters)
+        subscribed.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def _edges_at(adverts: Iterable[Advert], name: str) -> tuple[str, ...]:
     return tuple(sorted(advert.id for advert in adverts if str(advert.address) == name))
-
-
-def _quietly(future: "asyncio.Future[None]") -> None:
-    """Let a refused subscription be told by the link's own log and counter."""
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -69,7 +69,7 @@ class Outbox:
         self._max_bytes = max_bytes
         self._checkpoint = checkpoint
         self._done: dict[Key, None] = {}
-        self._sizes: dict[Key, int] = {}
+        self._updates: dict[Key, PendingUpdate] = {}
         self._bodies: dict[Key, bytes | Path] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -79,10 +79,6 @@ class Outbox:
             self._born = self._last_born()
         except sqlite3.Error as error:
             raise OutboxError(self._path, str(error)) from error
-
-    def file_for(self, key: Key) -> Path:
-        """Return where a big update is written before `put`."""
-        return self.path(key.file_name)
 
     def path(self, name: str) -> Path:
         """Return the path of an update's file."""
@@ -122,25 +118,27 @@ class Outbox:
             self._roll_back()
             raise OutboxError(self._path, str(error)) from error
         self._done.clear()
-        self._sizes[key], self._bodies[key] = update.offer.size, body
+        self._updates[key], self._bodies[key] = update, body
         self._checkpoint("agent.outbox.after-put")
 
     def over_limit(self) -> list[Key]:
         """Return the oldest updates that must go to respect the limits, never the newest."""
-        total, count = sum(self._sizes.values()), len(self._sizes)
+        total = sum(update.offer.size for update in self._updates.values())
+        count = len(self._updates)
         over: list[Key] = []
-        for key in list(self._sizes)[:-1]:
+        for key in list(self._updates)[:-1]:
             if total <= self._max_bytes and count <= MAX_UPDATES:
                 break
             over.append(key)
-            total, count = total - self._sizes[key], count - 1
+            total, count = total - self._updates[key].offer.size, count - 1
         return over
 
     def drop(self, key: Key) -> None:
         """Forget an update; its row goes with the next commit."""
-        if self._sizes.pop(key, None) is None:
+        body = self._bodies.pop(key, None)
+        if body is None:
             return
-        body = self._bodies.pop(key)
+        self._updates.pop(key, None)
         self._done[key] = None
         if isinstance(body, Path):
             body.unlink(missing_ok=True)
@@ -159,10 +157,12 @@ class Outbox:
             raise OutboxError(self._path, str(error)) from error
         self._done.clear()
 
-    @property
-    def unflushed(self) -> bool:
-        """Whether `flush` would write."""
-        return bool(self._done)
+    def find(self, run: str, round_: int, digest: str) -> PendingUpdate | None:
+        """Return the update of a round; None if it is gone."""
+        rank = run, round_
+        updates = self._updates.items()
+        found = (update for key, update in updates if key.rank == rank)
+        return next((update for update in found if update.offer.digest == digest), None)
 
     def read(self, key: Key, start: int, stop: int) -> bytes | None:
         """Return a piece of an update's bytes; None if it is gone."""
@@ -248,18 +248,19 @@ class Outbox:
             key = Key(edge, run, number)
             body: bytes | Path = inline if name is None else self._folder / name
             try:
-                kept = PendingUpdate(key, _decoder.decode(offer), credit)
+                update = PendingUpdate(key, _decoder.decode(offer), credit)
                 size = len(body) if isinstance(body, bytes) else body.stat().st_size
             except (msgspec.DecodeError, ValueError, OSError):
                 size = -1
-            self._sizes[key], self._bodies[key] = max(size, 0), body
-            if size < 0 or size != kept.offer.size:
+            self._bodies[key] = body
+            if size < 0 or size != update.offer.size:
                 self.drop(key)
             else:
-                yield kept
+                self._updates[key] = update
+                yield update
 
     def _write(self, key: Key, body: bytes) -> Path:
-        path = self.file_for(key)
+        path = self.path(key.file_name)
         try:
             with path.open("wb", buffering=0) as file:
                 view = memoryview(body)

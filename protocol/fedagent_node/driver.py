@@ -229,9 +229,9 @@ class Driver:
                 todo.extendleft(reversed(self.core.receive(result, now)))
 
     def _send(self, send: Send) -> None:
-        if send.stored:
-            send = replace(send, message=self.store.complete(send.message), stored=False)
         try:
+            if send.stored:
+                send = replace(send, message=self.store.complete(send.message), stored=False)
             sent = self._links.send(send)
         except ProtocolError as error:
             self._warn(Warn(send.to, f"{kind(send.message)} cannot be sent: {error}"))

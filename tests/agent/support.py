@@ -1,4 +1,4 @@
-"""An edge played by hand: what tests say to an agent's runtime, and what they read back."""
+"""An edge played by hand: what tests send to an agent, and what they read back."""
 
 import hashlib
 import json
@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedagent_agent.config import AgentConfig
-from fedagent_agent.core.device import PriceSettings
-from fedagent_agent.core.effects import Event, Relink
+from fedagent_agent.core.device import PriceSettings, Readings
+from fedagent_agent.core.effects import Measured, Relink, Subscribed, SubscribeModel
 from fedagent_agent.core.opinions import NO_LIMITS, PrivacySettings
-from fedagent_agent.outward import Outward, Publish, Subscribe
-from fedagent_agent.runtime import AgentRuntime
+from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer.frames import (
     Evaluate,
     Evaluated,
@@ -25,9 +24,11 @@ from fedagent_agent.trainer.frames import (
     Train,
     Trained,
 )
+from fedagent_node.driver import Driver, Job
+from fedagent_node.effects import Connect, Emit, Input, LinkUp, Received, Send
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import (
-    AgentToEdge,
+    AnyMessage,
     Chunk,
     EdgeBeacon,
     EdgeToAgent,
@@ -55,6 +56,8 @@ RUN = "1" * 32
 CHUNK = 256 * 1024
 
 M = TypeVar("M")
+Outward = Send | Connect | Emit | TrainerRequest
+"""What leaves the agent and its disk."""
 
 FREE = PriceSettings(base=0.0, per_compute=0.0)
 IDLE = TaskSpec(
@@ -82,7 +85,7 @@ class HandEdge:
     """One edge for one runtime: remembers everything that left the agent.
 
     Attributes:
-        out: Every outward effect, in order.
+        out: All that left the agent, in order.
         models: Those that were called for, by digest; served whatever `serve` is given.
         now: The clock; the test moves it.
     """
@@ -105,9 +108,9 @@ class HandEdge:
     models: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.runtime = self.boot()
+        self.boot()
 
-    def boot(self) -> AgentRuntime:
+    def boot(self) -> None:
         """Start (again) on the directory."""
         config = AgentConfig(
             data_dir=str(self.directory),
@@ -120,30 +123,65 @@ class HandEdge:
             name=self.name,
             privacy=self.privacy,
         )
-        self.runtime = AgentRuntime(
+        self.core, self.store = open_agent(
             config,
             AGENT,
-            pending_bytes=lambda _: self.pending,
+            submit=self.out.append,
+            pending=lambda _: self.pending,
             checkpoint=self.checkpoint,
         )
-        return self.runtime
+        self.driver = Driver(
+            self.core,
+            self.store,
+            links=self,
+            jobs=self,
+            clock=lambda: self.now,
+            emit=self.out.append,
+            warn=lambda _: None,
+            me=AGENT,
+        )
+        self.driver.receive(LinkUp(self.link))
 
     def restart(self) -> None:
         """Kill the agent and start it again."""
-        self.runtime.crash()
+        self.store.abandon()
         self.boot()
         self.out.clear()
 
+    def send(self, send: Send) -> bool:
+        """Remember a message that left the agent."""
+        self.out.append(send)
+        return True
+
+    def change(self, effect: Connect) -> None:
+        """Remember a change of links or subscriptions."""
+        self.out.append(effect)
+
+    def submit(self, job: Job) -> Input | None:
+        """Agents have no jobs but the trainer's."""
+        raise AssertionError(job)
+
     # ----------------------------------------------------------------- in
+
+    def take(self, *events: Input) -> list[Outward]:
+        """Give the agent inputs; return what it did."""
+        before = len(self.out)
+        self.driver.receive(*events)
+        return self.out[before:]
+
+    def tick(self) -> list[Outward]:
+        """Let the agent do what is due; return that."""
+        before = len(self.out)
+        self.driver.tick()
+        return self.out[before:]
+
+    def measure(self, readings: Readings) -> list[Outward]:
+        """Give the agent readings of its device."""
+        return self.take(Measured(readings))
 
     def say(self, message: EdgeToAgent, *, edge: str = "") -> list[Outward]:
         """Send a message to the agent; return what it did."""
-        return self.keep(self.runtime.message(self.link, edge or self.edge, message, self.now))
-
-    def keep(self, outward: list[Outward]) -> list[Outward]:
-        """Remember what the runtime returned, and answer subscriptions."""
-        self.out += outward
-        return outward
+        return self.take(Received(edge or self.edge, message, self.link, self.now))
 
     def join(self, *, edge: str = "") -> None:
         """Open the session."""
@@ -201,7 +239,7 @@ class HandEdge:
 
     def replied(self, reply: Reply) -> list[Outward]:
         """Be the trainer: answer a job."""
-        return self.keep(self.runtime.replied(reply, self.now))
+        return self.take(reply)
 
     def opened(self, job: Open) -> list[Outward]:
         """Be the trainer: the stream fits."""
@@ -230,15 +268,15 @@ class HandEdge:
         todo = list(outward)
         while todo:
             effect = todo.pop(0)
-            if isinstance(effect, Subscribe):
-                todo += self.keep(self.runtime.subscribed(effect.edge, effect.digest, self.now))
+            if isinstance(effect, SubscribeModel):
+                todo += self.take(Subscribed(effect.edge, effect.digest))
             elif isinstance(effect, Open):
                 todo += self.opened(effect)
-            elif isinstance(effect, Publish):
+            elif isinstance(effect, Send):
                 for answer in self.answers(effect.message, model, run):
                     todo += self.say(answer)
 
-    def answers(self, message: AgentToEdge, model: bytes, run: str) -> Iterable[EdgeToAgent]:
+    def answers(self, message: AnyMessage, model: bytes, run: str) -> Iterable[EdgeToAgent]:
         """Return what an edge answers while it hands out task and model."""
         if isinstance(message, TaskNeed):
             body = task_bytes(self.task)
@@ -293,23 +331,23 @@ class HandEdge:
         )
 
     def later(self, seconds: float, *, step: float = 0.05) -> list[Outward]:
-        """Let time pass, ticking when the runtime wants it; no beacons are sent."""
+        """Let time pass, ticking when the agent wants it; no beacons are sent."""
         until = self.now + seconds
         outward: list[Outward] = []
         while True:
-            due = self.runtime.next_due()
+            due = self.driver.next_due()
             if due is None or due > until:
                 self.now = until
                 return outward
             self.now = max(self.now + step / 1000, due)
-            outward += self.keep(self.runtime.tick(self.now))
+            outward += self.tick()
 
     # ---------------------------------------------------------------- out
 
     def said(self, kind: type[M], outward: list[Outward] | None = None) -> list[M]:
         """Return the messages of a kind that left the agent."""
         effects = self.out if outward is None else outward
-        messages = [effect.message for effect in effects if isinstance(effect, Publish)]
+        messages = [effect.message for effect in effects if isinstance(effect, Send)]
         return [message for message in messages if isinstance(message, kind)]
 
     def jobs(self, kind: type[M], outward: list[Outward] | None = None) -> list[M]:
@@ -317,8 +355,8 @@ class HandEdge:
         return [e for e in (self.out if outward is None else outward) if isinstance(e, kind)]
 
     def events(self, name: str) -> list[dict[str, object]]:
-        """Return what was told of a kind of event."""
-        return [e.data for e in self.out if isinstance(e, Event) and e.name == name]
+        """Return the fields of a kind of event."""
+        return [dict(e.fields) for e in self.out if isinstance(e, Emit) and e.name == name]
 
 
 __all__ = [

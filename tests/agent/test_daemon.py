@@ -613,7 +613,7 @@ async def main():
     loaded = [name for name in names if name in sys.modules]
     pss = [line for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:")]
     print(json.dumps({"loaded": loaded, "pss_kb": int(pss[0].split()[1])}))
-    daemon._stop.set()
+    daemon._shell.stop.set()
     await run
 
 asyncio.run(main())

@@ -67,11 +67,12 @@ def test_a_deletion_that_finds_no_room_waits_and_the_clock_goes_on(tmp_path: Pat
     edge = HandEdge(tmp_path)
     edge.join()
     offer = edge.round(1, SMALL)
-    edge.runtime._outbox._db.execute("PRAGMA query_only = ON")
+    edge.store.outbox._db.execute("PRAGMA query_only = ON")
     edge.receipt(offer)
     edge.later(5.0)
-    assert edge.runtime.core.counters["outbox_flush_failed"] == 1
-    assert edge.runtime.next_due() is not None
-    edge.runtime._outbox._db.execute("PRAGMA query_only = OFF")
+    assert edge.core.counters["outbox_flush_failed"] == 1
+    assert edge.driver.next_due() is not None
+    edge.store.outbox._db.execute("PRAGMA query_only = OFF")
     edge.later(40.0)
-    assert not edge.runtime._outbox.unflushed
+    edge.restart()
+    assert not edge.core.uploads.by_key

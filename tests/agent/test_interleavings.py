@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedagent_agent.outward import Outward, Publish, Subscribe
+from fedagent_agent.core.effects import Subscribed, SubscribeModel
 from fedagent_agent.trainer.frames import Cancel, Open, Train
+from fedagent_node.effects import LinkDown, LinkUp, Send
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
     Chunk,
@@ -25,7 +26,7 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.transfer import Layout
 from fedagent_task.recipe import task_bytes
 
-from .support import EDGE, LINK, OTHER, REAL, RUN, HandEdge, digest_of, model_of
+from .support import EDGE, LINK, OTHER, REAL, RUN, HandEdge, Outward, digest_of, model_of
 
 PIECE = 1024
 RUNS = (RUN, "2" * 32)
@@ -42,7 +43,7 @@ class AgentUnderFire(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.edge = HandEdge(Path(self.folder.name), chunk_bytes=PIECE, task=REAL)
         self.subscribed: set[tuple[str, str]] = set()
-        self.subscriptions: list[Subscribe] = []
+        self.subscriptions: list[SubscribeModel] = []
         self.opening: list[Open] = []
         self.training: dict[int, tuple[Train, Order]] = {}
         self.trainings: Counter[Order] = Counter()
@@ -52,7 +53,7 @@ class AgentUnderFire(RuleBasedStateMachine):
         self.delivered: dict[tuple[str, str], set[int]] = {}
 
     def teardown(self) -> None:
-        self.edge.runtime.close()
+        self.edge.store.close()
         self.folder.cleanup()
 
     @initialize()
@@ -70,16 +71,16 @@ class AgentUnderFire(RuleBasedStateMachine):
         """Check each effect as it comes."""
         for effect in outward:
             match effect:
-                case Publish():
+                case Send():
                     payload = encode(effect.message)
                     assert decode(Direction.AGENT_TO_EDGE, payload) == effect.message
-                    self.published(effect.topic.split("/")[6], effect.message)
-                case Subscribe():
+                    self.published(effect.to, effect.message)
+                case SubscribeModel():
                     self.subscriptions.append(effect)
                 case Open():
                     self.opening.append(effect)
                 case Train():
-                    work = self.edge.runtime.core.queue.active_order
+                    work = self.edge.core.queue.active_order
                     assert work is not None
                     order = (work.key.edge, work.key.run, work.key.round)
                     assert not [j for j, (_, o) in self.training.items() if j not in self.dead()]
@@ -118,9 +119,9 @@ class AgentUnderFire(RuleBasedStateMachine):
         credit=st.integers(0, 1),
     )
     def order(self, name: str, number: int, model: bytes, run: str, credit: int) -> None:
-        before = self.edge.runtime.core.queue.active_order
+        before = self.edge.core.queue.active_order
         out = self.edge.order(number, model, run=run, edge=name, credit=credit)
-        after = self.edge.runtime.core.queue.active_order
+        after = self.edge.core.queue.active_order
         if after is not before and after is not None:
             self.delivered.clear()
         self.ordered.add((name, run, number))
@@ -131,7 +132,7 @@ class AgentUnderFire(RuleBasedStateMachine):
     def suback(self) -> None:
         sub = self.subscriptions.pop(0)
         self.subscribed.add((sub.edge, sub.digest))
-        self.take(self.edge.keep(self.edge.runtime.subscribed(sub.edge, sub.digest, self.edge.now)))
+        self.take(self.edge.take(Subscribed(sub.edge, sub.digest)))
 
     @precondition(lambda self: self.edge.said(TaskNeed))
     @rule(name=st.sampled_from([EDGE, OTHER]))
@@ -155,7 +156,7 @@ class AgentUnderFire(RuleBasedStateMachine):
         data = model[index * PIECE : (index + 1) * PIECE]
         data = data[:-1] if spoilt and data else data
         digest = digest_of(model)
-        work = self.edge.runtime.core.queue.active_order
+        work = self.edge.core.queue.active_order
         wanted = (
             work is not None
             and work.key.edge == name
@@ -208,9 +209,8 @@ class AgentUnderFire(RuleBasedStateMachine):
 
     @rule()
     def reconnect(self) -> None:
-        runtime = self.edge.runtime
-        self.take(self.edge.keep(runtime.link_down(LINK, self.edge.now)))
-        self.take(self.edge.keep(runtime.link_up(LINK, self.edge.now)))
+        self.take(self.edge.take(LinkDown(LINK)))
+        self.take(self.edge.take(LinkUp(LINK)))
 
     # -------------------------------------------------------------- invariants
 
@@ -231,7 +231,7 @@ class AgentUnderFire(RuleBasedStateMachine):
     @invariant()
     def no_order_is_forgotten(self) -> None:
         """An order was answered, is worked on, or its round is known to be over."""
-        work = self.edge.runtime.core.queue.active_order
+        work = self.edge.core.queue.active_order
         working = (work.key.edge, work.key.run, work.key.round) if work is not None else None
         over = {(str(e["edge"]), int(str(e["round"]))) for e in self.edge.events("abandoned")}
         told = {(str(e["edge"]), int(str(e["round"]))) for e in self.edge.events("update")}
@@ -243,8 +243,8 @@ class AgentUnderFire(RuleBasedStateMachine):
     def a_tick_leaves_nothing_due(self) -> None:
         """Otherwise the daemon's timer would spin."""
         now = self.edge.now
-        self.take(self.edge.keep(self.edge.runtime.tick(now)))
-        due = self.edge.runtime.next_due()
+        self.take(self.edge.tick())
+        due = self.edge.driver.next_due()
         assert due is None or due > now
 
 
@@ -260,8 +260,8 @@ def test_a_model_arrives_through_any_loss_and_repetition(events: list[tuple[int,
         edge.join()
         model = MODELS[0]
         out = edge.order(1, model)
-        edge.serve([e for e in out if not isinstance(e, Subscribe)], model)
-        edge.keep(edge.runtime.subscribed(EDGE, digest_of(model), edge.now))
+        edge.serve([e for e in out if not isinstance(e, SubscribeModel)], model)
+        edge.take(Subscribed(EDGE, digest_of(model)))
         count = Layout(len(model), PIECE).count
         for index, twice in events:
             for _ in range(1 + twice):
@@ -274,4 +274,4 @@ def test_a_model_arrives_through_any_loss_and_repetition(events: list[tuple[int,
             edge.serve(edge.later(2.0), model)
             edge.say(EdgeBeacon(edge=EDGE))
         assert edge.said(UpdateOffer)
-        edge.runtime.close()
+        edge.store.close()

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fedagent_agent.core.effects import Event
+from fedagent_agent.core.effects import SubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.core.worklog import WorkLog
-from fedagent_agent.outward import Subscribe
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
+from fedagent_node.effects import Emit
 from fedagent_protocol.messages import Opinion, OpinionMode
 from fedagent_task.moments import Moments
 from fedagent_task.spec import DataSpec
@@ -61,10 +61,10 @@ def test_one_edge_is_told_and_others_that_it_was(edge: HandEdge) -> None:
     lines = [
         line
         for data in edge.events("opinion")
-        for line in WorkLog().lines_for(Event("opinion", data), 0)
+        for line in WorkLog().lines_for(Emit("opinion", data), 0)
     ]
     assert [line.text for line in lines] == ["tells what its 50 samples add up to, before round 1"]
-    assert not edge.jobs(Subscribe), "the model is of no use for it"
+    assert not edge.jobs(SubscribeModel), "the model is of no use for it"
     assert len(edge.jobs(Evaluate)) == 1
 
 
@@ -107,7 +107,7 @@ def test_an_owner_that_limits_opinions_gives_no_statistics(
     ask(edge)
     assert edge.said(Opinion)[0].reason == "the owner limits what is told of the samples"
     assert not edge.jobs(Evaluate)
-    assert edge.runtime.core.counters["moments_withheld"] == 1
+    assert edge.core.counters["moments_withheld"] == 1
 
 
 def test_an_edge_gets_none_for_a_task_that_does_not_standardize(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_broken_stream_is_no_statistics(edge: HandEdge) -> None:
 def test_a_call_for_an_opinion_takes_the_place_of_one_for_statistics(edge: HandEdge) -> None:
     ask(edge)
     edge.serve(edge.call(0, MODEL), MODEL)
-    assert edge.runtime.core.counters["opinion_superseded"] == 1
+    assert edge.core.counters["opinion_superseded"] == 1
     ask(edge, name=EDGE)
-    assert edge.runtime.core.evaluator.pending is not None
-    assert edge.runtime.core.evaluator.pending.call.mode is OpinionMode.REPORT
+    assert edge.core.evaluator.pending is not None
+    assert edge.core.evaluator.pending.call.mode is OpinionMode.REPORT

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
 
+from fedagent_agent.core.effects import Subscribed, SubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
-from fedagent_agent.outward import Outward, Publish, Subscribe
 from fedagent_agent.trainer.frames import Evaluate, Open
+from fedagent_node.effects import LinkDown, LinkUp, Send
 from fedagent_protocol.messages import (
     Chunk,
     EdgeBeacon,
@@ -23,7 +24,7 @@ from fedagent_protocol.messages import (
 from fedagent_task.recipe import task_bytes, task_digest
 from fedagent_task.spec import OpinionsSpec
 
-from .support import EDGE, LINK, OTHER, REAL, RUN, HandEdge, digest_of, model_of
+from .support import EDGE, LINK, OTHER, REAL, RUN, HandEdge, Outward, digest_of, model_of
 
 PIECE = 1024
 MODELS = [model_of(2500, mark) for mark in range(3)]
@@ -42,9 +43,9 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.edge = HandEdge(Path(self.folder.name), chunk_bytes=PIECE, task=TASK)
         self.edge.privacy = PrivacySettings(max_epsilon=1.0, total_epsilon=TOTAL)
-        self.edge.runtime.close()
+        self.edge.store.close()
         self.edge.boot()
-        self.subscriptions: list[Subscribe] = []
+        self.subscriptions: list[SubscribeModel] = []
         self.opening: list[Open] = []
         self.evaluating: dict[int, Evaluate] = {}
         self.called: set[tuple[str, str, int]] = set()
@@ -53,7 +54,7 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
         self.score = 0
 
     def teardown(self) -> None:
-        self.edge.runtime.close()
+        self.edge.store.close()
         self.folder.cleanup()
 
     @initialize()
@@ -66,19 +67,19 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
         """Check each effect as it comes."""
         for effect in outward:
             match effect:
-                case Publish(message=Opinion() as said):
-                    name = effect.topic.split("/")[6]
+                case Send(message=Opinion() as said):
+                    name = effect.to
                     assert (name, said.run, said.round) in self.called
                     assert said.round >= self.newest.get(said.run, 0), "an older round after all"
                     self.newest[said.run] = said.round
                     if said.samples:
                         self.told[said.run, said.round].add(said)
-                case Subscribe():
+                case SubscribeModel():
                     self.subscriptions.append(effect)
                 case Open():
                     self.opening.append(effect)
                 case Evaluate():
-                    call = self.edge.runtime.core.evaluator.pending
+                    call = self.edge.core.evaluator.pending
                     assert call is not None
                     assert Path(effect.model).read_bytes() == self.edge.models[call.call.model]
                     self.evaluating[effect.job] = effect
@@ -102,8 +103,7 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
     @rule()
     def suback(self) -> None:
         sub = self.subscriptions.pop(0)
-        runtime = self.edge.runtime
-        self.take(self.edge.keep(runtime.subscribed(sub.edge, sub.digest, self.edge.now)))
+        self.take(self.edge.take(Subscribed(sub.edge, sub.digest)))
 
     @precondition(lambda self: self.edge.said(TaskNeed))
     @rule(name=EDGES)
@@ -142,9 +142,8 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
 
     @rule()
     def reconnect(self) -> None:
-        runtime = self.edge.runtime
-        self.take(self.edge.keep(runtime.link_down(LINK, self.edge.now)))
-        self.take(self.edge.keep(runtime.link_up(LINK, self.edge.now)))
+        self.take(self.edge.take(LinkDown(LINK)))
+        self.take(self.edge.take(LinkUp(LINK)))
         self.join()
 
     @rule()
@@ -162,22 +161,22 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
 
     @invariant()
     def the_owners_budget_holds(self) -> None:
-        spent = self.edge.runtime.core.evaluator.spent
+        spent = self.edge.core.evaluator.spent
         for run in RUNS:
             told = sum(1 for of, _ in self.told if of == run)
             assert told <= spent.get(run, 0.0) <= TOTAL
 
     @invariant()
     def one_model_comes_in_at_a_time(self) -> None:
-        core = self.edge.runtime.core
+        core = self.edge.core
         fetches = (core.queue.fetch, core.evaluator.fetch)
         assert not all(fetch is not None and fetch.loading for fetch in fetches)
 
     @invariant()
     def a_tick_leaves_nothing_due(self) -> None:
         now = self.edge.now
-        self.take(self.edge.keep(self.edge.runtime.tick(now)))
-        due = self.edge.runtime.next_due()
+        self.take(self.edge.tick())
+        due = self.edge.driver.next_due()
         assert due is None or due > now
 
 
@@ -198,7 +197,7 @@ def test_whoever_asks_often_enough_has_an_answer(losses: list[bool], order_at: i
         def serve(out: list[Outward]) -> None:
             """Answer all but what is lost on the way to the edge."""
             for effect in out:
-                if isinstance(effect, Publish) and next(lost, False):
+                if isinstance(effect, Send) and next(lost, False):
                     continue
                 before = len(edge.out)
                 edge.serve([effect], MODELS[1])
@@ -216,4 +215,4 @@ def test_whoever_asks_often_enough_has_an_answer(losses: list[bool], order_at: i
             serve(edge.later(1.0))
             edge.say(EdgeBeacon(edge=EDGE))
         assert {opinion.samples for opinion in edge.said(Opinion)} == {7}
-        edge.runtime.close()
+        edge.store.close()

@@ -9,12 +9,12 @@ from msgspec import structs
 
 from fedagent_agent import opinion_book
 from fedagent_agent.core.device import Readings
-from fedagent_agent.core.effects import Effect
+from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.errors import AgentError, OpinionBookError
 from fedagent_agent.opinion_book import OpinionBook
-from fedagent_agent.outward import Subscribe, Unsubscribe
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
+from fedagent_node.effects import Effect
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
     Chunk,
@@ -83,7 +83,7 @@ def test_a_model_is_fetched_scored_and_answered_once_for_all(edge: HandEdge) -> 
 def test_two_edges_that_ask_at_once_have_the_same_answer(edge: HandEdge) -> None:
     edge.call(0, MODEL)
     out = edge.call(0, MODEL, edge=OTHER)
-    assert not edge.jobs(Subscribe, out)
+    assert not edge.jobs(SubscribeModel, out)
     edge.serve(list(edge.out), MODEL)
     (start,) = edge.jobs(Evaluate)
     out = edge.evaluate(start, 0.25)
@@ -101,7 +101,7 @@ def test_a_newer_round_takes_the_place_of_an_older_one(edge: HandEdge) -> None:
     edge.evaluate(new, 0.9)
     edge.call(1, MODEL)
     assert [(o.round, o.score) for o in edge.said(Opinion)] == [(2, 0.9)]
-    counters = edge.runtime.core.counters
+    counters = edge.core.counters
     assert (counters["opinion_superseded"], counters["opinion_unwanted"]) == (1, 1)
     assert counters["opinion_outdated"] == 2
 
@@ -112,12 +112,12 @@ def test_a_round_has_one_model(edge: HandEdge) -> None:
     edge.evaluate(start)
     edge.call(1, NEWER, edge=OTHER)
     assert [o.model for o in edge.said(Opinion)] == [digest_of(MODEL)]
-    assert edge.runtime.core.counters["opinion_of_another"] == 2
+    assert edge.core.counters["opinion_of_another"] == 2
 
 
 def test_lost_chunks_and_tasks_are_asked_for_again(edge: HandEdge) -> None:
     edge.call(1, MODEL)
-    edge.keep(edge.runtime.subscribed(EDGE, digest_of(MODEL), edge.now))
+    edge.take(Subscribed(EDGE, digest_of(MODEL)))
     asked_first = (len(edge.said(TaskNeed)), len(edge.said(Need)))
     edge.serve(edge.later(3.0), MODEL)
     assert asked_first == (1, 1)
@@ -129,13 +129,13 @@ def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) 
     edge.join()
     big, other = model_of(4500), model_of(4500, 1)
     edge.call(1, big)
-    edge.keep(edge.runtime.subscribed(EDGE, digest_of(big), edge.now))
+    edge.take(Subscribed(EDGE, digest_of(big)))
     out = edge.order(2, other)
-    assert [e.topic[-64:] for e in edge.jobs(Unsubscribe, out)] == [digest_of(big)]
-    assert [e.digest for e in edge.jobs(Subscribe, out)] == [digest_of(other)]
+    assert [e.digest for e in edge.jobs(UnsubscribeModel, out)] == [digest_of(big)]
+    assert [e.digest for e in edge.jobs(SubscribeModel, out)] == [digest_of(other)]
     late = Chunk(run=RUN, round=1, digest=digest_of(big), index=0, data=big[:1024])
     edge.say(late)
-    assert edge.runtime.core.counters["chunk_unasked"] == 1
+    assert edge.core.counters["chunk_unasked"] == 1
     edge.serve(out, other)
     (training,) = edge.jobs(Train)
     (evaluating,) = edge.jobs(Evaluate)
@@ -150,31 +150,31 @@ def test_a_call_waits_while_an_order_loads_and_for_another_task(tmp_path: Path) 
     edge.join()
     out = edge.order(2, NEWER)
     called = edge.call(1, MODEL)
-    assert not edge.jobs(Subscribe, called)
+    assert not edge.jobs(SubscribeModel, called)
     edge.serve(out, NEWER)
     assert edge.jobs(Train)
     assert edge.jobs(Evaluate)
     edge.task = IDLE
     edge.call(1, MODEL, run=RUN_2)
-    assert edge.runtime.core.counters["opinion_busy"] == 1
+    assert edge.core.counters["opinion_busy"] == 1
 
 
 def test_another_edge_goes_on_with_the_model_when_the_first_is_gone(edge: HandEdge) -> None:
     edge.call(1, MODEL, until_ms=60_000)
     edge.call(1, MODEL, edge=OTHER, until_ms=60_000)
-    assert [e.edge for e in edge.jobs(Subscribe)] == [EDGE]
+    assert [e.edge for e in edge.jobs(SubscribeModel)] == [EDGE]
     for _ in range(5):
         edge.later(4.0)
         edge.say(EdgeBeacon(edge=OTHER), edge=OTHER)
-    assert EDGE not in edge.runtime.core.sessions
-    assert [e.edge for e in edge.jobs(Subscribe)] == [EDGE, OTHER]
+    assert EDGE not in edge.core.sessions
+    assert [e.edge for e in edge.jobs(SubscribeModel)] == [EDGE, OTHER]
 
 
 def test_nobody_waits_for_ever(edge: HandEdge) -> None:
     edge.call(1, MODEL, until_ms=1000)
     edge.later(2.0)
-    assert edge.runtime.core.evaluator.pending is None
-    assert edge.runtime.core.counters["opinion_late"] == 1
+    assert edge.core.evaluator.pending is None
+    assert edge.core.counters["opinion_late"] == 1
     edge.evaluate(asked(edge, 1))
     assert edge.said(Opinion)
 
@@ -182,7 +182,7 @@ def test_nobody_waits_for_ever(edge: HandEdge) -> None:
 def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) -> None:
     edge.evaluate(asked(edge, 1), samples=0)
     edge.failed(asked(edge, 2), "died")
-    edge.keep(edge.runtime.measured(Readings(available=False, reason="battery 4 %"), edge.now))
+    edge.measure(Readings(available=False, reason="battery 4 %"))
     edge.call(3, MODEL)
     assert [o.reason for o in edge.said(Opinion)] == [
         "nothing has arrived that was not learnt from",
@@ -194,7 +194,7 @@ def test_a_device_without_an_opinion_says_why(tmp_path: Path, edge: HandEdge) ->
 
 def test_a_model_that_came_in_while_work_was_forbidden_is_not_evaluated(edge: HandEdge) -> None:
     called = edge.call(1, MODEL)
-    edge.keep(edge.runtime.measured(Readings(available=False, reason="battery 4 %"), edge.now))
+    edge.measure(Readings(available=False, reason="battery 4 %"))
     edge.serve(called, MODEL)
     assert not edge.jobs(Evaluate)
     assert [o.reason for o in edge.said(Opinion)] == ["battery 4 %"]
@@ -235,25 +235,25 @@ class Neighbourhood:
 
 def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, mode="peers")
-    edge.runtime.core.evaluator.peering = None
+    edge.core.evaluator.peering = None
     edge.call(1, MODEL, mode=PEERS)
-    assert edge.runtime.core.counters["peers_unsupported"] == 1
-    peers = edge.runtime.core.evaluator.peering = Neighbourhood()
+    assert edge.core.counters["peers_unsupported"] == 1
+    peers = edge.core.evaluator.peering = Neighbourhood()
     edge.evaluate(asked(edge, 1, mode=PEERS), 0.625)
     edge.call(1, MODEL, mode=PEERS, edge=OTHER)
     edge.call(1, MODEL)
     edge.evaluate(asked(edge, 2, mode=PEERS), samples=0)
     assert peers.begun == [(1, EDGE, 0.625), (1, OTHER, 0.625), (2, EDGE, None)]
     assert edge.said(Opinion) == []
-    assert edge.runtime.core.counters["opinion_of_another"] == 1
+    assert edge.core.counters["opinion_of_another"] == 1
 
 
 def test_neighbours_are_told_again_after_a_restart_once_the_task_is_here(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, mode="peers", epsilon=1.0)
-    edge.runtime.core.evaluator.peering = Neighbourhood()
+    edge.core.evaluator.peering = Neighbourhood()
     edge.evaluate(asked(edge, 1, mode=PEERS), 0.625, epsilon=1.0)
     edge.restart()
-    peers = edge.runtime.core.evaluator.peering = Neighbourhood()
+    peers = edge.core.evaluator.peering = Neighbourhood()
     edge.join()
     out = edge.call(1, MODEL, mode=PEERS)
     assert peers.begun == []
@@ -262,7 +262,7 @@ def test_neighbours_are_told_again_after_a_restart_once_the_task_is_here(tmp_pat
     edge.call(1, MODEL, mode=PEERS, edge=OTHER)
     assert peers.begun == [(1, EDGE, 0.625), (1, OTHER, 0.625)]
     assert not edge.jobs(Evaluate)
-    assert edge.runtime.core.evaluator.spent == {RUN: 1.0}
+    assert edge.core.evaluator.spent == {RUN: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_an_edge_gets_no_other_opinion_than_the_task_has(
     tmp_path: Path, said: str, called: str
 ) -> None:
     edge = with_opinions(tmp_path, mode=said)
-    peers = edge.runtime.core.evaluator.peering = Neighbourhood()
+    peers = edge.core.evaluator.peering = Neighbourhood()
     edge.serve(edge.call(1, MODEL, mode=OpinionMode(called)), MODEL)
     assert not edge.jobs(Evaluate)
     assert all(opinion.samples == 0 for opinion in edge.said(Opinion))
@@ -331,7 +331,7 @@ def test_noise_is_drawn_once_and_stays_spent_over_restarts(tmp_path: Path) -> No
     assert not edge.jobs(Evaluate)
     assert "epsilon of 2 for this run is used up" in edge.said(Opinion)[-1].reason
     asked(edge, 1, run=RUN_2)
-    assert edge.runtime.core.evaluator.spent == {RUN: 2.0}
+    assert edge.core.evaluator.spent == {RUN: 2.0}
 
 
 def test_what_a_run_may_spend_ends_without_a_restart_too(tmp_path: Path) -> None:
@@ -351,10 +351,10 @@ def test_an_edge_that_makes_up_runs_spends_no_more_than_a_life_has(
     runs = [f"{number:032x}" for number in range(5)]
     for run in runs[:4]:
         edge.evaluate(asked(edge, 1, run=run), 0.5, epsilon=1.0)
-    assert edge.runtime.core.evaluator.ever == 4.0
+    assert edge.core.evaluator.ever == 4.0
     edge.restart()
     edge.join()
-    assert edge.runtime.core.evaluator.spent == dict.fromkeys(runs[2:4], 1.0)
+    assert edge.core.evaluator.spent == dict.fromkeys(runs[2:4], 1.0)
     for run in (runs[0], runs[4]):
         edge.serve(edge.call(2, MODEL, run=run), MODEL)
         assert "epsilon of 4 for all runs is used up" in edge.said(Opinion)[-1].reason
@@ -398,7 +398,7 @@ def test_what_is_not_on_disk_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert [(o.samples, o.reason) for o in edge.said(Opinion)] == [
         (0, "disk: No space left on device")
     ]
-    assert edge.runtime.core.evaluator.spent == {}
+    assert edge.core.evaluator.spent == {}
 
 
 def test_a_kill_before_the_record_tells_nothing(tmp_path: Path) -> None:
@@ -412,12 +412,12 @@ def test_a_kill_before_the_record_tells_nothing(tmp_path: Path) -> None:
         if place == "agent.opinions.written":
             raise KilledError
 
-    edge.runtime._book._checkpoint = kill
+    edge.store.opinions._checkpoint = kill
     with pytest.raises(KilledError):
         edge.evaluate(start, 0.5, epsilon=1.0)
     assert edge.said(Opinion) == []
     edge.restart()
-    assert edge.runtime.core.evaluator.spent == {}
+    assert edge.core.evaluator.spent == {}
 
 
 def test_the_record_is_private_and_damage_is_named(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_the_record_is_private_and_damage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "opinions.json"
     assert path.stat().st_mode & 0o077 == 0
     path.write_bytes(path.read_bytes()[:-3])
-    edge.runtime.crash()
+    edge.store.abandon()
     with pytest.raises(OpinionBookError, match="move the file away") as caught:
         edge.boot()
     assert isinstance(caught.value, AgentError)

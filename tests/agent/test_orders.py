@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_agent.core.device import PriceSettings, Readings
-from fedagent_agent.outward import Subscribe
+from fedagent_agent.core.effects import SubscribeModel
 from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train
 from fedagent_protocol.messages import (
     Decline,
@@ -59,7 +59,7 @@ def test_a_round_from_order_to_receipt(edge: HandEdge) -> None:
     assert len(offer.first) == offer.size == len(MODEL)
     edge.receipt(offer)
     assert edge.events("receipt")[0]["status"] == "accepted"
-    assert not edge.runtime.core.uploads.by_key
+    assert not edge.core.uploads.by_key
     assert [e["round"] for e in edge.events("ordered")] == [1]
 
 
@@ -70,9 +70,9 @@ def test_every_round_has_another_update(edge: HandEdge) -> None:
 
 def test_a_model_that_is_here_is_not_fetched_again(edge: HandEdge) -> None:
     edge.round(1, MODEL)
-    subscriptions = len(edge.jobs(Subscribe))
+    subscriptions = len(edge.jobs(SubscribeModel))
     edge.serve(edge.order(2, MODEL), MODEL)
-    assert len(edge.jobs(Subscribe)) == subscriptions
+    assert len(edge.jobs(SubscribeModel)) == subscriptions
     assert edge.said(UpdateOffer)[-1].round == 2
     assert len(edge.said(TaskNeed)) == 1, "nor is the task"
 
@@ -101,15 +101,15 @@ def test_the_same_order_after_the_receipt_is_silent(edge: HandEdge) -> None:
     out = edge.order(1, MODEL)
     assert not edge.said(UpdateOffer, out)
     assert not edge.said(Decline, out)
-    assert edge.runtime.core.counters["order_repeated"] == 1
+    assert edge.core.counters["order_repeated"] == 1
 
 
 def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path)
     edge.join()
-    edge.keep(edge.runtime.measured(Readings(available=False, reason="on battery"), edge.now))
+    edge.measure(Readings(available=False, reason="on battery"))
     edge.order(1, MODEL)
-    edge.keep(edge.runtime.measured(Readings(), edge.now))
+    edge.measure(Readings())
     edge.order(1, MODEL)
     assert reasons(edge) == [(1, DeclineReason.UNAVAILABLE)] * 2
     assert edge.said(Decline)[0].detail == "on battery"
@@ -143,9 +143,9 @@ def test_an_older_order_is_refused(edge: HandEdge) -> None:
 def test_a_newer_order_ends_the_update_before(edge: HandEdge) -> None:
     old = edge.round(1, MODEL)
     edge.round(2, MODEL)
-    assert [key.round for key in edge.runtime.core.uploads.by_key] == [2]
+    assert [key.round for key in edge.core.uploads.by_key] == [2]
     edge.receipt(old)
-    assert edge.runtime.core.counters["receipt_unknown"] == 1
+    assert edge.core.counters["receipt_unknown"] == 1
 
 
 def test_one_round_is_not_trained_for_two_edges(edge: HandEdge) -> None:
@@ -187,7 +187,7 @@ def test_a_price_that_rose_by_more_than_a_tenth_is_stale(
 ) -> None:
     edge = HandEdge(tmp_path, price=PriceSettings(base=0.5, per_compute=0.5))
     edge.join()
-    edge.keep(edge.runtime.measured(Readings(compute=2.0), edge.now))
+    edge.measure(Readings(compute=2.0))
     edge.order(1, MODEL, price=offered, context_seq=1)
     assert [reason for _, reason in reasons(edge)] == ([DeclineReason.STALE] if stale else [])
 
@@ -226,7 +226,7 @@ def test_a_closed_round_stops_training_and_upload(trainee: HandEdge) -> None:
     assert len(trainee.jobs(Cancel)) == 1
     trainee.train(start(trainee, 2), b"an update")
     trainee.say(RoundClosed(run=RUN, round=2))
-    assert not trainee.runtime.core.uploads.by_key
+    assert not trainee.core.uploads.by_key
     assert [e["reason"] for e in trainee.events("abandoned")] == ["closed", "closed"]
 
 
@@ -268,7 +268,7 @@ def test_a_failed_training_is_an_answer(
 ) -> None:
     trainee.failed(start(trainee, 1), failure, "so it went")
     assert [(d.reason, d.detail) for d in trainee.said(Decline)] == [(reason, detail)]
-    assert trainee.runtime.core.queue.active_order is None
+    assert trainee.core.queue.active_order is None
 
 
 def test_a_task_that_does_not_come_is_asked_for_again(edge: HandEdge) -> None:
@@ -281,7 +281,7 @@ def test_a_task_that_is_not_what_it_is_called_is_asked_for_again(edge: HandEdge)
     edge.order(1, MODEL)
     digest = task_digest(task_bytes(edge.task))
     edge.say(TaskBody(run=RUN, digest=digest, body=b"something else"))
-    assert edge.runtime.core.counters["digest_mismatch"] == 1
+    assert edge.core.counters["digest_mismatch"] == 1
     edge.serve(edge.later(1.1), MODEL)
     edge.serve(list(edge.out), MODEL)
     assert edge.said(UpdateOffer)
@@ -323,22 +323,22 @@ def test_a_slow_update_is_cancelled_by_a_newer_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", list(ReceiptStatus))
 def test_every_receipt_ends_the_transfer(edge: HandEdge, status: ReceiptStatus) -> None:
     edge.receipt(edge.round(1, MODEL), status)
-    assert not edge.runtime.core.uploads.by_key
-    assert edge.runtime.core.counters[f"receipt_{status}"] == 1
+    assert not edge.core.uploads.by_key
+    assert edge.core.counters[f"receipt_{status}"] == 1
 
 
 def test_a_receipt_of_another_content_ends_nothing(edge: HandEdge) -> None:
     edge.round(1, MODEL)
     status = ReceiptStatus.ACCEPTED
     edge.say(Receipt(run=RUN, round=1, digest="0" * 64, status=status))
-    assert len(edge.runtime.core.uploads.by_key) == 1
-    assert edge.runtime.core.counters["receipt_unknown"] == 1
+    assert len(edge.core.uploads.by_key) == 1
+    assert edge.core.counters["receipt_unknown"] == 1
 
 
 def test_an_agent_without_an_order_asks_for_no_model(edge: HandEdge) -> None:
     edge.later(10.0)
     assert not edge.said(Need)
-    assert not edge.jobs(Subscribe)
+    assert not edge.jobs(SubscribeModel)
 
 
 def test_samples_of_a_stream_that_is_opened_anew_add_to_those_before(trainee: HandEdge) -> None:

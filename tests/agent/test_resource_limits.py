@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_agent.core.device import DeviceState, PriceSettings, Readings
+from fedagent_agent.core.effects import Measured, TrainerEnded
 from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train, Trained
 from fedagent_protocol.messages import (
     ContextReport,
@@ -46,12 +47,12 @@ def features(edge: HandEdge) -> dict[str, float]:
 
 def test_an_abort_in_mid_training_withdraws_the_order_once(edge: HandEdge) -> None:
     (job,) = edge.jobs(Train)
-    edge.keep(edge.runtime.measured(EMPTY, edge.now))
+    edge.measure(EMPTY)
     assert edge.jobs(Cancel) == [Cancel(job=job.job)]
     (decline,) = edge.said(Decline)
     assert (decline.round, decline.reason) == (1, DeclineReason.UNAVAILABLE)
     assert decline.detail == "on battery, at 5%"
-    edge.keep(edge.runtime.measured(EMPTY, edge.now))
+    edge.measure(EMPTY)
     edge.train(job, b"too late")
     assert len(edge.said(Decline)) == 1
     assert not edge.said(UpdateOffer)
@@ -61,8 +62,8 @@ def test_an_abort_in_mid_training_withdraws_the_order_once(edge: HandEdge) -> No
 def test_after_the_abort_the_same_order_is_declined_again_and_a_later_one_trains(
     edge: HandEdge,
 ) -> None:
-    edge.keep(edge.runtime.measured(EMPTY, edge.now))
-    edge.keep(edge.runtime.measured(Readings(), edge.now))
+    edge.measure(EMPTY)
+    edge.measure(Readings())
     edge.order(1, MODEL)
     assert [d.reason for d in edge.said(Decline)] == [DeclineReason.UNAVAILABLE] * 2
     edge.serve(edge.order(2, MODEL), MODEL)
@@ -72,9 +73,9 @@ def test_after_the_abort_the_same_order_is_declined_again_and_a_later_one_trains
 
 def test_a_finished_update_is_not_withdrawn(edge: HandEdge) -> None:
     edge.train(edge.jobs(Train)[0], b"an update")
-    edge.keep(edge.runtime.measured(EMPTY, edge.now))
+    edge.measure(EMPTY)
     assert not edge.said(Decline)
-    assert len(edge.runtime.core.uploads.by_key) == 1
+    assert len(edge.core.uploads.by_key) == 1
 
 
 @pytest.mark.parametrize("agents", [2, 3])
@@ -86,7 +87,7 @@ def test_an_abort_in_mid_round_voids_the_reservation_once(tmp_path: Path, agents
 
     def look() -> None:
         """The device is empty as soon as it trains, and full again two seconds later."""
-        work = agent.runtime.core.queue.active_order if agent.runtime is not None else None
+        work = agent.core.queue.active_order if agent.driver is not None else None
         if work is None or work.job is None:
             world.kernel.after(0.05, lambda: node.run(look))
             return
@@ -95,8 +96,7 @@ def test_an_abort_in_mid_round_voids_the_reservation_once(tmp_path: Path, agents
         world.kernel.after(2.0, lambda: node.run(lambda: read(Readings())))
 
     def read(readings: Readings) -> None:
-        assert agent.runtime is not None
-        agent._perform(agent.runtime.measured(readings, world.kernel.now))
+        agent.receive(Measured(readings))
 
     world.kernel.after(1.0, lambda: node.run(look))
     ending = world.run()
@@ -152,7 +152,7 @@ def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
     edge.replied(done)
     (offer,) = edge.said(UpdateOffer)
     assert (offer.steps, offer.iterations, offer.train_ms, offer.limited) == (50, 3, 1300, True)
-    assert edge.runtime.core.counters["load_limited"] == 1
+    assert edge.core.counters["load_limited"] == 1
     # What had gathered before the first training is no measure of arrivals.
     assert "arrivals_per_step" not in features(edge)
     edge.now += 10
@@ -210,7 +210,7 @@ def test_the_end_of_the_trainer_makes_the_device_cold_until_it_has_trained(
     assert offer.context.features["cold"] == 0.0
     edge.receipt(offer)
     edge.now += 2.0
-    edge.keep(edge.runtime.trainer_ended(edge.now))
+    edge.take(TrainerEnded())
     assert features(edge)["cold"] == 1.0
     edge.serve(edge.order(2, MODEL), MODEL)
     edge.train(edge.jobs(Train)[-1], b"another update")
@@ -223,5 +223,5 @@ def test_charge_and_temperature_are_reported_where_they_are_known(edge: HandEdge
     assert not {"battery", "temperature_c"} & features(edge).keys()
     edge.now += 2.0
     readings = Readings(battery=0.8, temperature_c=52.0)
-    edge.keep(edge.runtime.measured(readings, edge.now))
+    edge.measure(readings)
     assert (features(edge)["battery"], features(edge)["temperature_c"]) == (0.8, 52.0)

@@ -79,8 +79,8 @@ def test_killed_anywhere_the_agent_goes_on_and_answers_each_round_once(
         offers = {offer.round: offer for offer in edge.said(UpdateOffer)}
         assert 2 in offers
         edge.receipt(offers[2])
-        assert not edge.runtime.core.uploads.by_key
-        edge.runtime.close()
+        assert not edge.core.uploads.by_key
+        edge.store.close()
         left = list((tmp_path / f"{at}" / "outbox").glob("*.update*"))
         assert left == []
 
@@ -157,7 +157,7 @@ def test_an_update_whose_file_is_gone_is_forgotten(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path)
     edge.join()
     edge.round(1, BIG)
-    edge.runtime.crash()
+    edge.store.abandon()
     for path in (tmp_path / "outbox").glob("*.update"):
         path.unlink()
     edge.boot()
@@ -199,19 +199,19 @@ def test_the_oldest_updates_make_room(tmp_path: Path) -> None:
 
 def test_a_dropped_update_is_told_to_the_core(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path)
-    edge.runtime._outbox._max_bytes = 5000
+    edge.store.outbox._max_bytes = 5000
     edge.join()
     edge.join(edge=OTHER)
     edge.round(1, SMALL)
     edge.serve(edge.order(2, SMALL, edge=OTHER), SMALL)
-    assert [key.edge for key in edge.runtime.core.uploads.by_key] == [OTHER]
-    assert edge.runtime.core.counters["outbox_full"] == 1
+    assert [key.edge for key in edge.core.uploads.by_key] == [OTHER]
+    assert edge.core.counters["outbox_full"] == 1
 
 
 def test_a_disk_that_refuses_is_a_decline_not_a_crash(tmp_path: Path) -> None:
     edge = HandEdge(tmp_path)
     edge.join()
-    edge.runtime._outbox._db.execute("PRAGMA query_only = ON")
+    edge.store.outbox._db.execute("PRAGMA query_only = ON")
     edge.serve(edge.order(1, SMALL), SMALL)
     declines = [m for m in edge.said(object) if type(m).__name__ == "Decline"]
     assert len(declines) == 1
@@ -239,4 +239,4 @@ def test_a_receipt_for_an_edge_it_was_not_sent_to_ends_nothing(tmp_path: Path) -
     offer = edge.round(1, SMALL)
     stray = Receipt(run=RUN, round=1, digest=offer.digest, status=ReceiptStatus.ACCEPTED)
     edge.say(stray, edge=OTHER)
-    assert [key.edge for key in edge.runtime.core.uploads.by_key] == [EDGE]
+    assert [key.edge for key in edge.core.uploads.by_key] == [EDGE]

@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import DeviceState, LinkQuality, PriceSettings, Readings
-from fedagent_agent.core.effects import Relink
-from fedagent_agent.outward import Publish
-from fedagent_agent.runtime import AgentRuntime
-from fedagent_protocol import SOFTWARE
+from fedagent_agent.core.effects import EdgesFound, Relink, Stopping
+from fedagent_node.effects import LinkDown, LinkUp, Received
 from fedagent_protocol.messages import (
     Bye,
     ContextReport,
@@ -21,7 +18,7 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 
-from .support import AGENT, EDGE, LINK, OTHER, SITE, HandEdge, model_of
+from .support import EDGE, LINK, OTHER, HandEdge, model_of
 
 
 @pytest.fixture
@@ -56,12 +53,12 @@ def test_a_beacon_is_greeted_and_a_welcome_is_answered_with_a_report(edge: HandE
 
 
 def test_an_edge_that_an_advert_names_is_greeted_before_its_beacon(edge: HandEdge) -> None:
-    out = edge.keep(edge.runtime.expect(LINK, EDGE, edge.now))
+    out = edge.take(EdgesFound(LINK, (EDGE,)))
     assert edge.said(Hello, out)
-    assert not edge.keep(edge.runtime.expect(LINK, EDGE, edge.now)), "once is enough"
+    assert not edge.take(EdgesFound(LINK, (EDGE,))), "once is enough"
     edge.say(Welcome(edge=EDGE))
     assert edge.said(ContextReport)
-    edge.keep(edge.runtime.expect(LINK, OTHER, edge.now))
+    edge.take(EdgesFound(LINK, (OTHER,)))
     edge.later(16.0)
     assert edge.events("edge_lost") == [{"edge": EDGE}], "the other was never there"
 
@@ -76,7 +73,7 @@ def test_hello_is_repeated_with_later_beacons_until_welcomed(edge: HandEdge) -> 
 
 def test_a_beacon_of_another_name_than_its_topic_is_counted(edge: HandEdge) -> None:
     edge.say(EdgeBeacon(edge=OTHER), edge=EDGE)
-    assert edge.runtime.core.counters["beacon_as_another"] == 1
+    assert edge.core.counters["beacon_as_another"] == 1
 
 
 def test_three_silent_periods_end_the_session_and_renew_the_link(edge: HandEdge) -> None:
@@ -103,7 +100,7 @@ def test_one_silent_edge_of_two_does_not_renew_their_link(edge: HandEdge) -> Non
 
 def test_a_link_that_is_down_is_not_renewed_but_waited_for(edge: HandEdge) -> None:
     edge.join()
-    edge.keep(edge.runtime.link_down(LINK, edge.now))
+    edge.take(LinkDown(LINK))
     edge.later(20.0)
     assert edge.events("edge_lost")
     assert not edge.jobs(Relink)
@@ -111,8 +108,9 @@ def test_a_link_that_is_down_is_not_renewed_but_waited_for(edge: HandEdge) -> No
 
 def test_a_reconnect_greets_at_once_and_reports_again(edge: HandEdge) -> None:
     edge.join()
-    edge.keep(edge.runtime.link_down(LINK, edge.now))
-    out = edge.keep(edge.runtime.link_up(LINK, edge.now + 0.1))
+    edge.take(LinkDown(LINK))
+    edge.now += 0.1
+    out = edge.take(LinkUp(LINK))
     assert edge.said(Hello, out)
     out = edge.say(Welcome(edge=EDGE))
     assert edge.said(ContextReport, out)
@@ -131,21 +129,22 @@ def test_an_edge_that_restarted_behind_its_broker_is_greeted_again(edge: HandEdg
 def test_an_edge_that_moved_is_followed_but_a_second_path_is_not(edge: HandEdge) -> None:
     edge.join()
     moved = "10.0.0.9:1883"
-    edge.keep(edge.runtime.message(moved, EDGE, EdgeBeacon(edge=EDGE), edge.now))
-    assert edge.runtime.core.counters["other_link"] == 1
+    edge.take(Received(EDGE, EdgeBeacon(edge=EDGE), moved, edge.now))
+    assert edge.core.counters["other_link"] == 1
     edge.now += 8.0  # more than one and a half periods
-    out = edge.keep(edge.runtime.message(moved, EDGE, EdgeBeacon(edge=EDGE), edge.now))
-    hellos = [e for e in out if isinstance(e, Publish)]
-    assert [e.link for e in hellos] == [moved]
-    out = edge.keep(edge.runtime.message(moved, EDGE, Welcome(edge=EDGE), edge.now))
-    assert {e.link for e in out if isinstance(e, Publish)} == {moved}
+    out = edge.take(Received(EDGE, EdgeBeacon(edge=EDGE), moved, edge.now))
+    assert len(edge.said(Hello, out)) == 1
+    assert edge.core.link_of(EDGE) == moved
+    assert edge.core.uses(moved)
+    assert not edge.core.uses(LINK)
+    assert edge.said(ContextReport, edge.take(Received(EDGE, Welcome(edge=EDGE), moved, edge.now)))
 
 
 def test_more_edges_than_anybody_has_are_counted_not_greeted(edge: HandEdge) -> None:
     for i in range(70):
         edge.say(EdgeBeacon(edge=f"edge-{i}"), edge=f"edge-{i}")
-    assert len(edge.runtime.core.sessions) == 64
-    assert edge.runtime.core.counters["too_many_edges"] == 6
+    assert len(edge.core.sessions) == 64
+    assert edge.core.counters["too_many_edges"] == 6
 
 
 def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_path: Path) -> None:
@@ -154,16 +153,15 @@ def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_pat
     quiet(edge)
     edge.later(2.0)
     before = len(edge.said(ContextReport))
-    edge.keep(edge.runtime.measured(Readings(compute=1.05), edge.now))
+    edge.measure(Readings(compute=1.05))
     assert len(edge.said(ContextReport)) == before, "five percent is no news"
-    edge.keep(edge.runtime.measured(Readings(compute=2.0), edge.now))
+    edge.measure(Readings(compute=2.0))
     report = edge.said(ContextReport)[-1]
     assert len(edge.said(ContextReport)) == before + 1
     assert report.features["compute"] == 2.0
     assert report.price == 2_000_000
-    edge.keep(
-        edge.runtime.measured(Readings(compute=2.0, available=False, reason="x"), edge.now + 1.1)
-    )
+    edge.now += 1.1
+    edge.measure(Readings(compute=2.0, available=False, reason="x"))
     assert not edge.said(ContextReport)[-1].available
     at = edge.now
     while len(edge.said(ContextReport)) == before + 2:
@@ -188,7 +186,7 @@ def test_probes_measure_round_trip_then_both_rates_and_then_rest(edge: HandEdge)
         (16384, 0),
         (0, 16384),
     ]
-    measured = edge.runtime.core.sessions[EDGE].measured
+    measured = edge.core.sessions[EDGE].measured
     assert measured.rtt_s == pytest.approx(0.002)
     assert measured.download_bps is not None
     assert measured.upload_bps is not None
@@ -200,8 +198,8 @@ def test_probes_measure_round_trip_then_both_rates_and_then_rest(edge: HandEdge)
 def test_a_foreign_probe_reply_changes_nothing(edge: HandEdge) -> None:
     edge.join()
     edge.say(ProbeReply(nonce=99))
-    assert edge.runtime.core.counters["probe_reply_unknown"] == 1
-    assert edge.runtime.core.sessions[EDGE].measured.rtt_s is None
+    assert edge.core.counters["probe_reply_unknown"] == 1
+    assert edge.core.sessions[EDGE].measured.rtt_s is None
 
 
 def test_the_edges_probe_is_answered_with_as_much_as_it_asked(edge: HandEdge) -> None:
@@ -224,7 +222,7 @@ def test_an_update_carries_the_report_after_the_round(edge: HandEdge) -> None:
 def test_goodbye_is_said_to_open_sessions_only(edge: HandEdge) -> None:
     edge.join()
     edge.say(EdgeBeacon(edge=OTHER), edge=OTHER)
-    out = edge.runtime.bye("stopping", edge.now)
+    out = edge.take(Stopping("stopping"))
     assert len(edge.said(Bye, out)) == 1
 
 
@@ -239,17 +237,3 @@ def test_a_declared_position_is_a_feature() -> None:
     placed = DeviceState(price, position=(0.25, -2.0)).report(link, run="", seq=1).features
     assert (placed["x_km"], placed["y_km"]) == (0.25, -2.0)
     assert not {"x_km", "y_km"} & DeviceState(price).report(link, run="", seq=1).features.keys()
-
-
-def test_the_edge_hears_software_and_address(tmp_path: Path) -> None:
-    config = AgentConfig(data_dir=str(tmp_path), site=SITE, stream="digits", name="kitchen")
-    runtime = AgentRuntime(
-        config,
-        AGENT,
-        pending_bytes=lambda _: 0,
-        own_address=lambda link: f"at {link}",
-    )
-    (hello,) = [e.message for e in runtime.expect(LINK, EDGE, 0.0) if isinstance(e, Publish)]
-    said = Hello(agent=AGENT, software=SOFTWARE, name="kitchen", address=f"at {LINK}")
-    assert hello == said
-    runtime.close()

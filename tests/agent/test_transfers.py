@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.uploads import LONGEST_REPEAT_S
-from fedagent_agent.outward import Publish, Subscribe, Unsubscribe
 from fedagent_agent.trainer.frames import Train
-from fedagent_protocol import topics
+from fedagent_node.effects import LinkDown, LinkUp
 from fedagent_protocol.messages import (
     Chunk,
     Decline,
@@ -18,7 +18,7 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 
-from .support import EDGE, LINK, REAL, RUN, SITE, HandEdge, digest_of, model_of
+from .support import EDGE, LINK, REAL, RUN, HandEdge, digest_of, model_of
 
 PIECE = 64 * 1024
 BIG = model_of(20 * PIECE + 1000)
@@ -42,8 +42,8 @@ def chunk(edge: HandEdge, model: bytes, index: int, **wrong: bytes) -> Chunk:
 def ordered(edge: HandEdge, model: bytes) -> None:
     """Order a round, hand out the task, and let the agent ask for the model."""
     tasks = edge.order(1, model)
-    edge.serve([e for e in tasks if not isinstance(e, Subscribe)], model)
-    edge.keep(edge.runtime.subscribed(EDGE, digest_of(model), edge.now))
+    edge.serve([e for e in tasks if not isinstance(e, SubscribeModel)], model)
+    edge.take(Subscribed(EDGE, digest_of(model)))
 
 
 def asked(edge: HandEdge) -> list[int]:
@@ -54,16 +54,15 @@ def asked(edge: HandEdge) -> list[int]:
 
 def test_nothing_is_asked_for_before_the_broker_answered_the_subscription(edge: HandEdge) -> None:
     out = edge.order(1, BIG)
-    topic = topics.model(SITE, EDGE, digest_of(BIG))
-    assert edge.jobs(Subscribe, out) == [Subscribe(LINK, topic, EDGE, digest_of(BIG))]
+    assert edge.jobs(SubscribeModel, out) == [SubscribeModel(EDGE, digest_of(BIG))]
     assert not edge.said(Need)
-    edge.keep(edge.runtime.subscribed(EDGE, digest_of(BIG), edge.now))
+    edge.take(Subscribed(EDGE, digest_of(BIG)))
     assert asked(edge) == [0, 1, 2, 3]
 
 
 def test_a_refused_subscription_is_an_answer(edge: HandEdge) -> None:
     edge.order(1, BIG)
-    edge.keep(edge.runtime.subscribed(EDGE, digest_of(BIG), edge.now, ok=False))
+    edge.take(Subscribed(EDGE, digest_of(BIG), ok=False))
     assert [d.reason for d in edge.said(Decline)] == [DeclineReason.ERROR]
 
 
@@ -77,8 +76,8 @@ def test_a_model_comes_whole_whatever_the_order_of_its_chunks(edge: HandEdge, mo
         edge.say(chunk(edge, model, index))
     (offer,) = edge.said(UpdateOffer)
     assert offer.base == digest_of(model)
-    assert edge.runtime.core.counters["chunk_twice"] == count - 1, "the last one ended it"
-    assert edge.jobs(Unsubscribe)
+    assert edge.core.counters["chunk_twice"] == count - 1, "the last one ended it"
+    assert edge.jobs(UnsubscribeModel)
 
 
 def test_lost_chunks_are_asked_for_again_and_only_those(edge: HandEdge) -> None:
@@ -95,14 +94,14 @@ def test_lost_chunks_are_asked_for_again_and_only_those(edge: HandEdge) -> None:
 def test_a_chunk_of_the_wrong_length_is_counted_and_not_taken(edge: HandEdge) -> None:
     ordered(edge, BIG)
     edge.say(chunk(edge, BIG, 0, data=b"short"))
-    assert edge.runtime.core.counters["bad_chunk"] == 1
+    assert edge.core.counters["bad_chunk"] == 1
     edge.later(3.0)
     assert asked(edge).count(0) == 2
 
 
 def test_a_chunk_nobody_asked_for_is_counted(edge: HandEdge) -> None:
     edge.say(chunk(edge, BIG, 0))
-    assert edge.runtime.core.counters["chunk_unasked"] == 1
+    assert edge.core.counters["chunk_unasked"] == 1
 
 
 def test_a_model_that_is_not_what_it_is_called_starts_over_and_is_given_up(edge: HandEdge) -> None:
@@ -110,17 +109,17 @@ def test_a_model_that_is_not_what_it_is_called_starts_over_and_is_given_up(edge:
     forged = BIG[:100] + bytes([BIG[100] ^ 1]) + BIG[101:]
     out = edge.order(1, BIG)
     for _ in range(50):
-        todo = [e for e in out if isinstance(e, Subscribe)]
-        edge.serve([e for e in out if not isinstance(e, Subscribe)], BIG)
+        todo = [e for e in out if isinstance(e, SubscribeModel)]
+        edge.serve([e for e in out if not isinstance(e, SubscribeModel)], BIG)
         if not todo:
             break
-        edge.keep(edge.runtime.subscribed(EDGE, digest_of(BIG), edge.now))
+        edge.take(Subscribed(EDGE, digest_of(BIG)))
         out = []
         for index in range(-(-len(BIG) // edge.chunk_bytes)):
             data = forged[index * edge.chunk_bytes : (index + 1) * edge.chunk_bytes]
             out += edge.say(chunk(edge, BIG, index, data=data))
     assert [d.reason for d in edge.said(Decline)] == [DeclineReason.ERROR]
-    assert edge.runtime.core.counters["digest_mismatch"] == 4
+    assert edge.core.counters["digest_mismatch"] == 4
     edge.now += 1
     honest = model_of(20 * PIECE, 7)
     edge.serve(edge.order(2, honest), honest)
@@ -155,11 +154,12 @@ def test_a_part_cut_in_other_pieces_is_begun_anew(edge: HandEdge) -> None:
 def test_after_a_reconnect_the_topic_is_subscribed_anew_and_credit_renewed(edge: HandEdge) -> None:
     ordered(edge, BIG)
     edge.say(chunk(edge, BIG, 0))
-    edge.keep(edge.runtime.link_down(LINK, edge.now))
-    edge.keep(edge.runtime.link_up(LINK, edge.now + 1))
+    edge.take(LinkDown(LINK))
+    edge.now += 1
+    edge.take(LinkUp(LINK))
     out = edge.say(Welcome(edge=EDGE))
-    assert edge.jobs(Subscribe, out)
-    out = edge.keep(edge.runtime.subscribed(EDGE, digest_of(BIG), edge.now))
+    assert edge.jobs(SubscribeModel, out)
+    out = edge.take(Subscribed(EDGE, digest_of(BIG)))
     (need,) = edge.said(Need, out)
     assert need.ranges == ((1, 5),)
 
@@ -172,7 +172,7 @@ def test_a_transfer_of_many_chunks_measures_the_download(edge: HandEdge) -> None
             edge.now += 0.01
             edge.say(chunk(edge, BIG, index))
             sent += 1
-    rate = edge.runtime.core.sessions[EDGE].measured.download_bps
+    rate = edge.core.sessions[EDGE].measured.download_bps
     assert rate == pytest.approx(8 * PIECE / 0.01, rel=0.5)
 
 
@@ -206,7 +206,7 @@ def test_chunks_follow_the_edges_credit_and_are_the_update(uploader: HandEdge) -
     assert offer.first + b"".join(c.data for c in chunks) == BODY
     uploader.now += 2.0
     uploader.receipt(offer)
-    rate = uploader.runtime.core.sessions[EDGE].measured.upload_bps
+    rate = uploader.core.sessions[EDGE].measured.upload_bps
     assert rate == pytest.approx(8 * len(BODY) / 2.0)
 
 
@@ -217,7 +217,7 @@ def test_without_a_need_nothing_but_the_offer_is_sent(uploader: HandEdge) -> Non
 
 def test_a_need_for_something_else_is_counted(uploader: HandEdge) -> None:
     uploader.say(Need(run=RUN, round=1, digest="0" * 64, ranges=((0, 1),)))
-    assert uploader.runtime.core.counters["need_unknown"] == 1
+    assert uploader.core.counters["need_unknown"] == 1
 
 
 def test_the_link_is_never_handed_more_than_two_chunks(uploader: HandEdge) -> None:
@@ -267,15 +267,8 @@ def test_over_a_busy_link_the_offer_is_not_repeated(uploader: HandEdge) -> None:
 
 
 def test_without_a_session_the_update_waits(uploader: HandEdge) -> None:
-    uploader.keep(uploader.runtime.link_down(LINK, uploader.now))
+    uploader.take(LinkDown(LINK))
     uploader.later(40.0)
     assert len(uploader.said(UpdateOffer)) == 1
     uploader.join()
     assert len(uploader.said(UpdateOffer)) == 2
-
-
-def test_every_publication_is_for_an_edge_on_the_agents_own_topic(uploader: HandEdge) -> None:
-    for effect in uploader.out:
-        if isinstance(effect, Publish):
-            topic = topics.parse(effect.topic)
-            assert (topic.agent, topic.edge, topic.site) == ("a" * 32, EDGE, SITE)

@@ -2,33 +2,33 @@
 
 from pathlib import Path
 
-from fedagent_agent.core.effects import Event
 from fedagent_agent.core.worklog import LINES, SUM_S, LogLine, WorkLog, samples_line
+from fedagent_node.effects import Emit
 from fedagent_protocol.messages import UpdateOffer, Welcome
 
 from .support import EDGE, LINK, RUN, HandEdge, model_of
 
-JOINED = Event("edge_joined", {"edge": EDGE, "name": "hall", "address": "10.0.0.5:1883"})
+JOINED = Emit("edge_joined", {"edge": EDGE, "name": "hall", "address": "10.0.0.5:1883"})
 TASK = f"digits (run {RUN[:8]})"
 
 
-def training(number: int, run: str = RUN) -> Event:
-    return Event("training", {"round": number, "edge": EDGE, "run": run, "recipe": "digits"})
+def training(number: int, run: str = RUN) -> Emit:
+    return Emit("training", {"round": number, "edge": EDGE, "run": run, "recipe": "digits"})
 
 
-def update(number: int, lc_ms: int = 310) -> Event:
-    return Event("update", {"round": number, "edge": EDGE, "lc_ms": lc_ms, "num_samples": 50})
+def update(number: int, lc_ms: int = 310) -> Emit:
+    return Emit("update", {"round": number, "edge": EDGE, "lc_ms": lc_ms, "num_samples": 50})
 
 
-def receipt(number: int, status: str = "accepted", reason: str = "") -> Event:
-    return Event("receipt", {"round": number, "edge": EDGE, "status": status, "reason": reason})
+def receipt(number: int, status: str = "accepted", reason: str = "") -> Emit:
+    return Emit("receipt", {"round": number, "edge": EDGE, "status": status, "reason": reason})
 
 
-def declined(number: int, why: str, detail: str) -> Event:
-    return Event("declined", {"round": number, "edge": EDGE, "reason": why, "detail": detail})
+def declined(number: int, why: str, detail: str) -> Emit:
+    return Emit("declined", {"round": number, "edge": EDGE, "reason": why, "detail": detail})
 
 
-def play(log: WorkLog, events: list[tuple[float, Event]]) -> list[LogLine]:
+def play(log: WorkLog, events: list[tuple[float, Emit]]) -> list[LogLine]:
     """Tell the events at their times, with a tick every five seconds."""
     lines: list[LogLine] = []
     now = 0.0
@@ -40,7 +40,7 @@ def play(log: WorkLog, events: list[tuple[float, Event]]) -> list[LogLine]:
     return lines
 
 
-def rounds(count: int, every_s: float, status: str = "accepted") -> list[tuple[float, Event]]:
+def rounds(count: int, every_s: float, status: str = "accepted") -> list[tuple[float, Emit]]:
     return [
         pair
         for i in range(count)
@@ -71,7 +71,7 @@ def test_how_an_update_ended_is_said() -> None:
     for status, words in ends.items():
         events = [(0.0, training(1)), (1.0, update(1)), (2.0, receipt(1, status, "norm"))]
         assert play(WorkLog(), events)[-1].text.endswith(f"50 samples, {words}")
-    over = Event("abandoned", {"round": 1, "edge": EDGE, "reason": "closed"})
+    over = Emit("abandoned", {"round": 1, "edge": EDGE, "reason": "closed"})
     said = play(WorkLog(), [(0.0, training(1)), (1.0, over)])[-1].text
     assert said.endswith("unfinished: the round was over before")
 
@@ -122,7 +122,7 @@ def test_a_device_that_may_not_train_says_so_once() -> None:
 
 
 def test_what_a_peer_says_stays_on_one_line() -> None:
-    bad = Event("edge_joined", {"edge": EDGE, "name": "hall\n\x1b[31mroot", "address": LINK})
+    bad = Emit("edge_joined", {"edge": EDGE, "name": "hall\n\x1b[31mroot", "address": LINK})
     (line,) = WorkLog().lines_for(bad, 0.0)
     assert line.text.isprintable()
     (line,) = WorkLog().lines_for(declined(1, "error", "a\nb\x1b[2J"), 0.0)
@@ -135,7 +135,7 @@ def test_the_agent_tells_of_a_whole_round(tmp_path: Path) -> None:
     edge.say(Welcome(edge=EDGE, name="hall"))
     edge.serve(edge.order(1, model), model)
     edge.receipt(edge.said(UpdateOffer)[-1])
-    told = [line.text for e in edge.out if isinstance(e, Event) for line in log.lines_for(e, 0.0)]
+    told = [line.text for e in edge.out if isinstance(e, Emit) for line in log.lines_for(e, 0.0)]
     begun = f"round 1 of {TASK} at hall"
     assert told[:2] == [f"joined edge hall at {LINK}", f"{begun}: training"]
     assert told[2].startswith(f"{begun}: trained ")
@@ -143,9 +143,9 @@ def test_the_agent_tells_of_a_whole_round(tmp_path: Path) -> None:
 
 
 def test_statistics_that_nobody_can_tell_are_one_line_until_something_changes() -> None:
-    def moments(why: str, samples: int = 0) -> Event:
+    def moments(why: str, samples: int = 0) -> Emit:
         said = {"edge": EDGE, "round": 0, "mode": "moments", "reason": why, "samples": samples}
-        return Event("opinion", {**said})
+        return Emit("opinion", {**said})
 
     asked = [moments("nothing has arrived")] * 50
     events = [*asked, moments("", 40), moments("nothing has arrived")]

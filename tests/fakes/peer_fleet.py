@@ -14,10 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from fedagent_agent.config import AgentConfig
-from fedagent_agent.outward import Outward, Publish
+from fedagent_agent.core.agent import AgentCore
+from fedagent_agent.core.device import Readings
+from fedagent_agent.core.effects import Measured
 from fedagent_agent.peers.core.records import SlotRecord
 from fedagent_agent.peers.store import read_slots
-from fedagent_agent.runtime import AgentRuntime
+from fedagent_agent.store import AgentStore, open_agent
+from fedagent_node.driver import Driver, Job
+from fedagent_node.effects import Connect, Effect, Input, Received, Send
 from fedagent_node.identity import Identity, load_or_create
 from fedagent_protocol.codec import decode_edge_to_agent, encode
 from fedagent_protocol.messages import (
@@ -40,6 +44,55 @@ RUN = "ab" * 16
 TASK = "cd" * 32
 MODEL = "ef" * 32
 HALL, YARD = "hall", "yard"
+
+
+class FleetAgent:
+    """One agent, whose messages the fleet takes."""
+
+    def __init__(
+        self,
+        core: AgentCore,
+        store: AgentStore,
+        me: str,
+        out: Callable[[str, Send], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.core, self.store = core, store
+        self._me, self._out, self._clock = me, out, clock
+        self.driver = Driver(
+            core,
+            store,
+            links=self,
+            jobs=self,
+            clock=clock,
+            emit=lambda _: None,
+            warn=lambda _: None,
+            me=me,
+        )
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Perform effects that no input led to."""
+        self.driver._perform(effects, self._clock())
+
+    def hear(self, edge: str, message: EdgeToAgent) -> None:
+        """Give it a message of an edge."""
+        self.driver.receive(Received(edge, message, "link", self._clock()))
+
+    def measure(self, readings: Readings) -> None:
+        """Give it readings of its device."""
+        self.driver.receive(Measured(readings))
+
+    def send(self, send: Send) -> bool:
+        """Hand a message to the fleet."""
+        self._out(self._me, send)
+        return True
+
+    def change(self, effect: Connect) -> None:
+        """Links and topics are the fleet's."""
+
+    def submit(self, job: Job) -> Input | None:
+        """There are no jobs."""
+        raise AssertionError(job)
 
 
 @dataclass
@@ -73,6 +126,7 @@ class PeerFleet:
     )
     ticks: int = 0
     free_at: float = 0.0
+    _booting: bool = False
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -89,7 +143,7 @@ class PeerFleet:
 
     # ------------------------------------------------------------------ agents
 
-    def _boot(self, me: str) -> AgentRuntime:
+    def _boot(self, me: str) -> FleetAgent:
         self.homes.setdefault(me, (HALL,))
         config = AgentConfig(
             data_dir=str(self.folders[me]),
@@ -98,21 +152,30 @@ class PeerFleet:
             seed=self.seed,
             peers=tuple(f"{peer}:{km}" for peer, km in self.declared(me).items()),
         )
-        agent = AgentRuntime(config, me, identity=self.identities[me], pending_bytes=lambda _: 0)
+        core, store = open_agent(
+            config,
+            me,
+            submit=lambda _: None,
+            pending=lambda _: 0,
+            identity=self.identities[me],
+        )
+        self._booting = True
+        agent = FleetAgent(core, store, me, self._out, lambda: self.now)
         for edge in self.homes[me]:
             for message in (EdgeBeacon(edge=edge, period_ms=60_000), Welcome(edge=edge)):
-                agent.message("link", edge, message, self.now)
+                agent.hear(edge, message)
+        self._booting = False
         agent.core.peers.task(TASK, self.rules)
         return agent
 
     def restart(self, me: str) -> None:
         """Kill an agent and start it again on its directory."""
-        self.agents[me].crash()
+        self.agents[me].store.abandon()
         self.agents[me] = self._boot(me)
 
     def close(self) -> None:
         for agent in self.agents.values():
-            agent.close()
+            agent.store.close()
 
     def slots(self, me: str) -> list[SlotRecord]:
         """What an agent's owner can read."""
@@ -123,8 +186,7 @@ class PeerFleet:
     def tell(self, me: str, message: EdgeToAgent, edge: str = HALL) -> None:
         """Say something to an agent, at once, as the bytes that it would be."""
         if me not in self.dead:
-            agent, known = self.agents[me], decode_edge_to_agent(encode(message))
-            self._out(me, agent.message("link", edge, known, self.now))
+            self.agents[me].hear(edge, decode_edge_to_agent(encode(message)))
 
     def name(self, around: Distances, edge: str = HALL) -> None:
         """Name the neighbours of everybody."""
@@ -161,8 +223,7 @@ class PeerFleet:
         if me in self.dead:
             return
         call, agent = self.call(number, trained=trained, until_s=until_s), self.agents[me]
-        effects = agent.core.peers.begin(call, edge, opinion, self.now)
-        self._out(me, agent._run(effects, self.now))
+        agent.perform(agent.core.peers.begin(call, edge, opinion, self.now))
 
     def order(self, me: str, number: int, edge: str = HALL, run: str = RUN) -> None:
         """Order a round, as the sign that a word was heard."""
@@ -221,7 +282,7 @@ class PeerFleet:
             due = {
                 me: at
                 for me, agent in self.agents.items()
-                if me not in self.dead and (at := agent.next_due()) is not None
+                if me not in self.dead and (at := agent.driver.next_due()) is not None
             }
             first = min(due.values(), default=end + 1)
             at = min(first, self._bag[0][0] if self._bag else end + 1)
@@ -231,23 +292,21 @@ class PeerFleet:
             self.now = max(self.now, at)
             for me in sorted(me for me, when in due.items() if when <= self.now):
                 self.ticks += 1
-                self._out(me, self.agents[me].tick(self.now))
+                self.agents[me].driver.tick()
             while self._bag and self._bag[0][0] <= self.now:
                 heapq.heappop(self._bag)[2]()
 
-    def _out(self, me: str, outward: list[Outward]) -> None:
-        for effect in outward:
-            if not isinstance(effect, Publish):
-                continue
-            payload = encode(effect.message)
-            self.seen.append(payload)
-            edge = effect.topic.split("/")[6]
-            match effect.message:
-                case PeerSend():
-                    self.sent[me] += len(payload)
-                    self._carry(me, edge, effect.message)
-                case Volunteer():
-                    self.said[me, edge].append((self.now, effect.message.round))
+    def _out(self, me: str, send: Send) -> None:
+        if self._booting:
+            return
+        payload, edge = encode(send.message), send.to
+        self.seen.append(payload)
+        match send.message:
+            case PeerSend() as message:
+                self.sent[me] += len(payload)
+                self._carry(me, edge, message)
+            case Volunteer() as message:
+                self.said[me, edge].append((self.now, message.round))
 
     def _carry(self, me: str, edge: str, message: PeerSend) -> None:
         """Carry sealed bytes to another agent of this edge, or lose them."""

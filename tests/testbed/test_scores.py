@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fedagent_agent.outward import Outward
-from fedagent_agent.trainer.frames import Evaluate, Job, Open
+from fedagent_agent.store import TrainerRequest
+from fedagent_agent.trainer.frames import Cancel, Job, Open
 from fedagent_agent.trainer.training import Trainer
 from fedagent_coordinator.reader import open_reader
 from fedagent_task.recipe import parse_recipe
@@ -41,20 +41,14 @@ class _Learning(AgentRole):
             processor=lambda: self.kernel.now,
         )
 
-    def _perform(self, outward: list[Outward]) -> None:
-        super()._perform(outward)
-        for effect in outward:
-            if isinstance(effect, Job):
-                self.kernel.after(self.slow_s, functools.partial(self._work, effect))
-
-    def _evaluate(self, request: Evaluate) -> None:
-        """Leave it to the trainer."""
+    def _submit(self, request: TrainerRequest) -> None:
+        if not isinstance(request, Cancel):
+            self.kernel.after(self.slow_s, functools.partial(self._work, request))
 
     def _work(self, job: Job) -> None:
-        assert self.runtime is not None
         if isinstance(job, Open):
             job = replace(job, stream="digits:rate=200")
-        self._perform(self.runtime.replied(self.trainer.answer(job), self.kernel.now))
+        self.receive(self.trainer.answer(job))
 
 
 def test_a_network_learns_and_every_round_has_the_devices_score(

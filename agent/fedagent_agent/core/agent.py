@@ -12,15 +12,26 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fedagent_agent.peers.core.selection import OpenPeers, PeerSelection
-from fedagent_agent.trainer.frames import Evaluated, Open, Opened, Refused, Reply, Trained
+from fedagent_agent.trainer.frames import Evaluated, Failed, Open, Opened, Refused, Trained
+from fedagent_node.effects import (
+    Effect,
+    Emit,
+    Input,
+    LinkDown,
+    LinkUp,
+    OtherVersion,
+    Received,
+    Send,
+    Warn,
+)
 from fedagent_protocol import SOFTWARE
-from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.errors import MalformedError, ProtocolError
 from fedagent_protocol.messages import (
+    AnyMessage,
     Bye,
     Chunk,
     ContextReport,
     EdgeBeacon,
-    EdgeToAgent,
     Hello,
     Need,
     Neighbours,
@@ -33,20 +44,31 @@ from fedagent_protocol.messages import (
     TaskBody,
     TrainOrder,
     Welcome,
+    kind,
 )
+from fedagent_protocol.versions import OtherVersions
 
-from .device import DeviceState, Readings
+from .device import DeviceState
 from .effects import (
-    Effect,
-    Event,
+    DropOutput,
+    EdgesFound,
+    FlushFailed,
+    FlushOutbox,
     Jobs,
     Key,
-    OpinionAnswer,
+    Measured,
+    ModelFailed,
+    ModelFinished,
+    ModelOpened,
+    OpinionStored,
     PendingUpdate,
     Relink,
-    Route,
-    Send,
-    Unroute,
+    SlotFailed,
+    Stopping,
+    StoreFailed,
+    Subscribed,
+    TrainerEnded,
+    UpdateStored,
 )
 from .evaluator import Evaluator
 from .fetch import Fetch, Tasks
@@ -62,6 +84,9 @@ if TYPE_CHECKING:
 MAX_SESSIONS = 64
 FIRST_SEQ_BITS = 32
 """A report's seq is boots << 32 | n: it grows over restarts."""
+FLUSH_S = 2.0
+"""How long a removal from the outbox may wait for a commit to ride in."""
+FLUSH_AGAIN_S = 30.0
 
 
 class AgentCore:
@@ -74,7 +99,7 @@ class AgentCore:
         updates: The outbox as it survived the last process.
         answered: Orders that were answered with an update before.
         opinions: Opinions that were given before.
-        pending: Bytes that the link to an edge holds unacknowledged.
+        pending: Bytes that a link holds unacknowledged, by its name.
         peering: Opens keys towards neighbours, when they are first needed; None: there are none.
         idle_opinions: There are opinions even where the task learns nothing; see `Evaluator`.
     """
@@ -92,7 +117,7 @@ class AgentCore:
         peering: OpenPeers | None = None,
         idle_opinions: bool = False,
     ) -> None:
-        self.greeting = Hello(agent=agent, software=SOFTWARE, name=config.name)
+        self._greeting = Hello(agent=agent, software=SOFTWARE, name=config.name)
         self._private = config.privacy != NO_LIMITS
         self.counters: Counter[str] = Counter()
         self.peers = PeerSelection(self.counters, peering)
@@ -103,8 +128,13 @@ class AgentCore:
             extra_s=config.slow_s,
         )
         self.sessions: dict[str, Session] = {}
+        self._links_up: set[str] = set()
+        self._found: dict[str, tuple[str, ...]] = {}
+        self._others = OtherVersions("agent")
+        self._refused: dict[str, str] = {}
         self.uploads = Uploads()
-        self._pending = pending
+        self._flush_at: float | None = None
+        self._pending_bytes = pending
         self._seq = boots << FIRST_SEQ_BITS
         history, jobs = OrderHistory(), Jobs()
         stream = Open(
@@ -134,32 +164,85 @@ class AgentCore:
             history.note_order(key)
             history.note_answer(key, None)
 
-    # -------------------------------------------------------------- the links
+    # ----------------------------------------------------------------- inputs
 
-    def link_up(self, link: str, now: float) -> list[Effect]:
-        """Greet the edges on a link that is connected (again), without waiting for beacons."""
-        effects: list[Effect] = []
-        for session in self._on(link):
-            session.reconnect()
-            effects += session.hello(self.greeting, now)
+    def receive(self, event: Input, now: float) -> list[Effect]:
+        """Take an input."""
+        match event:
+            case Received(at=at):
+                effects = self._on_message(event.link, event.sender, event.message, at)
+            case LinkUp() | LinkDown() | EdgesFound() | OtherVersion():
+                effects = self._on_link(event, now)
+            case Measured():
+                effects = self._on_measured(event, now)
+            case TrainerEnded():
+                effects = self._on_trainer_ended(now)
+            case Opened() | Refused() | Trained() | Evaluated() | Failed():
+                effects = self._on_reply(event, now)
+            case Subscribed() | ModelOpened() | ModelFinished() | ModelFailed():
+                effects = self._on_model(event, now)
+            case Stopping(reason=reason):
+                effects = self._on_stopping(reason, now)
+            case _:
+                effects = self._on_stored(event, now)
+        self._plan_flush(now)
         return effects
 
-    def link_down(self, link: str) -> list[Effect]:
-        """Cut the sessions on a link; silence ends them, unless it comes back."""
-        for session in self._on(link):
-            session.state = SessionState.CUT
-        return []
+    def link_of(self, edge: str) -> str:
+        """Return the name of the link to an edge; empty if there is none."""
+        session = self.sessions.get(edge)
+        return session.link if session is not None else self._refused.get(edge, "")
 
-    def expect(self, edge: str, link: str, now: float) -> list[Effect]:
-        """Greet an edge that an advert places behind a link, without waiting for its beacon."""
-        if edge in self.sessions or len(self.sessions) >= MAX_SESSIONS:
+    def uses(self, link: str) -> bool:
+        """Whether a session stands on a link."""
+        return any(session.link == link for session in self.sessions.values())
+
+    # -------------------------------------------------------------- the links
+
+    def _on_link(
+        self, event: LinkUp | LinkDown | EdgesFound | OtherVersion, now: float
+    ) -> list[Effect]:
+        match event:
+            case LinkUp(link=link):
+                self._links_up.add(link)
+                effects: list[Effect] = []
+                for session in self._on(link):
+                    session.reconnect()
+                    effects += session.hello(self._greeting, now)
+                return effects + self._greet_found(link, now)
+            case LinkDown(link=link):
+                self._links_up.discard(link)
+                # Silence ends the sessions, unless the link comes back.
+                for session in self._on(link):
+                    session.state = SessionState.CUT
+                return []
+            case EdgesFound(link=link):
+                self._found[link] = event.edges
+                return self._greet_found(link, now) if link in self._links_up else []
+            case OtherVersion():
+                return self._refuse(event)
+
+    def _greet_found(self, link: str, now: float) -> list[Effect]:
+        """Greet edges that adverts place behind a link, without waiting for their beacons."""
+        effects: list[Effect] = []
+        for edge in self._found.get(link, ()):
+            if edge not in self.sessions and len(self.sessions) < MAX_SESSIONS:
+                effects += self._hear(edge, link, now)[1]
+        return effects
+
+    def _refuse(self, heard: OtherVersion) -> list[Effect]:
+        """Refuse an edge of another protocol version; greet it once, so that it says so too."""
+        line = self._others.refuse(heard.sender, heard.version)
+        if not line:
             return []
-        return self._hear(edge, link, now)[1]
+        self.counters["protocol_version"] += 1
+        self._refused[heard.sender] = heard.link
+        hello = Send(heard.sender, self._greeting, version=heard.version)
+        return [Warn(f"edge {heard.sender}", line), hello]
 
     # -------------------------------------------------------------- messages
 
-    def message(self, link: str, edge: str, message: EdgeToAgent, now: float) -> list[Effect]:
-        """Take a message of an edge."""
+    def _on_message(self, link: str, edge: str, message: AnyMessage, now: float) -> list[Effect]:
         session, effects = self._hear(edge, link, now)
         if session is None:
             return effects
@@ -187,9 +270,9 @@ class AgentCore:
         else:
             session.link, session.heard_at = link, now
             session.reconnect()
-        return session, [Route(edge, link), *session.hello(self.greeting, now)]
+        return session, session.hello(self._greeting, now)
 
-    def _dispatch(self, session: Session, message: EdgeToAgent, now: float) -> list[Effect]:
+    def _dispatch(self, session: Session, message: AnyMessage, now: float) -> list[Effect]:
         edge = session.edge
         match message:
             case EdgeBeacon():
@@ -215,6 +298,8 @@ class AgentCore:
                 return effects + self.evaluator.call(session, message, now)
             case Neighbours() | PeerDeliver():
                 return self._to_peers(self.peers.receive(edge, message, now))
+            case _:
+                raise MalformedError(f"{kind(message)} to an agent")
 
     def _on_beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
         if beacon.edge != session.edge:
@@ -223,7 +308,7 @@ class AgentCore:
         session.beacon(beacon.period_ms, beacon.epoch)
         if session.state is SessionState.OPEN:
             return []
-        return session.hello(self.greeting, now)
+        return session.hello(self._greeting, now)
 
     def _on_welcome(self, session: Session, welcome: Welcome, now: float) -> list[Effect]:
         edge = session.edge
@@ -233,7 +318,7 @@ class AgentCore:
         if not session.announced:
             session.announced = True
             fields = {"edge": edge, "name": welcome.name, "address": session.link}
-            effects.append(Event("edge_joined", {**fields}))
+            effects.append(Emit("edge_joined", fields))
         effects.append(Send(edge, self._report(session, now)))
         for upload in self.uploads.of(edge):
             upload.reconnected()
@@ -292,14 +377,14 @@ class AgentCore:
             "status": str(receipt.status),
             "reason": receipt.reason,
         }
-        return [*self.uploads.end(key), Event("receipt", {**fields})]
+        return [*self.uploads.end(key), Emit("receipt", fields)]
 
     def _on_closed(self, key: Key) -> list[Effect]:
         effects = self.queue.closed(key)
         if key in self.uploads.by_key:
             self.counters["closed_unreceipted"] += 1
             fields = {"round": key.round, "edge": key.edge, "reason": "closed"}
-            effects += [*self.uploads.end(key), Event("abandoned", {**fields})]
+            effects += [*self.uploads.end(key), Emit("abandoned", fields)]
         return effects
 
     def _on_probe(self, session: Session, reply: Probe | ProbeReply, now: float) -> list[Effect]:
@@ -311,54 +396,44 @@ class AgentCore:
             return []
         return self._probe(session, now)
 
-    # --------------------------------------------------- results of the effects
+    # --------------------------------------------- results, and what is measured
 
-    def measured(self, readings: Readings, now: float, *, report: bool = False) -> list[Effect]:
-        """Take what was measured of the device; `report` it however little has changed."""
-        self.device.readings = readings
+    def _on_measured(self, event: Measured, now: float) -> list[Effect]:
+        readings = self.device.readings = event.readings
         self.peers.available = readings.available
         effects = [] if readings.available else self.queue.abort(readings.reason)
         for session in self.sessions.values():
             session.look_again(now)
-        effects += self._reports(now, forced=report)
+        effects += self._reports(now, forced=event.report)
         return effects + self._go_on(now)
 
-    def trainer_ended(self, now: float) -> list[Effect]:
-        """Note that the trainer's process has ended, with what its learner remembered."""
+    def _on_trainer_ended(self, now: float) -> list[Effect]:
         self.device.cold = True
         for session in self.sessions.values():
             session.look_again(now)
         return self._reports(now)
 
-    def subscribed(self, edge: str, digest: str, now: float, *, ok: bool) -> list[Effect]:
-        """Take the broker's answer to `SubscribeModel`."""
-        fetch = self._loading(digest)
-        effects = fetch.subscribed(edge, now, ok=ok) if fetch is not None else []
+    def _on_model(
+        self, event: Subscribed | ModelOpened | ModelFinished | ModelFailed, now: float
+    ) -> list[Effect]:
+        fetch, effects = self._loading(event.digest), []
+        if fetch is not None:
+            match event:
+                case Subscribed():
+                    effects = fetch.subscribed(event.edge, now, ok=event.ok)
+                case ModelOpened():
+                    effects = fetch.opened(event.have, now)
+                case ModelFinished():
+                    session = self.sessions.get(fetch.key.edge)
+                    link = session.measured if session is not None else None
+                    effects = fetch.finished(link, now, ok=event.ok)
+                case ModelFailed():
+                    fetch.problem = f"disk: {event.detail}"
         return effects + self._go_on(now)
 
-    def model_opened(self, digest: str, have: frozenset[int] | None, now: float) -> list[Effect]:
-        """Take the chunks of a model that are on disk; None: the whole model is here."""
-        fetch = self._loading(digest)
-        effects = fetch.opened(have, now) if fetch is not None else []
-        return effects + self._go_on(now)
-
-    def model_unwritable(self, digest: str, detail: str, now: float) -> list[Effect]:
-        """Note that the disk has no room for a model."""
-        if (fetch := self._loading(digest)) is not None:
-            fetch.problem = f"disk: {detail}"
-        return self._go_on(now)
-
-    def model_finished(self, digest: str, now: float, *, ok: bool) -> list[Effect]:
-        """Take whether the model hashes to its name."""
-        fetch = self._loading(digest)
-        if fetch is None:
-            return self._go_on(now)
-        session = self.sessions.get(fetch.key.edge)
-        link = session.measured if session is not None else None
-        return fetch.finished(link, now, ok=ok) + self._go_on(now)
-
-    def replied(self, reply: Reply, now: float) -> list[Effect]:
-        """Take the trainer's reply to a job."""
+    def _on_reply(
+        self, reply: Opened | Refused | Trained | Evaluated | Failed, now: float
+    ) -> list[Effect]:
         if isinstance(reply, Opened | Refused) or self._tasks.is_opening(reply.job):
             assert not isinstance(reply, Trained | Evaluated)
             self._tasks.replied(reply, now)
@@ -370,26 +445,40 @@ class AgentCore:
         effects = self.queue.note_samples(reply.counters)
         if isinstance(reply, Evaluated):
             self.counters["opinion_unwanted"] += 1
-        elif order is None or order.job != reply.job:
+            return effects
+        if order is None or order.job != reply.job:
             self.counters["training_unwanted"] += 1
-        else:
-            if isinstance(reply, Trained) and self._private:
-                # On the same samples this score would be the opinion, without noise.
-                reply = replace(reply, score=0.0, score_n=0)
-            effects += self.queue.trained(reply, now)
-        return effects
+            return [*effects, DropOutput(reply.job)]
+        if isinstance(reply, Trained) and self._private:
+            # On the same samples this score would be the opinion, without noise.
+            reply = replace(reply, score=0.0, score_n=0)
+        effects += self.queue.trained(reply, now)
+        return effects if isinstance(reply, Trained) else [*effects, DropOutput(reply.job)]
 
-    def opinion_stored(
-        self, answer: OpinionAnswer, now: float, *, refused: str = ""
-    ) -> list[Effect]:
-        """Note that an opinion with noise is durable; `refused` is why it is not."""
-        return self.evaluator.opinion_stored(answer, now, refused=refused)
+    def _on_stored(self, event: Input, now: float) -> list[Effect]:
+        match event:
+            case UpdateStored():
+                return self._on_update(event, now)
+            case StoreFailed():
+                return self.queue.store_failed(event.key, event.detail)
+            case OpinionStored():
+                return self.evaluator.opinion_stored(event.answer, now, refused=event.refused)
+            case FlushFailed():
+                self.counters["outbox_flush_failed"] += 1
+                self._flush_at = now + FLUSH_AGAIN_S
+            case SlotFailed():
+                self.counters["peer_not_kept"] += 1
+        return []
 
-    def stored(self, update: PendingUpdate, now: float) -> list[Effect]:
+    def _on_update(self, event: UpdateStored, now: float) -> list[Effect]:
         """Offer an update that is durable."""
-        key, offer = update.key, update.offer
+        self._flush_at, self.uploads.dropped = None, False
+        for old in event.expired:
+            self.counters["outbox_full"] += 1
+            self.uploads.by_key.pop(old, None)
+        key, offer = event.update.key, event.update.offer
         self.queue.stored(key)
-        upload = self.uploads.add(update)
+        upload = self.uploads.add(event.update)
         session = self.sessions.get(key.edge)
         effects = self._offer(upload, session, now) if session is not None else []
         fields = {
@@ -399,22 +488,16 @@ class AgentCore:
             "num_samples": offer.num_samples,
             "lc_ms": offer.lc_ms,
         }
-        return [*effects, Event("update", {**fields})]
-
-    def store_failed(self, key: Key, detail: str) -> list[Effect]:
-        """Note that the disk refused an update."""
-        return self.queue.store_failed(key, detail)
-
-    def expired(self, key: Key) -> None:
-        """Note that the outbox had to drop an update to make room."""
-        self.counters["outbox_full"] += 1
-        self.uploads.by_key.pop(key, None)
+        return [*effects, Emit("update", fields)]
 
     # ------------------------------------------------------------------ time
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         effects: list[Effect] = []
+        if self._flush_at is not None and now >= self._flush_at:
+            self._flush_at, self.uploads.dropped = None, False
+            effects.append(FlushOutbox())
         for session in list(self.sessions.values()):
             if now >= session.silent_at:
                 effects += self._lose(session)
@@ -428,6 +511,7 @@ class AgentCore:
         for session in self.sessions.values():
             if now >= session.probe_at:
                 effects += self._probe(session, now)
+        self._plan_flush(now)
         return effects
 
     def next_due(self) -> float | None:
@@ -446,9 +530,16 @@ class AgentCore:
                     times.append(upload.poll_at)
         if self.peers.due < math.inf:
             times.append(self.peers.due)
+        if self._flush_at is not None:
+            times.append(self._flush_at)
         return min(times, default=None)
 
-    def bye(self, reason: str, now: float) -> list[Effect]:
+    def _plan_flush(self, now: float) -> None:
+        """Plan to commit removals from the outbox, unless another commit takes them along."""
+        if self.uploads.dropped and self._flush_at is None:
+            self._flush_at = now + FLUSH_S
+
+    def _on_stopping(self, reason: str, now: float) -> list[Effect]:
         """Close all sessions in good order."""
         effects = self.peers.end(now)
         return effects + [
@@ -477,7 +568,7 @@ class AgentCore:
         return [
             effect
             for effect in effects
-            if not isinstance(effect, Send) or self._open_session(effect.edge) is not None
+            if not isinstance(effect, Send) or self._open_session(effect.to) is not None
         ]
 
     def _probe(self, session: Session, now: float) -> list[Effect]:
@@ -498,9 +589,9 @@ class AgentCore:
 
     def _lose(self, session: Session) -> list[Effect]:
         del self.sessions[session.edge]
-        effects: list[Effect] = [Unroute(session.edge)]
+        effects: list[Effect] = []
         if session.announced:
-            effects.append(Event("edge_lost", {"edge": session.edge}))
+            effects.append(Emit("edge_lost", {"edge": session.edge}))
         if session.state is not SessionState.CUT and not self._on(session.link):
             self.counters["relinks"] += 1
             effects.append(Relink(session.link))
@@ -519,6 +610,10 @@ class AgentCore:
             return []
         busy = upload.offers > 0 and self._pending(session.edge) > 0
         return upload.offer(self._report(session, now), now, busy=busy)
+
+    def _pending(self, edge: str) -> int:
+        link = self.link_of(edge)
+        return self._pending_bytes(link) if link else 0
 
     def _report(self, session: Session, now: float) -> ContextReport:
         self._seq += 1

@@ -1,16 +1,17 @@
-"""What the agent's core asks its surroundings to do, in order.
+"""What the agent's core asks of links and disk, and what comes back; see `fedagent_node.effects`.
 
-Disk effects are performed before the effects that follow them: an update is durable
-before it is offered. Jobs of the trainer are its own frames (`trainer.frames`), with the
-names of files instead of their paths; their replies come back by `AgentCore.replied`.
+Jobs of the trainer are its own frames (`trainer.frames`), which name files without their
+folder; so are their results.
 """
 
 import hashlib
 from dataclasses import dataclass
 
 from fedagent_agent.peers.core.records import ArmStats, SlotRecord
-from fedagent_agent.trainer.frames import Cancel, Evaluate, Open, Train
-from fedagent_protocol.messages import AgentToEdge, Opinion, OpinionMode, UpdateOffer
+from fedagent_node.effects import Connect, Input, Write
+from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
+
+from .device import Readings
 
 Rank = tuple[str, int]
 """(run, round) of an order."""
@@ -71,41 +72,19 @@ class OpinionAnswer:
     """The only one that may get it; empty for all that ask."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a message to an edge."""
-
-    edge: str
-    message: AgentToEdge
+# ------------------------------------------------------------------- the links
 
 
 @dataclass(frozen=True, slots=True)
-class SendOffer:
-    """Send an offer; with chunk 0 from the outbox if `first`."""
-
-    edge: str
-    offer: UpdateOffer
-    first: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SendChunk:
-    """Send one chunk of an update in the outbox."""
-
-    update: PendingUpdate
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class SubscribeModel:
-    """Subscribe to a model's topic; answer with `AgentCore.subscribed`."""
+class SubscribeModel(Connect):
+    """Subscribe to a model's topic on the link to an edge; results in `Subscribed`."""
 
     edge: str
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
-class UnsubscribeModel:
+class UnsubscribeModel(Connect):
     """Leave a model's topic."""
 
     edge: str
@@ -113,30 +92,35 @@ class UnsubscribeModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """From now on this edge is reached by this link."""
-
-    edge: str
-    link: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unroute:
-    """The session with this edge has ended."""
-
-    edge: str
-
-
-@dataclass(frozen=True, slots=True)
-class Relink:
-    """Nothing is heard on this link although it claims to be up: make it anew."""
+class Relink(Connect):
+    """Make a link anew on which nothing is heard although it claims to be up."""
 
     link: str
 
 
 @dataclass(frozen=True, slots=True)
-class OpenModel:
-    """Begin or resume to receive a model; answer with `AgentCore.model_opened`."""
+class Subscribed(Input):
+    """The broker's answer to `SubscribeModel`."""
+
+    edge: str
+    digest: str
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EdgesFound(Input):
+    """Adverts place these edges behind a link."""
+
+    link: str
+    edges: tuple[str, ...]
+
+
+# -------------------------------------------------------------- a model's chunks
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel(Write):
+    """Begin or resume to receive a model; results in `ModelOpened`."""
 
     digest: str
     size: int
@@ -144,7 +128,15 @@ class OpenModel:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteModel:
+class ModelOpened(Input):
+    """The chunks of a model that are on disk; None: the whole model is."""
+
+    digest: str
+    have: frozenset[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteModel(Write):
     """Write a chunk of the model that is being received."""
 
     digest: str
@@ -153,15 +145,34 @@ class WriteModel:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishModel:
-    """Verify the received model; answer with `AgentCore.model_finished`."""
+class FinishModel(Write):
+    """Verify the received model; results in `ModelFinished`."""
 
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
-class MakeIdleUpdate:
-    """Make an update without training; answer with `AgentCore.replied`."""
+class ModelFinished(Input):
+    """Whether a received model hashes to its name."""
+
+    digest: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFailed(Input):
+    """The disk has no room for a model."""
+
+    digest: str
+    detail: str
+
+
+# ------------------------------------------------------------ updates and opinions
+
+
+@dataclass(frozen=True, slots=True)
+class MakeIdleUpdate(Write):
+    """Make an update without training; results in the reply of a trainer."""
 
     job: int
     model: str
@@ -170,8 +181,8 @@ class MakeIdleUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreUpdate:
-    """Store the update of `job` durably; answer with `AgentCore.stored`."""
+class StoreUpdate(Write):
+    """Store the update of `job` durably; results in `UpdateStored` or `StoreFailed`."""
 
     job: int
     update: PendingUpdate
@@ -180,14 +191,65 @@ class StoreUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class DropUpdate:
-    """Remove an update that is receipted or over; may ride in the next commit."""
+class UpdateStored(Input):
+    """An update is durable, and may be offered."""
+
+    update: PendingUpdate
+    expired: tuple[Key, ...] = ()
+    """Older updates that had to go to make room."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed(Input):
+    """The disk refused an update."""
+
+    key: Key
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropUpdate(Write):
+    """Remove an update that is receipted or over, with the next commit."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
-class StoreSlot:
+class DropOutput(Write):
+    """Remove what a training that is not wanted any more may have left."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushOutbox(Write):
+    """Commit removals that no other commit took along; results in `FlushFailed` or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushFailed(Input):
+    """The disk refused a commit; nothing is lost without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOpinion(Write):
+    """Store an opinion that costs privacy durably; results in `OpinionStored`."""
+
+    answer: OpinionAnswer
+    spent: float
+    """Epsilon that its run has cost so far, with this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpinionStored(Input):
+    """An opinion with noise is durable; `refused` is why it is not."""
+
+    answer: OpinionAnswer
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSlot(Write):
     """Store durably what this device knows of a slot; it is for its owner alone."""
 
     incarnation: int
@@ -198,42 +260,29 @@ class StoreSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOpinion:
-    """Store an opinion that costs privacy durably; answer with `AgentCore.opinion_stored`."""
+class SlotFailed(Input):
+    """The disk refused a slot."""
 
-    answer: OpinionAnswer
-    spent: float
-    """Epsilon that its run has cost so far, with this one."""
+
+# ------------------------------------------------------------------- the device
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Something a person may want to know."""
+class Measured(Input):
+    """What was measured of the device."""
 
-    name: str
-    data: dict[str, object]
+    readings: Readings
+    report: bool = False
+    """Report it to every edge, however little has changed."""
 
 
-Effect = (
-    Send
-    | SendOffer
-    | SendChunk
-    | SubscribeModel
-    | UnsubscribeModel
-    | Route
-    | Unroute
-    | Relink
-    | OpenModel
-    | WriteModel
-    | FinishModel
-    | Open
-    | Train
-    | Evaluate
-    | MakeIdleUpdate
-    | Cancel
-    | StoreUpdate
-    | DropUpdate
-    | StoreSlot
-    | StoreOpinion
-    | Event
-)
+@dataclass(frozen=True, slots=True)
+class TrainerEnded(Input):
+    """The trainer's process has ended, with what its learner remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping(Input):
+    """The agent is about to end: say goodbye to the edges."""
+
+    reason: str

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
+from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import MAX_CHUNKS, Opinion, OpinionCall, OpinionMode
 
 from .device import DeviceState
-from .effects import Effect, Event, Jobs, Key, OpinionAnswer, Send, StoreOpinion
+from .effects import Jobs, Key, OpinionAnswer, StoreOpinion
 from .fetch import MAX_MODEL_BYTES, Fetch, Task, Tasks
 from .opinions import NO_LIMITS, NO_OPINIONS, OpinionRecord, PrivacySettings
 from .orders import REMEMBERED
@@ -282,7 +283,7 @@ class Evaluator:
             "epsilon": opinion.epsilon,
             "reason": opinion.reason,
         }
-        return [*effects, Event("opinion", fields)]
+        return [*effects, Emit("opinion", fields)]
 
     def _reply(
         self, edge: str, call: OpinionCall, answer: OpinionAnswer, now: float

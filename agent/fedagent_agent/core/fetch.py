@@ -12,6 +12,7 @@ from enum import Enum
 from msgspec.structs import replace
 
 from fedagent_agent.trainer.frames import Failed, Open, Opened, Refused
+from fedagent_node.effects import Effect, Send
 from fedagent_protocol.errors import ChunkError
 from fedagent_protocol.messages import Chunk, DeclineReason, Need, TaskBody, TaskNeed
 from fedagent_protocol.transfer import Layout, Receiver
@@ -20,17 +21,7 @@ from fedagent_task.recipe import parse_task
 from fedagent_task.spec import PeersSpec, TaskSpec
 
 from .device import DeviceState, LinkQuality
-from .effects import (
-    Effect,
-    FinishModel,
-    Jobs,
-    Key,
-    OpenModel,
-    Send,
-    SubscribeModel,
-    UnsubscribeModel,
-    WriteModel,
-)
+from .effects import FinishModel, Jobs, Key, OpenModel, SubscribeModel, UnsubscribeModel, WriteModel
 
 MAX_MODEL_BYTES = 512 << 20
 WINDOW = 4

@@ -4,10 +4,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import ContextReport, Hello, Probe, ProbeReply
 
 from .device import MIN_GAP_S, DeviceState, LinkQuality
-from .effects import Effect, Send
 
 SILENT_PERIODS = 3
 MIN_PERIOD_S = 0.2

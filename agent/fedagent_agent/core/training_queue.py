@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedagent_agent.trainer.frames import Cancel, Failed, Train, Trained
+from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import MAX_CHUNKS, Decline, DeclineReason, TrainOrder
 
 from .device import DeviceState, is_stale
-from .effects import Effect, Event, Jobs, Key, MakeIdleUpdate, Send, StoreUpdate
+from .effects import Jobs, Key, MakeIdleUpdate, StoreUpdate
 from .fetch import MAX_MODEL_BYTES, REASONS, Fetch, Task, Tasks
 from .orders import ActiveOrder, OrderHistory
 from .session import Session
@@ -72,7 +73,7 @@ class TrainingQueue:
         if active is not None:
             detail = f"round {key.round} was ordered"
             effects += self._give_back(DeclineReason.BUSY, detail)
-        effects.append(Event("ordered", {"round": key.round, "edge": key.edge}))
+        effects.append(Emit("ordered", {"round": key.round, "edge": key.edge}))
         if (refusal := self._unfit(order)) is not None:
             return effects + self._decline(key, *refusal), True
         fetch = Fetch(
@@ -137,7 +138,7 @@ class TrainingQueue:
             "reason": str(reason),
             "detail": decline.detail,
         }
-        return [Send(key.edge, decline), Event("declined", fields)]
+        return [Send(key.edge, decline), Emit("declined", fields)]
 
     def _give_back(self, reason: DeclineReason, detail: str) -> list[Effect]:
         """Refuse the order under way after all."""
@@ -156,7 +157,7 @@ class TrainingQueue:
             "edge": active.key.edge,
             "reason": reason,
         }
-        return [*self._stop(), Event("abandoned", fields)]
+        return [*self._stop(), Emit("abandoned", fields)]
 
     def _stop(self) -> list[Effect]:
         active, self.active_order = self.active_order, None
@@ -196,7 +197,7 @@ class TrainingQueue:
             "run": key.run,
             "recipe": task.recipe,
         }
-        effects: list[Effect] = [Event("training", fields)]
+        effects: list[Effect] = [Emit("training", fields)]
         if task.idle:
             active.idle_until = now + self._device.slow_s
             return effects + self._make_idle_update(now)
@@ -255,7 +256,7 @@ class TrainingQueue:
             self._samples[reason] += n - last if n >= last else n
         self._stream_samples = dict(counters)
         changed = self._samples != before
-        return [Event("samples", {"counters": dict(self._samples)})] if changed else []
+        return [Emit("samples", {"counters": dict(self._samples)})] if changed else []
 
     def stored(self, key: Key) -> None:
         """Note that the update is durable: the queue is free."""

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from fedagent_protocol.messages import ContextReport
+from fedagent_node.effects import Effect, Send
+from fedagent_protocol.messages import Chunk, ContextReport
 from fedagent_protocol.transfer import Layout, RangeList, Sender
 
-from .effects import DropUpdate, Effect, Key, PendingUpdate, SendChunk, SendOffer
+from .effects import DropUpdate, Key, PendingUpdate
 
 FIRST_REPEAT_S = 1.5
 LONGEST_REPEAT_S = 15.0
@@ -60,7 +61,7 @@ class Upload:
             self._sender.authorise(((0, 1),), link_idle=True)
             self._sender.next()
         offer = structs.replace(offer, context=context)
-        return [SendOffer(self.update.key.edge, offer, first)]
+        return [Send(self.update.key.edge, offer, stored=first)]
 
     def need(self, ranges: RangeList, pending: Callable[[], int], now: float) -> list[Effect]:
         """Take credit from the edge, and use it."""
@@ -78,7 +79,9 @@ class Upload:
         while self._sender.pending and at_link < AT_LINK * chunk_bytes:
             index = self._sender.next()
             assert index is not None
-            effects.append(SendChunk(self.update, index))
+            key, digest = self.update.key, self.update.offer.digest
+            chunk = Chunk(run=key.run, round=key.round, digest=digest, index=index, data=b"")
+            effects.append(Send(key.edge, chunk, stored=True))
             at_link += chunk_bytes
         if effects:
             self._poll_s = FIRST_POLL_S
@@ -120,6 +123,8 @@ class Uploads:
     """Every update that has no receipt yet, by what ordered it."""
 
     by_key: dict[Key, Upload] = field(default_factory=dict)
+    dropped: bool = False
+    """Removals wait for a commit."""
 
     def add(self, update: PendingUpdate) -> Upload:
         """Add an update that is durable."""
@@ -132,7 +137,10 @@ class Uploads:
 
     def end(self, key: Key) -> list[Effect]:
         """Forget an update that is receipted or over."""
-        return [DropUpdate(key)] if self.by_key.pop(key, None) is not None else []
+        if self.by_key.pop(key, None) is None:
+            return []
+        self.dropped = True
+        return [DropUpdate(key)]
 
     def end_others(self, key: Key) -> list[Effect]:
         """Forget what the edge ordered before: a newer order ends it."""

@@ -1,12 +1,12 @@
 """The log of the device's work: a line or two per round, and fast rounds in sums."""
 
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import DeclineReason, ReceiptStatus
-
-from .effects import Event
 
 LINES = 6
 """Lines that may come at once; then one again every `LINE_S`."""
@@ -68,9 +68,9 @@ class WorkLog:
     _room: float = LINES
     _room_at: float = 0.0
 
-    def lines_for(self, event: Event, now: float) -> list[LogLine]:
+    def lines_for(self, event: Emit, now: float) -> list[LogLine]:
         """Return the lines for an event; often none."""
-        data = event.data
+        data = event.fields
         edge, number = str(data.get("edge", "")), int(str(data.get("round", 0)))
         match event.name:
             case "edge_joined":
@@ -136,7 +136,9 @@ class WorkLog:
         rounds = f"{count} round{'s' * (count > 1)} of {self._task}"
         return [LogLine(f"{rounds} in the last {max(1, round(now - since))} s: {said}{mean}")]
 
-    def _begin(self, edge: str, number: int, data: dict[str, object], now: float) -> list[LogLine]:
+    def _begin(
+        self, edge: str, number: int, data: Mapping[str, object], now: float
+    ) -> list[LogLine]:
         recipe, run = safe_text(data["recipe"], limit=100) or "a task", str(data["run"])[:8]
         task = f"{recipe} (run {run})"
         lines = self.tick(now, over=True) if task != self._task else []
@@ -164,7 +166,7 @@ class WorkLog:
         return [LogLine(f"{self._named(edge, number, rnd.task)}: {trained}{said}")]
 
     def _decline(
-        self, edge: str, number: int, data: dict[str, object], now: float
+        self, edge: str, number: int, data: Mapping[str, object], now: float
     ) -> list[LogLine]:
         """Warn once of each reason that lasts; log or count the others."""
         rnd = self._rounds.pop((edge, number), None)

@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from fedagent_node.effects import Input, Run
+
 MAX_FRAME_BYTES = 256 * 1024
 """Longest frame; a task has at most a quarter of it, moments less than all."""
 PREFIX_BYTES = 4
@@ -28,7 +30,7 @@ class _Frame(Struct, frozen=True, kw_only=True, tag_field="t", omit_defaults=Tru
     """A reply repeats the number of its request."""
 
 
-class Open(_Frame, frozen=True, kw_only=True, tag="open"):
+class Open(_Frame, Run, frozen=True, kw_only=True, tag="open"):
     """Open the stream for a task, in the place of any other."""
 
     task: bytes
@@ -44,7 +46,7 @@ class Open(_Frame, frozen=True, kw_only=True, tag="open"):
     """Stream for evaluations only; empty: they rest on samples of `stream` not yet learnt from."""
 
 
-class Train(_Frame, frozen=True, kw_only=True, tag="train"):
+class Train(_Frame, Run, frozen=True, kw_only=True, tag="train"):
     """Train from the model file, and write the update to `out`, whole and durable or not at all."""
 
     model: PathText
@@ -57,7 +59,7 @@ class Train(_Frame, frozen=True, kw_only=True, tag="train"):
     """The process is killed after this long; 0 for the client's default."""
 
 
-class Evaluate(_Frame, frozen=True, kw_only=True, tag="evaluate"):
+class Evaluate(_Frame, Run, frozen=True, kw_only=True, tag="evaluate"):
     """Score the model file on samples that are not learnt from yet."""
 
     model: PathText = ""
@@ -65,7 +67,7 @@ class Evaluate(_Frame, frozen=True, kw_only=True, tag="evaluate"):
     """Instead of a score, add the samples up; there is no model then."""
 
 
-class Cancel(_Frame, frozen=True, kw_only=True, tag="cancel"):
+class Cancel(_Frame, Run, frozen=True, kw_only=True, tag="cancel"):
     """Give up the training with this number; it answers `Failed(cancelled)`."""
 
 
@@ -73,7 +75,7 @@ class Stop(_Frame, frozen=True, kw_only=True, tag="stop"):
     """End the process."""
 
 
-class Opened(_Frame, frozen=True, kw_only=True, tag="opened"):
+class Opened(_Frame, Input, frozen=True, kw_only=True, tag="opened"):
     """The stream is open and fits the task."""
 
     features: int
@@ -82,14 +84,14 @@ class Opened(_Frame, frozen=True, kw_only=True, tag="opened"):
     """Labels that can come, as far as the stream knows them."""
 
 
-class Refused(_Frame, frozen=True, kw_only=True, tag="refused"):
+class Refused(_Frame, Input, frozen=True, kw_only=True, tag="refused"):
     """The stream does not fit the task; `key` is the recipe's or the stream's."""
 
     key: Text
     detail: Text
 
 
-class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
+class Trained(_Frame, Input, frozen=True, kw_only=True, tag="trained"):
     """The update is on disk."""
 
     digest: str
@@ -130,7 +132,7 @@ class Trained(_Frame, frozen=True, kw_only=True, tag="trained"):
         return self.arrivals / max(1, self.steps)
 
 
-class Evaluated(_Frame, frozen=True, kw_only=True, tag="evaluated"):
+class Evaluated(_Frame, Input, frozen=True, kw_only=True, tag="evaluated"):
     """The score of a model, clipped, rounded and noised as the task asks."""
 
     score: float = 0.0
@@ -146,7 +148,7 @@ class Evaluated(_Frame, frozen=True, kw_only=True, tag="evaluated"):
     """Sums over the samples, where these were asked for."""
 
 
-class Failed(_Frame, frozen=True, kw_only=True, tag="failed"):
+class Failed(_Frame, Input, frozen=True, kw_only=True, tag="failed"):
     """There is no update, or no score."""
 
     reason: Text

@@ -9,11 +9,14 @@ from msgspec import structs
 
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import MICRO, PriceSettings, Readings
-from fedagent_agent.core.effects import Relink
-from fedagent_agent.outward import Outward as AgentOutward
-from fedagent_agent.outward import Publish as AgentPublish
-from fedagent_agent.outward import Subscribe, Unsubscribe
-from fedagent_agent.runtime import AgentRuntime
+from fedagent_agent.core.effects import (
+    Measured,
+    Relink,
+    Subscribed,
+    SubscribeModel,
+    UnsubscribeModel,
+)
+from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer.frames import Evaluate, Evaluated
 from fedagent_agent.trainer.privacy import ProtectedScore
 from fedagent_coordinator.core.effects import CrashPoint
@@ -26,23 +29,21 @@ from fedagent_edge.core.settings import EdgeSettings
 from fedagent_edge.daemon import route
 from fedagent_edge.store import open_edge
 from fedagent_node.driver import Core, Driver, Job, Links, Store
-from fedagent_node.effects import EVERYBODY, Connect, Emit, Input, LinkUp, Send
+from fedagent_node.effects import EVERYBODY, Connect, Emit, Input, LinkDown, LinkUp, Send
 from fedagent_node.identity import Identity
 from fedagent_protocol import topics
 from fedagent_protocol.codec import (
     Direction,
-    decode_edge_to_agent,
     encode,
 )
-from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import (
-    AgentToEdge,
     AnyMessage,
     Chunk,
     ContextReport,
     OpinionCall,
     TrainOrder,
     UpdateOffer,
+    kind,
 )
 from fedagent_task.spec import Recipe
 
@@ -88,7 +89,7 @@ class AgentRole:
     think: Callable[[str], ProtectedScore] | None = None
     evaluating_s: float = 0.02
     away: bool = False
-    runtime: AgentRuntime | None = None
+    driver: Driver | None = None
 
     @property
     def id(self) -> str:
@@ -96,7 +97,7 @@ class AgentRole:
         return self.identity.id
 
     def start(self, checkpoint: Checkpoint) -> None:
-        """Open the runtime and its links."""
+        """Open the agent and its links."""
         config = AgentConfig(
             data_dir=str(self.directory),
             site=SITE,
@@ -105,58 +106,61 @@ class AgentRole:
             slow_s=self.slow_s,
             name=self.name,
         )
-        self.runtime = AgentRuntime(
+        self.core, self._store = open_agent(
             config,
             self.id,
+            submit=self._submit,
+            pending=self._pending_bytes,
             identity=self.identity,
-            pending_bytes=self._pending_bytes,
             checkpoint=checkpoint,
             idle_opinions=self.think is not None,
         )
-        self._perform(self.runtime.measured(Readings(compute=1.0), self.kernel.now))
+        self.driver = virtual_driver(self.core, self._store, self.kernel, self, me=self.id)
+        self.driver.receive(Measured(Readings(compute=1.0)))
         self.sense()
         for edge in self.edges:
             self.wires.join(lan(edge), self.id)
-            self._perform(self.runtime.link_up(lan(edge), self.kernel.now))
+            self.driver.receive(LinkUp(lan(edge)))
 
     def drop(self) -> None:
         """Lose the memory and the connections."""
         for edge in self.edges:
             self.wires.leave(lan(edge), self.id)
-        if self.runtime is not None:
-            self.runtime.crash()
-        self.runtime = None
+        if self.driver is not None:
+            self._store.abandon()
+        self.driver = None
 
     def next_due(self) -> float | None:
         """Return when a tick is wanted."""
-        return self.runtime.next_due() if self.runtime is not None else None
+        return self.driver.next_due() if self.driver is not None else None
 
     def tick(self) -> None:
-        """Let the runtime do what is due."""
-        if self.runtime is not None:
-            self._perform(self.runtime.tick(self.kernel.now))
+        """Let the core do what is due."""
+        if self.driver is not None:
+            self.driver.tick()
+
+    def receive(self, *events: Input) -> None:
+        """Give the core what is no message, unless the process is gone by then."""
+        if self.driver is not None:
+            self.driver.receive(*events)
 
     def arrive(self, link: str, topic: str, payload: bytes) -> None:
         """Take in what came on a link."""
-        if self.runtime is None or self.away:
+        if self.driver is None or self.away:
             return
-        try:
-            message = decode_edge_to_agent(payload)
-        except ProtocolError:
-            return
-        edge = topics.parse(topic).edge
-        self._perform(self.runtime.message(link, edge, message, self.kernel.now))
+        self.driver.arrived(link, Direction.EDGE_TO_AGENT, topic, payload, at=self.kernel.now)
+        self.driver.flush()
 
     def reconnect(self, link: str) -> None:
         """The broker of a link came back."""
-        if self.runtime is not None:
-            self._perform(self.runtime.link_down(link, self.kernel.now))
+        if self.driver is not None:
+            self.driver.receive(LinkDown(link))
             self.wires.join(link, self.id)
-            self._perform(self.runtime.link_up(link, self.kernel.now))
+            self.driver.receive(LinkUp(link))
 
     def sense(self) -> None:
         """Read the instruments anew, and report to every edge, however little has changed."""
-        if self.runtime is None or self.pipes is None:
+        if self.pipes is None:
             return
         device = self.pipes.air.device(self.name)
         readings = Readings(
@@ -165,7 +169,7 @@ class AgentRole:
             price_micro=device.price_micro,
             slow_s=device.training_s,
         )
-        self._perform(self.runtime.measured(readings, self.kernel.now, report=True))
+        self.receive(Measured(readings, report=True))
 
     def _pending_bytes(self, link: str) -> int:
         if self.pipes is None:
@@ -173,7 +177,7 @@ class AgentRole:
         now = self.kernel.now
         return sum(self.pipes.busy(self.id, e, now, up=True) for e in self.edges if lan(e) == link)
 
-    def _as_shown(self, edge: str, message: AgentToEdge) -> AgentToEdge:
+    def _as_shown(self, edge: str, message: AnyMessage) -> AnyMessage:
         """Put what the instruments show into a report; what was measured in passing is less."""
         if isinstance(message, UpdateOffer) and self.iteration_s > 0:
             message = structs.replace(
@@ -197,7 +201,7 @@ class AgentRole:
             case _:
                 return message
 
-    def _seconds(self, edge: str, message: AgentToEdge) -> float:
+    def _seconds(self, edge: str, message: AnyMessage) -> float:
         """Return how long an update, or a part of it, takes beyond a message's delay."""
         if self.pipes is None:
             return 0.0
@@ -212,59 +216,50 @@ class AgentRole:
         now = self.kernel.now
         return self.pipes.carry(self.id, edge, message.digest, nbytes, now, up=True)
 
-    def _perform(self, outward: list[AgentOutward]) -> None:
-        for effect in outward:
-            match effect:
-                case AgentPublish() if not self.away:
-                    edge = topics.parse(effect.topic).edge
-                    message = self._as_shown(edge, effect.message)
-                    self.wires.send(
-                        effect.link,
-                        edge,
-                        effect.topic,
-                        encode(message),
-                        seconds=self._seconds(edge, message),
-                    )
-                case Subscribe():
-                    self.wires.subscribe(effect.link, self.id, effect.topic)
-                    self.wires.soon(self.id, self._subscribed(effect))
-                case Unsubscribe():
-                    self.wires.unsubscribe(effect.link, self.id, effect.topic)
-                case Relink():
-                    self.wires.soon(self.id, functools.partial(self.reconnect, effect.link))
-                case Evaluate():
-                    self._evaluate(effect)
-                case _:
-                    pass
+    def send(self, send: Send) -> bool:
+        """Put a message on the wires."""
+        if not self.away:
+            edge, message = send.to, self._as_shown(send.to, send.message)
+            topic = topics.agent_up(SITE, self.id, edge, kind(message))
+            seconds = self._seconds(edge, message)
+            link = self.core.link_of(edge)
+            self.wires.send(link, edge, topic, encode(message), seconds=seconds)
+        return True
 
-    def _evaluate(self, request: Evaluate) -> None:
+    def change(self, effect: Connect) -> None:
+        """Subscribe to a model, leave it, or make a link anew."""
+        match effect:
+            case SubscribeModel(edge=edge, digest=digest):
+                topic = topics.model(SITE, edge, digest)
+                self.wires.subscribe(self.core.link_of(edge), self.id, topic)
+                self.wires.soon(self.id, functools.partial(self.receive, Subscribed(edge, digest)))
+            case UnsubscribeModel(edge=edge, digest=digest):
+                if link := self.core.link_of(edge):
+                    self.wires.unsubscribe(link, self.id, topics.model(SITE, edge, digest))
+            case Relink():
+                self.wires.soon(self.id, functools.partial(self.reconnect, effect.link))
+
+    def _submit(self, request: TrainerRequest) -> None:
         """Have an opinion after a while, unless the process that wants it is gone by then."""
-        think, asking = self.think, self.runtime
-        if think is None:
+        think, asking = self.think, self.driver
+        if think is None or not isinstance(request, Evaluate):
             return
 
         def done() -> None:
-            if self.runtime is None or self.runtime is not asking:
+            if self.driver is not asking:
                 return
             opinion = think(Path(request.model).name)
-            result = Evaluated(
-                job=request.job,
-                score=opinion.score,
-                samples=SAMPLES,
-                metric=METRIC,
-                epsilon=opinion.epsilon,
+            self.receive(
+                Evaluated(
+                    job=request.job,
+                    score=opinion.score,
+                    samples=SAMPLES,
+                    metric=METRIC,
+                    epsilon=opinion.epsilon,
+                )
             )
-            self._perform(self.runtime.replied(result, self.kernel.now))
 
         self.kernel.after(self.evaluating_s, lambda: self.wires.defer[self.id](done))
-
-    def _subscribed(self, effect: Subscribe) -> Callable[[], None]:
-        def done() -> None:
-            if self.runtime is not None:
-                now = self.kernel.now
-                self._perform(self.runtime.subscribed(effect.edge, effect.digest, now))
-
-        return done
 
 
 @dataclass

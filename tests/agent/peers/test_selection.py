@@ -160,7 +160,7 @@ def test_an_agent_that_lost_its_file_is_heard_again(
     here.name({two: {one: 1.0}})
     assert here.slot(0, {one: 0.5, two: 0.6}) == {two}
     now[0] = 2000.0
-    here.agents[two].crash()
+    here.agents[two].store.abandon()
     for path in here.folders[two].glob("peers.sqlite*"):
         path.unlink()
     here.restart(two)
@@ -366,9 +366,9 @@ def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(fleet: 
     a, b, c = here.ids
     here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}})
     assert here.slot(0, {a: 0.5, b: 0.9, c: 0.6}) == {b}
-    here.agents[b].measured(Readings(available=False, reason="battery 4 %"), here.now)
+    here.agents[b].measure(Readings(available=False, reason="battery 4 %"))
     assert here.slot(1, {a: 0.5, b: None, c: 0.6}) == {c}, "b's mean is still the best"
-    here.agents[b].measured(Readings(), here.now)
+    here.agents[b].measure(Readings())
     assert here.slot(2, {a: 0.5, b: 0.9, c: 0.6}) == {b}
 
 
@@ -379,10 +379,10 @@ def test_a_device_that_may_not_work_any_more_does_not_say_the_word_again(fleet: 
     here.begin(me, 0, 0.5)
     here.run(1.5)
     before = len(here.said[me, HALL])
-    here.agents[me].measured(Readings(available=False, reason="battery 4 %"), here.now)
+    here.agents[me].measure(Readings(available=False, reason="battery 4 %"))
     here.run(1.5)
     held = len(here.said[me, HALL])
-    here.agents[me].measured(Readings(), here.now)
+    here.agents[me].measure(Readings())
     here.run(1.5)
     assert (before, held) == (2, 2)
     assert len(here.said[me, HALL]) in (3, 4)

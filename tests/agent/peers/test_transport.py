@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedagent_agent.core.effects import Effect, Send
 from fedagent_agent.peers.core.transport import CARD_GAP_S, HEARD_S, PeerTransport
 from fedagent_agent.peers.seal import PeerSeal
+from fedagent_node.effects import Effect, Send
 from fedagent_node.identity import Identity, load_or_create
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import PeerDeliver, PeerSend
@@ -120,7 +120,7 @@ def test_the_way_that_a_neighbour_was_heard_by_is_preferred_for_a_while(
     a.receive("yard", PeerDeliver(sender=people[1].id, body=body), 5.0)
 
     def ways(now: float) -> list[str]:
-        return [e.edge for e in a.send(people[1].id, ENVELOPE, now) if isinstance(e, Send)]
+        return [e.to for e in a.send(people[1].id, ENVELOPE, now) if isinstance(e, Send)]
 
     assert ways(5.0 + 0.9 * HEARD_S) == ["yard"]
     assert ways(5.0 + HEARD_S) == list(EDGES), "it may drop the rest"

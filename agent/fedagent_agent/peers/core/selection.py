@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from fedagent_agent.core.effects import Effect, Event, Send, StoreSlot
+from fedagent_agent.core.effects import StoreSlot
+from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import (
     Neighbours,
     OpinionCall,
@@ -195,7 +196,7 @@ class PeerSelection:
             return []
         access = open_access(self.counters)
         if isinstance(access, str):
-            return [Event("peers_off", {"reason": access})]
+            return [Emit("peers_off", {"reason": access})]
         self._opened, self._incarnation = access, access.incarnation
         self._arms = OrderedDict(access.arms)
         return []

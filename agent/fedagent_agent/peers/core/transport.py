@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
-from fedagent_agent.core.effects import Effect, Send
 from fedagent_agent.peers.errors import Refusal, SealError
+from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import PeerDeliver, PeerSend
 from fedagent_protocol.peers import (
     Envelope,

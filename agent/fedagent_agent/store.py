@@ -1,0 +1,294 @@
+"""The agent's disk: outbox, models, record of opinions, and what neighbours leave.
+
+A kill between any two disk effects is a `checkpoint` that does not return.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from fedagent_node.effects import Input, Mark, Run, Write
+from fedagent_protocol.errors import ChunkError
+from fedagent_protocol.failpoints import Checkpoint, hit
+from fedagent_protocol.messages import AnyMessage, Chunk, UpdateOffer
+from fedagent_protocol.passwords import hide_password
+from fedagent_protocol.transfer import Layout
+
+from .core.agent import AgentCore
+from .core.effects import (
+    DropOutput,
+    DropUpdate,
+    FinishModel,
+    FlushFailed,
+    FlushOutbox,
+    MakeIdleUpdate,
+    ModelFailed,
+    ModelFinished,
+    ModelOpened,
+    OpenModel,
+    OpinionStored,
+    SlotFailed,
+    StoreFailed,
+    StoreOpinion,
+    StoreSlot,
+    StoreUpdate,
+    UpdateStored,
+    WriteModel,
+)
+from .errors import OpinionBookError, OutboxError
+from .models_cache import ModelsCache
+from .opinion_book import OpinionBook
+from .outbox import MAX_BYTES, Outbox
+from .peers.device import PeerDevice
+from .trainer.frames import Cancel, Evaluate, Failed, Open, Reply, Train, Trained
+
+if TYPE_CHECKING:
+    from fedagent_node.identity import Identity
+
+    from .config import AgentConfig
+
+TrainerRequest = Open | Train | Evaluate | Cancel
+_PREFIX = 8
+_IDLE_STEP = 1e-4
+
+
+class AgentStore:
+    """One agent's data directory.
+
+    Args:
+        config: Settings of the device.
+        peers: What neighbours leave.
+        submit: Hands a request to the trainer; the reply comes as an input of the core.
+        checkpoint: Called between any two disk effects.
+        outbox_bytes: Maximum of all updates together.
+
+    Raises:
+        OutboxError: The outbox cannot be used.
+        OpinionBookError: The record of opinions cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: "AgentConfig",
+        peers: PeerDevice,
+        *,
+        submit: Callable[[TrainerRequest], None],
+        checkpoint: Checkpoint = hit,
+        outbox_bytes: int = MAX_BYTES,
+    ) -> None:
+        directory = Path(config.data_dir)
+        self._stream = hide_password(config.stream)
+        self._peers = peers
+        self._submit = submit
+        self._checkpoint = checkpoint
+        self.outbox = Outbox(directory / "outbox", max_bytes=outbox_bytes, checkpoint=checkpoint)
+        self._models = ModelsCache(directory / "models", checkpoint=checkpoint)
+        self.opinions = OpinionBook(directory / "opinions.json", checkpoint=checkpoint)
+        self._outputs: dict[int, Path | bytes] = {}
+        """Of trainings, by job: the file that is written, or an update made without training."""
+        self._results: list[Input] = []
+
+    def write(self, effect: Write, now: float) -> Input | None:  # noqa: ARG002 - of the interface
+        """Perform a disk effect; return its result."""
+        match effect:
+            case OpenModel() | WriteModel() | FinishModel():
+                return self._take_model(effect)
+            case MakeIdleUpdate():
+                return self._make_idle_update(effect)
+            case StoreUpdate():
+                return self._store_update(effect)
+            case StoreOpinion():
+                try:
+                    self.opinions.keep(effect.answer, effect.spent)
+                except OpinionBookError as error:
+                    return OpinionStored(effect.answer, refused=error.reason)
+                return OpinionStored(effect.answer)
+            case DropUpdate():
+                self.outbox.drop(effect.key)
+            case DropOutput():
+                if isinstance(output := self._outputs.pop(effect.job, None), Path):
+                    output.unlink(missing_ok=True)
+            case FlushOutbox():
+                try:
+                    self.outbox.flush()
+                except OutboxError:
+                    return FlushFailed()
+            case StoreSlot():
+                return None if self._peers.keep(effect) else SlotFailed()
+            case Mark():
+                self._checkpoint(effect.name)
+        return None
+
+    def job(self, effect: Run) -> None:
+        """Hand a request to the trainer, with paths instead of names."""
+        if isinstance(effect, Open):
+            self._submit(replace(effect, offset=self.outbox.offset(self._stream)))
+        elif isinstance(effect, Cancel):
+            self._submit(effect)
+        elif isinstance(effect, Train | Evaluate):
+            try:
+                model = str(self._models.path(effect.model)) if effect.model else ""
+            except OSError as error:
+                failed = Failed(job=effect.job, reason="disk", detail=_in_words(error))
+                self._results.append(failed)
+                return
+            if isinstance(effect, Train):
+                output = self._outputs[effect.job] = self.outbox.path(effect.out)
+                self._submit(replace(effect, model=model, out=str(output)))
+            else:
+                self._submit(replace(effect, model=model))
+
+    def complete(self, message: AnyMessage) -> AnyMessage:
+        """Return an offer with chunk 0, or a chunk with its data.
+
+        Raises:
+            ChunkError: The update cannot be read.
+        """
+        assert isinstance(message, UpdateOffer | Chunk)
+        update = self.outbox.find(message.run, message.round, message.digest)
+        if update is None:
+            raise ChunkError("the update is gone")
+        if isinstance(message, UpdateOffer):
+            stop = min(message.size, message.chunk_bytes)
+            return replace(message, first=self.outbox.read(update.key, 0, stop) or b"")
+        layout = Layout(update.offer.size, update.offer.chunk_bytes)
+        data = self.outbox.read(update.key, *layout.span(message.index))
+        if data is None:
+            raise ChunkError("the update cannot be read")
+        return replace(message, data=data)
+
+    def flush(self) -> Iterable[Input]:
+        """Return what came of requests that did not reach the trainer."""
+        results, self._results = self._results, []
+        return results
+
+    def close(self) -> None:
+        """Commit what waits, and close the files. Idempotent."""
+        self.outbox.close()
+        self._peers.close()
+
+    def abandon(self) -> None:
+        """Close the files as a kill would leave them; for the testbed."""
+        self.outbox.abandon()
+        self._peers.close()
+
+    def _take_model(self, effect: OpenModel | WriteModel | FinishModel) -> Input | None:
+        """Do a step of a model that comes in; a disk that refuses ends its fetch."""
+        digest = effect.digest
+        try:
+            match effect:
+                case OpenModel():
+                    have = self._models.open(digest, effect.size, effect.chunk_bytes)
+                    return ModelOpened(digest, have)
+                case WriteModel():
+                    self._models.write(digest, effect.index, effect.data)
+                    return None
+                case FinishModel():
+                    return ModelFinished(digest, self._models.finish(digest))
+        except OSError as error:
+            self._models.discard(digest)
+            return ModelFailed(digest, _in_words(error))
+
+    def _make_idle_update(self, effect: MakeIdleUpdate) -> Reply:
+        body = idle_update(self._models.read(effect.model), effect.round)
+        if body is None:
+            return Failed(job=effect.job, reason="model", detail="not float32 safetensors")
+        self._outputs[effect.job] = body
+        return Trained(
+            job=effect.job,
+            digest=hashlib.sha256(body).hexdigest(),
+            size=len(body),
+            num_samples=1,
+            iterations=max(1, effect.iterations),
+            seconds=0.0,
+            seconds_per_iteration=0.0,
+            arrivals=0,
+            loss=0.0,
+            norm=0.0,
+        )
+
+    def _store_update(self, effect: StoreUpdate) -> Input:
+        update, output = effect.update, self._outputs.pop(effect.job)
+        offset = (self._stream, effect.offset) if isinstance(output, Path) else None
+        try:
+            self.outbox.put(update, output, offset=offset)
+        except OutboxError as error:
+            if isinstance(output, Path):
+                output.unlink(missing_ok=True)
+            return StoreFailed(update.key, error.reason)
+        expired = self.outbox.over_limit()
+        for key in expired:
+            self.outbox.drop(key)
+        self._checkpoint("agent.before-offer")
+        return UpdateStored(update, tuple(expired))
+
+
+def open_agent(
+    config: "AgentConfig",
+    agent: str,
+    *,
+    submit: Callable[[TrainerRequest], None],
+    pending: Callable[[str], int],
+    identity: "Identity | None" = None,
+    checkpoint: Checkpoint = hit,
+    outbox_bytes: int = MAX_BYTES,
+    idle_opinions: bool = False,
+) -> tuple[AgentCore, AgentStore]:
+    """Return an agent's core and its disk as the last process left them.
+
+    Args:
+        config: Settings of the device.
+        agent: Id of the agent.
+        submit: See `AgentStore`.
+        pending: Bytes that a link holds unacknowledged, by its name.
+        identity: Signs the card that neighbours are shown; None: there are no neighbours.
+        checkpoint: See `AgentStore`.
+        outbox_bytes: See `AgentStore`.
+        idle_opinions: See `Evaluator`.
+
+    Raises:
+        OutboxError: The outbox cannot be used.
+        OpinionBookError: The record of opinions cannot be used.
+    """
+    peers = PeerDevice(
+        Path(config.data_dir), identity, config.neighbours(), seed=config.seed_of(agent)
+    )
+    store = AgentStore(
+        config, peers, submit=submit, checkpoint=checkpoint, outbox_bytes=outbox_bytes
+    )
+    core = AgentCore(
+        config,
+        agent=agent,
+        boots=store.outbox.boots,
+        updates=store.outbox.load(),
+        answered=store.outbox.answered(),
+        opinions=store.opinions.record,
+        pending=pending,
+        peering=peers.open,
+        idle_opinions=idle_opinions,
+    )
+    return core, store
+
+
+def idle_update(model: bytes | None, round_: int) -> bytes | None:
+    """Return an update without training, for benches of the wire; it needs no numpy.
+
+    It has the model's own safetensors header, and one small number everywhere that depends
+    on the round, so that every round has another model. None if the model is not one of
+    float32 tensors.
+    """
+    if model is None or len(model) < _PREFIX:
+        return None
+    start = _PREFIX + int.from_bytes(model[:_PREFIX], "little")
+    rest = len(model) - start
+    if rest < 0 or rest % 4:
+        return None
+    return model[:start] + struct.pack("<f", _IDLE_STEP * (1 + round_ % 7)) * (rest // 4)
+
+
+def _in_words(error: OSError) -> str:
+    return error.strerror or "the disk failed"

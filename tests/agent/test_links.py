@@ -1,0 +1,70 @@
+"""Where messages go: each to the edge's link, on the agent's own topic."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from fedagent_agent.links import BrokerLinks
+from fedagent_node.effects import OtherVersion, Send
+from fedagent_node.link import Link
+from fedagent_node.shell import Shell
+from fedagent_protocol import SOFTWARE, topics
+from fedagent_protocol.messages import EdgeBeacon, Hello
+
+from .support import AGENT, EDGE, LINK, OTHER, SITE, HandEdge, model_of
+
+
+@dataclass
+class _Link:
+    local_address: str = "192.168.1.7"
+
+
+@dataclass
+class _Shell:
+    """What `BrokerLinks` needs to send."""
+
+    id: str = AGENT
+    links: dict[str, Link] = field(default_factory=lambda: {LINK: cast("Link", _Link())})
+    sent: list[Send] = field(default_factory=list)
+
+    def send(self, send: Send) -> bool:
+        self.sent.append(send)
+        return True
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> HandEdge:
+    return HandEdge(tmp_path, name="kitchen")
+
+
+def test_every_message_is_for_an_edge_on_the_agents_own_topic(edge: HandEdge) -> None:
+    edge.join()
+    edge.round(1, model_of(3000))
+    links = BrokerLinks(cast("Shell", _Shell()), edge.core, SITE)
+    sent = edge.jobs(Send)
+    assert len(sent) > 5
+    for send in sent:
+        link, text = links.route(send)
+        topic = topics.parse(text)
+        assert (link, topic.agent, topic.edge, topic.site) == (LINK, AGENT, EDGE, SITE)
+
+
+def test_the_edge_hears_software_and_address(edge: HandEdge) -> None:
+    shell = _Shell()
+    links = BrokerLinks(cast("Shell", shell), edge.core, SITE)
+    for send in edge.jobs(Send, edge.say(EdgeBeacon(edge=EDGE))):
+        links.send(send)
+    (hello,) = shell.sent
+    expected = Hello(agent=AGENT, software=SOFTWARE, name="kitchen", address="192.168.1.7")
+    assert hello.message == expected
+
+
+def test_an_edge_of_another_version_is_greeted_once_in_its_own(edge: HandEdge) -> None:
+    links = BrokerLinks(cast("Shell", _Shell()), edge.core, SITE)
+    (hello,) = edge.jobs(Send, edge.take(OtherVersion(OTHER, 1, LINK)))
+    link, text = links.route(hello)
+    assert (link, topics.parse(text).version) == (LINK, 1)
+    assert not edge.take(OtherVersion(OTHER, 1, LINK))
+    assert edge.core.counters["protocol_version"] == 1
