@@ -16,8 +16,7 @@ from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.base import State
 from fedagent_coordinator.policies.cocs import CocsPolicy
 from fedagent_coordinator.policies.selection import check_selection
-
-from .rounds import random_feedback, random_view
+from tests.fakes.rounds import random_feedback, random_view
 
 Array = npt.NDArray[Any]
 KINDS: dict[str, Any] = {

@@ -14,8 +14,7 @@ from fedagent_coordinator.policies.selection import check_selection
 from fedagent_coordinator.solvers import Assignment
 from fedagent_protocol.errors import ParameterError, RegistryError, UnknownNameError
 from fedagent_protocol.registry import Registry
-
-from .rounds import random_feedback, random_view
+from tests.fakes.rounds import random_feedback, random_view
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, "x", "", "compute", b"x", object(), {}, {"a": 1}),
@@ -88,6 +87,89 @@ def test_a_wrong_value_is_refused_by_name_or_works(kind: str, name: str, paramet
             use(kind, thing)
         except (PolicyError, RegistryError) as error:
             assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "parameter", "values"),
+    [
+        ("policies", "adaptive", "memory", [1.0]),
+        ("policies", "adaptive", "patience", [-0.1, 1.1]),
+        ("policies", "adaptive", "idle_rounds", [0]),
+        ("policies", "adaptive", "share", [0.0, 1.0]),
+        ("policies", "bp-ucb", "graph", ["ring"]),
+        ("policies", "bp-ucb", "neighbours", [0]),
+        ("policies", "bp-ucb", "max_sweeps", [0]),
+        ("policies", "bp-ucb", "radius_km", [0.0, np.nan]),
+        ("policies", "bp-ucb", "edges", [[(1, 1)]]),
+        ("policies", "bp-ucb", "clients_per_round", [0]),
+        ("policies", "cocs", "scope", ["town"]),
+        ("policies", "cocs", "k_scale", [-0.1]),
+        ("policies", "cocs-paper", "horizon", [0]),
+        ("policies", "cocs-paper", "h", [0, 10_000]),
+        ("policies", "cocs-paper", "alpha", [0.0, 2.0]),
+        ("policies", "cocs-paper", "features", [[], ["compute", "compute"]]),
+        ("policies", "cucb", "pool", [0, 10**11]),
+        ("policies", "cucb", "mu", [-1.0]),
+        ("policies", "fair", "V", [-1.0]),
+        ("policies", "fair", "beta", [-0.1, 1.0]),
+        ("policies", "fair", "clients_per_round", [0]),
+        ("policies", "fair", "freeze_after", [0]),
+        ("policies", "fastest", "lambda_", [0.0]),
+        ("policies", "fastest", "alpha", [-0.1]),
+        ("policies", "fastest", "model_bits", [0.0, np.inf]),
+        ("policies", "fastest", "deadline_s", [0.0]),
+        ("policies", "fastest", "bandwidth", ["compute"]),
+        ("policies", "fastest", "clients_per_round", [0]),
+        ("policies", "fedcs", "deadline_s", [0]),
+        ("policies", "fixed", "clients", [[], [-1], [3, 3]]),
+        ("policies", "linucb", "alpha", [-0.1]),
+        ("policies", "linucb", "ridge", [0.0]),
+        ("policies", "quick-init-ucb", "clients_per_round", [0]),
+        ("policies", "quick-init-ucb", "slot_rounds", [0]),
+        ("policies", "quick-init-ucb", "mu", [-0.1, np.nan]),
+        ("policies", "rbcs-f", "V", [-1.0, np.inf]),
+        ("policies", "rbcs-f", "beta", [-0.1, 1.0, np.nan]),
+        ("policies", "rbcs-f", "clients_per_round", [0]),
+        ("policies", "rbcs-f", "freeze_after", [0]),
+        ("policies", "round-robin", "sets", [[], [[]], [[-1]], [[3, 3]]]),
+        ("policies", "volunteers", "clients_per_round", [-1]),
+        ("placements", "budgeted-ucb", "kappa", [0.0, np.inf]),
+        ("placements", "budgeted-ucb", "r_min", [0.0, 1.5, np.nan]),
+        ("placements", "budgeted-ucb-paper", "r_min", [0.0, 1.5, np.nan]),
+        ("placements", "budgeted-ucb-paper", "literal", [1]),
+        ("placements", "fixed", "edge", [-1, True]),
+        ("solvers", "density", "max_visits", [-1]),
+        ("solvers", "exact", "time_limit_s", [0.0, np.nan, np.inf]),
+        ("solvers", "exact", "mip_gap", [-0.1, np.nan]),
+        ("solvers", "flgreedy", "epsilon", [0.0, 1.5, np.nan]),
+        ("iterations", "fixed", "iterations", [0]),
+        ("iterations", "fixed", "rho", [3]),
+        ("iterations", "learner", "iterations", [-1, True]),
+        ("iterations", "primal-dual", "least", [0]),
+        ("iterations", "primal-dual", "most", [0]),
+        ("iterations", "primal-dual", "xi", [0.6]),
+        ("iterations", "primal-dual", "epsilon", [0.0]),
+        ("iterations", "primal-dual", "load_limit_s", [-1.0, np.nan]),
+        ("iterations", "primal-dual", "normalise", [1]),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(
+    kind: str, name: str, parameter: str, values: list[object]
+) -> None:
+    for value in values:
+        with pytest.raises(ParameterError) as caught:
+            KINDS[kind].create(name, **{parameter: value})
+        assert caught.value.parameter == parameter, value
+
+
+def test_two_parameters_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ParameterError) as caught:
+        policies.create("bp-ucb", literal=True, local_weights=True)
+    assert caught.value.parameter == "local_weights"
+    with pytest.raises(ParameterError, match="from 9 to"):
+        iterations.create("primal-dual", {"least": 9, "most": 8})
+    with pytest.raises(UnknownNameError):
+        policies.create("fair", policy="no-such-policy")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fedagent_coordinator.records import (
     unpack_view,
 )
 from fedagent_coordinator.store import Store
-from tests.checks.rounds import random_feedback, random_view
+from tests.fakes.rounds import random_feedback, random_view
 
 from .money import begun, small_result
 

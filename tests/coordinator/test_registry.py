@@ -16,7 +16,7 @@ from fedagent_protocol.errors import ParameterError, PluginError, UnknownNameErr
 from fedagent_protocol.registry import Guarded
 from fedagent_testbed.study import compare, load_recipe
 from fedagent_testbed.study.selection import unusable
-from tests.checks.rounds import nothing_played, random_view
+from tests.fakes.rounds import nothing_played, random_view
 
 THREE = 3
 

@@ -13,7 +13,6 @@ from fedagent_coordinator.placement.budgeted_ucb import (
     BudgetedUcbPaperPlacement,
     BudgetedUcbPlacement,
 )
-from fedagent_protocol.errors import ParameterError
 
 from .world import Scalar, play, view
 
@@ -175,20 +174,3 @@ def test_an_impossible_cost_is_refused_and_changes_nothing(psi: float) -> None:
     after = policy.state()
     for key, column in before.items():
         np.testing.assert_array_equal(column, after[key])
-
-
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [("r_min", 0.0), ("r_min", 1.5), ("r_min", math.nan), ("kappa", 0.0), ("kappa", math.inf)],
-)
-def test_parameters_out_of_range_are_named(parameter: str, value: float) -> None:
-    with pytest.raises(ParameterError, match=parameter):
-        BudgetedUcbPlacement(**{parameter: value})
-    if parameter == "r_min":
-        with pytest.raises(ParameterError, match=parameter):
-            BudgetedUcbPaperPlacement(r_min=value)
-
-
-def test_literal_is_a_truth_value() -> None:
-    with pytest.raises(ParameterError, match="literal"):
-        BudgetedUcbPaperPlacement(literal=1)  # type: ignore[arg-type] # what a recipe may hold

@@ -93,11 +93,6 @@ def test_never_over_budget_only_live_edges_and_the_stop_is_exact(name: str, seed
     assert run.left >= 0
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_the_same_seed_decides_the_same(name: str) -> None:
-    assert long_run(name, 5).placements == long_run(name, 5).placements
-
-
 def test_another_seed_decides_otherwise() -> None:
     views = churn(5, 6)
     runs = [
@@ -137,12 +132,6 @@ def test_choosing_changes_no_state_and_states_are_copies(name: str) -> None:
         column.fill(0)
     for key, column in before.items():
         assert column.tobytes() == policy.state()[key].tobytes()
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_foreign_state_is_refused(name: str) -> None:
-    with pytest.raises(StateError):
-        ALL[name]().restore({"x": np.zeros(1)})
 
 
 def test_a_state_of_the_other_variant_or_of_torn_arrays_is_refused() -> None:

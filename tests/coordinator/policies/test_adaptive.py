@@ -10,8 +10,7 @@ from fedagent_coordinator.policies import Feedback, Purpose, RoundView, round_rn
 from fedagent_coordinator.policies.adaptive import AdaptivePolicy
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_testbed.study import load_recipe, play
-
-from .worlds import column_view, ended
+from tests.fakes.rounds import column_view, ended
 
 NOISES = (-166, -160)
 PLAIN = column_view(clients=4, budget=4)

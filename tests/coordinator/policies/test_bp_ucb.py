@@ -5,15 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import MissingFeatureError, StateError
+from fedagent_coordinator.errors import MissingFeatureError
 from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.beliefs import propagate, propagate_literal, wire
 from fedagent_coordinator.policies.bp_ucb import BpUcbPolicy
 from fedagent_coordinator.policies.neighbours import declared, k_nearest, within_radius
-from fedagent_coordinator.records import pack_arrays, unpack_arrays
-from fedagent_protocol.errors import ParameterError
-
-from .town import SEED, chosen, play, result, same, town
+from tests.fakes.rounds import SEED, chosen, ended, play, town
 
 NAN = math.nan
 
@@ -40,7 +37,7 @@ def test_the_index_is_the_one_of_the_paper() -> None:
         best = np.argsort(-selection.scores, kind="stable")[:2].tolist()
         assert selection.pairs.tolist() == best
         now = rng.random(clients)
-        policy.learn(result(view, best, now.tolist()))
+        policy.learn(ended(view, best, opinions=now.tolist()))
         mean[best] = (mean[best] * count[best] + now[best]) / (count[best] + 1)
         count[best] += 1
         belief = propagate(wiring, now).belief
@@ -56,19 +53,19 @@ def test_without_opinions_k_random_clients_train() -> None:
 
 def test_a_first_opinion_is_the_first_pull_and_later_ones_need_training() -> None:
     policy = BpUcbPolicy(clients_per_round=1, graph="declared")
-    policy.learn(result(town(1, 3), [0], [0.5, 0.7, NAN]))
-    policy.learn(result(town(2, 3), [0], [0.9, 0.1, 0.4]))
+    policy.learn(ended(town(1, 3), [0], opinions=[0.5, 0.7, NAN]))
+    policy.learn(ended(town(2, 3), [0], opinions=[0.9, 0.1, 0.4]))
     state = policy.state()
     assert state["mean"].tolist() == pytest.approx([0.7, 0.7, 0.4])
     assert state["count"].tolist() == [2, 1, 1]
-    policy.learn(result(town(3, 3), [0], [NAN, NAN, 0.2]))
+    policy.learn(ended(town(3, 3), [0], opinions=[NAN, NAN, 0.2]))
     assert policy.state()["count"].tolist() == [2, 1, 1]
     assert policy.state()["last"].tolist() == [0.9, 0.1, 0.2]
 
 
 def test_clients_without_opinion_rank_like_the_mean() -> None:
     policy = BpUcbPolicy(clients_per_round=1, graph="declared", mu=0.0)
-    policy.learn(result(town(1, 3), [0], [0.9, 0.1, NAN]))
+    policy.learn(ended(town(1, 3), [0], opinions=[0.9, 0.1, NAN]))
     scores = policy.select(town(2, 4), np.random.default_rng(0)).scores
     assert scores[2:] == pytest.approx([0.5 + 0.5 / 4] * 2)
 
@@ -85,11 +82,11 @@ def test_the_first_set_is_chosen_with_the_beliefs_of_the_initial_opinions() -> N
     expected += 0.5 * math.sqrt(math.log(2))
     assert selection.scores == pytest.approx(expected, abs=1e-12)
     assert selection.scores[0] > selection.scores[1] + 0.005
-    policy.learn(result(view, [2], None))
+    policy.learn(ended(view, [2], opinions=None))
     later = policy.select(town(2, 4), round_rng(SEED, 2, Purpose.SELECT))
     assert later.pairs.tolist() == [2]
     for t in (2, 3):
-        policy.learn(result(town(t, 4), [2], None))
+        policy.learn(ended(town(t, 4), [2], opinions=None))
     unheard = policy.select(town(4, 4), round_rng(SEED, 4, Purpose.SELECT))
     expected += 0.5 * (math.sqrt(math.log(3)) - math.sqrt(math.log(2)))
     assert unheard.scores == pytest.approx(expected, abs=1e-12)
@@ -99,7 +96,7 @@ def test_the_first_set_is_chosen_with_the_beliefs_of_the_initial_opinions() -> N
 def test_beliefs_are_of_the_kind_asked_for(how: str) -> None:
     where, opinions = spots(20), np.random.default_rng(1).uniform(0.6, 0.9, 20)
     policy = BpUcbPolicy(literal=how == "literal", local_weights=how == "local_weights")
-    policy.learn(result(town(1, 20, places=where), [0], opinions.tolist()))
+    policy.learn(ended(town(1, 20, places=where), [0], opinions=opinions.tolist()))
     graph = k_nearest("test", np.array(where), 4)
     belief = policy.state()["belief"]
     if how == "literal":
@@ -112,18 +109,12 @@ def test_beliefs_are_of_the_kind_asked_for(how: str) -> None:
         assert belief.max() < 0.95
 
 
-def test_literal_beliefs_have_no_weights_to_choose() -> None:
-    with pytest.raises(ParameterError) as caught:
-        BpUcbPolicy(literal=True, local_weights=True)
-    assert caught.value.parameter == "local_weights"
-
-
 def test_neighbours_decide_between_equals() -> None:
     policy = BpUcbPolicy(clients_per_round=1, graph="declared", edges=[(1, 3)], mu=0.0)
-    policy.learn(result(town(1, 4), [0], [0.5, 0.6, 0.6, 0.6]))
+    policy.learn(ended(town(1, 4), [0], opinions=[0.5, 0.6, 0.6, 0.6]))
     assert chosen(policy, town(2, 4)) == [2]
     close = BpUcbPolicy(clients_per_round=1, graph="declared", edges=[(2, 3)], mu=0.0)
-    close.learn(result(town(1, 4), [0], [0.5, 0.6, 0.6, 0.61]))
+    close.learn(ended(town(1, 4), [0], opinions=[0.5, 0.6, 0.6, 0.61]))
     state = close.state()
     assert state["belief"][2] < state["belief"][3] < 0.61**2 + 1e-3
     assert state["belief"][1] == pytest.approx(0.36)
@@ -133,9 +124,9 @@ def test_positions_of_who_is_out_of_sight_are_remembered() -> None:
     policy = BpUcbPolicy(graph="radius", radius_km=0.4)
     where = spots(6)
     opinions = [0.9, 0.2, 0.5, 0.6, 0.7, 0.3]
-    policy.learn(result(town(1, 6, places=where), [0], opinions))
+    policy.learn(ended(town(1, 6, places=where), [0], opinions=opinions))
     view = town(2, 6, places=where).take(np.array([0, 4]))
-    policy.learn(result(view, [0], opinions))
+    policy.learn(ended(view, [0], opinions=opinions))
     expected = propagate(wire(within_radius("test", np.array(where), 0.4)), np.array(opinions))
     assert policy.state()["belief"] == pytest.approx(expected.belief, abs=1e-12)
 
@@ -149,57 +140,8 @@ def test_notes_report_convergence() -> None:
     assert notes["bp_residual"] <= 1e-9
 
 
-@pytest.mark.parametrize("stop", range(1, 12))
-def test_a_state_continues_bit_equal(stop: int) -> None:
-    def make() -> BpUcbPolicy:
-        return BpUcbPolicy(clients_per_round=3, slot_rounds=2, mu=0.2)
-
-    def round_(policy: BpUcbPolicy, t: int) -> list[int]:
-        clients = 8 + t // 5
-        rng = np.random.default_rng(t)
-        there = (rng.random(clients) < 0.9).tolist()
-        view = town(t, clients, there=there, places=spots(clients, t // 4))
-        who = chosen(policy, view)
-        opinions = np.where(rng.random(clients) < 0.3, NAN, rng.random(clients))
-        policy.learn(result(view, who, opinions.tolist()))
-        return who
-
-    original, restored = make(), make()
-    for t in range(1, stop):
-        round_(original, t)
-    restored.restore(unpack_arrays(pack_arrays(original.state())))
-    for t in range(stop, stop + 25):
-        assert round_(original, t) == round_(restored, t)
-        assert same(original.state(), restored.state())
-
-
 def test_positions_are_needed_unless_neighbours_are_declared() -> None:
     assert BpUcbPolicy().needs == {"opinions", "x_km", "y_km"}
     assert BpUcbPolicy(graph="declared").needs == {"opinions"}
     with pytest.raises(MissingFeatureError):
         chosen(BpUcbPolicy(), town(1, 3))
-
-
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [
-        ("graph", "ring"),
-        ("neighbours", 0),
-        ("max_sweeps", 0),
-        ("radius_km", 0.0),
-        ("radius_km", NAN),
-        ("edges", [(1, 1)]),
-        ("clients_per_round", 0),
-    ],
-)
-def test_parameters_out_of_range_are_named(parameter: str, value: object) -> None:
-    with pytest.raises(ParameterError) as caught:
-        BpUcbPolicy(**{parameter: value})  # type: ignore[arg-type]
-    assert caught.value.parameter == parameter
-
-
-def test_a_state_of_columns_that_differ_is_refused() -> None:
-    policy = BpUcbPolicy(graph="declared")
-    play(policy, town(1, 4), 0.5)
-    with pytest.raises(StateError):
-        BpUcbPolicy().restore({**policy.state(), "last": np.zeros(3)})

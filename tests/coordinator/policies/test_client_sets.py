@@ -8,12 +8,9 @@ import pytest
 
 from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.baselines import FixedPolicy, RandomPolicy, RoundRobinPolicy
-from fedagent_coordinator.policies.quick_init import QuickInitUcbPolicy
 from fedagent_coordinator.policies.ucb import UcbPolicy
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
-from fedagent_protocol.errors import ParameterError
-
-from .town import SEED, chosen, play, same, town
+from tests.fakes.rounds import SEED, chosen, play, town
 
 
 def test_ucb_pulls_every_arm_once_first_in_a_seeded_order() -> None:
@@ -54,23 +51,6 @@ def test_ucb_pulls_only_arms_of_who_is_there() -> None:
     arms = [tuple(play(policy, town(t, 4, there=away), 0.5)) for t in (1, 2, 3)]
     assert sorted(arms) == [(0, 1), (0, 3), (1, 3)]
     assert play(policy, town(4, 4, there=[False, True, False, False]), 0.5) == [1]
-
-
-@pytest.mark.parametrize("stop", range(1, 16))
-def test_ucb_continues_bit_equal(stop: int) -> None:
-    original = UcbPolicy(clients_per_round=2, slot_rounds=3, mu=0.1)
-    restored = UcbPolicy(clients_per_round=2, slot_rounds=3, mu=0.1)
-    for t in range(1, stop):
-        play(original, town(t, 4), t % 7 / 7)
-    restored.restore(unpack_arrays(pack_arrays(original.state())))
-    for t in range(stop, stop + 30):
-        assert play(original, town(t, 4), t % 5 / 5) == play(restored, town(t, 4), t % 5 / 5)
-        assert same(original.state(), restored.state())
-
-
-def test_ucb_refuses_a_state_of_quick_init() -> None:
-    with pytest.raises(StateError):
-        UcbPolicy().restore(QuickInitUcbPolicy().state())
 
 
 def test_random_draws_a_set_for_each_slot() -> None:
@@ -118,13 +98,3 @@ def test_fixed_takes_its_set_while_it_fits() -> None:
     policy = FixedPolicy(clients=[7, 2, 5])
     assert chosen(policy, town(1, 8)) == [2, 5, 7]
     assert chosen(policy, town(1, 8, price=4, budget=9)) == [2, 7]
-
-
-@pytest.mark.parametrize("clients", [[], [-1], [3, 3]])
-def test_a_set_that_is_none_is_refused(clients: list[int]) -> None:
-    with pytest.raises(ParameterError):
-        FixedPolicy(clients=clients)
-    with pytest.raises(ParameterError):
-        RoundRobinPolicy(sets=[clients])
-    with pytest.raises(ParameterError):
-        RoundRobinPolicy(sets=[])

@@ -8,8 +8,7 @@ import pytest
 
 from fedagent_coordinator.policies import parameters
 from fedagent_coordinator.policies.cocs import CocsPolicy
-
-from .worlds import column_view, ended
+from tests.fakes.rounds import column_view, ended
 
 WIDE: dict[str, Any] = {"download_bps": [1e6, 1e3, 1e9, 1e5], "compute": [3.0, 9.0, 0.5, 1.0]}
 

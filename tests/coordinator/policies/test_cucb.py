@@ -3,12 +3,9 @@
 import math
 
 import numpy as np
-import pytest
 
 from fedagent_coordinator.policies.cucb import CucbPolicy
-from fedagent_protocol.errors import ParameterError
-
-from .worlds import column_view, ended
+from tests.fakes.rounds import column_view, ended
 
 ONE_FITS = column_view(clients=6, budget=1)
 
@@ -56,10 +53,3 @@ def test_an_arm_is_a_fixed_order_and_is_credited_with_its_successes() -> None:
     policy.learn(ended(view, first, x=[True, False, True]))
     state = policy.state()
     assert (state["wins"].tolist(), state["best"].tolist()) == ([2.0], [2.0])
-
-
-@pytest.mark.parametrize(("parameter", "value"), [("pool", 0), ("pool", 10**11), ("mu", -1.0)])
-def test_parameters_out_of_range_are_named(parameter: str, value: float) -> None:
-    with pytest.raises(ParameterError) as caught:
-        CucbPolicy(**{parameter: value})  # type: ignore[arg-type]
-    assert caught.value.parameter == parameter

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.exchange_time import (
     ExchangeTimes,
@@ -16,9 +15,7 @@ from fedagent_coordinator.policies.exchange_time import (
     affordable,
     min_per_client,
 )
-from fedagent_protocol.errors import ParameterError
-
-from .worlds import column_view, ended
+from tests.fakes.rounds import column_view, ended
 
 
 def times(**given_: object) -> ExchangeTimes:
@@ -134,31 +131,6 @@ def test_what_did_not_come_in_time_took_the_deadline_at_least(
     learner.learn(ended(view, [0], tau_s=[waited], x=[in_time]))
     plain.learn(ended(view, [0], tau_s=[learnt]))
     assert learner.lower_bound(view)[0] == plain.lower_bound(view)[0] > 0
-
-
-def test_a_state_of_another_shape_is_refused() -> None:
-    learner = times()
-    learner.learn(ended(_view([1.0, 1.0], [1e6, 1e6]), [0], tau_s=[1.0]))
-    state = learner.state()
-    for key in state:
-        with pytest.raises(StateError):
-            times().restore(state | {key: state[key][:1]})
-
-
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [
-        ("lambda_", 0.0),
-        ("alpha", -0.1),
-        ("model_bits", float("inf")),
-        ("deadline_s", 0.0),
-        ("bandwidth", "compute"),
-    ],
-)
-def test_parameters_out_of_range_are_named(parameter: str, value: object) -> None:
-    with pytest.raises(ParameterError) as caught:
-        times(**{parameter: value})
-    assert caught.value.parameter == parameter
 
 
 def test_pairs_that_no_budget_pays_are_no_candidates() -> None:

@@ -10,8 +10,7 @@ import pytest
 from fedagent_coordinator.policies.adaptive import Reliability
 from fedagent_coordinator.policies.slack import Slack
 from fedagent_coordinator.policies.success_glm import Prior, chance, definite, start, updated
-
-from .worlds import column_view, ended
+from tests.fakes.rounds import column_view, ended
 
 CLOCK: dict[str, Any] = {"download_bps": [2e6, 2e6, 4e6], "compute": [2.0, 2.0, 4.0]}
 

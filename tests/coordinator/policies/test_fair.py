@@ -1,7 +1,6 @@
 """The fairness queue around other policies: everybody gets beta, the inner choice the rest."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +14,8 @@ from fedagent_coordinator.policies.fair import FairPolicy
 from fedagent_coordinator.policies.fastest import FastestPolicy
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
-from fedagent_protocol.errors import ParameterError, UnknownNameError
-from tests.checks.rounds import random_feedback, random_view
-
-from .worlds import column_view, ended
+from fedagent_protocol.errors import ParameterError
+from tests.fakes.rounds import column_view, ended, random_feedback, random_view
 
 
 @settings(max_examples=15, deadline=None)
@@ -128,15 +125,3 @@ def test_it_needs_what_the_inner_policy_needs_and_keeps_its_state() -> None:
     assert pack_arrays(first.state()) == pack_arrays(second.state())
     with pytest.raises(StateError):
         FairPolicy(policy="cheapest").restore(first.state())
-
-
-def create_fair(**parameters: Any) -> FairPolicy:
-    return FairPolicy(**parameters)
-
-
-def test_parameters_out_of_range_are_refused() -> None:
-    for wrong in ({"V": -1.0}, {"beta": 1.0}, {"clients_per_round": 0}, {"freeze_after": 0}):
-        with pytest.raises(ParameterError):
-            create_fair(**wrong)
-    with pytest.raises(UnknownNameError):
-        FairPolicy(policy="no-such-policy")

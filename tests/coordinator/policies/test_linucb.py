@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.policies.linucb import LinUcbPolicy
-from fedagent_protocol.errors import ParameterError
-
-from .worlds import column_view, ended
+from tests.fakes.rounds import column_view, ended
 
 RATES: dict[str, Any] = {
     "download_bps": [1e5, 1e5, 1e6, 1e6, 1e7, 1e7],
@@ -58,10 +56,3 @@ def test_it_learns_which_edge_is_good() -> None:
         policy.learn(ended(VIEW, [1, 2, 5], x=[False, True, False]))
     chosen = policy.select(VIEW, np.random.default_rng(0)).pairs
     assert sorted(chosen.tolist()) == [0, 2, 4]
-
-
-@pytest.mark.parametrize(("parameter", "value"), [("alpha", -0.1), ("ridge", 0.0)])
-def test_parameters_out_of_range_are_named(parameter: str, value: float) -> None:
-    with pytest.raises(ParameterError) as caught:
-        LinUcbPolicy(**{parameter: value})  # type: ignore[arg-type]
-    assert caught.value.parameter == parameter

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.policies import Truth, create
-
-from .worlds import column_view
+from tests.fakes.rounds import column_view
 
 
 @pytest.mark.parametrize(("name", "chosen"), [("oracle", [2]), ("oracle-p", [0])])

@@ -5,13 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.queues import FairnessQueues, capacity
 from fedagent_coordinator.policies.selection import fill
 from fedagent_protocol.errors import ParameterError
-from tests.checks.rounds import random_view
-
-from .worlds import column_view, ended
+from tests.fakes.rounds import column_view, ended, random_view
 
 
 def queues(beta: float = 0.25, freeze_after: int = 3) -> FairnessQueues:
@@ -106,20 +103,3 @@ def test_no_round_takes_more_than_the_capacity(
     view = random_view(rng, 1, clients=clients, edges=edges, budget=budget)
     taken = fill(view, rng.permutation(len(view.pair_client)).astype(np.int64))
     assert len(taken) <= capacity(view)
-
-
-@pytest.mark.parametrize(("beta", "freeze_after"), [(-0.1, 1), (1.0, 1), (float("nan"), 1), (0, 0)])
-def test_parameters_out_of_range_are_refused(beta: float, freeze_after: int) -> None:
-    with pytest.raises(ParameterError):
-        queues(beta, freeze_after)
-
-
-def test_a_state_is_bit_equal_and_of_one_length() -> None:
-    q = queues(0.15)
-    for _ in range(7):
-        q.step(ended(column_view(clients=3), [1]))
-    again = queues(0.15)
-    again.restore(q.state())
-    assert again.lengths(3).tobytes() == q.lengths(3).tobytes()
-    with pytest.raises(StateError):
-        again.restore(q.state() | {"idle": np.zeros(2, dtype=np.int64)})

@@ -10,12 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.quick_init import QuickInitUcbPaperPolicy, QuickInitUcbPolicy
-from fedagent_coordinator.records import pack_arrays, unpack_arrays
-from fedagent_protocol.errors import ParameterError
-
-from .town import SEED, chosen, play, result, same, town
+from tests.fakes.rounds import SEED, chosen, ended, play, town
 
 NAN = math.nan
 REWARDS = st.one_of(
@@ -111,7 +107,7 @@ def follow(
             fresh = here - model.covered
             assert len(got) == min(model.size, len(here))
             assert set(got) <= fresh if len(fresh) >= model.size else fresh <= set(got)
-        policy.learn(result(view, got, reward))
+        policy.learn(ended(view, got, opinions=reward))
         if got:
             model.learn(got, reward, here, len(there))
         arms.append(got)
@@ -163,7 +159,7 @@ def test_with_the_papers_mu_no_arm_is_played_twice_and_with_ours_some_are() -> N
             view = town(t, 20)
             arm = chosen(policy, view)
             noisy = float(np.clip(value[arm].mean() + rng.normal(0, 0.01), 0, 1))
-            policy.learn(result(view, arm, noisy))
+            policy.learn(ended(view, arm, opinions=noisy))
             if t > 4:
                 arms.add(tuple(arm))
         return len(arms)
@@ -214,7 +210,7 @@ def test_a_slot_keeps_its_set_and_credits_who_played_last() -> None:
     assert play(policy, town(8, 4, there=away), NAN) == best[1:]
     assert chosen(policy, town(9, 4)) == best
     before = policy.state()
-    policy.learn(result(town(9, 4, there=away), best[1:], 0.9))
+    policy.learn(ended(town(9, 4, there=away), best[1:], opinions=0.9))
     after = policy.state()
     assert np.array_equal(before["arm_mean"], after["arm_mean"])  # another set: no arm of K
     assert after["slot"].tolist() == [3, 0]
@@ -226,7 +222,7 @@ def test_another_set_than_was_wanted_is_the_arm_that_is_credited() -> None:
         play(policy, town(t, 4), 0.5)
     wanted = chosen(policy, town(3, 4))
     played = [c for c in range(4) if c not in wanted]
-    policy.learn(result(town(3, 4), played, 1.0))
+    policy.learn(ended(town(3, 4), played, opinions=1.0))
     assert chosen(policy, town(4, 4)) == played
 
 
@@ -235,46 +231,3 @@ def test_budgets_drop_who_does_not_fit() -> None:
     for t in range(1, 20):
         assert len(play(policy, town(t, 9, price=3, budget=10), 0.5)) == 3
     assert play(policy, town(20, 9, price=11, budget=10), 0.5) == []
-
-
-@pytest.mark.parametrize("stop", range(1, 26))
-def test_a_state_continues_bit_equal_from_any_moment(stop: int) -> None:
-    def round_(policy: QuickInitUcbPolicy, t: int) -> list[int]:
-        rng = np.random.default_rng(t)
-        there = (rng.random(8 + t // 10) < 0.9).tolist()
-        opinion = NAN if rng.random() < 0.2 else float(rng.random())
-        return play(policy, town(t, len(there), there=there), opinion)
-
-    def make() -> QuickInitUcbPolicy:
-        return QuickInitUcbPolicy(clients_per_round=3, slot_rounds=2, mu=0.1)
-
-    original, restored = make(), make()
-    for t in range(1, stop):
-        round_(original, t)
-    restored.restore(unpack_arrays(pack_arrays(original.state())))
-    for t in range(stop, stop + 40):
-        assert round_(original, t) == round_(restored, t)
-        assert same(original.state(), restored.state())
-
-
-def test_a_state_of_other_parameters_is_refused() -> None:
-    policy = QuickInitUcbPolicy(clients_per_round=2, slot_rounds=3)
-    play(policy, town(1, 6), 0.5)
-    play(policy, town(2, 6), 0.5)
-    with pytest.raises(StateError):
-        QuickInitUcbPolicy(clients_per_round=3, slot_rounds=3).restore(policy.state())
-    with pytest.raises(StateError):
-        QuickInitUcbPolicy(clients_per_round=2, slot_rounds=2).restore(policy.state())
-    broken = {**policy.state(), "group_sizes": np.array([7], dtype=np.int64)}
-    with pytest.raises(StateError):
-        QuickInitUcbPolicy(clients_per_round=2, slot_rounds=3).restore(broken)
-
-
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [("clients_per_round", 0), ("slot_rounds", 0), ("mu", -0.1), ("mu", NAN)],
-)
-def test_parameters_out_of_range_are_named(parameter: str, value: float) -> None:
-    with pytest.raises(ParameterError) as caught:
-        QuickInitUcbPolicy(**{parameter: value})  # type: ignore[arg-type]
-    assert caught.value.parameter == parameter

@@ -1,25 +1,18 @@
 """RBCS-F as a policy, and the reference table of ALGORITHMS section 4 at a short horizon."""
 
-import math
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bench.rbcs import TABLE, run
-from fedagent_coordinator.errors import MissingFeatureError, StateError
+from fedagent_coordinator.errors import MissingFeatureError
 from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import TRUTH
 from fedagent_coordinator.policies.fastest import FastestPolicy
 from fedagent_coordinator.policies.oracle import FedCsPolicy
 from fedagent_coordinator.policies.rbcs_f import RbcsFPolicy
 from fedagent_coordinator.policies.selection import check_selection
-from fedagent_coordinator.records import pack_arrays, unpack_arrays
 from fedagent_protocol.errors import ParameterError
-from tests.checks.rounds import random_feedback, random_view
-
-from .worlds import column_view, ended
+from tests.fakes.rounds import column_view, ended
 
 
 def choice(policy: SelectionPolicy, view: object, t: int = 1) -> list[int]:
@@ -142,43 +135,6 @@ def test_who_joins_a_live_run_does_not_end_it() -> None:
     assert selection.notes["over_capacity"] == 1
 
 
-@settings(deadline=None)
-@given(seed=st.integers(0, 2**32), v=st.sampled_from([0.0, 1.0, 20.0]), m=st.integers(2, 6))
-def test_random_lives_continue_bit_equal_from_any_state(seed: int, v: float, m: int) -> None:
-    def policy() -> RbcsFPolicy:
-        return RbcsFPolicy(V=v, clients_per_round=m, beta=0.1, freeze_after=3, deadline_s=2.0)
-
-    first, second = policy(), policy()
-    for t in range(1, 9):
-        rng = np.random.default_rng((seed, t))
-        view = random_view(rng, t, clients=5 + t, budget=2_000_000)
-        selection = first.select(view, round_rng(seed, t, Purpose.SELECT))
-        other = second.select(view, round_rng(seed, t, Purpose.SELECT))
-        check_selection(view, selection.pairs)
-        assert selection.pairs.tolist() == other.pairs.tolist()
-        feedback = random_feedback(rng, view, selection)
-        first.learn(feedback)
-        second.learn(feedback)
-        restored = policy()
-        restored.restore(unpack_arrays(pack_arrays(second.state())))
-        second = restored
-    assert pack_arrays(first.state()) == pack_arrays(second.state())
-
-
-def test_the_state_of_another_policy_is_refused() -> None:
-    with pytest.raises(StateError):
-        RbcsFPolicy().restore(FastestPolicy().state())
-
-
-@pytest.mark.parametrize(
-    ("parameter", "value"), [("V", -1.0), ("V", math.inf), ("clients_per_round", 0)]
-)
-def test_parameters_out_of_range_are_named(parameter: str, value: float) -> None:
-    with pytest.raises(ParameterError) as caught:
-        RbcsFPolicy(**{parameter: value})  # type: ignore[arg-type]
-    assert caught.value.parameter == parameter
-
-
 def test_fastest_tries_everybody_and_then_keeps_the_fastest() -> None:
     policy, view = FastestPolicy(clients_per_round=2), column_view(clients=6)
     tau = np.array([9.0, 1.0, 8.0, 7.0, 2.0, 6.0])
@@ -188,8 +144,6 @@ def test_fastest_tries_everybody_and_then_keeps_the_fastest() -> None:
         policy.learn(ended(view, played[-1], tau_s=tau[played[-1]].tolist()))
     assert sorted(client for pairs in played[:3] for client in pairs) == list(range(6))
     assert played[-1] == [1, 4]
-    with pytest.raises(ParameterError):
-        FastestPolicy(clients_per_round=0)
     again = FastestPolicy(clients_per_round=2)
     again.restore(policy.state())
     assert choice(again, view, 30) == [1, 4]
@@ -203,8 +157,6 @@ def test_fedcs_takes_all_that_are_expected_in_time() -> None:
     with pytest.raises(MissingFeatureError) as caught:
         choice(FedCsPolicy(), column_view(clients=4))
     assert caught.value.feature == TRUTH
-    with pytest.raises(ParameterError):
-        FedCsPolicy(deadline_s=0)
 
 
 def test_fedcs_takes_the_faster_of_two_edges() -> None:

@@ -6,7 +6,8 @@ from itertools import product
 import numpy as np
 
 from fedagent_coordinator.solvers import Assignment
-from tests.coordinator.test_density_solver import assignments, is_feasible, paper_instance
+
+from .test_density import assignments, is_feasible, paper_instance
 
 __all__ = ["assignments", "brute_force_of", "is_feasible", "near_misses", "paper_instance"]
 

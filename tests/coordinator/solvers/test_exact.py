@@ -15,7 +15,6 @@ from fedagent_coordinator.solvers.base import Solution
 from fedagent_coordinator.solvers.density import DensitySolver
 from fedagent_coordinator.solvers.exact import ExactSolver, repaired
 from fedagent_coordinator.solvers.flgreedy import FlgreedySolver
-from fedagent_protocol.errors import ParameterError
 
 from .instances import assignments, brute_force_of, is_feasible, near_misses, paper_instance
 
@@ -201,18 +200,3 @@ def test_missing_scipy_says_how_to_fix_it(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(MissingPackageError, match=r"needs scipy; .*\[exact\]") as caught:
         ExactSolver()
     assert isinstance(caught.value, PolicyError)
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"time_limit_s": 0.0},
-        {"time_limit_s": float("nan")},
-        {"time_limit_s": float("inf")},
-        {"mip_gap": -0.1},
-        {"mip_gap": float("nan")},
-    ],
-)
-def test_bad_parameters_are_refused(parameters: dict[str, float]) -> None:
-    with pytest.raises(ParameterError):
-        ExactSolver(**parameters)

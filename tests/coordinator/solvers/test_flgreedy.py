@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from fedagent_coordinator.solvers import Assignment
 from fedagent_coordinator.solvers.flgreedy import FlgreedySolver, _items
 from fedagent_coordinator.solvers.utility import UTILITIES, SqrtPerEdgeUtility, named_utility
-from fedagent_protocol.errors import ParameterError, UnknownNameError
 
 from .instances import assignments, brute_force_of, is_feasible, near_misses, paper_instance
 
@@ -107,11 +106,3 @@ def test_the_same_instance_gives_the_same_answer() -> None:
     first = FlgreedySolver().solve(problem).pairs.tolist()
     assert first
     assert FlgreedySolver().solve(problem).pairs.tolist() == first
-
-
-def test_bad_parameters_are_refused() -> None:
-    for epsilon in (0.0, -1.0, 1.1, float("nan")):
-        with pytest.raises(ParameterError):
-            FlgreedySolver(epsilon=epsilon)
-    with pytest.raises(UnknownNameError):
-        FlgreedySolver(utility="cubic")

@@ -1,11 +1,11 @@
 """COCS to the letter: its constants, its two phases, and the failure they lead to."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies import (
     Feedback,
     Purpose,
@@ -17,8 +17,7 @@ from fedagent_coordinator.policies import (
 )
 from fedagent_coordinator.policies.cocs import CocsPaperPolicy
 from fedagent_coordinator.solvers.density import DensitySolver
-from fedagent_protocol.errors import ParameterError
-from tests.checks.rounds import random_feedback
+from tests.fakes.rounds import column_view, ended, random_feedback
 
 N, M = 20, 2
 
@@ -47,21 +46,7 @@ def outcome(rng: np.random.Generator, view: RoundView, selection: Selection) -> 
     feedback = random_feedback(rng, view, selection)
     rate = view.feature("download_bps")[selection.pairs]
     x = (rate > 3e5) & (rng.random(len(selection.pairs)) < 0.9)
-    return Feedback(
-        view=view,
-        pairs=selection.pairs,
-        X=x,
-        used=x,
-        tau_s=feedback.tau_s,
-        dt_s=feedback.dt_s,
-        lc_s=feedback.lc_s,
-        ut_s=feedback.ut_s,
-        censored=~x,
-        void=~x,
-        arrivals=feedback.arrivals,
-        num_samples=feedback.num_samples,
-        seconds_per_iteration=feedback.seconds_per_iteration,
-    )
+    return replace(feedback, X=x, used=x, censored=~x, void=~x)
 
 
 def live(policy: SelectionPolicy, seed: int, rounds: int) -> tuple[int, list[Selection]]:
@@ -109,43 +94,8 @@ def test_h_follows_the_formula() -> None:
         assert policy._h == h == math.ceil(round(horizon ** (1 / (3 + dimensions)), 9))
 
 
-def _one_pair(t: int, value: float, *, price: int = 1) -> RoundView:
-    return RoundView(
-        round=t,
-        pair_client=np.zeros(1, dtype=np.int32),
-        pair_edge=np.zeros(1, dtype=np.int32),
-        pair_features=np.array([[value]], dtype=np.float32),
-        feature_names=("x",),
-        client_price=np.array([price], dtype=np.int64),
-        client_available=np.ones(1, dtype=np.bool_),
-        edge_budget=np.array([1], dtype=np.int64),
-    )
-
-
-def _ended(view: RoundView, pairs: list[int], x: list[bool]) -> Feedback:
-    selection = Selection(
-        pairs=np.array(pairs, dtype=np.int64),
-        scores=np.zeros(len(view.pair_client)),
-        bound=np.zeros(len(view.pair_client), dtype=np.int8),
-        notes={},
-    )
-    base = random_feedback(np.random.default_rng(0), view, selection)
-    success = np.array(x, dtype=np.bool_)
-    return Feedback(
-        view=view,
-        pairs=base.pairs,
-        X=success,
-        used=success,
-        tau_s=base.tau_s,
-        dt_s=base.dt_s,
-        lc_s=base.lc_s,
-        ut_s=base.ut_s,
-        censored=~success,
-        void=~success,
-        arrivals=base.arrivals,
-        num_samples=base.num_samples,
-        seconds_per_iteration=base.seconds_per_iteration,
-    )
+def _one_pair(t: int, value: float) -> RoundView:
+    return column_view(t, budget=1, x=[value])
 
 
 def test_a_pair_is_explored_until_its_counter_passes_k() -> None:
@@ -156,31 +106,31 @@ def test_a_pair_is_explored_until_its_counter_passes_k() -> None:
         view = _one_pair(t, 0.5)
         selection = policy.select(view, round_rng(0, t, 0))
         notes.append((selection.notes["explore"], round(selection.notes["k"], 2)))
-        policy.learn(_ended(view, [0], [True]))
+        policy.learn(ended(view, [0], x=[True]))
     assert notes == [(1.0, 0.0), (0.0, 0.98), (1.0, 2.77), (1.0, 6.59)]
 
 
 def test_every_observation_counts_and_a_cell_that_always_fails_is_left() -> None:
     policy = CocsPaperPolicy(horizon=1, features=["x"])
     for x in (True, False, False, True):
-        policy.learn(_ended(_one_pair(1, 0.5), [0], [x]))
+        policy.learn(ended(_one_pair(1, 0.5), [0], x=[x]))
     selection = policy.select(_one_pair(2, 0.5), round_rng(0, 2, 0))
     assert selection.scores.tolist() == [0.5]
     assert selection.pairs.tolist() == [0]
     failing = CocsPaperPolicy(horizon=1, features=["x"])
     for _ in range(4):
-        failing.learn(_ended(_one_pair(1, 0.5), [0], [False]))
+        failing.learn(ended(_one_pair(1, 0.5), [0], x=[False]))
     assert failing.select(_one_pair(2, 0.5), round_rng(0, 2, 0)).pairs.tolist() == []
 
 
 def test_contexts_fall_into_cells_by_the_bounds_seen_so_far() -> None:
     policy = CocsPaperPolicy(h=2, features=["x"])
     for value in (0.0, 10.0):
-        policy.learn(_ended(_one_pair(1, value), [], []))
+        policy.learn(ended(_one_pair(1, value), [], x=[]))
     low, high = _one_pair(1, 4.9), _one_pair(1, 5.1)
-    policy.learn(_ended(low, [0], [False]))
-    policy.learn(_ended(high, [0], [True]))
-    policy.learn(_ended(_one_pair(1, 99.0), [0], [True]))  # beyond the bounds: the last cell
+    policy.learn(ended(low, [0], x=[False]))
+    policy.learn(ended(high, [0], x=[True]))
+    policy.learn(ended(_one_pair(1, 99.0), [0], x=[True]))  # beyond the bounds: the last cell
     assert policy.state()["counts"].tolist() == [1, 2]
     assert policy.state()["successes"].tolist() == [0, 2]
     assert policy.state()["high"].tolist() == [99.0]
@@ -188,38 +138,10 @@ def test_contexts_fall_into_cells_by_the_bounds_seen_so_far() -> None:
 
 def test_exploration_comes_first_and_the_rest_is_filled_by_p() -> None:
     """Pair 0 is known and perfect, pair 1 known and bad, pair 2 new; the budget buys two."""
-    view = RoundView(
-        round=2,
-        pair_client=np.arange(3, dtype=np.int32),
-        pair_edge=np.zeros(3, dtype=np.int32),
-        pair_features=np.zeros((3, 1), dtype=np.float32),
-        feature_names=("x",),
-        client_price=np.ones(3, dtype=np.int64),
-        client_available=np.ones(3, dtype=np.bool_),
-        edge_budget=np.array([2], dtype=np.int64),
-    )
+    view = column_view(2, budget=2, x=[0.0, 0.0, 0.0])
     policy = CocsPaperPolicy(horizon=1, features=["x"])
     for x in ([True, True], [True, False], [True, False]):
-        policy.learn(_ended(view, [0, 1], x))
+        policy.learn(ended(view, [0, 1], x=x))
     selection = policy.select(view, round_rng(0, 2, 0))
     assert selection.pairs.tolist() == [2, 0]
     assert selection.notes["under_explored"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [("horizon", 0), ("h", 0), ("alpha", 0.0), ("alpha", 2.0), ("features", []), ("h", 10_000)],
-)
-def test_parameters_out_of_range_are_refused(parameter: str, value: object) -> None:
-    with pytest.raises(ParameterError) as caught:
-        create("cocs-paper", **{parameter: value})
-    assert caught.value.parameter == parameter
-
-
-def test_a_state_of_other_features_is_refused() -> None:
-    state = CocsPaperPolicy(features=["x"]).state()
-    with pytest.raises(StateError, match="features"):
-        CocsPaperPolicy(features=["x", "y"]).restore(state)
-    wrong = {**state, "counts": np.zeros(3, dtype=np.int64)}
-    with pytest.raises(StateError, match="shape"):
-        CocsPaperPolicy(features=["x"]).restore(wrong)

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import InvalidViewError
-from fedagent_coordinator.solvers import Assignment, create, names
+from fedagent_coordinator.solvers import Assignment, names
 from fedagent_coordinator.solvers.density import DensitySolver
 from fedagent_coordinator.solvers.local_search import best_two
-from fedagent_protocol.errors import ParameterError
 
 
 def paper_instance(
@@ -191,8 +190,6 @@ def test_best_two_equals_brute_force(items: list[tuple[int, float]], room: int) 
 
 def test_bad_numbers_and_parameters_are_refused() -> None:
     assert names() == ("density", "exact", "flgreedy")
-    with pytest.raises(ParameterError):
-        create("density", max_visits=-1)
     one = np.zeros(1, dtype=np.int32)
     with pytest.raises(InvalidViewError):
         Assignment(
