@@ -8,8 +8,7 @@ from fedagent_task.measures import Measure
 
 from .core.readiness import BUDGET
 from .database.models import recipe_in
-from .database.rows import Run
-from .reader import Reader
+from .reader import Reader, Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
-"""One MQTT connection, bridged into the event loop.
+"""One MQTT connection in the event loop.
 
-A link owns one thread. It connects, reads, writes and keeps the connection alive
-through paho's interface for external event loops, which lets us hand messages over
-in batches, write from the loop's thread, and wait with jitter between attempts.
-Nothing that a callback raises can end the thread.
+paho's interface for external event loops lets us read and write without a thread of its
+own, hand messages over in batches, and wait with jitter between attempts. Nothing that a
+callback raises can end the connection.
 
 Delivery is not promised: what was published when the connection broke is gone,
 and is never sent again from here, because the application asks again.
@@ -12,12 +11,13 @@ and is never sent again from here, because the application asks again.
 import asyncio
 import logging
 import os
-import select
 import socket
-import threading
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -28,10 +28,8 @@ from fedagent_protocol.errors import safe_text
 
 from .address import BrokerAddress, TlsFiles, with_hint
 from .errors import LinkError, PlainTextError, SubscribeRefusedError, connect_reason
-from .inbox import Arrival, Inbox
 from .network import Backoff
-from .outbox import Outbox
-from .paho_client import OUTBOX_LIMIT, Client
+from .paho_client import CONNECT_TIMEOUT_S, Client, Outbox
 from .subscriptions import Subscriptions
 
 __all__ = ["Arrival", "BrokerAddress", "Link", "TlsFiles"]
@@ -44,9 +42,21 @@ FLUSH_S = 1.0
 """How long a stop waits for the broker to take what was published."""
 ANSWER_S = 8.0
 """How long a connection may stay without the answer that every MQTT broker gives at once."""
+CHECK_S = 1.0
+"""How often keep-alive and answer are looked at."""
+BATCH = 256
+"""Most packets that are read before others have their turn."""
 NO_BROKER = "what listens there does not answer as an MQTT broker; check the port"
 _OK = MQTTErrorCode.MQTT_ERR_SUCCESS
-_READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message as it came in; `at` is ``time.monotonic()`` when it was read."""
+
+    topic: str
+    payload: bytes
+    at: float
 
 
 class Link:
@@ -59,21 +69,18 @@ class Link:
         insecure: Allow an address beyond this machine without certificates.
         keepalive_s: MQTT keep-alive. A half-open connection is noticed after
             about twice as long: have an application heartbeat as well.
-        inbox_limit: Most received messages that wait for the event loop.
-        inbox_bytes: The same in payload bytes.
         outbox_bytes: Most bytes that were published and not yet acknowledged.
         max_packet_bytes: Larger messages are refused here, because the broker
             would close the connection.
-        on_arrivals: Takes the messages, in order and in batches, in the loop.
+        on_arrivals: Takes the messages, in order and in batches.
         on_state: Told of every change of `connected`, in order with the messages.
             At True the subscriptions are on their way: what the listener publishes
             follows them, while other connections may be faster.
 
     Attributes:
-        counters: ``received``, ``sent``, ``dropped_inbox``, ``refused_oversize``,
-            ``refused_offline``, ``refused_full``, ``lost_unacknowledged``,
-            ``connects``, ``losses``, ``failed_connects``, ``callback_errors``,
-            ``subscribe_refused``.
+        counters: ``received``, ``sent``, ``refused_oversize``, ``refused_offline``,
+            ``refused_full``, ``lost_unacknowledged``, ``connects``, ``losses``,
+            ``failed_connects``, ``callback_errors``, ``subscribe_refused``.
         bytes_in: Payload bytes received.
         bytes_out: Payload bytes handed to the connection.
         last_error: Why there is no connection; empty when there is one.
@@ -92,8 +99,6 @@ class Link:
         tls: TlsFiles | None = None,
         insecure: bool = False,
         keepalive_s: int = 15,
-        inbox_limit: int = 4096,
-        inbox_bytes: int = 64 << 20,
         outbox_bytes: int = 64 << 20,
         max_packet_bytes: int = 1 << 20,
     ) -> None:
@@ -105,21 +110,20 @@ class Link:
         self.bytes_out = 0
         self.last_error = ""
         self._tls = tls
+        self._context: ssl.SSLContext | None = None
         self._insecure = insecure
-        self._inbox_limits = (inbox_limit, inbox_bytes)
         self._max_packet_bytes = max_packet_bytes
         self._on_arrivals = on_arrivals
         self._on_state = on_state
-        self._outbox = Outbox(limit=OUTBOX_LIMIT, limit_bytes=outbox_bytes)
+        self._outbox = Outbox(limit_bytes=outbox_bytes)
         self._subscriptions = Subscriptions(self._send_subscribe)
         self._client = self._new_client(keepalive_s)
         self._up = False
         self._stopping = False
-        self._flush_until = 0.0
-        # Guards paho's socket: whoever holds it may read and write.
-        self._io = threading.Lock()
-        self._wake_fd = -1
-        self._sleeper = threading.Event()
+        self._events: list[Arrival | Callable[[], None]] = []
+        self._draining = self._reading = self._writing = False
+        self._fd = -1
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def connected(self) -> bool:
@@ -153,41 +157,31 @@ class Link:
                 self.address,
             )
         if self._tls is not None:
-            self._client.use_tls(self._tls.client_context())
-        limit, limit_bytes = self._inbox_limits
-        self._inbox = Inbox(
-            asyncio.get_running_loop(),
-            limit=limit,
-            limit_bytes=limit_bytes,
-            on_arrivals=self._on_arrivals,
-            counters=self.counters,
-        )
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._ended = asyncio.Event()
-        name = f"mqtt-{self.client_id}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+            self._context = self._tls.client_context()
+        self._loop = asyncio.get_running_loop()
+        self._broken = asyncio.Event()
+        self._task = self._loop.create_task(self._run(), name=f"mqtt-{self.client_id}")
 
     async def stop(self) -> None:
-        """Flush for at most a second, disconnect, and end the thread. Idempotent."""
-        if self._wake_fd < 0:
+        """Flush for at most a second, and disconnect. Idempotent."""
+        task, self._task = self._task, None
+        if task is None:
             return
         self._stopping = True
-        self._sleeper.set()
-        self._wake()
         self._subscriptions.cancel()
-        try:
-            await asyncio.wait_for(self._ended.wait(), FLUSH_S + 1.0)
-        except TimeoutError:
-            # The thread hangs in a connect; it ends with it and touches nothing of ours.
-            _log.debug("%s: the connection attempt outlives the link", self.client_id)
-            return
-        self._thread.join()
-        os.close(self._wake_fd)
-        self._wake_fd = -1
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                while self._up and not self._outbox.settled:  # noqa: ASYNC110 - paho tells nobody
+                    await asyncio.sleep(0.01)
+        self._client.disconnect()
+        self._client.loop_write()
+        self._client.loop_misc()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._drain()
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 1) -> bool:
-        """Publish from the loop's thread; False when refused, with a counter.
+        """Publish; False when refused, with a counter.
 
         True means handed to the connection, not delivered.
         """
@@ -209,7 +203,7 @@ class Link:
         self._outbox.add(info, size)
         self.counters["sent"] += 1
         self.bytes_out += size
-        self._flush()
+        self._write()
         return True
 
     def subscribe(self, *filters: str, qos: int = 1) -> "asyncio.Future[None]":
@@ -220,7 +214,7 @@ class Link:
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._subscriptions.add(filters, qos, future, now=self._up)
-        self._flush()
+        self._write()
         return future
 
     def unsubscribe(self, *filters: str) -> None:
@@ -228,39 +222,181 @@ class Link:
         self._subscriptions.remove(filters)
         if self._up and filters:
             self._client.unsubscribe(list(filters))
-            self._flush()
+            self._write()
 
-    # ------------------------------------------------------------- loop thread
+    # ------------------------------------------------------- connect and serve
 
-    def _flush(self) -> None:
-        """Write from here if the network thread is idle, else wake it.
+    async def _run(self) -> None:
+        backoff = Backoff()
+        while not self._stopping:
+            began = time.monotonic()
+            try:
+                await self._connect_and_serve()
+            except Exception:  # noqa: BLE001 - logged once, then counted
+                # A defect must not leave a process that looks alive and hears nothing.
+                self.counters["callback_errors"] += 1
+                _log.exception("%s: the connection failed in an unforeseen way", self.client_id)
+            finally:
+                self._closed()
+            self._down("connection lost", weak=True)
+            if time.monotonic() - began > STABLE_S:
+                backoff.reset()
+            await asyncio.sleep(backoff.next())
 
-        Writing here saves a thread switch per message: a third of the round trip.
-        """
-        if not self._io.acquire(blocking=False):
-            self._wake()
-            return
+    async def _connect_and_serve(self) -> None:
+        # What was in flight is gone: sent again it would only meet newer messages.
+        self._client.drop_out_messages()
+        self._client.failure = None
         try:
-            self._client.loop_write()
-            left = self._client.want_write() or self._client.socket() is None
+            # An address that was this machine's own may have become another's.
+            self.address.check_cover(insecure=self._insecure)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                self._client.ready_socket = await self._open()
+            self._client.reconnect()
+        except (OSError, ValueError, PlainTextError) as exc:
+            self.counters["failed_connects"] += 1
+            self._note_error(with_hint(connect_reason(exc), self.address))
+            return
+        give_up = time.monotonic() + ANSWER_S
+        while self._client.socket() is not None:
+            self._client.loop_misc()
+            self._write()
+            if not self._up and time.monotonic() >= give_up:
+                self._client.give_up(NO_BROKER)
+            self._broken.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_S):
+                    await self._broken.wait()
+
+    async def _open(self) -> socket.socket:
+        """Return a connected socket, encrypted where certificates are given."""
+        host, port = self.address.host, self.address.port
+        error: OSError | None = None
+        for family, kind, proto, _, where in await self._loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            sock = socket.socket(family, kind, proto)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                try:
+                    await self._loop.sock_connect(sock, where)
+                except OSError as exc:
+                    sock.close()
+                    # asyncio's own text repeats the address.
+                    error = OSError(exc.errno, os.strerror(exc.errno)) if exc.errno else exc
+                    continue
+                return sock if self._context is None else await self._encrypted(sock)
+            except BaseException:
+                sock.close()
+                raise
+        raise error or OSError("no address")
+
+    async def _encrypted(self, sock: socket.socket) -> socket.socket:
+        assert self._context is not None
+        secure = self._context.wrap_socket(
+            sock, server_hostname=self.address.host, do_handshake_on_connect=False
+        )
+        try:
+            while True:
+                try:
+                    secure.do_handshake()
+                except ssl.SSLWantReadError:
+                    await self._ready(self._loop.add_reader, self._loop.remove_reader, secure)
+                except ssl.SSLWantWriteError:
+                    await self._ready(self._loop.add_writer, self._loop.remove_writer, secure)
+                else:
+                    return secure
+        except BaseException:
+            secure.close()
+            raise
+
+    async def _ready(
+        self, add: Callable[..., Any], remove: Callable[..., Any], sock: socket.socket
+    ) -> None:
+        future = self._loop.create_future()
+        add(sock.fileno(), future.set_result, None)
+        try:
+            await future
         finally:
-            self._io.release()
-        if left:
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._wake_fd >= 0:
-            os.eventfd_write(self._wake_fd, 1)
-
-    def _lost(self) -> None:
-        self.counters["lost_unacknowledged"] += self._outbox.forget()
-        self._on_state(False)
+            remove(sock.fileno())
 
     def _send_subscribe(self, filters: list[tuple[str, int]]) -> int | None:
         code, packet_id = self._client.subscribe(filters)
         return packet_id if code == _OK else None
 
-    # ---------------------------------------------------------- network thread
+    # ----------------------------------------------------------- read and write
+
+    def _read(self) -> None:
+        """Take the packets that are here, and hand them over."""
+        client, left = self._client, BATCH
+        self._reading = True
+        try:
+            while client.loop_read() == _OK and client.has_more and left:
+                left -= 1
+        finally:
+            self._reading = False
+        if not left:
+            # No poll announces what was read ahead; others have their turn first.
+            self._loop.call_soon(self._read_more, self._fd)
+        self._drain()
+        self._write()
+
+    def _read_more(self, fd: int) -> None:
+        if fd == self._fd and fd >= 0:
+            self._read()
+
+    def _write(self) -> None:
+        """Write what waits, and be called again when there is room for more."""
+        client = self._client
+        if client.want_write():
+            client.loop_write()
+        wanted = self._fd >= 0 and client.want_write()
+        if wanted != self._writing and self._fd >= 0:
+            self._writing = wanted
+            if wanted:
+                self._loop.add_writer(self._fd, self._write)
+            else:
+                self._loop.remove_writer(self._fd)
+
+    def _later(self, event: Arrival | Callable[[], None]) -> None:
+        """Hand something over, in order, soon."""
+        if not (self._events or self._draining or self._reading):
+            self._loop.call_soon(self._drain)
+        self._events.append(event)
+
+    def _drain(self) -> None:
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._events:
+                items, self._events = self._events, []
+                batch: list[Arrival] = []
+                for item in items:
+                    if isinstance(item, Arrival):
+                        batch.append(item)
+                        continue
+                    self._deliver(batch)
+                    batch = []
+                    self._guard(item)
+                self._deliver(batch)
+        finally:
+            self._draining = False
+
+    def _deliver(self, batch: list[Arrival]) -> None:
+        if batch:
+            self._guard(lambda: self._on_arrivals(batch))
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - logged once, then counted
+            self.counters["callback_errors"] += 1
+            if self.counters["callback_errors"] == 1:
+                _log.exception("a message could not be handled; the next such errors are counted")
+
+    # --------------------------------------------------------- paho's callbacks
 
     def _new_client(self, keepalive_s: int) -> Client:
         client = Client(self.client_id, self._max_packet_bytes)
@@ -269,96 +405,23 @@ class Link:
         client.on_subscribe = self._subscribed
         client.on_message = self._arrived
         client.on_socket_open = self._opened
+        client.on_socket_close = self._closed
         if self.address.user:
             client.username_pw_set(self.address.user, self.address.password)
         client.connect_async(self.address.host, self.address.port, keepalive_s)
         return client
 
-    def _run(self) -> None:
-        backoff = Backoff()
-        while not self._stopping:
-            began = time.monotonic()
-            try:
-                self._connect_and_pump()
-            except Exception:  # noqa: BLE001 - logged once, then counted
-                # A defect must not leave a process that looks alive and hears nothing.
-                self.counters["callback_errors"] += 1
-                _log.exception("%s: the connection failed in an unforeseen way", self.client_id)
-            self._down("connection lost", weak=True)
-            if time.monotonic() - began > STABLE_S:
-                backoff.reset()
-            self._sleeper.wait(backoff.next())
-        self._inbox.call(self._ended.set)
-
-    def _connect_and_pump(self) -> None:
-        # What was in flight is gone: sent again it would only meet newer messages.
-        self._client.drop_out_messages()
-        self._client.failure = None
-        try:
-            # An address that was this machine's own may have become another's.
-            self.address.check_cover(insecure=self._insecure)
-            self._client.reconnect()
-        except (OSError, ValueError, PlainTextError) as exc:
-            self.counters["failed_connects"] += 1
-            self._note_error(with_hint(connect_reason(exc), self.address))
-            return
-        self._pump()
-
-    def _pump(self) -> None:
-        """Serve the connection until it is gone."""
-        client = self._client
-        sock = client.socket()
-        if sock is None:
-            return
-        fd = sock.fileno()
-        poller = select.poll()
-        poller.register(self._wake_fd, select.POLLIN)
-        registered = 0
-        next_check = 0.0
-        give_up = time.monotonic() + ANSWER_S
-        while client.socket() is not None:
-            with self._io:
-                if client.want_write():
-                    client.loop_write()
-                now = time.monotonic()
-                if now >= next_check:
-                    client.loop_misc()
-                    next_check = now + 1.0
-                    if now >= give_up and not self._up:
-                        client.give_up(NO_BROKER)
-                wanted = _READABLE | (select.POLLOUT if client.want_write() else 0)
-            if self._stopping and self._disconnect_cleanly(now):
-                return
-            if wanted != registered and client.socket() is not None:
-                registered = wanted
-                poller.register(fd, registered)
-            for ready, events in poller.poll(10 if self._stopping else 1000):
-                if ready == self._wake_fd:
-                    os.eventfd_read(self._wake_fd)
-                elif events & _READABLE:
-                    self._read()
-
-    def _disconnect_cleanly(self, now: float) -> bool:
-        """Disconnect once everything is acknowledged or time is up."""
-        if not self._flush_until:
-            self._flush_until = now + FLUSH_S
-        if self._up and not self._outbox.settled and now < self._flush_until:
-            return False
-        with self._io:
-            self._client.disconnect()
-            self._client.loop_write()
-            self._client.loop_misc()
-        return True
-
-    def _read(self) -> None:
-        """Take every packet that is here."""
-        with self._io:
-            while self._client.loop_read() == _OK and self._client.has_more:
-                pass
-
     def _opened(self, _client: object, _data: object, sock: Any) -> None:  # paho's own union
         self._client.fresh_socket()
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._fd, self._writing = sock.fileno(), False
+        self._loop.add_reader(self._fd, self._read)
+
+    def _closed(self, *_: object) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+        self._broken.set()
 
     def _connected(
         self, _client: object, _data: object, _flags: object, reason: ReasonCode, _props: object
@@ -373,7 +436,7 @@ class Link:
         self._up = True
         self._subscriptions.ask_all()
         _log.info("%s: connected to %s", self.client_id, self.address)
-        self._inbox.call(lambda: self._on_state(True))
+        self._later(lambda: self._on_state(True))
 
     def _disconnected(
         self, _client: object, _data: object, _flags: object, reason: ReasonCode, _props: object
@@ -395,7 +458,11 @@ class Link:
             self._note_error(reason)
         if was_up:
             self.counters["losses"] += 1
-            self._inbox.call(self._lost)
+            self._later(self._lost)
+
+    def _lost(self) -> None:
+        self.counters["lost_unacknowledged"] += self._outbox.forget()
+        self._on_state(False)
 
     def _note_error(self, reason: str) -> None:
         if reason == self.last_error:
@@ -404,21 +471,17 @@ class Link:
         _log.warning("%s: no connection to %s: %s", self.client_id, self.address, reason)
 
     def _arrived(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
-        at = time.monotonic()
+        self.counters["received"] += 1
+        self.bytes_in += len(message.payload)
         try:
-            self.counters["received"] += 1
-            self.bytes_in += len(message.payload)
-            self._inbox.put(Arrival(message.topic, bytes(message.payload), at))
-        except Exception:  # noqa: BLE001 - logged once, then counted
+            self._later(Arrival(message.topic, bytes(message.payload), time.monotonic()))
+        except UnicodeDecodeError:
             self.counters["callback_errors"] += 1
-            if self.counters["callback_errors"] == 1:
-                _log.exception("%s: a message was lost", self.client_id)
 
     def _subscribed(
         self, _client: object, _data: object, mid: int, codes: list[ReasonCode], _props: object
     ) -> None:
-        granted = self._subscriptions.granted(mid, [code.is_failure for code in codes])
-        if granted.refused:
-            self.counters["subscribe_refused"] += len(granted.refused)
-            _log.error("%s: %s", self.client_id, SubscribeRefusedError(granted.refused))
-        self._inbox.call(granted.settle)
+        refused = self._subscriptions.granted(mid, [code.is_failure for code in codes])
+        if refused:
+            self.counters["subscribe_refused"] += len(refused)
+            _log.error("%s: %s", self.client_id, SubscribeRefusedError(refused))

@@ -1,10 +1,11 @@
 """paho's client with what a link needs beyond it; with `mqtt`, all that touches paho."""
 
 import socket
-import ssl
+from collections import deque
 from contextlib import suppress
 
 from paho.mqtt.client import Client as PahoClient
+from paho.mqtt.client import MQTTMessageInfo
 from paho.mqtt.enums import CallbackAPIVersion
 
 READ_AHEAD_BYTES = 64 * 1024
@@ -28,14 +29,9 @@ class Client(PahoClient):
         self.on_socket_register_write = lambda *_: None
         self.limit = max_packet_bytes
         self.failure: OSError | None = None
-        self.tls: ssl.SSLContext | None = None
+        self.ready_socket: socket.socket | None = None
         self._ahead = b""
         self._at = 0
-
-    def use_tls(self, context: ssl.SSLContext) -> None:
-        """Encrypt, with the checks that the context makes."""
-        self.tls = context
-        self.tls_set_context(context)
 
     @property
     def local_address(self) -> str:
@@ -93,21 +89,64 @@ class Client(PahoClient):
         except OSError as exc:
             raise self._failed(exc) from None
 
-    def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
-        # paho leaves the socket of a failed handshake open.
-        assert self.tls is not None
-        sock = self.tls.wrap_socket(
-            tcp_sock, server_hostname=self.host, do_handshake_on_connect=False
-        )
-        try:
-            sock.settimeout(CONNECT_TIMEOUT_S)
-            sock.do_handshake()
-        except BaseException:
-            sock.close()
-            raise
+    def _create_socket(self) -> socket.socket:
+        sock, self.ready_socket = self.ready_socket, None
+        assert sock is not None
         return sock
 
     def _failed(self, exc: OSError) -> OSError:
         # The first error names the cause; those after it are its consequences.
         self.failure = self.failure or exc
         return exc
+
+
+class Outbox:
+    """What was published on a connection and is not yet acknowledged.
+
+    Acknowledgements come in order, so that looking at the oldest suffices.
+    """
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._waiting: deque[tuple[MQTTMessageInfo, int]] = deque()
+        self._bytes = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Payload bytes that are not acknowledged."""
+        self._prune()
+        return self._bytes
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing waits."""
+        self._prune()
+        return not self._waiting
+
+    def has_room(self, size: int) -> bool:
+        """Return whether `size` more bytes are within the limits."""
+        if len(self._waiting) > OUTBOX_LIMIT // 32 or self._bytes + size > self._limit_bytes:
+            self._prune()
+        return len(self._waiting) < OUTBOX_LIMIT and self._bytes + size <= self._limit_bytes
+
+    def add(self, token: MQTTMessageInfo, size: int) -> None:
+        """Note a message that was handed to the connection."""
+        self._waiting.append((token, size))
+        self._bytes += size
+
+    def forget(self) -> int:
+        """Drop everything with its connection; return how much was unacknowledged."""
+        lost = sum(not _done(token) for token, _ in self._waiting)
+        self._waiting.clear()
+        self._bytes = 0
+        return lost
+
+    def _prune(self) -> None:
+        while self._waiting and _done(self._waiting[0][0]):
+            self._bytes -= self._waiting.popleft()[1]
+
+
+def _done(token: MQTTMessageInfo) -> bool:
+    # A message that met the end of its connection has an error code, and
+    # `is_published` would raise it.
+    return token.rc == 0 and token.is_published()

@@ -1,41 +1,22 @@
 """Which topic filters a link wants, and who waits for the broker to grant them."""
 
 import asyncio
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from .errors import SubscribeRefusedError
 
 Waiting = list["asyncio.Future[None]"]
-Send = Callable[[list[tuple[str, int]]], int | None]
-"""Send one SUBSCRIBE; return its packet id, or None when there is no connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """A SUBACK: who waited for it, and what was refused."""
-
-    waiting: Waiting
-    refused: tuple[str, ...]
-
-    def settle(self) -> None:
-        """Tell those who wait; runs in the event loop."""
-        for future in self.waiting:
-            if future.done():
-                continue
-            if self.refused:
-                future.set_exception(SubscribeRefusedError(self.refused))
-            else:
-                future.set_result(None)
 
 
 class Subscriptions:
-    """Filters by QoS, and the futures of what was asked for; for both threads."""
+    """Which topic filters are wanted, and who waits for the broker to grant them.
 
-    def __init__(self, send: Send) -> None:
+    Args:
+        send: Sends one SUBSCRIBE; returns its packet id, or None without a connection.
+    """
+
+    def __init__(self, send: Callable[[list[tuple[str, int]]], int | None]) -> None:
         self._send = send
-        self._lock = threading.Lock()
         self._filters: dict[str, int] = {}
         self._asked: dict[int, tuple[tuple[str, ...], Waiting]] = {}
         self._unasked: Waiting = []
@@ -44,43 +25,45 @@ class Subscriptions:
         self, filters: tuple[str, ...], qos: int, future: "asyncio.Future[None]", *, now: bool
     ) -> None:
         """Remember filters, and ask for them if there is a connection."""
-        with self._lock:
-            wanted = dict.fromkeys(filters, qos)
-            self._filters.update(wanted)
-            if now:
-                self._ask(wanted, [future])
-            else:
-                self._unasked.append(future)
+        wanted = dict.fromkeys(filters, qos)
+        self._filters.update(wanted)
+        if now:
+            self._ask(wanted, [future])
+        else:
+            self._unasked.append(future)
 
     def remove(self, filters: tuple[str, ...]) -> None:
         """Forget filters."""
-        with self._lock:
-            for topic_filter in filters:
-                self._filters.pop(topic_filter, None)
+        for topic_filter in filters:
+            self._filters.pop(topic_filter, None)
 
     def ask_all(self) -> None:
         """Ask a new connection for everything."""
-        with self._lock:
-            waiting, self._unasked = self._unasked, []
-            if self._filters:
-                self._ask(self._filters, waiting)
+        waiting, self._unasked = self._unasked, []
+        if self._filters:
+            self._ask(self._filters, waiting)
 
-    def granted(self, packet_id: int, failures: list[bool]) -> Granted:
-        """Note a SUBACK with one flag per filter, and return whom it concerns."""
-        with self._lock:
-            filters, waiting = self._asked.pop(packet_id, ((), []))
+    def granted(self, packet_id: int, failures: list[bool]) -> tuple[str, ...]:
+        """Take a SUBACK with one flag per filter; return the filters that were refused."""
+        filters, waiting = self._asked.pop(packet_id, ((), []))
         refused = tuple(f for f, failed in zip(filters, failures, strict=False) if failed)
-        return Granted(waiting, refused)
+        for future in waiting:
+            if future.done():
+                continue
+            if refused:
+                future.set_exception(SubscribeRefusedError(refused))
+            else:
+                future.set_result(None)
+        return refused
 
     def connection_lost(self) -> None:
         """Keep those who wait for the next connection."""
-        with self._lock:
-            for _, waiting in self._asked.values():
-                self._unasked += [future for future in waiting if not future.done()]
-            self._asked.clear()
+        for _, waiting in self._asked.values():
+            self._unasked += [future for future in waiting if not future.done()]
+        self._asked.clear()
 
     def cancel(self) -> None:
-        """Cancel every future; runs in the event loop."""
+        """Cancel every future."""
         self.connection_lost()
         for future in self._unasked:
             future.cancel()

@@ -45,7 +45,6 @@ class Listener:
             client_id=f"listener-{id(self):x}",
             on_arrivals=self._hear,
             on_state=lambda connected: up.set() if connected else None,
-            inbox_limit=100_000,
         )
         await link.start()
         await link.subscribe("#")

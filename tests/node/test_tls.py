@@ -45,8 +45,7 @@ def test_no_certificate_is_refused(
             one = Peer(b.address, "one", tls=pki.client)
             bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             bare.load_verify_locations(pki.client.ca)
-            use_tls = one.link._client.use_tls
-            monkeypatch.setattr(one.link._client, "use_tls", lambda _: use_tls(bare))
+            monkeypatch.setattr(TlsFiles, "client_context", lambda _: bare)
             await _stays_out(one)
 
     asyncio.run(go())

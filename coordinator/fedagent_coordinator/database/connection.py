@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypedDict, Unpack
 
 from fedagent_coordinator.errors import HistoryLostError, RefusedEntryError, StoreFailedError
 from fedagent_protocol.failpoints import Checkpoint, hit
@@ -53,22 +52,14 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class DatabaseOptions(TypedDict, total=False):
-    """How to open a database; everything has a default.
+class Database:
+    """An open coordinator database with its mark.
 
-    Attributes:
+    Args:
+        folder: The data directory; made if need be.
         accept_lost_history: Go on although the mark promises more; noted in the ledger.
         checkpoint: Called with a name between any two durable steps.
-        clock_ms: Wall clock for people; nothing is ordered by it.
-    """
-
-    accept_lost_history: bool
-    checkpoint: Checkpoint
-    clock_ms: Callable[[], int]
-
-
-class Database:
-    """An open coordinator database with its mark, in a folder that is made if need be.
+        clock_ms: Wall clock for people.
 
     Raises:
         HistoryLostError: The database is older or other than was promised.
@@ -76,11 +67,18 @@ class Database:
         SchemaVersionError: Another release wrote it.
     """
 
-    def __init__(self, folder: Path, **options: Unpack[DatabaseOptions]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        accept_lost_history: bool = False,
+        checkpoint: Checkpoint = hit,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
-        self.checkpoint = options.get("checkpoint", hit)
-        self.clock_ms = options.get("clock_ms", wall_clock_ms)
+        self.checkpoint = checkpoint
+        self.clock_ms = clock_ms
         self._failed: str | None = None
         self._mark: MarkFile | None = None
         path = folder / DATABASE
@@ -89,12 +87,12 @@ class Database:
         self.connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_MS / 1000)
         self.connection.row_factory = sqlite3.Row
         try:
-            self._open(path, missing=missing, accept=options.get("accept_lost_history", False))
+            self._open(path, missing=missing, accept_lost_history=accept_lost_history)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, path: Path, *, missing: bool, accept: bool) -> None:
+    def _open(self, path: Path, *, missing: bool, accept_lost_history: bool) -> None:
         try:
             prepare(self.connection, str(path))
             for pragma in _PRAGMAS:
@@ -106,7 +104,7 @@ class Database:
             if refused_by_disk(error):
                 raise StoreFailedError(str(error)) from error
             raise HistoryLostError(str(path), f"the database is damaged ({error})") from error
-        if lost and not accept:
+        if lost and not accept_lost_history:
             raise HistoryLostError(str(path), lost)
         if lost:
             (self.folder / MARK).unlink(missing_ok=True)
