@@ -1,6 +1,6 @@
 """Whole agents with their disks, and edges that call, name neighbours and relay blindly.
 
-Time is simulated; the post loses, delays, reorders and duplicates.
+Time is simulated; the network loses, delays, reorders and duplicates.
 """
 
 import functools
@@ -8,7 +8,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -100,9 +100,8 @@ class PeerFleet:
     """Agents, and what passes between them and their edges.
 
     Attributes:
-        homes: Edges of each agent.
+        homes: Edges of each agent; `edges` where nothing else is said.
         carries: How many envelopes an edge still carries before it drops them; no entry: all.
-        relay_s: What an envelope costs the relay, which takes one after the other.
         seen: Every payload that left an agent, as a broker sees it.
         sent: Bytes of relayed messages by agent.
         said: When an agent said that it volunteers: (agent, edge) -> [(now, round)].
@@ -115,8 +114,8 @@ class PeerFleet:
     seed: int = 0
     homes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     carries: dict[str, int] = field(default_factory=dict)
-    relay_s: float = 0.0
-    declared: Callable[[str], dict[str, float]] = lambda me: {}
+    edges: tuple[str, ...] = (HALL,)
+    declared: Distances = field(default_factory=dict)
     now: float = 0.0
     dead: set[str] = field(default_factory=set)
     seen: list[bytes] = field(default_factory=list)
@@ -125,7 +124,6 @@ class PeerFleet:
         default_factory=lambda: defaultdict(list)
     )
     ticks: int = 0
-    free_at: float = 0.0
     _booting: bool = False
 
     def __post_init__(self) -> None:
@@ -144,13 +142,13 @@ class PeerFleet:
     # ------------------------------------------------------------------ agents
 
     def _boot(self, me: str) -> FleetAgent:
-        self.homes.setdefault(me, (HALL,))
+        self.homes.setdefault(me, self.edges)
         config = AgentConfig(
             data_dir=str(self.folders[me]),
             site="here",
             stream="digits",
             seed=self.seed,
-            peers=tuple(f"{peer}:{km}" for peer, km in self.declared(me).items()),
+            peers=tuple(f"{peer}:{km}" for peer, km in self.declared.get(me, {}).items()),
         )
         core, store = open_agent(
             config,
@@ -168,10 +166,23 @@ class PeerFleet:
         agent.core.peers.task(TASK, self.rules)
         return agent
 
-    def restart(self, me: str) -> None:
-        """Kill an agent and start it again on its directory."""
-        self.agents[me].store.abandon()
-        self.agents[me] = self._boot(me)
+    def restart(self, *killed: str) -> None:
+        """Kill agents and start them again on their directories."""
+        for me in killed:
+            self.agents[me].store.abandon()
+            self.agents[me] = self._boot(me)
+
+    def declare(self, around: Distances) -> None:
+        """Have every owner declare its neighbours; all agents start anew."""
+        self.declared = around
+        self.restart(*self.ids)
+
+    def row(self) -> Distances:
+        """A graph in which everybody is next to who comes next."""
+        around: Distances = {me: {} for me in self.ids}
+        for one, two in pairwise(self.ids):
+            around[one][two] = around[two][one] = 1.0
+        return around
 
     def close(self) -> None:
         for agent in self.agents.values():
@@ -319,12 +330,10 @@ class PeerFleet:
             if self.carries[edge] == 0:
                 return
             self.carries[edge] -= 1
-        self.free_at = max(self.now, self.free_at) + self.relay_s
-        queued = self.free_at - self.now
         for _ in range(2 if self.rng.random() < faults.twice else 1):
             carried = PeerDeliver(sender=me, body=message.body)
             self.later(
-                queued + self.rng.uniform(faults.min_s, faults.max_s),
+                self.rng.uniform(faults.min_s, faults.max_s),
                 functools.partial(self.tell, to, carried, edge),
             )
 

@@ -108,17 +108,6 @@ def test_where_the_network_is_slow_neighbours_send_less_often() -> None:
     assert max(envelopes[4:]) < max(envelopes[:3]), "once the round trip is known"
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_at_thirty_percent_loss_and_with_the_dead_there_are_k_volunteers(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    around = distances(near_graph(rng, 20, 5))
-    network = PeerNetwork(nodes_of(around), seed, Faults(0.3, 0.1, 0.0, 0.05))
-    network.dead = set(rng.choice(names(20), 2, replace=False).tolist())
-    network.play(2, rng.random(20))
-    for t in (3, 4):
-        assert len(network.play(t, rng.random(20))) == 5
-
-
 def test_both_sides_of_a_partition_decide_and_one_set_is_left_after_it() -> None:
     rng = np.random.default_rng(5)
     around = distances(near_graph(rng, 20, 4))

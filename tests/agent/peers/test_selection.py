@@ -106,39 +106,22 @@ def test_with_loss_and_the_dead_everybody_decides_before_the_call_ends(
     near(here, seed, 4)
     here.dead = set(here.ids[seed : seed + 1])
     for number in range(3):
-        opinions = opinions_of(here, 10 * seed + number)
-        said = here.slot(number, opinions)
+        volunteers = here.slot(number, opinions_of(here, 10 * seed + number))
         living = [me for me in here.ids if me not in here.dead]
         assert all(here.slots(me)[-1].chosen is not None for me in living)
-        assert 1 <= len(said) <= 6
-    assert len(said) == 3, "once the dead are known, neighbours agree in spite of loss"
+        assert 1 <= len(volunteers) <= 6
+    assert len(volunteers) == 3, "once the dead are known, neighbours agree in spite of loss"
 
 
-def test_a_partition_decides_twice_and_heals(fleet: Make) -> None:
-    here = fleet(10, rules=PeersSpec(best=3), seed=1)
-    near(here, 1, 4)
-    assert len(here.slot(0, opinions_of(here, 1))) == 3
-    half = set(here.ids[:5])
-    here.faults.cut = lambda now, a, b: now < 10.0 and (a in half) != (b in half)
-    apart = here.slot(1, opinions_of(here, 2))
-    assert len(apart) > 3
-    assert apart & half
-    assert apart - half
-    here.run(2.0)
-    here.slot(2, opinions_of(here, 3))
-    assert len(here.slot(3, opinions_of(here, 4))) == 3
-
-
-def test_an_agent_that_starts_again_keeps_its_standing_and_is_heard_again(fleet: Make) -> None:
+def test_an_agent_that_starts_again_keeps_its_arm_and_is_heard_again(fleet: Make) -> None:
     here = fleet(6, rules=PeersSpec(best=2))
     around = near(here)
     first = opinions_of(here, 1)
     here.slot(0, first)
     me = max(first, key=lambda one: first[one] or 0.0)
     here.slot(1, first, trained=frozenset({me}))
-    standing = ArmStats(first[me], 2, 3)
     here.restart(me)
-    assert PeerStore(here.folders[me]).arms() == {RUN: standing}
+    assert PeerStore(here.folders[me]).arms() == {RUN: ArmStats(first[me], 2, 3)}
     here.tell(me, Neighbours(peers=around[me]))
     assert here.slot(2, first, trained=frozenset({me})) == best(first, 2)
     kept = here.slots(me)
@@ -183,7 +166,7 @@ def test_an_agent_killed_within_a_slot_takes_part_in_it_again(fleet: Make) -> No
     assert PeerStore(here.folders[me]).arms()[RUN] == ArmStats(opinions[me], 1, 2)
 
 
-def test_the_word_is_said_each_second_until_an_order_shows_that_it_was_heard(
+def test_it_volunteers_each_second_until_an_order_shows_that_it_was_heard(
     fleet: Make,
 ) -> None:
     here = fleet(1)
@@ -204,7 +187,7 @@ def test_the_word_is_said_each_second_until_an_order_shows_that_it_was_heard(
     assert len(here.said[me, HALL]) == 5
 
 
-def test_the_word_ends_with_the_next_call_and_with_the_call_itself(fleet: Make) -> None:
+def test_it_volunteers_until_the_next_call_and_the_end_of_the_call(fleet: Make) -> None:
     here = fleet(1)
     me = here.ids[0]
     here.tell(me, Neighbours())
@@ -222,7 +205,7 @@ def test_a_slot_waits_a_little_for_its_neighbours_and_not_for_ever(fleet: Make) 
     one, two = here.ids
     here.begin(one, 0, 0.3)
     here.run(0.5)
-    assert not here.slots(one) if (here.folders[one] / "peers.sqlite").exists() else True
+    assert not here.slots(one)
     here.name({one: {two: 1.0}, two: {one: 1.0}})
     here.begin(two, 0, 0.6)
     here.run(3.0)
@@ -256,8 +239,7 @@ def test_an_agent_of_two_edges_joins_both(fleet: Make) -> None:
     for me in (c, d):
         here.homes[me] = (YARD,)
     here.homes[both] = (HALL, YARD)
-    for me in here.ids:
-        here.restart(me)
+    here.restart(*here.ids)
     here.name({a: {b: 1.0}, b: {a: 1.0, both: 1.0}, both: {b: 1.0}}, HALL)
     here.name({both: {c: 1.0}, c: {both: 1.0, d: 1.0}, d: {c: 1.0}}, YARD)
     opinions: dict[str, float | None] = {a: 0.2, b: 0.3, both: 0.4, c: 0.5, d: 0.6}
@@ -271,13 +253,10 @@ def test_an_agent_of_two_edges_joins_both(fleet: Make) -> None:
 def test_an_edge_that_carries_a_little_and_drops_the_rest_holds_nobody_up(
     fleet: Make, carried: int
 ) -> None:
-    here = fleet(3, rules=PeersSpec(best=1))
-    for me in here.ids:
-        here.homes[me] = (HALL, YARD)
-        here.restart(me)
+    here = fleet(3, rules=PeersSpec(best=1), edges=(HALL, YARD))
     a, b, c = here.ids
     for edge in (HALL, YARD):
-        here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}}, edge)
+        here.name(here.row(), edge)
     here.run(2.0)
     here.carries[YARD] = carried
     for number in range(2):
@@ -286,13 +265,9 @@ def test_an_edge_that_carries_a_little_and_drops_the_rest_holds_nobody_up(
 
 
 def test_a_call_of_another_run_does_not_take_the_envelopes_of_a_slot(fleet: Make) -> None:
-    line: dict[str, dict[str, float]] = {}
-    here = fleet(3, rules=PeersSpec(best=1, graph="declared"), declared=lambda me: line.get(me, {}))
+    here = fleet(3, rules=PeersSpec(best=1, graph="declared"), edges=(HALL, YARD))
+    here.declare(here.row())
     a, b, c = here.ids
-    line |= {a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}}
-    for me in here.ids:
-        here.homes[me] = (HALL, YARD)
-        here.restart(me)
     here.carries[YARD] = 0
     other = structs.replace(here.call(1, run="cd" * 16), task="00" * 32)
     for me in here.ids:
@@ -314,22 +289,19 @@ def test_lists_of_neighbours_of_edges_without_number_are_forgotten(fleet: Make) 
     assert len(opened.transport.ways) <= MAX_EDGES
 
 
-def test_declared_neighbours_need_no_edge_to_name_them(fleet: Make, tmp_path: Path) -> None:
-    ring: dict[str, dict[str, float]] = {}
-    here = fleet(4, rules=PeersSpec(best=2, graph="declared"), declared=lambda me: ring.get(me, {}))
-    ring |= {
-        me: {here.ids[i - 1]: 0.1, here.ids[(i + 1) % 4]: 0.2} for i, me in enumerate(here.ids)
-    }
-    for me in here.ids:
-        here.restart(me)
-        here.tell(me, Neighbours(peers={other: 1.0 for other in here.ids if other not in ring[me]}))
+def test_declared_neighbours_need_no_edge_to_name_them(fleet: Make) -> None:
+    here = fleet(4, rules=PeersSpec(best=2, graph="declared"))
+    ring = {me: {here.ids[i - 1]: 0.1, here.ids[(i + 1) % 4]: 0.2} for i, me in enumerate(here.ids)}
+    here.declare(ring)
+    here.name({me: {other: 1.0 for other in here.ids if other not in ring[me]} for me in here.ids})
     opinions = opinions_of(here, 2)
     assert here.slot(0, opinions) == best(opinions, 2)
     assert all(here.slots(me)[-1].neighbours == 2 for me in here.ids)
 
 
 def test_who_declares_itself_is_no_neighbour_of_its_own(fleet: Make) -> None:
-    here = fleet(1, rules=PeersSpec(best=1, graph="declared"), declared=lambda me: {me: 1.0})
+    here = fleet(1, rules=PeersSpec(best=1, graph="declared"))
+    here.declare({me: {me: 1.0} for me in here.ids})
     assert here.slot(0, {here.ids[0]: 0.5}) == {here.ids[0]}
     assert here.slots(here.ids[0])[-1].neighbours == 0
     assert not here.sent
@@ -339,12 +311,9 @@ def test_who_declares_itself_is_no_neighbour_of_its_own(fleet: Make) -> None:
 def test_an_edge_that_names_agents_of_its_own_learns_nothing_where_neighbours_are_declared(
     fleet: Make, graph: Literal["near", "declared"]
 ) -> None:
-    ring: dict[str, dict[str, float]] = {}
-    here = fleet(3, rules=PeersSpec(best=1, graph=graph), declared=lambda me: ring.get(me, {}))
+    here = fleet(3, rules=PeersSpec(best=1, graph=graph))
     honest, friend, spy = here.ids
-    ring |= {honest: {friend: 1.0}, friend: {honest: 1.0}, spy: {honest: 1.0}}
-    for me in here.ids:
-        here.restart(me)
+    here.declare({honest: {friend: 1.0}, friend: {honest: 1.0}, spy: {honest: 1.0}})
     here.name({honest: {spy: 0.0}, spy: {honest: 0.0}})
     assert honest in here.slot(0, {honest: 0.73, friend: 0.4, spy: None})
     known = here.agents[spy].core.peers.node
@@ -356,7 +325,7 @@ def test_an_edge_that_names_agents_of_its_own_learns_nothing_where_neighbours_ar
 def test_without_an_opinion_an_agent_passes_on_and_stands_aside(fleet: Make) -> None:
     here = fleet(3, rules=PeersSpec(best=3))
     a, b, c = here.ids
-    here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}})
+    here.name(here.row())
     assert here.slot(0, {a: 0.5, b: None, c: math.nan}) == {a}
     assert here.slot(1, {a: 0.5, b: 0.6, c: 0.7}) == {a, b, c}
 
@@ -364,7 +333,7 @@ def test_without_an_opinion_an_agent_passes_on_and_stands_aside(fleet: Make) -> 
 def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(fleet: Make) -> None:
     here = fleet(3, rules=PeersSpec(best=1))
     a, b, c = here.ids
-    here.name({a: {b: 1.0}, b: {a: 1.0, c: 1.0}, c: {b: 1.0}})
+    here.name(here.row())
     assert here.slot(0, {a: 0.5, b: 0.9, c: 0.6}) == {b}
     here.agents[b].measure(Readings(available=False, reason="battery 4 %"))
     assert here.slot(1, {a: 0.5, b: None, c: 0.6}) == {c}, "b's mean is still the best"
@@ -372,7 +341,7 @@ def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(fleet: 
     assert here.slot(2, {a: 0.5, b: 0.9, c: 0.6}) == {b}
 
 
-def test_a_device_that_may_not_work_any_more_does_not_say_the_word_again(fleet: Make) -> None:
+def test_a_device_that_may_not_work_any_more_does_not_volunteer_again(fleet: Make) -> None:
     here = fleet(1)
     me = here.ids[0]
     here.tell(me, Neighbours())
@@ -402,13 +371,8 @@ def test_calls_that_were_answered_begin_nothing(fleet: Make) -> None:
 def test_a_call_of_an_unknown_task_begins_nothing(fleet: Make) -> None:
     here = fleet(1)
     agent = here.agents[here.ids[0]]
-    call = here.call(0)
-    import msgspec
-
-    effects = agent.core.peers.begin(
-        msgspec.structs.replace(call, task="00" * 32), HALL, 0.5, here.now
-    )
-    assert effects == []
+    call = structs.replace(here.call(0), task="00" * 32)
+    assert agent.core.peers.begin(call, HALL, 0.5, here.now) == []
     assert agent.core.counters["peer_no_task"] == 1
 
 
