@@ -117,7 +117,6 @@ def _explained(error: msgspec.ValidationError, table: Table) -> RecipeError:
 
 
 def _nearest(key: str) -> str:
-    """Return the known key most like this one, by its whole name or its last word."""
     if key in _RENAMED:
         return _RENAMED[key]
     known = list(_keys(TestbedRecipe, ""))
@@ -137,7 +136,6 @@ def _keys(struct: type[msgspec.Struct], prefix: str) -> Iterator[str]:
 
 
 def _check_policies(table: Table) -> None:
-    """Check that parameters are given policy by policy."""
     section = table.get("policies", {})
     if not isinstance(section, Mapping):
         reason = f"must be a table (got {show(section)})"

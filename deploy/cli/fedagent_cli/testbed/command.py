@@ -242,7 +242,6 @@ def _pool(address: str | None) -> "Iterator[RayPool | None]":
 
 
 def _check_plot(plot: Path | None) -> None:
-    """Refuse a picture that could not be written, before the runs."""
     if plot is not None:
         from .plots import check_plot  # noqa: PLC0415 - heavy imports
 

@@ -233,14 +233,12 @@ def _violation(result: Comparison, axes: "Axes") -> None:
 
 
 def _padded(curves: "list[FloatArray]") -> "FloatArray":
-    """Return the curves as rows of one table, NaN after the end of the shorter ones."""
     longest = max(len(curve) for curve in curves)
     rows = [np.pad(curve, (0, longest - len(curve)), constant_values=np.nan) for curve in curves]
     return np.array(rows, dtype=np.float64)
 
 
 def _colour(index: int) -> tuple[float, ...]:
-    """Return the colour of the policy with this place in a comparison."""
     from matplotlib import colormaps  # noqa: PLC0415 - optional package
 
     return tuple(colormaps["tab20"](index % _COLOURS))

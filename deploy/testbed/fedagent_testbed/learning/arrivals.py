@@ -83,7 +83,6 @@ class PoissonArrivals:
         )
 
     def _replay(self, device: int, count: int) -> IntArray:
-        """Return the next samples of a device, in a new order after each pass."""
         parts: list[IntArray] = []
         while count:
             shard, at = self._shards[device], self._next[device]

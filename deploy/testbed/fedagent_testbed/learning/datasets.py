@@ -101,7 +101,6 @@ def load_classes(name: str) -> StudyData:
 
 
 def _images(name: str, train: str, test: str, largest: float) -> StudyData:
-    """Return images as rows in [0, 1]."""
     scale = np.float32(1.0 / largest)
     arriving, held = _part(name, train), _part(name, test)
     x = arriving.x.astype(np.float32) * scale
@@ -133,7 +132,6 @@ def _a9a() -> StudyData:
 
 
 def _movielens() -> StudyData:
-    """Return ratings, a fixed tenth of them for the loss."""
     ratings = _part("ml-100k", "movielens-100k/u.data.gz")
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(ratings))
     x, y = ratings.x[order].astype(np.float32) - 1, ratings.y[order].astype(np.float64)

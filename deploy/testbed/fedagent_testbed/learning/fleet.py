@@ -150,7 +150,6 @@ class Fleet:
         return iterations, looked_at, squares, naive, tested, limited
 
     def _surprise(self, device: int, x: Floats, y: FloatArray) -> float:
-        """Return the sum of squared errors of samples that the device has not learnt yet."""
         now = _added(self._models[device], self._learners[device].update())
         value = np.asarray(self._model.predict(now, x), dtype=np.float64)
         error = (value - y) * self.data.unit

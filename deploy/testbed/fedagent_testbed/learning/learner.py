@@ -84,7 +84,6 @@ class FederatedLearner:
 def _partition(
     training: Training, labels: npt.NDArray[np.int64], clients: int, seed: int
 ) -> Partition:
-    """Deal the samples."""
     size = training.samples_per_client
     match training.partition:
         case "two-labels":

@@ -51,8 +51,7 @@ def split(
     """
     train: list[Indices] = []
     held: list[Indices] = []
-    for client in range(len(partition)):
-        rows = partition.of(client)
+    for client, rows in enumerate(partition):
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_HELD_OUT, client)))
         count = len(rows)
         keep = min(max(round(held_out * count), 1), count - 1) if held_out and count else 0

@@ -1,11 +1,12 @@
 """Who holds which samples: seeded splits of labels among clients.
 
-Every split is disjoint. Without `samples_per_client` it also covers every sample.
+Every split is disjoint. With `samples_per_client` every client gets this many and the rest is
+left out; without, a split covers every sample. All raise `RecipeError` where labels or samples
+do not suffice.
 """
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,54 +14,21 @@ import numpy.typing as npt
 from fedagent_task.errors import RecipeError
 
 Rows = npt.NDArray[np.int64]
+Partition = list[Rows]
+"""Rows of a dataset by client."""
 
 _TRIES = 200
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Partition:
-    """Rows of a dataset by client.
-
-    Attributes:
-        rows: int64[total], the rows of client 0, then those of client 1, ...
-        offsets: int64[N + 1]; client n holds ``rows[offsets[n]:offsets[n + 1]]``.
-    """
-
-    rows: Rows
-    offsets: Rows
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def counts(self) -> Rows:
-        """int64[N], samples of each client."""
-        return np.diff(self.offsets)
-
-    def of(self, client: int) -> Rows:
-        """Return the rows of one client."""
-        return self.rows[self.offsets[client] : self.offsets[client + 1]]
 
 
 def iid(
     labels: Rows, clients: int, *, seed: int, samples_per_client: int | None = None
 ) -> Partition:
-    """Deal all samples out at random, in parts that differ by at most one.
-
-    Args:
-        labels: int64[n], class of each sample.
-        clients: N.
-        seed: Of the shuffle.
-        samples_per_client: Give every client this many and leave the rest out.
-
-    Raises:
-        RecipeError: There are not enough samples.
-    """
+    """Deal all samples out at random, in parts that differ by at most one."""
     rng = _checked(labels, clients, seed, samples_per_client)
     order = rng.permutation(len(labels))
     if samples_per_client is not None:
         order = order[: clients * samples_per_client]
-    return _joined(np.array_split(order, clients))
+    return np.array_split(order, clients)
 
 
 def few_labels(
@@ -77,14 +45,11 @@ def few_labels(
     proportion to its samples, so that parts are of similar size. With
     `samples_per_client` a client gets ``samples_per_client // labels_per_client``
     of each of its labels.
-
-    Raises:
-        RecipeError: Labels or samples do not suffice, or a label would have no client.
     """
     rng = _checked(labels, clients, seed, samples_per_client)
     parts = _few_labels(labels, np.arange(len(labels)), clients, labels_per_client, rng)
     if samples_per_client is None:
-        return _joined([np.concatenate(part) for part in parts])
+        return [np.concatenate(part) for part in parts]
     share = samples_per_client // labels_per_client
     least = min(len(rows) for part in parts for rows in part)
     if not 1 <= share <= least:
@@ -93,7 +58,7 @@ def few_labels(
             f"asks for {share} samples of each label, the scarcest share has {least}",
             f"ask for {labels_per_client} to {least * labels_per_client}, or leave it out",
         )
-    return _joined([np.concatenate([rows[:share] for rows in part]) for part in parts])
+    return [np.concatenate([rows[:share] for rows in part]) for part in parts]
 
 
 def iid_for(
@@ -107,16 +72,7 @@ def iid_for(
 ) -> Partition:
     """Give named clients iid samples and all others few labels (GDA section VI).
 
-    Args:
-        labels: int64[n].
-        clients: N.
-        iid_clients: Indices from 0; the paper's clients 1 to 5 are 0 to 4.
-        seed: Of every choice.
-        labels_per_client: Labels of each of the others.
-        samples_per_client: As in `few_labels`.
-
-    Raises:
-        RecipeError: As `few_labels`, or a named client does not exist.
+    Indices are from 0: the paper's clients 1 to 5 are 0 to 4.
     """
     rng = _checked(labels, clients, seed, samples_per_client)
     named = sorted(set(iid_clients))
@@ -139,8 +95,8 @@ def iid_for(
     for i, client in enumerate(named):
         parts[client] = dealt[i * each : (i + 1) * each]
     for i, client in enumerate(sorted(set(range(clients)) - set(named))):
-        parts[client] = rest[skewed.of(i)]
-    return _joined(parts)
+        parts[client] = rest[skewed[i]]
+    return parts
 
 
 def dirichlet(
@@ -155,9 +111,6 @@ def dirichlet(
 
     Parts are of equal size. Clients are served in a seeded order; one whose label
     has run out takes more of its other labels, in its own proportions. ``inf`` is iid.
-
-    Raises:
-        RecipeError: gamma is not positive, or there are not enough samples.
     """
     if not gamma > 0:
         raise RecipeError("training.gamma", f"is {gamma}", "take a positive number, or inf for iid")
@@ -175,13 +128,12 @@ def dirichlet(
         ends = left.copy()
         left = left - take
         parts[client] = np.concatenate([p[a:b] for p, a, b in zip(pools, left, ends, strict=True)])
-    return _joined(parts)
+    return parts
 
 
 def _few_labels(
     labels: Rows, rows: Rows, clients: int, per_client: int, rng: np.random.Generator
 ) -> list[list[Rows]]:
-    """Return, for every client, the rows of each of its labels."""
     present, counts = np.unique(labels, return_counts=True)
     if not 1 <= per_client <= len(present) <= per_client * clients:
         raise RecipeError(
@@ -252,7 +204,6 @@ def _apportion(
 def _checked(
     labels: Rows, clients: int, seed: int, samples_per_client: int | None
 ) -> np.random.Generator:
-    """Refuse what no split can give, and return the generator of this one."""
     if clients < 1:
         raise RecipeError("clients", f"is {clients}", "have at least one")
     if samples_per_client is not None and not (
@@ -264,10 +215,3 @@ def _checked(
             f"ask for 1 to {len(labels) // clients}",
         )
     return np.random.default_rng(seed)
-
-
-def _joined(parts: list[Rows]) -> Partition:
-    """Return the partition of these parts."""
-    offsets = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum([len(part) for part in parts], out=offsets[1:])
-    return Partition(np.concatenate(parts).astype(np.int64), offsets)

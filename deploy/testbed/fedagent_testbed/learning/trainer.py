@@ -179,7 +179,6 @@ class FederatedTrainer:
         return _means(correct[order], ends)
 
     def _trained(self, start: Floats, clients: Indices, edges: Indices, round_: int) -> Updates:
-        """Train some clients at once."""
         order = np.argsort(-self._steps[clients], kind="stable")
         sorted_ = clients[order]
         rngs = [

@@ -47,7 +47,6 @@ class Comparison:
         return f"<Comparison of {', '.join(self.histories)}; {caption(self)}>"
 
     def _repr_html_(self) -> str:
-        """Return the table, for a notebook."""
         return html_of(self)
 
     @property
@@ -192,7 +191,6 @@ class Comparison:
         }
 
     def _policy(self, name: str) -> dict[str, object]:
-        """Return the figures of a policy as JSON data."""
         told: dict[str, object] = {key: one.record() for key, one in self.figures(name).items()}
         if self.of_streams:
             exhausted = [run.exhausted for run in self.histories[name]]

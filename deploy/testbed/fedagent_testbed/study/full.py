@@ -262,7 +262,6 @@ def _best(params: Params) -> int:
 def _read(
     federation: Federation, policy: str, seed: int, rounds: int
 ) -> tuple[History, tuple[OutcomeRow, ...], frozenset[tuple[int, str]]]:
-    """Read a run out of the coordinator's books."""
     with open_reader(federation.coordinator.directory) as read:
         run = read.run()
         outcomes = tuple(

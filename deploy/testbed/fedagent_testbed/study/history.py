@@ -54,8 +54,8 @@ class History:
 
     def count(self, clients: IndexArray, known: int) -> None:
         """Count these clients as selected, of so many that are known by now."""
-        more = max(0, known - len(self.counts))
-        self.counts = np.concatenate((self.counts, np.zeros(more, dtype=np.int64)))
+        if (more := known - len(self.counts)) > 0:
+            self.counts = np.concatenate((self.counts, np.zeros(more, dtype=np.int64)))
         self.counts[clients] += 1
 
     def utility(self, kind: str) -> FloatArray:

@@ -8,7 +8,7 @@ hindsight, and ``alone``: nobody aggregates, every device keeps its model.
 
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -236,7 +236,6 @@ def make_placement(recipe: TestbedRecipe, name: str, best: int) -> PlacementPoli
 
 
 def _feedback(round_: int, trained: Trained, seconds: FloatArray) -> Feedback:
-    """Return a round in which every device trained and answered, as the engine would show it."""
     devices = len(seconds)
     everybody, yes = np.arange(devices), np.ones(devices, dtype=np.bool_)
     per_iteration = np.full(devices, np.nan)
@@ -251,8 +250,11 @@ def _feedback(round_: int, trained: Trained, seconds: FloatArray) -> Feedback:
         client_available=yes,
         edge_budget=np.zeros(1, dtype=np.int64),
     )
-    return replace(
-        arrived(view, everybody.astype(np.int64), yes, seconds),
+    return arrived(
+        view,
+        everybody.astype(np.int64),
+        yes,
+        seconds,
         lc_s=seconds,
         arrivals=trained.arrivals,
         num_samples=trained.arrivals,

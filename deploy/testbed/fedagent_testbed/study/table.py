@@ -51,7 +51,6 @@ def rows_of(result: "Comparison") -> list[list[str]]:
 
 
 def _cells(result: "Comparison", name: str) -> dict[str, str]:
-    """Return the cells of one policy by their heads."""
     recipe, figures, cells = result.recipe, result.figures(name), dict[str, str]()
     for key, (head, digits) in (_STREAMS if result.of_streams else _SELECTION).items():
         if key == "accuracy" and not recipe.training.dataset:

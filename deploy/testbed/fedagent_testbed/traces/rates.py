@@ -44,7 +44,6 @@ def read_rate_archive(path: Path, limits: Limits = DEFAULT) -> tuple[RateTrace, 
 
 
 def _parsed(stream: IO[bytes], name: str, file: str, limits: Limits) -> RateTrace:
-    """Return the trace of a stream of lines."""
     times, rates = [0.0], [0.0]
     for line, text in lines(stream, file, limits):
         try:

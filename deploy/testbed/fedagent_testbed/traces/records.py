@@ -92,12 +92,10 @@ class RateTrace:
         return np.asarray(np.where(load > 0, np.maximum(seconds, 0), 0), dtype=np.float64)
 
     def _interval(self, phase: FloatArray) -> npt.NDArray[np.intp]:
-        """Return the interval that each phase is in."""
         index = np.searchsorted(self.times_s, phase, side="right") - 1
         return np.asarray(np.minimum(index, len(self.bps) - 1), dtype=np.intp)
 
     def _from_zero(self, phase: FloatArray) -> FloatArray:
-        """Return the bits carried from 0 to each phase."""
         k = self._interval(phase)
         return np.asarray(self.bits[k] + (phase - self.times_s[k]) * self.bps[k], dtype=np.float64)
 

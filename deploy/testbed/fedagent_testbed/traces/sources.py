@@ -96,7 +96,6 @@ def _is_link(path: Path) -> bool:
 
 
 def _is_archive(path: Path) -> bool:
-    """Whether a file is a tar, or was one before it was damaged."""
     try:
         return path.name.lower().endswith(_ARCHIVES) or tarfile.is_tarfile(path)
     except (OSError, EOFError, zlib.error):

@@ -1,7 +1,7 @@
 """What a study needs of a world: a view of each round, and how the ordered pairs end."""
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -52,8 +52,11 @@ def outcome(
         used[mine], wait[mine] = ended.used, ended.wait_s
     known = tau <= wait
     unknown = np.where(known, 0.0, np.nan)
-    return replace(
-        arrived(view, pairs, tau <= view.deadline_s, np.where(known, tau, wait)),
+    return arrived(
+        view,
+        pairs,
+        tau <= view.deadline_s,
+        np.where(known, tau, wait),
         used=used,
         dt_s=times.dt_s[pairs] + unknown,
         lc_s=times.lc_s[pairs] + unknown,
@@ -63,24 +66,22 @@ def outcome(
     )
 
 
-def arrived(view: RoundView, pairs: IntArray, in_time: BoolArray, tau_s: FloatArray) -> Feedback:
-    """Return the feedback of updates of which nothing else is known; those in time are used."""
+def arrived(
+    view: RoundView, pairs: IntArray, in_time: BoolArray, tau_s: FloatArray, **known: Any
+) -> Feedback:
+    """Return the feedback of updates of which only these columns are known.
+
+    Those in time are used and paid unless `known` says otherwise.
+    """
     unknown, nothing = np.full(len(pairs), np.nan), np.zeros(len(pairs), dtype=np.int64)
-    return Feedback(
-        view=view,
-        pairs=pairs,
-        X=in_time,
-        used=in_time,
-        tau_s=tau_s,
-        dt_s=unknown,
-        lc_s=unknown,
-        ut_s=unknown,
-        censored=np.zeros(len(pairs), dtype=np.bool_),
-        void=~in_time,
-        arrivals=nothing,
-        num_samples=nothing,
-        seconds_per_iteration=unknown,
-    )
+    columns = {
+        "used": in_time,
+        **dict.fromkeys(("dt_s", "lc_s", "ut_s", "seconds_per_iteration"), unknown),
+        "censored": np.zeros(len(pairs), dtype=np.bool_),
+        "void": ~in_time,
+        **dict.fromkeys(("arrivals", "num_samples"), nothing),
+    }
+    return Feedback(view=view, pairs=pairs, X=in_time, tau_s=tau_s, **{**columns, **known})
 
 
 def round_seconds(feedback: Feedback) -> float:

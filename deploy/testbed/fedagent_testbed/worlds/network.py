@@ -125,7 +125,6 @@ def _rtts(
 
 
 def _filled(seconds: FloatArray) -> FloatArray:
-    """Return the times with the median of all where a pair was never measured."""
     never = ~np.isfinite(seconds).any(axis=0)
     middle = float(np.nanmedian(seconds)) if np.isfinite(seconds).any() else 0.0
     return np.where(never, middle, seconds)
