@@ -31,19 +31,14 @@ class Radio(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The channel of ALGORITHMS section 6; ranges are drawn anew in every round."""
 
     power_dbm: Annotated[float, Meta(ge=-30, le=60)] = 23.0
-    """Transmission power, both ways."""
     noise_dbm_hz: NoiseDensity = -166.0
     """Noise density N0."""
     path_loss_db: Annotated[float, Meta(ge=0, le=250)] = 128.1
-    """At 1 km."""
     path_loss_slope_db: Annotated[float, Meta(ge=0, le=100)] = 37.6
-    """Per decade of distance."""
     shadowing_db: Annotated[float, Meta(ge=0, le=30)] = 0.0
     """Standard deviation of log-normal shadowing, per pair and round."""
     bandwidth_mhz: tuple[Megahertz, Megahertz] = (0.3, 1.0)
-    """Range over clients."""
     distance_km: tuple[Kilometres, Kilometres] = (0.01, 2.0)
-    """Range over pairs."""
 
 
 class Work(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,9 +68,7 @@ class Traces(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Links out of recorded traces below FEDAGENT_DATA."""
 
     links: str = "net/hsdpa_norway_3g.tar.gz"
-    """Folder or archive."""
     rtt: str = ""
-    """RTT matrix; empty for none."""
     round_s: Positive = 10.0
     """Seconds of trace between two rounds."""
 
@@ -134,31 +127,22 @@ class Training(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     iid_clients: Annotated[int, Meta(ge=0)] = 5
     """With ``iid-for``: how many of the first clients hold all labels."""
     gamma: Positive = 1.0
-    """With ``dirichlet``: its concentration."""
     samples_per_client: Annotated[int, Meta(ge=1)] | None = None
-    """None deals all samples."""
     model: Literal["softmax", "svm", "mlp"] = "softmax"
     rate: Positive = 0.005
-    """Step of SGD."""
     batch: Count = 32
     epochs: Annotated[int, Meta(ge=1)] | None = None
-    """Passes per round, or"""
     local_steps: Annotated[int, Meta(ge=1)] | None = None
-    """steps per round."""
     weighting: Weighting = "uniform"
     slot_rounds: Count = 1
     """Rounds of a slot; opinions are asked for at its end (ALGORITHMS section 5)."""
     reset: bool = False
-    """Start every slot from the same model."""
     opinions: bool = False
-    """Clients score the global model after every slot."""
     evaluated_on: Literal["own", "test"] = "own"
     """``own``: a client scores it on a fifth of its samples, which it does not train on;
     ``test``: on its share of the common test set."""
     evaluate_every: Count = 1
-    """Rounds between two tests of accuracy."""
     targets: tuple[Share, ...] = (0.7,)
-    """Accuracies whose first round and second are reported."""
 
 
 class Streaming(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,7 +158,6 @@ class Streaming(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     arrivals: Positive = 2.0
     """Mean number of samples that come to a device in a step."""
     acceleration: Positive = 1.0
-    """Multiplies the arrivals."""
     swing: Annotated[float, Meta(ge=0, lt=1)] = 0.5
     """The arrivals' rate swings by this share, up and down."""
     swing_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
@@ -185,21 +168,17 @@ class Streaming(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     iteration_s: Positive = 2.2e-4
     """Seconds that the median device takes for one sample."""
     slowdown: Positive = 1.0
-    """Divides the speed of devices and edges."""
     unrest: Annotated[float, Meta(ge=0, le=2)] = 0.2
     """Standard deviation of the logarithm of a device's speed over rounds."""
     aggregation_s: Range = (0.001, 0.01)
     """Range of an edge's seconds per model, fixed by the seed."""
     model_scale: Positive = 1.0
-    """Multiplies the bytes of the model that travel."""
     budget: Positive = 100.0
     """B, credits for rent in the whole run; a credit is the normal price."""
     bandwidth_kbs: Range = (155.0, 3939.0)
     rtt_ms: Range = (81.0, 1413.0)
     rent: Range = (0.1045, 13.2)
-    """In shares of the normal price."""
     price_s: Positive = 3600.0
-    """Seconds of market between two rounds."""
     links: str = "net/mlab_ndt_na_2022-06.json.gz"
     variation: str = "net/oboe.tar.gz"
     rtt: str = "net/seattle_rtt.npz"
@@ -210,11 +189,8 @@ class Streaming(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     enforce: bool = True
     """Devices stop at it, as live ones do; else only the control heeds it."""
     evaluate_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 5
-    """Rounds between two tests of the loss."""
     test_samples: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
-    """How many samples the loss is tested on; 0 for all."""
     prequential: bool = False
-    """Test every sample before it is learnt (regressions)."""
 
 
 class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -228,11 +204,8 @@ class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     edges: Annotated[int, Meta(ge=1, le=65_536)] = 3
     utility: Literal["linear", "sqrt-total"] = "linear"
     success: Share = 1.0
-    """With ``open``: the chance that an update arrives."""
     policy: str = "adaptive"
-    """Who decides when nobody is named."""
     compare: tuple[str, ...] = ()
-    """Policies that `compare` takes when none are named."""
     rounds: Rounds = Rounds()
     budget: Budget = Budget()
     links: Links = Links()
@@ -246,7 +219,6 @@ class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     training: Training = Training()
     streaming: Streaming = Streaming()
     policies: dict[str, dict[str, object]] = {}
-    """Parameters by policy name."""
 
     @property
     def budget_micro(self) -> int:

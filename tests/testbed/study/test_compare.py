@@ -9,12 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_cli import command_line
-from fedagent_cli.testbed.command import mount
 from fedagent_coordinator import policies
 from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_task.errors import RecipeError
@@ -212,9 +209,6 @@ def test_what_is_unknown_is_left_out() -> None:
 # ------------------------------------------------------------------------- of streams
 
 PAIRS = ("primal-dual+budgeted-ucb", "fixed-1+random")
-SETS = [item for one in stream_files.SMALL for item in ("--set", one)]
-commands = command_line.CommandGroup()
-mount(commands, panel="")
 pairs_recipe = stream_files.small
 streams = pytest.mark.usefixtures("stream_data")
 
@@ -265,34 +259,3 @@ def test_pandas_has_a_row_per_round_of_streams() -> None:
     found = compare(pairs_recipe(), PAIRS, seeds=2)
     rounds = sum(len(run) for runs in found.histories.values() for run in runs)
     assert len(found.to_pandas()) == rounds
-
-
-@streams
-def test_the_command_prints_and_plots(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    plot = tmp_path / "bas.svg"
-    arguments = [
-        "testbed",
-        "compare",
-        "bas-a9a",
-        "--policies",
-        ",".join(PAIRS),
-        "--seeds",
-        "2",
-        "--jobs",
-        "1",
-    ]
-    done = CliRunner().invoke(commands.group, [*arguments, "--plot", str(plot), *SETS])
-    assert done.exit_code == 0, done.output
-    head = done.stdout.splitlines()[0]
-    assert all(word in head for word in ("latency s", "compute", "loss", "peak s", "in limit"))
-    assert "within 0.005 of the least loss" in done.stdout
-    assert "loss against rounds" in plot.read_text("utf-8")
-
-
-@streams
-def test_run_takes_one_pair_and_says_json() -> None:
-    done = CliRunner().invoke(commands.group, ["testbed", "run", "bas-a9a", "--json", *SETS])
-    assert done.exit_code == 0, done.output
-    record = json.loads(done.stdout)
-    assert list(record["policies"]) == ["primal-dual+budgeted-ucb"]

@@ -8,7 +8,6 @@ from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies import Feedback, RoundView, Selection
 from fedagent_coordinator.policies.selection import explained
 from fedagent_coordinator.policies.state import StatelessPolicy
-from fedagent_protocol.errors import ParameterError, UnknownNameError
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.learning.learner import FederatedLearner
 from fedagent_testbed.study import History, load_recipe, make_world, selection
@@ -155,13 +154,6 @@ def test_unmet_says_what_is_missing(sets: tuple[str, ...], policy: str, words: s
     if reason:
         with pytest.raises(RecipeError, match=words):
             played(recipe, policy, 1)
-
-
-def test_a_wrong_name_or_parameter_is_said() -> None:
-    with pytest.raises(UnknownNameError):
-        played(small(), "nobody", 1)
-    with pytest.raises(ParameterError):
-        played(small("policies.random.x=1"), "random", 1)
 
 
 def test_the_exchange_world_admits_as_many_as_the_budget_says() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import typed
+from tests.fakes import stream_files
 
 SHORT = ("--set", "rounds.count=40")
 
@@ -123,6 +124,23 @@ def test_a_plot_that_fails_does_not_lose_the_figures(
         assert "plot" not in record
     else:
         assert done.stdout.startswith("policy ")
+
+
+def test_streams_are_compared_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream_files.write(tmp_path)
+    monkeypatch.setenv("FEDAGENT_DATA", str(tmp_path))
+    plot = tmp_path / "bas.svg"
+    names = "primal-dual+budgeted-ucb,fixed-1+random"
+    sets = [part for one in stream_files.SMALL for part in ("--set", one)]
+    arguments = ("bas-a9a", "--policies", names, "--seeds", "2", "--jobs", "1")
+    done = fedagent("compare", *arguments, "--plot", str(plot), *sets)
+    assert done.returncode == 0, done.stderr
+    head = done.stdout.splitlines()[0]
+    assert all(word in head for word in ("latency s", "compute", "loss", "peak s", "in limit"))
+    assert "within 0.005 of the least loss" in done.stdout
+    assert "loss against rounds" in plot.read_text("utf-8")
+    one = json.loads(fedagent("run", "bas-a9a", "--json", *sets).stdout)
+    assert list(one["policies"]) == ["primal-dual+budgeted-ucb"]
 
 
 def test_run_full_balances_and_repeats() -> None:
