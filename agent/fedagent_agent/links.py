@@ -53,7 +53,7 @@ class BrokerLinks:
     def route(self, send: Send) -> tuple[str, str]:
         """Return the link and the topic of a message."""
         up = topics.agent_up(self._site, self._shell.id, send.to, kind(send.message), send.version)
-        return self._core.link_of(send.to), up
+        return self._core.sessions.link_of(send.to), up
 
     # ---------------------------------------------------- what the core asks for
 
@@ -76,7 +76,7 @@ class BrokerLinks:
                 self._renew(effect.link)
 
     def _link_of(self, edge: str) -> Link | None:
-        return self._shell.links.get(self._core.link_of(edge))
+        return self._shell.links.get(self._core.sessions.link_of(edge))
 
     def _subscribe(self, effect: SubscribeModel) -> None:
         link = self._link_of(effect.edge)
@@ -124,7 +124,7 @@ class BrokerLinks:
         for name, broker in list(self._brokers.items()):
             broker.advertised = name in wanted
             # An advert may be withdrawn while its edge lives: a session keeps its link.
-            if not (broker.advertised or broker.typed or self._core.uses(name)):
+            if not (broker.advertised or broker.typed or self._core.sessions.on(name)):
                 self._shell.spawn(self._remove(name), f"leave-{name}")
         for name, address in wanted.items():
             if name not in self._brokers and len(self._brokers) < MAX_LINKS:

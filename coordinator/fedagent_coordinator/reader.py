@@ -2,9 +2,8 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from .core.effects import PLAIN
 from .core.settings import Progress
 from .database.audit import Balance, Ledger
 from .database.connection import DATABASE, MARK, damage_behind
-from .database.evaluations import Evaluations
+from .database.evaluations import EvaluationQueries
 from .database.ledger import RENT_PAID, TREASURY
-from .database.models import Models, recipe_in
-from .database.rows import fetch
+from .database.models import ModelQueries, recipe_in
+from .database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow, Run, fetch
 from .database.schema import readable
 from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
 from .policies.base import RoundView, Selection
@@ -28,127 +27,6 @@ _RUN = (
     "origin, begun_ms, ended_ms, end_reason FROM runs r LEFT JOIN standardized s USING (run_id)"
 )
 _PAID = "SUM(CASE WHEN NOT o.void THEN v.price_micro END)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One run.
-
-    Attributes:
-        origin: Digest of the model that it began from; empty for that of the seed.
-        ended_ms: None while it may go on.
-    """
-
-    run_id: str
-    recipe_digest: str
-    recipe: str
-    seed: int
-    unlimited: bool
-    origin: str
-    begun_ms: int
-    ended_ms: int | None
-    end_reason: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRow:
-    """One round in one line.
-
-    Attributes:
-        paid_micro: What clients were paid.
-        iterations: Local iterations ordered; 0 left them to the learner.
-        rented: Id of the edge that was rented; empty for none.
-        rent_micro: What it was paid.
-        notes: What iteration control went by, named.
-    """
-
-    round: int
-    state: str
-    policy: str
-    ordered: int
-    in_time: int
-    used: int
-    paid_micro: int
-    reason: str
-    timing_ms: Mapping[str, float]
-    metrics: Mapping[str, float]
-    opened_ms: int
-    closed_ms: int | None
-    iterations: int = 0
-    rented: str = ""
-    rent_micro: int = 0
-    notes: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        """Duration of the round: of its steps, else from opening to closing it."""
-        wall_ms = (self.closed_ms or self.opened_ms) - self.opened_ms
-        return (sum(self.timing_ms.values()) or wall_ms) / 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeRow:
-    """How one ordered client ended a round; times in seconds, None if unknown."""
-
-    round: int
-    client: int
-    agent: str
-    edge: int
-    edge_id: str
-    price_micro: int
-    status: str
-    in_time: bool
-    used: bool
-    paid_micro: int
-    censored: bool
-    tau_s: float
-    dt_s: float | None
-    lc_s: float | None
-    ut_s: float | None
-    num_samples: int
-    arrivals: int
-    weight: float | None
-    norm: float | None
-    loss: float | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeRow:
-    """How one round ended at one edge; `failed` is empty when it has a new model."""
-
-    round: int
-    edge: int
-    edge_id: str
-    label: str
-    ordered: int
-    in_time: int
-    used: int
-    spent_micro: int
-    failed: str
-    model: str
-    weight: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRow:
-    """What one client did in a run."""
-
-    client: int
-    agent: str
-    label: str = ""
-    ordered: int = 0
-    in_time: int = 0
-    used: int = 0
-    paid_micro: int = 0
-    last_round: int | None = None
-    last_status: str | None = None
-    last_reason: str = ""
-
-    @property
-    def name(self) -> str:
-        """What people call it, else the start of its id."""
-        return self.label or self.agent[:8]
 
 
 class Reader:
@@ -166,8 +44,8 @@ class Reader:
 
     def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
         self._db = connection
-        self.models = Models(connection)
-        self.evaluations = Evaluations(connection)
+        self.models = ModelQueries(connection)
+        self.evaluations = EvaluationQueries(connection)
         self.ledger = Ledger(connection, folder / MARK)
 
     # ------------------------------------------------------------------- runs

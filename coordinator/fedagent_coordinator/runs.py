@@ -20,9 +20,9 @@ from .core import iterations
 from .core.decision_policies import DecisionPolicies
 from .core.readiness import BUDGET
 from .core.settings import Progress, Settings, Window, learnt_weight
+from .database.rows import Run
 from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
 from .first_model import read_first_model
-from .reader import Run
 from .store import Store
 
 _log = logging.getLogger(__name__)

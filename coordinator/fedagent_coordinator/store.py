@@ -7,19 +7,18 @@ in flight. The process that opens a store holds the data directory's lock.
 """
 
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
-
-from fedagent_protocol.failpoints import Checkpoint, hit
+from typing import Unpack
 
 from .core.decision_policies import DecisionPolicies
 from .core.effects import BookOpinions, BookVolunteers, Reserve, Settle
 from .database import evaluations, learning, models, rounds
-from .database.connection import Database, wall_clock_ms
+from .database.connection import Database, DatabaseOptions
 from .database.indices import RunIndices
 from .database.ledger import checked_micro
+from .database.rows import Run
 from .errors import (
     BudgetExceededError,
     DuplicateRoundError,
@@ -28,58 +27,20 @@ from .errors import (
     UnknownRoundError,
 )
 from .policies.base import State
-from .reader import Reader, Run
+from .reader import Reader
 
 
-class Store:
-    """The coordinator's database, opened for writing; a context manager.
+class Store(ExitStack):
+    """The coordinator's database, opened for writing until `close`, or as a context manager.
 
-    Args:
-        folder: The data directory; made if need be.
-        accept_lost_history: Go on although the high-water mark promises more.
-        checkpoint: Called with a name between any two durable steps.
-        clock_ms: Wall clock for people; nothing is ordered by it.
-
-    Raises:
-        HistoryLostError: The database is older or other than was promised.
-        SchemaVersionError: Another release wrote it.
-
-    Attributes:
-        read: Every query.
+    Arguments and errors are those of `Database`. Attribute `read` has every query.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        accept_lost_history: bool = False,
-        checkpoint: Checkpoint = hit,
-        clock_ms: Callable[[], int] = wall_clock_ms,
-    ) -> None:
-        self._db = Database(
-            folder,
-            accept_lost_history=accept_lost_history,
-            checkpoint=checkpoint,
-            clock_ms=clock_ms,
-        )
+    def __init__(self, folder: Path, **options: Unpack[DatabaseOptions]) -> None:
+        super().__init__()
+        self._db = Database(folder, **options)
+        self.callback(self._db.close)
         self.read = Reader(self._db.connection, folder)
-
-    def close(self) -> None:
-        """Close the database. Idempotent."""
-        self._db.close()
-
-    def __enter__(self) -> Self:
-        """Return the open store."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
     # ------------------------------------------------------------------- runs
 
@@ -98,10 +59,10 @@ class Store:
 
         Args:
             recipe_digest: What a resumed run is found by.
-            recipe: The recipe's text.
+            recipe: The recipe as JSON.
             seed: Of everything random in the run.
-            total_micro: What the run may spend, all in all.
-            run_id: 32 hex digits; a new uuid by default.
+            total_micro: What the run may spend.
+            run_id: 32 hex digits; random by default.
             replace: End a run that is still open, instead of refusing.
             origin: Digest of the model it begins from; empty for that of the seed.
 
@@ -129,14 +90,7 @@ class Store:
         return self.read.run(run_id)
 
     def standardize(self, run_id: str, recipe: str, *, agents: int, samples: int) -> None:
-        """Keep a run's recipe with what features are scaled by, once.
-
-        Args:
-            run_id: The run.
-            recipe: JSON of the recipe without anything left to be found.
-            agents: Whose samples it rests on.
-            samples: How many they were.
-        """
+        """Keep a run's recipe with what features are scaled by, once; it rests on these samples."""
         with self._db.transaction("standardize") as sql:
             sql.execute(
                 "INSERT INTO standardized (run_id, recipe, agents, samples) VALUES (?, ?, ?, ?)",
@@ -165,10 +119,6 @@ class Store:
 
         Once for each end: on a run that has not ended this changes nothing, so that a start
         that is repeated after a crash adds nothing. The budget stays what it is.
-
-        Args:
-            run_id: The run.
-            more: Rounds on top of those that are done.
 
         Raises:
             UnknownRunError: There is no such run.

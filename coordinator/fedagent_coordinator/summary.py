@@ -8,7 +8,8 @@ from fedagent_task.measures import Measure
 
 from .core.readiness import BUDGET
 from .database.models import recipe_in
-from .reader import Reader, Run
+from .database.rows import Run
+from .reader import Reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

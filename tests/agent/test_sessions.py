@@ -134,9 +134,9 @@ def test_an_edge_that_moved_is_followed_but_a_second_path_is_not(edge: HandEdge)
     edge.now += 8.0  # more than one and a half periods
     out = edge.take(Received(EDGE, EdgeBeacon(edge=EDGE), moved, edge.now))
     assert len(edge.said(Hello, out)) == 1
-    assert edge.core.link_of(EDGE) == moved
-    assert edge.core.uses(moved)
-    assert not edge.core.uses(LINK)
+    assert edge.core.sessions.link_of(EDGE) == moved
+    assert edge.core.sessions.on(moved)
+    assert not edge.core.sessions.on(LINK)
     assert edge.said(ContextReport, edge.take(Received(EDGE, Welcome(edge=EDGE), moved, edge.now)))
 
 

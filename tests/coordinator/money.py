@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from fedagent_coordinator.core.effects import Details, EdgeResult, Reserve, Settle
+from fedagent_coordinator.database.rows import Run
 from fedagent_coordinator.policies import Feedback, RoundView, explained
-from fedagent_coordinator.reader import Run
 from fedagent_coordinator.store import Store
 
 

@@ -1,14 +1,27 @@
-"""The session with one edge: heartbeat, hello, reports, and what probes measure."""
+"""Sessions with edges: heartbeat, hello, reports, and what probes measure."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 
-from fedagent_node.effects import Effect, Send
-from fedagent_protocol.messages import ContextReport, Hello, Probe, ProbeReply
+from fedagent_node.effects import Effect, Emit, LinkDown, LinkUp, OtherVersion, Send, Warn
+from fedagent_protocol.messages import (
+    Bye,
+    ContextReport,
+    EdgeBeacon,
+    Hello,
+    Probe,
+    ProbeReply,
+)
+from fedagent_protocol.versions import OtherVersions
 
 from .device import MIN_GAP_S, DeviceState, LinkQuality
+from .effects import EdgesFound, Relink
 
+MAX_SESSIONS = 64
+FIRST_SEQ_BITS = 32
+"""A report's seq is boots << 32 | n: it grows over restarts."""
 SILENT_PERIODS = 3
 MIN_PERIOD_S = 0.2
 MAX_PERIOD_S = 60.0
@@ -183,3 +196,161 @@ class Session:
         if self._probe is not None:
             return self._probe.at + PROBE_AGAIN_S
         return self._rtt_at + PROBE_AGAIN_S
+
+
+class Sessions(dict[str, Session]):
+    """The session with every edge, by its id.
+
+    Args:
+        greeting: Opens a session.
+        device: What is reported.
+        boots: How often the agent was started on its data directory.
+        counters: Of the agent.
+    """
+
+    def __init__(
+        self, greeting: Hello, device: DeviceState, boots: int, counters: Counter[str]
+    ) -> None:
+        super().__init__()
+        self._greeting = greeting
+        self._device = device
+        self._counters = counters
+        self._seq = boots << FIRST_SEQ_BITS
+        self._links_up: set[str] = set()
+        self._found: dict[str, tuple[str, ...]] = {}
+        self._others = OtherVersions("agent")
+        self._refused: dict[str, str] = {}
+
+    def open(self, edge: str) -> Session | None:
+        """Return the session with an edge if it is open."""
+        session = self.get(edge)
+        return session if session is not None and session.state is SessionState.OPEN else None
+
+    def link_of(self, edge: str) -> str:
+        """Return the name of the link to an edge; empty if there is none."""
+        session = self.get(edge)
+        return session.link if session is not None else self._refused.get(edge, "")
+
+    def on(self, link: str) -> list[Session]:
+        """Return the sessions on a link."""
+        return [session for session in self.values() if session.link == link]
+
+    # ------------------------------------------------------------- coming, going
+
+    def receive(
+        self, event: LinkUp | LinkDown | EdgesFound | OtherVersion, now: float
+    ) -> list[Effect]:
+        """Follow what becomes of a link, and what is found behind it."""
+        link = event.link
+        match event:
+            case LinkUp():
+                self._links_up.add(link)
+                for session in self.on(link):
+                    session.reconnect()
+                hellos = [session.hello(self._greeting, now) for session in self.on(link)]
+                return [*chain.from_iterable(hellos), *self._greet_found(link, now)]
+            case LinkDown():
+                self._links_up.discard(link)
+                # Silence ends the sessions, unless the link comes back.
+                for session in self.on(link):
+                    session.state = SessionState.CUT
+                return []
+            case EdgesFound():
+                self._found[link] = event.edges
+                return self._greet_found(link, now) if link in self._links_up else []
+            case OtherVersion():
+                return self._refuse(event)
+
+    def _greet_found(self, link: str, now: float) -> list[Effect]:
+        """Greet edges that adverts place behind a link, without waiting for their beacons."""
+        effects: list[Effect] = []
+        for edge in self._found.get(link, ()):
+            if edge not in self and len(self) < MAX_SESSIONS:
+                effects += self.hear(edge, link, now)[1]
+        return effects
+
+    def _refuse(self, heard: OtherVersion) -> list[Effect]:
+        """Refuse an edge of another protocol version; greet it once, so that it says so too."""
+        line = self._others.refuse(heard.sender, heard.version)
+        if not line:
+            return []
+        self._counters["protocol_version"] += 1
+        self._refused[heard.sender] = heard.link
+        hello = Send(heard.sender, self._greeting, version=heard.version)
+        return [Warn(f"edge {heard.sender}", line), hello]
+
+    def hear(self, edge: str, link: str, now: float) -> tuple[Session | None, list[Effect]]:
+        """Note a sign of life; a silent edge may come back on another link."""
+        session = self.get(edge)
+        if session is None:
+            if len(self) >= MAX_SESSIONS:
+                self._counters["too_many_edges"] += 1
+                return None, []
+            session = self[edge] = Session(edge, link, now)
+        elif session.link == link:
+            session.heard_at = now
+            return session, []
+        elif session.state is SessionState.OPEN and now < session.link_silent_at:
+            # The same broker under two addresses: one path is enough.
+            self._counters["other_link"] += 1
+            return None, []
+        else:
+            session.link, session.heard_at = link, now
+            session.reconnect()
+        return session, session.hello(self._greeting, now)
+
+    def beacon(self, session: Session, beacon: EdgeBeacon, now: float) -> list[Effect]:
+        """Note an edge's heartbeat."""
+        if beacon.edge != session.edge:
+            self._counters["beacon_as_another"] += 1
+            return []
+        session.beacon(beacon.period_ms, beacon.epoch)
+        if session.state is SessionState.OPEN:
+            return []
+        return session.hello(self._greeting, now)
+
+    def lose(self, session: Session) -> list[Effect]:
+        """End a session by silence."""
+        del self[session.edge]
+        effects: list[Effect] = []
+        if session.announced:
+            effects.append(Emit("edge_lost", {"edge": session.edge}))
+        if session.state is not SessionState.CUT and not self.on(session.link):
+            self._counters["relinks"] += 1
+            effects.append(Relink(session.link))
+        return effects
+
+    def end(self, reason: str) -> list[Effect]:
+        """Close all sessions in good order."""
+        opened = [session for session in self.values() if session.state is SessionState.OPEN]
+        return [Send(session.edge, Bye(run=session.run, reason=reason)) for session in opened]
+
+    # ---------------------------------------------------------------- reporting
+
+    def report(self, session: Session, now: float) -> ContextReport:
+        """Return a report that is about to be sent."""
+        self._seq += 1
+        return session.report(self._device, self._seq, now)
+
+    def reports(self, now: float, *, forced: bool = False) -> list[Effect]:
+        """Report to the edges where it is time, or something changed enough."""
+        return [
+            Send(session.edge, self.report(session, now))
+            for session in self.values()
+            if session.report_wanted(self._device, now)
+            or (forced and session.state is SessionState.OPEN)
+        ]
+
+    def look_again(self, now: float) -> None:
+        """See whether what was measured is worth a report to an edge."""
+        for session in self.values():
+            session.look_again(now)
+
+    def dues(self, *, probing: bool) -> list[float]:
+        """Return when something is due; probes count only while there may be some."""
+        times: list[float] = []
+        for session in self.values():
+            times.append(session.silent_at)
+            if session.state is SessionState.OPEN:
+                times += [session.report_at, session.probe_at] if probing else [session.report_at]
+        return times

@@ -1,15 +1,18 @@
-"""An update on its way out, from the outbox until its receipt."""
+"""Updates on their way out, from the outbox until the receipt."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec import structs
 
-from fedagent_node.effects import Effect, Send
-from fedagent_protocol.messages import Chunk, ContextReport
+from fedagent_node.effects import Effect, Emit, Send
+from fedagent_protocol.messages import Chunk, ContextReport, Need, Receipt
 from fedagent_protocol.transfer import Layout, RangeList, Sender
 
-from .effects import DropUpdate, Key, PendingUpdate
+from .effects import DropUpdate, FlushOutbox, Key, PendingUpdate, UpdateStored
+from .session import Session, Sessions
 
 FIRST_REPEAT_S = 1.5
 LONGEST_REPEAT_S = 15.0
@@ -17,6 +20,9 @@ AT_LINK = 2
 """Chunks that the link may hold unacknowledged: more only delay other messages."""
 FIRST_POLL_S = 0.004
 LONGEST_POLL_S = 0.1
+FLUSH_S = 2.0
+"""How long a removal may wait for a commit to ride in."""
+FLUSH_AGAIN_S = 30.0
 
 
 @dataclass(slots=True)
@@ -118,31 +124,152 @@ class Upload:
         return offer.size, now - self._offered_at
 
 
-@dataclass(slots=True)
 class Uploads:
-    """Every update that has no receipt yet, by what ordered it."""
+    """Every update that has no receipt yet, and the removals that wait for a commit.
 
-    by_key: dict[Key, Upload] = field(default_factory=dict)
-    dropped: bool = False
-    """Removals wait for a commit."""
+    Args:
+        updates: Those that survived the last process.
+        sessions: Where updates go.
+        pending: Bytes that a link holds unacknowledged, by its name.
+        counters: Of the agent.
+    """
 
-    def add(self, update: PendingUpdate) -> Upload:
-        """Add an update that is durable."""
-        upload = self.by_key[update.key] = Upload(update)
-        return upload
+    def __init__(
+        self,
+        updates: Iterable[PendingUpdate],
+        sessions: Sessions,
+        pending: Callable[[str], int],
+        counters: Counter[str],
+    ) -> None:
+        self.by_key = {update.key: Upload(update) for update in updates}
+        self._sessions = sessions
+        self._pending_bytes = pending
+        self._counters = counters
+        self._flush_at: float | None = None
 
-    def of(self, edge: str) -> list[Upload]:
-        """Return the updates for one edge."""
-        return [upload for key, upload in self.by_key.items() if key.edge == edge]
+    def stored(self, event: UpdateStored, now: float) -> list[Effect]:
+        """Offer an update that is durable."""
+        self._flush_at = None
+        for old in event.expired:
+            self._counters["outbox_full"] += 1
+            self.by_key.pop(old, None)
+        key, offer = event.update.key, event.update.offer
+        upload = self.by_key[key] = Upload(event.update)
+        fields = {
+            "round": key.round,
+            "edge": key.edge,
+            "size": offer.size,
+            "num_samples": offer.num_samples,
+            "lc_ms": offer.lc_ms,
+        }
+        return [*self._offer(upload, now), Emit("update", fields)]
 
-    def end(self, key: Key) -> list[Effect]:
-        """Forget an update that is receipted or over."""
-        if self.by_key.pop(key, None) is None:
+    def offer_again(self, key: Key, now: float) -> list[Effect] | None:
+        """Offer an update that was ordered again; None if there is none."""
+        upload = self.by_key.get(key)
+        if upload is None:
+            return None
+        self._counters["order_repeated"] += 1
+        return self._offer(upload, now)
+
+    def reconnected(self, edge: str, now: float) -> list[Effect]:
+        """Offer an edge all that it has no receipt for."""
+        effects: list[Effect] = []
+        for upload in self.by_key.values():
+            if upload.update.key.edge == edge:
+                upload.reconnected()
+                effects += self._offer(upload, now)
+        return effects
+
+    def need(self, edge: str, need: Need, now: float) -> list[Effect]:
+        """Send the chunks that an edge asks for."""
+        upload = self._of(edge, need)
+        if upload is None:
+            self._counters["need_unknown"] += 1
             return []
-        self.dropped = True
-        return [DropUpdate(key)]
+        return upload.need(need.ranges, partial(self._pending, edge), now)
 
-    def end_others(self, key: Key) -> list[Effect]:
+    def receipt(self, session: Session, receipt: Receipt, now: float) -> list[Effect]:
+        """Forget an update that the edge receipts."""
+        upload = self._of(session.edge, receipt)
+        if upload is None:
+            self._counters["receipt_unknown"] += 1
+            return []
+        self._counters[f"receipt_{receipt.status}"] += 1
+        if (measured := upload.measured(now)) is not None:
+            session.measured.note_upload(*measured)
+        fields = {
+            "round": receipt.round,
+            "edge": session.edge,
+            "status": str(receipt.status),
+            "reason": receipt.reason,
+        }
+        return [*self._end(upload.update.key, now), Emit("receipt", fields)]
+
+    def closed(self, key: Key, now: float) -> list[Effect]:
+        """Forget an update whose round is over without a receipt."""
+        if key not in self.by_key:
+            return []
+        self._counters["closed_unreceipted"] += 1
+        fields = {"round": key.round, "edge": key.edge, "reason": "closed"}
+        return [*self._end(key, now), Emit("abandoned", fields)]
+
+    def end_others(self, key: Key, now: float) -> list[Effect]:
         """Forget what the edge ordered before: a newer order ends it."""
         old = [other for other in self.by_key if other.edge == key.edge and other != key]
-        return [effect for other in old for effect in self.end(other)]
+        return [effect for other in old for effect in self._end(other, now)]
+
+    def flush_failed(self, now: float) -> list[Effect]:
+        """Try later to commit removals; nothing is lost without them."""
+        self._counters["outbox_flush_failed"] += 1
+        self._flush_at = now + FLUSH_AGAIN_S
+        return []
+
+    def tick(self, now: float) -> list[Effect]:
+        """Go on with transfers, repeat offers, and commit removals."""
+        effects: list[Effect] = []
+        for upload in self.by_key.values():
+            edge = upload.update.key.edge
+            if self._sessions.open(edge) is None:
+                continue
+            if upload.poll_at is not None and now >= upload.poll_at:
+                effects += upload.pump(partial(self._pending, edge), now)
+            if now >= upload.repeat_at:
+                effects += self._offer(upload, now)
+        if self._flush_at is not None and now >= self._flush_at:
+            self._flush_at = None
+            effects.append(FlushOutbox())
+        return effects
+
+    def dues(self) -> list[float]:
+        """Return when `tick` is wanted."""
+        times = [self._flush_at] if self._flush_at is not None else []
+        for upload in self.by_key.values():
+            if self._sessions.open(upload.update.key.edge) is not None:
+                times.append(upload.repeat_at)
+                if upload.poll_at is not None:
+                    times.append(upload.poll_at)
+        return times
+
+    def _offer(self, upload: Upload, now: float) -> list[Effect]:
+        edge = upload.update.key.edge
+        session = self._sessions.open(edge)
+        if session is None:
+            return []
+        busy = upload.offers > 0 and self._pending(edge) > 0
+        return upload.offer(self._sessions.report(session, now), now, busy=busy)
+
+    def _of(self, edge: str, message: Need | Receipt) -> Upload | None:
+        upload = self.by_key.get(Key(edge, message.run, message.round))
+        same = upload is not None and upload.update.offer.digest == message.digest
+        return upload if same else None
+
+    def _end(self, key: Key, now: float) -> list[Effect]:
+        del self.by_key[key]
+        if self._flush_at is None:
+            self._flush_at = now + FLUSH_S  # unless another commit takes the removal along
+        return [DropUpdate(key)]
+
+    def _pending(self, edge: str) -> int:
+        link = self._sessions.link_of(edge)
+        return self._pending_bytes(link) if link else 0

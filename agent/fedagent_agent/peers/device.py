@@ -21,10 +21,8 @@ class PeerDevice:
     """Opens keys and memory when neighbours are first needed, and keeps slots.
 
     Args:
-        directory: The agent's data directory.
         identity: Signs the card; None: there are no neighbours.
         declared: Neighbours that the owner names, and how far they are in kilometres.
-        seed: Of the generator that spreads repeats in time.
     """
 
     def __init__(

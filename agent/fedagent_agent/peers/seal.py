@@ -24,16 +24,19 @@ Why it is neither HPKE nor another library's box: docs/adr/0013.
 import hashlib
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+# This module is imported late: cryptography costs an idle agent several megabytes.
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedagent_node.identity import Identity, identity_of
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
 
-from .errors import Refusal, SealError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from .core.transport import Refusal, SealError
 
 BLOCK = 256
 WINDOW = 1024
@@ -61,8 +64,8 @@ class _Session:
     """
 
     card: PeerCard
-    outward: "ChaCha20Poly1305"
-    inward: "ChaCha20Poly1305"
+    outward: ChaCha20Poly1305
+    inward: ChaCha20Poly1305
     sent: int = 0
     newest: int = 0
     seen: int = 0
@@ -100,17 +103,13 @@ class PeerSeal:
     neighbours: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
     card: PeerCard = field(init=False)
-    _private: "X25519PrivateKey" = field(init=False, repr=False)
-    _sessions: dict[str, _Session] = field(default_factory=dict, repr=False)
+    _private: X25519PrivateKey = field(
+        default_factory=X25519PrivateKey.generate, init=False, repr=False
+    )
+    _sessions: dict[str, _Session] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Make the key of this start."""
-        # Imported late: cryptography costs an idle agent several megabytes.
-        from cryptography.hazmat.primitives.asymmetric.x25519 import (  # noqa: PLC0415
-            X25519PrivateKey,
-        )
-
-        self._private = X25519PrivateKey.generate()
         agreement = self._private.public_key().public_bytes_raw()
         self.card = PeerCard(
             identity=self.identity.public_bytes,
@@ -175,8 +174,6 @@ class PeerSeal:
         Raises:
             SealError: Nothing of the packet may be used.
         """
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
-
         session = self._session(peer)
         if not _OVERHEAD <= len(packet) <= MAX_PACKET_BYTES or len(packet) % BLOCK:
             raise SealError(peer, Refusal.PACKET)
@@ -210,11 +207,6 @@ class PeerSeal:
 
     def _agree(self, peer: str, card: PeerCard) -> _Session:
         """Return the session that follows from both cards."""
-        from cryptography.hazmat.primitives.asymmetric.x25519 import (  # noqa: PLC0415
-            X25519PublicKey,
-        )
-        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305  # noqa: PLC0415
-
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(card.agreement))
         except ValueError as error:  # a point of low order: the secret would be known to all
@@ -232,11 +224,6 @@ def sealed_bytes(envelope_bytes: int) -> int:
 
 def _verify(peer: str, card: PeerCard) -> None:
     """Raise `SealError` unless the card is signed by the identity that it names."""
-    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-        Ed25519PublicKey,
-    )
-
     try:
         key = Ed25519PublicKey.from_public_bytes(card.identity)
         key.verify(card.signature, _signed(card.agreement, card.epoch))
@@ -245,9 +232,6 @@ def _verify(peer: str, card: PeerCard) -> None:
 
 
 def _derive(secret: bytes, salt: bytes, pair: bytes) -> bytes:
-    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
-
     return HKDF(algorithm=SHA256(), length=32, salt=salt, info=_KEYS + pair).derive(secret)
 
 

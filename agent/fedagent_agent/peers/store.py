@@ -36,8 +36,6 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT
 """
 # Software of protocol 1 counted what it sent as letters.
 _RENAMED = '"letters":', '"envelopes":'
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(SlotRecord)
 
 
 class PeerStore:
@@ -58,21 +56,16 @@ class PeerStore:
 
     def __init__(self, directory: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._path = directory / FILE
-        try:
+        with _reported(self._path):
             # SQLite would make it readable by others.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(self._path, isolation_level=None)
-        except (OSError, sqlite3.Error) as error:
-            raise PeerStoreError(self._path, str(error)) from error
-        try:
-            self._prepare()
-            self.incarnation, self.epoch = self._begin_incarnation(max(1, int(clock())))
-        except sqlite3.Error as error:
-            self._db.close()
-            raise PeerStoreError(self._path, str(error)) from error
-        except PeerStoreError:
-            self._db.close()
-            raise
+            try:
+                self._prepare()
+                self.incarnation, self.epoch = self._begin_incarnation(max(1, int(clock())))
+            except BaseException:
+                self._db.close()
+                raise
 
     def arms(self) -> dict[str, ArmStats]:
         """Return the agent's arm in the newest runs, oldest first.
@@ -80,11 +73,9 @@ class PeerStore:
         Raises:
             PeerStoreError: The file is damaged.
         """
-        try:
+        with _reported(self._path):
             rows = self._db.execute("SELECT run, mean, pulls, slot FROM standings ORDER BY born")
             return {run: ArmStats(*row) for run, *row in rows.fetchall()}
-        except sqlite3.Error as error:
-            raise PeerStoreError(self._path, str(error)) from error
 
     def keep(self, effect: StoreSlot) -> None:
         """Keep a slot and the arm after it, in one commit.
@@ -93,23 +84,20 @@ class PeerStore:
             PeerStoreError: The disk refused; what was kept before stays.
         """
         arm, record = effect.arm, effect.record
-        text = _encoder.encode(record).decode()
-        try:
-            with self._transaction():
-                self._set_incarnation(effect.incarnation)
-                self._db.execute(
-                    "INSERT OR REPLACE INTO standings SELECT ?,?,?,?,"
-                    " coalesce(max(born), 0) + 1 FROM standings",
-                    (record.run, arm.mean, arm.pulls, arm.slot),
-                )
-                self._db.execute(
-                    "INSERT INTO slots (run, slot, record) VALUES (?,?,?)"
-                    " ON CONFLICT (run, slot) DO UPDATE SET record = excluded.record",
-                    (record.run, record.slot, text),
-                )
-                self._forget()
-        except sqlite3.Error as error:
-            raise PeerStoreError(self._path, str(error)) from error
+        with _reported(self._path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._set("life", effect.incarnation)
+            self._db.execute(
+                "INSERT OR REPLACE INTO standings SELECT ?,?,?,?,"
+                " coalesce(max(born), 0) + 1 FROM standings",
+                (record.run, arm.mean, arm.pulls, arm.slot),
+            )
+            self._db.execute(
+                "INSERT INTO slots (run, slot, record) VALUES (?,?,?)"
+                " ON CONFLICT (run, slot) DO UPDATE SET record = excluded.record",
+                (record.run, record.slot, msgspec.json.encode(record).decode()),
+            )
+            self._forget()
 
     def close(self) -> None:
         """Close the file."""
@@ -141,26 +129,16 @@ class PeerStore:
         self._db.execute("PRAGMA synchronous = FULL")
         known = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
         incarnation, epoch = known.get("life", 0) + 1, known.get("epoch", first - 1) + 1
-        with self._transaction():
-            self._set_incarnation(incarnation)
-            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (epoch,))
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._set("life", incarnation)
+            self._set("epoch", epoch)
         # From here on a commit outlives the process, not the power: it spares the card.
         self._db.execute("PRAGMA synchronous = NORMAL")
         return incarnation, epoch
 
-    def _set_incarnation(self, incarnation: int) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('life', ?)", (incarnation,))
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
+    def _set(self, key: str, value: int) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?,?)", (key, value))
 
 
 def read_slots(directory: Path, *, run: str = "", last: int = KEPT_SLOTS) -> list[SlotRecord]:
@@ -170,13 +148,21 @@ def read_slots(directory: Path, *, run: str = "", last: int = KEPT_SLOTS) -> lis
         PeerStoreError: There is no such file, or it cannot be read.
     """
     path = directory / FILE
+    with (
+        _reported(path),
+        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db,
+    ):
+        rows = db.execute(
+            "SELECT replace(record, ?, ?) FROM slots WHERE substr(run, 1, ?) = ?"
+            " ORDER BY number DESC LIMIT ?",
+            (*_RENAMED, len(run), run, last),
+        ).fetchall()
+        return [msgspec.json.decode(text, type=SlotRecord) for (text,) in reversed(rows)]
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            rows = db.execute(
-                "SELECT replace(record, ?, ?) FROM slots WHERE substr(run, 1, ?) = ?"
-                " ORDER BY number DESC LIMIT ?",
-                (*_RENAMED, len(run), run, last),
-            ).fetchall()
-        return [_decoder.decode(text) for (text,) in reversed(rows)]
-    except (sqlite3.Error, msgspec.DecodeError) as error:
+        yield
+    except (OSError, sqlite3.Error, msgspec.DecodeError) as error:
         raise PeerStoreError(path, str(error)) from error

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from fedagent_coordinator.errors import HistoryLostError, RefusedEntryError, StoreFailedError
 from fedagent_protocol.failpoints import Checkpoint, hit
@@ -52,14 +53,22 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Database:
-    """An open coordinator database with its mark.
+class DatabaseOptions(TypedDict, total=False):
+    """How to open a database; everything has a default.
 
-    Args:
-        folder: The data directory; made if need be.
+    Attributes:
         accept_lost_history: Go on although the mark promises more; noted in the ledger.
         checkpoint: Called with a name between any two durable steps.
-        clock_ms: Wall clock for people.
+        clock_ms: Wall clock for people; nothing is ordered by it.
+    """
+
+    accept_lost_history: bool
+    checkpoint: Checkpoint
+    clock_ms: Callable[[], int]
+
+
+class Database:
+    """An open coordinator database with its mark, in a folder that is made if need be.
 
     Raises:
         HistoryLostError: The database is older or other than was promised.
@@ -67,18 +76,11 @@ class Database:
         SchemaVersionError: Another release wrote it.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        accept_lost_history: bool = False,
-        checkpoint: Checkpoint = hit,
-        clock_ms: Callable[[], int] = wall_clock_ms,
-    ) -> None:
+    def __init__(self, folder: Path, **options: Unpack[DatabaseOptions]) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
-        self.checkpoint = checkpoint
-        self.clock_ms = clock_ms
+        self.checkpoint = options.get("checkpoint", hit)
+        self.clock_ms = options.get("clock_ms", wall_clock_ms)
         self._failed: str | None = None
         self._mark: MarkFile | None = None
         path = folder / DATABASE
@@ -87,12 +89,12 @@ class Database:
         self.connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_MS / 1000)
         self.connection.row_factory = sqlite3.Row
         try:
-            self._open(path, missing=missing, accept_lost_history=accept_lost_history)
+            self._open(path, missing=missing, accept=options.get("accept_lost_history", False))
         except BaseException:
             self.close()
             raise
 
-    def _open(self, path: Path, *, missing: bool, accept_lost_history: bool) -> None:
+    def _open(self, path: Path, *, missing: bool, accept: bool) -> None:
         try:
             prepare(self.connection, str(path))
             for pragma in _PRAGMAS:
@@ -104,7 +106,7 @@ class Database:
             if refused_by_disk(error):
                 raise StoreFailedError(str(error)) from error
             raise HistoryLostError(str(path), f"the database is damaged ({error})") from error
-        if lost and not accept_lost_history:
+        if lost and not accept:
             raise HistoryLostError(str(path), lost)
         if lost:
             (self.folder / MARK).unlink(missing_ok=True)

@@ -50,7 +50,7 @@ class ModelEvaluation:
         mean: Mean opinion; None without any, and in mode ``peers``.
         reasons: Agents without an opinion, by reason.
         seconds: From the call to its end.
-        scores, samples, epsilons: Of each opinion, by agent id; see `Evaluations.answered`.
+        scores, samples, epsilons: Of each opinion, by agent id; see `EvaluationQueries.answered`.
             An opinion without noise has no epsilon.
         volunteers: Agent ids.
     """
@@ -122,7 +122,7 @@ class OpinionRow(VolunteerRow):
     epsilon: float
 
 
-class Evaluations:
+class EvaluationQueries:
     """Queries about evaluations.
 
     Args:

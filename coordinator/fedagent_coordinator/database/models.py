@@ -41,7 +41,7 @@ def recipe_in(text: str) -> Recipe | None:
         return None
 
 
-class Models:
+class ModelQueries:
     """Queries about models and their metrics.
 
     Args:

@@ -1,12 +1,134 @@
 """Rows of a query as records: a column is named like the field that it fills."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
 Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run.
+
+    Attributes:
+        origin: Digest of the model that it began from; empty for that of the seed.
+        ended_ms: None while it may go on.
+    """
+
+    run_id: str
+    recipe_digest: str
+    recipe: str
+    seed: int
+    unlimited: bool
+    origin: str
+    begun_ms: int
+    ended_ms: int | None
+    end_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRow:
+    """One round in one line.
+
+    Attributes:
+        paid_micro: What clients were paid.
+        iterations: Local iterations ordered; 0 left them to the learner.
+        rented: Id of the edge that was rented; empty for none.
+        rent_micro: What it was paid.
+        notes: What iteration control went by, named.
+    """
+
+    round: int
+    state: str
+    policy: str
+    ordered: int
+    in_time: int
+    used: int
+    paid_micro: int
+    reason: str
+    timing_ms: Mapping[str, float]
+    metrics: Mapping[str, float]
+    opened_ms: int
+    closed_ms: int | None
+    iterations: int = 0
+    rented: str = ""
+    rent_micro: int = 0
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the round: of its steps, else from opening to closing it."""
+        wall_ms = (self.closed_ms or self.opened_ms) - self.opened_ms
+        return (sum(self.timing_ms.values()) or wall_ms) / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRow:
+    """How one ordered client ended a round; times in seconds, None if unknown."""
+
+    round: int
+    client: int
+    agent: str
+    edge: int
+    edge_id: str
+    price_micro: int
+    status: str
+    in_time: bool
+    used: bool
+    paid_micro: int
+    censored: bool
+    tau_s: float
+    dt_s: float | None
+    lc_s: float | None
+    ut_s: float | None
+    num_samples: int
+    arrivals: int
+    weight: float | None
+    norm: float | None
+    loss: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeRow:
+    """How one round ended at one edge; `failed` is empty when it has a new model."""
+
+    round: int
+    edge: int
+    edge_id: str
+    label: str
+    ordered: int
+    in_time: int
+    used: int
+    spent_micro: int
+    failed: str
+    model: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """What one client did in a run."""
+
+    client: int
+    agent: str
+    label: str = ""
+    ordered: int = 0
+    in_time: int = 0
+    used: int = 0
+    paid_micro: int = 0
+    last_round: int | None = None
+    last_status: str | None = None
+    last_reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """What people call it, else the start of its id."""
+        return self.label or self.agent[:8]
 
 
 def fetch(

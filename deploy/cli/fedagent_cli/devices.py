@@ -11,8 +11,9 @@ from . import options, places
 from .output import credits_text, echo, emit, table
 
 if TYPE_CHECKING:
+    from fedagent_coordinator.database.rows import DeviceRow, Run
     from fedagent_coordinator.devices import Device
-    from fedagent_coordinator.reader import DeviceRow, Reader, Run
+    from fedagent_coordinator.reader import Reader
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
@@ -47,7 +48,7 @@ class SeenDevice:
 
     def record(self) -> dict[str, object]:
         """Return it for programs."""
-        from fedagent_coordinator.reader import DeviceRow  # noqa: PLC0415 - heavy imports
+        from fedagent_coordinator.database.rows import DeviceRow  # noqa: PLC0415 - heavy imports
 
         row = self.row if self.row is not None else DeviceRow(client=-1, agent=self.agent)
         said = {key: value for key, value in asdict(self).items() if key not in ("row", "agent")}

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.database.models import recipe_in
+from fedagent_coordinator.database.rows import Run
 from fedagent_coordinator.errors import (
     SchemaVersionError,
     StoreDamagedError,
     StoreError,
     UnknownRunError,
 )
-from fedagent_coordinator.reader import Reader, Run, open_reader
+from fedagent_coordinator.reader import Reader, open_reader
 from fedagent_coordinator.run_status import RunStatus, read_run_status
 from fedagent_node.data_dir import LOCK_FILE
 from fedagent_node.data_dir import holder_of as holder

@@ -222,7 +222,7 @@ class AgentRole:
             edge, message = send.to, self._as_shown(send.to, send.message)
             topic = topics.agent_up(SITE, self.id, edge, kind(message))
             seconds = self._seconds(edge, message)
-            link = self.core.link_of(edge)
+            link = self.core.sessions.link_of(edge)
             self.wires.send(link, edge, topic, encode(message), seconds=seconds)
         return True
 
@@ -231,10 +231,10 @@ class AgentRole:
         match effect:
             case SubscribeModel(edge=edge, digest=digest):
                 topic = topics.model(SITE, edge, digest)
-                self.wires.subscribe(self.core.link_of(edge), self.id, topic)
+                self.wires.subscribe(self.core.sessions.link_of(edge), self.id, topic)
                 self.wires.soon(self.id, functools.partial(self.receive, Subscribed(edge, digest)))
             case UnsubscribeModel(edge=edge, digest=digest):
-                if link := self.core.link_of(edge):
+                if link := self.core.sessions.link_of(edge):
                     self.wires.unsubscribe(link, self.id, topics.model(SITE, edge, digest))
             case Relink():
                 self.wires.soon(self.id, functools.partial(self.reconnect, effect.link))

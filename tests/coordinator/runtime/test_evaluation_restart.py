@@ -10,8 +10,8 @@ from fedagent_coordinator.core.decision_policies import DecisionPolicies
 from fedagent_coordinator.core.evaluation import RESTART
 from fedagent_coordinator.database.evaluations import ModelEvaluation
 from fedagent_coordinator.database.learning import settled
+from fedagent_coordinator.database.rows import Run
 from fedagent_coordinator.policies.base import State
-from fedagent_coordinator.reader import Run
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
 from fedagent_protocol import messages as m

@@ -31,42 +31,37 @@ class ArmStats:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """One slot as this device has lived it.
-
-    Attributes:
-        run, round: Of the model that was evaluated.
-        slot: t of the selection that follows from it.
-        opinion: Its own, in [0, 1]; None: it had none.
-        trained: Its update was in the model.
-        mean, pulls: Its arm with this opinion.
-        belief: Marginal of state 1, in [0, 1]; None until it was used.
-        index: Psi; None without an opinion, or before it was named.
-        chosen: Whether it volunteered; None: undecided.
-        best: The K best as far as it knows, best first.
-        agents: About how many took part.
-        neighbours, silent: How many it had, and how many of them never answered.
-        sweeps: Most belief messages to one neighbour, repeats left out.
-        exchanges: The same of gossip.
-        envelopes, bytes: What it sent to neighbours, without the messages around it.
-        seconds: From the beginning to the decision; to the end where none was taken.
-    """
+    """One slot as this device has lived it."""
 
     run: str
     round: int
+    """Of the model that was evaluated."""
     slot: int
+    """t of the selection that follows from it."""
     opinion: float | None
+    """In [0, 1]; None: it had none."""
     trained: bool
+    """Its update was in the model."""
     mean: float | None = None
     pulls: int = 0
     belief: float | None = None
+    """Marginal of state 1, in [0, 1]; None until it was used."""
     index: float | None = None
+    """Psi; None without an opinion, or before it was named."""
     chosen: bool | None = None
+    """Whether it volunteered; None: undecided."""
     best: tuple[str, ...] = ()
+    """The K best as far as it knows, best first."""
     agents: int = 0
+    """About how many took part."""
     neighbours: int = 0
     silent: int = 0
+    """Neighbours that did not answer."""
     sweeps: int = 0
+    """Most belief messages to one neighbour, repeats left out; `exchanges`: of gossip."""
     exchanges: int = 0
     envelopes: int = 0
+    """Sent to neighbours, cards included; `bytes`: as they were sealed."""
     bytes: int = 0
     seconds: float = 0.0
+    """To the decision; to the end of the slot where none was taken."""

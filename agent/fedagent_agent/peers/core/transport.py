@@ -8,9 +8,10 @@ channels repeat what was not acknowledged.
 import math
 from collections import Counter
 from collections.abc import Mapping
+from enum import Enum
 from typing import Protocol
 
-from fedagent_agent.peers.errors import Refusal, SealError
+from fedagent_agent.errors import AgentError
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import PeerDeliver, PeerSend
 from fedagent_protocol.peers import (
@@ -29,6 +30,40 @@ HEARD_S = 0.4
 """How long the edge by which a neighbour was heard is taken for the only way to it."""
 CROSSED_S = 0.05
 """The same when it shows a card that is new: then both cards may just have crossed."""
+
+
+class Refusal(Enum):
+    """Why a card or a packet is not used; the name is the word of the counters."""
+
+    CARD = "its card is not signed by it; ask for the card again"
+    OLD_CARD = "a card of an earlier start; the newer one stays"
+    TWIN = "two keys in one start: give each device a data directory of its own"
+    CROWDED = "too many neighbours since the start; start the agent again"
+    STRANGER = "not a neighbour; declare it on both devices"
+    NO_CARD = "its card is not known yet; exchange cards first"
+    EPOCH = "sealed for another start; exchange cards again"
+    PACKET = "not a packet of this version"
+    FORGED = "changed under way or not from it; dropped"
+    REPLAY = "came before, or is too old to tell; dropped"
+    TOO_LONG = "longer than a packet; use a smaller K"
+    USED_UP = "its key is used up; start the agent again"
+
+
+class SealError(AgentError):
+    """Raised when a card or packet is not used."""
+
+    def __init__(self, peer: str, refusal: Refusal) -> None:
+        super().__init__(peer, refusal)
+        self.peer = peer
+        self.refusal = refusal
+
+    @property
+    def reason(self) -> str:
+        """The word of the counters."""
+        return self.refusal.name.lower()
+
+    def __str__(self) -> str:
+        return f"{self.peer[:12]}: {self.refusal.value}"
 
 
 class Seal(Protocol):

@@ -8,7 +8,8 @@ from pathlib import Path
 from fedagent_cli.figures import metric_line
 from fedagent_cli.runs import open_run, recipe_of
 from fedagent_coordinator.database.evaluations import ModelEvaluation
-from fedagent_coordinator.reader import DeviceRow, EdgeRow, OutcomeRow, Reader, RoundRow
+from fedagent_coordinator.database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow
+from fedagent_coordinator.reader import Reader
 from fedagent_coordinator.summary import RunSummary, summarize
 from fedagent_task.measures import Measure
 

@@ -27,9 +27,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from fedagent_coordinator.database.rows import OutcomeRow
 from fedagent_coordinator.policies import RoundView
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS
-from fedagent_coordinator.reader import OutcomeRow, open_reader
+from fedagent_coordinator.reader import open_reader
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import (
