@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .spec import Recipe
 
 NO_DATASET = "none"
-"""What `evaluation.dataset` says where the coordinator has no held-out samples."""
+"""`evaluation.dataset` where the coordinator has no held-out samples."""
 HELD_OUT, ON_DEVICES, IN_TRAINING = "held-out samples", "the devices' new samples", "training"
 
 
@@ -60,7 +60,7 @@ def measures_of(recipe: Recipe | None) -> tuple[Measure, ...]:
 
     With held-out samples that is the accuracy of a classifier and the error of a
     regression, without them what devices report: a score, or the loss of their training.
-    Where neighbours decide (mode ``peers``) devices tell neither.
+    Where neighbours decide (mode ``peers``) devices report neither.
 
     Args:
         recipe: Of the run; None where this version cannot read it.

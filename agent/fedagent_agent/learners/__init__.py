@@ -52,7 +52,7 @@ def instead_of(model: ModelSpec, spec: LearnerSpec) -> str | None:
 def create(
     model: Model, spec: LearnerSpec, rng: np.random.Generator, *, compile_loops: bool = True
 ) -> Learner:
-    """Return the learner that a task names, or what `instead_of` says.
+    """Return the learner that a task names, or its stand-in (`instead_of`).
 
     Args:
         model: What is learnt.

@@ -94,7 +94,7 @@ class _History:
         self._bits, self._kept = int(count).bit_length(), kept
         keys = (slots << self._bits) | stores
         order = np.argsort(keys)
-        # In front of all stands a key that nothing asked for comes before.
+        # In front of all stands a key below any that is looked up.
         self._keys = np.append(-1, keys[order])
         self._fresh = np.concatenate((np.zeros((1, 3)), fresh[order]))
 

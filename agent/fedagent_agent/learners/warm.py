@@ -35,7 +35,7 @@ _started: list[subprocess.Popen[bytes]] = []
 
 
 def is_ready() -> bool:
-    """Tell whether the loops are on disk for this machine, this numba and this source."""
+    """Return whether the loops are on disk for this machine, this numba and this source."""
     try:
         return _marker().read_text(encoding="ascii") == _what()
     except (OSError, UnicodeDecodeError):
@@ -43,7 +43,7 @@ def is_ready() -> bool:
 
 
 def ready_or_start() -> bool:
-    """Tell whether compiled loops can be used at once; start to compile them if not.
+    """Return whether compiled loops can be used at once; start to compile them if not.
 
     At most one process is started by this one, and none while another compiles.
     """
@@ -100,7 +100,7 @@ def _start() -> None:
 
 
 def _is_free() -> bool:
-    """Tell whether there is a place for the loops and nobody compiles."""
+    """Return whether there is a place for the loops and no process compiles."""
     try:
         with _lock() as mine:
             return mine

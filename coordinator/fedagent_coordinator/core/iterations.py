@@ -21,7 +21,7 @@ from .primal_dual import MAX_ITERATIONS
 
 @runtime_checkable
 class IterationControl(Protocol):
-    """Says how many local iterations a round has. All chance comes from `rng`."""
+    """Decides how many local iterations a round has. All chance comes from `rng`."""
 
     @property
     def load_limit_s(self) -> float:

@@ -16,9 +16,9 @@ from fedagent_protocol.parameters import number, require, whole
 MAX_ITERATIONS = 1_000_000
 """Largest number of iterations of one arrival step."""
 LOAD_LIMIT = "load_limit_s"
-"""Feature by which a device says how much training computation a round may cost it."""
+"""Feature: how much training computation a round may cost a device."""
 MIN_LIMIT_S = 1e-3
-"""No device is held to less: the wire says whole milliseconds."""
+"""No device is held to less: the wire has whole milliseconds."""
 
 
 class PrimalDualControl(ArrayState):
@@ -169,7 +169,7 @@ class ObservedTraining:
         client: int64[S], run-wide index.
         h_s: float64[S], h_i of ALGORITHMS section 7: seconds per iteration times the arrival
             steps of the task, also where a load limit stopped the device before the last
-            one; NaN where no valid update came, or it said nothing.
+            one; NaN without a valid update or where it is unknown.
         limit_s: float64[S], pi: the smaller of the run's limit and the device's own;
             infinite for none.
         arrivals: float64[S], samples that came in.

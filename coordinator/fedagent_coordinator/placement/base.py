@@ -30,7 +30,7 @@ class PlacementView:
         edge_rent: int64[M], micro-credits for aggregating this round.
         budget_micro: What is left for rent in the whole run.
         edge_transfer_s: float64[M], expected seconds to move the models to and from each
-            edge, NaN where unknown; None where nobody estimates it.
+            edge, NaN where unknown; None if it is not estimated.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
@@ -64,7 +64,7 @@ class PlacementView:
         """Return `edge_transfer_s`.
 
         Raises:
-            MissingFeatureError: Nobody estimates it in this run.
+            MissingFeatureError: It is not estimated in this run.
         """
         if self.edge_transfer_s is None:
             raise MissingFeatureError(TRANSFER, ())
@@ -81,7 +81,7 @@ class Placement:
         exhausted: No live edge's rent fits what is left: the run ends (stopping time).
 
     Raises:
-        InvalidViewError: Rent is negative or paid to nobody, or the run ends at an edge.
+        InvalidViewError: Rent is negative or paid to no edge, or the run ends at an edge.
     """
 
     edge: int | None = None

@@ -11,11 +11,11 @@ Four experts forecast the chance that a pair's update arrives in time:
 Their forecasts are averaged with weights that fall by the log-loss of what was played
 and never reach zero, so that after a change of the radio the one with the short memory
 leads, and where no physics holds, what clients did before does. Then P2 is solved with
-the average; of equals, whoever has waited longest goes first. There is no exploration
+the average; of equals, the client that has waited longest goes first. There is no exploration
 bonus: contexts vary by themselves, and no expert can starve a client for good, because
 all fade.
 
-Every feature is optional: a device that reports nothing is evaluated by its deeds.
+Every feature is optional: a device that reports nothing is known by its outcomes.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ _PLAIN = Prior(
 _PER_PLAY = 0.8
 """What is left of the memory of a client when it is played again: a handful of plays."""
 _PER_ROUND = 0.98
-"""What is left after a round without a play: nobody is written off for good."""
+"""What is left after a round without a play: no client is written off for good."""
 _LEAN = 1.0
 """Weight of "as promised", in forecast successes."""
 
@@ -193,7 +193,7 @@ class AdaptivePolicy(ArrayState):
     def _design(self, view: RoundView, rows: Rows) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return float64[R, 5] for the physics and the plain experts, and the seconds left.
 
-        A feature that nobody reports stays at its centre, where it moves nothing.
+        A feature that is not reported stays at its centre, where it moves nothing.
         """
         left, demand = self._slack.required(view, rows)
         centre = np.where(np.isfinite(self._centre), self._centre, 0.0)

@@ -1,4 +1,4 @@
-"""What every selection policy sees, says and learns from (DESIGN, Policies).
+"""What every selection policy sees, decides and learns from (DESIGN, Policies).
 
 Everything is a column. `P` client-edge pairs are visible this round, `N` clients
 and `M` edges have ever been seen in the run: their indices are run-wide, never
@@ -97,11 +97,11 @@ class RoundView:
         client_price: int64[N], micro-credits for one round.
         client_available: bool[N].
         edge_budget: int64[M], micro-credits for this round.
-        deadline_s: Updates that take longer are late; infinite where nobody says.
-        model_bytes: Size of the model that goes each way; 0 where nobody says.
+        deadline_s: Updates that take longer are late; infinite if unknown.
+        model_bytes: Size of the model that goes each way; 0 if unknown.
         opinions: float64[N], each client's last opinion, NaN where none; or None.
         truth: What oracles know; None in a live run.
-        volunteers: bool[N], who has volunteered for this round; or None.
+        volunteers: bool[N], clients that have volunteered for this round; or None.
 
     Raises:
         InvalidViewError: Shapes, dtypes or ranges contradict each other.
@@ -178,17 +178,17 @@ class RoundView:
         """Return what oracles need.
 
         Raises:
-            MissingFeatureError: Nobody can know it in this run.
+            MissingFeatureError: It is unknown in this run.
         """
         if self.truth is None:
             raise MissingFeatureError(TRUTH, self.feature_names)
         return self.truth
 
     def known_volunteers(self) -> BoolArray:
-        """Return who has volunteered.
+        """Return bool[N], the clients that have volunteered.
 
         Raises:
-            MissingFeatureError: Nobody is called for it in this run.
+            MissingFeatureError: This run does not call for volunteers.
         """
         if self.volunteers is None:
             raise MissingFeatureError(VOLUNTEERS, self.feature_names)
@@ -265,7 +265,7 @@ class Feedback:
         used: bool[S], it is part of an aggregate.
         tau_s: float64[S], order to whole valid update; the time waited if censored.
         dt_s, lc_s, ut_s: float64[S], download, computation, upload; NaN if unknown.
-        censored: bool[S], nothing arrived while anybody waited.
+        censored: bool[S], nothing arrived before the round was given up.
         void: bool[S], not paid: no valid update, or the edge failed. X is False.
         arrivals: int64[S], samples that came in on the stream during the round.
         num_samples: int64[S], samples the update was trained on.
@@ -319,7 +319,7 @@ class Feedback:
         if len(np.unique(self.pairs)) != len(self.pairs):
             raise InvalidViewError("pairs", "names a pair twice")
         if (self.X & self.void).any():
-            raise InvalidViewError("void", "says that an update in time is not paid")
+            raise InvalidViewError("void", "is set for an update in time")
         if not np.isfinite(self.tau_s).all():
             raise InvalidViewError("tau_s", "is not finite")
 

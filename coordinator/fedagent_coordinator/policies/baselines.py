@@ -92,13 +92,13 @@ class FixedPolicy(StatelessPolicy):
         self._clients = _checked(self.name, "clients", clients)
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:  # noqa: ARG002
-        """Decide one round; nobody takes the place of a missing client."""
+        """Decide one round; a missing client is not replaced."""
         clients = self._clients[self._clients < len(view.client_price)]
         return explained(view, take(view, clients, len(clients)))
 
 
 class RoundRobinPolicy(StatelessPolicy):
-    """Take predefined sets of clients in turn, each for a slot; the round's number says whose turn.
+    """Take predefined sets of clients in turn, each for a slot; the turn follows from the round.
 
     Args:
         sets: Client indices of each set. None: blocks of K consecutive clients of all N
@@ -141,7 +141,7 @@ class RoundRobinPolicy(StatelessPolicy):
 
 
 class VolunteersPolicy(StatelessPolicy):
-    """Take volunteers in random order while they fit; nobody else.
+    """Take volunteers only, in random order, while they fit.
 
     More or fewer may volunteer than were wanted; the budgets hold in any case.
 
@@ -168,7 +168,7 @@ class VolunteersPolicy(StatelessPolicy):
 def _checked(name: str, parameter: str, clients: Sequence[int]) -> IntArray:
     """Return a set of client indices in its order, int64[S]; refuse one that is none."""
     if not clients:
-        raise ParameterError(name, parameter, "names nobody")
+        raise ParameterError(name, parameter, "is empty")
     if min(clients) < 0 or len(set(clients)) != len(clients):
         raise ParameterError(name, parameter, f"is {list(clients)}: indices >= 0, each once")
     return np.array(clients, dtype=np.int64)

@@ -104,7 +104,7 @@ def propagate(
 
     Args:
         wiring: The neighbours.
-        opinion: float64[N], r; clipped to [0, 1]; NaN says nothing (phi = 1/2).
+        opinion: float64[N], r; clipped to [0, 1]; NaN is no opinion (phi = 1/2).
         tolerance: Largest change of a log ratio that counts as none.
         max_sweeps: When to stop without that.
         damping: Share of the old message in the new one, in [0, 1).
@@ -117,7 +117,7 @@ def propagate(
         heard = own + np.bincount(wiring.target, weights=message, minlength=wiring.nodes)
         # Every index is in range: "clip" only spares numpy a copy of the result.
         np.take(heard, wiring.source, out=new, mode="clip")
-        new[:half] -= message[half:]  # what the target itself said
+        new[:half] -= message[half:]  # what the target itself sent
         new[half:] -= message[:half]
         new *= 0.5
         np.tanh(new, out=new)
@@ -157,7 +157,7 @@ def propagate_literal(
         max_sweeps: When to stop without that.
 
     Returns:
-        Beliefs that sum to 1; a `residual` above the tolerance says that they mean nothing;
+        Beliefs that sum to 1; with a `residual` above the tolerance they mean nothing;
         `contraction` is the largest number of neighbours but one.
     """
     own = 2 * np.log(np.clip(np.where(np.isnan(opinion), 1.0, opinion), _MIN_OPINION, 1.0))

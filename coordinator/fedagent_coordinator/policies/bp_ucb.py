@@ -33,8 +33,8 @@ _NOTES = ("bp_sweeps", "bp_residual", "bp_contraction")
 class BpUcbPolicy(ArrayState):
     """BP-UCB. A client counts as pulled once when its first opinion is known.
 
-    A client without any opinion has the mean of the others' means; while nobody has
-    one, K random clients train. Its belief is that of a neighbour who says nothing.
+    A client without any opinion has the mean of the others' means; while there are none,
+    K random clients train. Its belief is that of a neighbour without an opinion.
 
     Args:
         clients_per_round: K.
@@ -134,7 +134,7 @@ class BpUcbPolicy(ArrayState):
         self._wired = None
 
     def _index(self, view: RoundView, seen: tuple[IntArray, FloatArray]) -> FloatArray | None:
-        """Return the index of every client, float64[N]; None while nobody has an opinion."""
+        """Return the index of every client, float64[N]; None while there are no opinions."""
         total = len(view.client_price)
         mean, count = self._with_first(view.opinions, total)
         known = count > 0
@@ -182,7 +182,7 @@ class BpUcbPolicy(ArrayState):
         return propagate(wiring, opinion, max_sweeps=self._max_sweeps)
 
     def _wiring(self, places: FloatArray) -> tuple[Graph, Wiring]:
-        """Return who is whose neighbour; made anew only when somebody moved."""
+        """Return the neighbours; made anew only when a client moved."""
         if self._wired is not None:
             before, graph, wiring = self._wired
             if np.array_equal(before, places, equal_nan=True):

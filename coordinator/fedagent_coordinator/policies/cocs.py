@@ -70,7 +70,7 @@ class CocsPolicy(ArrayState):
     """COCS with shared counters.
 
     Args:
-        scope: Who shares a counter: ``pair`` (nobody), ``edge`` or ``global``.
+        scope: Who shares a counter: ``pair`` (not shared), ``edge`` or ``global``.
         k_scale: Factor of K(t).
         logs: Scale rates and bandwidths by their logarithms, which spread more evenly.
         horizon: T, the number of rounds that h is made for.
@@ -175,7 +175,7 @@ class CocsPolicy(ArrayState):
     def _keys(self, view: RoundView, contexts: FloatArray) -> IntArray:
         """Return the counter key of every pair: client, edge and cell in one int64.
 
-        What the scope does not tell apart is 0.
+        What the scope does not distinguish is 0.
         """
         if len(view.edge_budget) > _MAX_EDGES:
             raise ParameterError(self.name, "edges", f"are more than {_MAX_EDGES}")

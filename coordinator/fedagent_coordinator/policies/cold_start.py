@@ -22,7 +22,7 @@ _NONE: IntArray = np.empty(0, dtype=np.int64)
 
 
 class ColdStart(ArrayState):
-    """Groups so far, one after the other, and who has been in one.
+    """Groups so far, one after the other, and the clients that were in one.
 
     Attributes:
         warm: Whether the cold start is over, for good.
@@ -40,7 +40,7 @@ class ColdStart(ArrayState):
         self.version = 0
 
     def draw(self, there: BoolArray, size: int, rng: np.random.Generator) -> IntArray | None:
-        """Return candidates of this slot's group, best first; None if nobody is left.
+        """Return candidates of this slot's group, best first; None if no client is left.
 
         Clients that were in no group come first, in random order, then the others to
         top up if fewer than K are new; a group that is to be retried is all there is.
@@ -69,7 +69,7 @@ class ColdStart(ArrayState):
 
         Args:
             clients: int64[S], S >= 1.
-            reward: NaN if nobody had an opinion.
+            reward: NaN if there was no opinion.
             there: bool[N], clients that could have been chosen.
 
         Returns:
@@ -80,7 +80,7 @@ class ColdStart(ArrayState):
         covered = self._known(len(there))
         retried = len(self._retry) > 0 and bool(np.isin(clients, self._retry).all())
         if not retried and covered[clients].all():
-            # Nobody new could be had: waiting on would keep the run from selecting.
+            # No new client could be had: waiting on would keep the run from selecting.
             self.warm, self._retry = True, _NONE
             return False
         if math.isnan(reward) and not retried:
@@ -115,11 +115,11 @@ class ColdStart(ArrayState):
             yield "has a group that is none"
 
     def restored(self) -> None:
-        """Say that scores may have changed."""
+        """Mark scores as changed."""
         self.version += 1
 
     def _known(self, total: int) -> BoolArray:
-        """Return a copy of who was in a group, for `total` clients."""
+        """Return a copy of which of `total` clients were in a group."""
         grown = np.zeros(total, dtype=np.bool_)
         known = self._covered[:total]
         grown[: len(known)] = known
@@ -153,7 +153,7 @@ class Scores:
         return rank
 
     def line(self, there: BoolArray) -> RankedClients:
-        """Return who is there (bool[N]), best first."""
+        """Return the clients that are there (bool[N]), best first."""
         return RankedClients.of(there, order=self.order, level=self.level, values=self.values)
 
     @cached_property

@@ -24,7 +24,7 @@ MIN_RIDGE = 1e-9
 _D = 3
 _MAX_CONTEXT = 1e4
 """A context entry stops here: beyond hours, or a hundredth of a percent of a CPU,
-nothing is left to tell apart, and H^-1 keeps half of its digits."""
+contexts no longer differ, and H^-1 keeps half of its digits."""
 
 
 class LinearModel(ArrayState):
@@ -148,7 +148,7 @@ class ExchangeTimes(ArrayState):
         self._warm[played] = True
 
     def _late_after(self, view: RoundView) -> float:
-        """Return the deadline in seconds; 0 where nobody says one."""
+        """Return the deadline in seconds; 0 if unknown."""
         if self._deadline_s is not None:
             return self._deadline_s
         return view.deadline_s if math.isfinite(view.deadline_s) else 0.0

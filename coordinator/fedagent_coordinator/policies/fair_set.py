@@ -1,4 +1,4 @@
-"""Who takes part: the exact solution of P4 (ALGORITHMS section 4, RBCS-F Algorithm 1).
+"""The clients of a round: the exact solution of P4 (ALGORITHMS section 4, RBCS-F Algorithm 1).
 
 Minimise V max(tau over S) - sum(Z over S) over sets S of k clients. Sort by tau: the
 best set with its slowest client in a given prefix holds the k largest Z of that

@@ -1,4 +1,4 @@
-"""Who is whose neighbour: within a radius, the k nearest, or declared.
+"""Neighbours of clients: within a radius, the k nearest, or declared.
 
 Positions are hashed into square cells, so the cost follows the number of near pairs
 and not N^2.
@@ -87,7 +87,7 @@ def k_nearest(name: str, places: FloatArray, k: int) -> Graph:
 
 
 def declared(name: str, edges: Iterable[Sequence[float]], total: int) -> Graph:
-    """Join clients as told; edges to clients that do not exist yet wait for them.
+    """Join the named pairs; edges to clients that do not exist yet wait for them.
 
     Args:
         name: The policy, for the error.

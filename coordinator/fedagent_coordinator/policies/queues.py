@@ -56,8 +56,8 @@ class FairnessQueues(ArrayState):
     def require_room(self, view: RoundView, clients_per_round: int) -> None:
         """Refuse a share that rounds like a run's first cannot give to everybody there.
 
-        Later rounds are not refused: who joins or a price that rises must not end a run.
-        A round that can take nobody says nothing about the parameters.
+        Later rounds are not refused: a new client or a higher price must not end a run. Nor is
+        one that can take no client: that is not the parameters' fault.
 
         Raises:
             ParameterError: In the first round beta N is more than `capacity`.
@@ -95,10 +95,10 @@ def capacity(view: RoundView, most: int | None = None) -> int:
     """Return how many clients a round can take at most, if everybody were available.
 
     Never less than the truth: the cheapest clients are filled into the edges' budgets,
-    once edge by edge as if nobody were seen twice, once as if the edges had one purse.
+    once edge by edge as if no client were seen twice, once as if the edges had one purse.
 
     Args:
-        view: The round; its pairs, prices and budgets count, not who is available.
+        view: The round; its pairs, prices and budgets count, not availability.
         most: The policy's own limit, m.
     """
     rows = np.flatnonzero(view.pair_price <= view.edge_budget[view.pair_edge])

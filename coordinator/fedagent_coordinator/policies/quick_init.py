@@ -6,7 +6,7 @@ its members' scores as its mean, and count 1. The best index is played for a slo
 choices are exactly those of the algorithm that enumerates C(N, K) arms; ties go to the
 larger exact sum of members' scores, then to the smaller ascending client tuple.
 
-Who is not available, not visible or priced above an edge's budget is in no arm this
+A client that is not available, not visible or priced above an edge's budget is in no arm this
 round. Members that the budgets cannot pay together are dropped; credited is who really
 played, and only sets of K clients are arms: choose K such that K clients can be paid.
 
@@ -20,18 +20,18 @@ from bisect import bisect_right
 import numpy as np
 
 from . import slots
-from .arms import ArmTable, keys_of
-from .base import OPINIONS, BoolArray, Feedback, IntArray, RoundView, Selection
+from .arms import keys_of
+from .base import BoolArray, Feedback, IntArray, RoundView, Selection
 from .cold_start import ColdStart, Scores
 from .selection import explained
-from .slots import Slot, candidates, check_set, take
-from .state import ArrayState
+from .slots import candidates, take
 from .subset_enumeration import Played, best_unplayed
+from .ucb import UcbPolicy
 
 _Exact = tuple[Scores, Played, IntArray]
 
 
-class QuickInitUcbPolicy(ArrayState):
+class QuickInitUcbPolicy(UcbPolicy):
     """Quick-Init UCB with a small mu.
 
     Cold start: lazily drawn random groups of clients that were in none, the last
@@ -48,16 +48,11 @@ class QuickInitUcbPolicy(ArrayState):
 
     name = "quick-init-ucb"
     parts = ("_slot", "_arms", "_cold")
-    needs: frozenset[str] = frozenset({OPINIONS})
 
     def __init__(
         self, *, clients_per_round: int = 5, mu: float = 0.01, slot_rounds: int = 1
     ) -> None:
-        check_set(self.name, clients_per_round=clients_per_round, slot_rounds=slot_rounds, mu=mu)
-        self._size = clients_per_round
-        self._mu = mu
-        self._slot = Slot(slot_rounds)
-        self._arms = ArmTable(clients_per_round)
+        super().__init__(clients_per_round=clients_per_round, mu=mu, slot_rounds=slot_rounds)
         self._cold = ColdStart()
         self._cache: tuple[int, _Exact] | None = None
 

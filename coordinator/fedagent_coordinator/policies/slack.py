@@ -3,7 +3,7 @@
 ``tau = bits / download + work / compute + wait + bits / upload``. Bits, work and the wait
 for arrivals between the steps of a round are learnt from the durations of updates that
 arrived, the work client by client, so that a client that overstates its compute is soon
-known by its deeds. What is left of the deadline says which upload rate is needed.
+known by its outcomes. What is left of the deadline sets the upload rate that is needed.
 """
 
 import math
@@ -28,7 +28,7 @@ class Slack(ArrayState):
     """Learnt times of a round's stages.
 
     Without a deadline, or before the first duration is known, whatever is missing is
-    taken as nothing, which says little and forbids nothing.
+    taken as nothing, which forbids nothing.
     """
 
     slack_bits = number(least=0)
@@ -92,14 +92,17 @@ class Slack(ArrayState):
     def _computing(self, feedback: Feedback, known: BoolArray) -> FloatArray:
         """Return seconds of computation, and learn how long a round waits beside it.
 
-        Waits for arrivals do not grow when a device has less compute. Who does not say what
-        was computation has computed all the time.
+        Waits for arrivals do not grow when a device has less compute. A device that does not
+        report the computation has computed all the time.
         """
         local = feedback.lc_s[known]
-        told = None if feedback.train_s is None else feedback.train_s[known]
-        if told is None or not (np.isfinite(told) & (told > 0)).any():
+        if feedback.train_s is None:
             return local
-        computing = np.where(np.isfinite(told) & (told > 0), np.minimum(told, local), local)
+        reported = feedback.train_s[known]
+        usable = np.isfinite(reported) & (reported > 0)
+        if not usable.any():
+            return local
+        computing = np.where(usable, np.minimum(reported, local), local)
         wait = float(np.median(local - computing))
         self.slack_wait = 0.9 * self.slack_wait + 0.1 * wait if self.slack_wait else wait
         return computing
@@ -128,7 +131,7 @@ class Slack(ArrayState):
 
 
 def optional(view: RoundView, name: str, rows: Rows = EVERY) -> FloatArray | None:
-    """Return a feature of some pairs, float64[R], or None where nobody reports it.
+    """Return a feature of some pairs, float64[R], or None if it is not reported.
 
     A value that is missing becomes the median of the others, which moves nothing.
     """

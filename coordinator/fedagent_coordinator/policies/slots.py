@@ -22,8 +22,8 @@ class Slot(ArrayState):
     """The running slot and how many are over.
 
     Its set is what was really played in its first round. Members who drop out leave
-    the later rounds smaller and are chosen again when they are back; nobody takes
-    their place.
+    the later rounds smaller and are chosen again when they are back; they are not
+    replaced.
 
     Args:
         rounds: L.
@@ -47,7 +47,7 @@ class Slot(ArrayState):
     def advance(self, feedback: Feedback) -> IntArray:
         """Count a round; return the clients to credit if it ended a slot, else none.
 
-        A slot starts with the first round in which anybody played. Credited is the
+        A slot starts with the first round in which a client played. Credited is the
         set that played in its last round: if that differs, it is another arm.
         """
         none: IntArray = np.empty(0, dtype=np.int64)

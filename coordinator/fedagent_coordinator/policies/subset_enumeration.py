@@ -11,7 +11,7 @@ node has at most two children: p_i + 1, and p_{i-1} + 1.
 
 Hence the best unplayed subset is the root or a child of a played one: were its parent
 unplayed, the parent would be better. That takes O(t) children per round and nothing
-to remember between rounds, whoever comes and goes.
+to remember between rounds, whichever clients come and go.
 
 All sums are exact integers: scores are fractions on one common scale, because with
 sums of floats the massive ties of section 5 would break by rounding.
@@ -38,7 +38,7 @@ class RankedClients:
 
     Attributes:
         clients: int64[n], by (-exact score, index).
-        gone: int64[N - n], ranks of who is not there, ascending; a client's rank is
+        gone: int64[N - n], ranks of absent clients, ascending; a client's rank is
             where it stands if everybody is there.
         level: int64[N], which of `values` is each client's score.
         values: object[V], the distinct exact scores, decreasing.
@@ -53,7 +53,7 @@ class RankedClients:
     def of(
         cls, there: BoolArray, *, order: IntArray, level: IntArray, values: ExactArray
     ) -> "RankedClients":
-        """Line up who is there (bool[N]), given everybody's order."""
+        """Rank the clients that are there (bool[N]), given the order of all."""
         if there.all():
             return cls(order, np.empty(0, dtype=np.int64), level, values)
         inside = there[order]
@@ -64,7 +64,7 @@ class RankedClients:
         return ranks - np.searchsorted(self.gone, ranks) if len(self.gone) else ranks
 
     def scores(self, places: npt.NDArray[np.integer]) -> ExactArray:
-        """Return the exact scores of who stands at these places, object[...]."""
+        """Return the exact scores of the clients at these places, object[...]."""
         return np.asarray(self.values[self.level[self.clients[places]]], dtype=np.object_)
 
 
@@ -139,7 +139,7 @@ def best_unplayed(line: RankedClients, size: int, played: Played, rows: IntArray
     Args:
         line: The n clients to choose from, n >= K.
         size: K.
-        played: Subsets, whoever their clients are.
+        played: Subsets of any clients.
         rows: int64[R], the played subsets of this line's clients, by decreasing sum.
     """
     root = np.sort(line.clients[:size]).astype(np.int32)

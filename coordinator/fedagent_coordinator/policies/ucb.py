@@ -8,6 +8,7 @@ client tuple. Only arms of clients that can be chosen this round count.
 
 import itertools
 import math
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class UcbPolicy(ArrayState):
     """
 
     name = "ucb"
-    parts = ("_slot", "_arms")
+    parts: ClassVar[tuple[str, ...]] = ("_slot", "_arms")
     needs: frozenset[str] = frozenset({OPINIONS})
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Two kinds of moves, each with everything that follows from it counted in:
 
-- *entry*: at most two pairs leave an edge, one or two enter it; who enters may be
+- *entry*: at most two pairs leave an edge, one or two enter it; a client that enters may be
   idle or taken away from another edge;
 - *crossing*: a client goes over to another edge, alone or in exchange for one that
   comes back, and an idle client takes the room that this makes.
@@ -256,7 +256,7 @@ class LocalSearch:
         for row in move.enter:
             self._add(row)
             touched.append(int(self._edge[row]))
-        for row in move.leave:  # whoever left may fit elsewhere
+        for row in move.leave:  # a client that left may fit elsewhere
             touched.extend(int(self._edge[r]) for r in self._rows_of(int(self._client[row])))
         return touched
 

@@ -121,7 +121,7 @@ def _unpooled(slope: Floats, places: Places, size: tuple[int, int]) -> Floats:
 
 
 def _spread(windows: Floats, out: Image, weight: tuple[int, ...]) -> Floats:
-    """Add up what each window says of the images under it, [n, rows, columns, in]."""
+    """Add each window's slope to the images under it, [n, rows, columns, in]."""
     n, rows, columns = out
     channels = weight[1]
     parts = windows.reshape(n, rows, columns, channels, KERNEL, KERNEL)
