@@ -5,12 +5,12 @@ its noise instead of drawing it again, and what its owner grants to a run, and t
 them together, stays spent.
 """
 
-import os
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from fedagent_node.data_dir import write_private
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import Opinion, OpinionMode
 
@@ -83,23 +83,9 @@ class OpinionBook:
             del rows[next(iter(rows))]
         book = _Book(ever=self._book.ever + answer.opinion.epsilon, runs=rows)
         try:
-            self._replace(msgspec.json.encode(book))
+            self._checkpoint("agent.opinions.before-write")
+            write_private(self._path, msgspec.json.encode(book))
+            self._checkpoint("agent.opinions.kept")
         except OSError as error:
             raise OpinionBookError(self._path, error.strerror or "cannot be written") from error
         self._book = book
-
-    def _replace(self, body: bytes) -> None:
-        part = self._path.with_suffix(".part")
-        with part.open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        self._checkpoint("agent.opinions.written")
-        part.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        self._checkpoint("agent.opinions.kept")

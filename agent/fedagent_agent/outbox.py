@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.data_dir import write_private
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import UpdateOffer
 
@@ -262,20 +263,10 @@ class Outbox:
     def _write(self, key: Key, body: bytes) -> Path:
         path = self.path(key.file_name)
         try:
-            with path.open("wb", buffering=0) as file:
-                view = memoryview(body)
-                while view:
-                    view = view[file.write(view) :]
-                os.fsync(file.fileno())
-            self._checkpoint("agent.outbox.file-written")
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            write_private(path, body)
         except OSError as error:
-            path.unlink(missing_ok=True)
             raise OutboxError(path, error.strerror or "cannot be written") from error
+        self._checkpoint("agent.outbox.file-written")
         return path
 
 

@@ -20,26 +20,23 @@ from fedagent_protocol.transfer import Layout
 
 from .core.agent import AgentCore
 from .core.effects import (
+    DiskFailed,
     DropOutput,
     DropUpdate,
     FinishModel,
-    FlushFailed,
     FlushOutbox,
     MakeIdleUpdate,
-    ModelFailed,
     ModelFinished,
     ModelOpened,
     OpenModel,
     OpinionStored,
-    SlotFailed,
-    StoreFailed,
     StoreOpinion,
     StoreSlot,
     StoreUpdate,
     UpdateStored,
     WriteModel,
 )
-from .errors import OpinionBookError, OutboxError
+from .errors import KeepingError, OutboxError
 from .models_cache import ModelsCache
 from .opinion_book import OpinionBook
 from .outbox import MAX_BYTES, Outbox
@@ -94,6 +91,14 @@ class AgentStore:
 
     def write(self, effect: Write, now: float) -> Input | None:  # noqa: ARG002 - of the interface
         """Perform a disk effect; return its result."""
+        try:
+            return self._write(effect)
+        except KeepingError as error:
+            return DiskFailed(effect, error.reason)
+        except OSError as error:
+            return DiskFailed(effect, _in_words(error))
+
+    def _write(self, effect: Write) -> Input | None:
         match effect:
             case OpenModel() | WriteModel() | FinishModel():
                 return self._take_model(effect)
@@ -102,10 +107,7 @@ class AgentStore:
             case StoreUpdate():
                 return self._store_update(effect)
             case StoreOpinion():
-                try:
-                    self.opinions.keep(effect.answer, effect.spent)
-                except OpinionBookError as error:
-                    return OpinionStored(effect.answer, refused=error.reason)
+                self.opinions.keep(effect.answer, effect.spent)
                 return OpinionStored(effect.answer)
             case DropUpdate():
                 self.outbox.drop(effect.key)
@@ -113,12 +115,9 @@ class AgentStore:
                 if isinstance(output := self._outputs.pop(effect.job, None), Path):
                     output.unlink(missing_ok=True)
             case FlushOutbox():
-                try:
-                    self.outbox.flush()
-                except OutboxError:
-                    return FlushFailed()
+                self.outbox.flush()
             case StoreSlot():
-                return None if self._peers.keep(effect) else SlotFailed()
+                self._peers.keep(effect)
             case Mark():
                 self._checkpoint(effect.name)
         return None
@@ -177,7 +176,7 @@ class AgentStore:
         self._peers.close()
 
     def _take_model(self, effect: OpenModel | WriteModel | FinishModel) -> Input | None:
-        """Do a step of a model that comes in; a disk that refuses ends its fetch."""
+        """Do a step of a model that comes in."""
         digest = effect.digest
         try:
             match effect:
@@ -189,9 +188,9 @@ class AgentStore:
                     return None
                 case FinishModel():
                     return ModelFinished(digest, self._models.finish(digest))
-        except OSError as error:
+        except OSError:
             self._models.discard(digest)
-            return ModelFailed(digest, _in_words(error))
+            raise
 
     def _make_idle_update(self, effect: MakeIdleUpdate) -> Reply:
         body = idle_update(self._models.read(effect.model), effect.round)
@@ -216,10 +215,10 @@ class AgentStore:
         offset = (self._stream, effect.offset) if isinstance(output, Path) else None
         try:
             self.outbox.put(update, output, offset=offset)
-        except OutboxError as error:
+        except OutboxError:
             if isinstance(output, Path):
                 output.unlink(missing_ok=True)
-            return StoreFailed(update.key, error.reason)
+            raise
         expired = self.outbox.over_limit()
         for key in expired:
             self.outbox.drop(key)

@@ -12,7 +12,6 @@ from fedagent_agent.core.device import Readings
 from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.errors import AgentError, OpinionBookError
-from fedagent_agent.opinion_book import OpinionBook
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
 from fedagent_node.effects import Effect
 from fedagent_protocol.codec import Direction, decode, encode
@@ -393,7 +392,7 @@ def test_what_is_not_on_disk_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(OpinionBook, "_replace", full)
+    monkeypatch.setattr(opinion_book, "write_private", full)
     edge.evaluate(start, 0.5, epsilon=1.0)
     assert [(o.samples, o.reason) for o in edge.said(Opinion)] == [
         (0, "disk: No space left on device")
@@ -409,7 +408,7 @@ def test_a_kill_before_the_record_tells_nothing(tmp_path: Path) -> None:
     start = asked(edge, 1)
 
     def kill(place: str) -> None:
-        if place == "agent.opinions.written":
+        if place == "agent.opinions.before-write":
             raise KilledError
 
     edge.store.opinions._checkpoint = kill

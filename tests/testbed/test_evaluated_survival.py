@@ -60,7 +60,7 @@ def test_the_coordinator_is_killed_around_an_evaluation(
     assert sum(answers for _, answers in ending.evaluated) >= 4 * (len(ending.evaluated) - 1)
 
 
-@pytest.mark.parametrize("point", ["agent.opinions.written", "agent.opinions.kept"])
+@pytest.mark.parametrize("point", ["agent.opinions.before-write", "agent.opinions.kept"])
 def test_noise_is_drawn_once_whoever_is_killed(tmp_path: Path, world_seed: int, point: str) -> None:
     pytest.importorskip("opendp", reason="opendp is not installed")
     rng = np.random.default_rng(world_seed)

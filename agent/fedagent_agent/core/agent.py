@@ -7,6 +7,7 @@ come out. A message that does not fit is counted by reason and changes nothing e
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from fedagent_node.effects import (
     OtherVersion,
     Received,
     Send,
+    Write,
 )
 from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import MalformedError, ProtocolError
@@ -46,23 +48,25 @@ from fedagent_protocol.messages import (
 
 from .device import DeviceState
 from .effects import (
+    DiskFailed,
     DropOutput,
     EdgesFound,
-    FlushFailed,
-    Jobs,
+    FinishModel,
+    FlushOutbox,
     Key,
     Measured,
-    ModelFailed,
     ModelFinished,
     ModelOpened,
+    OpenModel,
     OpinionStored,
     PendingUpdate,
-    SlotFailed,
     Stopping,
-    StoreFailed,
+    StoreOpinion,
+    StoreUpdate,
     Subscribed,
     TrainerEnded,
     UpdateStored,
+    WriteModel,
 )
 from .evaluator import Evaluator
 from .fetch import Fetch, Tasks
@@ -116,7 +120,7 @@ class AgentCore:
         greeting = Hello(agent=agent, software=SOFTWARE, name=config.name)
         self.sessions = Sessions(greeting, self.device, boots, self.counters)
         self.uploads = Uploads(updates, self.sessions, pending, self.counters)
-        history, jobs = OrderHistory(), Jobs()
+        history, jobs = OrderHistory(), count(1)
         stream = Open(
             job=0,
             task=b"",
@@ -157,7 +161,7 @@ class AgentCore:
                 return self._on_trainer_ended(now)
             case Opened() | Refused() | Trained() | Evaluated() | Failed():
                 return self._on_reply(event, now)
-            case Subscribed() | ModelOpened() | ModelFinished() | ModelFailed():
+            case Subscribed() | ModelOpened() | ModelFinished():
                 return self._on_model(event, now)
             case Stopping(reason=reason):
                 return self.peers.end(now) + self.sessions.end(reason)
@@ -272,7 +276,7 @@ class AgentCore:
         return self.sessions.reports(now)
 
     def _on_model(
-        self, event: Subscribed | ModelOpened | ModelFinished | ModelFailed, now: float
+        self, event: Subscribed | ModelOpened | ModelFinished, now: float
     ) -> list[Effect]:
         fetch, effects = self._loading(event.digest), []
         if fetch is not None:
@@ -285,8 +289,6 @@ class AgentCore:
                     session = self.sessions.get(fetch.key.edge)
                     link = session.measured if session is not None else None
                     effects = fetch.finished(link, now, ok=event.ok)
-                case ModelFailed():
-                    fetch.problem = f"disk: {event.detail}"
         return effects + self._go_on(now)
 
     def _on_reply(
@@ -318,15 +320,27 @@ class AgentCore:
             case UpdateStored():
                 self.queue.stored(event.update.key)
                 return self.uploads.stored(event, now)
-            case StoreFailed():
-                return self.queue.store_failed(event.key, event.detail)
             case OpinionStored():
-                return self.evaluator.opinion_stored(event.answer, now, refused=event.refused)
-            case FlushFailed():
-                return self.uploads.flush_failed(now)
-            case SlotFailed():
-                self.counters["peer_not_kept"] += 1
+                return self.evaluator.stored(event.answer, now)
+            case DiskFailed():
+                return self._on_disk_failed(event.effect, f"disk: {event.detail}", now)
         return []
+
+    def _on_disk_failed(self, effect: Write, problem: str, now: float) -> list[Effect]:
+        match effect:
+            case OpenModel() | WriteModel() | FinishModel():
+                if (fetch := self._loading(effect.digest)) is not None:
+                    fetch.problem = problem
+                return self._go_on(now)
+            case StoreUpdate():
+                return self.queue.store_failed(effect.update.key, problem)
+            case StoreOpinion():
+                return self.evaluator.store_failed(effect.answer, problem, now)
+            case FlushOutbox():
+                return self.uploads.flush_failed(now)
+            case _:
+                self.counters["disk_failed"] += 1
+                return []
 
     # ------------------------------------------------------------------ time
 
@@ -362,7 +376,7 @@ class AgentCore:
     def _loading(self, digest: str) -> Fetch | None:
         """Return whose model with this name is coming in: there is one at most."""
         for fetch in (self.evaluator.fetch, self.queue.fetch):
-            if fetch is not None and fetch.loading and fetch.model == digest:
+            if fetch is not None and fetch.loading and fetch.wanted.model == digest:
                 return fetch
         return None
 

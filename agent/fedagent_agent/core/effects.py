@@ -1,5 +1,7 @@
 """What the agent's core asks of links and disk, and what comes back; see `fedagent_node.effects`.
 
+Any write may result in `DiskFailed` instead.
+
 Jobs of the trainer are its own frames (`trainer.frames`), which name files without their
 folder; so are their results.
 """
@@ -35,18 +37,6 @@ class Key:
         """Name of the update's file."""
         name = hashlib.sha256(f"{self.edge}/{self.run}/{self.round}".encode()).hexdigest()
         return f"{name[:32]}.update"
-
-
-class Jobs:
-    """Numbers the jobs of the trainer; no two have the same."""
-
-    def __init__(self) -> None:
-        self._last = 0
-
-    def next(self) -> int:
-        """Return a new number."""
-        self._last += 1
-        return self._last
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +105,14 @@ class EdgesFound(Input):
     edges: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DiskFailed(Input):
+    """The disk refused a write; nothing of it is left."""
+
+    effect: Write
+    detail: str
+
+
 # -------------------------------------------------------------- a model's chunks
 
 
@@ -159,14 +157,6 @@ class ModelFinished(Input):
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFailed(Input):
-    """The disk has no room for a model."""
-
-    digest: str
-    detail: str
-
-
 # ------------------------------------------------------------ updates and opinions
 
 
@@ -182,7 +172,7 @@ class MakeIdleUpdate(Write):
 
 @dataclass(frozen=True, slots=True)
 class StoreUpdate(Write):
-    """Store the update of `job` durably; results in `UpdateStored` or `StoreFailed`."""
+    """Store the update of `job` durably; results in `UpdateStored`."""
 
     job: int
     update: PendingUpdate
@@ -197,14 +187,6 @@ class UpdateStored(Input):
     update: PendingUpdate
     expired: tuple[Key, ...] = ()
     """Older updates that had to go to make room."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFailed(Input):
-    """The disk refused an update."""
-
-    key: Key
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +205,7 @@ class DropOutput(Write):
 
 @dataclass(frozen=True, slots=True)
 class FlushOutbox(Write):
-    """Commit removals that no other commit took along; results in `FlushFailed` or nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlushFailed(Input):
-    """The disk refused a commit; nothing is lost without it."""
+    """Commit removals that no other commit took along; it may fail without harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +219,9 @@ class StoreOpinion(Write):
 
 @dataclass(frozen=True, slots=True)
 class OpinionStored(Input):
-    """An opinion with noise is durable; `refused` is why it is not."""
+    """An opinion with noise is durable."""
 
     answer: OpinionAnswer
-    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +233,6 @@ class StoreSlot(Write):
     arm: ArmStats
     """Of the record's run."""
     record: SlotRecord
-
-
-@dataclass(frozen=True, slots=True)
-class SlotFailed(Input):
-    """The disk refused a slot."""
 
 
 # ------------------------------------------------------------------- the device

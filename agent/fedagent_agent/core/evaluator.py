@@ -7,16 +7,17 @@ opinion goes to the neighbours instead.
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
 from fedagent_node.effects import Effect, Emit, Send
-from fedagent_protocol.messages import MAX_CHUNKS, Opinion, OpinionCall, OpinionMode
+from fedagent_protocol.messages import Opinion, OpinionCall, OpinionMode
 
 from .device import DeviceState
-from .effects import Jobs, Key, OpinionAnswer, StoreOpinion
-from .fetch import MAX_MODEL_BYTES, Fetch, Task, Tasks
+from .effects import Key, OpinionAnswer, StoreOpinion
+from .fetch import Fetch, Task, Tasks, is_oversized
 from .opinions import NO_LIMITS, NO_OPINIONS, OpinionRecord, PrivacySettings
 from .orders import REMEMBERED
 from .session import Session
@@ -90,7 +91,7 @@ class Evaluator:
         device: DeviceState,
         queue: TrainingQueue,
         tasks: Tasks,
-        jobs: Jobs,
+        jobs: Iterator[int],
         counters: Counter[str],
         *,
         limits: PrivacySettings = NO_LIMITS,
@@ -152,22 +153,12 @@ class Evaluator:
         readings, problem = self._device.readings, ""
         if known is None and not readings.available:
             problem = readings.reason
-        elif known is None and (
-            not 0 < call.size <= MAX_MODEL_BYTES or call.size > call.chunk_bytes * MAX_CHUNKS
-        ):
+        elif known is None and is_oversized(call):
             problem = f"a model of {call.size} bytes"
         self.pending = PendingEvaluation(
             call,
             {edge: call},
-            Fetch(
-                key,
-                call.task,
-                call.model,
-                call.size,
-                call.chunk_bytes,
-                self._tasks,
-                self._counters,
-            ),
+            Fetch(key, call, self._tasks, self._counters),
             until=now + call.until_ms / 1000,
             patient_until=now + call.until_ms / 2000,
             answer=known,
@@ -242,22 +233,24 @@ class Evaluator:
         # Noise must not be drawn twice: it is sent only when it cannot be forgotten.
         return [StoreOpinion(pending.answer, self.spent.get(key.run, 0.0) + result.epsilon)]
 
-    def opinion_stored(
-        self, answer: OpinionAnswer, now: float, *, refused: str = ""
-    ) -> list[Effect]:
-        """Send an answer that is durable; `refused` is why it is not."""
-        pending = self.pending
-        if not refused:
-            run = answer.opinion.run
-            self.spent[run] = self.spent.get(run, 0.0) + answer.opinion.epsilon
-            self.ever += answer.opinion.epsilon
-            self._remember(answer)
-        if pending is None or pending.answer is not answer:
-            self._counters["opinion_unwanted"] += 1
-            return []
-        if refused:
-            return self._answer_none(f"disk: {refused}", now)
-        return self._give(pending, answer, now)
+    def stored(self, answer: OpinionAnswer, now: float) -> list[Effect]:
+        """Send an answer that is durable."""
+        run = answer.opinion.run
+        self.spent[run] = self.spent.get(run, 0.0) + answer.opinion.epsilon
+        self.ever += answer.opinion.epsilon
+        self._remember(answer)
+        pending = self._pending_with(answer)
+        return self._give(pending, answer, now) if pending is not None else []
+
+    def store_failed(self, answer: OpinionAnswer, problem: str, now: float) -> list[Effect]:
+        """Answer that there is no opinion, as the disk refused it."""
+        return self._answer_none(problem, now) if self._pending_with(answer) is not None else []
+
+    def _pending_with(self, answer: OpinionAnswer) -> PendingEvaluation | None:
+        if self.pending is not None and self.pending.answer is answer:
+            return self.pending
+        self._counters["opinion_unwanted"] += 1
+        return None
 
     def _answer_none(self, reason: str, now: float) -> list[Effect]:
         """Answer that there is no opinion."""
@@ -319,11 +312,11 @@ class Evaluator:
         if pending is None or pending.job is not None or now < pending.look_at:
             return []
         fetch = pending.fetch
-        if (task := self._tasks.refused(fetch.task)) is not None:
+        if (task := self._tasks.refused(fetch.wanted.task)) is not None:
             return self._answer_none(task.detail, now)
         if fetch.problem:
             return self._answer_none(fetch.problem, now)
-        task = self._tasks.opened(fetch.task)
+        task = self._tasks.opened(fetch.wanted.task)
         if pending.answer is not None:
             return self._give(pending, pending.answer, now) if task is not None else []
         if fetch.model_at is None and pending.call.mode is not OpinionMode.MOMENTS:
@@ -358,7 +351,7 @@ class Evaluator:
         if task.idle and not self._idle_opinions:
             self._counters["opinion_idle"] += 1
             return self._answer_none("the task learns nothing", now)
-        pending.job = self._jobs.next()
+        pending.job = next(self._jobs)
         model = "" if moments else pending.call.model
         return [Evaluate(job=pending.job, model=model, moments=moments)]
 
@@ -386,7 +379,7 @@ class Evaluator:
         if pending.key.edge != edge:
             return []
         other, pending.call = next(iter(pending.askers.items()))
-        return pending.fetch.move(other, now) + self.go_on(now)
+        return pending.fetch.move(other, pending.call, now) + self.go_on(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Give up a call that is over, or ask again for what did not come."""

@@ -6,6 +6,7 @@ always they name the same one. One model comes in at a time.
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,14 +15,23 @@ from msgspec.structs import replace
 from fedagent_agent.trainer.frames import Failed, Open, Opened, Refused
 from fedagent_node.effects import Effect, Send
 from fedagent_protocol.errors import ChunkError
-from fedagent_protocol.messages import Chunk, DeclineReason, Need, TaskBody, TaskNeed
+from fedagent_protocol.messages import (
+    MAX_CHUNKS,
+    Chunk,
+    DeclineReason,
+    Need,
+    OpinionCall,
+    TaskBody,
+    TaskNeed,
+    TrainOrder,
+)
 from fedagent_protocol.transfer import Layout, Receiver
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.recipe import parse_task
 from fedagent_task.spec import PeersSpec, TaskSpec
 
 from .device import DeviceState, LinkQuality
-from .effects import FinishModel, Jobs, Key, OpenModel, SubscribeModel, UnsubscribeModel, WriteModel
+from .effects import FinishModel, Key, OpenModel, SubscribeModel, UnsubscribeModel, WriteModel
 
 MAX_MODEL_BYTES = 512 << 20
 WINDOW = 4
@@ -76,7 +86,7 @@ class Tasks:
     """
 
     def __init__(
-        self, device: DeviceState, stream: Open, jobs: Jobs, counters: Counter[str]
+        self, device: DeviceState, stream: Open, jobs: Iterator[int], counters: Counter[str]
     ) -> None:
         self._device = device
         self._stream = stream
@@ -169,7 +179,7 @@ class Tasks:
             self._refuse(task, str(error), DeclineReason.SCHEMA, now)
             return []
         task.state = _TaskState.OPEN if task.idle else _TaskState.OPENING
-        task.job = self._jobs.next()
+        task.job = next(self._jobs)
         return [] if task.idle else [replace(self._stream, job=task.job, task=task.body)]
 
     def _refuse(self, task: Task, detail: str, reason: DeclineReason, now: float) -> None:
@@ -188,10 +198,7 @@ class Fetch:
 
     key: Key
     """Edge they come from, run and round."""
-    task: str
-    model: str
-    size: int
-    chunk_bytes: int
+    wanted: TrainOrder | OpinionCall
     tasks: Tasks
     counters: Counter[str]
     model_at: float | None = None
@@ -213,18 +220,18 @@ class Fetch:
     def begin(self) -> list[Effect]:
         """Look for what of the model is on disk already."""
         self.loading = True
-        return [OpenModel(self.model, self.size, self.chunk_bytes)]
+        return [OpenModel(self.wanted.model, self.wanted.size, self.wanted.chunk_bytes)]
 
     def opened(self, have: frozenset[int] | None, now: float) -> list[Effect]:
         """Go and get the chunks that are not here; None: the whole model is."""
         if have is None:
             self.loading, self.model_at = False, now
             return []
-        layout = Layout(self.size, self.chunk_bytes)
+        layout = Layout(self.wanted.size, self.wanted.chunk_bytes)
         self._receiver = Receiver(layout, window=WINDOW, have=set(have))
         if self._receiver.complete:
-            return [FinishModel(self.model)]
-        return [SubscribeModel(self.key.edge, self.model)]
+            return [FinishModel(self.wanted.model)]
+        return [SubscribeModel(self.key.edge, self.wanted.model)]
 
     def subscribed(self, edge: str, now: float, *, ok: bool) -> list[Effect]:
         """Ask for chunks, which can come now."""
@@ -252,9 +259,9 @@ class Fetch:
             self._first_at, self._first_bytes = now, len(chunk.data)
         self._got += len(chunk.data)
         self._last_at = now
-        effects: list[Effect] = [WriteModel(self.model, chunk.index, chunk.data)]
+        effects: list[Effect] = [WriteModel(self.wanted.model, chunk.index, chunk.data)]
         if receiver.complete:
-            return [*effects, *self._unsubscribe(), FinishModel(self.model)]
+            return [*effects, *self._unsubscribe(), FinishModel(self.wanted.model)]
         return effects + self._ask(now)
 
     def finished(self, link: LinkQuality | None, now: float, *, ok: bool) -> list[Effect]:
@@ -280,11 +287,11 @@ class Fetch:
         self.loading, self._receiver, self._got = False, None, 0
         return effects
 
-    def move(self, edge: str, now: float) -> list[Effect]:
+    def move(self, edge: str, wanted: OpinionCall, now: float) -> list[Effect]:
         """Go on with another edge."""
         effects = self.pause()
-        self.key = Key(edge, self.key.run, self.key.round)
-        return effects + self.tasks.ask(self.task, self.key, now)
+        self.key, self.wanted = Key(edge, self.key.run, self.key.round), wanted
+        return effects + self.tasks.ask(self.wanted.task, self.key, now)
 
     def _ask(self, now: float) -> list[Effect]:
         """Authorise what may come next, or ask again for what did not come."""
@@ -294,33 +301,40 @@ class Fetch:
         if not ranges:
             return []
         run, number = self.key.rank
-        return [Send(self.key.edge, Need(run=run, round=number, digest=self.model, ranges=ranges))]
+        need = Need(run=run, round=number, digest=self.wanted.model, ranges=ranges)
+        return [Send(self.key.edge, need)]
 
     def _unsubscribe(self) -> list[Effect]:
         if not self._listening and self._receiver is None:
             return []
         self._listening = False
-        return [UnsubscribeModel(self.key.edge, self.model)]
+        return [UnsubscribeModel(self.key.edge, self.wanted.model)]
 
     # ------------------------------------------------------------------- time
 
     def reconnected(self, now: float) -> list[Effect]:
         """Ask again for what may be lost, perhaps on a new link."""
-        effects = self.tasks.ask(self.task, self.key, now)
+        effects = self.tasks.ask(self.wanted.task, self.key, now)
         if self.loading and self._receiver is not None and not self._receiver.complete:
             self._listening = False
             self._receiver.forget_credit()
-            effects.append(SubscribeModel(self.key.edge, self.model))
+            effects.append(SubscribeModel(self.key.edge, self.wanted.model))
         return effects
 
     def tick(self, now: float) -> list[Effect]:
         """Ask again for what did not come."""
-        effects = self.tasks.again(self.task, self.key, now)
+        effects = self.tasks.again(self.wanted.task, self.key, now)
         due = self._receiver.due if self._receiver is not None and self._listening else None
         return effects + self._ask(now) if due is not None and now >= due else effects
 
     def dues(self) -> list[float]:
         """Return when `tick` is wanted."""
-        asked = self.tasks.due(self.task)
+        asked = self.tasks.due(self.wanted.task)
         due = self._receiver.due if self._receiver is not None and self._listening else None
         return [time for time in (asked, due) if time is not None]
+
+
+def is_oversized(wanted: TrainOrder | OpinionCall) -> bool:
+    """Whether a model is not of a size that is fetched."""
+    chunks = wanted.chunk_bytes * MAX_CHUNKS
+    return not 0 < wanted.size <= min(MAX_MODEL_BYTES, chunks)

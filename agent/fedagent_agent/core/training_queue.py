@@ -1,16 +1,16 @@
 """The training queue: takes orders, has task and model fetched and trained, refuses the rest."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fedagent_agent.trainer.frames import Cancel, Failed, Train, Trained
 from fedagent_node.effects import Effect, Emit, Send
-from fedagent_protocol.messages import MAX_CHUNKS, Decline, DeclineReason, TrainOrder
+from fedagent_protocol.messages import Decline, DeclineReason, TrainOrder
 
 from .device import DeviceState, is_stale
-from .effects import Jobs, Key, MakeIdleUpdate, StoreUpdate
-from .fetch import MAX_MODEL_BYTES, REASONS, Fetch, Task, Tasks
+from .effects import Key, MakeIdleUpdate, StoreUpdate
+from .fetch import REASONS, Fetch, Task, Tasks, is_oversized
 from .orders import ActiveOrder, OrderHistory
 from .session import Session
 
@@ -28,7 +28,7 @@ class TrainingQueue:
         device: DeviceState,
         history: OrderHistory,
         tasks: Tasks,
-        jobs: Jobs,
+        jobs: Iterator[int],
         counters: Counter[str],
     ) -> None:
         self.active_order: ActiveOrder | None = None
@@ -76,15 +76,7 @@ class TrainingQueue:
         effects.append(Emit("ordered", {"round": key.round, "edge": key.edge}))
         if (refusal := self._unfit(order)) is not None:
             return effects + self._decline(key, *refusal), True
-        fetch = Fetch(
-            key,
-            order.task,
-            order.model,
-            order.size,
-            order.chunk_bytes,
-            self._tasks,
-            self._counters,
-        )
+        fetch = Fetch(key, order, self._tasks, self._counters)
         self.active_order = ActiveOrder(order, fetch, now, now + order.give_up_ms / 1000)
         effects += self._tasks.want(order.task, key, now)
         refused = self._refuse_task()
@@ -115,7 +107,7 @@ class TrainingQueue:
         return None
 
     def _unfit(self, order: TrainOrder) -> _Refusal | None:
-        if not 0 < order.size <= MAX_MODEL_BYTES or order.size > order.chunk_bytes * MAX_CHUNKS:
+        if is_oversized(order):
             detail = f"a model of {order.size} bytes in chunks of {order.chunk_bytes}"
             return _Refusal(DeclineReason.LOAD, detail)
         readings = self._device.readings
@@ -179,17 +171,17 @@ class TrainingQueue:
         fetch = active.fetch
         if fetch.problem:
             return self._give_back(DeclineReason.ERROR, fetch.problem)
-        task = self._tasks.opened(fetch.task)
+        task = self._tasks.opened(fetch.wanted.task)
         return self._train(active, task, now) if task and fetch.model_at is not None else []
 
     def _refuse_task(self) -> list[Effect]:
         """Give the order back if the device cannot do its task."""
         active = self.active_order
-        task = self._tasks.refused(active.fetch.task) if active is not None else None
+        task = self._tasks.refused(active.fetch.wanted.task) if active is not None else None
         return [] if task is None else self._give_back(task.reason, task.detail)
 
     def _train(self, active: ActiveOrder, task: Task, now: float) -> list[Effect]:
-        active.job, active.train_at = self._jobs.next(), now
+        active.job, active.train_at = next(self._jobs), now
         key, order = active.key, active.order
         fields: dict[str, object] = {
             "round": key.round,
@@ -269,7 +261,7 @@ class TrainingQueue:
         if self.active_order is None or self.active_order.key != key:
             return []
         self.active_order.job = None
-        return self._give_back(DeclineReason.ERROR, f"disk: {detail}")
+        return self._give_back(DeclineReason.ERROR, detail)
 
     # ------------------------------------------------------------------- time
 

@@ -65,15 +65,14 @@ class PeerDevice:
             declared=declared,
         )
 
-    def keep(self, effect: StoreSlot) -> bool:
-        """Keep what only the owner may see; a disk that refuses costs the slot's memory alone."""
-        if self._store is None:
-            return False
-        try:
+    def keep(self, effect: StoreSlot) -> None:
+        """Keep what only the owner may see.
+
+        Raises:
+            PeerStoreError: The disk refused; that costs the slot's memory alone.
+        """
+        if self._store is not None:
             self._store.keep(effect)
-        except PeerStoreError:
-            return False
-        return True
 
     def close(self) -> None:
         """Close what is open."""

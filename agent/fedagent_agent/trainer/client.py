@@ -189,7 +189,8 @@ class TrainerClient:
         except _ProcessEndedError as error:
             if isinstance(job, Train):
                 out = Path(job.out)
-                out.with_name(f".{out.name}.part").unlink(missing_ok=True)
+                for part in out.parent.glob(f".{out.name}.*"):
+                    part.unlink(missing_ok=True)
             return Failed(job=job.job, reason=str(error))
         except Exception as error:  # noqa: BLE001 - the answer carries it on
             _log.exception("the trainer could not be used")

@@ -1,7 +1,6 @@
 """The numeric work of the trainer: trainings and evaluations on one open task."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy as np
 
 from fedagent_agent.learners import Learner, Tensors
 from fedagent_agent.streams.spec import StreamError
+from fedagent_node.data_dir import write_private
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task.errors import TaskFormatError
@@ -311,18 +311,7 @@ def _checked_norm(update: Tensors, limit: float) -> float:
 
 def _write_update(path: Path, body: bytes) -> None:
     """Write the whole file durably, or none."""
-    part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_private(path, body)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise FailedTrainingError("disk", error.strerror or "cannot be written") from error

@@ -1,5 +1,6 @@
 """One training in-process: what fits, what is refused, what is on disk afterwards."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -156,8 +157,8 @@ def test_a_cancelled_training_leaves_nothing(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     trainer, _ = _opened()
     model = _model_file(tmp_path)
-    request = Train(job=1, model=str(model), out=str(tmp_path / "none" / "update"))
-    assert "No such file" in _failed(trainer.answer(request), "disk").detail
+    request = Train(job=1, model=str(model), out=str(model / "update"))
+    assert "File exists" in _failed(trainer.answer(request), "disk").detail
 
 
 def test_samples_that_do_not_fit_are_counted(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_what_a_lack_of_memory_looks_like(error: Exception, lacks: bool) -> None
 def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
     trainer, _ = _opened()
     model = _model_file(tmp_path)
-    (tmp_path / ".update.part").symlink_to("/dev/full")
+    (tmp_path / f".update.{os.getpid()}").symlink_to("/dev/full")
     failed = _failed(_train(trainer, tmp_path, model), "disk")
     assert failed.detail == "No space left on device"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
