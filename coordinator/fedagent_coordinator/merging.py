@@ -1,11 +1,14 @@
 """The global model: the weighted mean of edge models (ALGORITHMS section 1)."""
 
+import mmap
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_node.blobs import BlobStore
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import (
     Buffer,
@@ -14,6 +17,8 @@ from fedagent_protocol.tensors import (
     digest_of,
     encode_tensors,
 )
+
+from .core.effects import Merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class EdgeModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MeanModel:
     """What a merge made.
 
     Attributes:
@@ -40,7 +45,7 @@ class Merged:
     refused: dict[str, str]
 
 
-def merge_models(models: Sequence[EdgeModel], manifest: Manifest) -> Merged:
+def merge_models(models: Sequence[EdgeModel], manifest: Manifest) -> MeanModel:
     """Return the mean of the models, summed in float64 one tensor at a time.
 
     A model that does not fit the manifest, or is not finite, is left out with a
@@ -60,14 +65,38 @@ def merge_models(models: Sequence[EdgeModel], manifest: Manifest) -> Merged:
         else:
             usable.append((model, tensors))
     if len(usable) <= 1:
-        return Merged(usable[0][0].digest if usable else "", b"", refused)
+        return MeanModel(usable[0][0].digest if usable else "", b"", refused)
     total = sum(model.weight for model, _ in usable)
     mean = {
         spec.name: _mean([(tensors[spec.name], model.weight / total) for model, tensors in usable])
         for spec in manifest.specs
     }
     data = encode_tensors(mean)
-    return Merged(digest_of(data), data, refused)
+    return MeanModel(digest_of(data), data, refused)
+
+
+def merge_files(
+    blobs: BlobStore, manifest: Manifest, round_: int, parts: Sequence[tuple[str, float]]
+) -> Merged:
+    """Average edge models by digest and weight into a durable global one.
+
+    The models are mapped, not read, so that memory stays at one tensor.
+    """
+    with ExitStack() as stack:
+        models: list[EdgeModel] = []
+        missing: dict[str, str] = {}
+        for digest, weight in parts:
+            try:
+                file = stack.enter_context(blobs.path(digest).open("rb"))
+            except FileNotFoundError:
+                missing[digest] = "missing"
+                continue
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            models.append(EdgeModel(digest, data, weight))
+        mean = merge_models(models, manifest)
+        if mean.data:
+            blobs.put(mean.data)
+        return Merged(round_, mean.digest, {**missing, **mean.refused})
 
 
 def _mean(parts: list[tuple[npt.NDArray[np.generic], float]]) -> npt.NDArray[np.generic]:

@@ -106,6 +106,7 @@ class Reader:
             rounds_done=int(done),
             spent_micro=self.balance(run_id).settled_micro,
             model=model.digest if model else "",
+            model_round=model.round if model else 0,
             model_size=model.size_bytes if model else 0,
         )
 

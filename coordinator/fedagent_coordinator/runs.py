@@ -16,6 +16,7 @@ from fedagent_task.recipe import MAX_TASK_BYTES, recipe_digest, task_bytes, task
 from fedagent_task.spec import Recipe
 
 from . import calls, placement, policies
+from .config import CoordinatorConfig
 from .core import iterations
 from .core.decision_policies import DecisionPolicies
 from .core.readiness import BUDGET
@@ -253,14 +254,13 @@ def task_body(recipe: Recipe) -> bytes:
 
 def settings_of(
     recipe: Recipe,
+    config: CoordinatorConfig,
     *,
     run_id: str,
     coordinator: str,
-    wait_edges: int,
-    wait_agents: int,
-    grace_s: float,
     load_limit_s: float = 0.0,
     opinions: OpinionMode | None = None,
+    held_out: bool = False,
 ) -> Settings:
     """Return the round engine's settings for a recipe; placed rounds merge every round."""
     rounds, body = recipe.rounds, task_body(recipe)
@@ -285,9 +285,11 @@ def settings_of(
         total_micro=recipe.budget.total_micro,
         norm_limit=recipe.limits.norm,
         max_samples=recipe.limits.max_samples,
-        wait_edges=wait_edges,
-        wait_agents=wait_agents,
-        grace_s=grace_s,
+        wait_edges=config.wait_edges,
+        wait_agents=config.wait_agents,
+        grace_s=config.grace_s,
+        linger_s=config.linger_s,
+        held_out=held_out,
         placed=placed,
         load_limit_ms=max(1, round(1000 * load_limit_s)) if load_limit_s > 0 else 0,
         opinions=opinions,

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from fedagent_coordinator.core.effects import Event
 from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.effects import Emit
 from fedagent_protocol import messages as m
-from fedagent_protocol.codec import decode_agent_to_edge, decode_edge_to_coordinator
+from fedagent_protocol.codec import Direction, decode_agent_to_edge, decode_edge_to_coordinator
 from fedagent_testbed.local import RoleProcess
 from tests.agent.test_daemon import wait_for
 from tests.coordinator.runtime.harness import Site, recipe, toy_edges
@@ -74,19 +74,18 @@ def test_an_edge_refuses_old_agents_and_an_old_coordinator(tmp_path: Path) -> No
 
 def test_a_coordinator_refuses_an_edge_of_protocol_1_once(tmp_path: Path) -> None:
     site = Site(tmp_path, recipe(), toy_edges(recipe()))
-    runtime = site.open()
-    runtime.start(0.0)
-    said = [
-        item
-        for name in ("edge-hello", "edge-status", "columns", "edge-hello")
-        for item in runtime.receive(
-            f"fedagent/1/default/e/edge-1/up/{name}", old(f"edge-to-coordinator.{name}"), 0.0
-        )
-    ]
+    site.open()
+    driver, direction = site.driver, Direction.EDGE_TO_COORDINATOR
+    assert driver is not None
+    for name in ("edge-hello", "edge-status", "columns", "edge-hello"):
+        topic = f"fedagent/1/default/e/edge-1/up/{name}"
+        driver.arrived("edges", direction, topic, old(f"edge-to-coordinator.{name}"), at=0.0)
+    counters = site.engine.counters
     site.close()
     refused = {"edge": "edge-1", "reason": LINE.format("coordinator")}
-    assert said == [Event("edge_refused", refused)], "one line, and no answer"
-    assert runtime.engine.counters["protocol_version"] == 2
+    assert site.events == [Emit("edge_refused", refused)], "one line, and no answer"
+    assert not site.sent
+    assert counters["protocol_version"] == 2
 
 
 def run(

@@ -71,9 +71,8 @@ def played(directory: Path, edge: ToyEdge, **facts: str) -> Site:
 
 def entries(site: Site, round_: int = 1) -> dict[str, str]:
     """Return how the reservation of each agent ended, ``settle`` or ``void``."""
-    assert site.runtime is not None
-    (run,) = site.runtime.store.read.runs()
-    names = {row.client: row.agent for row in site.runtime.store.read.devices(run.run_id)}
+    (run,) = site.store.database.read.runs()
+    names = {row.client: row.agent for row in site.store.database.read.devices(run.run_id)}
     site.close()
     with closing(sqlite3.connect(site.folder / "coordinator.db")) as db:
         found = db.execute(
@@ -124,7 +123,6 @@ def test_the_ledger_voids_a_round_whose_report_is_too_late(tmp_path: Path) -> No
 def test_the_ledger_voids_what_a_restart_of_the_coordinator_interrupted(tmp_path: Path) -> None:
     site = played(tmp_path, one_edge(), kill_at="reserve.committed")
     assert site.kills == 1
-    assert site.runtime is not None
-    (run,) = site.runtime.store.read.runs()
-    assert site.runtime.store.read.rounds(run.run_id)[0].reason == VOID_REASON
+    (run,) = site.store.database.read.runs()
+    assert site.store.database.read.rounds(run.run_id)[0].reason == VOID_REASON
     assert entries(site) == {"agent-0-0": "void", "agent-0-1": "void"}

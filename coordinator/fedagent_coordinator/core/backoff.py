@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import UNANSWERED, OutcomeStatus
 
-from .effects import Effect, Event, Settle
+from .effects import Settle
 from .orders import OrderedRound
 
 DECLINED_BACKOFF_S = 0.25
@@ -45,7 +46,7 @@ class ClientBackoff:
 
     _by_client: dict[int, _Pause] = field(default_factory=dict)
 
-    def settle(self, ordered: OrderedRound, settled: Settle, now: float) -> list[Effect]:
+    def settle(self, ordered: OrderedRound, settled: Settle, now: float) -> list[Emit]:
         """Take in how a round ended; name those that declined."""
         valid, details = ~settled.feedback.void, settled.details
         if valid.all() and not self._by_client:
@@ -65,7 +66,7 @@ class ClientBackoff:
         seconds = [self._by_client[int(ordered.clients[row])].seconds for row in declined]
         longest = declined[int(np.argmax(seconds))]
         return [
-            Event(
+            Emit(
                 "declined",
                 {
                     "round": ordered.round,

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from fedagent_coordinator.policies.base import MAX_MICRO
+from fedagent_node.effects import Effect, Emit, Mark, Received
 from fedagent_protocol.columns import unpack
 from fedagent_protocol.errors import MalformedError, ProtocolError, safe_text
 from fedagent_protocol.messages import (
@@ -11,7 +12,6 @@ from fedagent_protocol.messages import (
     EdgeHello,
     EdgeMoments,
     EdgeStatus,
-    EdgeToCoordinator,
     Need,
     Opinions,
     RoundColumns,
@@ -20,7 +20,7 @@ from fedagent_protocol.messages import (
 )
 
 from .edges import EdgeSession
-from .effects import Effect, Event
+from .effects import NoteDevices
 from .evaluation import AnswerMessage, Evaluating
 from .merge import Merging
 from .phases import Idle, Observing, Ordered
@@ -29,38 +29,42 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
-def receive(
-    engine: "Engine", edge: str, message: EdgeToCoordinator, now: float, *, link_idle: bool
-) -> list[Effect]:
+def receive(engine: "Engine", received: Received, now: float) -> list[Effect]:
     """Do what a message asks for; see `Engine.receive`."""
+    edge, message = received.sender, received.message
     try:
         match message:
             case EdgeHello():
                 return _hello(engine, edge, message, now)
             case EdgeStatus():
-                return _status(engine, edge, message, now)
+                return [NoteDevices(edge, message), *_status(engine, edge, message, now)]
             case RoundColumns():
                 return _columns(engine, edge, message, now)
             case RoundReport():
-                return _report(engine, edge, message, now)
+                return [Mark("reported"), *_report(engine, edge, message, now)]
             case Need():
-                return _need(engine, edge, message, now, link_idle=link_idle)
+                return _need(engine, edge, message, now, link_idle=received.link_idle)
             case Chunk():
                 return _chunk(engine, edge, message, now)
             case Opinions() | Volunteers() | EdgeMoments():
                 return _answer(engine, edge, message, now)
     except ProtocolError as error:
         engine.counters[error.reason] += 1
-        return []
+    return []
+
+
+def refuse(engine: "Engine", edge: str, version: int) -> list[Effect]:
+    """Refuse an edge of another protocol version; name it once."""
+    engine.counters["protocol_version"] += 1
+    reason = engine.other_versions.refuse(edge, version)
+    return [Emit("edge_refused", {"edge": edge, "reason": reason})] if reason else []
 
 
 def _hello(engine: "Engine", edge: str, hello: EdgeHello, now: float) -> list[Effect]:
     if hello.edge != edge:
         raise MalformedError("an edge says hello as another one")
     if hello.protocol != PROTOCOL_VERSION:
-        engine.counters["protocol_version"] += 1
-        reason = engine.other_versions.refuse(edge, hello.protocol)
-        return [Event("edge_refused", {"edge": edge, "reason": reason})] if reason else []
+        return refuse(engine, edge, hello.protocol)
     session, changed = _hear(engine, edge, hello.epoch, now)
     session.name, session.rent = hello.name or edge, hello.rent
     return _greet(engine, session, now, changed=changed)
@@ -179,5 +183,9 @@ def _greet(engine: "Engine", edge: EdgeSession, now: float, *, changed: bool) ->
     """Welcome an edge, and bring it up to date."""
     effects: list[Effect] = [engine.outgoing.welcome(edge.id)]
     if changed:
-        effects.append(Event("edge_joined", {"edge": edge.id, "name": edge.name}))
+        effects.append(Emit("edge_joined", {"edge": edge.id, "name": edge.name}))
+        effects.append(engine.show(engine.status))
+        if edge.name not in {"", edge.id, edge.label}:
+            edge.label = edge.name
+            engine.indices.label_edge(edge.id, edge.name)
     return effects + engine.phase.greet(edge, now)

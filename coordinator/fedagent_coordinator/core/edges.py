@@ -28,6 +28,9 @@ class Indices(Protocol):
     def edge(self, edge: str) -> int:
         """Return the index of an edge."""
 
+    def label_edge(self, edge: str, label: str) -> None:
+        """Remember what people call an edge."""
+
     def sizes(self) -> tuple[int, int]:
         """Return how many clients and how many edges have an index."""
 
@@ -39,6 +42,7 @@ class EdgeSession:
     Attributes:
         index: Its run-wide index.
         name: What people call it.
+        label: What the books know that people call it.
         epoch: New at every start of its process.
         heard_at: When it last sent anything.
         model: What it reported to hold for the run; empty for nothing.
@@ -59,6 +63,7 @@ class EdgeSession:
     heard_at: float
     expected: str
     name: str = ""
+    label: str = ""
     model: str = ""
     offered_at: float | None = None
     agents: int = 0

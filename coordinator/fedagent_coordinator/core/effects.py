@@ -1,9 +1,4 @@
-"""What the engine asks for: frozen records, performed in order.
-
-What is written to disk (`Reserve`, `Settle`, `BookOpinions`, `BookVolunteers`, `Standardize`,
-`StorePart`, `FinishPart`, `CommitModel`, `Forget`, `End`) is done before anything that follows
-it; the others leave the process.
-"""
+"""What the engine asks of its disk, and what comes back; see `fedagent_node.effects`."""
 
 import math
 from collections.abc import Mapping
@@ -14,12 +9,9 @@ import numpy.typing as npt
 
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import Feedback, RoundView, Selection
-from fedagent_protocol.messages import CoordinatorToEdge, OutcomeStatus
-from fedagent_protocol.transfer import Layout
+from fedagent_node.effects import Input, Run, Write
+from fedagent_protocol.messages import EdgeStatus, OutcomeStatus
 from fedagent_task.moments import Moments
-
-Value = str | int | float | bool | None | list[str] | dict[str, float] | dict[str, dict[str, int]]
-"""What an event may hold."""
 
 UNPLACED = Placement()
 """The coordinator averages, for no rent."""
@@ -53,55 +45,12 @@ PLAIN = Controls()
 """A round that is not placed, with the learner's own iterations."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send one message to one edge."""
-
-    edge: str
-    message: CoordinatorToEdge
-
-
-@dataclass(frozen=True, slots=True)
-class SendGlobal:
-    """Offer the global model to an edge, with its first chunk."""
-
-    edge: str
-    digest: str
-    round: int
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
-class SendChunks:
-    """Send these chunks of the global model to an edge."""
-
-    edge: str
-    digest: str
-    indices: tuple[int, ...]
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
-class CrashPoint:
-    """A named crash point between two sends."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something worth a line on stdout."""
-
-    name: str
-    fields: Mapping[str, Value]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Reserve:
+class Reserve(Write):
     """Commit the round's plan and its reservations; nothing is ordered before.
 
     Attributes:
-        context_seq: int64[S], the context report that each chosen client was evaluated by.
+        context_seq: int64[S], the context report that each chosen client was chosen by.
         timing_ms: Durations of the steps of this round; whoever does one adds it.
     """
 
@@ -159,7 +108,7 @@ class Details:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Settle:
+class Settle(Write):
     """Commit how the round ended: outcomes, payments, feedback. Once per round.
 
     Attributes:
@@ -186,7 +135,7 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learn:
+class Learn(Write):
     """Let the policies learn from a settled round."""
 
     round: int
@@ -195,7 +144,7 @@ class Learn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BookOpinions:
+class BookOpinions(Write):
     """Commit the clients' opinions of a model, once per round; rows in order of clients.
 
     Attributes:
@@ -232,7 +181,7 @@ class BookOpinions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BookVolunteers:
+class BookVolunteers(Write):
     """Commit who volunteers to train after a model, once per round; as `BookOpinions`."""
 
     round: int
@@ -246,21 +195,24 @@ class BookVolunteers:
 
 
 @dataclass(frozen=True, slots=True)
-class Standardize:
-    """Commit what features are scaled by; answered by `Engine.standardized`.
-
-    Attributes:
-        moments: Of the samples of `agents` agents.
-        now: When it was known.
-    """
+class Standardize(Write):
+    """Commit what features are scaled by, from the moments of `agents` agents' samples."""
 
     moments: Moments
     agents: int
-    now: float
 
 
 @dataclass(frozen=True, slots=True)
-class StorePart:
+class Standardized(Input):
+    """The task as it is from now on, with what features are scaled by."""
+
+    task: str
+    body: bytes
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class StorePart(Write):
     """Keep one chunk of an edge model that is being pulled."""
 
     digest: str
@@ -270,16 +222,24 @@ class StorePart:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishPart:
-    """Check a pulled model against its digest; answered by `Engine.part_checked`."""
+class FinishPart(Run):
+    """Check a pulled model against its digest, and make it durable."""
 
     digest: str
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
-    """Average edge models, given by digest and weight; answered by `Engine.merged`."""
+class PartFinished(Input):
+    """Whether a pulled model is what its digest says."""
+
+    digest: str
+    intact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Merge(Run):
+    """Average edge models, given by digest and weight, to a durable global one."""
 
     round: int
     models: tuple[tuple[str, float], ...]
@@ -287,7 +247,21 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitModel:
+class Merged(Input):
+    """The merged model.
+
+    Attributes:
+        digest: Empty when no model was usable.
+        refused: Why each model that was left out is not usable, by digest.
+    """
+
+    round: int
+    digest: str
+    refused: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitModel(Write):
     """Make this model the run's global model."""
 
     round: int
@@ -295,7 +269,7 @@ class CommitModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(Write):
     """Commit that what these edges learnt up to a round counts in no merge any more."""
 
     round: int
@@ -303,7 +277,7 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluate:
+class Evaluate(Run):
     """Evaluate the global model on the held-out set."""
 
     round: int
@@ -312,32 +286,64 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """Commit the end of the run."""
+class Evaluated(Input):
+    """How good a global model is, by metric; what was not measured is not there."""
+
+    round: int
+    digest: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveMetrics(Write):
+    """Commit how good a global model is."""
+
+    found: Evaluated
+
+
+@dataclass(frozen=True, slots=True)
+class NoteDevices(Write):
+    """Keep for people what an edge reports of its devices; None if it is lost."""
+
+    edge: str
+    status: EdgeStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStatus(Write):
+    """Keep for people what the run waits for.
+
+    Attributes:
+        waiting: Why no round can be decided, in one word; empty while rounds go on.
+        detail: More about it, in an agent's words.
+        found, wanted: How many edges or agents are there of those that are waited for; 0 and
+            0 where it is no number.
+        edges_live: Edges that are heard.
+        next_at: No round begins before; 0 for at once.
+    """
+
+    waiting: str = ""
+    detail: str = ""
+    found: int = 0
+    wanted: int = 0
+    edges_live: int = 0
+    next_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class End(Write):
+    """Commit the end of the run: the result, then the books."""
 
     reason: str
 
 
-Effect = (
-    Send
-    | SendGlobal
-    | SendChunks
-    | CrashPoint
-    | Event
-    | Reserve
-    | Settle
-    | Learn
-    | BookOpinions
-    | BookVolunteers
-    | Standardize
-    | StorePart
-    | FinishPart
-    | Merge
-    | CommitModel
-    | Forget
-    | Evaluate
-    | End
-)
+@dataclass(frozen=True, slots=True)
+class RunClosed(Input):
+    """The run has ended in the books; the fields are those of its event."""
 
-Booked = Reserve | Settle | Learn | BookOpinions | BookVolunteers | CommitModel | Forget
-"""Steps of a round that are written, or learnt, with crash points around them."""
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Input):
+    """Edges can be heard, and hear us."""

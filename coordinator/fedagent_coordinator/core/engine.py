@@ -10,24 +10,47 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fedagent_coordinator.policies.base import NOT_FEATURES
-from fedagent_protocol.messages import EdgeToCoordinator
+from fedagent_node.effects import (
+    EVERYBODY,
+    Effect,
+    Emit,
+    Input,
+    LinkUp,
+    OtherVersion,
+    Received,
+    Send,
+    Warn,
+)
+from fedagent_protocol.messages import CoordinatorBeacon
 from fedagent_protocol.versions import OtherVersions
 
 from . import edge_messages
 from .backoff import ClientBackoff, EmptyRoundBackoff
 from .decision_policies import Decider, DecisionPolicies
 from .edges import EdgeTable, Indices
-from .effects import Effect, End, Event, Send
+from .effects import (
+    Evaluate,
+    Evaluated,
+    Merged,
+    NoteDevices,
+    PartFinished,
+    RunClosed,
+    SaveMetrics,
+    ShowStatus,
+    Standardized,
+    Start,
+)
 from .evaluation import Evaluating, Measuring, StatisticsCollection
 from .evaluation_schedule import evaluation_plan
 from .merge import Merging
 from .models import Models
 from .outgoing_messages import OutgoingMessages
 from .phases import Ended, Idle, Observing, Phase, SettledRound
-from .readiness import DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
+from .readiness import AGENTS, DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
 from .settings import Progress, Settings
 
 REPORTS_KEPT = 64
+BEACON_S = 5.0
 
 
 class SettledReports:
@@ -76,6 +99,9 @@ class Engine:
         models: The global model.
         not_before: When the next round may begin by the schedule; 0 if at once.
         opens_at: When it may open after rounds that brought nothing.
+        status: What is waited for.
+        evaluating: Evaluations on the held-out set that are under way.
+        evaluated: The model that was evaluated last.
         warnings: What devices have warned of.
         counters: What was refused or odd, by reason.
 
@@ -101,7 +127,9 @@ class Engine:
             raise NeedsUnmetError(settings.policy, unmet, ())
         self.settings, self.indices = settings, indices
         self.edges = EdgeTable(indices, {window.edge: window for window in progress.windows})
-        self.models = Models(self.edges, progress.model, progress.model_size)
+        self.models = Models(
+            settings.run, self.edges, progress.model, progress.model_size, progress.model_round
+        )
         self.outgoing = OutgoingMessages(settings, progress.next_round << 20)
         self.decider = Decider(settings, policies, clock)
         resumed = progress.rounds_done > 0
@@ -117,11 +145,112 @@ class Engine:
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
         self.opens_at = self.not_before = 0.0
+        self.status = ShowStatus()
+        self.evaluating, self.evaluated = 0, ""
+        self._beacon_at: float | None = None
         self._first_at = progress.open_at
         self._unmeasured = settings.standardize > 0
         self._measurements = 0
         self._log_phase = log_phase
         self.phase: Phase = Idle(self, None)
+
+    # ------------------------------------------------------------------ inputs
+
+    def receive(self, event: Input, now: float) -> list[Effect]:
+        """Take in a message, or the result of what was asked for.
+
+        Raises:
+            PolicyError: The policy failed, or broke a constraint; nothing is reserved.
+        """
+        match event:
+            case Received():
+                return edge_messages.receive(self, event, now)
+            case OtherVersion():
+                return edge_messages.refuse(self, event.sender, event.version)
+            case Start():
+                return self._start(now)
+            case LinkUp() if self._beacon_at is not None:
+                return [self._beacon()]
+            case PartFinished() if isinstance(self.phase, Merging):
+                return self.phase.part_finished(event, now)
+            case Merged():
+                return self._merged(event, now)
+            case Evaluated():
+                return self._evaluated(event)
+            case Standardized():
+                return self._standardized(event, now)
+            case RunClosed() if isinstance(self.phase, Ended):
+                return [Emit("end", event.fields), *self.phase.closed(now)]
+            case _:
+                return []
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due.
+
+        Raises:
+            PolicyError: See `receive`.
+        """
+        effects: list[Effect] = []
+        if self._beacon_at is not None and now >= self._beacon_at:
+            self._beacon_at = now + BEACON_S
+            effects.append(self._beacon())
+        for edge in self.edges.lose_silent(now):
+            effects.append(Emit("edge_lost", {"edge": edge.id, "name": edge.name}))
+            effects += [NoteDevices(edge.id, None), self.show(self.status)]
+        return effects + self.phase.tick(now)
+
+    def next_due(self) -> float | None:
+        """Return when `tick` is wanted; None while only messages matter."""
+        times = (self._beacon_at, self.edges.next_loss(), self.phase.next_due())
+        return min((time for time in times if time is not None), default=None)
+
+    def _start(self, now: float) -> list[Effect]:
+        """Begin: edges will say hello when they hear the beacon."""
+        self._beacon_at = now + BEACON_S
+        return [self._beacon(), *self._resume(now)]
+
+    def _resume(self, now: float) -> list[Effect]:
+        self.readiness.started_at = now
+        if self.settings.over(self.rounds_done):
+            return self._finish_late(now)
+        opens_at = min(self._first_at, now + self.settings.every_s)
+        if now >= opens_at:
+            return self.wait(EDGES, now)
+        self.not_before = opens_at
+        self.enter(Idle(self, opens_at))
+        return []
+
+    def _beacon(self) -> Effect:
+        s = self.settings
+        period_ms = round(1000 * BEACON_S)
+        beacon = CoordinatorBeacon(run=s.run, coordinator=s.coordinator, period_ms=period_ms)
+        return Send(EVERYBODY, beacon)
+
+    def _merged(self, found: Merged, now: float) -> list[Effect]:
+        self.counters["model_refused"] += len(found.refused)
+        warnings: list[Effect] = [
+            Warn("", f"edge model {digest[:12]} is left out: {reason}")
+            for digest, reason in found.refused.items()
+        ]
+        return warnings + (self.phase.merged(found, now) if isinstance(self.phase, Merging) else [])
+
+    def _evaluated(self, found: Evaluated) -> list[Effect]:
+        self.evaluating -= 1
+        self.evaluated = found.digest
+        effects: list[Effect] = [SaveMetrics(found)] if found.metrics else []
+        fields = {"accuracy": None, "loss": None, **found.metrics}
+        effects.append(Emit("model", {"round": found.round, "digest": found.digest, **fields}))
+        return effects + (self.phase.evaluated() if isinstance(self.phase, Ended) else [])
+
+    def _standardized(self, found: Standardized, now: float) -> list[Effect]:
+        """Tell edges the task as it is from now on, and go on with the round."""
+        self._unmeasured = False
+        self.settings = replace(self.settings, task=found.task, body=found.body)
+        self.outgoing.settings = self.settings
+        welcomes = [self.outgoing.welcome(edge.id) for edge in self.edges.live()]
+        return [Emit("standardized", found.fields), *welcomes, *self.open(now)]
+
+    # ---------------------------------------------------------- for all phases
 
     @property
     def free_micro(self) -> int | None:
@@ -134,77 +263,16 @@ class Engine:
         self._log_phase(self.phase.name, phase.name)
         self.phase = phase
 
-    # ------------------------------------------------------------------ inputs
+    def show(self, status: ShowStatus) -> Effect:
+        """Keep for people what is waited for, and which edges are there."""
+        live = len(self.edges.live())
+        self.status = replace(status, edges_live=live, next_at=self.not_before)
+        return self.status
 
-    def start(self, now: float) -> list[Effect]:
-        """Begin: edges will say hello when they hear the beacon."""
-        self.readiness.started_at = now
-        if self.settings.over(self.rounds_done):
-            return self._finish_late(now)
-        opens_at = min(self._first_at, now + self.settings.every_s)
-        if now >= opens_at:
-            return self.wait(EDGES, now)
-        self.not_before = opens_at
-        self.enter(Idle(self, opens_at))
-        return []
-
-    def receive(
-        self, edge: str, message: EdgeToCoordinator, now: float, *, link_idle: bool = True
-    ) -> list[Effect]:
-        """Take in a message of an edge (its id is that of the topic).
-
-        Args:
-            edge: The sender.
-            message: The message.
-            now: When it came.
-            link_idle: Whether everything published before was acknowledged.
-
-        Raises:
-            PolicyError: The policy failed, or broke a constraint; nothing is reserved.
-        """
-        return edge_messages.receive(self, edge, message, now, link_idle=link_idle)
-
-    def tick(self, now: float) -> list[Effect]:
-        """Do what is due.
-
-        Raises:
-            PolicyError: See `receive`.
-        """
-        lost: list[Effect] = [
-            Event("edge_lost", {"edge": edge.id, "name": edge.name})
-            for edge in self.edges.lose_silent(now)
-        ]
-        return lost + self.phase.tick(now)
-
-    def next_due(self) -> float | None:
-        """Return when `tick` is wanted; None while only messages matter."""
-        if isinstance(self.phase, Ended):
-            return None
-        times = (self.edges.next_loss(), self.phase.next_due())
-        return min((time for time in times if time is not None), default=None)
-
-    def farewell(self) -> list[Send]:
-        """Return the end of the run for every edge, to be repeated for a while."""
-        return self.phase.farewell() if isinstance(self.phase, Ended) else []
-
-    def part_checked(self, digest: str, *, intact: bool, now: float) -> list[Effect]:
-        """Take in whether a pulled model is what its digest says."""
-        if not isinstance(self.phase, Merging):
-            return []
-        return self.phase.part_checked(digest, intact=intact, now=now)
-
-    def merged(self, round_: int, digest: str, now: float) -> list[Effect]:
-        """Take in the merged model; an empty digest stands for none that was usable."""
-        if not isinstance(self.phase, Merging):
-            return []
-        return self.phase.merged(round_, digest, now)
-
-    def standardized(self, task: str, body: bytes, now: float) -> list[Effect]:
-        """Take in the task as it is from now on; edges are told, and the round goes on."""
-        self._unmeasured = False
-        self.outgoing.settings = self.settings = replace(self.settings, task=task, body=body)
-        welcomes: list[Effect] = [self.outgoing.welcome(edge.id) for edge in self.edges.live()]
-        return welcomes + self.open(now)
+    def evaluate_model(self, round_: int, digest: str) -> Effect:
+        """Have a model evaluated on the held-out set."""
+        self.evaluating += 1
+        return Evaluate(round_, digest, self.models.size)
 
     # ------------------------------------------------- from one phase to the next
 
@@ -212,11 +280,29 @@ class Engine:
         """Pause for what is missing; without any edge, until one comes."""
         detail = self.client_backoff.reason(now) if reason == DECLINED else ""
         wanted = self.readiness.wanted(reason, now)
-        effects = self.waiting.wait(
-            reason, now, edges=edges, agents=agents, wanted=wanted, detail=detail
-        )
+        effects = self._announce(reason, now, edges, agents, wanted=wanted, detail=detail)
         self.enter(Idle(self, self.waiting.until if self.edges.live() else None))
         return effects
+
+    def _announce(
+        self,
+        reason: str,
+        now: float,
+        edges: int,
+        agents: int = 0,
+        *,
+        wanted: int = 0,
+        detail: str = "",
+    ) -> list[Effect]:
+        """Emit what is waited for, if that is new."""
+        events = self.waiting.wait(
+            reason, now, edges=edges, agents=agents, wanted=wanted, detail=detail
+        )
+        if not events:
+            return []
+        found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
+        status = ShowStatus(waiting=reason, detail=detail, found=found, wanted=wanted)
+        return [*events, self.show(status)]
 
     def open(self, now: float) -> list[Effect]:
         """Ask all edges for this round's columns."""
@@ -285,14 +371,14 @@ class Engine:
         patient = now - self.readiness.started_at < self.settings.resume_wait_s
         if not (self.edges.windows and patient):
             return self.finish("rounds", now)
-        effects = self.waiting.wait(EDGES, now, edges=len(self.edges.live()), agents=0)
+        effects = self._announce(EDGES, now, len(self.edges.live()))
         self.enter(Idle(self, self.waiting.until))
         return effects
 
     def _end(self, reason: str) -> list[Effect]:
         phase = Ended(self, reason)
         self.enter(phase)
-        return [End(reason), *phase.farewell()]
+        return phase.begin()
 
     def _measure(self, now: float) -> list[Effect]:
         """Ask every live edge what its agents' samples add up to, before the first round."""
@@ -308,7 +394,7 @@ class Engine:
             give_up_at=until + s.grace_s,
         )
         agents = sum(edge.agents for edge in live)
-        effects = self.waiting.wait(STATISTICS, now, edges=len(live), agents=agents)
+        effects = self._announce(STATISTICS, now, len(live), agents)
         phase = Measuring(self, collection)
         self.enter(phase)
         return effects + phase.begin(now)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_node.effects import Effect, Emit
 from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
 from fedagent_task.moments import Moments
@@ -29,7 +30,7 @@ from .answers import (
     volunteers_in,
 )
 from .edges import EdgeSession
-from .effects import BookOpinions, BookVolunteers, Effect, Event, Learn, Standardize, Value
+from .effects import BookOpinions, BookVolunteers, Learn, Standardize
 from .phases import Phase, SettledRound, milliseconds
 from .readiness import STATISTICS
 from .settings import Settings
@@ -424,7 +425,7 @@ class Measuring(Evaluating):
         if total is None:
             return effects + engine.wait(STATISTICS, now, edges=len(live))
         engine.enter(Standardizing(engine))
-        return [*effects, Standardize(total, agents, now)]
+        return [*effects, Standardize(total, agents)]
 
 
 class Standardizing(Phase):
@@ -475,15 +476,15 @@ def _with_opinions(learn: Learn, found: BookOpinions | BookVolunteers) -> Learn:
     return replace(learn, feedback=replace(learn.feedback, opinions=opinions))
 
 
-def _event(found: BookOpinions | BookVolunteers) -> Event:
-    fields: dict[str, Value] = {"round": found.round, "slot": found.slot}
+def _event(found: BookOpinions | BookVolunteers) -> Emit:
+    fields: dict[str, object] = {"round": found.round, "slot": found.slot}
     if isinstance(found, BookOpinions):
         fields |= {"mode": "report", "mean": found.mean, "answered": len(found.client)}
     else:
         fields |= {"mode": "peers", "volunteers": len(found.client)}
     missing = {why: float(count) for why, count in found.reasons.items()}
     fields |= {"asked": found.asked, "missing": missing, "seconds": found.seconds}
-    return Event("opinions", fields)
+    return Emit("opinions", fields)
 
 
 def _metric(answers: Iterable[EdgeAnswer]) -> str:

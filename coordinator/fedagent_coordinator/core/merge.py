@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from fedagent_node.effects import Effect, Send
 from fedagent_protocol.messages import Chunk, Need, Weighting
 from fedagent_protocol.transfer import Layout, Receiver
 
 from .edges import EdgeSession
-from .effects import CommitModel, Effect, Evaluate, FinishPart, Merge, Send, StorePart
+from .effects import CommitModel, FinishPart, Merge, Merged, PartFinished, StorePart
 from .phases import Phase, milliseconds
 
 if TYPE_CHECKING:
@@ -117,13 +118,13 @@ class Merging(Phase):
             return []
         return self._take(pull, chunk.index, chunk.data, now) + self._advance(now)
 
-    def part_checked(self, digest: str, *, intact: bool, now: float) -> list[Effect]:
+    def part_finished(self, found: PartFinished, now: float) -> list[Effect]:
         """Note whether a pulled model hashes to its name; a damaged one is pulled again."""
-        pull = self._pulls.get(digest)
+        pull = self._pulls.get(found.digest)
         if pull is None:
             return []
         effects: list[Effect] = []
-        if intact:
+        if found.intact:
             pull.state = PullState.HERE
         else:
             self.engine.counters["digest_mismatch"] += 1
@@ -136,22 +137,20 @@ class Merging(Phase):
                 effects = self._need(pull, now)
         return effects + self._advance(now)
 
-    def merged(self, round_: int, digest: str, now: float) -> list[Effect]:
-        """Take in the merged model; an empty digest stands for none that was usable."""
-        if round_ != self._round:
-            return []
-        models = self.engine.models
+    def merged(self, found: Merged, now: float) -> list[Effect]:
+        """Make the merged model the global one."""
+        return self._over(found.digest, now) if found.round == self._round else []
+
+    def _over(self, digest: str, now: float) -> list[Effect]:
+        engine, models, round_ = self.engine, self.engine.models, self._round
         if not digest:
-            self.engine.counters["merge_failed"] += 1
+            engine.counters["merge_failed"] += 1
         self._timing_ms["merge"] = milliseconds(now - self._began_at)
         if digest in {"", models.digest}:
             return models.adopt(models.digest, round_, now) + self._then(now)
-        return [
-            CommitModel(round_, digest),
-            *models.adopt(digest, round_, now),
-            *self._then(now),
-            Evaluate(round_, digest, models.size),
-        ]
+        evaluate = engine.evaluate_model(round_, digest)
+        adopted = models.adopt(digest, round_, now)
+        return [CommitModel(round_, digest), *adopted, *self._then(now), evaluate]
 
     def _advance(self, now: float) -> list[Effect]:
         """Go on once every model is here or given up."""
@@ -161,7 +160,7 @@ class Merging(Phase):
         self._asked = True
         models = self.engine.models
         if self._weights.keys() <= {models.digest}:
-            return self.merged(self._round, models.digest, now)
+            return self._over(models.digest, now)
         return [Merge(self._round, tuple(sorted(self._weights.items())), models.size)]
 
     def _weight(self, edge: EdgeSession) -> float:

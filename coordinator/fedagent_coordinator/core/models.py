@@ -1,13 +1,17 @@
-"""The global model: which edge should hold it, and its way there."""
+"""The global model: which edge should hold it, and its way there.
+
+The store puts the bytes into what is sent.
+"""
 
 from dataclasses import dataclass, field
 
+from fedagent_node.effects import Effect, Send
 from fedagent_protocol.errors import ChunkError
-from fedagent_protocol.messages import CHUNK_BYTES, Need
+from fedagent_protocol.messages import CHUNK_BYTES, Chunk, GlobalModel, Need
 from fedagent_protocol.transfer import Layout, Sender
 
 from .edges import EdgeSession, EdgeTable
-from .effects import Effect, Forget, SendChunks, SendGlobal
+from .effects import Forget
 
 REOFFER_S = 1.5
 CHUNKS_AT_ONCE = 8
@@ -20,11 +24,14 @@ class Models:
     Attributes:
         digest: The global model.
         size: Its bytes; the same for every model of the run.
+        round: The round after which it was merged.
     """
 
+    run: str
     edges: EdgeTable
     digest: str
     size: int
+    round: int
     chunk_bytes: int = CHUNK_BYTES
     _senders: dict[str, Sender] = field(default_factory=dict)
 
@@ -72,16 +79,17 @@ class Models:
         chunks: list[int] = []
         while len(chunks) < CHUNKS_AT_ONCE and (index := sender.next()) is not None:
             chunks.append(index)
-        if not chunks:
-            return [], False
-        send = SendChunks(edge.id, self.digest, tuple(chunks), layout)
-        return [send], layout.count - 1 in chunks
+        sends: list[Effect] = [
+            Send(edge.id, Chunk(run=self.run, digest=self.digest, index=i, data=b""), stored=True)
+            for i in chunks
+        ]
+        return sends, layout.count - 1 in chunks
 
     def adopt(self, digest: str, round_: int, now: float) -> list[Effect]:
         """Make this the global model after a round; offer it to those that lack it."""
         effects: list[Effect] = []
         if digest != self.digest:
-            self.digest = digest
+            self.digest, self.round = digest, round_
             self._senders.clear()
         else:
             effects += self._forget_all(round_)
@@ -101,7 +109,15 @@ class Models:
     def _offer(self, edge: EdgeSession, round_: int, now: float) -> Effect:
         edge.offered_at = now
         self._senders.pop(edge.id, None)
-        return SendGlobal(edge.id, self.digest, round_, self.layout)
+        offer = GlobalModel(
+            run=self.run,
+            round=round_,
+            digest=self.digest,
+            size=self.size,
+            chunk_bytes=self.chunk_bytes,
+            first=b"",
+        )
+        return Send(edge.id, offer, stored=True)
 
     def _forget_all(self, round_: int) -> list[Effect]:
         """Give up what a merge did not take, where no new model supersedes it in the books."""

@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from fedagent_coordinator.placement.base import Placement
 from fedagent_coordinator.policies.base import Feedback, RoundView
+from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
 
-from .effects import Controls, Details, EdgeResult, Event, Settle
+from .effects import Controls, Details, EdgeResult, Settle
 from .orders import EdgePart, OrderedRound
 
 BoolArray = npt.NDArray[np.bool_]
@@ -216,11 +217,11 @@ def _edge_result(view: RoundView, feedback: Feedback, part: EdgePart) -> EdgeRes
     )
 
 
-def round_event(settled: Settle, controls: Controls, total_micro: int, seconds: float) -> Event:
+def round_event(settled: Settle, controls: Controls, total_micro: int, seconds: float) -> Emit:
     """Return the event of a round, whose steps took so long in all."""
     edges, placed, details = settled.edges, controls.placement.edge, settled.details
     loss = details.train_loss
-    return Event(
+    return Emit(
         "round",
         {
             "round": settled.round,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedagent_node.effects import Send
 from fedagent_protocol.messages import (
     EdgeWelcome,
     OpinionClose,
@@ -14,7 +15,6 @@ from fedagent_protocol.messages import (
 )
 
 from .edges import EdgeSession
-from .effects import Send
 from .orders import EdgePart, OrderedRound
 from .settings import Settings
 

@@ -3,11 +3,13 @@
 A phase ends by having the engine enter another one.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedagent_node.effects import Effect, Emit, Mark
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import RoundReport
@@ -15,11 +17,11 @@ from fedagent_protocol.messages import RoundReport
 from .backoff import MAX_NAMED
 from .decision_policies import Decision
 from .edges import EdgeSession
-from .effects import CrashPoint, Effect, Event, Learn, Reserve, Send, Settle
+from .effects import End, Learn, Reserve, Settle, ShowStatus
 from .observation import Observation, Observed, merge_observations
 from .orders import EdgePart, OrderedRound, parts_of
 from .outcomes import round_event, settle_round
-from .readiness import BUDGET, EDGES, RENTS
+from .readiness import BUDGET, DECLINED, EDGES, RENTS
 from .settings import learnt_weight
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from .evaluation_schedule import DueEvaluation
 
 REOPEN_S = 0.25
+FAREWELL_S = 0.3
 MAX_WARNINGS = 100
 """Different warnings of devices that a run names."""
 
@@ -45,7 +48,7 @@ class SettledRound:
     evaluation: "DueEvaluation | None"
     held: Learn | None
 
-    def event(self, total_micro: int, now: float) -> Event:
+    def event(self, total_micro: int, now: float) -> Emit:
         """Return the event of the round, which ends now."""
         seconds = round(now - self.ordered.opened_at, 6)
         return round_event(self.settled, self.ordered.controls, total_micro, seconds)
@@ -118,13 +121,45 @@ class Ended(Phase):
     def __init__(self, engine: "Engine", reason: str) -> None:
         super().__init__(engine)
         self._reason = reason
+        self._closing = False
+        self._repeat_at = self._until = math.inf
 
     def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
         """Announce the end."""
         return [self.engine.outgoing.run_ended(edge.id, self._reason)]
 
-    def farewell(self) -> list[Send]:
-        """Return the end of the run for every edge."""
+    def begin(self) -> list[Effect]:
+        """Announce the end to every edge, and commit it."""
+        return self._farewell() + self.evaluated()
+
+    def evaluated(self) -> list[Effect]:
+        """Commit the end once the last model is evaluated."""
+        engine = self.engine
+        if engine.evaluating or self._closing:
+            return []
+        if engine.settings.held_out and engine.evaluated != engine.models.digest:
+            # A process that came back at the very end has not evaluated the last model.
+            return [engine.evaluate_model(engine.models.round, engine.models.digest)]
+        self._closing = True
+        return [End(self._reason)]
+
+    def closed(self, now: float) -> list[Effect]:
+        """Announce the end for a while."""
+        self._repeat_at, self._until = now, now + self.engine.settings.linger_s
+        return self.tick(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Announce the end again."""
+        if now < self._repeat_at or now >= self._until:
+            return []
+        self._repeat_at = now + FAREWELL_S
+        return self._farewell()
+
+    def next_due(self) -> float | None:
+        """Return when to announce the end again."""
+        return self._repeat_at if self._repeat_at < self._until else None
+
+    def _farewell(self) -> list[Effect]:
         engine = self.engine
         return [engine.outgoing.run_ended(edge.id, self._reason) for edge in engine.edges.live()]
 
@@ -324,11 +359,14 @@ class Ordered(Phase):
             ordered.controls,
             ordered.timing_ms,
         )
+        effects: list[Effect] = [reserve]
+        if self.engine.status.waiting or self.engine.settings.every_s:
+            effects.append(self.engine.show(ShowStatus()))
         if not ordered.parts:
-            return [reserve, *self._settle(now)]
+            return effects + self._settle(now)
         orders = [self._order(part, now) for part in ordered.parts.values()]
         half = (len(orders) + 1) // 2
-        return [reserve, *orders[:half], CrashPoint("orders.half"), *orders[half:]]
+        return [*effects, *orders[:half], Mark("orders.half"), *orders[half:]]
 
     def tick(self, now: float) -> list[Effect]:
         """Repeat orders; settle when no report is waited for any longer."""
@@ -382,7 +420,12 @@ class Ordered(Phase):
         effects += [learn] if held is None else []
         void = settled.feedback.void
         engine.opens_at = engine.empty_rounds.after(void, began=ordered.opened_at, now=now)
-        effects += engine.client_backoff.settle(ordered, settled, now)
+        declined = engine.client_backoff.settle(ordered, settled, now)
+        effects += declined
+        if declined and not settled.feedback.used.any():
+            # Until a round begins with others.
+            detail = str(declined[0].fields["reason"])
+            effects.append(engine.show(ShowStatus(waiting=DECLINED, detail=detail)))
         effects += self._warnings(settled)
         self._note_models(settled)
         done = SettledRound(ordered, settled, due, held)
@@ -402,7 +445,7 @@ class Ordered(Phase):
         known.update(fresh)
         agents = self._ordered.agents
         return [
-            Event("warning", {"agents": agents(rows_of[text])[:MAX_NAMED], "reason": text})
+            Emit("warning", {"agents": agents(rows_of[text])[:MAX_NAMED], "reason": text})
             for text in fresh
         ]
 

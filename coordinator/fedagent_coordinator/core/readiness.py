@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS, IntArray
+from fedagent_node.effects import Emit
 
-from .effects import Effect, Event, Value
 from .observation import Observed
 from .settings import Settings
 
@@ -167,7 +167,7 @@ class Waiting:
 
     def wait(
         self, reason: str, now: float, *, edges: int, agents: int, wanted: int = 0, detail: str = ""
-    ) -> list[Effect]:
+    ) -> list[Emit]:
         """Pause; return an event when the reason is new or changes, and again after a while."""
         new = reason != self._reason
         found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
@@ -178,12 +178,12 @@ class Waiting:
         if not changed and now - self._logged_at < REMIND_S:
             return []
         self._logged_at = now
-        fields: dict[str, Value] = {"reason": reason, "edges": edges, "agents": agents}
+        fields: dict[str, object] = {"reason": reason, "edges": edges, "agents": agents}
         if wanted:
             fields["wanted"] = wanted
         if detail:
             fields["detail"] = detail
-        return [Event("waiting", fields)]
+        return [Emit("waiting", fields)]
 
     def over(self) -> None:
         """Note that there was something to decide."""

@@ -34,6 +34,8 @@ class Settings:
         standardize: Features whose statistics are found before the first round; 0: none.
         standardize_s: How long that waits for devices.
         recipe: Its name, for people.
+        held_out: Models are evaluated on a held-out set too.
+        linger_s: How long the end of the run is repeated.
     """
 
     run: str
@@ -70,6 +72,8 @@ class Settings:
     standardize_s: float = 30.0
     every_s: float = 0.0
     recipe: str = ""
+    held_out: bool = False
+    linger_s: float = 0.0
 
     def over(self, done: int) -> bool:
         """Return whether no round follows after so many settled ones."""
@@ -124,6 +128,7 @@ class Progress:
         spent_micro: What was paid.
         model: Digest of the global model.
         model_size: Its bytes; the same for every model of the run.
+        model_round: The round after which it was merged; 0 for the one the run begins with.
         windows: Edge models that were settled and not merged.
         open_at: No round begins before, by the clock of the engine's `now`: a former process
             began the last one so recently.
@@ -134,6 +139,7 @@ class Progress:
     spent_micro: int
     model: str
     model_size: int
+    model_round: int = 0
     windows: tuple[Window, ...] = ()
     evaluations: PastEvaluations = NO_EVALUATIONS
     open_at: float = 0.0

@@ -19,12 +19,10 @@ from fedagent_agent.core.effects import (
 from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer.frames import Evaluate, Evaluated
 from fedagent_agent.trainer.privacy import ProtectedScore
-from fedagent_coordinator.core.effects import CrashPoint
-from fedagent_coordinator.core.effects import Event as CoordinatorEvent
-from fedagent_coordinator.jobs import CheckPart, EvaluateModel, MergeModels
-from fedagent_coordinator.runtime import BEACON_MS, CoordinatorRuntime, Finished, RuntimeOptions
-from fedagent_coordinator.runtime import Outward as CoordinatorOutward
-from fedagent_coordinator.runtime import Publish as CoordinatorPublish
+from fedagent_coordinator.config import CoordinatorConfig
+from fedagent_coordinator.core.effects import Start
+from fedagent_coordinator.daemon import topic_of
+from fedagent_coordinator.run_store import open_coordinator
 from fedagent_edge.core.settings import EdgeSettings
 from fedagent_edge.daemon import route
 from fedagent_edge.store import open_edge
@@ -41,6 +39,7 @@ from fedagent_protocol.messages import (
     Chunk,
     ContextReport,
     OpinionCall,
+    RoundOpen,
     TrainOrder,
     UpdateOffer,
     kind,
@@ -401,83 +400,76 @@ class CoordinatorRole:
     wait_edges: int
     wait_agents: int
     opening: Callable[[int], float] = lambda _round: 0.0
-    events: list[CoordinatorEvent] = field(default_factory=list)
+    events: list[Emit] = field(default_factory=list)
     done: str = ""
     more_rounds: int = 0
-    runtime: CoordinatorRuntime | None = None
-    _beat_at: float = 0.0
-    _checkpoint: Checkpoint = print
+    driver: Driver | None = None
 
     def start(self, checkpoint: Checkpoint) -> None:
-        """Open the runtime and its link."""
-        self._checkpoint = checkpoint
-        self.runtime = CoordinatorRuntime(
-            RuntimeOptions(
-                data_dir=self.directory,
-                coordinator="coordinator",
-                recipe=self.recipe,
-                site=SITE,
-                wait_edges=self.wait_edges,
-                wait_agents=self.wait_agents,
-                boot=BOOT,
-                more_rounds=self.more_rounds,
-            ),
+        """Open the coordinator and its link."""
+        config = CoordinatorConfig(
+            data_dir=str(self.directory),
+            recipe="",
+            site=SITE,
+            wait_edges=self.wait_edges,
+            wait_agents=self.wait_agents,
+            more_rounds=self.more_rounds,
+            linger_s=0.0,
+        )
+        engine, store = open_coordinator(
+            config,
+            self.recipe,
+            coordinator="coordinator",
+            boot=BOOT,
             checkpoint=checkpoint,
             clock=lambda: self.kernel.now,
             clock_ms=lambda: int(self.kernel.now * 1000),
         )
+        self.driver = virtual_driver(
+            engine, store, self.kernel, self, me="coordinator", emit=self._emit
+        )
         self.wires.join(WAN, "coordinator")
-        self._beat_at = self.kernel.now + BEACON_MS / 1000
-        self._perform(self.runtime.start(self.kernel.now))
+        self.driver.receive(Start())
 
     def drop(self) -> None:
         """Lose the memory and the connection."""
         self.wires.leave(WAN, "coordinator")
-        if self.runtime is not None:
-            self.runtime.close()
-        self.runtime = None
+        if self.driver is not None:
+            self.driver.store.close()
+        self.driver = None
 
     def next_due(self) -> float | None:
         """Return when a tick is wanted."""
-        if self.runtime is None or self.done:
-            return None
-        due = self.runtime.next_due()
-        return self._beat_at if due is None else min(due, self._beat_at)
+        return self.driver.next_due() if self.driver is not None and not self.done else None
 
     def tick(self) -> None:
-        """Let the runtime do what is due."""
-        if self.runtime is None:
-            return
-        if self.kernel.now >= self._beat_at:
-            self._beat_at = self.kernel.now + BEACON_MS / 1000
-            self._perform([self.runtime.beacon()])
-        self._perform(self.runtime.tick(self.kernel.now))
+        """Let the engine do what is due."""
+        if self.driver is not None:
+            self.driver.tick()
 
     def arrive(self, _link: str, topic: str, payload: bytes) -> None:
         """Take in what an edge sent."""
-        if self.runtime is not None and not self.done:
-            self._perform(self.runtime.receive(topic, payload, self.kernel.now))
+        if self.driver is not None and not self.done:
+            direction, now = Direction.EDGE_TO_COORDINATOR, self.kernel.now
+            self.driver.arrived("edges", direction, topic, payload, at=now)
+            self.driver.flush()
 
-    def _perform(self, outward: list[CoordinatorOutward]) -> None:
-        for effect in outward:
-            assert self.runtime is not None
-            match effect:
-                case CoordinatorPublish():
-                    where = topics.parse(effect.topic)
-                    if where.edge:
-                        later = where.kind == "open"
-                        seconds = self.opening(self.runtime.engine.round) if later else 0.0
-                        self.wires.send(
-                            WAN, where.edge, effect.topic, effect.payload, seconds=seconds
-                        )
-                    else:
-                        self.wires.cast(WAN, effect.topic, effect.payload)
-                case CrashPoint():
-                    self._checkpoint(effect.name)
-                case CoordinatorEvent():
-                    self.events.append(effect)
-                case CheckPart() | MergeModels() | EvaluateModel():
-                    result = effect.run()
-                    self._perform(self.runtime.job_done(result, self.kernel.now))
-                case Finished():
-                    self.done = effect.reason
+    def send(self, send: Send) -> bool:
+        """Put a message on the wires."""
+        payload, topic = encode(send.message), topic_of(SITE, "coordinator", send)
+        if send.to == EVERYBODY:
+            self.wires.cast(WAN, topic, payload)
+        else:
+            opens = isinstance(send.message, RoundOpen)
+            seconds = self.opening(send.message.round) if opens else 0.0
+            self.wires.send(WAN, send.to, topic, payload, seconds=seconds)
+        return True
+
+    def change(self, effect: Connect) -> None:
+        """Change nothing: a coordinator keeps its link."""
+        raise NotImplementedError(effect)
+
+    def _emit(self, event: Emit) -> None:
+        self.events.append(event)
+        if event.name == "end":
+            self.done = str(event.fields["reason"])

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.edges import Indices
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.core.iterations import IterationControl, LearnerControl
 from fedagent_coordinator.core.phases import Ended
@@ -21,7 +24,9 @@ from fedagent_coordinator.merging import EdgeModel, merge_models
 from fedagent_coordinator.placement.base import PlacementPolicy
 from fedagent_coordinator.policies.base import Feedback, SelectionPolicy
 from fedagent_coordinator.policies.baselines import RandomPolicy
+from fedagent_node.effects import EVERYBODY, Effect, Emit, Received, Send
 from fedagent_protocol import messages as m
+from fedagent_protocol.messages import AnyMessage
 from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
 from fedagent_testbed.kernel import Kernel
 from tests.coordinator.toy_edge import ToyAgent, ToyEdge
@@ -53,6 +58,9 @@ class MemoryIndices:
 
     def edge(self, edge: str) -> int:
         return self.edge_of.setdefault(edge, len(self.edge_of))
+
+    def label_edge(self, edge: str, label: str) -> None:
+        self.label_of[edge] = label
 
     def sizes(self) -> tuple[int, int]:
         return len(self.client_of), len(self.edge_of)
@@ -102,7 +110,7 @@ class Field:
     evaluated: dict[int, fx.BookOpinions | fx.BookVolunteers] = field(default_factory=dict)
     past: PastEvaluations = NO_EVALUATIONS
     committed: list[str] = field(default_factory=list)
-    events: list[fx.Event] = field(default_factory=list)
+    events: list[Emit] = field(default_factory=list)
     sent: list[tuple[str, m.CoordinatorToEdge]] = field(default_factory=list)
     end: str = ""
 
@@ -120,21 +128,23 @@ class Field:
             )
         )
 
-    def make_engine(self, progress: Progress) -> Engine:
+    def make_engine(self, progress: Progress, indices: Indices | None = None) -> Engine:
         """Return an engine that starts where `progress` says."""
-        return Engine(
+        engine = Engine(
             settings=self.settings,
             progress=progress,
             policies=DecisionPolicies(self.policy, self.control, self.placement),
-            indices=MemoryIndices(),
+            indices=indices or MemoryIndices(),
             in_books=lambda _round, _edge: False,
             clock=lambda: self.kernel.now,
         )
+        engine.models.chunk_bytes = 1024
+        return engine
 
     def run(self, *, until: float = 300.0, hello: bool = True) -> None:
         """Run to the end of the run, or for `until` virtual seconds."""
         kernel = self.kernel
-        self.perform(self.engine.start(kernel.now))
+        self.perform(self.engine.receive(fx.Start(), kernel.now))
         for edge in self.edges if hello else []:
             self.up(edge, edge.hello())
         self._beat()
@@ -147,7 +157,24 @@ class Field:
             self.kernel.after(delay, lambda: self._arrive(edge.id, message))
 
     def _arrive(self, edge: str, message: m.EdgeToCoordinator) -> None:
-        self.perform(self.engine.receive(edge, message, self.kernel.now))
+        self.perform(self.hear(edge, message))
+
+    def hear(self, edge: str, message: m.EdgeToCoordinator) -> list[Effect]:
+        """Give the engine a message; return what it asks for."""
+        now = self.kernel.now
+        return self.engine.receive(Received(edge, message, "edges", now), now)
+
+    def _complete(self, message: AnyMessage) -> m.CoordinatorToEdge:
+        """Put in the bytes of a model."""
+        match message:
+            case m.GlobalModel():
+                return structs.replace(message, first=self.blobs[message.digest][:1024])
+            case m.Chunk():
+                start = 1024 * message.index
+                data = self.blobs[message.digest][start : start + 1024]
+                return structs.replace(message, data=data)
+            case _:
+                return cast("m.CoordinatorToEdge", message)
 
     def _beat(self) -> None:
         """Tick edges every 50 ms and the engine when it wants to be."""
@@ -159,37 +186,20 @@ class Field:
             self.perform(self.engine.tick(self.kernel.now))
         self.kernel.after(0.05, self._beat)
 
-    def perform(self, effects: list[fx.Effect]) -> None:
+    def perform(self, effects: list[Effect]) -> None:
         """Do what the runtime would do, and check the order of things."""
         for effect in effects:
             self._perform(effect)
 
-    def _perform(self, effect: fx.Effect) -> None:
+    def _perform(self, effect: Effect) -> None:
         now = self.kernel.now
         match effect:
-            case fx.Send():
+            case Send():
                 if isinstance(effect.message, m.RoundOrder):
                     assert effect.message.round in self.reserved, "ordered before reserved"
                     assert effect.message.round not in self.settled, "ordered after its end"
-                self._down(effect.edge, effect.message)
-            case fx.SendGlobal():
-                data = self.blobs[effect.digest]
-                offer = m.GlobalModel(
-                    run=RUN,
-                    digest=effect.digest,
-                    size=len(data),
-                    chunk_bytes=1024,
-                    first=data[:1024],
-                )
-                self.engine.models.chunk_bytes = 1024
-                self._down(effect.edge, offer)
-            case fx.SendChunks():
-                data = self.blobs[effect.digest]
-                for i in effect.indices:
-                    part = data[1024 * i : 1024 * (i + 1)]
-                    self._down(
-                        effect.edge, m.Chunk(run=RUN, digest=effect.digest, index=i, data=part)
-                    )
+                if effect.to != EVERYBODY:
+                    self._down(effect.to, self._complete(effect.message))
             case fx.Reserve():
                 assert effect.round not in self.reserved, "reserved twice"
                 self.reserved[effect.round] = effect
@@ -206,22 +216,25 @@ class Field:
                 intact = digest_of(data) == effect.digest
                 if intact:
                     self.blobs[effect.digest] = data
-                self.perform(self.engine.part_checked(effect.digest, intact=intact, now=now))
+                self.perform(self.engine.receive(fx.PartFinished(effect.digest, intact), now))
             case fx.Merge():
                 models = [EdgeModel(d, self.blobs[d], w) for d, w in effect.models]
                 merged = merge_models(models, MANIFEST)
                 if merged.data:
                     self.blobs[merged.digest] = merged.data
-                self.perform(self.engine.merged(effect.round, merged.digest, now))
+                found = fx.Merged(effect.round, merged.digest, merged.refused)
+                self.perform(self.engine.receive(found, now))
+            case fx.Evaluate():
+                self.perform(self.engine.receive(fx.Evaluated(effect.round, effect.digest), now))
             case fx.CommitModel():
                 assert effect.digest in self.blobs
                 self.committed.append(effect.digest)
-            case fx.Event():
+            case Emit():
                 self.events.append(effect)
             case fx.End():
                 assert not self.end, "ended twice"
                 self.end = effect.reason
-            case fx.CrashPoint() | fx.Evaluate():
+            case _:
                 pass
 
     def _learn(self, effect: fx.Learn | fx.BookOpinions | fx.BookVolunteers) -> None:

@@ -15,6 +15,7 @@ from fedagent_coordinator.core.outgoing_messages import MAX_TRAINED
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.core.settings import PastEvaluations, Settings
 from fedagent_coordinator.policies import create
+from fedagent_node.effects import Send
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
 from tests.coordinator.toy_edge import ToyAgent, ToyEdge
@@ -39,7 +40,7 @@ def opinions_of(field: Field, round_: int) -> fx.BookOpinions:
     return found
 
 
-def told(field: Field) -> list[dict[str, fx.Value]]:
+def told(field: Field) -> list[dict[str, object]]:
     return [dict(event.fields) for event in field.events if event.name == "opinions"]
 
 
@@ -180,8 +181,8 @@ def test_an_edge_that_says_nothing_is_given_up_and_its_late_answer_is_dropped() 
     assert calls[0].until_ms > calls[1].until_ms > calls[2].until_ms
     assert 0 in edges[1].closed
     late = edges[1].answer(calls[0], 0.0)
-    effects = field.engine.receive(edges[1].id, late, field.kernel.now)
-    assert [type(effect.message) for effect in effects if isinstance(effect, fx.Send)] == [
+    effects = field.hear(edges[1].id, late)
+    assert [type(effect.message) for effect in effects if isinstance(effect, Send)] == [
         m.OpinionsReceipt
     ]
     assert field.engine.counters["opinions_late"] == 1
@@ -400,13 +401,13 @@ def test_answers_of_other_rounds_and_modes_change_nothing() -> None:
         (replaced(answer, run="f" * 32), "other_run"),
         (volunteers, "opinions_mode"),
     ]:
-        effects = field.engine.receive(edges[0].id, wrong, field.kernel.now)
+        effects = field.hear(edges[0].id, wrong)
         assert field.engine.counters[counter] == 1, counter
         assert not any(isinstance(effect, fx.BookOpinions) for effect in effects)
     # Ids are missing between: it is called again at once, with what is known.
     later = replaced(answer, known=9)
-    (again,) = field.engine.receive(edges[0].id, later, field.kernel.now)
-    assert isinstance(again, fx.Send)
+    (again,) = field.hear(edges[0].id, later)
+    assert isinstance(again, Send)
     assert isinstance(again.message, m.OpinionOpen)
     assert again.message.known == 3
 
@@ -615,7 +616,7 @@ def test_the_newest_word_of_an_edge_counts() -> None:
         for agent, one in zip(edges[0].agents, available, strict=True):
             agent.volunteers = one
         said = edges[0].answer(call, 0.0)
-        field.perform(field.engine.receive(edges[0].id, said, field.kernel.now))
+        field.perform(field.hear(edges[0].id, said))
     field.kernel.run(until=field.kernel.now + 30.0)
     found = field.evaluated[0]
     assert isinstance(found, fx.BookVolunteers)
@@ -627,9 +628,9 @@ def test_late_volunteers_are_told_that_the_call_is_over() -> None:
     field = volunteers_field(edges, volunteers=3, count=1)
     field.run()
     late = edges[0].answer(edges[0].calls[0], 0.0)
-    effects = field.engine.receive(edges[0].id, late, field.kernel.now)
+    effects = field.hear(edges[0].id, late)
     assert field.engine.counters["opinions_late"] == 1
-    assert [type(e.message) for e in effects if isinstance(e, fx.Send)] == [m.OpinionClose]
+    assert [type(e.message) for e in effects if isinstance(e, Send)] == [m.OpinionClose]
 
 
 def test_a_resumed_run_knows_who_volunteered_and_what_is_owed() -> None:

@@ -5,8 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from fedagent_coordinator import placement
-from fedagent_coordinator.core.decision_policies import DecisionPolicies
-from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.core.merge import Merging
 from fedagent_coordinator.core.phases import Observing, Phase
 from fedagent_coordinator.core.settings import Progress
@@ -44,19 +42,15 @@ def resumed(field: Field) -> None:
     indices = MemoryIndices()
     for edge in field.edges:
         indices.edge(edge.id)
-    field.engine = Engine(
-        settings=field.settings,
-        progress=Progress(
+    field.engine = field.make_engine(
+        Progress(
             next_round=3,
             rounds_done=2,
             spent_micro=2 * ROUND,
             model=digest_of(START_BYTES),
             model_size=len(START_BYTES),
         ),
-        policies=DecisionPolicies(field.policy, field.control, field.placement),
-        indices=indices,
-        in_books=lambda _round, _edge: False,
-        clock=lambda: field.kernel.now,
+        indices,
     )
 
 

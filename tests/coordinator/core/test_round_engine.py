@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.errors import InvalidSelectionError
 from fedagent_coordinator.policies.base import Bound, FloatArray, IntArray, RoundView, Selection
 from fedagent_coordinator.policies.state import StatelessPolicy
+from fedagent_node.effects import Mark
 from fedagent_protocol import messages as m
 
 from .harness import START_BYTES, Field, settings, toy_edges
@@ -293,8 +295,8 @@ def test_waiting_has_a_reason() -> None:
 def test_messages_of_another_run_are_ignored() -> None:
     field = Field(toy_edges(), settings(count=1))
     other = m.RoundReport(run="cd" * 16, round=1, epoch="0" * 32, outcomes=())
-    field.perform(field.engine.start(field.kernel.now))
-    assert field.engine.receive("edge-0", other, field.kernel.now) == []
+    field.perform(field.engine.receive(Start(), field.kernel.now))
+    assert field.hear("edge-0", other) == [Mark("reported")]
     assert field.engine.counters["other_run"] == 1
 
 

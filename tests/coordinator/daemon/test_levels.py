@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from fedagent_coordinator.daemon import _level
+from fedagent_coordinator.event_log import level_of
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from fedagent_coordinator.daemon import _level
 def test_an_event_is_as_loud_as_it_matters(
     name: str, fields: dict[str, object], level: int
 ) -> None:
-    assert _level(name, fields) == level
+    assert level_of(name, fields) == level

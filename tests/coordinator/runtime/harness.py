@@ -4,22 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.jobs import CheckPart, EvaluateModel, MergeModels
-from fedagent_coordinator.runtime import (
-    CoordinatorRuntime,
-    Finished,
-    Outward,
-    Publish,
-    RuntimeOptions,
-)
+from fedagent_coordinator.config import CoordinatorConfig
+from fedagent_coordinator.core.effects import Start
+from fedagent_coordinator.core.engine import Engine
+from fedagent_coordinator.daemon import topic_of
+from fedagent_coordinator.run_store import RunStore, open_coordinator
+from fedagent_node.driver import Driver
+from fedagent_node.effects import EVERYBODY, Connect, Emit, Send
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
-from fedagent_protocol.codec import decode_coordinator_to_edge, encode
+from fedagent_protocol.codec import Direction, decode_coordinator_to_edge, encode
 from fedagent_task import models
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
 from fedagent_testbed.kernel import Kernel
+from fedagent_testbed.roles import virtual_driver
 from tests.coordinator.toy_edge import ToyAgent, ToyEdge
 
 RECIPE = """
@@ -79,12 +78,12 @@ class Site:
     more_rounds: int = 0
     init: str = ""
     kernel: Kernel = field(default_factory=Kernel)
-    events: list[fx.Event] = field(default_factory=list)
-    published: list[Publish] = field(default_factory=list)
+    events: list[Emit] = field(default_factory=list)
+    sent: list[Send] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)
     kills: int = 0
     done: str = ""
-    runtime: CoordinatorRuntime | None = None
+    driver: Driver | None = None
     beats: int = 0
 
     def checkpoint(self, name: str) -> None:
@@ -95,24 +94,43 @@ class Site:
             if self.kill_hit == 0:
                 raise KilledError(name)
 
-    def open(self) -> CoordinatorRuntime:
+    @property
+    def engine(self) -> Engine:
+        """Of the coordinator that is open."""
+        assert self.driver is not None
+        assert isinstance(self.driver.core, Engine)
+        return self.driver.core
+
+    @property
+    def store(self) -> RunStore:
+        """Of the coordinator that is open."""
+        assert self.driver is not None
+        assert isinstance(self.driver.store, RunStore)
+        return self.driver.store
+
+    def open(self) -> RunStore:
         """Start a coordinator on the directory."""
-        self.runtime = CoordinatorRuntime(
-            RuntimeOptions(
-                data_dir=self.folder,
-                coordinator="c-1",
-                recipe=self.recipe,
-                new_run=self.new_run,
-                more_rounds=self.more_rounds,
-                init=self.init,
-                wait_edges=len(self.edges),
-                wait_agents=sum(len(edge.agents) for edge in self.edges),
-            ),
+        config = CoordinatorConfig(
+            data_dir=str(self.folder),
+            recipe="",
+            new_run=self.new_run,
+            more_rounds=self.more_rounds,
+            init=self.init,
+            wait_edges=len(self.edges),
+            wait_agents=sum(len(edge.agents) for edge in self.edges),
+            linger_s=0.0,
+        )
+        engine, store = open_coordinator(
+            config,
+            self.recipe,
+            coordinator="c-1",
+            boot="",
             checkpoint=self.checkpoint,
             clock=lambda: self.kernel.now,
             clock_ms=lambda: int(self.kernel.now * 1000),
         )
-        return self.runtime
+        self.driver = virtual_driver(engine, store, self.kernel, self, me="c-1", emit=self._emit)
+        return store
 
     def run(self, *, until: float = 600.0) -> None:
         """Run to the end, starting the coordinator again 50 ms after each kill."""
@@ -124,13 +142,14 @@ class Site:
         self.kernel.run(until=self.kernel.now + 2.0)
 
     def close(self) -> None:
-        if self.runtime is not None:
-            self.runtime.close()
-            self.runtime = None
+        if self.driver is not None:
+            self.driver.store.close()
+            self.driver = None
 
     def _start(self) -> None:
-        runtime = self.open()
-        self._perform(runtime.start(self.kernel.now))
+        self.open()
+        assert self.driver is not None
+        self.driver.receive(Start())
 
     def _alive(self, action: Callable[[], None]) -> None:
         """Do something that the coordinator may die of."""
@@ -149,11 +168,10 @@ class Site:
         for edge in self.edges:
             for message in edge.tick(now):
                 self._up(edge, message)
-        if self.runtime is not None:
-            due = self.runtime.next_due()
+        if self.driver is not None:
+            due = self.driver.next_due()
             if due is not None and due <= now:
-                runtime = self.runtime
-                self._alive(lambda: self._perform(runtime.tick(now)))
+                self._alive(self.driver.tick)
         self.kernel.after(0.05, self._beat)
 
     def _up(self, edge: ToyEdge, message: m.EdgeToCoordinator) -> None:
@@ -162,30 +180,28 @@ class Site:
         self.kernel.after(0.001, lambda: self._alive(lambda: self._arrive(topic, payload)))
 
     def _arrive(self, topic: str, payload: bytes) -> None:
-        if self.runtime is not None:
-            self._perform(self.runtime.receive(topic, payload, self.kernel.now))
+        if self.driver is not None:
+            direction = Direction.EDGE_TO_COORDINATOR
+            self.driver.arrived("edges", direction, topic, payload, at=self.kernel.now)
+            self.driver.flush()
 
-    def _perform(self, outward: list[Outward]) -> None:
-        assert self.runtime is not None
-        for item in outward:
-            match item:
-                case Publish():
-                    self.published.append(item)
-                    self._down(item)
-                case fx.CrashPoint():
-                    self.checkpoint(item.name)
-                case fx.Event():
-                    self.events.append(item)
-                case CheckPart() | MergeModels() | EvaluateModel():
-                    self._perform(self.runtime.job_done(item.run(), self.kernel.now))
-                case Finished():
-                    self.done = item.reason
-
-    def _down(self, item: Publish) -> None:
-        where = topics.parse(item.topic)
+    def send(self, send: Send) -> bool:
+        """Carry a message to its edge."""
+        payload = encode(send.message)
+        assert topics.parse(topic_of("default", "c-1", send))
+        self.sent.append(send)
         for edge in self.edges:
-            if edge.id == where.edge:
-                self.kernel.after(0.001, lambda e=edge: self._deliver(e, item.payload))  # type: ignore[misc] # a bound default
+            if edge.id == send.to and send.to != EVERYBODY:
+                self.kernel.after(0.001, lambda e=edge: self._deliver(e, payload))  # type: ignore[misc] # a bound default
+        return True
+
+    def change(self, effect: Connect) -> None:
+        raise NotImplementedError(effect)
+
+    def _emit(self, event: Emit) -> None:
+        self.events.append(event)
+        if event.name == "end":
+            self.done = str(event.fields["reason"])
 
     def _deliver(self, edge: ToyEdge, payload: bytes) -> None:
         for answer in edge.receive(decode_coordinator_to_edge(payload), self.kernel.now):

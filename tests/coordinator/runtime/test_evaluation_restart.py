@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator import policies, runtime
+from fedagent_coordinator import policies, run_store
 from fedagent_coordinator.core.decision_policies import DecisionPolicies
 from fedagent_coordinator.core.evaluation import RESTART
 from fedagent_coordinator.database.evaluations import ModelEvaluation
@@ -44,8 +44,7 @@ def same(one: State, other: State) -> bool:
 def played(site: Site) -> tuple[Run, list[ModelEvaluation], Store]:
     """Play to the end; check that what was learnt is what would be restored."""
     site.run()
-    assert site.runtime is not None
-    lived = site.runtime._policies.state()
+    lived = site.store.policies.state()
     check_history(site, ROUNDS)
     store = Store(site.folder)
     run = store.read.run()
@@ -62,7 +61,7 @@ def played(site: Site) -> tuple[Run, list[ModelEvaluation], Store]:
 def test_a_kill_around_an_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, hit: int, snapshots: int
 ) -> None:
-    monkeypatch.setattr(runtime, "SNAPSHOT_EVERY", snapshots)
+    monkeypatch.setattr(run_store, "SNAPSHOT_EVERY", snapshots)
     given = recipe(*OPINIONS)
     site = Site(tmp_path, given, toy_edges(given, 2), kill_at=point, kill_hit=hit)
     run, evaluated, store = played(site)

@@ -35,9 +35,9 @@ def site(folder: Path, init: str, **options: object) -> Site:
 
 
 def first_model(made: Site) -> bytes:
-    runtime = made.open()
-    assert runtime.run.progress.rounds_done == 0
-    data = runtime.blobs.get(runtime.engine.models.digest)
+    store = made.open()
+    assert store.run.progress.rounds_done == 0
+    data = store.blobs.get(made.engine.models.digest)
     made.close()
     return data
 
@@ -58,13 +58,12 @@ def test_the_first_round_is_learnt_from_the_model(tmp_path: Path) -> None:
 def test_a_model_of_an_earlier_run_is_named_by_its_digest(tmp_path: Path) -> None:
     former = site(tmp_path, "")
     former.run()
-    assert former.runtime is not None
-    digest = former.runtime.engine.models.digest
+    digest = former.engine.models.digest
     former.close()
     later = site(tmp_path, digest[:12], new_run=True)
-    runtime = later.open()
-    assert runtime.engine.models.digest == digest
-    assert runtime.store.read.run(runtime.run.run_id).origin == digest
+    store = later.open()
+    assert later.engine.models.digest == digest
+    assert store.database.read.run(store.run.run_id).origin == digest
     later.close()
 
 

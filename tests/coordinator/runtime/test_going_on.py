@@ -20,8 +20,7 @@ def ended(folder: Path, *sets: str) -> str:
     given = recipe(*sets)
     site = Site(folder, given, toy_edges(given))
     site.run()
-    assert site.runtime is not None
-    run = site.runtime.run.run_id
+    run = site.store.run.run_id
     site.close()
     return run
 
@@ -38,10 +37,10 @@ def test_it_goes_on_with_its_id_its_ledger_its_model_and_what_it_learnt(tmp_path
     with Store(tmp_path) as store:
         last = store.read.models.last(run)
     site = going_on(tmp_path, 3, "policy.name=cocs-paper")
-    runtime = site.open()
-    assert (runtime.run.run_id, runtime.run.resumed) == (run, True)
+    opened = site.open()
+    assert (opened.run.run_id, opened.run.resumed) == (run, True)
     assert last is not None
-    assert runtime.run.progress.model == last.digest
+    assert opened.run.progress.model == last.digest
     site.close()
     site.run()
     assert site.done == "rounds"
@@ -125,8 +124,8 @@ def test_the_budget_stays_what_it_was(tmp_path: Path) -> None:
 def test_a_run_without_an_end_that_spent_its_budget_may_be_given_an_end(tmp_path: Path) -> None:
     ended(tmp_path, "rounds.count=0", "budget.total=15")
     site = going_on(tmp_path, 3, "rounds.count=0", "budget.total=15")
-    runtime = site.open()
-    assert runtime.run.recipe.rounds.count == runtime.run.progress.rounds_done + 3
+    store = site.open()
+    assert store.run.recipe.rounds.count == store.run.progress.rounds_done + 3
     site.close()
 
 

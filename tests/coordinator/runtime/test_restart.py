@@ -11,6 +11,7 @@ from fedagent_coordinator.database.learning import settled
 from fedagent_coordinator.errors import RunConflictError
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
+from fedagent_protocol import messages as m
 
 from .harness import RECIPE, Site, recipe, toy_edges
 
@@ -134,7 +135,7 @@ def test_edges_go_on_from_what_the_books_know_of_them(tmp_path: Path) -> None:
     site = Site(tmp_path, given, toy_edges(given, 2), kill_at="settled", kill_hit=3)
     site.run()
     check_history(site, 4)
-    offers = [p for p in site.published if p.topic.endswith("/global")]
+    offers = [send for send in site.sent if isinstance(send.message, m.GlobalModel)]
     # One for each edge at the begin, and the merged one at the end: none was reset.
     assert len(offers) == 4
 
@@ -144,13 +145,12 @@ def test_the_same_recipe_resumes_another_is_refused_and_an_ended_one_says_so(
 ) -> None:
     given = recipe()
     site = Site(tmp_path, given, toy_edges(given))
-    runtime = site.open()
-    first = runtime.run.run_id
-    assert not runtime.run.resumed
+    store = site.open()
+    first = store.run.run_id
+    assert not store.run.resumed
     site.close()
     assert site.open().run.resumed
-    assert site.runtime is not None
-    assert site.runtime.run.run_id == first
+    assert site.store.run.run_id == first
     site.close()
     other = Site(tmp_path, recipe("seed=6"), toy_edges(given))
     with pytest.raises(RunConflictError, match="--new-run"):

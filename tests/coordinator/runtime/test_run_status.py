@@ -17,10 +17,9 @@ def test_edges_are_known_before_the_first_round_and_counted_while_they_live(tmp_
         for agent in edge.agents:
             agent.available = False
     site.run(until=3.0)
-    assert site.runtime is not None
-    run = site.runtime.run.run_id
+    run = site.store.run.run_id
     assert read_run_status(tmp_path) == RunStatus(run=run, edges_live=2, waiting="agents", wanted=6)
-    assert set(site.runtime.store.read.edges(run)) == {"edge-0", "edge-1"}
+    assert set(site.store.database.read.edges(run)) == {"edge-0", "edge-1"}
     site.edges[1].mute = True
     site.kernel.run(until=site.kernel.now + 20.0)
     found = read_run_status(tmp_path)
@@ -72,8 +71,7 @@ def test_the_schedule_is_kept_over_a_restart(tmp_path: Path) -> None:
     site = Site(tmp_path, given, toy_edges(given), kill_at="settled", kill_hit=2)
     site.run()
     assert (site.kills, site.done) == (1, "rounds")
-    assert site.runtime is not None
-    rows = site.runtime.store.read.rounds(site.runtime.run.run_id)
+    rows = site.store.database.read.rounds(site.store.run.run_id)
     begun = [row.opened_ms for row in rows]
     site.close()
     assert len(begun) == 4

@@ -37,8 +37,8 @@ def interrupted(folder: Path, at: str) -> Site:
 
 
 def model_file(site: Site) -> Path:
-    runtime = site.open()
-    digest = runtime.engine.models.digest
+    site.open()
+    digest = site.engine.models.digest
     site.close()
     return site.folder / "models" / digest
 

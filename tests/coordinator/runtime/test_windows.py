@@ -29,10 +29,9 @@ def until_round(site: Site, number: int) -> None:
 
 def lived(site: Site) -> dict[str, tuple[str, float]]:
     """Return model and weight of each edge that has learnt, as the engine has it."""
-    assert site.runtime is not None
     return {
         edge.id: (edge.expected, edge.window_weight)
-        for edge in site.runtime.engine.edges.by_id.values()
+        for edge in site.engine.edges.by_id.values()
         if edge.window_weight > 0
     }
 
@@ -92,7 +91,6 @@ def test_what_a_failed_merge_did_not_take_stays_given_up(
     site = Site(tmp_path, given, toy_edges(given))
     monkeypatch.setattr(ToyEdge, "_serve", lambda _edge, _need: [])
     until_round(site, 2)
-    assert site.runtime is not None
-    assert site.runtime.store.read.models.last(site.runtime.run.run_id).round == 0  # type: ignore[union-attr] # there is one
+    assert site.store.database.read.models.last(site.store.run.run_id).round == 0  # type: ignore[union-attr] # there is one
     assert lived(site) == {}
     assert read_back(site) == {}

@@ -1,0 +1,382 @@
+"""The disk of a coordinator: the database, the models of its run, and files for people.
+
+Checkpoints, with those of `store` between them: ``decided``, ``reserved``; ``settling``,
+``settled``, ``learnt``, ``snapshot``; ``evaluating``, ``evaluated``; ``merged``, ``committed``;
+``standardizing``, ``standardized``; ``ending``, ``reported-result``. The core marks
+``orders.half`` and ``reported``.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from msgspec import structs
+
+from fedagent_node.blobs import BlobMissingError, BlobStore
+from fedagent_node.data_dir import write_private
+from fedagent_node.driver import Job
+from fedagent_node.effects import Input, Mark, Run, Write
+from fedagent_protocol.errors import DigestError, ProtocolError
+from fedagent_protocol.failpoints import Checkpoint
+from fedagent_protocol.messages import CHUNK_BYTES, AnyMessage, Chunk, GlobalModel
+from fedagent_task import models
+from fedagent_task.recipe import frozen, task_digest
+from fedagent_task.spec import Recipe
+
+from .calls import mode_of
+from .config import CoordinatorConfig
+from .core.decision_policies import DecisionPolicies
+from .core.effects import (
+    BookOpinions,
+    BookVolunteers,
+    CommitModel,
+    End,
+    Evaluate,
+    Evaluated,
+    FinishPart,
+    Forget,
+    Learn,
+    Merge,
+    NoteDevices,
+    PartFinished,
+    Reserve,
+    RunClosed,
+    SaveMetrics,
+    Settle,
+    ShowStatus,
+    Standardize,
+    Standardized,
+    StorePart,
+)
+from .core.engine import Engine
+from .core.outcomes import SILENT
+from .core.phases import milliseconds
+from .database.connection import wall_clock_ms
+from .database.learning import SNAPSHOT_EVERY
+from .devices import DeviceBook
+from .errors import ModelLostError
+from .evaluation import HeldOutSet, held_out
+from .merging import merge_files
+from .run_status import RunStatus, next_round_at, write_run_status
+from .runs import OpenedRun, decision_policies, open_run, settings_of, task_body
+from .store import Store
+from .summary import summarize
+
+COLLECT_EVERY = 10
+RESULT_FILE = "result.json"
+END_FIELDS = (
+    *("rounds_done", "accuracy", "loss", "primary_metric", "metrics", "spent_micro"),
+    *("updates_used", "reason", "conclusion", "ledger_balanced"),
+)
+"""What the event of the end has of the result."""
+SMALL_BYTES = 1 << 20
+"""Below this a job takes less time than handing it to a thread and back."""
+
+
+class RunStore:
+    """One coordinator's data directory.
+
+    Args:
+        config: The process's settings.
+        run: The run it works on.
+        database, blobs: What is on disk.
+        policies: Learn from settled rounds.
+        held_out_set: Evaluates models; None without one.
+        boot: Names the clock of the core's times: those of another boot mean nothing.
+        checkpoint: Called with a name between any two disk effects.
+        clock: Seconds, for durations.
+        clock_ms: Wall clock for people.
+    """
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        run: OpenedRun,
+        database: Store,
+        blobs: BlobStore,
+        policies: DecisionPolicies,
+        held_out_set: HeldOutSet | None,
+        *,
+        boot: str,
+        checkpoint: Checkpoint,
+        clock: Callable[[], float],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.run, self.database, self.blobs, self.policies = run, database, blobs, policies
+        self._folder = Path(config.data_dir)
+        self._manifest = models.create(run.recipe.model).manifest()
+        self._held_out = held_out_set
+        self._devices = DeviceBook(self._folder, run.run_id)
+        self._status = RunStatus(run=run.run_id, boot=boot)
+        self._checkpoint, self._clock, self._clock_ms = checkpoint, clock, clock_ms
+        self._commits = 0
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        self._devices.close(self._clock_ms())
+        self.database.close()
+
+    def flush(self) -> Iterable[Input]:
+        """Write what waits for people."""
+        self._devices.write(self._clock())
+        return ()
+
+    def others_are(self, others: tuple[str, ...]) -> None:
+        """Keep for people which other coordinators are at this site."""
+        self._status = structs.replace(self._status, others=others)
+        write_run_status(self._folder, self._status)
+
+    def complete(self, message: AnyMessage) -> AnyMessage:
+        """Return a message with its piece of the global model.
+
+        Raises:
+            ModelLostError: The model is not on disk any more.
+        """
+        match message:
+            case GlobalModel():
+                first = self._piece(message.digest, 0, message.chunk_bytes)
+                return structs.replace(message, first=first)
+            case Chunk():
+                data = self._piece(message.digest, message.index, CHUNK_BYTES)
+                return structs.replace(message, data=data)
+            case _:
+                return message
+
+    def _piece(self, digest: str, index: int, chunk_bytes: int) -> bytes:
+        start = index * chunk_bytes
+        try:
+            size = min(chunk_bytes, self.blobs.size(digest) - start)
+            return self.blobs.read(digest, start, size)
+        except BlobMissingError as error:
+            raise ModelLostError(self.run.run_id, digest, "missing") from error
+
+    # ------------------------------------------------------------ disk effects
+
+    def write(self, effect: Write, now: float) -> Input | None:  # noqa: ARG002 - agents need `now`
+        """Perform a disk effect.
+
+        Raises:
+            CoordinatorError: The policy or the database failed; the process must end.
+        """
+        match effect:
+            case Mark():
+                self._checkpoint(effect.name)
+            case StorePart():
+                self.blobs.write_part(effect.digest, effect.offset, effect.data)
+            case NoteDevices(edge=edge, status=None):
+                self._devices.lose(edge, self._clock_ms())
+            case NoteDevices(edge=edge, status=status) if status is not None:
+                self._devices.note(edge, status, self._clock_ms())
+            case ShowStatus():
+                self._show(effect)
+            case SaveMetrics(found=found):
+                self.database.save_metrics(
+                    self.run.run_id, found.round, found.digest, found.metrics
+                )
+            case Standardize():
+                return self._standardize(effect)
+            case End():
+                return self._end(effect.reason)
+            case _:
+                self._book(effect)
+        return None
+
+    def _book(self, effect: Write) -> None:
+        """Write one step of a round, with checkpoints around it."""
+        run_id, began = self.run.run_id, self._clock()
+        policy = self.run.recipe.policy.name
+        match effect:
+            case Reserve():
+                self._checkpoint("decided")
+                self.database.reserve(run_id, effect, policy=policy)
+                effect.timing_ms["reserve"] = milliseconds(self._clock() - began)
+                self._checkpoint("reserved")
+            case Settle():
+                self._checkpoint("settling")
+                self.database.settle(run_id, effect)
+                effect.timing_ms["settle"] = milliseconds(self._clock() - began)
+                self._checkpoint("settled")
+            case Learn():
+                self.policies.learn(effect.feedback, effect.controls)
+                self._checkpoint("learnt")
+                if effect.round % SNAPSHOT_EVERY == 0:
+                    state = self.policies.state()
+                    self.database.snapshot(run_id, effect.round, policy, state)
+                    self._checkpoint("snapshot")
+            case BookOpinions() | BookVolunteers():
+                self._checkpoint("evaluating")
+                self.database.evaluate(run_id, effect)
+                self._checkpoint("evaluated")
+            case CommitModel():
+                self._checkpoint("merged")
+                size = self.blobs.size(effect.digest)
+                self.database.save_model(run_id, effect.round, effect.digest, size)
+                self._checkpoint("committed")
+                self._collect()
+            case Forget():
+                self.database.forget(run_id, effect.round, effect.edges)
+
+    def _show(self, status: ShowStatus) -> None:
+        self._status = structs.replace(
+            self._status,
+            waiting=status.waiting,
+            detail=status.detail,
+            found=status.found,
+            wanted=status.wanted,
+            edges_live=status.edges_live,
+            next_at=status.next_at,
+        )
+        write_run_status(self._folder, self._status)
+
+    def _standardize(self, effect: Standardize) -> Standardized:
+        """Keep what features are scaled by, in the recipe and in the task."""
+        recipe, found = self.run.recipe, effect.moments
+        data = frozen(recipe.data, found.means(), found.deviations())
+        recipe = structs.replace(recipe, data=data)
+        self._checkpoint("standardizing")
+        text = msgspec.json.encode(recipe).decode()
+        run_id, agents, samples = self.run.run_id, effect.agents, found.count
+        self.database.standardize(run_id, text, agents=agents, samples=samples)
+        self._checkpoint("standardized")
+        self.run = replace(self.run, recipe=recipe)
+        self._held_out = held_out(recipe)
+        body = task_body(recipe)
+        fields = {"features": len(data.features), "agents": agents, "samples": samples}
+        return Standardized(task_digest(body), body, fields)
+
+    def _collect(self) -> None:
+        """Remove old models now and then; the newest and the best stay."""
+        self._commits += 1
+        if self._commits % COLLECT_EVERY == 0:
+            self.blobs.collect(self.database.read.models.to_keep())
+
+    def _end(self, reason: str) -> RunClosed:
+        """Write the result, then end the run in the books: in this order a crash repeats it."""
+        read, run_id = self.database.read, self.run.run_id
+        summary = summarize(read, read.run(run_id), reason=reason)
+        result = {**summary.record(), "ledger_balanced": read.ledger.verify().balanced}
+        self._checkpoint("ending")
+        text = msgspec.json.format(msgspec.json.encode(result), indent=2)
+        write_private(self._folder / RESULT_FILE, text)
+        self._checkpoint("reported-result")
+        self.database.end_run(run_id, reason)
+        return RunClosed({name: result[name] for name in END_FIELDS})
+
+    # -------------------------------------------------------------------- jobs
+
+    def job(self, effect: Run) -> Job:
+        """Return a job, which touches nothing but model files."""
+        name = type(effect).__name__
+        match effect:
+            case FinishPart(digest=digest, size=size):
+                work: Callable[[], Input] = partial(self._finish_part, digest)
+            case Merge(size=size):
+                size *= len(effect.models)
+                work = partial(merge_files, self.blobs, self._manifest, effect.round, effect.models)
+            case Evaluate(size=size):
+                samples = 0 if self._held_out is None else len(self._held_out.y)
+                size = size * samples // 64
+                work = partial(self._evaluate, self._held_out, effect)
+            case _:
+                raise TypeError(name)
+        return Job(name, work, small=size <= SMALL_BYTES)
+
+    def _finish_part(self, digest: str) -> PartFinished:
+        try:
+            self.blobs.finish_part(digest)
+        except (DigestError, BlobMissingError):
+            return PartFinished(digest, intact=False)
+        return PartFinished(digest, intact=True)
+
+    def _evaluate(self, held_out_set: HeldOutSet | None, effect: Evaluate) -> Evaluated:
+        if held_out_set is None:
+            return Evaluated(effect.round, effect.digest)
+        try:
+            found = held_out_set.evaluate(self.blobs.get(effect.digest))
+        except (ProtocolError, BlobMissingError):
+            return Evaluated(effect.round, effect.digest)
+        return Evaluated(effect.round, effect.digest, found.metrics())
+
+
+def open_coordinator(
+    config: CoordinatorConfig,
+    recipe: Recipe,
+    *,
+    coordinator: str,
+    boot: str,
+    checkpoint: Checkpoint,
+    clock: Callable[[], float],
+    clock_ms: Callable[[], int] = wall_clock_ms,
+    log_phase: Callable[[str, str], None] = lambda _former, _next: None,
+) -> tuple[Engine, RunStore]:
+    """Return the engine of a run, with policies that know what they had learnt, and its disk.
+
+    Raises:
+        CoordinatorError: Policy, placement, recipe, store or run do not allow a start.
+        DatasetError: The held-out set cannot be read.
+        RunFinishedError: The run of this recipe has ended.
+    """
+    policies = decision_policies(recipe)
+    opinions = mode_of(recipe, policies.policy)
+    held_out_set = held_out(recipe)
+    folder = Path(config.data_dir)
+    database = Store(
+        folder,
+        accept_lost_history=config.accept_lost_history,
+        checkpoint=checkpoint,
+        clock_ms=clock_ms,
+    )
+    try:
+        blobs = BlobStore(folder / "models")
+        run = open_run(
+            database,
+            blobs,
+            recipe,
+            new_run=config.new_run,
+            opinions=opinions,
+            more_rounds=config.more_rounds,
+            init=config.init,
+        )
+        if run.recipe.data != recipe.data:
+            held_out_set = held_out(run.recipe)
+        database.restore(run.run_id, recipe.policy.name, policies)
+        engine = Engine(
+            settings=settings_of(
+                run.recipe,
+                config,
+                run_id=run.run_id,
+                coordinator=coordinator,
+                load_limit_s=policies.control.load_limit_s,
+                opinions=opinions,
+                held_out=held_out_set is not None,
+            ),
+            progress=replace(run.progress, open_at=next_round_at(folder, run.run_id, boot)),
+            policies=policies,
+            indices=database.indices(run.run_id),
+            in_books=partial(_was_settled, database, run.run_id),
+            clock=clock,
+            log_phase=log_phase,
+        )
+        store = RunStore(
+            config,
+            run,
+            database,
+            blobs,
+            policies,
+            held_out_set,
+            boot=boot,
+            checkpoint=checkpoint,
+            clock=clock,
+            clock_ms=clock_ms,
+        )
+    except BaseException:
+        database.close()
+        raise
+    return engine, store
+
+
+def _was_settled(database: Store, run_id: str, round_: int, edge: str) -> bool:
+    rows = database.read.edge_results(run_id, round_)
+    return any(row.edge_id == edge and row.failed != SILENT for row in rows)
