@@ -1,8 +1,6 @@
 """Run an edge: ``python -m fedagent_edge --config JSON``."""
 
-import argparse
 import asyncio
-import logging
 import sys
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from fedagent_node.errors import (
     DataDirError,
     LinkError,
 )
-from fedagent_node.process import end, return_freed_memory
+from fedagent_node.process import end, return_freed_memory, start
 from fedagent_node.settings import SettingError
 
 from .config import EdgeConfig, load
@@ -35,17 +33,8 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 
 def main() -> int:
     """Run until SIGTERM, SIGINT, or the end of the parent; return the exit code."""
-    parser = argparse.ArgumentParser(prog="fedagent_edge", description=__doc__)
-    parser.add_argument("--config", help="a JSON object, or a TOML or JSON file")
-    try:
-        config = load(parser.parse_args().config)
-    except SettingError as error:
-        return end("edge", error, EXIT_CODES, as_json=False)
     return_freed_memory()
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
-    )
-    return run(config)
+    return start("edge", load, run, EXIT_CODES)
 
 
 def run(config: EdgeConfig) -> int:

@@ -8,22 +8,21 @@
 
 from pathlib import Path
 
+from fedagent_protocol.errors import FedagentError
 
-class EdgeError(Exception):
+
+class EdgeError(FedagentError):
     """Base of the edge's errors."""
 
 
 class StateError(EdgeError):
     """Raised when the edge's own files cannot be read or written."""
 
-    def __init__(self, path: Path, reason: str, hint: str) -> None:
-        super().__init__(path, reason, hint)
-        self.path = path
-        self.reason = reason
-        self.hint = hint
+    template = "{path}: {reason}"
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}; {self.hint}"
+    path: Path
+    reason: str
+    hint: str
 
 
 def disk_refused(path: Path, error: OSError) -> StateError:

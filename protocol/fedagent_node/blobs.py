@@ -29,12 +29,9 @@ _NEW = ".new"
 class BlobMissingError(LinkError):
     """Raised when no blob, or no part of one, has this digest."""
 
-    def __init__(self, digest: str) -> None:
-        super().__init__(digest)
-        self.digest = digest
+    template = "there is no blob {digest:.12}"
 
-    def __str__(self) -> str:
-        return f"there is no blob {self.digest[:12]}"
+    digest: str
 
 
 class BlobStore:

@@ -19,166 +19,144 @@
 import ssl
 from pathlib import Path
 
-from fedagent_protocol.errors import safe_text
+from fedagent_protocol.errors import FedagentError, safe_text
+
+_COVER = "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
 
 
-class LinkError(Exception):
+class LinkError(FedagentError):
     """Base of every error of connections, brokers and what they keep on disk."""
 
 
 class AddressError(LinkError):
     """Raised when text is not a broker address."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+    template = "not a broker address: {shown!r}"
 
-    def __str__(self) -> str:
-        # What stands before the last @ may be a password.
+    text: str
+
+    @property
+    def shown(self) -> str:
+        """The text without what may be a password."""
         _, at, where = self.text.rpartition("@")
-        shown = f"…@{where}" if at else where
-        hint = "use host:port, mqtt://host:port or mqtts://host:port"
-        if at:
-            hint += ", or mqtt://USER:PASSWORD@host:port with %40 for @, %3A for : and %2F for /"
-        return f"not a broker address: {safe_text(shown, limit=80)!r}; {hint}"
+        return safe_text(f"…@{where}" if at else where, limit=80)
+
+    @property
+    def hint(self) -> str:  # type: ignore[override]  # it depends on the text
+        """What to write instead."""
+        forms = "use host:port, mqtt://host:port or mqtts://host:port"
+        if "@" not in self.text:
+            return forms
+        return f"{forms}, or mqtt://USER:PASSWORD@host:port with %40 for @, %3A for : and %2F for /"
 
 
 class TlsFilesError(LinkError):
     """Raised when certificate files cannot be loaded."""
 
-    def __init__(self, path: Path | None, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    template = "cannot use the certificate files{where}: {reason}"
+    hint = "name readable PEM files"
 
-    def __str__(self) -> str:
-        where = f" {self.path}" if self.path else ""
-        return f"cannot use the certificate files{where}: {self.reason}; name readable PEM files"
+    path: Path | None
+    reason: str
+
+    @property
+    def where(self) -> str:
+        """The file, if one is at fault."""
+        return f" {self.path}" if self.path else ""
 
 
 class SubscribeRefusedError(LinkError):
     """Raised when the broker refuses topic filters."""
 
-    def __init__(self, filters: tuple[str, ...]) -> None:
-        super().__init__(filters)
-        self.filters = filters
+    template = "the broker refused the subscription to {filters}"
 
-    def __str__(self) -> str:
-        return f"the broker refused the subscription to {', '.join(self.filters)}"
+    filters: tuple[str, ...]
 
 
 class InsecureListenError(LinkError):
     """Raised before a broker would listen beyond loopback in the clear."""
 
-    def __init__(self, listen: str) -> None:
-        super().__init__(listen)
-        self.listen = listen
+    template = "listening on {listen} without certificates would let anyone on the network in"
+    hint = _COVER
 
-    def __str__(self) -> str:
-        return (
-            f"listening on {self.listen} without certificates would let anyone on the network in; "
-            "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
-        )
+    listen: str
 
 
 class PlainTextError(LinkError):
     """Raised before a role would speak beyond this machine in the clear."""
 
-    hint = "give certificate files (ca, cert, key), or pass --insecure on a network you trust"
+    template = "{address} is beyond this machine and has no certificates"
+    hint = _COVER
 
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self.address = address
-
-    @property
-    def problem(self) -> str:
-        """What is wrong, without the hint."""
-        return f"{self.address} is beyond this machine and has no certificates"
-
-    def __str__(self) -> str:
-        return f"{self.problem}; {self.hint}"
+    address: str
 
 
 class BrokerMissingError(LinkError):
     """Raised when the chosen kind of broker is not installed."""
 
-    def __init__(self, kind: str, hint: str) -> None:
-        super().__init__(kind, hint)
-        self.kind = kind
-        self.hint = hint
+    template = "no {kind} broker here"
 
-    def __str__(self) -> str:
-        return f"no {self.kind} broker here; {self.hint}"
+    kind: str
+    hint: str
 
 
 class ListenAddressError(LinkError):
     """Raised when no broker can listen on an address: no card of this machine has it."""
 
-    def __init__(self, listen: str, own: tuple[str, ...]) -> None:
-        super().__init__(listen, own)
-        self.listen = listen
-        self.own = own
+    template = "{listen} is not an address of this machine"
 
-    def __str__(self) -> str:
-        return (
-            f"{self.listen} is not an address of this machine; "
-            f"listen on {', '.join(self.own)}, or on 0.0.0.0 for all of them"
-        )
+    listen: str
+    own: tuple[str, ...]
+
+    @property
+    def hint(self) -> str:  # type: ignore[override]  # it names the addresses
+        """Where it can listen."""
+        return f"listen on {', '.join(self.own)}, or on 0.0.0.0 for all of them"
 
 
 class BrokerStartError(LinkError):
     """Raised when a private broker does not come up."""
 
-    def __init__(self, kind: str, port: int, reason: str) -> None:
-        super().__init__(kind, port, reason)
-        self.kind = kind
-        self.port = port
-        self.reason = reason
+    template = "the {kind} broker did not come up on port {port}: {reason}"
 
-    def __str__(self) -> str:
-        return f"the {self.kind} broker did not come up on port {self.port}: {self.reason}"
+    kind: str
+    port: int
+    reason: str
 
 
 class IdentityError(LinkError):
     """Raised when the identity file is damaged."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    template = "{path} cannot be used ({reason})"
+    hint = "restore it from a copy, or delete it to join as a new device"
 
-    def __str__(self) -> str:
-        return (
-            f"{self.path} cannot be used ({self.reason}); restore it from a copy, "
-            "or delete it to join as a new device"
-        )
+    path: Path
+    reason: str
 
 
 class DataDirError(LinkError):
     """Raised when a data directory cannot be made or written; no restart fixes that."""
 
+    template = "{path} cannot be a data directory ({reason})"
     hint = "choose another --data-dir, or fix its owner and rights"
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.path} cannot be a data directory ({self.reason}); {self.hint}"
+    path: Path
+    reason: str
 
 
 class DataDirBusyError(LinkError):
     """Raised when another process holds the data directory."""
 
-    def __init__(self, path: Path, pid: int | None) -> None:
-        super().__init__(path, pid)
-        self.path = path
-        self.pid = pid
+    template = "{path} is in use by {holder}"
+    hint = "stop it, or choose another --data-dir"
 
-    def __str__(self) -> str:
-        who = f"process {self.pid}" if self.pid else "another process"
-        return f"{self.path} is in use by {who}; stop it, or choose another --data-dir"
+    path: Path
+    pid: int | None
+
+    @property
+    def holder(self) -> str:
+        """Who holds it."""
+        return f"process {self.pid}" if self.pid else "another process"
 
 
 REFUSED_SETTINGS = (PlainTextError, InsecureListenError, BrokerMissingError, TlsFilesError)

@@ -1,20 +1,42 @@
-"""A process of ours: which boot it belongs to, its memory, and its last words."""
+"""A process of ours: its start, which boot it belongs to, its memory, and its last words."""
 
+import argparse
 import json
+import logging
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
+from .settings import NodeConfig, SettingError
+
+C = TypeVar("C", bound=NodeConfig)
 ExitCodes = Iterable[tuple[type[BaseException], int]]
+
+
+def start(
+    role: str, load: Callable[[str | None], C], run: Callable[[C], int], codes: ExitCodes
+) -> int:
+    """Run the role that the command line describes; return the exit code."""
+    parser = argparse.ArgumentParser(prog=f"fedagent_{role}")
+    parser.add_argument("--config", help="a JSON object, or a TOML or JSON file")
+    try:
+        config = load(parser.parse_args().config)
+    except SettingError as error:
+        return end(role, error, codes, as_json=False)
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
+    )
+    return run(config)
 
 
 def in_two(error: BaseException) -> tuple[str, str]:
     """Return what is wrong, and the hint: our errors say ``problem; hint``."""
     text = " ".join(str(error).split()) or type(error).__name__
     hint = getattr(error, "hint", None)
-    if isinstance(hint, str):
+    if isinstance(hint, str) and hint:
         return text.removesuffix(f"; {hint}"), hint
     problem, parted, hint = text.rpartition("; ")
     return (problem, hint) if parted else (text, "")

@@ -31,14 +31,11 @@ Scope = Literal["lan", "loopback", "off"]
 class SettingError(LinkError):
     """Raised when a setting is unknown, missing or wrong."""
 
-    def __init__(self, key: str, problem: str, hint: str) -> None:
-        super().__init__(key, problem, hint)
-        self.key = key
-        self.problem = problem
-        self.hint = hint
+    template = "{key}: {problem}"
 
-    def __str__(self) -> str:
-        return f"{self.key}: {self.problem}; {self.hint}"
+    key: str
+    problem: str
+    hint: str
 
 
 class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -210,7 +207,7 @@ def broker_address(
     try:
         address.check_cover(insecure=insecure)
     except PlainTextError as error:
-        raise SettingError(key, error.problem, error.hint) from error
+        raise SettingError(key, error.sentence, error.hint) from error
     return with_password(key, address, password_file)
 
 
