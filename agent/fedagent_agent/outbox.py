@@ -28,7 +28,7 @@ from .errors import OutboxError
 INLINE_BYTES = 256 * 1024
 MAX_BYTES = 1 << 30
 MAX_UPDATES = 256
-_VERSION = 1
+_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE updates (
@@ -218,7 +218,8 @@ class Outbox:
         if version == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         elif version != _VERSION:
-            raise OutboxError(self._path, f"was written by newer software (format {version})")
+            age = "newer" if version > _VERSION else "older"
+            raise OutboxError(self._path, f"was written by {age} software (format {version})")
 
     def _count_boot(self) -> int:
         row = self._db.execute("SELECT value FROM meta WHERE key = 'boots'").fetchone()

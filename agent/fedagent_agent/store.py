@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fedagent_node.effects import Input, Mark, Run, Write
 from fedagent_protocol.errors import ChunkError
 from fedagent_protocol.failpoints import Checkpoint, hit
-from fedagent_protocol.messages import AnyMessage, Chunk, UpdateOffer
+from fedagent_protocol.messages import AnyMessage, Chunk, TrainStats, UpdateOffer
 from fedagent_protocol.passwords import hide_password
 from fedagent_protocol.transfer import Layout
 
@@ -201,13 +201,9 @@ class AgentStore:
             job=effect.job,
             digest=hashlib.sha256(body).hexdigest(),
             size=len(body),
-            num_samples=1,
-            iterations=max(1, effect.iterations),
             seconds=0.0,
-            seconds_per_iteration=0.0,
-            arrivals=0,
-            loss=0.0,
             norm=0.0,
+            stats=TrainStats(num_samples=1, iterations=max(1, effect.iterations), steps=1),
         )
 
     def _store_update(self, effect: StoreUpdate) -> Input:

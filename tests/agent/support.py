@@ -41,6 +41,7 @@ from fedagent_protocol.messages import (
     TaskBody,
     TaskNeed,
     TrainOrder,
+    TrainStats,
     UpdateOffer,
     Welcome,
 )
@@ -309,16 +310,18 @@ class HandEdge:
             job=job.job,
             digest=digest_of(body),
             size=len(body),
-            num_samples=7,
-            iterations=3,
             seconds=0.5,
-            seconds_per_iteration=0.1,
-            arrivals=5,
-            loss=0.25,
             norm=1.0,
             offset=42,
-            score=score,
-            score_n=score_n,
+            stats=TrainStats(
+                num_samples=7,
+                iterations=3,
+                seconds_per_iteration=0.1,
+                arrivals=5,
+                loss=0.25,
+                score=score,
+                score_n=score_n,
+            ),
         )
         return self.replied(trained)
 

@@ -265,10 +265,10 @@ def test_a_real_model_is_trained_in_the_child_process(tmp_path: Path) -> None:
             assert not psutil.Process(device.pid).children(), "started lazily"
             edge.order(1, DIGITS)
             offer = await edge.hear(UpdateOffer)
-            assert offer.num_samples >= 1
-            assert offer.iterations >= 1
-            assert offer.seconds_per_iteration > 0
-            assert offer.loss > 0
+            assert offer.stats.num_samples >= 1
+            assert offer.stats.iterations >= 1
+            assert offer.stats.seconds_per_iteration > 0
+            assert offer.stats.loss > 0
             assert offer.context is not None
             assert offer.context.features["cold"] == 0.0
             edge.receipt(offer)
@@ -391,11 +391,11 @@ def test_a_load_limit_ends_a_long_training_with_an_update(tmp_path: Path) -> Non
             assert report.features["load_limit_s"] == pytest.approx(0.2)
             edge.order(1, DIGITS, iterations=1_000_000)
             offer = await edge.hear(UpdateOffer)
-            assert offer.limited
+            assert offer.stats.limited
             edge.receipt(offer)
             edge.order(2, DIGITS, iterations=1_000_000, load_limit_ms=50)
             offer = await edge.hear(UpdateOffer, _of_round(2))
-            assert offer.limited
+            assert offer.stats.limited
 
     asyncio.run(scenario())
 

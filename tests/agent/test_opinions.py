@@ -290,7 +290,7 @@ def test_with_limits_no_score_goes_along_with_an_update(
     edge.serve(edge.order(1, MODEL), MODEL)
     edge.train(edge.jobs(Train)[-1], b"update", score=0.75, score_n=30)
     (offer,) = edge.said(UpdateOffer)
-    assert (offer.score, offer.score_n) == ((0.75, 30) if limits is None else (0.0, 0))
+    assert (offer.stats.score, offer.stats.score_n) == ((0.75, 30) if limits is None else (0.0, 0))
 
 
 @pytest.mark.parametrize(

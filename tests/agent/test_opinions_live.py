@@ -53,7 +53,7 @@ def test_a_device_evaluates_trains_and_evaluates_on_fresh_samples(tmp_path: Path
             )
             edge.order(1, DIGITS)
             offer = await edge.hear(UpdateOffer)
-            assert offer.num_samples >= 300
+            assert offer.stats.num_samples >= 300
             call(edge, 1, NEWER)
             second = await opinion(edge, 1)
             assert second.samples > 0

@@ -308,7 +308,7 @@ def test_a_slow_device_takes_its_extra_seconds(tmp_path: Path) -> None:
     assert not edge.said(UpdateOffer)
     edge.later(0.2)
     (offer,) = edge.said(UpdateOffer)
-    assert 2900 <= offer.lc_ms <= 3200
+    assert 2900 <= offer.stats.lc_ms <= 3200
 
 
 def test_a_slow_update_is_cancelled_by_a_newer_order(tmp_path: Path) -> None:

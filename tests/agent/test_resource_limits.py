@@ -17,6 +17,7 @@ from fedagent_protocol.messages import (
     DeclineReason,
     TaskBody,
     TrainOrder,
+    TrainStats,
     UpdateOffer,
 )
 from fedagent_task.recipe import parse_recipe, task_bytes, task_digest
@@ -138,20 +139,27 @@ def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
         job=job.job,
         digest="d" * 64,
         size=9,
-        num_samples=7,
-        iterations=3,
         seconds=150.0,
-        seconds_per_iteration=0.01,
-        arrivals=500,
-        loss=0.25,
         norm=1.0,
-        steps=50,
         train_s=1.2999,
-        limited=True,
+        stats=TrainStats(
+            num_samples=7,
+            iterations=3,
+            seconds_per_iteration=0.01,
+            arrivals=500,
+            loss=0.25,
+            steps=50,
+            limited=True,
+        ),
     )
     edge.replied(done)
     (offer,) = edge.said(UpdateOffer)
-    assert (offer.steps, offer.iterations, offer.train_ms, offer.limited) == (50, 3, 1300, True)
+    assert (
+        offer.stats.steps,
+        offer.stats.iterations,
+        offer.stats.train_ms,
+        offer.stats.limited,
+    ) == (50, 3, 1300, True)
     assert edge.core.counters["load_limited"] == 1
     # What had gathered before the first training is no measure of arrivals.
     assert "arrivals_per_step" not in features(edge)

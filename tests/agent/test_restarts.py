@@ -8,7 +8,7 @@ from fedagent_agent.core.effects import Key, PendingUpdate
 from fedagent_agent.errors import OutboxError
 from fedagent_agent.outbox import INLINE_BYTES, Outbox
 from fedagent_agent.trainer.frames import Open, Train
-from fedagent_protocol.messages import Need, Receipt, ReceiptStatus, UpdateOffer
+from fedagent_protocol.messages import Need, Receipt, ReceiptStatus, TrainStats, UpdateOffer
 
 from .support import CHUNK, EDGE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
 
@@ -43,7 +43,7 @@ def offer_of(number: int, body: bytes) -> UpdateOffer:
         chunk_bytes=CHUNK,
         base="0" * 64,
         task="0" * 64,
-        num_samples=1,
+        stats=TrainStats(num_samples=1),
     )
 
 
@@ -218,11 +218,14 @@ def test_a_disk_that_refuses_is_a_decline_not_a_crash(tmp_path: Path) -> None:
     assert not edge.said(UpdateOffer)
 
 
-def test_an_outbox_of_newer_software_is_refused_with_the_hint(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "age"), [(99, "newer"), (1, "older")])
+def test_an_outbox_of_other_software_is_refused_with_the_hint(
+    tmp_path: Path, version: int, age: str
+) -> None:
     box = Outbox(tmp_path)
-    box._db.execute("PRAGMA user_version = 99")
+    box._db.execute(f"PRAGMA user_version = {version}")
     box.close()
-    with pytest.raises(OutboxError, match="newer software"):
+    with pytest.raises(OutboxError, match=f"{age} software"):
         Outbox(tmp_path)
 
 

@@ -268,7 +268,7 @@ class ToyEdge:
                 valid=True,
                 weight=10.0,
                 tau_ms=50,
-                num_samples=10,
+                stats=m.TrainStats(num_samples=10),
             )
             for given in order.assignments
         )

@@ -88,7 +88,9 @@ def _check_it_was_da(ran: Ran, *, rounds: int) -> None:
     assert any(row.used for row in outcomes)
     assert {row.loss for row in outcomes} == {None}
     updates = [each.message for each in ran.heard if isinstance(each.message, UpdateOffer)]
-    assert {(offer.loss, offer.score, offer.score_n) for offer in updates} == {(0.0, 0.0, 0)}
+    assert {(offer.stats.loss, offer.stats.score, offer.stats.score_n) for offer in updates} == {
+        (0.0, 0.0, 0)
+    }
 
 
 @pytest.mark.slow

@@ -83,8 +83,8 @@ class Hostile:
             chunk_bytes=262_144,
             base=order.model,
             task=order.task,
-            num_samples=2**50 if self.poison == "samples" else 10,
             first=body,
+            stats=m.TrainStats(num_samples=2**50 if self.poison == "samples" else 10),
         )
         if self.poison == "bytes":
             kind = m.kind(offer)

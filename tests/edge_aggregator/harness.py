@@ -165,12 +165,16 @@ class ToyAgent:
             "chunk_bytes": self.chunk_bytes,
             "base": order.model,
             "task": order.task,
+            "first": body[: self.chunk_bytes] if order.credit else b"",
+        }
+        stats: dict[str, object] = {
             "num_samples": self.samples,
             "dt_ms": 1,
             "lc_ms": round(self.work_s * 1000),
-            "first": body[: self.chunk_bytes] if order.credit else b"",
-            **self.overrides,
         }
+        for name, value in self.overrides.items():
+            (stats if name in m.TrainStats.__struct_fields__ else facts)[name] = value
+        facts["stats"] = m.TrainStats(**stats)  # type: ignore[arg-type]  # overrides are a test's
         self.offer = m.UpdateOffer(**facts)  # type: ignore[arg-type]  # overrides are a test's
         self._sender = Sender(Layout(len(body), self.chunk_bytes))
         return self.offer

@@ -197,8 +197,8 @@ def offer_of(
         chunk_bytes=chunk_bytes,
         base=order.model,
         task=order.task,
-        num_samples=samples,
         first=body[:chunk_bytes],
+        stats=m.TrainStats(num_samples=samples),
     )
 
 

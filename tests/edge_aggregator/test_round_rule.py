@@ -27,7 +27,12 @@ def _round(ordered: int, *, enough: int = 1, deadline: int = 1000, most: int = 3
 
 def _offer(samples: int = 10) -> m.UpdateOffer:
     return m.UpdateOffer(
-        digest=DIGEST, size=9, chunk_bytes=1024, base=DIGEST, task=DIGEST, num_samples=samples
+        digest=DIGEST,
+        size=9,
+        chunk_bytes=1024,
+        base=DIGEST,
+        task=DIGEST,
+        stats=m.TrainStats(num_samples=samples),
     )
 
 
@@ -105,13 +110,17 @@ def test_claimed_durations_are_never_longer_than_the_measured_one() -> None:
     rnd = _round(1)
     part = rnd.parts["a0"]
     part.offer = m.UpdateOffer(
-        digest=DIGEST, size=9, chunk_bytes=1024, base=DIGEST, task=DIGEST, num_samples=1,
-        dt_ms=400, lc_ms=2**31,
-    )  # fmt: skip
+        digest=DIGEST,
+        size=9,
+        chunk_bytes=1024,
+        base=DIGEST,
+        task=DIGEST,
+        stats=m.TrainStats(num_samples=1, dt_ms=400, lc_ms=2**31),
+    )
     rnd.complete("a0", 10.5)
     rnd.checked("a0", Verdict())
     outcome = rnd.outcomes(11.0)[0]
-    assert (outcome.dt_ms, outcome.lc_ms, outcome.ut_ms) == (400, 100, 0)
+    assert (outcome.stats.dt_ms, outcome.stats.lc_ms, outcome.ut_ms) == (400, 100, 0)
 
 
 @pytest.mark.parametrize("weighting", list(m.Weighting))
@@ -134,7 +143,8 @@ def test_nobody_claims_more_samples_of_a_score_than_of_an_update() -> None:
     rnd = _round(2)
     for agent, claimed in (("a0", 40), ("a1", 2**50)):
         _arrive(rnd, agent, 10.5)
-        rnd.parts[agent].offer = structs.replace(_offer(), score=0.25, score_n=claimed)
+        stats = structs.replace(_offer().stats, score=0.25, score_n=claimed)
+        rnd.parts[agent].offer = structs.replace(_offer(), stats=stats)
     honest, boastful = rnd.outcomes(11.0)
-    assert (honest.score, honest.score_n) == (0.25, 40)
-    assert boastful.score_n == rnd.order.max_samples
+    assert (honest.stats.score, honest.stats.score_n) == (0.25, 40)
+    assert boastful.stats.score_n == rnd.order.max_samples

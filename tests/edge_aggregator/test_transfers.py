@@ -110,9 +110,15 @@ def test_a_second_different_update_is_refused(tmp_path: Path) -> None:
     while agent.offer is None:
         field.run_for(0.005)
     other = m.UpdateOffer(
-        run=agent.offer.run, round=1, digest="1" * 64, size=agent.offer.size,
-        chunk_bytes=32 * 1024, base=agent.offer.base, task=agent.offer.task, num_samples=1,
-    )  # fmt: skip
+        run=agent.offer.run,
+        round=1,
+        digest="1" * 64,
+        size=agent.offer.size,
+        chunk_bytes=32 * 1024,
+        base=agent.offer.base,
+        task=agent.offer.task,
+        stats=m.TrainStats(num_samples=1),
+    )
     field.run_for(0.03)
     field.to_edge("a0", other)
     report = field.run_until_report()

@@ -119,7 +119,12 @@ def live_edge(rule: RoundRule, found: list[float]) -> EdgeRound:
             now, agent = arrivals.pop(0)
             part = live.parts[agent]
             part.offer = m.UpdateOffer(
-                digest=DIGEST, size=9, chunk_bytes=1024, base=DIGEST, task=DIGEST, num_samples=1
+                digest=DIGEST,
+                size=9,
+                chunk_bytes=1024,
+                base=DIGEST,
+                task=DIGEST,
+                stats=m.TrainStats(num_samples=1),
             )
             live.complete(agent, now)
             live.checked(agent, Verdict(norm=1.0))

@@ -11,7 +11,11 @@ from tests.coordinator.toy_edge import ToyEdge
 from tests.edge_aggregator.harness import Field, field_of
 
 LATE = m.Outcome(
-    agent="agent-0-1", status=m.OutcomeStatus.LATE, valid=True, tau_ms=2500, num_samples=10
+    agent="agent-0-1",
+    status=m.OutcomeStatus.LATE,
+    valid=True,
+    tau_ms=2500,
+    stats=m.TrainStats(num_samples=10),
 )
 MISSED = m.Outcome(agent="agent-0-1", status=m.OutcomeStatus.MISSED, tau_ms=3000, censored=True)
 

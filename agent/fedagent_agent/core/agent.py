@@ -311,7 +311,7 @@ class AgentCore:
             return [*effects, DropOutput(reply.job)]
         if isinstance(reply, Trained) and self._private:
             # On the same samples this score would be the opinion, without noise.
-            reply = replace(reply, score=0.0, score_n=0)
+            reply = replace(reply, stats=replace(reply.stats, score=0.0, score_n=0))
         effects += self.queue.trained(reply, now)
         return effects if isinstance(reply, Trained) else [*effects, DropOutput(reply.job)]
 

@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from fedagent_agent.trainer.frames import Trained
 from fedagent_protocol.messages import Decline, TrainOrder, UpdateOffer
 
@@ -36,6 +38,12 @@ class ActiveOrder:
     def update(self, result: Trained, now: float) -> PendingUpdate:
         """Describe the finished update."""
         assert self.fetch.model_at is not None
+        stats = structs.replace(
+            result.stats,
+            dt_ms=_ms(self.fetch.model_at - self.ordered_at),
+            lc_ms=_ms(now - self.train_at),
+            train_ms=_ms(result.train_s),
+        )
         offer = UpdateOffer(
             run=self.key.run,
             round=self.key.round,
@@ -44,18 +52,7 @@ class ActiveOrder:
             chunk_bytes=self.order.chunk_bytes,
             base=self.order.model,
             task=self.order.task,
-            num_samples=result.num_samples,
-            iterations=result.iterations,
-            dt_ms=_ms(self.fetch.model_at - self.ordered_at),
-            lc_ms=_ms(now - self.train_at),
-            arrivals=result.arrivals,
-            seconds_per_iteration=result.seconds_per_iteration,
-            loss=result.loss,
-            train_ms=_ms(result.train_s),
-            steps=result.steps,
-            limited=result.limited,
-            score=result.score,
-            score_n=result.score_n,
+            stats=stats,
             note=result.note[:500],
         )
         return PendingUpdate(self.key, offer, self.order.credit)

@@ -223,15 +223,15 @@ class TrainingQueue:
             active.job = None
             return self._give_back(reason, _detail(reason, result))
         # The first training also counts what had gathered before; that is no rate.
-        rate = None
+        stats, rate = result.stats, None
         if self._trained_at is not None and active.train_at > self._trained_at:
-            rate = result.arrivals / (active.train_at - self._trained_at)
+            rate = stats.arrivals / (active.train_at - self._trained_at)
         self._trained_at = active.train_at
-        self._counters["load_limited"] += result.limited
+        self._counters["load_limited"] += stats.limited
         self._device.note_training(
-            per_iteration=result.seconds_per_iteration,
+            per_iteration=stats.seconds_per_iteration,
             arrivals_per_s=rate,
-            arrivals_per_step=result.arrivals_per_step,
+            arrivals_per_step=stats.arrivals / max(1, stats.steps),
         )
         return [StoreUpdate(result.job, active.update(result, now), result.offset)]
 

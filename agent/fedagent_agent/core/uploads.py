@@ -159,8 +159,8 @@ class Uploads:
             "round": key.round,
             "edge": key.edge,
             "size": offer.size,
-            "num_samples": offer.num_samples,
-            "lc_ms": offer.lc_ms,
+            "num_samples": offer.stats.num_samples,
+            "lc_ms": offer.stats.lc_ms,
         }
         return [*self._offer(upload, now), Emit("update", fields)]
 

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from fedagent_node.effects import Input, Run
+from fedagent_protocol.messages import TrainStats
 
 MAX_FRAME_BYTES = 256 * 1024
 """Longest frame; a task has at most a quarter of it, moments less than all."""
@@ -97,39 +98,20 @@ class Trained(_Frame, Input, frozen=True, kw_only=True, tag="trained"):
     digest: str
     """SHA-256 of the file, of `size` bytes."""
     size: int
-    num_samples: int
-    iterations: int
-    """rho as it was done: the mean of the arrival steps, rounded."""
+    stats: TrainStats
+    """Without its durations; loss and score are 0 in mode ``peers``, which keeps them."""
     seconds: float
     """From the request to the file on disk."""
-    seconds_per_iteration: float
-    """Of the learning alone."""
-    arrivals: int
-    """Samples that came since the last training."""
-    loss: float
-    """Mean over the training; 0 where it is not finite, and in mode ``peers``, which keeps it."""
+    train_s: float = 0.0
+    """Seconds of computation in all steps, without waits."""
     norm: float
     """L2 norm of the update over all tensors."""
     offset: int = 0
     """Position of the stream, to resume at."""
     counters: dict[str, int] = {}
     """Samples dropped or refused since `Open`, by reason."""
-    steps: int = 1
-    """Arrival steps that were done."""
-    train_s: float = 0.0
-    """Seconds of computation in all steps, without waits."""
-    limited: bool = False
-    """The load limit ended the iterations early."""
-    score: float = 0.0
-    """Of the base model on `score_n` new samples, in [0, 1]; see `scoring`."""
-    score_n: int = 0
     note: Text = ""
     """What the run's operator should know of the samples; see `Proportions`."""
-
-    @property
-    def arrivals_per_step(self) -> float:
-        """Mean number of samples per arrival step."""
-        return self.arrivals / max(1, self.steps)
 
 
 class Evaluated(_Frame, Input, frozen=True, kw_only=True, tag="evaluated"):

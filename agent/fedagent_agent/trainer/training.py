@@ -12,6 +12,7 @@ from fedagent_agent.learners import Learner, Tensors
 from fedagent_agent.streams.spec import StreamError
 from fedagent_node.data_dir import write_private
 from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.messages import TrainStats
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.moments import LARGEST, Moments
@@ -188,24 +189,27 @@ class Trainer:
         arrived, task.arrived = task.arrived, 0
         # Where neighbours decide, scores stay on the device, and with them the loss.
         private = task.task.opinions.mode == "peers"
+        stats = TrainStats(
+            num_samples=min(learner.num_samples, task.task.limits.max_samples),
+            arrivals=arrived,
+            iterations=max(1, round(meter.iterations / tally.steps)),
+            steps=tally.steps,
+            limited=tally.limited,
+            seconds_per_iteration=meter.iterating_s / meter.iterations,
+            loss=0.0 if private else tally.mean_loss,
+            score=scorer.score,
+            score_n=scorer.count,
+        )
         return Trained(
             job=job.job,
             digest=digest_of(body),
             size=len(body),
-            num_samples=min(learner.num_samples, task.task.limits.max_samples),
-            iterations=max(1, round(meter.iterations / tally.steps)),
+            stats=stats,
             seconds=self._wall() - began,
-            seconds_per_iteration=meter.iterating_s / meter.iterations,
-            arrivals=arrived,
-            loss=0.0 if private else tally.mean_loss,
+            train_s=meter.spent_s,
             norm=norm,
             offset=task.offset,
             counters=task.counters,
-            steps=tally.steps,
-            train_s=meter.spent_s,
-            limited=tally.limited,
-            score=scorer.score,
-            score_n=scorer.count,
             note=task.proportions.note,
         )
 

@@ -12,7 +12,7 @@ from fedagent_coordinator.placement.base import Placement
 from fedagent_coordinator.policies.base import Feedback, RoundView
 from fedagent_node.effects import Emit
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
+from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport, TrainStats
 
 from .effects import Controls, Details, EdgeResult, Settle
 from .orders import EdgePart, OrderedRound
@@ -101,7 +101,7 @@ def _feedback(
         return np.array([getattr(row, name) for row in rows], dtype=np.bool_)
 
     def counts(name: str) -> npt.NDArray[np.int64]:
-        return np.array([getattr(row, name) for row in rows], dtype=np.int64)
+        return np.array(_column(rows, name), dtype=np.int64)
 
     def seconds(name: str, known: BoolArray) -> FloatArray:
         return np.where(known, counts(name) / 1000.0, np.nan)
@@ -150,8 +150,14 @@ def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
 
 def _numbers(rows: Sequence[Outcome], name: str, known: BoolArray, unknown: float) -> FloatArray:
     """Return a column of the outcomes, with `unknown` where it is not known."""
-    column = np.array([getattr(row, name) for row in rows], dtype=np.float64)
-    return np.where(known, column, unknown)
+    return np.where(known, np.array(_column(rows, name), dtype=np.float64), unknown)
+
+
+def _column(rows: Sequence[Outcome], name: str) -> list[float]:
+    """Return a field of the outcomes, or of their training's figures."""
+    if name in TrainStats.__struct_fields__:
+        return [getattr(row.stats, name) for row in rows]
+    return [getattr(row, name) for row in rows]
 
 
 def _mean_loss(loss: FloatArray, samples: FloatArray) -> float:

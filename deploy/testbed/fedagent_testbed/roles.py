@@ -179,13 +179,14 @@ class AgentRole:
     def _as_shown(self, edge: str, message: AnyMessage) -> AnyMessage:
         """Put what the instruments show into a report; what was measured in passing is less."""
         if isinstance(message, UpdateOffer) and self.iteration_s > 0:
-            message = structs.replace(
-                message,
+            stats = structs.replace(
+                message.stats,
                 seconds_per_iteration=self.iteration_s,
-                train_ms=round(1000 * self.iteration_s * message.iterations),
+                train_ms=round(1000 * self.iteration_s * message.stats.iterations),
                 arrivals=self.arrivals,
                 steps=1,
             )
+            message = structs.replace(message, stats=stats)
         if self.pipes is None:
             return message
         match message:

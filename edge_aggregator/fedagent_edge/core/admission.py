@@ -62,8 +62,8 @@ def refuse_offer(
         return "wrong_task", offer.task[:12]
     if offer.base != base:
         return "stale_base", offer.base[:12]
-    if not 0 < offer.num_samples <= order.max_samples:
-        return "sample_count", f"{offer.num_samples} of at most {order.max_samples}"
+    if not 0 < offer.stats.num_samples <= order.max_samples:
+        return "sample_count", f"{offer.stats.num_samples} of at most {order.max_samples}"
     if not 0 < offer.size <= model.size + MAX_HEADER_BYTES:
         return "oversize", f"{offer.size} bytes for a model of {model.size}"
     if offer.chunk_bytes < min(SMALLEST_CHUNK, model.chunk_bytes, offer.size):

@@ -7,6 +7,8 @@ the stamp of its last chunk, not the moment its verification ended.
 from dataclasses import dataclass, field
 from enum import Enum
 
+from msgspec import structs
+
 from fedagent_protocol.messages import (
     UNANSWERED,
     Assignment,
@@ -208,7 +210,7 @@ class EdgeRound:
         part.status, part.receipt = _ends(part)
         if self.rule.counts(part.completed_at, used=self.used, ordered=len(self.parts)):
             samples = self.order.weighting is Weighting.SAMPLES
-            part.weight = float(part.offer.num_samples) if samples else 1.0
+            part.weight = float(part.offer.stats.num_samples) if samples else 1.0
 
     def is_over(self, now: float) -> bool:
         """Whether the round closes now.
@@ -265,9 +267,17 @@ class EdgeRound:
                 agent=agent, status=part.status, tau_ms=tau, censored=True, reason=reason
             )
         offer = part.offer
-        # What an agent claims cannot be longer than what its edge measured.
-        dt = min(offer.dt_ms, tau)
-        lc = min(offer.lc_ms, tau - dt)
+        # What an agent claims cannot be longer than what its edge measured, and its score
+        # counts by its samples: no more than for an update.
+        dt = min(offer.stats.dt_ms, tau)
+        lc = min(offer.stats.lc_ms, tau - dt)
+        stats = structs.replace(
+            offer.stats,
+            dt_ms=dt,
+            lc_ms=lc,
+            train_ms=min(offer.stats.train_ms, tau),
+            score_n=min(offer.stats.score_n, self.order.max_samples),
+        )
         return Outcome(
             agent=agent,
             status=part.status,
@@ -276,21 +286,9 @@ class EdgeRound:
             valid=True,
             weight=part.weight,
             tau_ms=tau,
-            dt_ms=dt,
-            lc_ms=lc,
             ut_ms=tau - dt - lc,
-            num_samples=offer.num_samples,
-            arrivals=offer.arrivals,
-            seconds_per_iteration=offer.seconds_per_iteration,
-            loss=offer.loss,
             norm=part.norm,
-            train_ms=min(offer.train_ms, tau),
-            iterations=offer.iterations,
-            steps=offer.steps,
-            limited=offer.limited,
-            score=offer.score,
-            # A score counts by its samples: nobody may claim more than for an update.
-            score_n=min(offer.score_n, self.order.max_samples),
+            stats=stats,
             reason=part.reason or offer.note,
         )
 

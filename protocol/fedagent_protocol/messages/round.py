@@ -90,6 +90,45 @@ class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
     recipe: Name = ""
 
 
+class TrainStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Figures of one training, as the device measured them.
+
+    Attributes:
+        num_samples: Samples that the update rests on.
+        arrivals: Samples that came since the last training.
+        iterations: rho as it was done: the mean of the arrival steps, rounded.
+        steps: Arrival steps that were done.
+        limited: The load limit ended the iterations early.
+        train_ms: Computation alone; `lc_ms` has the waits for arrivals in it.
+        dt_ms: Download time, from the order to having the model.
+        lc_ms: Local computation time.
+        loss: Mean over the training; 0 where it is not known or stays on the device.
+        score: Of the base model on `score_n` samples that are new to it; see docs/agent.md.
+    """
+
+    num_samples: Count = 0
+    arrivals: Count = 0
+    iterations: Count = 0
+    steps: Count = 0
+    limited: bool = False
+    train_ms: Millis = 0
+    dt_ms: Millis = 0
+    lc_ms: Millis = 0
+    seconds_per_iteration: float = 0.0
+    loss: float = 0.0
+    score: Score = 0.0
+    score_n: Count = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not finite."""
+        numbers = (self.loss, self.seconds_per_iteration, self.score)
+        check_finite("loss, seconds_per_iteration and score", *numbers)
+
+
+NO_STATS = TrainStats()
+"""Of an agent without an update; the one object that is never sent."""
+
+
 class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     """Offer a finished update: what it is, how it came to be, and its first chunk.
 
@@ -97,14 +136,7 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
         digest: SHA-256 of the safetensors bytes.
         base: Digest of the model the float32 delta starts from.
         first: Chunk 0, when the order gave credit for it.
-        dt_ms: Download time, from the order to having the model.
-        lc_ms: Local computation time.
         context: The report after the round, saving a message.
-        train_ms: Computation alone; `lc_ms` has the waits for arrivals in it.
-        steps: Arrival steps that were done, of `iterations` each.
-        limited: The load limit ended the iterations early.
-        loss: Mean over the training; 0 where it is not known.
-        score: Of the base model on `score_n` samples that are new to it; see docs/agent.md.
         note: A warning about the device's samples.
     """
 
@@ -113,26 +145,10 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     chunk_bytes: ChunkSize
     base: Digest
     task: Digest
-    num_samples: Count
-    iterations: Count = 0
-    dt_ms: Millis = 0
-    lc_ms: Millis = 0
-    arrivals: Count = 0
-    seconds_per_iteration: float = 0.0
-    loss: float = 0.0
+    stats: TrainStats
     first: Data = b""
     context: ContextReport | None = None
-    train_ms: Millis = 0
-    steps: Count = 0
-    limited: bool = False
-    score: Score = 0.0
-    score_n: Count = 0
     note: Text = ""
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that are not finite."""
-        numbers = (self.loss, self.seconds_per_iteration, self.score)
-        check_finite("loss, seconds_per_iteration and score", *numbers)
 
 
 class Receipt(Message, frozen=True, kw_only=True, tag="receipt"):
@@ -222,9 +238,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
         used: It is part of the aggregate, with `weight`.
         valid: A valid update came before the close; this is what is paid.
         tau_ms: Order to whole valid update; when `censored`, the time waited.
-        train_ms, iterations, steps, limited: As the agent offered it.
-        score: What the agent says of the model that the round began with, on `score_n`
-            samples of its own.
+        stats: As the agent offered them, its durations no longer than what the edge measured.
         reason: Why there is no valid update; of one, its `note`.
     """
 
@@ -236,26 +250,14 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     weight: float = 0.0
     tau_ms: Millis = 0
     censored: bool = False
-    dt_ms: Millis = 0
-    lc_ms: Millis = 0
     ut_ms: Millis = 0
-    num_samples: Count = 0
-    arrivals: Count = 0
-    seconds_per_iteration: float = 0.0
-    loss: float = 0.0
     norm: float = 0.0
+    stats: TrainStats = NO_STATS
     reason: Text = ""
-    train_ms: Millis = 0
-    iterations: Count = 0
-    steps: Count = 0
-    limited: bool = False
-    score: Score = 0.0
-    score_n: Count = 0
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not finite."""
-        numbers = (self.weight, self.seconds_per_iteration, self.loss, self.norm, self.score)
-        check_finite("numbers of an outcome", *numbers)
+        check_finite("weight and norm", self.weight, self.norm)
 
 
 class RoundReport(Message, frozen=True, kw_only=True, tag="report"):

@@ -34,10 +34,10 @@ def test_an_order_makes_the_digits_better_known(name: str, kind: str, tmp_path: 
     out = tmp_path / "update"
     reply = trainer.answer(Train(job=2, model=str(path), out=str(out), iterations=0))
     assert isinstance(reply, Trained)
-    assert reply.num_samples == 300
-    assert reply.loss > 0
+    assert reply.stats.num_samples == 300
+    assert reply.stats.loss > 0
     if name == "strsaga":
-        assert reply.iterations == 600
+        assert reply.stats.iterations == 600
     update = decode_tensors(out.read_bytes(), model.manifest())
     moved = {n: base[n] + tensor.astype(np.float32) for n, tensor in update.items()}
     digits = load("digits-test")
@@ -68,6 +68,6 @@ def test_ratings_come_as_a_stream(tmp_path: Path) -> None:
     request = Train(job=2, model=str(path), out=str(tmp_path / "update"), iterations=0)
     reply = trainer.answer(request)
     assert isinstance(reply, Trained)
-    assert reply.num_samples == 200
+    assert reply.stats.num_samples == 200
     assert reply.counters == {"unfit": 1}
     trainer.close()

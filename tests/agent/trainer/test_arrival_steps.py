@@ -179,24 +179,27 @@ def _trained(reply: Reply) -> Trained:
 def test_what_has_gathered_is_learnt_in_parts(tmp_path: Path) -> None:
     trainer = _opened("learner.steps=5", "learner.name=sgd", "learner.batch=50")
     reply = _trained(_train(trainer, tmp_path, iterations=2))
-    assert (reply.steps, reply.iterations, reply.arrivals) == (5, 2, 1000)
+    assert (reply.stats.steps, reply.stats.iterations, reply.stats.arrivals) == (5, 2, 1000)
     # Two of the four batches of each part; the others wait for their turn.
-    assert reply.num_samples == 5 * 2 * 50
-    assert reply.arrivals_per_step == 200
+    assert reply.stats.num_samples == 5 * 2 * 50
+    assert reply.stats.arrivals / reply.stats.steps == 200
     assert reply.train_s == pytest.approx(0.010)
-    assert reply.seconds_per_iteration * reply.iterations * reply.steps <= reply.train_s
-    assert not reply.limited
+    assert (
+        reply.stats.seconds_per_iteration * reply.stats.iterations * reply.stats.steps
+        <= reply.train_s
+    )
+    assert not reply.stats.limited
 
 
 def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(tmp_path: Path) -> None:
     stream = "digits:start=10,rate=500,buffer=100000"
     trainer = _opened("learner.steps=5", "learner.step_s=0.1", stream=stream)
     reply = _trained(_train(trainer, tmp_path, iterations=1))
-    assert reply.steps == 5
+    assert reply.stats.steps == 5
     assert reply.seconds == pytest.approx(0.401)
     assert reply.train_s == pytest.approx(0.005)
-    assert 150 < reply.arrivals < 270  # ten, and those of four pauses
-    assert reply.arrivals == reply.offset == reply.num_samples
+    assert 150 < reply.stats.arrivals < 270  # ten, and those of four pauses
+    assert reply.stats.arrivals == reply.offset == reply.stats.num_samples
 
 
 def test_the_first_step_does_not_wait(tmp_path: Path) -> None:
@@ -231,7 +234,7 @@ def test_a_cancel_ends_the_wait_for_an_arrival_step(tmp_path: Path) -> None:
 def test_steps_without_arrivals_are_no_lack_of_data(tmp_path: Path) -> None:
     sets = ("learner.steps=3", "learner.step_s=0.01")
     reply = _trained(_train(_opened(*sets), tmp_path, iterations=2))
-    assert (reply.steps, reply.iterations, reply.arrivals) == (3, 2, 1000)
+    assert (reply.stats.steps, reply.stats.iterations, reply.stats.arrivals) == (3, 2, 1000)
     empty = _opened(*sets, stream="digits:start=0,rate=0.000001")
     failed = _train(empty, tmp_path)
     assert isinstance(failed, Failed)
@@ -259,7 +262,7 @@ def test_the_load_limit_holds_also_beside_others(tmp_path: Path, beside: int) ->
         for _ in range(2):
             began = clock.processor
             reply = _trained(_train(trainer, tmp_path, 1_000_000, limit_s))
-            assert reply.limited
+            assert reply.stats.limited
             # The device is loaded as long as the round lasts, whoever has the processor.
             assert 0.9 * limit_s < reply.train_s <= limit_s
             iterations = (clock.processor - began) / 0.002
@@ -268,24 +271,24 @@ def test_the_load_limit_holds_also_beside_others(tmp_path: Path, beside: int) ->
 
 def test_an_update_under_the_limit_is_sent_and_moves_the_model(tmp_path: Path) -> None:
     reply = _trained(_train(_opened(), tmp_path, 1_000_000, 0.05))
-    assert reply.limited
+    assert reply.stats.limited
     assert reply.norm > 0
-    assert reply.num_samples == 1000
+    assert reply.stats.num_samples == 1000
 
 
 def test_what_the_limit_left_unlearnt_is_kept_for_the_next_round(tmp_path: Path) -> None:
     trainer = _opened("learner.name=sgd", "learner.batch=1", "learner.steps=2")
     first = _trained(_train(trainer, tmp_path, 1_000_000, 1e-6))
-    assert (first.limited, first.iterations, first.arrivals) == (True, 1, 1000)
+    assert (first.stats.limited, first.stats.iterations, first.stats.arrivals) == (True, 1, 1000)
     second = _trained(_train(trainer, tmp_path, 1_000_000))
-    assert not second.limited
-    assert second.num_samples == 1000 - first.num_samples
+    assert not second.stats.limited
+    assert second.stats.num_samples == 1000 - first.stats.num_samples
 
 
 def test_a_limit_that_is_wide_enough_changes_nothing(tmp_path: Path) -> None:
     free = _trained(_train(_opened(), tmp_path))
     wide = _trained(_train(_opened(), tmp_path, load_limit_s=60))
-    assert not wide.limited
+    assert not wide.stats.limited
     assert wide.digest == free.digest
 
 

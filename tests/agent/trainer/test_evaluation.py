@@ -113,12 +113,12 @@ def test_no_sample_is_scored_after_it_was_learnt_from_and_none_is_lost(
         else:
             give_up[0] = what == "cancelled"
             reply = trainer.answer(request)
-            arrived += reply.arrivals if isinstance(reply, Trained) else 0
+            arrived += reply.stats.arrivals if isinstance(reply, Trained) else 0
     give_up[0], offset = False, 0
     for _ in range(2):
         last = trainer.answer(request)
         assert isinstance(last, Trained)
-        arrived, offset = arrived + last.arrivals, last.offset
+        arrived, offset = arrived + last.stats.arrivals, last.offset
     assert watch.learnt == list(range(rows))
     assert (arrived, offset) == (rows, csv.stat().st_size)
 
@@ -135,14 +135,14 @@ def test_what_arrives_after_an_opinion_waits_for_the_next(
         file.write("1,1\n2,0\n")
     reply = trainer.answer(Train(job=2, model=str(model), out=str(tmp_path / "out")))
     assert isinstance(reply, Trained)
-    assert (watch.learnt, reply.arrivals, reply.num_samples) == ([0], 3, 1)
+    assert (watch.learnt, reply.stats.arrivals, reply.stats.num_samples) == ([0], 3, 1)
     assert reply.offset < csv.stat().st_size
     reply = trainer.answer(Evaluate(job=3, model=str(model)))
     assert isinstance(reply, Evaluated)
     assert (reply.samples, watch.scored[1:]) == (2, [1, 2])
     reply = trainer.answer(Train(job=4, model=str(model), out=str(tmp_path / "out")))
     assert isinstance(reply, Trained)
-    assert (watch.learnt, reply.arrivals, reply.offset) == ([0, 1, 2], 0, csv.stat().st_size)
+    assert (watch.learnt, reply.stats.arrivals, reply.offset) == ([0, 1, 2], 0, csv.stat().st_size)
 
 
 def test_a_second_stream_is_primary_metric_and_never_learnt_from(
@@ -167,7 +167,7 @@ def test_a_second_stream_is_primary_metric_and_never_learnt_from(
         file.write("1,1\n2,0\n")
     reply = trainer.answer(Train(job=2, model=str(model), out=str(tmp_path / "out")))
     assert isinstance(reply, Trained)
-    assert (watch.learnt, reply.arrivals) == ([0, 1, 2], 3), "nothing waits for an opinion"
+    assert (watch.learnt, reply.stats.arrivals) == ([0, 1, 2], 3), "nothing waits for an opinion"
 
 
 def test_a_second_stream_that_does_not_fit_is_refused(tmp_path: Path, closing: Closing) -> None:
@@ -241,7 +241,7 @@ def test_a_killed_process_reads_again_what_was_not_learnt_from(tmp_path: Path) -
                 out = str(tmp_path / "out")
                 trained = await client.submit(Train(job=102, model=str(model), out=out))
                 assert isinstance(trained, Trained)
-                assert trained.num_samples == 9
+                assert trained.stats.num_samples == 9
                 await kill(client)
                 with csv.open("a") as file:
                     file.write("9,1\n")
@@ -272,5 +272,5 @@ def test_where_neighbours_decide_an_update_tells_neither_loss_nor_score(
         file.writelines(f"{row},{row % 2}\n" for row in range(9, 13))
     trained = trainer.answer(Train(job=2, model=str(model), out=str(tmp_path / "out")))
     assert isinstance(trained, Trained)
-    told = (trained.loss > 0, trained.score > 0, trained.score_n > 0)
+    told = (trained.stats.loss > 0, trained.stats.score > 0, trained.stats.score_n > 0)
     assert told == (asked,) * 3

@@ -73,7 +73,7 @@ def test_a_file_is_added_up_exactly_and_learnt_afterwards(trainer: Trainer, tmp_
         assert Moments.decode(reply.moments, features=2, most=1000) == found
         assert reply.samples == 120
     opened(trainer, scaled_by(found), f"csv:{path}")
-    assert trained(trainer, tmp_path).num_samples == 120
+    assert trained(trainer, tmp_path).stats.num_samples == 120
 
 
 class Topic:
@@ -113,7 +113,7 @@ def test_messages_that_come_once_are_not_lost(
     more, _ = rows(41)
     Topic.waiting = more[:5]
     reply = trained(trainer, tmp_path)
-    assert reply.num_samples == 45
+    assert reply.stats.num_samples == 45
     assert reply.norm < 5, "scaled when they were kept"
 
 

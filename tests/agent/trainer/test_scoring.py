@@ -169,9 +169,9 @@ def test_the_trainer_scores_the_base_before_it_learns(tmp_path: Path, graph: boo
         base.write_bytes(encode_tensors(weights))
         result = trainer.answer(Train(job=job, model=str(base), out=str(out), iterations=10))
         assert isinstance(result, Trained)
-        assert 0 < result.score_n <= MAX_SAMPLES
-        assert result.score_n <= result.arrivals
-        scores.append(result.score)
+        assert 0 < result.stats.score_n <= MAX_SAMPLES
+        assert result.stats.score_n <= result.stats.arrivals
+        scores.append(result.stats.score)
         delta = decode_tensors(out.read_bytes(), model.manifest())
         weights = {n: t + delta[n].astype(np.float32) for n, t in weights.items()}
     # Ten classes: the first model guesses, the second has learnt.
@@ -190,5 +190,5 @@ def test_a_task_without_scores_is_as_it_was(tmp_path: Path) -> None:
         Train(job=2, model=str(tmp_path / "base"), out=str(tmp_path / "out"), iterations=1)
     )
     assert isinstance(result, Trained)
-    assert (result.score, result.score_n) == (0.0, 0)
+    assert (result.stats.score, result.stats.score_n) == (0.0, 0)
     trainer.close()

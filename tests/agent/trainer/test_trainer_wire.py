@@ -21,6 +21,7 @@ from fedagent_agent.trainer.frames import (
     decode_request,
     encode_frame,
 )
+from fedagent_protocol.messages import TrainStats
 
 REQUESTS: list[Request] = [
     Open(job=1, task=b"x" * 65_536, stream="digits", seed=7, offset=9, slow_s=0.5),
@@ -35,14 +36,12 @@ REPLIES = [
         job=2,
         digest="0" * 64,
         size=1,
-        num_samples=2,
-        iterations=3,
         seconds=0.5,
-        seconds_per_iteration=0.1,
-        arrivals=4,
-        loss=0.7,
         norm=0.1,
         counters={"dropped": 1},
+        stats=TrainStats(
+            num_samples=2, iterations=3, seconds_per_iteration=0.1, arrivals=4, loss=0.7
+        ),
     ),
     Failed(job=2, reason="cancelled"),
 ]

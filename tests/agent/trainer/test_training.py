@@ -55,9 +55,9 @@ def test_an_update_is_complete_on_disk_and_named_by_its_digest(tmp_path: Path) -
     update = decode_tensors(body, create(_recipe().model).manifest())
     norm = np.sqrt(sum(float((t.astype(np.float64) ** 2).sum()) for t in update.values()))
     assert reply.norm == pytest.approx(norm, rel=1e-5)
-    assert (reply.num_samples, reply.arrivals, reply.offset) == (80, 80, 80)
-    assert reply.iterations == 4
-    assert 0 < reply.seconds_per_iteration < reply.seconds
+    assert (reply.stats.num_samples, reply.stats.arrivals, reply.offset) == (80, 80, 80)
+    assert reply.stats.iterations == 4
+    assert 0 < reply.stats.seconds_per_iteration < reply.seconds
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "update"]
 
 
@@ -133,7 +133,7 @@ def test_iterations_that_take_in_no_sample_make_no_update(tmp_path: Path) -> Non
     assert "too few" in _failed(_train(trainer, tmp_path, model, iterations=1), "no_data").detail
     reply = _train(trainer, tmp_path, model, iterations=2)
     assert isinstance(reply, Trained), "what was not taken in waits"
-    assert reply.num_samples == 1
+    assert reply.stats.num_samples == 1
 
 
 def test_an_update_that_the_edge_would_reject_is_not_sent(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_an_update_that_the_edge_would_reject_is_not_sent(tmp_path: Path) -> Non
     trainer, _ = _opened("limits.max_samples=7")
     reply = _train(trainer, tmp_path, model)
     assert isinstance(reply, Trained)
-    assert reply.num_samples == 7
+    assert reply.stats.num_samples == 7
 
 
 def test_a_cancelled_training_leaves_nothing(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_samples_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     trainer, _ = _opened(stream=f"csv:{csv},dtype=uint8")
     reply = _train(trainer, tmp_path, _model_file(tmp_path))
     assert isinstance(reply, Trained)
-    assert (reply.arrivals, reply.num_samples) == (4, 2)
+    assert (reply.stats.arrivals, reply.stats.num_samples) == (4, 2)
     assert reply.counters == {"unfit": 2}
     trainer.close()
 

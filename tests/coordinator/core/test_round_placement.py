@@ -151,9 +151,8 @@ def test_psi_is_what_moved_the_models_and_made_the_average() -> None:
                 valid=True,
                 weight=1.0,
                 tau_ms=900,
-                dt_ms=200,
-                lc_ms=400,
                 ut_ms=300,
+                stats=m.TrainStats(dt_ms=200, lc_ms=400),
             )
         edge.timing_ms = {"collect": 900.0, "aggregate": 50.0}
     field.run()
@@ -171,9 +170,8 @@ def test_in_psi_an_agent_that_shows_no_times_counts_as_the_mean_of_the_others() 
         valid=True,
         weight=1.0,
         tau_ms=900,
-        dt_ms=200,
-        lc_ms=400,
         ut_ms=300,
+        stats=m.TrainStats(dt_ms=200, lc_ms=400),
     )
     silent.outcome = m.Outcome(agent=silent.id, status=m.OutcomeStatus.MISSED)
     field.edges[1].timing_ms = {"aggregate": 50.0}

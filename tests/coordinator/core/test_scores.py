@@ -9,7 +9,7 @@ from fedagent_coordinator.core.effects import PLAIN, Settle
 from fedagent_coordinator.core.observation import Observed
 from fedagent_coordinator.core.orders import EdgePart, OrderedRound
 from fedagent_coordinator.core.outcomes import round_event, settle_round
-from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport
+from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport, TrainStats
 from tests.e2e.stored_run import plan
 
 
@@ -39,7 +39,9 @@ def _settle(*outcomes: Outcome) -> Settle:
 
 def _outcome(agent: str, score: float, count: int, *, valid: bool = True) -> Outcome:
     status = OutcomeStatus.ARRIVED if valid else OutcomeStatus.REJECTED
-    return Outcome(agent=agent, status=status, valid=valid, score=score, score_n=count)
+    return Outcome(
+        agent=agent, status=status, valid=valid, stats=TrainStats(score=score, score_n=count)
+    )
 
 
 def test_scores_count_by_their_samples() -> None:
@@ -60,7 +62,7 @@ def test_without_any_sample_there_is_no_score() -> None:
 def test_a_loss_that_is_not_told_is_unknown_and_not_zero() -> None:
     arrived = OutcomeStatus.ARRIVED
     settled = _settle(
-        Outcome(agent="a", status=arrived, valid=True, loss=0.25),
+        Outcome(agent="a", status=arrived, valid=True, stats=TrainStats(loss=0.25)),
         Outcome(agent="b", status=arrived, valid=True),
     )
     assert settled.details.loss[0] == 0.25
@@ -69,7 +71,12 @@ def test_a_loss_that_is_not_told_is_unknown_and_not_zero() -> None:
 
 def test_the_loss_of_training_counts_by_samples_and_is_told_of_the_round() -> None:
     told = [
-        Outcome(agent=name, status=OutcomeStatus.ARRIVED, valid=True, loss=loss, num_samples=n)
+        Outcome(
+            agent=name,
+            status=OutcomeStatus.ARRIVED,
+            valid=True,
+            stats=TrainStats(loss=loss, num_samples=n),
+        )
         for name, loss, n in (("a", 0.5, 30), ("b", 0.9, 10))
     ]
     settled = _settle(*told)

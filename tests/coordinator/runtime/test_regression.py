@@ -24,8 +24,7 @@ def told(loss: float) -> m.Outcome:
         valid=True,
         weight=10.0,
         tau_ms=50,
-        num_samples=10,
-        loss=loss,
+        stats=m.TrainStats(num_samples=10, loss=loss),
     )
 
 
