@@ -50,6 +50,15 @@ def near(of: PeerFleet, seed: int = 0, k: int = 3) -> Distances:
     return around
 
 
+def alone(fleet: Make, number: int) -> tuple[PeerFleet, str]:
+    """Begin a slot of one agent that has no neighbours."""
+    here = fleet(1)
+    me = here.ids[0]
+    here.tell(me, Neighbours())
+    here.begin(me, number, 0.5)
+    return here, me
+
+
 def opinions_of(of: PeerFleet, seed: int) -> dict[str, float | None]:
     """Opinions that no belief can bring out of their order."""
     order = np.random.default_rng(seed).permutation(of.total)
@@ -169,10 +178,7 @@ def test_an_agent_killed_within_a_slot_takes_part_in_it_again(fleet: Make) -> No
 def test_it_volunteers_each_second_until_an_order_shows_that_it_was_heard(
     fleet: Make,
 ) -> None:
-    here = fleet(1)
-    me = here.ids[0]
-    here.tell(me, Neighbours())
-    here.begin(me, 4, 0.5)
+    here, me = alone(fleet, 4)
     here.run(2.5)
     times = [at for at, _ in here.said[me, HALL]]
     assert np.diff(times) == pytest.approx([ANNOUNCE_EVERY_S] * 2)
@@ -188,10 +194,7 @@ def test_it_volunteers_each_second_until_an_order_shows_that_it_was_heard(
 
 
 def test_it_volunteers_until_the_next_call_and_the_end_of_the_call(fleet: Make) -> None:
-    here = fleet(1)
-    me = here.ids[0]
-    here.tell(me, Neighbours())
-    here.begin(me, 0, 0.5)
+    here, me = alone(fleet, 0)
     here.run(0.5)
     here.begin(me, 1, 0.5)
     here.run(20.0)
@@ -342,10 +345,7 @@ def test_a_device_that_may_not_work_passes_on_and_lets_another_volunteer(fleet: 
 
 
 def test_a_device_that_may_not_work_any_more_does_not_volunteer_again(fleet: Make) -> None:
-    here = fleet(1)
-    me = here.ids[0]
-    here.tell(me, Neighbours())
-    here.begin(me, 0, 0.5)
+    here, me = alone(fleet, 0)
     here.run(1.5)
     before = len(here.said[me, HALL])
     here.agents[me].measure(Readings(available=False, reason="battery 4 %"))
@@ -358,10 +358,7 @@ def test_a_device_that_may_not_work_any_more_does_not_volunteer_again(fleet: Mak
 
 
 def test_calls_that_were_answered_begin_nothing(fleet: Make) -> None:
-    here = fleet(1)
-    me = here.ids[0]
-    here.tell(me, Neighbours())
-    here.begin(me, 3, 0.5)
+    here, me = alone(fleet, 3)
     here.run(0.5)
     for number in (3, 2, 3):
         here.begin(me, number, 0.9)
@@ -409,10 +406,7 @@ def test_an_agent_that_meets_nobody_makes_no_key(fleet: Make) -> None:
 
 
 def test_what_is_kept_is_for_the_owner_alone(fleet: Make) -> None:
-    here = fleet(1)
-    me = here.ids[0]
-    here.tell(me, Neighbours())
-    here.begin(me, 0, 0.5)
+    here, me = alone(fleet, 0)
     files = list(here.folders[me].glob("peers.sqlite*"))
     assert files
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)
