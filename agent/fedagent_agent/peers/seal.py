@@ -1,9 +1,6 @@
 """Envelopes between agents that only the two of them can read.
 
-Each start of an agent makes a fresh X25519 key; the device's Ed25519 identity signs it
-together with the number of the start (the epoch). That is a `PeerCard`; it is public, and
-no relay can change it or make one, because an agent's id is the hash of its Ed25519 key.
-Two agents with each other's cards share a secret:
+docs/democratized.md (Seals) has the protocol. Two agents with each other's cards share
 
     X25519 -> HKDF-SHA256, salt = hash of both cards, info = sender and receiver
            -> one ChaCha20-Poly1305 key per direction
@@ -12,11 +9,9 @@ so that a packet sent back to its sender does not open. A packet is
 
     version 1 | sender's epoch 8 | receiver's epoch 8 | counter 8 | ciphertext and tag
 
-The 25 bytes of header are authenticated with both ids. The counter is the nonce; a key
-lives as long as both epochs, and counters begin with it. A window of 1024 counters lets
-packets overtake each other and refuses what was there before. The plaintext is its length
-in 4 bytes, the envelope, and zeros up to a packet of a multiple of 256 bytes. Keys of an
-epoch are kept in memory only: who steals a device later cannot read earlier envelopes.
+The header is authenticated with both ids. The counter is the nonce; a key lives as long as
+both epochs, and counters begin with it. The plaintext is its length in 4 bytes, the
+envelope, and zeros up to a packet of a multiple of 256 bytes.
 
 Why it is neither HPKE nor another library's box: docs/adr/0013.
 """

@@ -34,7 +34,7 @@ def near(places: Mapping[str, Place | None], neighbours: int) -> Graph:
     where it is nearest.
 
     Args:
-        places: x and y of each agent, in any unit; None if it has not told.
+        places: x and y of each agent, in any unit; None if it is not known.
         neighbours: k, at least 1.
     """
     ids, at = _table(places)
@@ -42,7 +42,7 @@ def near(places: Mapping[str, Place | None], neighbours: int) -> Graph:
     placed, unplaced = np.flatnonzero(~np.isnan(at[:, 0])), np.flatnonzero(np.isnan(at[:, 0]))
     groups = _blocks(at, placed)
     for block in groups:
-        web.add(_nearest_pairs(at, block, neighbours))
+        web.add(_nearest_pairs(at, block, block, neighbours))
         web.join(block)
     if len(unplaced):
         web.add(_ring(unplaced, max(1, neighbours // 2)))
@@ -63,14 +63,7 @@ def within(places: Mapping[str, Place | None], radius: float) -> Graph:
     pairs: set[_Pair] = set()
     for start in range(0, len(placed), BLOCK):
         some = placed[start : start + BLOCK]
-        far = _distances(at, some, placed)
-        # Itself, and as many as may count.
-        for row, order in enumerate(np.argsort(far, axis=1, kind="stable")):
-            one = int(some[row])
-            for other in order[: MAX_NEIGHBOURS + 1]:
-                a, b = sorted((one, int(placed[other])))
-                if a < b and far[row, other] <= radius:
-                    pairs.add((float(far[row, other]), a, b))
+        pairs |= _nearest_pairs(at, some, placed, MAX_NEIGHBOURS, radius)
     web.add(pairs)
     return web.named(ids)
 
@@ -165,19 +158,21 @@ def _table(places: Mapping[str, Place | None]) -> tuple[list[str], npt.NDArray[n
 
 
 def _nearest_pairs(
-    at: npt.NDArray[np.float64], block: npt.NDArray[np.intp], count: int
+    at: npt.NDArray[np.float64],
+    ones: npt.NDArray[np.intp],
+    others: npt.NDArray[np.intp],
+    count: int,
+    radius: float = math.inf,
 ) -> set[_Pair]:
-    """Return (distance, a, b) with a < b of everybody's nearest; ties by position."""
-    if len(block) < 2:
-        return set()
-    far = _distances(at, block, block)
-    np.fill_diagonal(far, np.inf)
+    """Return (distance, a, b) with a < b of the nearest others of each; ties by position."""
+    far = _distances(at, ones, others)
     pairs: set[_Pair] = set()
-    for row, order in enumerate(np.argsort(far, axis=1, kind="stable")[:, :count]):
-        for other in order:
-            if other != row:
-                a, b = sorted((int(block[row]), int(block[other])))
-                pairs.add((float(far[row, other]), a, b))
+    for row, order in enumerate(np.argsort(far, axis=1, kind="stable")[:, : count + 1]):
+        one = int(ones[row])
+        nearest = [column for column in order.tolist() if others[column] != one][:count]
+        for column in nearest:
+            if far[row, column] <= radius:
+                pairs.add((float(far[row, column]), *_ordered(one, int(others[column]))))
     return pairs
 
 
@@ -186,9 +181,13 @@ def _ring(members: npt.NDArray[np.intp], side: int) -> set[_Pair]:
     pairs: set[_Pair] = set()
     for position, one in enumerate(members):
         for step in range(1, min(side, len(members) - 1) + 1):
-            a, b = sorted((int(one), int(members[(position + step) % len(members)])))
-            pairs.add((math.inf, a, b))
+            other = members[(position + step) % len(members)]
+            pairs.add((math.inf, *_ordered(int(one), int(other))))
     return pairs
+
+
+def _ordered(one: int, other: int) -> tuple[int, int]:
+    return (one, other) if one < other else (other, one)
 
 
 def _blocks(
