@@ -37,6 +37,7 @@ class Reader:
         folder: The data directory it is in.
 
     Attributes:
+        folder: The data directory.
         models: About models and how good they are.
         evaluations: About what clients think of models.
         ledger: The money, entry by entry.
@@ -44,6 +45,7 @@ class Reader:
 
     def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
         self._db = connection
+        self.folder = folder
         self.models = ModelQueries(connection)
         self.evaluations = EvaluationQueries(connection)
         self.ledger = Ledger(connection, folder / MARK)

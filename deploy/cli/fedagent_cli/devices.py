@@ -4,10 +4,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options, places
+from . import options
 from .output import credits_text, echo, emit, table
 
 if TYPE_CHECKING:
@@ -55,12 +54,13 @@ class SeenDevice:
         return {**asdict(row), **said, "client": None if self.row is None else row.client}
 
 
-def seen_devices(folder: Path, reader: "Reader", run: "Run") -> list[SeenDevice]:
+def seen_devices(reader: "Reader", run: "Run") -> list[SeenDevice]:
     """Return every agent of a run, and in the newest one also those that edges refuse."""
     from fedagent_coordinator.devices import FILE, read_devices  # noqa: PLC0415 - heavy imports
 
     from .runs import is_running  # noqa: PLC0415
 
+    folder = reader.folder
     known, running = read_devices(folder), is_running(folder)
     said: dict[str, Device] = dict(known.devices) if known is not None else {}
     # Whoever was online when the coordinator was killed was so at least until then.
@@ -110,9 +110,8 @@ def devices(
     """Show every agent of the run: whether it is online, what it did, what it was paid."""
     from .runs import open_run  # noqa: PLC0415 - heavy imports
 
-    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
-    with open_run(folder, run) as (reader, chosen):
-        found = seen_devices(folder, reader, chosen)
+    with open_run(data_dir, run) as (reader, chosen):
+        found = seen_devices(reader, chosen)
         edges = reader.edges(chosen.run_id)
     if as_json:
         emit({"run": chosen.run_id, "devices": [device.record() for device in found]})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fedagent_protocol.extras import how_to_add
 
-from . import command_line, options, places
+from . import command_line, options
 from .errors import MissingError, UsageError
 from .output import echo, emit, table
 
@@ -49,9 +49,10 @@ def models_list(
     from .figures import columns  # noqa: PLC0415 - heavy imports
     from .runs import open_run  # noqa: PLC0415
 
-    folder = data_dir if data_dir is not None else places.data_dir("coordinator")
-    with open_run(folder, run) as (reader, chosen):
-        found = [row for row in reader.models.rows(chosen.run_id) if _file(folder, row.digest)]
+    with open_run(data_dir, run) as (reader, chosen):
+        found = [
+            row for row in reader.models.rows(chosen.run_id) if _file(reader.folder, row.digest)
+        ]
         shown = columns(reader.models.measures(chosen.run_id), (row.metrics for row in found))
         best = reader.models.best(chosen.run_id)
     if as_json:
@@ -118,10 +119,9 @@ def models_export(
     """Write a global model as a file that other tools read, without pickle."""
     from .runs import open_run, recipe_of  # noqa: PLC0415 - heavy imports
 
-    folder = data_dir if data_dir is not None else places.data_dir("coordinator")
-    with open_run(folder, run) as (reader, chosen):
+    with open_run(data_dir, run) as (reader, chosen):
         found = reader.models.rows(chosen.run_id)
-    model, data = _content(folder, found, round_)
+    model, data = _content(reader.folder, found, round_)
     if onnx is not None:
         out, style = onnx, Format.ONNX
     if style is None:
@@ -176,7 +176,7 @@ def _content(folder: Path, found: "list[ModelRow]", round_: int | None) -> "tupl
 
 
 def _file(folder: Path, digest: str) -> Path | None:
-    path = folder.expanduser() / FOLDER / digest
+    path = folder / FOLDER / digest
     return path if path.is_file() else None
 
 

@@ -50,9 +50,7 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         raise NoRunError(
             f"no run in {folder}", "start one (`fedagent coordinator start`), or give --data-dir"
         ) from error
-    except StoreDamagedError as error:
-        raise UnreadableError(f"{error.path} is damaged ({error.problem})", error.hint) from error
-    except SchemaVersionError as error:
+    except (StoreDamagedError, SchemaVersionError) as error:
         raise UnreadableError(error.sentence, error.hint) from error
     except sqlite3.OperationalError as error:
         # A reader makes the files beside the database if the coordinator does not run.

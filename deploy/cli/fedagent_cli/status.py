@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import options, places
+from . import options
 from .devices import SeenDevice, print_reasons, seen_devices
 from .output import credits_text, echo, emit, number_text, rounds_text, table
 
@@ -39,10 +39,10 @@ def status(
     from .figures import metric_line  # noqa: PLC0415
     from .runs import holder, open_run, run_status_of  # noqa: PLC0415
 
-    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
-    with open_run(folder, run) as (reader, chosen):
-        agents = seen_devices(folder, reader, chosen)
+    with open_run(data_dir, run) as (reader, chosen):
+        agents = seen_devices(reader, chosen)
         summary = summarize(reader, chosen)
+    folder = reader.folder
     pid = holder(folder)
     now = run_status_of(folder, chosen) if pid is not None else None
     live = _live(folder, agents, now)
@@ -123,10 +123,9 @@ def runs(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
 
     from .runs import is_running, open_run  # noqa: PLC0415
 
-    folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
-    with open_run(folder) as (reader, _):
+    with open_run(data_dir) as (reader, _):
         found = [summarize(reader, run).record() for run in reader.runs()]
-    running = is_running(folder)
+    running = is_running(reader.folder)
     for record in found:
         record["running"] = running if record["ended_ms"] is None else False
     if as_json:
