@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedagent_cli.main import app
-from tests.e2e.stored_run import RECIPE, write_run
+from tests.fakes.written_runs import RECIPE, write_run
 
 
 @pytest.mark.parametrize(

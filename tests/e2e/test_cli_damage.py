@@ -15,9 +15,8 @@ from fedagent_cli.errors import UnreadableError
 from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.errors import StoreError
 from fedagent_coordinator.reader import open_reader
+from tests.fakes.written_runs import RECIPE, write_run
 from tests.typed import fedagent
-
-from .stored_run import RECIPE, write_run
 
 
 def flipped(data: bytes, seed: int, count: int = 300) -> bytes:

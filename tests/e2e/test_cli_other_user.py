@@ -12,8 +12,7 @@ import pytest
 
 from fedagent_coordinator.store import Store
 from fedagent_node.data_dir import DataDirLock
-
-from .stored_run import write_run
+from tests.fakes.written_runs import write_run
 
 READING = (
     "status",

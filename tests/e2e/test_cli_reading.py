@@ -14,9 +14,8 @@ from fedagent_coordinator.run_status import RunStatus, write_run_status
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from fedagent_testbed.local import RoleProcess
+from tests.fakes.written_runs import RECIPE, write_run
 from tests.typed import fedagent
-
-from .stored_run import RECIPE, write_run
 
 
 @pytest.fixture(scope="module")

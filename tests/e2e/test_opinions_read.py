@@ -13,10 +13,9 @@ from fedagent_cli.report.run_report import read_run_report
 from fedagent_coordinator.core.effects import BookOpinions
 from fedagent_coordinator.store import Store
 from fedagent_task.recipe import parse_recipe
+from tests.fakes import written_runs
+from tests.fakes.written_runs import SCORES, opinions_of, write_evaluated, write_run
 
-from . import evaluated_run
-from .evaluated_run import SCORES, opinions_of, write_evaluated
-from .stored_run import write_run
 from .test_cli_reading import call, last_object
 
 
@@ -112,7 +111,9 @@ def test_a_run_that_nobody_evaluated_says_what_to_set(tmp_path: Path) -> None:
 
 
 def test_a_run_that_waits_for_its_first_call_says_so(tmp_path: Path) -> None:
-    text = evaluated_run.RECIPE.replace("MODE", "report").replace("POLICY", '{ name = "random" }')
+    text = written_runs.EVALUATED_RECIPE.replace("MODE", "report").replace(
+        "POLICY", '{ name = "random" }'
+    )
     kept = msgspec.json.encode(parse_recipe(text)).decode()
     with Store(tmp_path / "coordinator") as store:
         store.begin_run(recipe_digest="d" * 64, recipe=kept, seed=7, total_micro=None)
@@ -151,7 +152,7 @@ def test_beliefs_end_where_the_books_do_not_explain_the_indices(
         found = opinions_of(round_, **given)  # type: ignore[arg-type] # a test's keywords
         return replace(found, score=np.array([0.0, 0.1, 1.0])) if round_ == 1 else found
 
-    monkeypatch.setattr(evaluated_run, "opinions_of", lost)
+    monkeypatch.setattr(written_runs, "opinions_of", lost)
     write_evaluated(tmp_path)
     story = read_run_report(tmp_path)
     assert [round_ for round_, _ in story.beliefs["agent-a"]] == [1]

@@ -10,7 +10,7 @@ from fedagent_coordinator.core.observation import Observed
 from fedagent_coordinator.core.orders import EdgePart, OrderedRound
 from fedagent_coordinator.core.outcomes import round_event, settle_round
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport, TrainStats
-from tests.e2e.stored_run import plan
+from tests.fakes.stored_runs import small_plan, small_view
 
 
 def _settled(*outcomes: Outcome) -> tuple[float, int, object]:
@@ -20,7 +20,7 @@ def _settled(*outcomes: Outcome) -> tuple[float, int, object]:
 
 
 def _settle(*outcomes: Outcome) -> Settle:
-    reserved = plan(1)
+    reserved = small_plan(small_view(1, [100, 200]))
     part = EdgePart("edge-0", 0, [0, 1], ["a", "b"], None)
     part.report = RoundReport(epoch="0" * 32, outcomes=outcomes)
     ordered = OrderedRound(

@@ -18,8 +18,15 @@ from fedagent_coordinator.errors import (
 )
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
-
-from .money import begun, files_of, lay_down, small_plan, small_result, small_view
+from tests.fakes.stored_runs import (
+    begun,
+    files_of,
+    lay_down,
+    small_plan,
+    small_result,
+    small_view,
+    tampered,
+)
 
 WAL = f"{DATABASE}-wal"
 
@@ -111,61 +118,29 @@ def test_an_operator_can_accept_the_loss_and_the_ledger_says_so(tmp_path: Path) 
     Store(folder).close()
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ("UPDATE entries SET amount_micro = 1 WHERE kind = 'settle'", "hash chain"),
-        ("DELETE FROM entries WHERE kind = 'settle'", "missing"),
-        ("UPDATE accounts SET balance_micro = balance_micro + 1", "stored balances"),
-        ("UPDATE edge_budgets SET reserved_micro = 1", "reserved is not what was planned"),
-        ("UPDATE reservations SET price_micro = 1", "reservation without its entry"),
-        ("UPDATE outcomes SET tau_s = 7", "its outcomes have changed"),
-        ("UPDATE rounds SET view = x'00'", "what was decided has changed"),
-        ("UPDATE edge_results SET weight = 9", "its outcomes have changed"),
-        ("UPDATE rounds SET psi = 0.5 WHERE state = 'done'", "its outcomes have changed"),
-    ],
-)
-def test_tampering_is_named(tmp_path: Path, change: str, problem: str) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        for number in (1, 2):
-            plan = small_plan(small_view(number, [100, 200]))
-            store.reserve(run.run_id, plan, policy="random")
-            store.settle(run.run_id, small_result(plan, {0}))
-    _without_triggers(tmp_path, change)
-    with Store(tmp_path) as store:
-        report = store.read.ledger.verify()
-    assert not report.balanced
-    assert any(problem in line for line in report.problems), report.problems
-
-
 @pytest.mark.parametrize("table", ["entries", "reservations", "edge_budgets", "outcomes"])
 @pytest.mark.parametrize("verb", ["DELETE FROM {}", "UPDATE {} SET run_id = 'x'"])
-def test_history_refuses_to_change(tmp_path: Path, table: str, verb: str) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        plan = small_plan(small_view(1, [100]))
-        store.reserve(run.run_id, plan, policy="random")
-        store.settle(run.run_id, small_result(plan, {0}))
-        with pytest.raises(sqlite3.IntegrityError, match="can only be appended to"):
-            store._db.connection.execute(verb.format(table))
+def test_history_refuses_to_change(store: Store, run: str, table: str, verb: str) -> None:
+    plan = small_plan(small_view(1, [100]))
+    store.reserve(run, plan, policy="random")
+    store.settle(run, small_result(plan, {0}))
+    with pytest.raises(sqlite3.IntegrityError, match="can only be appended to"):
+        store._db.connection.execute(verb.format(table))
 
 
-def test_a_round_and_a_run_end_once_even_in_sql(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        plan = small_plan(small_view(1, [100]))
-        store.reserve(run.run_id, plan, policy="random")
-        store.settle(run.run_id, small_result(plan, {0}))
-        store.end_run(run.run_id, "done")
-        sql = store._db.connection
-        for statement in (
-            "UPDATE rounds SET state = 'void', outcomes_sha256 = NULL",
-            "DELETE FROM rounds",
-            "UPDATE runs SET end_reason = 'other'",
-        ):
-            with pytest.raises(sqlite3.IntegrityError):
-                sql.execute(statement)
+def test_a_round_and_a_run_end_once_even_in_sql(store: Store, run: str) -> None:
+    plan = small_plan(small_view(1, [100]))
+    store.reserve(run, plan, policy="random")
+    store.settle(run, small_result(plan, {0}))
+    store.end_run(run, "done")
+    sql = store._db.connection
+    for statement in (
+        "UPDATE rounds SET state = 'void', outcomes_sha256 = NULL",
+        "DELETE FROM rounds",
+        "UPDATE runs SET end_reason = 'other'",
+    ):
+        with pytest.raises(sqlite3.IntegrityError):
+            sql.execute(statement)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +154,7 @@ def test_a_database_of_another_release_is_refused_and_left_alone(
     tmp_path: Path, change: str, words: str
 ) -> None:
     Store(tmp_path).close()
-    _without_triggers(tmp_path, change)
+    tampered(tmp_path, change)
     kept = {name: (tmp_path / name).read_bytes() for name in (DATABASE, MARK)}
     with pytest.raises(SchemaVersionError, match=words) as caught:
         Store(tmp_path)
@@ -261,13 +236,11 @@ def test_a_torn_mark_leaves_the_one_before(tmp_path: Path) -> None:
     Store(tmp_path).close()
 
 
-def test_the_export_can_be_checked_by_hand(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        store.reserve(run.run_id, small_plan(small_view(1, [1, 2])), policy="random")
-        lines = list(store.read.ledger.export("csv"))
-        rows = list(store.read.ledger.export("json"))
-        shown = store.read.ledger.show(client=1)
+def test_the_export_can_be_checked_by_hand(store: Store, run: str) -> None:
+    store.reserve(run, small_plan(small_view(1, [1, 2])), policy="random")
+    lines = list(store.read.ledger.export("csv"))
+    rows = list(store.read.ledger.export("json"))
+    shown = store.read.ledger.show(client=1)
     assert lines[0].startswith("seq,run_id,round,kind")
     assert len(lines) == len(rows) + 1 == 4
     assert '"kind": "grant"' in rows[0]
@@ -279,14 +252,3 @@ def _many_rounds(store: Store, run_id: str) -> None:
         plan = small_plan(small_view(number, [1] * 8))
         store.reserve(run_id, plan, policy="random")
         store.settle(run_id, small_result(plan, {0}))
-
-
-def _without_triggers(folder: Path, statement: str) -> None:
-    """Change the database as somebody with an editor would."""
-    sql = sqlite3.connect(folder / DATABASE)
-    names = [row[0] for row in sql.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
-    for name in names:
-        sql.execute(f"DROP TRIGGER {name}")
-    sql.execute(statement)
-    sql.commit()
-    sql.close()

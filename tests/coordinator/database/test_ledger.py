@@ -11,8 +11,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fedagent_coordinator.core.effects import Reserve
 from fedagent_coordinator.errors import BudgetExceededError
 from fedagent_coordinator.store import Store
-
-from .money import Crash, CrashAt, begun, files_of, lay_down, small_plan, small_result, small_view
+from tests.fakes.stored_runs import (
+    Crash,
+    CrashAt,
+    begun,
+    files_of,
+    lay_down,
+    small_plan,
+    small_result,
+    small_view,
+)
 
 TOTAL = 4000
 POINTS = ("reserve.before-commit", "reserve.committed", "settle.first-entry", "settle.committed")

@@ -24,8 +24,7 @@ from fedagent_coordinator.records import (
 )
 from fedagent_coordinator.store import Store
 from tests.fakes.rounds import random_feedback, random_view
-
-from .money import begun, small_result
+from tests.fakes.stored_runs import begun, small_result
 
 ROUNDS = 12
 
@@ -79,13 +78,11 @@ def test_a_snapshot_of_another_policy_or_a_damaged_one_is_refused(tmp_path: Path
             store.restore(run_id, "cocs-paper", DecisionPolicies(create("cocs-paper")))
 
 
-def test_only_the_two_newest_snapshots_stay(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run_id = begun(store).run_id
-        for t in (50, 100, 150):
-            store.snapshot(run_id, t, "random", {"x": np.arange(t)})
-        rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
-        assert [row[0] for row in rows] == [100, 150]
+def test_only_the_two_newest_snapshots_stay(store: Store, run: str) -> None:
+    for t in (50, 100, 150):
+        store.snapshot(run, t, "random", {"x": np.arange(t)})
+    rows = store._db.connection.execute("SELECT round FROM snapshots ORDER BY round")
+    assert [row[0] for row in rows] == [100, 150]
 
 
 @given(

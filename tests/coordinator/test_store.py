@@ -25,47 +25,42 @@ from fedagent_coordinator.errors import (
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
 from fedagent_task.recipe import recipe_from_table
+from tests.fakes.stored_runs import begun, small_plan, small_result, small_view
 
-from .money import begun, small_plan, small_result, small_view
 
-
-def test_a_round_moves_money_from_treasury_to_those_who_delivered(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        plan = small_plan(small_view(1, [100, 200, 300], budgets=[400, 300], edges=[0, 0, 1]))
-        store.reserve(run.run_id, plan, policy="random")
-        reserved = store.read.balance(run.run_id)
-        assert store.settle(run.run_id, small_result(plan, {0, 2}, late={2}))
-        settled = store.read.balance(run.run_id)
-        report = store.read.ledger.verify()
+def test_a_round_moves_money_from_treasury_to_those_who_delivered(store: Store, run: str) -> None:
+    plan = small_plan(small_view(1, [100, 200, 300], budgets=[400, 300], edges=[0, 0, 1]))
+    store.reserve(run, plan, policy="random")
+    reserved = store.read.balance(run)
+    assert store.settle(run, small_result(plan, {0, 2}, late={2}))
+    settled = store.read.balance(run)
+    report = store.read.ledger.verify()
     assert (reserved.free_micro, reserved.reserved_micro) == (9400, 600)
     assert (settled.free_micro, settled.settled_micro, settled.voided_micro) == (9600, 400, 200)
     assert report.problems == ()
     assert report.entries == 1 + 3 + 3
 
 
-def test_a_second_settle_says_so_and_changes_nothing(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        plan = small_plan(small_view(1, [100, 200]))
-        store.reserve(run.run_id, plan, policy="random")
-        store.settle(run.run_id, small_result(plan, {0}))
-        again = store.settle(run.run_id, small_result(plan, {0, 1}))
-        balance = store.read.balance(run.run_id)
+def test_a_second_settle_says_so_and_changes_nothing(store: Store, run: str) -> None:
+    plan = small_plan(small_view(1, [100, 200]))
+    store.reserve(run, plan, policy="random")
+    store.settle(run, small_result(plan, {0}))
+    again = store.settle(run, small_result(plan, {0, 1}))
+    balance = store.read.balance(run)
     assert not again
     assert balance.settled_micro == 100
 
 
-def test_a_report_that_comes_after_the_round_was_voided_pays_nothing(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        plan = small_plan(small_view(1, [100, 200]))
-        store.reserve(run.run_id, plan, policy="random")
-        assert store.void_open_rounds(run.run_id, "restart") == (1,)
-        assert store.void_open_rounds(run.run_id, "restart") == ()
-        late = store.settle(run.run_id, small_result(plan, {0, 1}))
-        balance = store.read.balance(run.run_id)
-        row = store.read.rounds(run.run_id)[0]
+def test_a_report_that_comes_after_the_round_was_voided_pays_nothing(
+    store: Store, run: str
+) -> None:
+    plan = small_plan(small_view(1, [100, 200]))
+    store.reserve(run, plan, policy="random")
+    assert store.void_open_rounds(run, "restart") == (1,)
+    assert store.void_open_rounds(run, "restart") == ()
+    late = store.settle(run, small_result(plan, {0, 1}))
+    balance = store.read.balance(run)
+    row = store.read.rounds(run)[0]
     assert not late
     assert (balance.free_micro, balance.voided_micro) == (10_000, 300)
     assert (row.state, row.reason) == ("void", "restart")
@@ -76,18 +71,22 @@ def test_a_report_that_comes_after_the_round_was_voided_pays_nothing(tmp_path: P
     [([600, 500], [1000], "edge", 0, 1000), ([6000, 5000], [20_000], "total", None, 10_000)],
 )
 def test_a_plan_beyond_a_budget_is_refused_whole(
-    tmp_path: Path, prices: list[int], budgets: list[int], scope: str, edge: int | None, free: int
+    store: Store,
+    run: str,
+    prices: list[int],
+    budgets: list[int],
+    scope: str,
+    edge: int | None,
+    free: int,
 ) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        plan = small_plan(small_view(1, prices, budgets=budgets))
-        with pytest.raises(BudgetExceededError) as caught:
-            store.reserve(run.run_id, plan, policy="random")
-        assert (caught.value.scope, caught.value.edge) == (scope, edge)
-        assert (caught.value.wanted_micro, caught.value.free_micro) == (sum(prices), free)
-        assert store.read.rounds(run.run_id) == []
-        assert store.read.balance(run.run_id).free_micro == 10_000
-        assert store.read.ledger.verify().balanced
+    plan = small_plan(small_view(1, prices, budgets=budgets))
+    with pytest.raises(BudgetExceededError) as caught:
+        store.reserve(run, plan, policy="random")
+    assert (caught.value.scope, caught.value.edge) == (scope, edge)
+    assert (caught.value.wanted_micro, caught.value.free_micro) == (sum(prices), free)
+    assert store.read.rounds(run) == []
+    assert store.read.balance(run).free_micro == 10_000
+    assert store.read.ledger.verify().balanced
 
 
 def test_prices_up_to_the_largest_cannot_overflow_a_budget(tmp_path: Path) -> None:
@@ -113,24 +112,20 @@ def test_a_run_without_a_limit_is_granted_what_it_reserves(tmp_path: Path) -> No
     assert (balance.settled_micro, balance.reserved_micro) == (100, 400)
 
 
-def test_rounds_only_go_forward(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        store.reserve(run.run_id, small_plan(small_view(3, [1])), policy="random")
-        for number in (3, 2):
-            with pytest.raises(DuplicateRoundError):
-                store.reserve(run.run_id, small_plan(small_view(number, [1])), policy="random")
-        assert store.read.progress(run.run_id).next_round == 4
+def test_rounds_only_go_forward(store: Store, run: str) -> None:
+    store.reserve(run, small_plan(small_view(3, [1])), policy="random")
+    for number in (3, 2):
+        with pytest.raises(DuplicateRoundError):
+            store.reserve(run, small_plan(small_view(number, [1])), policy="random")
+    assert store.read.progress(run).next_round == 4
 
 
-def test_an_empty_round_is_a_round(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        plan = small_plan(small_view(1, [5, 5]), [])
-        store.reserve(run.run_id, plan, policy="random")
-        assert store.settle(run.run_id, small_result(plan, ()))
-        assert store.read.round_state(run.run_id, 1) == "done"
-        assert store.read.ledger.verify().balanced
+def test_an_empty_round_is_a_round(store: Store, run: str) -> None:
+    plan = small_plan(small_view(1, [5, 5]), [])
+    store.reserve(run, plan, policy="random")
+    assert store.settle(run, small_result(plan, ()))
+    assert store.read.round_state(run, 1) == "done"
+    assert store.read.ledger.verify().balanced
 
 
 def test_free_clients_are_reserved_and_settled_like_others(tmp_path: Path) -> None:
@@ -143,17 +138,15 @@ def test_free_clients_are_reserved_and_settled_like_others(tmp_path: Path) -> No
         assert store.read.ledger.verify().balanced
 
 
-def test_outcomes_must_be_those_of_the_reservations(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        view = small_view(1, [1, 2, 3])
-        store.reserve(run.run_id, small_plan(view, [0, 1]), policy="random")
-        with pytest.raises(OutcomeMismatchError) as caught:
-            store.settle(run.run_id, small_result(small_plan(view, [1, 2]), {1}))
-        assert (caught.value.missing, caught.value.unknown) == ((0,), (2,))
-        with pytest.raises(UnknownRoundError):
-            store.settle(run.run_id, small_result(small_plan(small_view(2, [1])), {0}))
-        assert store.read.round_state(run.run_id, 1) == "open"
+def test_outcomes_must_be_those_of_the_reservations(store: Store, run: str) -> None:
+    view = small_view(1, [1, 2, 3])
+    store.reserve(run, small_plan(view, [0, 1]), policy="random")
+    with pytest.raises(OutcomeMismatchError) as caught:
+        store.settle(run, small_result(small_plan(view, [1, 2]), {1}))
+    assert (caught.value.missing, caught.value.unknown) == ((0,), (2,))
+    with pytest.raises(UnknownRoundError):
+        store.settle(run, small_result(small_plan(small_view(2, [1])), {0}))
+    assert store.read.round_state(run, 1) == "open"
 
 
 def test_unavailable_or_unknown_clients_cannot_be_reserved(tmp_path: Path) -> None:
@@ -199,22 +192,20 @@ def test_reading_where_there_is_nothing_says_so(tmp_path: Path) -> None:
         pass
 
 
-def test_runs_are_found_resumed_and_ended(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        with pytest.raises(RunConflictError) as caught:
-            begun(store)
-        assert caught.value.run_id == run.run_id
-        assert store.read.find_run("d" * 64) == run
-        assert store.read.find_run("e" * 64) is None
-        store.reserve(run.run_id, small_plan(small_view(1, [1])), policy="random")
-        assert store.end_run(run.run_id, "stopped") == (1,)
-        assert store.end_run(run.run_id, "stopped") == ()
-        assert store.read.open_run() is None
-        with pytest.raises(RunEndedError):
-            store.reserve(run.run_id, small_plan(small_view(2, [1])), policy="random")
-        assert store.read.run(run.run_id[:8]).end_reason == "stopped"
-        assert store.read.ledger.verify().balanced
+def test_runs_are_found_resumed_and_ended(store: Store, run: str) -> None:
+    with pytest.raises(RunConflictError) as caught:
+        begun(store)
+    assert caught.value.run_id == run
+    assert store.read.find_run("d" * 64) == store.read.run(run)
+    assert store.read.find_run("e" * 64) is None
+    store.reserve(run, small_plan(small_view(1, [1])), policy="random")
+    assert store.end_run(run, "stopped") == (1,)
+    assert store.end_run(run, "stopped") == ()
+    assert store.read.open_run() is None
+    with pytest.raises(RunEndedError):
+        store.reserve(run, small_plan(small_view(2, [1])), policy="random")
+    assert store.read.run(run[:8]).end_reason == "stopped"
+    assert store.read.ledger.verify().balanced
 
 
 def test_a_new_run_can_replace_the_open_one(tmp_path: Path) -> None:
@@ -240,30 +231,28 @@ def test_indices_stay_over_restarts(tmp_path: Path) -> None:
         assert indices.sizes() == (5, 2)
 
 
-def test_progress_models_and_metrics_are_remembered(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store)
-        fresh = store.read.progress(run.run_id)
-        assert (fresh.next_round, fresh.rounds_done, fresh.model) == (1, 0, "")
-        for number in range(1, 9):
-            plan = small_plan(small_view(number, [10]))
-            store.reserve(run.run_id, plan, policy="random")
-            store.settle(run.run_id, small_result(plan, {0}))
-            digest = f"{number:064x}"
-            store.save_model(run.run_id, number, digest, 1234)
-            store.save_metrics(run.run_id, number, digest, {"accuracy": 1.0 / number})
-        progress = store.read.progress(run.run_id)
-        assert (progress.next_round, progress.rounds_done) == (9, 8)
-        assert (progress.spent_micro, progress.model_size) == (80, 1234)
-        assert progress.model == f"{8:064x}"
-        best = store.read.models.best(run.run_id)
-        assert best is not None
-        assert best.round == 1
-        assert store.read.models.to_keep() == {f"{n:064x}" for n in (1, 4, 5, 6, 7, 8)}
-        last = store.read.rounds(run.run_id, last=2)
-        assert [row.round for row in last] == [7, 8]
-        assert last[-1].metrics == {"accuracy": 0.125}
-        assert last[-1].timing_ms == {"observe": 1.5}
+def test_progress_models_and_metrics_are_remembered(store: Store, run: str) -> None:
+    fresh = store.read.progress(run)
+    assert (fresh.next_round, fresh.rounds_done, fresh.model) == (1, 0, "")
+    for number in range(1, 9):
+        plan = small_plan(small_view(number, [10]))
+        store.reserve(run, plan, policy="random")
+        store.settle(run, small_result(plan, {0}))
+        digest = f"{number:064x}"
+        store.save_model(run, number, digest, 1234)
+        store.save_metrics(run, number, digest, {"accuracy": 1.0 / number})
+    progress = store.read.progress(run)
+    assert (progress.next_round, progress.rounds_done) == (9, 8)
+    assert (progress.spent_micro, progress.model_size) == (80, 1234)
+    assert progress.model == f"{8:064x}"
+    best = store.read.models.best(run)
+    assert best is not None
+    assert best.round == 1
+    assert store.read.models.to_keep() == {f"{n:064x}" for n in (1, 4, 5, 6, 7, 8)}
+    last = store.read.rounds(run, last=2)
+    assert [row.round for row in last] == [7, 8]
+    assert last[-1].metrics == {"accuracy": 0.125}
+    assert last[-1].timing_ms == {"observe": 1.5}
 
 
 def _steps(work: Callable[[], object], database: sqlite3.Connection) -> int:

@@ -1,14 +1,30 @@
-"""Small rounds for tests of the books: views, plans and results from a few numbers."""
+"""Runs in a real store: small rounds of a few numbers, crashes, and an intruder with an editor."""
 
+import sqlite3
 from collections.abc import Collection, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from fedagent_coordinator.core.effects import Details, EdgeResult, Reserve, Settle
+from fedagent_coordinator.core.effects import (
+    BookOpinions,
+    BookVolunteers,
+    Controls,
+    Details,
+    EdgeResult,
+    Reserve,
+    Settle,
+)
+from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.database.rows import Run
+from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies import Feedback, RoundView, explained
+from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
+
+DIGEST = "d" * 64
 
 
 class Crash(BaseException):
@@ -62,7 +78,28 @@ def small_plan(view: RoundView, chosen: Sequence[int] | None = None) -> Reserve:
     )
 
 
-def small_result(plan: Reserve, paid: Collection[int], *, late: Collection[int] = ()) -> Settle:
+def rented_plan(round_: int, rent: int = 250, *, prices: tuple[int, ...] = (100, 200)) -> Reserve:
+    """Rent edge 1, of two, for its agents."""
+    view = small_view(round_, prices, budgets=(1000, 1000), edges=[1] * len(prices))
+    market = PlacementView(
+        round=round_,
+        edge_live=np.array([True, True]),
+        edge_rent=np.array([900, rent], dtype=np.int64),
+        budget_micro=5000,
+    )
+    controls = Controls(
+        iterations=6,
+        horizon=9.0,
+        notes={"rho": 5.7},
+        view=market,
+        placement=Placement(edge=1, rent_micro=rent),
+    )
+    return replace(small_plan(view), controls=controls)
+
+
+def small_result(
+    plan: Reserve, paid: Collection[int], *, late: Collection[int] = (), rent: int = 0
+) -> Settle:
     """Everybody in `paid` (client indices) delivered; those in `late` after the deadline."""
     view, pairs = plan.view, plan.selection.pairs
     clients = view.pair_client[pairs].tolist()
@@ -83,13 +120,14 @@ def small_result(plan: Reserve, paid: Collection[int], *, late: Collection[int] 
         arrivals=np.zeros(n, dtype=np.int64),
         num_samples=np.full(n, 10, dtype=np.int64),
         seconds_per_iteration=np.full(n, np.nan),
+        rent_micro=rent,
     )
     details = Details(
         status=tuple("arrived" if d else "missed" for d in delivered.tolist()),
         weight=in_time.astype(np.float64),
         norm=np.full(n, np.nan),
         loss=np.full(n, 0.5),
-        reason=("",) * n,
+        reason=tuple("" if d else "silent" for d in delivered.tolist()),
     )
     edges = []
     for edge in sorted(set(view.pair_edge[pairs].tolist())):
@@ -114,6 +152,48 @@ def small_result(plan: Reserve, paid: Collection[int], *, late: Collection[int] 
         details=details,
         edges=tuple(edges),
         timing_ms={"observe": 1.5},
+    )
+
+
+def play(
+    store: Store, run: str, plan: Reserve, paid: Collection[int], *, late: Collection[int] = ()
+) -> None:
+    """Reserve a round and settle it."""
+    store.reserve(run, plan, policy="random")
+    assert store.settle(run, small_result(plan, paid, late=late))
+
+
+def opinions(round_: int, scores: dict[int, float], **changes: object) -> BookOpinions:
+    """Clients' opinions at edge 0, resting on ten samples each."""
+    n = len(scores)
+    given: dict[str, object] = {
+        "round": round_,
+        "slot": round_ + 1,
+        "digest": DIGEST,
+        "metric": "accuracy" if n else "",
+        "asked": n + 1,
+        "client": np.array(list(scores), dtype=np.int64),
+        "edge": np.zeros(n, dtype=np.int64),
+        "score": np.array(list(scores.values())),
+        "samples": np.full(n, 10, dtype=np.int64),
+        "epsilon": np.full(n, 0.5),
+        "reasons": {"late": 1},
+        "seconds": 0.25,
+        **changes,
+    }
+    return BookOpinions(**given)  # type: ignore[arg-type] # a test's keywords
+
+
+def volunteers(round_: int, clients: list[int]) -> BookVolunteers:
+    return BookVolunteers(
+        round=round_,
+        slot=round_ + 1,
+        digest=DIGEST,
+        asked=5,
+        client=np.array(clients, dtype=np.int64),
+        edge=np.zeros(len(clients), dtype=np.int64),
+        reasons={},
+        seconds=1.5,
     )
 
 
@@ -143,3 +223,23 @@ def lay_down(folder: Path, files: dict[str, bytes]) -> Path:
         if not name.endswith("-shm"):
             (folder / name).write_bytes(data)
     return folder
+
+
+def tampered(folder: Path, *changes: str) -> None:
+    """Change the database as somebody with an editor would."""
+    with closing(sqlite3.connect(folder / DATABASE)) as sql:
+        triggers = sql.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for (name,) in triggers:
+            sql.execute(f"DROP TRIGGER {name}")
+        for change in changes:
+            sql.execute(change)
+        sql.commit()
+
+
+def problems(folder: Path, *changes: str) -> tuple[str, ...]:
+    """Return what an audit finds after an intruder's statements."""
+    tampered(folder, *changes)
+    with open_reader(folder) as reader:
+        report = reader.ledger.verify()
+    assert report.balanced == (not report.problems)
+    return report.problems

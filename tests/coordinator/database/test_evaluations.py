@@ -6,49 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator.core.effects import BookOpinions, BookVolunteers
-from fedagent_coordinator.database.connection import DATABASE
+from fedagent_coordinator.core.effects import BookOpinions
 from fedagent_coordinator.errors import RefusedEntryError
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
-
-from .money import Crash, CrashAt, begun
+from tests.fakes.stored_runs import Crash, CrashAt, begun, opinions, volunteers
 
 DIGEST = "d" * 64
-
-
-def opinions(round_: int, scores: dict[int, float], **changes: object) -> BookOpinions:
-    """Clients' opinions at edge 0, resting on ten samples each."""
-    n = len(scores)
-    given: dict[str, object] = {
-        "round": round_,
-        "slot": round_ + 1,
-        "digest": DIGEST,
-        "metric": "accuracy" if n else "",
-        "asked": n + 1,
-        "client": np.array(list(scores), dtype=np.int64),
-        "edge": np.zeros(n, dtype=np.int64),
-        "score": np.array(list(scores.values())),
-        "samples": np.full(n, 10, dtype=np.int64),
-        "epsilon": np.full(n, 0.5),
-        "reasons": {"late": 1},
-        "seconds": 0.25,
-        **changes,
-    }
-    return BookOpinions(**given)  # type: ignore[arg-type] # a test's keywords
-
-
-def volunteers(round_: int, clients: list[int]) -> BookVolunteers:
-    return BookVolunteers(
-        round=round_,
-        slot=round_ + 1,
-        digest=DIGEST,
-        asked=5,
-        client=np.array(clients, dtype=np.int64),
-        edge=np.zeros(len(clients), dtype=np.int64),
-        reasons={},
-        seconds=1.5,
-    )
 
 
 def people(store: Store) -> str:
@@ -155,41 +119,6 @@ def test_a_crash_leaves_an_evaluation_whole_or_not_there(tmp_path: Path, point: 
         assert len(store.read.evaluations.opinions(run_id)) == 2 * there
         assert store.read.evaluations.exists(run_id, 1) == there
         assert store.read.ledger.verify().problems == ()
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (
-            "UPDATE opinions SET score = 0.99 WHERE client = 1",
-            "the evaluation of its model",
-        ),
-        ("DELETE FROM opinions WHERE client = 1", "2 answers were stored, others are there"),
-        (
-            "UPDATE evaluations SET mean = 0.99 WHERE round = 1",
-            "the evaluation of its model",
-        ),
-        ("UPDATE volunteers SET client = 1", "the evaluation of its model"),
-        ("INSERT INTO volunteers SELECT run_id, 1, 3, 0 FROM runs", "others are there"),
-        ("DELETE FROM evaluations WHERE round = 2", "volunteers refers to a row that is missing"),
-    ],
-)
-def test_tampering_with_opinions_is_named(tmp_path: Path, change: str, problem: str) -> None:
-    with Store(tmp_path) as store:
-        run_id = people(store)
-        store.evaluate(run_id, opinions(1, {0: 0.5, 1: 0.25}))
-        store.evaluate(run_id, volunteers(2, [0]))
-    plain = sqlite3.connect(tmp_path / DATABASE)
-    for (name,) in plain.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-    ).fetchall():
-        plain.execute(f"DROP TRIGGER {name}")
-    plain.execute(change)
-    plain.commit()
-    plain.close()
-    with open_reader(tmp_path) as reader:
-        problems = reader.ledger.verify().problems
-    assert any(problem in line for line in problems), problems
 
 
 @pytest.mark.parametrize("table", ["evaluations", "opinions", "volunteers"])

@@ -11,8 +11,17 @@ import pytest
 from fedagent_coordinator.core.effects import Reserve, Settle
 from fedagent_coordinator.store import Store
 from fedagent_protocol.failpoints import VARIABLE
-
-from .money import Crash, CrashAt, begun, files_of, lay_down, small_plan, small_result, small_view
+from tests.fakes.stored_runs import (
+    Crash,
+    CrashAt,
+    begun,
+    files_of,
+    lay_down,
+    rented_plan,
+    small_plan,
+    small_result,
+    small_view,
+)
 
 RESERVE = ("reserve.entries", "reserve.before-commit", "reserve.committed", "reserve.marked")
 SETTLE = ("settle.first-entry", "settle.before-commit", "settle.committed", "settle.marked")
@@ -21,7 +30,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from fedagent_coordinator.store import Store
-from tests.coordinator.money import begun, small_plan, small_result, small_view
+from tests.fakes.stored_runs import begun, small_plan, small_result, small_view
 with Store(Path(sys.argv[1])) as store:
     run = begun(store)
     for number in (1, 2):
@@ -51,8 +60,8 @@ def test_a_crash_at_any_point_leaves_the_round_ended_once(tmp_path: Path, point:
     checkpoint = CrashAt()
     store = Store(tmp_path / "a", checkpoint=checkpoint)
     run = begun(store)
-    plan = small_plan(small_view(1, [100, 200, 300]))
-    result = small_result(plan, {0, 2})
+    plan = rented_plan(1)
+    result = small_result(plan, {0}, rent=250)
     checkpoint.name = point
     with pytest.raises(Crash):
         _play(store, run.run_id, plan, result)
@@ -73,7 +82,7 @@ def test_a_crash_at_any_point_leaves_the_round_ended_once(tmp_path: Path, point:
         if state is not None:
             assert not again.settle(run.run_id, result)
         balance = again.read.balance(run.run_id)
-        assert balance.settled_micro == (400 if state == "done" else 0)
+        assert balance.settled_micro == (350 if state == "done" else 0)
         assert balance.reserved_micro == 0
         assert again.read.progress(run.run_id).next_round == (1 if state is None else 2)
         assert again.read.ledger.verify().problems == ()

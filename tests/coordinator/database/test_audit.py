@@ -1,0 +1,133 @@
+"""`ledger verify` finds what was changed beside the ledger: both ways, row by row."""
+
+from pathlib import Path
+
+import pytest
+
+from fedagent_coordinator.store import Store
+from tests.fakes.stored_runs import (
+    begun,
+    opinions,
+    problems,
+    rented_plan,
+    small_plan,
+    small_result,
+    small_view,
+    volunteers,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two settled rounds, one void, one open, one at a rented edge; two evaluations."""
+    with Store(tmp_path) as store:
+        run = begun(store).run_id
+        for number in (1, 2, 3, 4):
+            view = small_view(number, [100, 200, 300], budgets=(1000, 1000), edges=[0, 0, 1])
+            plan = small_plan(view)
+            store.reserve(run, plan, policy="random")
+            if number < 3:
+                store.settle(run, small_result(plan, {0, 2}))
+            if number == 3:
+                store.void_open_rounds(run, "a test")
+        rented = rented_plan(5)
+        store.reserve(run, rented, policy="random")
+        store.settle(run, small_result(rented, {0}, rent=250))
+        store.evaluate(run, opinions(1, {0: 0.5, 1: 0.25}))
+        store.evaluate(run, volunteers(2, [0]))
+        assert store.read.ledger.verify().problems == ()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("UPDATE entries SET amount_micro = 1 WHERE kind = 'settle'", "breaks the hash chain"),
+        (
+            "UPDATE entries SET target = 'client/0' WHERE kind = 'settle' AND client IS NULL",
+            "a settle moves money by the wrong way",
+        ),
+        ("DELETE FROM entries WHERE kind = 'settle'", "is missing"),
+        ("UPDATE accounts SET balance_micro = balance_micro + 1", "stored balances"),
+        ("UPDATE edge_budgets SET reserved_micro = 1", "reserved is not what was planned"),
+        (
+            "UPDATE reservations SET price_micro = 1 WHERE round = 1 AND client = 0",
+            "round 1, client 0: reservation without its entry",
+        ),
+        ("UPDATE rounds SET view = x'00' WHERE round = 1", "round 1: what was decided has changed"),
+        ("UPDATE rounds SET controls = x''", "round 5: what was decided has changed"),
+        ("UPDATE rounds SET controls = x'80'", "round 5: what was decided has changed"),
+        (
+            "UPDATE rounds SET rent_micro = 1 WHERE round = 5",
+            "round 5, edge 1: rent without its entry",
+        ),
+        (
+            "UPDATE rounds SET rented_edge = 0 WHERE round = 5",
+            "round 5, edge 0: rent without its entry",
+        ),
+        (
+            "UPDATE rounds SET rented_edge = NULL, rent_micro = 0",
+            "round 5: the edge that was rented is missing",
+        ),
+        ("UPDATE rounds SET psi = 0.5 WHERE round = 1", "round 1: its outcomes have changed"),
+        (
+            "UPDATE outcomes SET void = 1 WHERE round = 1 AND client = 0",
+            "round 1, client 0: void, the ledger says settle",
+        ),
+        (
+            "UPDATE outcomes SET void = 0 WHERE round = 1 AND client = 1",
+            "round 1, client 1: paid, the ledger says void",
+        ),
+        (
+            "UPDATE outcomes SET used = 1 WHERE round = 1 AND client = 1",
+            "round 1, client 1: used, the ledger says void",
+        ),
+        (
+            "UPDATE outcomes SET client = 7 WHERE round = 2 AND client = 0",
+            "round 2, client 7: outcome without its entries",
+        ),
+        ("UPDATE outcomes SET tau_s = 7 WHERE round = 2", "round 2: its outcomes have changed"),
+        (
+            "UPDATE outcomes SET round = 4 WHERE round = 1 AND client = 0",
+            "round 4, client 0: outcome without its entries",
+        ),
+        (
+            "DELETE FROM outcomes WHERE round = 1 AND client = 0",
+            "round 1, client 0: its outcome is missing",
+        ),
+        (
+            "UPDATE edge_results SET model = 'ab' WHERE round = 1 AND edge = 0",
+            "round 1: its outcomes have changed",
+        ),
+        (
+            "DELETE FROM edge_results WHERE round = 1 AND edge = 0",
+            "round 1, edge 0: its result is missing",
+        ),
+        (
+            (
+                "INSERT INTO edge_results SELECT run_id, 3, edge, '', '', 1.0 "
+                "FROM edge_results WHERE round = 1 AND edge = 0"
+            ),
+            "round 3, edge 0: a result without outcomes",
+        ),
+        ("UPDATE opinions SET score = 0.99 WHERE client = 1", "the evaluation of its model"),
+        ("DELETE FROM opinions WHERE client = 1", "2 answers were stored, others are there"),
+        ("UPDATE evaluations SET mean = 0.99 WHERE round = 1", "the evaluation of its model"),
+        ("UPDATE volunteers SET client = 1", "the evaluation of its model"),
+        ("INSERT INTO volunteers SELECT run_id, 1, 3, 0 FROM runs", "others are there"),
+        ("DELETE FROM evaluations WHERE round = 2", "volunteers refers to a row that is missing"),
+    ],
+)
+def test_a_change_by_hand_is_found(folder: Path, change: str, words: str) -> None:
+    found = problems(folder, change)
+    assert any(words in line for line in found), found
+
+
+def test_reservations_deleted_with_their_outcomes_are_missed(folder: Path) -> None:
+    found = problems(
+        folder,
+        "DELETE FROM outcomes WHERE round = 2 AND client = 2",
+        "DELETE FROM reservations WHERE round = 2 AND client = 2",
+    )
+    assert "round 2, client 2: its reservation is missing" in found
+    assert "round 2, client 2: its outcome is missing" in found
