@@ -148,14 +148,7 @@ def _check_policies(table: Table) -> None:
 
 
 def _used(table: Table, world: str, own_world: str, sets: Collection[str]) -> dict[str, object]:
-    """Return a table without the keys of another world.
-
-    Args:
-        table: The recipe, overrides included.
-        world: What it says, with them.
-        own_world: What it says without them: keys that were there for that world may go.
-        sets: The dotted keys of the overrides.
-    """
+    """Return a table without the keys that it has for its own world, where that was changed."""
     for key in _leaves(table):
         if error := _unused(key, world):
             overridden = any(key == one or key.startswith(f"{one}.") for one in sets)

@@ -41,7 +41,6 @@ class Trained:
         tested: How many samples these sums are of.
         limited: 1 where the load limit stopped the device.
         arrivals: int64[N], samples that came.
-        steps: |M_t|, of each device.
     """
 
     iterations: FloatArray
@@ -58,7 +57,6 @@ class Fleet:
     """N devices that learn from their streams, and the global model.
 
     Args:
-        recipe: With a streaming dataset.
         seed: Of the first model, the streams and the learners; never of decisions.
         alone: Nobody aggregates: every device keeps its own model.
 

@@ -22,10 +22,6 @@ HIDDEN = 32
 class FederatedLearner:
     """Trains what a recipe says; one model per edge, merged every T_ES rounds.
 
-    Args:
-        recipe: With a dataset.
-        seed: Of the partition, the batches and the first model.
-
     Raises:
         DatasetError: The data are not there.
         RecipeError: They cannot be dealt to so many clients.

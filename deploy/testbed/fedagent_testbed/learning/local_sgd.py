@@ -91,12 +91,8 @@ def draw(
     """Shuffle every client's samples anew for every epoch and cut them into batches.
 
     The last batch of an epoch holds what is left; its mean is over that.
-
-    Args:
-        counts: int64[S], training samples.
-        steps: int64[S], local steps.
-        rngs: One per client: a client's batches must not depend on who else trains.
-        batch_size: B.
+    `counts` and `steps` are int64[S]; each client has a generator of its own, because its
+    batches must not depend on who else trains.
     """
     longest = int(steps.max(initial=0))
     place = np.broadcast_to(counts[:, None, None], (len(counts), longest, batch_size)).copy()
@@ -136,14 +132,7 @@ def descend(
     A client's result does not depend, to the bit, on who else trains: a batched
     product is one call of the same BLAS kernel per client, and every batch has the
     same shape.
-
-    Args:
-        model: What to train.
-        shards: Training samples of all clients.
-        start: float32[S, size].
-        clients: int64[S], the longest schedule first.
-        schedule: Their batches.
-        rate: Step.
+    `start` is float32[S, size]; `clients` int64[S] come with the longest schedule first.
     """
     theta = start.copy()
     slope = np.empty_like(theta)

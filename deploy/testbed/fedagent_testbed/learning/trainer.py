@@ -76,15 +76,8 @@ class FederatedTrainer:
     and its starting model, whoever trains beside it and however memory is bounded. Bits
     depend on the number of BLAS threads: see `play.one_blas_thread`.
 
-    Args:
-        data: Samples, classes and the common test set.
-        partition: Who holds which rows of it.
-        model: Shapes must fit the data.
-        training: Its rate, batch, epochs or local steps.
-        seed: Of held-out parts and batches.
-        held_out: Share of each client's samples that only `opinions` uses.
-        memory_bytes: Most that work arrays take; one client at a time if they must.
-            The result is the same for any value.
+    `held_out` is the share of each client's samples that only `opinions` uses; work arrays
+    take `memory_bytes` at most, but one client at a time if they must.
     """
 
     def __init__(
@@ -131,14 +124,7 @@ class FederatedTrainer:
         edges: npt.NDArray[np.integer],
         round_: int,
     ) -> Iterator[Updates]:
-        """Train these clients, and yield their updates in order, in parts.
-
-        Args:
-            start: float32[M, d], the edges' models.
-            clients: int[S].
-            edges: int[S], where each of them trains.
-            round_: Every round has batches of its own.
-        """
+        """Train clients int[S] at edges int[S] from float32[M, d]; yield their updates in parts."""
         for first in range(0, len(clients), self._chunk):
             part = slice(first, first + self._chunk)
             who, where = clients[part].astype(np.int64), edges[part].astype(np.int64)

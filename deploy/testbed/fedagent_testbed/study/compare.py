@@ -30,10 +30,7 @@ class Comparison:
     """The result of `compare`.
 
     Attributes:
-        recipe: What was studied.
-        seeds: Of every policy's runs.
         histories: Policy to its runs, one per seed.
-        reference: Runs of the oracles, for the regret.
         skipped: Policy to the reason why it did not run.
     """
 
@@ -222,18 +219,10 @@ def compare(
 ) -> Comparison:
     """Run policies on the same seeds, and the oracles beside them for the regret.
 
-    Args:
-        recipe: The study, or what `load_recipe` finds it by.
-        names: A policy or several (in the world ``bas`` ITERATIONS+PLACEMENT); ``all`` stands
-            for every one there is, and those that cannot run are skipped with the reason; of
-            pairs, for ours and the twelve baselines of the paper. Without any, those the
-            recipe names.
-        seeds: How many.
-        first_seed: The first of them.
-        jobs: Processes.
-        pool: Runs the jobs instead, e.g. on a cluster.
-        done: Called when a run is over.
-        expand: Whether ``all`` stands for every policy, or for the one of that name.
+    `names` are policies, in the world ``bas`` ITERATIONS+PLACEMENT; without any, those that
+    the recipe names. Unless `expand` is off, ``all`` stands for every policy there is, and
+    those that cannot run are skipped with the reason; of pairs, for ours and the twelve
+    baselines of the paper. `pool` runs the jobs instead of processes, e.g. on a cluster.
 
     Raises:
         PolicyError: A name or a parameter is wrong, or a policy fails.

@@ -67,8 +67,6 @@ class FullRun:
 
     Attributes:
         history: Round by round, as of `play`; without accuracies.
-        ending: How the run ended, and whether the ledger balances.
-        outcomes: How every ordered agent ended, by the books.
         failed: (round, edge) of edges that kept their model.
         fetched: (round, agent, edge) of models that were sent for, in whole or in part.
         digest: Of all messages that arrived, with time, place and topic, in their order.
@@ -88,7 +86,6 @@ class StudyAir:
     Agent and edge `i` are ``agent-i`` and ``edge-i``.
 
     Attributes:
-        view, times: The round that is open.
         fetched: (round, agent, edge) of downloads.
     """
 
@@ -178,12 +175,8 @@ def play_full(
 
     Deterministic by seed, the order of all messages included; only the run's id is new.
 
-    Args:
-        recipe: The study; its training is left out.
-        policy: The policy.
-        seed: Of the world, the delays and the policy.
-        rounds: How many, instead of the recipe's.
-        directory: Empty; the data directories of all nodes are made in it.
+    The recipe's training is left out, and `rounds` are instead of the recipe's. `directory`
+    is empty; the data directories of all nodes are made in it.
 
     Raises:
         PolicyError: The policy fails, or a parameter is wrong.

@@ -32,9 +32,7 @@ class History:
     devices that their load limit stopped) and `decide_ms`.
 
     Attributes:
-        seed: Of everything.
         counts: int64[N], how often each client was selected.
-        first_loss: Of the first model of streams.
         exhausted: The budget of streams paid no more rent; else all rounds were played.
     """
 

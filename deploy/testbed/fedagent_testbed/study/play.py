@@ -24,11 +24,7 @@ def play(
 ) -> History:
     """Run a policy for all rounds of a recipe; deterministic by seed but for `decide_ms`.
 
-    Args:
-        recipe: The study.
-        name: The policy; in the world ``bas`` ITERATIONS+PLACEMENT.
-        seed: Of the world, the training and the policy.
-        progress: Called with the number of each round that is over.
+    `name` is a policy's; in the world ``bas`` it is ITERATIONS+PLACEMENT.
 
     Raises:
         PolicyError: The policy fails, breaks a constraint, or a parameter is wrong.

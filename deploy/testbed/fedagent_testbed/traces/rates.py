@@ -70,11 +70,8 @@ def read_mahimahi(path: Path, *, bin_ms: int = 100, limits: Limits = DEFAULT) ->
     A stamp counts in the bin that ends at or after it; the trace ends and starts over
     at its last stamp, as in mahimahi, so that its mean rate is exact for any bin.
 
-    Args:
-        path: Text, plain or gzip; stamps in order, one repeats where several packets may
-            cross at once.
-        bin_ms: Width of the intervals; 1 is mahimahi's own clock.
-        limits: Of bytes, lines and their length.
+    A stamp repeats where several packets may cross at once; a `bin_ms` of 1 is mahimahi's own
+    clock.
 
     Raises:
         TraceError: The file or a line in it cannot be used.

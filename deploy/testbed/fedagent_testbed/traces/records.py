@@ -20,7 +20,6 @@ class RateTrace:
     """A link's rate over time, constant within each interval, repeated for ever.
 
     Attributes:
-        name: Where it is from, for errors and reports.
         times_s: float64[K+1], ends of the intervals: from 0, strictly increasing.
         bps: float64[K], bits per second within each interval, not all 0.
         bits: float64[K+1], bits carried from 0 to each of `times_s`.
@@ -105,7 +104,6 @@ class RttMatrix:
     """Round-trip times between nodes, in slices of time, repeated for ever.
 
     Attributes:
-        name: Where it is from.
         seconds: float32[T, n, n], measured from the first node to the second, which is
             not symmetric; NaN where missing or below resolution, 0 on the diagonal.
     """
@@ -140,7 +138,6 @@ class PriceTrace:
     """The price of one rented machine over time; each price holds until the next.
 
     Attributes:
-        zone, machine: Which market.
         times_s: float64[K], seconds since the earliest row of the whole file, rising.
         price: float64[K], currency units an hour, > 0.
         normal_price: What the machine costs on demand, in the same unit.
@@ -163,7 +160,6 @@ class CpuScores:
     """Relative compute speed of phones.
 
     Attributes:
-        models: Names, each once.
         score: float64[n], > 0; higher is faster.
     """
 

@@ -6,7 +6,6 @@ drawn anew for every client in every round.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, round_rng
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
 from fedagent_task.spec import MICRO
-from fedagent_testbed.recipe import TestbedRecipe
+from fedagent_testbed.recipe import Exchange, TestbedRecipe
 
 from .base import arrived
 
@@ -43,36 +42,23 @@ class LinearExchange:
 
     Every client costs a credit, so that a budget of K credits admits K clients.
 
-    Args:
-        seed: Of all draws; two worlds of one seed differ by who trained only.
-        per_class: Clients in each class.
-        work_s: tau_b of each class, seconds of training on one whole CPU.
-        cold_s: tau_s, seconds more for those who did not train in the last round.
-        snr: Signal-to-noise ratio of each class; eta = log2(1 + snr).
-        model_bits: M.
-        availability: Chance of each client to be there, in each round.
-        credits_: The budget of a round; None admits all.
-        deadline_s: Later updates do not count.
+    Two worlds of one seed differ by who trained only. `credits_` are the budget of a round;
+    None admits all. Updates later than the deadline do not count.
     """
 
     def __init__(
         self,
         *,
         seed: int,
+        setting: Exchange = Exchange(),  # noqa: B008 - frozen
         per_class: int = 10,
-        work_s: Sequence[float] = (1, 2, 3, 4),
-        cold_s: float = 1.0,
-        snr: Sequence[float] = (1000, 100, 10, 1),
-        model_bits: float = 20e6,
-        availability: float = 0.8,
         credits_: float | None = None,
         deadline_s: float = math.inf,
     ) -> None:
-        self._seed = seed
-        self._work_s = np.repeat(np.asarray(work_s, dtype=np.float64), per_class)
-        self._efficiency = np.log2(1 + np.repeat(np.asarray(snr, dtype=np.float64), per_class))
-        self._cold_s, self._model_bits = cold_s, model_bits
-        self._availability, self._deadline_s = availability, deadline_s
+        self._seed, self._setting, self._deadline_s = seed, setting, deadline_s
+        self._work_s = np.repeat(np.asarray(setting.work_s, dtype=np.float64), per_class)
+        snr = np.repeat(np.asarray(setting.snr, dtype=np.float64), per_class)
+        self._efficiency = np.log2(1 + snr)
         self.clients = len(self._work_s)
         self._credits = self.clients if credits_ is None else credits_
         self._draw: Draw | None = None
@@ -84,23 +70,19 @@ class LinearExchange:
         setting = recipe.exchange
         return cls(
             seed=seed,
+            setting=setting,
             per_class=recipe.clients // len(setting.work_s),
-            work_s=setting.work_s,
-            cold_s=setting.cold_s,
-            snr=setting.snr,
-            model_bits=setting.model_mbit * 1e6,
-            availability=setting.availability,
             credits_=recipe.budget.per_edge,
         )
 
     def draw(self, round_: int) -> Draw:
         """Return the world in this round; the same whenever it is asked for."""
-        rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
+        setting, rng = self._setting, round_rng(self._seed, round_, Purpose.ENVIRONMENT)
         mu = rng.uniform(0.5, 2.0, self.clients)
         bandwidth_hz = rng.uniform(2e6, 4e6, self.clients)
-        available = rng.random(self.clients) < self._availability
-        send_s = self._model_bits / (bandwidth_hz * self._efficiency)
-        expected_s = self._work_s / mu + self._cold_s * ~self._warm + send_s
+        available = rng.random(self.clients) < setting.availability
+        send_s = setting.model_mbit * 1e6 / (bandwidth_hz * self._efficiency)
+        expected_s = self._work_s / mu + setting.cold_s * ~self._warm + send_s
         return Draw(
             mu=mu,
             bandwidth_hz=bandwidth_hz,
