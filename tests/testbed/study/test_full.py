@@ -23,7 +23,7 @@ from fedagent_coordinator.policies.base import State
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import ModelSpec
 from fedagent_testbed.air import Device, Pipes
-from fedagent_testbed.study import History, load_recipe, make_world, play
+from fedagent_testbed.study import History, World, load_recipe, make_world, play
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study.full import FullRun, StudyAir, index, play_full
 from fedagent_testbed.worlds import LinkedWorld, Times, outcome
@@ -75,37 +75,6 @@ def unsure(recipe: Study, feedback: Feedback) -> np.ndarray:
     return np.isin(edge, edge[close])
 
 
-@pytest.mark.parametrize(
-    ("policy", "sets"),
-    [
-        ("cheapest", ()),
-        ("random", ("rounds.min_updates=2",)),
-        ("linucb", ("radio.noise_dbm_hz=-160", "rounds.merge_every=3")),
-        ("adaptive", ("links.visible=1", "liars.share=0.3")),
-    ],
-)
-def test_a_live_round_ends_by_the_rule(tmp_path: Path, policy: str, sets: tuple[str, ...]) -> None:
-    recipe = small(*sets)
-    run = play_full(recipe, policy, 4, ROUNDS, tmp_path)
-    assert run.ending.reason == "rounds"
-    rows, sure = {(row.round, row.agent): row for row in run.outcomes}, 0
-    for t, (feedback, agents) in expected(recipe, run, 4).items():
-        for k, agent in enumerate(agents):
-            if unsure(recipe, feedback)[k]:
-                continue
-            row, sure = rows[t, agent], sure + 1
-            assert row.in_time == feedback.X[k], row
-            assert row.censored == feedback.censored[k], row
-            assert bool(row.paid_micro) == (not feedback.void[k]), row
-            if (t, row.edge_id) not in run.failed:
-                assert row.used == feedback.used[k], row
-            assert 0 <= row.tau_s - feedback.tau_s[k] < SLACK_S, row
-            if not row.censored:
-                assert row.lc_s == pytest.approx(feedback.lc_s[k], abs=0.002)
-    assert sure > 0.8 * len(run.outcomes) > 0
-    assert {row.in_time for row in run.outcomes} == {True, False}
-
-
 class Spy:
     """A policy that lets another decide, and remembers."""
 
@@ -144,25 +113,74 @@ def spies(monkeypatch: pytest.MonkeyPatch) -> list[Spy]:
     return made
 
 
-@pytest.mark.parametrize("policy", ["random", "linucb", "adaptive"])
-def test_the_live_engine_decides_what_the_policy_would(
-    tmp_path: Path, spies: list[Spy], policy: str
+@pytest.mark.parametrize(
+    ("policy", "sets"),
+    [
+        ("cheapest", ()),
+        ("random", ("rounds.min_updates=2", "radio.noise_dbm_hz=-160", "budget.per_edge=4")),
+        ("linucb", ("radio.noise_dbm_hz=-160", "rounds.merge_every=3")),
+        ("adaptive", ("links.visible=1", "liars.share=0.3")),
+    ],
+)
+def test_a_live_run_decides_ends_and_pays_as_the_study_says(
+    tmp_path: Path, spies: list[Spy], policy: str, sets: tuple[str, ...]
 ) -> None:
-    recipe = small("links.visible=1", "edges=3")
-    run = play_full(recipe, policy, 2, ROUNDS, tmp_path)
-    spy = spies[-1]
+    recipe = small(*sets)
+    run = play_full(recipe, policy, 4, ROUNDS, tmp_path)
+    assert run.ending.reason == "rounds"
+    decides_as_the_policy(run, spies[-1], policy, make_world(recipe, 4))
+    ends_by_the_rule(recipe, run)
+    pays_what_it_reserved(recipe, run)
+
+
+def decides_as_the_policy(run: FullRun, spy: Spy, policy: str, world: World) -> None:
     assert len(spy.seen) == len(spy.learnt) == ROUNDS
-    world = make_world(recipe, 2)
     again = policies.create(policy)
     for t, ((view, selection), feedback) in enumerate(
         zip(spy.seen, spy.learnt, strict=True), start=1
     ):
         assert described(view) == described(world.view(t))
-        same = again.select(view, round_rng(2, t, Purpose.SELECT))
+        same = again.select(view, round_rng(4, t, Purpose.SELECT))
         assert same.pairs.tolist() == selection.pairs.tolist()
         assert feedback.pairs.tolist() == selection.pairs.tolist()
         again.learn(feedback)
     assert run.history["selected"].tolist() == [len(s.pairs) for _, s in spy.seen]
+
+
+def ends_by_the_rule(recipe: Study, run: FullRun) -> None:
+    rows, sure = {(row.round, row.agent): row for row in run.outcomes}, 0
+    for t, (feedback, agents) in expected(recipe, run, 4).items():
+        for k, agent in enumerate(agents):
+            if unsure(recipe, feedback)[k]:
+                continue
+            row, sure = rows[t, agent], sure + 1
+            assert row.in_time == feedback.X[k], row
+            assert row.censored == feedback.censored[k], row
+            assert bool(row.paid_micro) == (not feedback.void[k]), row
+            if (t, row.edge_id) not in run.failed:
+                assert row.used == feedback.used[k], row
+            assert 0 <= row.tau_s - feedback.tau_s[k] < SLACK_S, row
+            if not row.censored:
+                assert row.lc_s == pytest.approx(feedback.lc_s[k], abs=0.002)
+    assert sure > 0.8 * len(run.outcomes) > 0
+    assert {row.in_time for row in run.outcomes} == {True, False}
+
+
+def pays_what_it_reserved(recipe: Study, run: FullRun) -> None:
+    assert run.ending.balanced, run.ending.problems
+    reserved: dict[tuple[int, str], int] = defaultdict(int)
+    for row in run.outcomes:
+        reserved[row.round, row.edge_id] += row.price_micro
+        assert row.paid_micro in {0, row.price_micro}
+        assert bool(row.paid_micro) == (row.status in {"arrived", "late"})
+    assert max(reserved.values()) <= recipe.budget_micro
+    assert run.ending.spent_micro == sum(row.paid_micro for row in run.outcomes)
+    assert run.history["spent"].sum() * 1e6 == pytest.approx(run.ending.spent_micro)
+    clients = [(row.round, row.agent) for row in run.outcomes]
+    assert len(set(clients)) == len(clients), "somebody trained twice in a round"
+    prices = make_world(recipe, 4).view(1).client_price
+    for row in run.outcomes:
+        assert row.round > 1 or row.price_micro == prices[index(row.agent)]
 
 
 def described(view: RoundView) -> list[tuple[object, ...]]:
@@ -187,25 +205,6 @@ def test_where_nothing_is_tied_the_study_is_the_live_run(tmp_path: Path, policy:
     assert (live["seconds"] - fast["seconds"] >= 0).all()
     assert (live["seconds"] - fast["seconds"] < SLACK_S).all()
     assert 0 < live["wins"].sum() < live["selected"].sum()
-
-
-def test_the_ledger_balances_and_never_overspends(tmp_path: Path) -> None:
-    recipe = small("budget.per_edge=4", "radio.noise_dbm_hz=-160")
-    run = play_full(recipe, "random", 5, ROUNDS, tmp_path)
-    assert run.ending.balanced, run.ending.problems
-    reserved: dict[tuple[int, str], int] = defaultdict(int)
-    for row in run.outcomes:
-        reserved[row.round, row.edge_id] += row.price_micro
-        assert row.paid_micro in {0, row.price_micro}
-        assert bool(row.paid_micro) == (row.status in {"arrived", "late"})
-    assert max(reserved.values()) <= recipe.budget_micro
-    assert run.ending.spent_micro == sum(row.paid_micro for row in run.outcomes)
-    assert run.history["spent"].sum() * 1e6 == pytest.approx(run.ending.spent_micro)
-    clients = [(row.round, row.agent) for row in run.outcomes]
-    assert len(set(clients)) == len(clients), "somebody trained twice in a round"
-    prices = make_world(recipe, 5).view(1).client_price
-    for row in run.outcomes:
-        assert row.round > 1 or row.price_micro == prices[index(row.agent)]
 
 
 def test_a_seed_is_a_run_in_every_message(tmp_path: Path) -> None:
