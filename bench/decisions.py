@@ -19,6 +19,7 @@ from fedagent_coordinator import placement, policies
 from fedagent_coordinator.placement import PlacementView
 from fedagent_coordinator.policies import Feedback, RoundView, Truth
 from fedagent_coordinator.policies.base import IntArray
+from fedagent_testbed.worlds import arrived
 
 TOWNS = {"small": (50, 3), "large": (10_000, 20)}
 SEEN = 3
@@ -62,23 +63,12 @@ def town(rng: np.random.Generator, t: int, clients: int, edges: int) -> RoundVie
 def outcome(rng: np.random.Generator, view: RoundView, pairs: IntArray) -> Feedback:
     """Return that two of three arrive in time, the others later."""
     s = len(pairs)
-    x, part = rng.random(s) < 2 / 3, np.full(s, 0.5)
-    return Feedback(
-        view=view,
-        pairs=pairs,
-        X=x,
-        used=x,
-        tau_s=np.where(x, 1.5, 4.0),
-        dt_s=part,
-        lc_s=part,
-        ut_s=part,
-        censored=np.zeros(s, dtype=np.bool_),
-        void=np.zeros(s, dtype=np.bool_),
-        arrivals=np.ones(s, dtype=np.int64),
-        num_samples=np.ones(s, dtype=np.int64),
-        seconds_per_iteration=part,
-        opinions=rng.random(len(view.client_price)),
-    )
+    x, part, none = rng.random(s) < 2 / 3, np.full(s, 0.5), np.zeros(s, dtype=np.bool_)
+    stages = dict.fromkeys(("dt_s", "lc_s", "ut_s", "seconds_per_iteration"), part)
+    counts = dict.fromkeys(("arrivals", "num_samples"), np.ones(s, dtype=np.int64))
+    opinions = rng.random(len(view.client_price))
+    tau_s = np.where(x, 1.5, 4.0)
+    return arrived(view, pairs, x, tau_s, void=none, **stages, **counts, opinions=opinions)
 
 
 def decision(name: str, where: str, rounds: int = ROUNDS) -> dict[str, object]:

@@ -23,6 +23,7 @@ from fedagent_testbed.study import (
     make_world,
     play,
 )
+from fedagent_testbed.worlds import arrived
 
 SEEDS = 5
 NOISES = (-166, -160)
@@ -231,21 +232,7 @@ def _open_view(t: int) -> RoundView:
 
 def _in_time(view: RoundView, pairs: IntArray, opinions: FloatArray) -> Feedback:
     """Return that all arrived at once."""
-    s = len(pairs)
-    yes, second, one = np.ones(s, dtype=np.bool_), np.ones(s), np.ones(s, dtype=np.int64)
-    return Feedback(
-        view=view,
-        pairs=pairs,
-        X=yes,
-        used=yes,
-        tau_s=second,
-        dt_s=second,
-        lc_s=second,
-        ut_s=second,
-        censored=~yes,
-        void=~yes,
-        arrivals=one,
-        num_samples=one,
-        seconds_per_iteration=second,
-        opinions=opinions,
-    )
+    yes, second, one = np.ones(len(pairs), bool), np.ones(len(pairs)), np.ones(len(pairs), np.int64)
+    stages = dict.fromkeys(("dt_s", "lc_s", "ut_s", "seconds_per_iteration"), second)
+    counts = dict.fromkeys(("arrivals", "num_samples"), one)
+    return arrived(view, pairs, yes, second, **stages, **counts, opinions=opinions)

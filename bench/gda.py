@@ -14,6 +14,7 @@ import numpy as np
 from fedagent_coordinator.policies import Feedback, RoundView
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_coordinator.policies.quick_init import QuickInitUcbPolicy
+from fedagent_testbed.worlds import arrived
 
 CLIENTS, SIZE, SLOTS = 100_000, 50, 1000
 
@@ -37,11 +38,9 @@ def _view(t: int, there: IntArray | None = None) -> RoundView:
 def _result(view: RoundView, pairs: IntArray, opinions: FloatArray) -> Feedback:
     s = len(pairs)
     number, yes, count = np.ones(s), np.ones(s, dtype=np.bool_), np.ones(s, dtype=np.int64)
-    return Feedback(
-        view=view, pairs=pairs, X=yes, used=yes, tau_s=number, dt_s=number, lc_s=number,
-        ut_s=number, censored=~yes, void=~yes, arrivals=count, num_samples=count,
-        seconds_per_iteration=number, opinions=opinions,
-    )  # fmt: skip
+    stages = dict.fromkeys(("dt_s", "lc_s", "ut_s", "seconds_per_iteration"), number)
+    counts = dict.fromkeys(("arrivals", "num_samples"), count)
+    return arrived(view, pairs, yes, number, **stages, **counts, opinions=opinions)
 
 
 def _rounds(

@@ -25,7 +25,7 @@ from fedagent_coordinator.policies.fair_set import fair_set
 from fedagent_coordinator.policies.fastest import FastestPolicy
 from fedagent_coordinator.policies.oracle import FedCsPolicy
 from fedagent_coordinator.policies.rbcs_f import RbcsFPolicy
-from fedagent_testbed.worlds import LinearExchange
+from fedagent_testbed.worlds import LinearExchange, arrived
 
 M = 8
 TOLERANCE = 0.03
@@ -160,23 +160,8 @@ def _all_in_time(
     view: RoundView, pairs: npt.NDArray[np.int64], rng: np.random.Generator
 ) -> Feedback:
     """Everybody delivers, after a random time."""
-    yes, no = np.ones(len(pairs), dtype=np.bool_), np.zeros(len(pairs), dtype=np.bool_)
-    unknown, nothing = np.full(len(pairs), np.nan), np.zeros(len(pairs), dtype=np.int64)
-    return Feedback(
-        view=view,
-        pairs=pairs,
-        X=yes,
-        used=yes,
-        tau_s=rng.uniform(0, 20, len(pairs)),
-        dt_s=unknown,
-        lc_s=unknown,
-        ut_s=unknown,
-        censored=no,
-        void=no,
-        arrivals=nothing,
-        num_samples=nothing,
-        seconds_per_iteration=unknown,
-    )
+    yes = np.ones(len(pairs), dtype=np.bool_)
+    return arrived(view, pairs, yes, rng.uniform(0, 20, len(pairs)))
 
 
 def _median(work: Callable[[], object], times: int = 15) -> float:

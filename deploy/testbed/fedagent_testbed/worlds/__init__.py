@@ -3,14 +3,14 @@
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe
 
-from .base import Times, World, outcome
+from .base import Times, World, arrived, outcome
 from .exchange import LinearExchange
 from .linked import LinkedWorld
 from .open import OpenWorld
 from .radio import RadioWorld
 from .recorded import TraceWorld
 
-__all__ = ["LinearExchange", "LinkedWorld", "Times", "World", "make_world", "outcome"]
+__all__ = ["LinearExchange", "LinkedWorld", "Times", "World", "arrived", "make_world", "outcome"]
 
 
 def make_world(recipe: TestbedRecipe, seed: int) -> World:
