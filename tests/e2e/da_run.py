@@ -18,8 +18,8 @@ from fedagent_protocol import topics
 from fedagent_protocol.codec import decode, encode
 from fedagent_protocol.messages import Message
 from fedagent_testbed.local import LocalField, RoleProcess
+from tests.fakes.leak_search import Leak, Search
 
-from .leaks import Leak, Search
 from .listener import Listener
 from .support import RECIPES, labels, new_field
 

@@ -2,7 +2,7 @@
 
 Real processes, one real broker. Looked at is every message from the first on, every file of
 edge, coordinator and broker, every log and everything on stdout. Canaries are all opinions,
-means, beliefs and indices of all devices (`leaks`).
+means, beliefs and indices of all devices (`tests.fakes.leak_search`).
 """
 
 import os

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from fedagent_agent.core.device import DeviceState
 from fedagent_protocol.messages import ContextReport
 from fedagent_task.spec import PeersSpec
+from tests.fakes.leak_search import Search, says, trivial
 from tests.fakes.peer_fleet import PeerFleet, around_of
 from tests.fakes.peer_network import distances, names, near_graph
-
-from .leaks import Search, says, trivial
 
 SCORES = st.floats(0.001, 2.0).filter(lambda value: trivial(value) is None)
 
