@@ -18,9 +18,8 @@ from fedagent_task.measures import measures_of
 from . import event_log
 from .config import CoordinatorConfig
 from .core.effects import Start
-from .recipe_check import read_recipe
 from .run_store import open_coordinator
-from .runs import RunFinishedError
+from .runs import RunFinishedError, read_recipe
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from fedagent_task import models
 from fedagent_task.recipe import frozen, task_digest
 from fedagent_task.spec import Recipe
 
-from .calls import mode_of
 from .config import CoordinatorConfig
 from .core.decision_policies import DecisionPolicies
 from .core.effects import (
@@ -59,8 +58,9 @@ from .devices import DeviceBook
 from .errors import ModelLostError
 from .evaluation import HeldOutSet, held_out
 from .merging import merge_files
+from .run_settings import decision_policies, opinion_mode, settings_of, task_body
 from .run_status import RunStatus, next_round_at, write_run_status
-from .runs import OpenedRun, decision_policies, open_run, settings_of, task_body
+from .runs import OpenedRun, open_run
 from .store import Store
 from .summary import summarize
 
@@ -319,7 +319,7 @@ def open_coordinator(
         RunFinishedError: The run of this recipe has ended.
     """
     policies = decision_policies(recipe)
-    opinions = mode_of(recipe, policies.policy)
+    opinions = opinion_mode(recipe, policies.policy)
     held_out_set = held_out(recipe)
     folder = Path(config.data_dir)
     database = Store(

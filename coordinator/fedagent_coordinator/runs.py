@@ -1,34 +1,45 @@
 """Which run a coordinator works on: a new one, an open one, or one that has ended."""
 
 import logging
+import re
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from pathlib import Path
 
 import msgspec
+import numpy as np
 from msgspec import structs
 
 from fedagent_node.blobs import BlobStore
-from fedagent_protocol.extras import how_to_add
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import OpinionMode
-from fedagent_protocol.tensors import digest_of, encode_tensors
+from fedagent_protocol.tensors import decode_tensors, digest_of, encode_tensors
 from fedagent_task import models
-from fedagent_task.recipe import MAX_TASK_BYTES, recipe_digest, task_bytes, task_digest, task_of
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe import parse_recipe, recipe_digest
 from fedagent_task.spec import Recipe
 
-from . import calls, placement, policies
 from .config import CoordinatorConfig
-from .core import iterations
-from .core.decision_policies import DecisionPolicies
+from .core.evaluation import without_answers
+from .core.evaluation_schedule import EvaluationSchedule
 from .core.readiness import BUDGET
-from .core.settings import Progress, Settings, Window, learnt_weight
+from .core.settings import (
+    NO_EVALUATIONS,
+    PastEvaluations,
+    Progress,
+    Window,
+    learnt_weight,
+)
 from .database.rows import Run
 from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
-from .first_model import read_first_model
+from .evaluation import held_out
+from .run_settings import decision_policies, evaluation_period, merge_period
 from .store import Store
 
 _log = logging.getLogger(__name__)
 
 VOID_REASON = "the coordinator was restarted"
+_DIGEST = re.compile(r"[0-9a-f]{8,64}")
+_EXPORT = "take a file that `fedagent models export --out NAME.safetensors` wrote"
 
 
 class RunFinishedError(CoordinatorError):
@@ -47,6 +58,35 @@ class RunFinishedError(CoordinatorError):
             f"run {self.run_id[:8]} of this recipe has ended after "
             f"{self.progress.rounds_done} rounds ({self.reason}); {on}begin another with --new-run"
         )
+
+
+def read_recipe(config: CoordinatorConfig) -> Recipe:
+    """Return the recipe with the overrides of the configuration.
+
+    Raises:
+        RecipeError: It cannot be read, or a key is wrong.
+    """
+    try:
+        text = Path(config.recipe).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError("recipe", f"{config.recipe} cannot be read", "name a file") from error
+    return parse_recipe(text, config.recipe_sets)
+
+
+def check_recipe(config: CoordinatorConfig) -> None:
+    """Make what a start makes of the recipe, and leave nothing behind.
+
+    Raises:
+        RecipeError: It cannot be read, or a key is wrong.
+        PolicyError: A name is unknown, or a parameter of the policy.
+        DatasetError: The held-out set cannot be read.
+        RefusedOptionError: The model to begin from is none of this recipe.
+    """
+    recipe = read_recipe(config)
+    decision_policies(recipe)
+    held_out(recipe)
+    if config.init:
+        read_first_model(config.init, Path(config.data_dir) / "models", recipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +158,7 @@ def open_run(
     past = _with_past(store, recipe, run.run_id, progress, opinions)
     if recipe.data.standardize and (kept := store.read.standardized(run.run_id)) is not None:
         data = msgspec.json.decode(kept, type=Recipe).data
-        recipe = msgspec.structs.replace(recipe, data=data)
+        recipe = structs.replace(recipe, data=data)
     return OpenedRun(run.run_id, resumed, voided, past, recipe)
 
 
@@ -147,7 +187,7 @@ def _origin(blobs: BlobStore, recipe: Recipe, init: str) -> str:
         _log.warning(
             "--init: data.standardize scales features anew, the model was learnt otherwise"
         )
-    return blobs.put(_named_model(blobs, recipe, init))
+    return blobs.put(read_first_model(init, blobs.folder, recipe))
 
 
 def _check_origin(blobs: BlobStore, recipe: Recipe, run: Run, init: str) -> None:
@@ -156,7 +196,7 @@ def _check_origin(blobs: BlobStore, recipe: Recipe, run: Run, init: str) -> None
         return
     began = run.origin
     try:
-        data = _named_model(blobs, recipe, init)
+        data = read_first_model(init, blobs.folder, recipe)
     except RefusedOptionError as error:
         if not began:
             raise
@@ -172,20 +212,113 @@ def _check_origin(blobs: BlobStore, recipe: Recipe, run: Run, init: str) -> None
     blobs.put(data)
 
 
-def _named_model(blobs: BlobStore, recipe: Recipe, init: str) -> bytes:
-    return read_first_model(init, blobs.folder, models.create(recipe.model).manifest())
+def read_first_model(named: str, folder: Path, recipe: Recipe) -> bytes:
+    """Return a model as a run keeps it; what is beside its tensors is left out.
+
+    Args:
+        named: A file, or a digest (8 hex digits of it at least) of a model in `folder`.
+        folder: The models of the data directory.
+        recipe: What tensors the model has.
+
+    Raises:
+        RefusedOptionError: There is none, or it is no model of this recipe.
+    """
+    option, manifest = f"--init {named}", models.create(recipe.model).manifest()
+    path = _path(option, named, folder)
+    try:
+        size = path.stat().st_size
+        if size > manifest.max_file_bytes:
+            most = manifest.max_file_bytes
+            problem = f"is {size} bytes, a model of this recipe at most {most}"
+            raise RefusedOptionError(option, problem, _EXPORT)
+        data = path.read_bytes()
+    except OSError as error:
+        raise RefusedOptionError(option, f"cannot be read ({error.strerror})", _EXPORT) from error
+    try:
+        tensors = decode_tensors(data, manifest)
+    except ProtocolError as error:
+        raise RefusedOptionError(option, f"is no model of this recipe: {error}", _EXPORT) from error
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor.astype(np.float64)).all():
+            problem = f"tensor {name!r} has numbers that are none (nan, inf)"
+            raise RefusedOptionError(option, problem, "take another model")
+    return encode_tensors(tensors)
+
+
+def _path(option: str, named: str, folder: Path) -> Path:
+    path = Path(named).expanduser()
+    if path.is_file():
+        return path
+    kept = [file for file in folder.glob("*") if _DIGEST.fullmatch(file.name)]
+    found = [file for file in kept if file.name.startswith(named)]
+    if not _DIGEST.fullmatch(named) or not found:
+        raise RefusedOptionError(option, "there is no such file, and no such model here", _EXPORT)
+    if len(found) > 1:
+        problem = f"{len(found)} models begin so"
+        raise RefusedOptionError(option, problem, "give more digits of `fedagent models list`")
+    return found[0]
 
 
 def _with_past(
-    store: Store, recipe: Recipe, run_id: str, progress: Progress, opinions: OpinionMode | None
+    store: Store, recipe: Recipe, run_id: str, progress: Progress, mode: OpinionMode | None
 ) -> Progress:
-    """Return the progress with what edges learnt and clients said to former processes."""
+    """Return the progress with what edges and clients told former processes."""
     windows = _windows(store, run_id, recipe.limits.max_samples)
-    told = calls.resumed(store, run_id, recipe, opinions)
-    if windows and told.pending_round is not None:
-        # Edges hold what they learnt, not the model to be evaluated; the next merge calls again.
-        told = replace(told, pending_round=None, count=calls.every_of(recipe, opinions) - 1)
-    return replace(progress, windows=windows, evaluations=told)
+    past = _past_evaluations(store, run_id, recipe, mode) if mode is not None else NO_EVALUATIONS
+    if windows and past.pending_round is not None:
+        # Edges hold what they learnt, not the model to be evaluated; the next merge asks again.
+        past = replace(past, pending_round=None, count=evaluation_period(recipe, mode) - 1)
+    return replace(progress, windows=windows, evaluations=past)
+
+
+def _past_evaluations(
+    store: Store, run_id: str, recipe: Recipe, mode: OpinionMode
+) -> PastEvaluations:
+    """Return where the evaluations of a run stand; a lost one is booked without answers.
+
+    A coordinator that died between the end of a round and its evaluation cannot know any
+    more what clients thought: the books say so (``restart``) before anything is learnt from
+    them. Volunteers are asked again, because nothing is learnt from who they were.
+    """
+    read = store.read
+    evaluated = read.evaluations.rows(run_id)
+    since = evaluated[-1].round if evaluated else 0
+    opinions = read.evaluations.last_opinions(run_id)
+    schedule = EvaluationSchedule(mode, evaluation_period(recipe, mode))
+    pending = _pending_round(
+        schedule, read.progress(run_id), read.done_rounds(run_id, since), recipe
+    )
+    if pending is not None and mode is OpinionMode.REPORT:
+        model = read.models.last(run_id)
+        digest = model.digest if model is not None and model.round == pending else ""
+        clients = store.indices(run_id).sizes()[0]
+        lost = without_answers(pending, len(evaluated) + 1, digest, clients)
+        store.evaluate(run_id, lost)
+        _log.warning("nobody's opinion counts for round %d: the coordinator was restarted", pending)
+        return PastEvaluations(evaluated=len(evaluated) + 1, opinions=opinions)
+    if not evaluated and read.progress(run_id).rounds_done == 0:
+        pending = 0
+    volunteers = read.evaluations.volunteers(run_id, since)
+    return PastEvaluations(
+        evaluated=len(evaluated),
+        count=schedule.count,
+        pending_round=pending,
+        opinions=opinions,
+        volunteers=frozenset(row.client for row in volunteers),
+        trained=frozenset(read.trained_since(run_id, since)),
+    )
+
+
+def _pending_round(
+    schedule: EvaluationSchedule, progress: Progress, done: list[tuple[int, int]], recipe: Recipe
+) -> int | None:
+    """Count the rounds since the last evaluation; return the last one if its own is missing."""
+    due = False
+    for place, (round_, ordered) in enumerate(done, start=1 + progress.rounds_done - len(done)):
+        last = 0 < recipe.rounds.count <= place
+        merges = last or round_ % merge_period(recipe) == 0
+        due = schedule.is_due(merges=merges, played=ordered > 0, last=last)
+    return done[-1][0] if due else None
 
 
 def _begin(store: Store, recipe: Recipe, digest: str, origin: str) -> Run:
@@ -235,85 +368,3 @@ def _windows(store: Store, run_id: str, max_samples: int) -> tuple[Window, ...]:
             more = learnt_weight(row.weight, row.ordered, max_samples)
             weight[row.edge_id] = weight.get(row.edge_id, 0.0) + more
     return tuple(Window(edge, model[edge], weight[edge]) for edge in model)
-
-
-def task_body(recipe: Recipe) -> bytes:
-    """Return the task for the devices; with the graph that they score a network by."""
-    task = task_of(recipe)
-    if not (task.on_device and task.model.is_network):
-        return task_bytes(task)
-    if find_spec("onnx") is None:
-        _log.warning("devices will score in numpy, which is slow; %s", how_to_add("onnx"))
-        return task_bytes(task)
-    from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB, and few recipes ask for it
-
-    body = task_bytes(msgspec.structs.replace(task, onnx=to_graph(task.model)))
-    # Names and scaling of many features leave no room for it: then numpy scores.
-    return body if len(body) <= MAX_TASK_BYTES else task_bytes(task)
-
-
-def settings_of(
-    recipe: Recipe,
-    config: CoordinatorConfig,
-    *,
-    run_id: str,
-    coordinator: str,
-    load_limit_s: float = 0.0,
-    opinions: OpinionMode | None = None,
-    held_out: bool = False,
-) -> Settings:
-    """Return the round engine's settings for a recipe; placed rounds merge every round."""
-    rounds, body = recipe.rounds, task_body(recipe)
-    placed = recipe.placement.rents
-    return Settings(
-        run=run_id,
-        recipe=recipe.name,
-        coordinator=coordinator,
-        task=task_digest(body),
-        body=body,
-        seed=recipe.seed,
-        policy=recipe.policy.name,
-        count=rounds.count,
-        every_s=rounds.every_s,
-        deadline_ms=round(1000 * rounds.deadline_s),
-        max_wait_ms=round(1000 * rounds.max_wait_s),
-        min_updates=rounds.min_updates,
-        merge_every=calls.merge_every_of(recipe),
-        merge_timeout_s=rounds.merge_timeout_s,
-        weighting=rounds.weighting,
-        per_edge_micro=recipe.budget.per_edge_micro,
-        total_micro=recipe.budget.total_micro,
-        norm_limit=recipe.limits.norm,
-        max_samples=recipe.limits.max_samples,
-        wait_edges=config.wait_edges,
-        wait_agents=config.wait_agents,
-        grace_s=config.grace_s,
-        linger_s=config.linger_s,
-        held_out=held_out,
-        placed=placed,
-        load_limit_ms=max(1, round(1000 * load_limit_s)) if load_limit_s > 0 else 0,
-        opinions=opinions,
-        standardize=recipe.model.features if recipe.data.standardize else 0,
-        standardize_s=recipe.data.standardize_s,
-        **calls.settings_of(recipe, opinions),
-    )
-
-
-def decision_policies(recipe: Recipe) -> DecisionPolicies:
-    """Return what decides in a run of this recipe, before it has learnt anything.
-
-    Raises:
-        PolicyError: A name is unknown, or a parameter out of range.
-        RecipeError: The policy's slots end without an opinion.
-    """
-    rounds, where = recipe.rounds, recipe.placement
-    spec = recipe.iterations
-    placed = placement.create(where.name, **where.params)
-    policy = policies.create(recipe.policy.name, **recipe.policy.params)
-    calls.check_slots(recipe, policy)
-    return DecisionPolicies(
-        policy,
-        iterations.create(spec.name, spec.params, default=rounds.iterations),
-        placed if where.rents else None,
-        recipe.learner.steps,
-    )

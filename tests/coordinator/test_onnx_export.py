@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_coordinator import runs
+from fedagent_coordinator import run_settings
 from fedagent_coordinator.errors import ExportError
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.exported import Described, described, open_model, read_description
@@ -132,17 +132,19 @@ def test_the_task_carries_a_graph_only_where_devices_score_a_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = parse_recipe(RECIPE)
-    assert runs.task_body(plain) == task_bytes(plain)
+    assert run_settings.task_body(plain) == task_bytes(plain)
     scored = parse_recipe(RECIPE, ["evaluation.on_device=true"])
-    task = parse_task(runs.task_body(scored))
+    task = parse_task(run_settings.task_body(scored))
     assert task.on_device
     assert task.onnx == to_graph(scored.model)
     convex = ["evaluation.on_device=true", "model.kind=softmax", "model.hidden=[]"]
-    task = parse_task(runs.task_body(parse_recipe(RECIPE, convex)))
+    task = parse_task(run_settings.task_body(parse_recipe(RECIPE, convex)))
     assert (task.on_device, task.onnx) == (True, b"")
     with monkeypatch.context() as narrow:
-        narrow.setattr(runs, "MAX_TASK_BYTES", 200)
-        assert not parse_task(runs.task_body(scored)).onnx, "many features leave no room for it"
-    monkeypatch.setattr(runs, "find_spec", lambda _name: None)
-    task = parse_task(runs.task_body(scored))
+        narrow.setattr(run_settings, "MAX_TASK_BYTES", 200)
+        assert not parse_task(run_settings.task_body(scored)).onnx, (
+            "many features leave no room for it"
+        )
+    monkeypatch.setattr(run_settings, "find_spec", lambda _name: None)
+    task = parse_task(run_settings.task_body(scored))
     assert (task.on_device, task.onnx) == (True, b"")

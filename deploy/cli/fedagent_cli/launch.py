@@ -134,7 +134,7 @@ def check_recipe(config: Config) -> None:
     """
     from fedagent_coordinator.config import load  # noqa: PLC0415 - numpy, for this check only
     from fedagent_coordinator.exits import exit_code  # noqa: PLC0415
-    from fedagent_coordinator.recipe_check import check_recipe as rehearsed  # noqa: PLC0415
+    from fedagent_coordinator.runs import check_recipe as rehearsed  # noqa: PLC0415
     from fedagent_node.process import in_two  # noqa: PLC0415
 
     try:

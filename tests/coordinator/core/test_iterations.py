@@ -13,7 +13,7 @@ from fedagent_coordinator.core.effects import Controls
 from fedagent_coordinator.core.primal_dual import PrimalDualControl, minimiser, rounded
 from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies.base import Feedback, Purpose, RoundView, round_rng
-from fedagent_coordinator.runs import decision_policies
+from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol.errors import UnknownNameError
 from fedagent_task.recipe import parse_recipe
 

@@ -1,0 +1,145 @@
+"""What a recipe makes of a run: its policies, its settings and its task."""
+
+import logging
+from importlib.util import find_spec
+
+from msgspec import structs
+
+from fedagent_protocol.extras import how_to_add
+from fedagent_protocol.messages import OpinionMode
+from fedagent_task.errors import RecipeError
+from fedagent_task.recipe import MAX_TASK_BYTES, task_bytes, task_digest, task_of
+from fedagent_task.spec import Recipe
+
+from . import placement, policies
+from .config import CoordinatorConfig
+from .core import iterations
+from .core.decision_policies import DecisionPolicies
+from .core.settings import Settings
+from .policies.base import OPINIONS, SelectionPolicy
+
+_log = logging.getLogger(__name__)
+
+
+def decision_policies(recipe: Recipe) -> DecisionPolicies:
+    """Return the policies of a recipe, before they have learnt anything.
+
+    Raises:
+        PolicyError: A name is unknown, or a parameter out of range.
+        RecipeError: The policy's slots end without an opinion.
+    """
+    where, control = recipe.placement, recipe.iterations
+    placed = placement.create(where.name, **where.params)
+    policy = policies.create(recipe.policy.name, **recipe.policy.params)
+    _check_slots(recipe, policy)
+    return DecisionPolicies(
+        policy,
+        iterations.create(control.name, control.params, default=recipe.rounds.iterations),
+        placed if where.rents else None,
+        recipe.learner.steps,
+    )
+
+
+def opinion_mode(recipe: Recipe, policy: SelectionPolicy) -> OpinionMode | None:
+    """Return what clients of a run are asked for; None for nothing."""
+    match recipe.opinions.mode:
+        case "auto":
+            return OpinionMode.REPORT if OPINIONS in policy.needs else None
+        case "off":
+            return None
+        case mode:
+            return OpinionMode(mode)
+
+
+def evaluation_period(recipe: Recipe, mode: OpinionMode | None) -> int:
+    """Return how many merges, or rounds of volunteers, there are to an evaluation."""
+    return recipe.peers.slot_rounds if mode is OpinionMode.PEERS else recipe.opinions.every
+
+
+def merge_period(recipe: Recipe) -> int:
+    """Return how many rounds there are to a merge; placed rounds merge every round."""
+    return 1 if recipe.placement.rents else recipe.rounds.merge_every
+
+
+def _check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:
+    """Refuse slots that may end without an opinion: the policy would never learn.
+
+    Merges go by the number of a round, slots by the rounds in which an agent played: one
+    voided or empty round, and they no longer end together. Evaluations count as slots do, but
+    two of them in one slot fall apart over an empty round too.
+    """
+    if OPINIONS not in policy.needs or opinion_mode(recipe, policy) is not OpinionMode.REPORT:
+        return
+    spec = recipe.policy
+    given = {**policies.parameters(spec.name), **spec.params}.get("slot_rounds")
+    every, merges = recipe.opinions.every, merge_period(recipe)
+    if isinstance(given, int) and (merges > 1 or every not in (1, given)):
+        raise RecipeError(
+            "opinions.every",
+            f"makes a call for opinions every {every * merges} rounds, "
+            f"policy.params.slot_rounds of {spec.name} is {given}",
+            f"take opinions.every = {given} and rounds.merge_every = 1",
+        )
+
+
+def task_body(recipe: Recipe) -> bytes:
+    """Return the task for the devices; with the graph that they score a network by."""
+    task = task_of(recipe)
+    if not (task.on_device and task.model.is_network):
+        return task_bytes(task)
+    if find_spec("onnx") is None:
+        _log.warning("devices will score in numpy, which is slow; %s", how_to_add("onnx"))
+        return task_bytes(task)
+    from .onnx_export import to_graph  # noqa: PLC0415 - 20 MB, and few recipes ask for it
+
+    body = task_bytes(structs.replace(task, onnx=to_graph(task.model)))
+    # Names and scaling of many features leave no room for it: then numpy scores.
+    return body if len(body) <= MAX_TASK_BYTES else task_bytes(task)
+
+
+def settings_of(
+    recipe: Recipe,
+    config: CoordinatorConfig,
+    *,
+    run_id: str,
+    coordinator: str,
+    load_limit_s: float,
+    opinions: OpinionMode | None,
+    held_out: bool,
+) -> Settings:
+    """Return the engine's settings for a run of a recipe."""
+    rounds, body = recipe.rounds, task_body(recipe)
+    return Settings(
+        run=run_id,
+        recipe=recipe.name,
+        coordinator=coordinator,
+        task=task_digest(body),
+        body=body,
+        seed=recipe.seed,
+        policy=recipe.policy.name,
+        count=rounds.count,
+        every_s=rounds.every_s,
+        deadline_ms=round(1000 * rounds.deadline_s),
+        max_wait_ms=round(1000 * rounds.max_wait_s),
+        min_updates=rounds.min_updates,
+        merge_every=merge_period(recipe),
+        merge_timeout_s=rounds.merge_timeout_s,
+        weighting=rounds.weighting,
+        per_edge_micro=recipe.budget.per_edge_micro,
+        total_micro=recipe.budget.total_micro,
+        norm_limit=recipe.limits.norm,
+        max_samples=recipe.limits.max_samples,
+        wait_edges=config.wait_edges,
+        wait_agents=config.wait_agents,
+        grace_s=config.grace_s,
+        linger_s=config.linger_s,
+        held_out=held_out,
+        placed=recipe.placement.rents,
+        load_limit_ms=max(1, round(1000 * load_limit_s)) if load_limit_s > 0 else 0,
+        opinions=opinions,
+        opinions_every=evaluation_period(recipe, opinions),
+        opinions_timeout_s=recipe.opinions.timeout_s,
+        volunteers=recipe.peers.best,
+        standardize=recipe.model.features if recipe.data.standardize else 0,
+        standardize_s=recipe.data.standardize_s,
+    )
