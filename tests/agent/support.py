@@ -3,7 +3,7 @@
 import hashlib
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -79,6 +79,29 @@ def model_of(size: int, mark: int = 0) -> bytes:
 def digest_of(data: bytes) -> str:
     """Return the name of content."""
     return hashlib.sha256(data).hexdigest()
+
+
+def served(
+    message: AnyMessage,
+    task: TaskSpec,
+    models: Mapping[str, bytes],
+    chunk_bytes: int,
+    run: str = RUN,
+) -> Iterator[EdgeToAgent]:
+    """Yield what an edge answers while it hands out task and models, these by their digest."""
+    if isinstance(message, TaskNeed):
+        yield TaskBody(run=run, digest=message.digest, body=task_bytes(task), recipe="digits")
+    elif isinstance(message, Need) and (model := models.get(message.digest)) is not None:
+        layout = Layout(len(model), chunk_bytes)
+        for index in (i for start, stop in message.ranges for i in range(start, stop)):
+            first, last = layout.span(index)
+            yield Chunk(
+                run=run,
+                round=message.round,
+                digest=message.digest,
+                index=index,
+                data=model[first:last],
+            )
 
 
 @dataclass
@@ -274,27 +297,9 @@ class HandEdge:
             elif isinstance(effect, Open):
                 todo += self.opened(effect)
             elif isinstance(effect, Send):
-                for answer in self.answers(effect.message, model, run):
+                models = {getattr(effect.message, "digest", ""): model, **self.models}
+                for answer in served(effect.message, self.task, models, self.chunk_bytes, run):
                     todo += self.say(answer)
-
-    def answers(self, message: AnyMessage, model: bytes, run: str) -> Iterable[EdgeToAgent]:
-        """Return what an edge answers while it hands out task and model."""
-        if isinstance(message, TaskNeed):
-            body = task_bytes(self.task)
-            yield TaskBody(run=run, digest=message.digest, body=body, recipe="digits")
-        elif isinstance(message, Need):
-            model = self.models.get(message.digest, model)
-            layout = Layout(len(model), self.chunk_bytes)
-            for start, stop in message.ranges:
-                for index in range(start, stop):
-                    first, last = layout.span(index)
-                    yield Chunk(
-                        run=run,
-                        round=message.round,
-                        digest=message.digest,
-                        index=index,
-                        data=model[first:last],
-                    )
 
     def round(self, number: int, model: bytes) -> UpdateOffer:
         """Order a round and see it through to the offer."""

@@ -53,3 +53,14 @@ def test_the_owner_grants_anything_unless_a_limit_is_set() -> None:
     assert load(more, environment={}).privacy == PrivacySettings(
         lifetime_epsilon=5.0, declared_only=True
     )
+
+
+def test_settings_come_from_json_and_environment() -> None:
+    config = load('{"stream": "digits"}', {"FEDAGENT_AGENT_DATA_DIR": "/x", "OTHER": "1"})
+    assert (config.data_dir, config.stream, config.site) == ("/x", "digits", "default")
+    for text, key in (
+        ('{"data_dir": "x", "stream": "s", "broker": "auto"}', "broker"),
+        ('{"data_dir": "x"}', "stream"),
+    ):
+        with pytest.raises(SettingError, match=key):
+            load(text, {})

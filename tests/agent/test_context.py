@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.availability import Power
-from fedagent_agent.config import load
 from fedagent_agent.context import Context
 from fedagent_agent.core.device import (
     MICRO,
@@ -24,7 +22,6 @@ from fedagent_agent.core.device import (
     moved,
 )
 from fedagent_agent.machine import MachineProbe, Sample
-from fedagent_node.settings import SettingError
 from fedagent_protocol.messages import MAX_MICRO
 
 FREE_MEMORY = 1 << 30
@@ -81,24 +78,6 @@ def test_expensive_looks_are_rare() -> None:
     for second in range(7):
         context.read(float(second))
     assert probe.slow == [True, False, False, False, False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("sample", "reason"),
-    [
-        (Sample(0, 0, memory_bytes=10 << 20), "only 10 MB of memory are free"),
-        (
-            Sample(0, 0, FREE_MEMORY, power=Power(battery=0.124, mains=False)),
-            "on battery, at 12%",
-        ),
-        (Sample(0, 0, FREE_MEMORY, power=Power(battery=0.8, mains=False)), ""),
-        (Sample(0, 0, FREE_MEMORY, power=Power(battery=0.1)), ""),
-        (Sample(0, 0, FREE_MEMORY), ""),
-    ],
-)
-def test_little_memory_and_an_empty_battery_are_objections(sample: Sample, reason: str) -> None:
-    readings = Context(Scripted(sample)).read(0.0)
-    assert (readings.available, readings.reason) == (not reason, reason)
 
 
 _listeners: list[list[tuple[str, tuple[Any, ...]]]] = []
@@ -194,15 +173,3 @@ def test_measurements_are_smoothed_and_bounded() -> None:
     assert link.download_bps == pytest.approx(8e6 + 0.3 * 8e6)
     link.note_upload(10**12, 0.0)
     assert link.upload_bps == 1e11
-
-
-def test_settings_come_from_json_and_environment() -> None:
-    config = load('{"stream": "digits"}', {"FEDAGENT_AGENT_DATA_DIR": "/x", "OTHER": "1"})
-    assert (config.data_dir, config.stream, config.site) == ("/x", "digits", "default")
-    with pytest.raises(SettingError, match="broker"):
-        load('{"data_dir": "x", "stream": "s", "broker": "auto"}', {})
-
-
-def test_a_missing_setting_is_named() -> None:
-    with pytest.raises(SettingError, match="stream"):
-        load('{"data_dir": "x"}', {})

@@ -34,7 +34,6 @@ from fedagent_protocol.messages import (
     Need,
     Receipt,
     ReceiptStatus,
-    TaskBody,
     TaskNeed,
     TrainOrder,
     UpdateOffer,
@@ -44,10 +43,10 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_protocol.transfer import Layout
 from fedagent_task.models import create
-from fedagent_task.recipe import LearnerSpec, ModelSpec, TaskSpec, task_bytes, task_digest
+from fedagent_task.recipe import LearnerSpec, task_bytes, task_digest
 from fedagent_testbed.local import RoleProcess
 
-from .support import EDGE, IDLE, REAL, RUN, SITE, digest_of, model_of
+from .support import EDGE, IDLE, REAL, RUN, SITE, digest_of, model_of, served
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
 BROKERS = [
@@ -139,19 +138,15 @@ class PlayedEdge:
     def _serve(self, message: AgentToEdge) -> None:
         if isinstance(message, Hello):
             self.say(Welcome(edge=EDGE))
-        elif isinstance(message, TaskNeed):
-            body = task_bytes(self.task)
-            self.say(TaskBody(run=RUN, digest=message.digest, body=body, recipe="digits"))
-        elif isinstance(message, Need) and message.digest == digest_of(self.model):
-            layout = Layout(len(self.model), self.chunk_bytes)
-            for start, stop in message.ranges:
-                for index in range(start, stop):
-                    first, last = layout.span(index)
-                    chunk = Chunk(
-                        run=RUN, digest=message.digest, index=index, data=self.model[first:last]
-                    )
-                    topic = topics.model(SITE, EDGE, message.digest)
-                    self.link.publish(topic, encode(chunk))
+        elif isinstance(message, TaskNeed | Need):
+            for answer in served(
+                message, self.task, {digest_of(self.model): self.model}, self.chunk_bytes
+            ):
+                if isinstance(answer, Chunk):
+                    topic = topics.model(SITE, EDGE, answer.digest)
+                    self.link.publish(topic, encode(answer))
+                else:
+                    self.say(answer)
 
     def say(self, message: EdgeToAgent) -> None:
         topic = topics.agent_down(SITE, self.agent, EDGE, kind(message))
@@ -382,96 +377,6 @@ def test_a_training_without_memory_is_declined_and_the_session_goes_on(tmp_path:
     asyncio.run(scenario())
 
 
-def test_a_load_limit_ends_a_long_training_with_an_update(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            edge.task = REAL
-            edge.device(load_limit_s=0.2, nice=0)
-            report = await edge.hear(ContextReport)
-            assert report.features["load_limit_s"] == pytest.approx(0.2)
-            edge.order(1, DIGITS, iterations=1_000_000)
-            offer = await edge.hear(UpdateOffer)
-            assert offer.stats.limited
-            edge.receipt(offer)
-            edge.order(2, DIGITS, iterations=1_000_000, load_limit_ms=50)
-            offer = await edge.hear(UpdateOffer, _of_round(2))
-            assert offer.stats.limited
-
-    asyncio.run(scenario())
-
-
-def test_a_newer_order_overtakes_a_slow_training(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            edge.task = REAL
-            device = edge.device(slow_s=3.0)
-            await edge.hear(ContextReport)
-            edge.order(1, DIGITS)
-            await said(device, "ordered", round=1)
-            await child_of(device)
-            edge.order(2, DIGITS)
-            offer = await edge.hear(UpdateOffer)
-            assert offer.round == 2
-            decline = await edge.hear(Decline)
-            assert (decline.round, decline.reason) == (1, DeclineReason.BUSY)
-
-    asyncio.run(scenario())
-
-
-def test_a_stream_that_does_not_fit_is_declined_by_the_key(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            edge.task = TaskSpec(
-                model=ModelSpec(kind="softmax", features=63, classes=10), learner=LearnerSpec()
-            )
-            device = edge.device()
-            await edge.hear(ContextReport)
-            edge.order(1, encode_tensors(create(edge.task.model).init(1)))
-            decline = await edge.hear(Decline)
-            assert decline.reason is DeclineReason.SCHEMA
-            await asyncio.to_thread(wait_for, lambda: "WARNING" in device.log.read_text())
-            assert f"declined round 1: schema: {decline.detail}" in device.log.read_text()
-            assert "model.features" in decline.detail
-            told = await said(device, "declined", round=1)
-            assert told["reason"] == "schema"
-
-    asyncio.run(scenario())
-
-
-def test_a_price_that_rose_is_stale(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            edge.device(price={"base": 2.0, "per_compute": 0.0})
-            report = await edge.hear(ContextReport)
-            assert report.price == 2_000_000
-            edge.order(1, model_of(1000), price=1_000_000, context_seq=report.seq)
-            assert (await edge.hear(Decline)).reason is DeclineReason.STALE
-            edge.order(2, model_of(1000), price=2_000_000, context_seq=report.seq)
-            assert (await edge.hear(UpdateOffer)).round == 2
-
-    asyncio.run(scenario())
-
-
-def test_killed_with_an_update_in_the_outbox_it_is_offered_after_the_restart(
-    tmp_path: Path,
-) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            device = edge.device()
-            await edge.hear(ContextReport)
-            edge.order(1, model_of(22_000))
-            offer = await edge.hear(UpdateOffer)
-            device.kill()
-            device.close()
-            before = len(edge.heard)
-            edge.device()
-            again = await edge.hear(UpdateOffer, since=before)
-            assert (again.round, again.digest) == (1, offer.digest)
-            assert digest_of(await edge.update(again)) == offer.digest
-
-    asyncio.run(scenario())
-
-
 def test_a_broker_that_dies_is_waited_for_and_the_upload_goes_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with played(tmp_path) as edge:
@@ -568,32 +473,23 @@ def test_a_damaged_outbox_is_said_with_its_name(tmp_path: Path) -> None:
     assert b"outbox.sqlite" in ended.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, "stdin"])
+def test_a_signal_and_the_end_of_stdin_end_it_cleanly(tmp_path: Path, end: object) -> None:
     config: dict[str, object] = {
         "data_dir": str(tmp_path / "d"),
         "stream": "digits",
         "discovery": "loopback",
+        "json_events": True,
+        "watch_parent": True,
+        "edges": ["127.0.0.1:9"],
     }
-    config |= {"json_events": True, "watch_parent": True, "edges": ["127.0.0.1:9"]}
     process = RoleProcess(name="one", role="agent", config=config, log=tmp_path / "one.log")
     process.wait("ready")
-    process.popen.send_signal(number)
-    assert process.wait_exit() == 0
-    process.close()
-
-
-def test_the_end_of_stdin_ends_it(tmp_path: Path) -> None:
-    config: dict[str, object] = {
-        "data_dir": str(tmp_path / "d"),
-        "stream": "digits",
-        "discovery": "off",
-    }
-    config |= {"json_events": True, "watch_parent": True}
-    process = RoleProcess(name="one", role="agent", config=config, log=tmp_path / "one.log")
-    process.wait("ready")
-    assert process.popen.stdin is not None
-    process.popen.stdin.close()
+    if isinstance(end, signal.Signals):
+        process.popen.send_signal(end)
+    else:
+        assert process.popen.stdin is not None
+        process.popen.stdin.close()
     assert process.wait_exit() == 0
     process.close()
 

@@ -259,6 +259,7 @@ def test_a_stream_that_does_not_fit_names_the_key_and_is_tried_again_later(
     ("failure", "reason", "detail"),
     [
         ("no_data", DeclineReason.NO_DATA, "so it went"),
+        ("memory", DeclineReason.LOAD, "memory: so it went"),
         ("died", DeclineReason.ERROR, "died: so it went"),
         ("diverged", DeclineReason.ERROR, "diverged: so it went"),
     ],

@@ -10,13 +10,12 @@ from msgspec import structs
 
 from fedagent_agent.core.device import DeviceState, PriceSettings, Readings
 from fedagent_agent.core.effects import Measured, TrainerEnded
-from fedagent_agent.trainer.frames import Cancel, Failed, Open, Train, Trained
+from fedagent_agent.trainer.frames import Cancel, Open, Train, Trained
 from fedagent_protocol.messages import (
     ContextReport,
     Decline,
     DeclineReason,
     TaskBody,
-    TrainOrder,
     TrainStats,
     UpdateOffer,
 )
@@ -174,22 +173,7 @@ def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
     assert context.features["arrivals_per_s"] == 50
 
 
-def test_an_order_of_an_older_edge_has_no_limit() -> None:
-    order = TrainOrder(
-        task="a" * 64, model="b" * 64, size=1, chunk_bytes=1024, deadline_ms=1, give_up_ms=1
-    )
-    assert order.load_limit_ms == 0
-
-
 # -------------------------------------------------------- memory, cold, reports
-
-
-def test_a_training_without_memory_is_declined_for_load(edge: HandEdge) -> None:
-    job = edge.jobs(Train)[0].job
-    failed = Failed(job=job, reason="memory", detail="raise --memory-limit")
-    edge.replied(failed)
-    (decline,) = edge.said(Decline)
-    assert (decline.reason, decline.detail) == (DeclineReason.LOAD, "memory: raise --memory-limit")
 
 
 def test_a_stream_without_memory_is_declined_for_load_and_not_opened_in_every_round(

@@ -383,7 +383,7 @@ def test_an_unforeseen_error_tells_type_and_place_but_no_sample(
     reply = answer(Broken(lambda _job, _wait: False), Train(job=5, model="secret", out=""))
     assert isinstance(reply, Failed)
     assert reply.reason == "error"
-    assert reply.detail.startswith("ValueError at test_trainer_client.py:")
+    assert reply.detail.startswith("ValueError at test_client.py:")
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text + reply.detail
 
