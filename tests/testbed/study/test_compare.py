@@ -20,6 +20,7 @@ from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study.table import rows_of
 from tests.fakes import stream_files
 
+PAIRS = ("primal-dual+budgeted-ucb", "fixed-1+random")
 SMALL = ("clients=10", "edges=2", "rounds.count=5")
 
 
@@ -34,7 +35,10 @@ def timeless(comparison: Comparison) -> dict[str, object]:
     return record
 
 
+@pytest.mark.usefixtures("stream_data")
 def test_two_processes_find_what_one_finds() -> None:
+    pairs = [compare(stream_files.small(), PAIRS, seeds=2, jobs=jobs) for jobs in (1, 2)]
+    assert timeless(pairs[0]) == timeless(pairs[1])
     names, seen = ("cheapest", "adaptive"), []
     one = compare(small(), names, seeds=2, first_seed=3)
     two = compare(small(), names, seeds=2, first_seed=3, jobs=2, done=lambda *run: seen.append(run))
@@ -181,8 +185,13 @@ def test_a_comparison_shows_itself() -> None:
     )
 
 
+@pytest.mark.usefixtures("stream_data")
 def test_pandas_has_a_row_per_round() -> None:
     pytest.importorskip("pandas")
+    found = compare(stream_files.small(), PAIRS, seeds=2)
+    assert len(found.to_pandas()) == sum(
+        len(run) for runs in found.histories.values() for run in runs
+    )
     table = compare(small(), ["random", "cheapest"], seeds=2).to_pandas()
     assert len(table) == 2 * 2 * 5
     assert sorted(table["round"].unique().tolist()) == [1, 2, 3, 4, 5]
@@ -208,15 +217,8 @@ def test_what_is_unknown_is_left_out() -> None:
 
 # ------------------------------------------------------------------------- of streams
 
-PAIRS = ("primal-dual+budgeted-ucb", "fixed-1+random")
 pairs_recipe = stream_files.small
 streams = pytest.mark.usefixtures("stream_data")
-
-
-@streams
-def test_two_processes_find_the_streams_that_one_finds() -> None:
-    one, two = (compare(pairs_recipe(), PAIRS, seeds=2, jobs=jobs) for jobs in (1, 2))
-    assert timeless(one) == timeless(two)
 
 
 @streams
@@ -251,11 +253,3 @@ def test_names_that_are_no_pairs_are_refused() -> None:
         compare(pairs_recipe(), "adaptive")
     with pytest.raises(ValueError, match="ask for 1 or more"):
         compare(pairs_recipe(), PAIRS, seeds=0)
-
-
-@streams
-def test_pandas_has_a_row_per_round_of_streams() -> None:
-    pytest.importorskip("pandas")
-    found = compare(pairs_recipe(), PAIRS, seeds=2)
-    rounds = sum(len(run) for runs in found.histories.values() for run in runs)
-    assert len(found.to_pandas()) == rounds
