@@ -17,8 +17,11 @@ from fedagent_protocol.tensors import (
     digest_of,
     encode_tensors,
 )
+from fedagent_task.mean import RunningMean
 
 from .core.effects import Merged
+
+Tensors = dict[str, npt.NDArray[np.generic]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def merge_models(models: Sequence[EdgeModel], manifest: Manifest) -> MeanModel:
     is that model.
     """
     refused: dict[str, str] = {}
-    usable: list[tuple[EdgeModel, dict[str, npt.NDArray[np.generic]]]] = []
+    usable: list[tuple[EdgeModel, Tensors]] = []
     for model in models:
         try:
             tensors = decode_tensors(model.data, manifest)
@@ -66,11 +69,7 @@ def merge_models(models: Sequence[EdgeModel], manifest: Manifest) -> MeanModel:
             usable.append((model, tensors))
     if len(usable) <= 1:
         return MeanModel(usable[0][0].digest if usable else "", b"", refused)
-    total = sum(model.weight for model, _ in usable)
-    mean = {
-        spec.name: _mean([(tensors[spec.name], model.weight / total) for model, tensors in usable])
-        for spec in manifest.specs
-    }
+    mean = {spec.name: _mean(spec.name, usable) for spec in manifest.specs}
     data = encode_tensors(mean)
     return MeanModel(digest_of(data), data, refused)
 
@@ -99,10 +98,9 @@ def merge_files(
         return Merged(round_, mean.digest, {**missing, **mean.refused})
 
 
-def _mean(parts: list[tuple[npt.NDArray[np.generic], float]]) -> npt.NDArray[np.generic]:
-    """Return the weighted mean in the tensors' own dtype; weights sum to 1."""
-    first, _ = parts[0]
-    total = np.zeros(first.shape, dtype=np.float64)
-    for tensor, share in parts:
-        total += share * tensor.astype(np.float64)
-    return total.astype(first.dtype)
+def _mean(name: str, models: Sequence[tuple[EdgeModel, Tensors]]) -> npt.NDArray[np.generic]:
+    """Return the weighted mean of one tensor, in its own dtype."""
+    mean = RunningMean()
+    for model, tensors in models:
+        mean.add({name: tensors[name]}, model.weight)
+    return mean.apply({name: np.zeros_like(models[0][1][name])})[name]

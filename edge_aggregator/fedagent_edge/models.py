@@ -8,8 +8,7 @@ from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import Manifest, decode_tensors, encode_tensors, locate, tensor_at
 from fedagent_protocol.transfer import Layout
-
-from .aggregation.mean import RunningMean
+from fedagent_task.mean import RunningMean
 
 KEPT_MODELS = 3
 

@@ -20,8 +20,8 @@ from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, UpdateOffer
 from fedagent_protocol.tensors import Buffer, tensor_at
 from fedagent_protocol.transfer import Layout
+from fedagent_task.mean import RunningMean
 
-from .aggregation.mean import RunningMean
 from .core.admission import Verdict, check_content, locate_again
 from .core.edge import EdgeCore
 from .core.effects import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_edge.aggregation.mean import RunningMean
+from fedagent_task.mean import RunningMean
 from fedagent_testbed.recipe import Training, Weighting
 
 from .batched import BatchedModel

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedagent_edge.aggregation.mean import RunningMean
+from fedagent_task.mean import RunningMean
 
 SHAPES = {"weight": (3, 5), "bias": (5,), "empty": (0, 4), "scalar": ()}
 
