@@ -28,8 +28,7 @@ from fedagent_task.spec import Recipe
 from .config import CoordinatorConfig
 from .core.decision_policies import DecisionPolicies
 from .core.effects import (
-    BookOpinions,
-    BookVolunteers,
+    BookEvaluation,
     CommitModel,
     End,
     Evaluate,
@@ -205,7 +204,7 @@ class RunStore:
                     state = self.policies.state()
                     self.database.snapshot(run_id, effect.round, policy, state)
                     self._checkpoint("snapshot")
-            case BookOpinions() | BookVolunteers():
+            case BookEvaluation():
                 self._checkpoint("evaluating")
                 self.database.evaluate(run_id, effect)
                 self._checkpoint("evaluated")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Unpack
 
 from .core.decision_policies import DecisionPolicies
-from .core.effects import BookOpinions, BookVolunteers, Reserve, Settle
+from .core.effects import BookEvaluation, Reserve, Settle
 from .database import evaluations, learning, models, rounds
 from .database.connection import Database, DatabaseOptions
 from .database.indices import RunIndices
@@ -225,7 +225,7 @@ class Store(ExitStack):
         self._db.fold_wal()
         return voided
 
-    def evaluate(self, run_id: str, found: BookOpinions | BookVolunteers) -> bool:
+    def evaluate(self, run_id: str, found: BookEvaluation) -> bool:
         """Commit how the clients evaluated a model; False if its round was evaluated before.
 
         Crash points: ``evaluate.before-commit``, ``evaluate.committed``, ``evaluate.marked``.

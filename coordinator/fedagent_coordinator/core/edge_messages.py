@@ -21,9 +21,11 @@ from fedagent_protocol.messages import (
 
 from .edges import EdgeSession
 from .effects import NoteDevices
-from .evaluation import AnswerMessage, Evaluating
+from .evaluating import Evaluating
+from .evaluation import AnswerMessage
 from .merge import Merging
-from .phases import Idle, Observing, Ordered
+from .ordered import Ordered
+from .phases import Idle, Observing
 
 if TYPE_CHECKING:
     from .engine import Engine

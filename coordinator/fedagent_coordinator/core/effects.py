@@ -143,20 +143,16 @@ class Learn(Write):
     controls: Controls = PLAIN
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BookOpinions(Write):
-    """Commit the clients' opinions of a model, once per round; rows in order of clients.
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BookEvaluation(Write):
+    """Commit how the clients evaluated a model, once per round; rows in order of clients.
 
     Attributes:
         round: Of the model; 0 for the one that the run begins with.
         slot: Models evaluated so far in this run, with this one.
         digest: The model; empty if it is not known any more.
-        metric: What the scores are; empty without rows.
         asked: Agents that were asked; one that answered at two edges is one.
         client, edge: int64[P], run-wide indices; a client has one row at most.
-        score: float64[P], in [0, 1].
-        samples: int64[P], > 0.
-        epsilon: float64[P], 0 where no noise was added.
         reasons: Agents without a row, by reason.
         seconds: From the first question to the end.
     """
@@ -164,15 +160,28 @@ class BookOpinions(Write):
     round: int
     slot: int
     digest: str
-    metric: str
     asked: int
     client: npt.NDArray[np.int64]
     edge: npt.NDArray[np.int64]
+    reasons: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BookOpinions(BookEvaluation):
+    """Commit the clients' opinions of a model.
+
+    Attributes:
+        metric: What the scores are; empty without rows.
+        score: float64[P], in [0, 1].
+        samples: int64[P], > 0.
+        epsilon: float64[P], 0 where no noise was added.
+    """
+
+    metric: str
     score: npt.NDArray[np.float64]
     samples: npt.NDArray[np.int64]
     epsilon: npt.NDArray[np.float64]
-    reasons: Mapping[str, int]
-    seconds: float
 
     @property
     def mean(self) -> float | None:
@@ -180,18 +189,9 @@ class BookOpinions(Write):
         return float(self.score.mean()) if len(self.score) else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BookVolunteers(Write):
-    """Commit who volunteers to train after a model, once per round; as `BookOpinions`."""
-
-    round: int
-    slot: int
-    digest: str
-    asked: int
-    client: npt.NDArray[np.int64]
-    edge: npt.NDArray[np.int64]
-    reasons: Mapping[str, int]
-    seconds: float
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BookVolunteers(BookEvaluation):
+    """Commit who volunteers to train after a model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,15 @@ from .effects import (
     Standardized,
     Start,
 )
-from .evaluation import Evaluating, Measuring, StatisticsCollection
+from .evaluating import Evaluating, Measuring
+from .evaluation import StatisticsCollection
 from .evaluation_schedule import evaluation_plan
 from .merge import Merging
 from .models import Models
+from .ordered import Ordered, SettledRound
+from .orders import OrderedRound
 from .outgoing_messages import OutgoingMessages
-from .phases import Ended, Idle, Observing, Phase, SettledRound
+from .phases import Ended, Idle, Observing, Phase
 from .readiness import AGENTS, DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
 from .settings import Progress, Settings
 
@@ -326,6 +329,12 @@ class Engine:
         self.readiness.solvent()
         self.waiting.over()
         phase = Evaluating(self, pending(self.models.digest, now))
+        self.enter(phase)
+        return phase.begin(now)
+
+    def order(self, ordered: OrderedRound, now: float) -> list[Effect]:
+        """Reserve a round, then order it."""
+        phase = Ordered(self, ordered)
         self.enter(phase)
         return phase.begin(now)
 

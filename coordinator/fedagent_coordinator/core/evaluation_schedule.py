@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fedagent_coordinator.policies.base import OPINIONS, VOLUNTEERS, Feedback, RoundView
 from fedagent_protocol.messages import OpinionMode
 
-from .effects import BookOpinions, BookVolunteers
+from .effects import BookEvaluation, BookOpinions
 from .evaluation import ClientEvaluation, OpinionEvaluation, VolunteerEvaluation
 from .orders import OrderedRound
 from .settings import PastEvaluations, Settings
@@ -109,7 +109,7 @@ class EvaluationPlan:
         """Return an evaluation that comes before the next round, once."""
         return None
 
-    def take(self, found: BookOpinions | BookVolunteers) -> None:
+    def take(self, found: BookEvaluation) -> None:
         """Keep the result of an evaluation."""
 
     def shown_in(self, view: RoundView) -> RoundView:
@@ -137,7 +137,7 @@ class _ScheduledEvaluations(EvaluationPlan):
         round_, self._pending = self._pending, None
         return None if round_ is None else partial(self._begin, round_)
 
-    def take(self, found: BookOpinions | BookVolunteers) -> None:
+    def take(self, found: BookEvaluation) -> None:
         """Keep the result of an evaluation."""
         self._evaluated = found.slot
 
@@ -171,7 +171,7 @@ class OpinionPlan(_ScheduledEvaluations):
         super().__init__(settings, past)
         self._last = LastOpinions(past.opinions)
 
-    def take(self, found: BookOpinions | BookVolunteers) -> None:
+    def take(self, found: BookEvaluation) -> None:
         """Keep the opinions."""
         assert isinstance(found, BookOpinions)
         super().take(found)
@@ -197,7 +197,7 @@ class VolunteerPlan(_ScheduledEvaluations):
         self._trained.update(ordered.agents(np.flatnonzero(feedback.used).tolist()))
         return super().due(ordered, feedback, last=last)
 
-    def take(self, found: BookOpinions | BookVolunteers) -> None:
+    def take(self, found: BookEvaluation) -> None:
         """Keep the volunteers."""
         super().take(found)
         self._volunteers = frozenset(found.client.tolist())

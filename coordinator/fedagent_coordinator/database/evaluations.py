@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_coordinator.core.effects import BookOpinions, BookVolunteers
+from fedagent_coordinator.core.effects import BookEvaluation, BookOpinions
 
 from .rows import fetch
 
@@ -186,9 +186,7 @@ class EvaluationQueries:
         return {client: score for client, score, _ in rows}
 
 
-def insert_evaluation(
-    sql: sqlite3.Connection, run_id: str, found: BookOpinions | BookVolunteers
-) -> None:
+def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluation) -> None:
     """Write an evaluation with its opinions or volunteers, in the store's transaction."""
     columns: list[npt.NDArray[np.generic]] = [found.client, found.edge]
     mode, metric, mean = "peers", "", None

@@ -10,7 +10,8 @@ import pytest
 from fedagent_coordinator import placement
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.edges import EdgeSession
-from fedagent_coordinator.core.evaluation import Evaluating, VolunteerEvaluation
+from fedagent_coordinator.core.evaluating import Evaluating
+from fedagent_coordinator.core.evaluation import VolunteerEvaluation
 from fedagent_coordinator.core.outgoing_messages import MAX_TRAINED
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.core.settings import PastEvaluations, Settings
