@@ -45,49 +45,38 @@ class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """Battery and mains.
-
-    Attributes:
-        battery: Charge, 0 to 1; None without a battery.
-        mains: Whether the device is fed from outside.
-    """
+    """Battery and mains."""
 
     battery: float | None = None
+    """Charge, 0 to 1; None without a battery."""
     mains: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What the rules look at; None where it cannot be known.
-
-    Attributes:
-        throttled: Why the device slows itself down; empty if it does not.
-        load: Share of the processors that other programs use, 0 to 1.
-    """
+    """What the rules look at; None where it cannot be known."""
 
     power: Power | None = None
     temperature_c: float | None = None
     throttled: str | None = None
+    """Why the device slows itself down; empty if it does not."""
     metered: bool | None = None
     memory_bytes: int | None = None
     load: float | None = None
+    """Share of the processors that other programs use, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitCheck:
-    """What one rule says.
-
-    Attributes:
-        rule: Its name.
-        text: The reading; if the rule objects, the reason.
-        objects: Whether the device may not train.
-        hint: The option that moves the limit.
-    """
+    """What one rule makes of a reading."""
 
     rule: str
     text: str
+    """The reading; if the rule objects, the reason."""
     objects: bool
+    """Whether the device may not train."""
     hint: str
+    """The option that moves the limit."""
 
 
 def check_limits(

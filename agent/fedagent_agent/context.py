@@ -146,10 +146,6 @@ class Context:
     Available compute y is in cores: the cores that this process may use, times the
     clock's share of its maximum, times the share that others leave idle. What the
     agent and its own trainer use counts as available.
-
-    Args:
-        probe: Looks at the machine.
-        limits: What the owner allows.
     """
 
     def __init__(

@@ -34,13 +34,7 @@ class _Broker:
 
 
 class BrokerLinks:
-    """Keep a link to every broker that may have an edge.
-
-    Args:
-        shell: Makes the links.
-        core: Knows which edge is behind which link.
-        site: Whose topics to subscribe to.
-    """
+    """Keep a link to every broker that may have an edge."""
 
     def __init__(self, shell: Shell, core: AgentCore, site: str) -> None:
         self._shell = shell

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -44,11 +45,7 @@ class Sample:
 
 
 class MachineProbe:
-    """This machine, through psutil and sysfs.
-
-    Args:
-        sysfs: Where sysfs is mounted.
-    """
+    """This machine, through psutil and sysfs."""
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
         self._sysfs = sysfs
@@ -149,22 +146,23 @@ def _busy_seconds() -> float | None:
     return float(sum(times) - idle - guests)
 
 
-def _frequency() -> float:
-    read: Callable[[], object] | None = getattr(psutil, "cpu_freq", None)
+def _psutil(name: str) -> object:
+    """Return what psutil knows on some systems only; None elsewhere."""
+    read: Callable[[], object] | None = getattr(psutil, name, None)
     try:
-        found = read() if read is not None else None
+        return read() if read is not None else None
     except (OSError, NotImplementedError, RuntimeError):
-        return 1.0
+        return None
+
+
+def _frequency() -> float:
+    found = _psutil("cpu_freq")
     current, highest = getattr(found, "current", 0.0), getattr(found, "max", 0.0)
     return min(1.0, current / highest) if current and highest else 1.0
 
 
 def _power_by_psutil() -> Power | None:
-    read: Callable[[], object] | None = getattr(psutil, "sensors_battery", None)
-    try:
-        found = read() if read is not None else None
-    except (OSError, NotImplementedError, RuntimeError):
-        return None
+    found = _psutil("sensors_battery")
     if found is None:
         return None
     charge = float(getattr(found, "percent", 100.0)) / 100
@@ -172,13 +170,9 @@ def _power_by_psutil() -> Power | None:
 
 
 def _temperature_by_psutil() -> float | None:
-    read: Callable[[], dict[str, list[object]]] | None
-    read = getattr(psutil, "sensors_temperatures", None)
-    try:
-        found = read() if read is not None else {}
-    except (OSError, NotImplementedError, RuntimeError):
-        return None
-    values = [float(getattr(entry, "current", 0.0)) for zone in found.values() for entry in zone]
+    zones = _psutil("sensors_temperatures")
+    entries = chain.from_iterable(zones.values()) if isinstance(zones, dict) else ()
+    values = [float(getattr(entry, "current", 0.0)) for entry in entries]
     return max((value for value in values if 0 < value < 150), default=None)
 
 

@@ -32,12 +32,7 @@ class _Part:
 
 
 class ModelsCache:
-    """The newest models, by digest.
-
-    Args:
-        folder: For files; what is not used any more is removed.
-        checkpoint: Called between any two disk effects.
-    """
+    """The newest models, by digest; files that are not used any more are removed."""
 
     def __init__(self, folder: Path, *, checkpoint: Callable[[str], None]) -> None:
         self._folder = folder

@@ -40,10 +40,6 @@ class _Book(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class OpinionBook:
     """The durable part of the evaluator.
 
-    Args:
-        path: The file; it need not be there.
-        checkpoint: Called between any two disk effects.
-
     Raises:
         OpinionBookError: The file is damaged.
     """

@@ -51,12 +51,8 @@ class Outbox:
     """The durable memory of one agent.
 
     Args:
-        folder: Where the database and big updates are; made 0700 if need be.
-        max_bytes: Most that all updates may take; the oldest go first.
-        checkpoint: Called between any two disk effects.
-
-    Attributes:
-        boots: How often this outbox was opened, this time included.
+        folder: Of the database and of big updates; made 0700 if need be.
+        max_bytes: Maximum of all updates together; the oldest go first.
 
     Raises:
         OutboxError: The file cannot be opened or is damaged.
@@ -77,6 +73,7 @@ class Outbox:
             self._db = sqlite3.connect(self._path, isolation_level=None)
             self._prepare()
             self.boots = self._count_boot()
+            """How often this outbox was opened, this time included."""
             self._born = self._last_born()
         except sqlite3.Error as error:
             raise OutboxError(self._path, str(error)) from error

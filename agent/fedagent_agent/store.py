@@ -57,8 +57,6 @@ class AgentStore:
     """One agent's data directory.
 
     Args:
-        config: Settings of the device.
-        peers: What neighbours leave.
         submit: Hands a request to the trainer; the reply comes as an input of the core.
         checkpoint: Called between any two disk effects.
         outbox_bytes: Maximum of all updates together.
@@ -233,17 +231,9 @@ def open_agent(
     outbox_bytes: int = MAX_BYTES,
     idle_opinions: bool = False,
 ) -> tuple[AgentCore, AgentStore]:
-    """Return an agent's core and its disk as the last process left them.
+    """Return an agent's core and its disk as the last process left them; see these two.
 
-    Args:
-        config: Settings of the device.
-        agent: Id of the agent.
-        submit: See `AgentStore`.
-        pending: Bytes that a link holds unacknowledged, by its name.
-        identity: Signs the card that neighbours are shown; None: there are no neighbours.
-        checkpoint: See `AgentStore`.
-        outbox_bytes: See `AgentStore`.
-        idle_opinions: See `Evaluator`.
+    Without an `identity` there are no neighbours.
 
     Raises:
         OutboxError: The outbox cannot be used.

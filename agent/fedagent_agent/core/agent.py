@@ -84,12 +84,8 @@ class AgentCore:
     """The agent's decisions.
 
     Args:
-        config: Settings of the device.
-        agent: Id of the agent.
-        boots: How often it was started on its data directory.
-        updates: The outbox as it survived the last process.
+        boots: How often the agent was started on its data directory.
         answered: Orders that were answered with an update before.
-        opinions: Opinions that were given before.
         pending: Bytes that a link holds unacknowledged, by its name.
         peering: Opens keys towards neighbours, when they are first needed; None: there are none.
         idle_opinions: There are opinions even where the task learns nothing; see `Evaluator`.

@@ -76,14 +76,7 @@ class Task:
 
 
 class Tasks:
-    """Fetches a task and has the stream opened for it.
-
-    Args:
-        device: Learns nothing any more where a task begins anew.
-        stream: The request that opens the stream, without task and number.
-        jobs: Numbers for the trainer.
-        counters: Of the agent.
-    """
+    """Fetches a task and has the stream opened for it, by `stream` with its body and a number."""
 
     def __init__(
         self, device: DeviceState, stream: Open, jobs: Iterator[int], counters: Counter[str]

@@ -29,11 +29,7 @@ class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def objection(self, task: TaskSpec, mode: OpinionMode, *, spent: float, ever: float) -> str:
         """Return why an opinion is withheld; empty if it is not.
 
-        Args:
-            task: As the edge gave it.
-            mode: Of the call.
-            spent: Epsilon of its run so far.
-            ever: Epsilon of all runs so far.
+        `spent` is the epsilon of its run so far, `ever` that of all runs.
         """
         declared = mode is OpinionMode.PEERS and task.peers.graph == "declared"
         if self.declared_only and not declared:

@@ -199,14 +199,7 @@ class Session:
 
 
 class Sessions(dict[str, Session]):
-    """The session with every edge, by its id.
-
-    Args:
-        greeting: Opens a session.
-        device: What is reported.
-        boots: How often the agent was started on its data directory.
-        counters: Of the agent.
-    """
+    """The session with every edge, by its id."""
 
     def __init__(
         self, greeting: Hello, device: DeviceState, boots: int, counters: Counter[str]

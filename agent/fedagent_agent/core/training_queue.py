@@ -236,11 +236,7 @@ class TrainingQueue:
         return [StoreUpdate(result.job, active.update(result, now), result.offset)]
 
     def note_samples(self, counters: Mapping[str, int]) -> list[Effect]:
-        """Add up samples that were not learnt from, over all streams that were opened.
-
-        Args:
-            counters: By reason, since the stream was opened.
-        """
+        """Add samples that were not learnt from since the stream was opened, by reason."""
         before = self._samples.copy()
         for reason, n in counters.items():
             last = self._stream_samples.get(reason, 0)

@@ -125,14 +125,7 @@ class Upload:
 
 
 class Uploads:
-    """Every update that has no receipt yet, and the removals that wait for a commit.
-
-    Args:
-        updates: Those that survived the last process.
-        sessions: Where updates go.
-        pending: Bytes that a link holds unacknowledged, by its name.
-        counters: Of the agent.
-    """
+    """Every update that has no receipt yet, and the removals that wait for a commit."""
 
     def __init__(
         self,

@@ -105,12 +105,7 @@ class HeldOutSamples:
 
 
 class ValidationStream:
-    """The newest samples of a stream that is never learnt from.
-
-    Args:
-        stream: Not open yet.
-        count: How many samples to keep.
-    """
+    """The newest `count` samples of a stream that is never learnt from."""
 
     def __init__(self, stream: Stream, count: int) -> None:
         self.stream = stream
@@ -138,11 +133,7 @@ class ValidationStream:
 class Proportions:
     """Looks once whether features are of a size that a model can learn: about 1.
 
-    Args:
-        over: There is nothing to look for.
-
     Attributes:
-        names: Names of the features.
         note: Features out of proportion, for the run's operator; names alone, so that
             nothing of a sample leaves the device. Empty if there are none.
         warning: The same for the device's own log, with sizes and the remedy.
