@@ -67,8 +67,8 @@ class ArmTable(ArrayState):
             return False
         row = len(self)
         self.arms = np.concatenate((self.arms, clients[np.newaxis].astype(np.int32)))
-        self.arm_mean = np.append(self.arm_mean, reward if prior is None else prior)
-        self.arm_count = np.append(self.arm_count, 1)
+        self.arm_mean = np.concatenate((self.arm_mean, [reward if prior is None else prior]))
+        self.arm_count = np.concatenate((self.arm_count, [1]))
         self._row[clients.astype(">i4").tobytes()] = row
         self._top = max(self._top, int(clients[-1]))
         if prior is not None:

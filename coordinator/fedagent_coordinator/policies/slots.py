@@ -58,9 +58,9 @@ class Slot(ArrayState):
                 return none
             self.running = clients
         if done + 1 < self._rounds:
-            self.slot = np.array([over, done + 1], dtype=np.int64)
+            self.slot[1] = done + 1
             return none
-        self.slot = np.array([over + (len(clients) > 0), 0], dtype=np.int64)
+        self.slot[:] = over + (len(clients) > 0), 0
         self.running = none
         return clients
 
