@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fedagent_node.effects import Input, Mark, Run, Write
-from fedagent_protocol.errors import ChunkError
+from fedagent_protocol.errors import ChunkError, hide_password
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, TrainStats, UpdateOffer
-from fedagent_protocol.passwords import hide_password
 from fedagent_protocol.transfer import Layout
 
 from .core.agent import AgentCore

@@ -16,6 +16,7 @@
         └── PluginError          someone else's policy, solver, ... is broken
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -183,3 +184,11 @@ def safe_text(text: object, *, limit: int = 200) -> str:
     line = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit])
     line = " ".join(line.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+_SECRET = re.compile(r"(mqtts?://[^\s:/@]*):.*@", re.DOTALL)
+
+
+def hide_password(text: str) -> str:
+    """Return text without the password of the address in it; rather too much is hidden."""
+    return _SECRET.sub(r"\1:***@", text)

@@ -29,7 +29,6 @@ def source_of(extra: str = "") -> str | None:
 
 
 def _direct_url() -> str | None:
-    """Return what pip wrote down of where this fedagent came from."""
     try:
         return distribution("fedagent").read_text("direct_url.json")
     except PackageNotFoundError:
@@ -53,7 +52,6 @@ def _source(record: str | None, extra: str) -> str | None:
 
 
 def _pip() -> str:
-    """Return how the pip of this environment is called from the shell that called us."""
     if os.environ.get("VIRTUAL_ENV") == sys.prefix:
         return "pip"
     pip = Path(sys.prefix) / "bin" / "pip"

@@ -118,7 +118,6 @@ def _fits(value: object, wanted: object) -> bool:
 
 
 def _wanted(annotation: object) -> str:
-    """Return an annotation in words."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_wanted(one) for one in inner)

@@ -50,7 +50,6 @@ class BeliefMessage(Struct, frozen=True, kw_only=True, array_like=True):
     distance: Distance = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse NaN and infinities, which MessagePack lets through."""
         if not all(map(math.isfinite, (self.ratio, self.typical, self.distance))):
             raise ValueError("a belief message has a non-finite number")
 
@@ -69,7 +68,6 @@ class GossipMessage(Struct, frozen=True, kw_only=True, array_like=True):
     spoken: Sketch = ()
 
     def __post_init__(self) -> None:
-        """Refuse NaN and infinities, which MessagePack lets through."""
         if not all(math.isfinite(index) for index, _ in self.best):
             raise ValueError("an index is not finite")
 

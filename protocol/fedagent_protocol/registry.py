@@ -174,8 +174,6 @@ def _guard(
     what: str,
     returns: type | None = None,
 ) -> Callable[P, T]:
-    """Return the same call with its errors and results checked."""
-
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             result = call(*args, **kwargs)

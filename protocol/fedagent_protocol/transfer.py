@@ -33,7 +33,6 @@ class Layout:
     chunk_bytes: int
 
     def __post_init__(self) -> None:
-        """Check the limits once, where the numbers come in."""
         if not 0 < self.chunk_bytes <= MAX_CHUNK_BYTES or self.size <= 0:
             raise ChunkError(f"{self.size} bytes in chunks of {self.chunk_bytes}")
         if self.count > MAX_CHUNKS:

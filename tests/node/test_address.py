@@ -17,8 +17,7 @@ from fedagent_node.settings import (
     broker_address,
     with_password,
 )
-from fedagent_protocol.errors import safe_text
-from fedagent_protocol.passwords import hide_password
+from fedagent_protocol.errors import hide_password, safe_text
 
 CANARY = "k4n@ri/en:%"
 WRITTEN = "k4n%40ri%2Fen%3A%25"

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from fedagent_protocol.passwords import hide_password
+from fedagent_protocol.errors import hide_password
 
 from .errors import MissingError, RoleError, UsageError
 from .output import echo, emit

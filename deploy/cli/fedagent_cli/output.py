@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from fedagent_protocol.passwords import hide_password
+from fedagent_protocol.errors import hide_password
 
 from .errors import CliError
 

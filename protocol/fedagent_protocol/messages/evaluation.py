@@ -54,7 +54,6 @@ class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
     moments: Moments = b""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not finite."""
         check_finite("score and epsilon", self.score, self.epsilon)
 
 

@@ -120,7 +120,6 @@ class TrainStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     score_n: Count = 0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not finite."""
         numbers = (self.loss, self.seconds_per_iteration, self.score)
         check_finite("loss, seconds_per_iteration and score", *numbers)
 
@@ -256,7 +255,6 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: Text = ""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not finite."""
         check_finite("weight and norm", self.weight, self.norm)
 
 

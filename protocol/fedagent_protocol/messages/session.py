@@ -119,7 +119,6 @@ class ContextReport(Message, frozen=True, kw_only=True, tag="context"):
     reason: Text = ""
 
     def __post_init__(self) -> None:
-        """Refuse features that are not finite."""
         check_finite("features", *self.features.values())
 
 
