@@ -133,3 +133,12 @@ def test_renamed_fields_of_protocol_1_are_not_guessed(name: str, field: str) -> 
 def test_hellos_and_beacons_always_name_their_version(kind: type[m.AnyMessage]) -> None:
     _, message = _first(kind)
     assert msgspec.msgpack.decode(encode(message))["protocol"] == m.PROTOCOL_VERSION
+
+
+if __name__ == "__main__":  # writes the bytes of new cases; those that are there stay
+    for case, data in {
+        **{n: encode(message) for n, (_, message) in CASES.items()},
+        **PEERS,
+    }.items():
+        if not (NOW / f"{case}.msgpack").exists():
+            (NOW / f"{case}.msgpack").write_bytes(data)

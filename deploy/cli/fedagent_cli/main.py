@@ -31,7 +31,7 @@ AGENT = "Run a role"
 READ = "Read a run"
 USE = "Use a model"
 STUDY = "Study policies"
-LIMITS = "Look after the machine"
+MACHINE = "Maintain this machine"
 
 app.command(
     "start",
@@ -51,9 +51,9 @@ models.mount(app, panel=READ)
 predict.mount(app, panel=USE)
 report_command.mount(app, panel=READ)
 testbed_command.mount(app, panel=STUDY)
-service_command.mount(app, panel=LIMITS)
-beliefs.mount(app, panel=LIMITS)
-doctor.mount(app, panel=LIMITS)
+service_command.mount(app, panel=MACHINE)
+beliefs.mount(app, panel=MACHINE)
+doctor.mount(app, panel=MACHINE)
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,83 @@
+"""The layers in docs/architecture.md are those that import-linter proves, and every ADR is listed.
+
+``python -m tests.docs.test_architecture`` draws them anew.
+"""
+
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+ADR = ROOT / "docs" / "adr"
+BEGIN, END = "<!-- layers -->", "<!-- end of layers -->"
+HOLDS = {
+    "fedagent_cli": "commands, demo, report, services",
+    "fedagent_testbed": "virtual fields, studies, traces",
+    "fedagent_agent": "a device: stream, trainer, outbox, neighbours",
+    "fedagent_edge": "a round at one edge: admission, mean, spool",
+    "fedagent_coordinator": "rounds, policies, ledger, global model",
+    "fedagent_node": "what every process has: shell, links, broker, discovery",
+    "fedagent_task": "recipe, models, metrics, datasets, the round's rule",
+    "fedagent_protocol": "messages, topics, bytes, transfer, errors, registries",
+}
+
+
+def contracts() -> list[dict[str, object]]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: list[dict[str, object]] = project["tool"]["importlinter"]["contracts"]
+    return found
+
+
+def drawn() -> str:
+    """Return the layers, the upper ones first; a line may import those below it."""
+    rows = []
+    for contract in contracts():
+        if contract["type"] == "layers":
+            layers = contract["layers"]
+            assert isinstance(layers, list)
+            for layer in layers:
+                names = [name.strip() for name in str(layer).split("|")]
+                rows += [f"  {name:<21} {HOLDS[name]}" for name in names]
+                rows.append("  " + ("─" * 60))
+    forbidden = [str(c["name"]) for c in contracts() if c["type"] == "forbidden"]
+    told = "\n".join(f"- {name}" for name in forbidden)
+    return "```\n" + "\n".join(rows[:-1]) + f"\n```\nBesides:\n{told}"
+
+
+def test_the_page_draws_the_layers_that_are_proved() -> None:
+    assert f"{BEGIN}\n{drawn()}\n{END}" in PAGE.read_text(encoding="utf-8"), "draw them anew"
+
+
+def test_every_package_has_its_place() -> None:
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    assert set(linter["importlinter"]["root_packages"]) == set(HOLDS)
+
+
+def test_every_decision_is_listed_once() -> None:
+    index = (ADR / "README.md").read_text(encoding="utf-8")
+    files = sorted(path.name for path in ADR.glob("[0-9]*.md"))
+    assert sorted(re.findall(r"\]\(([0-9]{4}[^)]*\.md)\)", index)) == files
+    assert max(Counter(name[:4] for name in files).values()) == 1
+
+
+def test_what_contributors_are_shown_is_there() -> None:
+    """Every path of the map exists; braces list files, and a bare name is beside the one before."""
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## How to add")[0]
+    for row in re.findall(r"^\| .* \| (.*) \|$", guide, re.MULTILINE):
+        folder = ROOT
+        for path in re.findall(r"`([^`]+)`", row):
+            head, _, names = path.partition("{")
+            inside, _, tail = names.partition("}")
+            for name in inside.split(","):
+                places = (at / f"{head}{name}{tail}" for at in (ROOT, folder, folder.parent))
+                found = next((place for place in places if place.exists()), None)
+                assert found is not None, f"{path} of {row}"
+                folder = found.parent
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n{drawn()}\n{END}{rest.split(END)[1]}", encoding="utf-8")
