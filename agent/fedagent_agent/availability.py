@@ -54,7 +54,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What the rules look at; None where it cannot be known."""
+    """One look at the device; None where something cannot be known."""
 
     power: Power | None = None
     temperature_c: float | None = None
@@ -64,6 +64,12 @@ class Condition:
     memory_bytes: int | None = None
     load: float | None = None
     """Share of the processors that other programs use, 0 to 1."""
+    busy_s: float | None = None
+    """Processor time that everything used since boot, over all cores."""
+    own_s: float = 0.0
+    """The part of it that this agent and its trainer used."""
+    frequency: float = 1.0
+    """Current clock over the highest; 1 where it cannot be known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ Those are asked rarely, never waited for by anything else, and their absence is 
 import asyncio
 import shutil
 from asyncio.subprocess import DEVNULL, PIPE
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
 
 from .availability import Condition, LimitCheck, LimitsSettings, Power, check_limits
 from .core.device import Readings
-from .machine import MachineProbe, Sample
+from .machine import MachineProbe
 
 MEMORY_S = 30.0
 """Time constant of the smoothed load: prices and policies need a steady number."""
@@ -135,7 +135,7 @@ class Probe(Protocol):
         """Return the number of processors that may be used."""
         ...
 
-    def sample(self, *, slow: bool) -> Sample:
+    def sample(self, *, slow: bool) -> Condition:
         """Return a look; `slow` reads what costs more as well."""
         ...
 
@@ -160,7 +160,7 @@ class Context:
         self._held: frozenset[str] = frozenset()
         self._cores = self._probe.cores()
         self._calls = 0
-        self._last: tuple[float, Sample] | None = None
+        self._last: tuple[float, Condition] | None = None
         self._idle: float | None = None
 
     def update_host(self, info: HostInfo) -> None:
@@ -169,39 +169,36 @@ class Context:
 
     def read(self, now: float) -> Readings:
         """Look at the machine; `now` is monotonic."""
-        sample, said = self._look(now)
-        objections = [verdict for verdict in said if verdict.objects]
-        self._held = frozenset(verdict.rule for verdict in objections)
+        condition, checks = self._look(now)
+        objections = [check for check in checks if check.objects]
+        self._held = frozenset(check.rule for check in objections)
         idle = 1.0 if self._idle is None else self._idle
-        power = sample.power if self._host.power is None else self._host.power
         return Readings(
-            compute=round(self._cores * min(1.0, sample.frequency) * idle, 3),
+            compute=round(self._cores * min(1.0, condition.frequency) * idle, 3),
             available=not objections,
             reason=objections[0].text if objections else "",
-            battery=power.battery if power is not None else None,
-            temperature_c=sample.temperature_c,
+            battery=condition.power.battery if condition.power is not None else None,
+            temperature_c=condition.temperature_c,
         )
 
     def check_limits(self, now: float) -> list[LimitCheck]:
-        """Return what every rule says."""
+        """Return what every rule makes of the device."""
         return self._look(now)[1]
 
-    def _look(self, now: float) -> tuple[Sample, list[LimitCheck]]:
+    def _look(self, now: float) -> tuple[Condition, list[LimitCheck]]:
         sample = self._probe.sample(slow=self._calls % SLOW_EVERY == 0)
         self._calls += 1
         self._note_load(sample, now)
-        owner = self._limits.link_is_metered
-        condition = Condition(
-            power=sample.power if self._host.power is None else self._host.power,
-            temperature_c=sample.temperature_c,
-            throttled=sample.throttled,
-            metered=self._host.metered if owner is None else owner,
-            memory_bytes=sample.memory_bytes,
+        host, owner = self._host, self._limits.link_is_metered
+        condition = replace(
+            sample,
+            power=sample.power if host.power is None else host.power,
+            metered=host.metered if owner is None else owner,
             load=None if self._idle is None else 1.0 - self._idle,
         )
-        return sample, check_limits(condition, self._limits, self._held)
+        return condition, check_limits(condition, self._limits, self._held)
 
-    def _note_load(self, sample: Sample, now: float) -> None:
+    def _note_load(self, sample: Condition, now: float) -> None:
         last = self._last
         if last is not None and now - last[0] < 0.1:
             return

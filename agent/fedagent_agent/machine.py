@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import psutil
 
-from .availability import Power
+from .availability import Condition, Power
 
 SYSFS = Path("/sys")
 _PI_THROTTLED = Path("devices/platform/soc/soc:firmware/get_throttled")
@@ -20,28 +19,6 @@ _PI_FLAGS = {
 }
 _ABOUT_THE_CPU = ("cpu", "soc", "pkg", "core", "gpu")
 _CHARGED_BY = frozenset({"mains", "usb", "wireless"})
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One look at the machine.
-
-    Attributes:
-        busy_s: Processor time that everything used since boot, over all cores; None
-            where the system does not tell (Android).
-        own_s: The part of it that this agent and its trainer used.
-        frequency: Current clock over the highest; 1 where it cannot be known.
-        power: Battery and mains; None where they cannot be known.
-        throttled: Why the device slows itself down, empty if it does not, None if unknown.
-    """
-
-    busy_s: float | None
-    own_s: float
-    memory_bytes: int
-    frequency: float = 1.0
-    power: Power | None = None
-    temperature_c: float | None = None
-    throttled: str | None = None
 
 
 class MachineProbe:
@@ -58,11 +35,11 @@ class MachineProbe:
         except AttributeError:  # not Linux
             return os.cpu_count() or 1
 
-    def sample(self, *, slow: bool) -> Sample:
+    def sample(self, *, slow: bool) -> Condition:
         """Return a look; `slow` reads what costs more as well."""
         if slow:
             self._frequency = _frequency()
-        return Sample(
+        return Condition(
             busy_s=_busy_seconds(),
             own_s=self._own_seconds(),
             memory_bytes=psutil.virtual_memory().available,

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import structs
+
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import Measured, Relink, Subscribed, SubscribeModel
@@ -60,6 +62,7 @@ M = TypeVar("M")
 Outward = Send | Connect | Emit | TrainerRequest
 """What leaves the agent and its disk."""
 
+STATS = TrainStats(num_samples=7, iterations=3, seconds_per_iteration=0.1, arrivals=5, loss=0.25)
 FREE = PriceSettings(base=0.0, per_compute=0.0)
 IDLE = TaskSpec(
     model=ModelSpec(kind="softmax", features=4, classes=2), learner=LearnerSpec(name="none")
@@ -79,6 +82,44 @@ def model_of(size: int, mark: int = 0) -> bytes:
 def digest_of(data: bytes) -> str:
     """Return the name of content."""
     return hashlib.sha256(data).hexdigest()
+
+
+def order_of(
+    task: TaskSpec,
+    number: int,
+    model: bytes,
+    chunk_bytes: int,
+    *,
+    run: str = RUN,
+    **fields: int,
+) -> TrainOrder:
+    """Return the order of a round."""
+    return TrainOrder(
+        run=run,
+        round=number,
+        task=task_digest(task_bytes(task)),
+        model=digest_of(model),
+        size=len(model),
+        chunk_bytes=chunk_bytes,
+        deadline_ms=10_000,
+        give_up_ms=fields.pop("give_up_ms", 20_000),
+        **fields,
+    )
+
+
+def call_of(
+    task: TaskSpec, number: int, model: bytes, chunk_bytes: int, *, run: str = RUN
+) -> OpinionCall:
+    """Return the call for opinions of a model."""
+    return OpinionCall(
+        run=run,
+        round=number,
+        task=task_digest(task_bytes(task)),
+        model=digest_of(model),
+        size=len(model),
+        chunk_bytes=chunk_bytes,
+        until_ms=60_000,
+    )
 
 
 def served(
@@ -224,17 +265,9 @@ class HandEdge:
         **fields: int,
     ) -> list[Outward]:
         """Order a round."""
-        order = TrainOrder(
-            run=run,
-            round=number,
-            task=task or task_digest(task_bytes(self.task)),
-            model=digest_of(model),
-            size=len(model),
-            chunk_bytes=self.chunk_bytes,
-            deadline_ms=10_000,
-            give_up_ms=fields.pop("give_up_ms", 20_000),
-            **fields,
-        )
+        order = order_of(self.task, number, model, self.chunk_bytes, run=run, **fields)
+        if task:
+            order = structs.replace(order, task=task)
         return self.say(order, edge=edge)
 
     def call(
@@ -249,16 +282,8 @@ class HandEdge:
     ) -> list[Outward]:
         """Ask for an opinion."""
         self.models[digest_of(model)] = model
-        call = OpinionCall(
-            run=run,
-            round=number,
-            task=task_digest(task_bytes(self.task)),
-            model=digest_of(model),
-            size=len(model),
-            chunk_bytes=self.chunk_bytes,
-            until_ms=until_ms,
-            mode=mode,
-        )
+        call = call_of(self.task, number, model, self.chunk_bytes, run=run)
+        call = structs.replace(call, until_ms=until_ms, mode=mode)
         return self.say(call, edge=edge)
 
     def replied(self, reply: Reply) -> list[Outward]:
@@ -307,7 +332,7 @@ class HandEdge:
         return self.said(UpdateOffer)[-1]
 
     def train(
-        self, job: Train, body: bytes, *, score: float = 0.0, score_n: int = 0
+        self, job: Train, body: bytes, stats: TrainStats = STATS, *, train_s: float = 0.0
     ) -> list[Outward]:
         """Be the trainer: write an update."""
         Path(job.out).write_bytes(body)
@@ -318,15 +343,8 @@ class HandEdge:
             seconds=0.5,
             norm=1.0,
             offset=42,
-            stats=TrainStats(
-                num_samples=7,
-                iterations=3,
-                seconds_per_iteration=0.1,
-                arrivals=5,
-                loss=0.25,
-                score=score,
-                score_n=score_n,
-            ),
+            train_s=train_s,
+            stats=stats,
         )
         return self.replied(trained)
 

@@ -120,7 +120,7 @@ def test_a_raspberry_pis_flags(sysfs: Sysfs, flags: str, reason: str) -> None:
 
 def test_this_machine_answers_whatever_it_has() -> None:
     sample = MachineProbe().sample(slow=True)
-    assert sample.memory_bytes > 0
+    assert (sample.memory_bytes or 0) > 0
     assert sample.temperature_c is None or 0 < sample.temperature_c < 150
 
 

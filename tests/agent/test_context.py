@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedagent_agent.availability import Condition
 from fedagent_agent.context import Context
 from fedagent_agent.core.device import (
     MICRO,
@@ -21,7 +22,7 @@ from fedagent_agent.core.device import (
     is_stale,
     moved,
 )
-from fedagent_agent.machine import MachineProbe, Sample
+from fedagent_agent.machine import MachineProbe
 from fedagent_protocol.messages import MAX_MICRO
 
 FREE_MEMORY = 1 << 30
@@ -30,20 +31,20 @@ FREE_MEMORY = 1 << 30
 class Scripted:
     """A machine whose looks the test chooses."""
 
-    def __init__(self, *samples: Sample) -> None:
+    def __init__(self, *samples: Condition) -> None:
         self.samples = list(samples)
         self.slow: list[bool] = []
 
     def cores(self) -> int:
         return 4
 
-    def sample(self, *, slow: bool) -> Sample:
+    def sample(self, *, slow: bool) -> Condition:
         self.slow.append(slow)
         return self.samples.pop(0)
 
 
-def look(busy: float | None, own: float = 0.0, frequency: float = 1.0) -> Sample:
-    return Sample(busy_s=busy, own_s=own, memory_bytes=FREE_MEMORY, frequency=frequency)
+def look(busy: float | None, own: float = 0.0, frequency: float = 1.0) -> Condition:
+    return Condition(busy_s=busy, own_s=own, memory_bytes=FREE_MEMORY, frequency=frequency)
 
 
 def test_what_others_use_is_not_available_and_what_we_use_is() -> None:

@@ -35,7 +35,6 @@ from fedagent_protocol.messages import (
     Receipt,
     ReceiptStatus,
     TaskNeed,
-    TrainOrder,
     UpdateOffer,
     Welcome,
     kind,
@@ -43,10 +42,10 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_protocol.transfer import Layout
 from fedagent_task.models import create
-from fedagent_task.recipe import LearnerSpec, task_bytes, task_digest
+from fedagent_task.recipe import LearnerSpec
 from fedagent_testbed.local import RoleProcess
 
-from .support import EDGE, IDLE, REAL, RUN, SITE, digest_of, model_of, served
+from .support import EDGE, IDLE, REAL, RUN, SITE, digest_of, model_of, order_of, served
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
 BROKERS = [
@@ -152,21 +151,9 @@ class PlayedEdge:
         topic = topics.agent_down(SITE, self.agent, EDGE, kind(message))
         assert self.link.publish(topic, encode(message))
 
-    def order(self, number: int, model: bytes, **fields: int) -> None:
+    def order(self, number: int, model: bytes, *, give_up_ms: int = 60_000) -> None:
         self.model = model
-        self.say(
-            TrainOrder(
-                run=RUN,
-                round=number,
-                task=task_digest(task_bytes(self.task)),
-                model=digest_of(model),
-                size=len(model),
-                chunk_bytes=self.chunk_bytes,
-                deadline_ms=10_000,
-                give_up_ms=fields.pop("give_up_ms", 60_000),
-                **fields,
-            )
-        )
+        self.say(order_of(self.task, number, model, self.chunk_bytes, give_up_ms=give_up_ms))
 
     def receipt(self, offer: UpdateOffer) -> None:
         status = ReceiptStatus.ACCEPTED

@@ -30,7 +30,7 @@ from fedagent_protocol.messages import (
 from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import OpinionsSpec, PeersSpec
 
-from .support import EDGE, IDLE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
+from .support import EDGE, IDLE, OTHER, REAL, RUN, STATS, HandEdge, digest_of, model_of
 
 MODEL, NEWER = model_of(500), model_of(500, 1)
 RUN_2 = "2" * 32
@@ -288,7 +288,7 @@ def test_with_limits_no_score_goes_along_with_an_update(
 ) -> None:
     edge = with_opinions(tmp_path, limits)
     edge.serve(edge.order(1, MODEL), MODEL)
-    edge.train(edge.jobs(Train)[-1], b"update", score=0.75, score_n=30)
+    edge.train(edge.jobs(Train)[-1], b"update", structs.replace(STATS, score=0.75, score_n=30))
     (offer,) = edge.said(UpdateOffer)
     assert (offer.stats.score, offer.stats.score_n) == ((0.75, 30) if limits is None else (0.0, 0))
 

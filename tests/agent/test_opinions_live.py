@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_protocol.messages import ContextReport, Opinion, OpinionCall, UpdateOffer
+from fedagent_protocol.messages import ContextReport, Opinion, UpdateOffer
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
-from fedagent_task.recipe import task_bytes, task_digest
 from fedagent_task.spec import OpinionsSpec
 
-from .support import REAL, RUN, digest_of
+from .support import REAL, RUN, call_of, digest_of
 from .test_daemon import DIGITS, PlayedEdge, played, said
 
 NEWER = encode_tensors(create(REAL.model).init(2))
@@ -21,17 +20,7 @@ NEWER = encode_tensors(create(REAL.model).init(2))
 
 def call(edge: PlayedEdge, number: int, model: bytes) -> None:
     edge.model = model
-    edge.say(
-        OpinionCall(
-            run=RUN,
-            round=number,
-            task=task_digest(task_bytes(edge.task)),
-            model=digest_of(model),
-            size=len(model),
-            chunk_bytes=edge.chunk_bytes,
-            until_ms=60_000,
-        )
-    )
+    edge.say(call_of(edge.task, number, model, edge.chunk_bytes))
 
 
 async def opinion(edge: PlayedEdge, number: int, since: int = 0) -> Opinion:

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from fedagent_agent.core.device import DeviceState, PriceSettings, Readings
 from fedagent_agent.core.effects import Measured, TrainerEnded
-from fedagent_agent.trainer.frames import Cancel, Open, Train, Trained
+from fedagent_agent.trainer.frames import Cancel, Open, Train
 from fedagent_protocol.messages import (
     ContextReport,
     Decline,
@@ -132,26 +131,16 @@ def test_no_limit_is_wider_than_any(device: float, task: float) -> None:
 
 
 def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
-    job = edge.jobs(Train)[0]
-    Path(job.out).write_bytes(b"an update")
-    done = Trained(
-        job=job.job,
-        digest="d" * 64,
-        size=9,
-        seconds=150.0,
-        norm=1.0,
-        train_s=1.2999,
-        stats=TrainStats(
-            num_samples=7,
-            iterations=3,
-            seconds_per_iteration=0.01,
-            arrivals=500,
-            loss=0.25,
-            steps=50,
-            limited=True,
-        ),
+    stats = TrainStats(
+        num_samples=7,
+        iterations=3,
+        seconds_per_iteration=0.01,
+        arrivals=500,
+        loss=0.25,
+        steps=50,
+        limited=True,
     )
-    edge.replied(done)
+    edge.train(edge.jobs(Train)[0], b"an update", stats, train_s=1.2999)
     (offer,) = edge.said(UpdateOffer)
     assert (
         offer.stats.steps,
@@ -164,9 +153,7 @@ def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
     assert "arrivals_per_step" not in features(edge)
     edge.now += 10
     edge.serve(edge.order(2, MODEL), MODEL)
-    again = edge.jobs(Train)[-1]
-    Path(again.out).write_bytes(b"an update")
-    edge.replied(structs.replace(done, job=again.job))
+    edge.train(edge.jobs(Train)[-1], b"an update", stats)
     context = edge.said(UpdateOffer)[-1].context
     assert context is not None
     assert context.features["arrivals_per_step"] == 10
