@@ -11,21 +11,21 @@
 
 from pathlib import Path
 
+from fedagent_protocol.errors import FedagentError
 
-class AgentError(Exception):
+
+class AgentError(FedagentError):
     """Base of all errors of the agent."""
 
 
 class KeepingError(AgentError):
     """Raised when a file in the data directory cannot be used."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    template = "{path}: {reason}"
+    hint = "free space, or move the file away to start empty"
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}; free space, or move the file away to start empty"
+    path: Path
+    reason: str
 
 
 class OutboxError(KeepingError):

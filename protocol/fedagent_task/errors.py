@@ -8,49 +8,45 @@
     └── DatasetError       a dataset cannot be read; says how to fix it
 """
 
+from fedagent_protocol.errors import FedagentError
 
-class TaskError(Exception):
+
+class TaskError(FedagentError):
     """Base of every error of this package."""
 
 
-class _HintedError(TaskError):
-    """An error that names a place, what is wrong there, and the hint."""
+class RecipeError(TaskError):
+    """Raised when a recipe does not say what it must.
 
-    def __init__(self, place: str, reason: str, hint: str) -> None:
-        super().__init__(place, reason, hint)
-        self.reason = reason
-        self.hint = hint
+    Attributes:
+        key: Dotted key, ``budget.per_edge``; ``recipe`` for the whole text.
+    """
 
-    def __str__(self) -> str:
-        place, reason, hint = self.args
-        return f"{place}: {reason}; {hint}"
+    template = "{key}: {reason}"
 
-
-class RecipeError(_HintedError):
-    """Raised when a recipe does not say what it must."""
-
-    @property
-    def key(self) -> str:
-        """Dotted key, ``budget.per_edge``; ``recipe`` for the whole text."""
-        return str(self.args[0])
+    key: str
+    reason: str
+    hint: str
 
 
-class DatasetError(_HintedError):
-    """Raised when a dataset is missing, malformed or over its limit."""
+class DatasetError(TaskError):
+    """Raised when a dataset is missing, malformed or over its limit.
 
-    @property
-    def path(self) -> str:
-        """File or name of the dataset."""
-        return str(self.args[0])
+    Attributes:
+        path: File or name of the dataset.
+    """
+
+    template = "{path}: {reason}"
+
+    path: str
+    reason: str
+    hint: str
 
 
 class TaskFormatError(TaskError):
     """Raised when bytes are no task, or one that needs newer software."""
 
-    def __init__(self, key: str, detail: str) -> None:
-        super().__init__(key, detail)
-        self.key = key
-        self.detail = detail
+    template = "{key}: {detail}"
 
-    def __str__(self) -> str:
-        return f"{self.key}: {self.detail}"
+    key: str
+    detail: str

@@ -8,24 +8,22 @@
     └── StreamBrokenError  a stream that was open gives no samples any more
 """
 
+from fedagent_protocol.errors import FedagentError
 
-class StreamError(Exception):
-    """Base of the errors of streams; one line that names the hint.
+
+class StreamError(FedagentError):
+    """Base of the errors of streams.
 
     Attributes:
         key: Option or part of the stream that is wrong.
-        reason: What is wrong.
         hint: What to write instead.
     """
 
-    def __init__(self, key: str, reason: str, hint: str) -> None:
-        super().__init__(key, reason, hint)
-        self.key = key
-        self.reason = reason
-        self.hint = hint
+    template = "{key}: {reason}"
 
-    def __str__(self) -> str:
-        return f"{self.key}: {self.reason}; {self.hint}"
+    key: str
+    reason: str
+    hint: str
 
 
 class StreamSpecError(StreamError):

@@ -24,12 +24,9 @@ HINT = "`fedagent doctor` on the device says how to add it"
 class PrivacyMissingError(AgentError):
     """Raised when noise is wanted and OpenDP is not installed."""
 
-    def __init__(self, epsilon: float) -> None:
-        super().__init__(epsilon)
-        self.epsilon = epsilon
+    template = "the task wants noise of epsilon {epsilon:g}, and opendp is missing: " + HINT
 
-    def __str__(self) -> str:
-        return f"the task wants noise of epsilon {self.epsilon:g}, and opendp is missing: {HINT}"
+    epsilon: float
 
 
 @dataclass(frozen=True, slots=True)
