@@ -21,8 +21,6 @@ class CoordinatorSearch:
     Args:
         config: May name an address, which is then the only candidate.
         shared: The broker of all roles, if there is one.
-        served: Whether a coordinator serves this edge now.
-        dial: Connects to an address in place of another.
     """
 
     def __init__(

@@ -60,11 +60,7 @@ class EdgeStore:
     """One edge's data directory.
 
     Args:
-        directory: Where state, models and spool are.
-        settings: Of the core.
         boot: Id of the boot that times belong to.
-        counters: Of the core.
-        checkpoint: Called between any two disk effects.
 
     Raises:
         StateError: The directory's files cannot be used. Any method may raise it.

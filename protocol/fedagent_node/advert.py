@@ -25,7 +25,6 @@ class Advert:
 
     Attributes:
         address: Its broker; of several that it tells, the one that we reach.
-        protocol: Version of the wire that it speaks.
         hosts: Every address that it tells of its own machine; none for a shared broker.
     """
 

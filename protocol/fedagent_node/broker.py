@@ -94,7 +94,6 @@ class BrokerSpec:
         listen: Interface address; beyond loopback `tls` or `insecure` is needed.
         port: 0 = the port used last, else a free one.
         data_dir: Where the port, the configuration and the log are kept.
-        name: Under which the port is stored.
         max_packet_bytes: Larger packets end the connection they come from.
     """
 
@@ -112,11 +111,9 @@ class Broker:
     """One supervised private broker.
 
     Args:
-        spec: What to run.
         on_restart: Told after every restart, in the event loop.
 
     Attributes:
-        kind: What runs.
         counters: ``restarts``, ``failed_starts``.
 
     Raises:

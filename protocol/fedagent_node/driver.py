@@ -1,6 +1,6 @@
 """Drive a role's core: feed it inputs, perform its effects in order. No clock, thread or network.
 
-`shell.Shell` drives a process with it, `fedagent_testbed.roles` a node of the virtual world::
+`shell.Shell` drives a process with it, `fedagent_testbed.node` one of the virtual world::
 
     driver = Driver(core, store, links=links, jobs=jobs, clock=time.monotonic, emit=..., warn=...)
     driver.arrived("lan", Direction.AGENT_TO_EDGE, topic, payload, at=now)
@@ -109,10 +109,6 @@ class Driver:
     """One role at work.
 
     Args:
-        core: Its decisions.
-        store: Its disk.
-        links: Its connections.
-        jobs: Where its jobs run.
         clock: Monotonic seconds.
         emit, warn: Take what is for people.
         me: Id of the role: what is addressed to another one is refused.

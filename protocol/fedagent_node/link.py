@@ -63,9 +63,7 @@ class Link:
     """A connection to one broker that comes back by itself.
 
     Args:
-        address: The broker.
         client_id: Unique at the broker; the start of log lines.
-        tls: Certificate files; needed exactly when the address says ``mqtts``.
         insecure: Allow an address beyond this machine without certificates.
         keepalive_s: MQTT keep-alive. A half-open connection is noticed after
             about twice as long: have an application heartbeat as well.
@@ -81,8 +79,6 @@ class Link:
         counters: ``received``, ``sent``, ``refused_oversize``, ``refused_offline``,
             ``refused_full``, ``lost_unacknowledged``, ``connects``, ``losses``,
             ``failed_connects``, ``callback_errors``, ``subscribe_refused``.
-        bytes_in: Payload bytes received.
-        bytes_out: Payload bytes handed to the connection.
         last_error: Why there is no connection; empty when there is one.
 
     Raises:

@@ -53,15 +53,12 @@ class Shell:
     """One process.
 
     Args:
-        config: Its settings.
         fatal: Errors that end the process; others are logged and counted, and it goes on.
-        show: Logs an event for people.
         needs_reader: End when nobody reads the events any more.
 
     Attributes:
         stop: Set to end the process in good order.
         id: Of the role; begins log lines.
-        links: By name.
     """
 
     def __init__(

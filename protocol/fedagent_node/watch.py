@@ -41,10 +41,8 @@ class Watch:
     """What is known of one role, and whom to tell.
 
     Args:
-        role: Whom to look for.
         site: Whose adverts count; None for every site's.
         on_change: Gets all that are known, at every change.
-        counters: Where to count what is not used.
         needed: Whether to say so where nobody is announced.
     """
 

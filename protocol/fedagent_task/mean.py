@@ -13,12 +13,7 @@ _BLOCK = 1 << 12
 
 @dataclass(slots=True)
 class RunningMean:
-    """Sum of weight·delta over updates, tensor by tensor (ALGORITHMS section 1).
-
-    Attributes:
-        weight: Sum of the weights.
-        count: Updates in the sum.
-    """
+    """Sum of weight·delta over updates, tensor by tensor (ALGORITHMS section 1)."""
 
     weight: float = 0.0
     count: int = 0

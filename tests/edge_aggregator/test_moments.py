@@ -95,7 +95,7 @@ def test_the_task_with_the_statistics_in_it_leaves_the_model_where_it_is() -> No
     edge = hall("a")
     tell(edge, "a", GOOD)
     body = task_bytes(TaskSpec(model=TASK.model))
-    edge.core.upstream.welcome("c", edge.now)
+    edge.core.upstream.coordinator = "c"
     edge.tell(m.EdgeWelcome(run=RUN, coordinator="c", task="d" * 64, body=body))
     memory = edge.core.memory
     assert (memory.task, memory.model, memory.body) == ("d" * 64, MODEL, body)

@@ -23,4 +23,4 @@ def test_edges_and_agents_that_were_told_the_end_take_part_again(tmp_path: Path)
     assert len(set(later)) == 4
     for node in here.nodes.values():
         node.alive = False
-        node.role.drop()
+        node.drop()

@@ -27,7 +27,7 @@ def test_whoever_comes_within_two_minutes_takes_part(tmp_path: Path, wait_agents
     ending = here._ending()
     for node in here.nodes.values():
         node.alive = False
-        node.role.drop()
+        node.drop()
     assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 60, True)
     trained = Counter(agent for _, agent in ending.paid)
     assert set(trained) == set(late)

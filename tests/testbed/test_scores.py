@@ -13,7 +13,7 @@ from fedagent_agent.trainer.training import Trainer
 from fedagent_coordinator.reader import open_reader
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed import world as worlds
-from fedagent_testbed.roles import AgentRole
+from fedagent_testbed.roles import AgentNode
 from fedagent_testbed.world import World
 
 RECIPE = """
@@ -29,12 +29,13 @@ evaluation = { on_device = true, dataset = "digits-test" }
 
 
 @dataclass
-class _Learning(AgentRole):
+class _Learning(AgentNode):
     """A device whose trainer works here and now, and is done after a virtual while."""
 
     trainer: Trainer = field(init=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.trainer = Trainer(
             lambda _job, _wait: False,
             wall=lambda: self.kernel.now,
@@ -54,7 +55,7 @@ class _Learning(AgentRole):
 def test_a_network_learns_and_every_round_has_the_devices_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worlds, "AgentRole", _Learning)
+    monkeypatch.setattr(worlds, "AgentNode", _Learning)
     world = World(tmp_path, parse_recipe(RECIPE), seed=1)
     ending = world.run()
     assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 5, True)
@@ -77,7 +78,7 @@ def test_a_network_learns_and_every_round_has_the_devices_score(
 def test_a_network_learns_and_its_clients_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worlds, "AgentRole", _Learning)
+    monkeypatch.setattr(worlds, "AgentNode", _Learning)
     sets = ("policy.name=quick-init-ucb", "policy.params.clients_per_round=2")
     world = World(tmp_path, parse_recipe(RECIPE, sets), seed=1)
     ending = world.run()

@@ -10,10 +10,7 @@ class Device:
     """What an agent finds out about itself in a round.
 
     Attributes:
-        training_s: How long a training takes.
         compute: Cores' worth of processor that others leave free, as it says.
-        price_micro: What it asks for a round.
-        available: Whether it may train.
     """
 
     training_s: float

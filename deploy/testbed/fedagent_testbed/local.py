@@ -53,8 +53,6 @@ class RoleProcess:
     """One role as a child process, and everything it said.
 
     Attributes:
-        name: Name given by the caller.
-        role: ``agent``, ``edge`` or ``coordinator``.
         events: Events in the order they came; each has ``at``, our monotonic clock.
     """
 
@@ -202,8 +200,6 @@ class LocalField:
 
     Attributes:
         directory: Data directories and logs are made below it.
-        site: Only members of one site see each other.
-        defaults: Config values for every role.
         on_event: Called in a reader thread for every event of every process.
     """
 

@@ -1,40 +1,64 @@
 """A node of the virtual testbed: a role with a directory, that can die and start again."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+
+from fedagent_node.driver import Core, Driver, Job, Links, Store
+from fedagent_node.effects import Connect, Emit, Input, Send
+from fedagent_protocol.codec import (
+    Direction,
+)
 
 from .kernel import Kernel
+from .wires import Wires
 
 RESTART_S = 0.4
 MIN_WAIT_S = 1e-4
 """A timer that is due at once rings a moment later, so that virtual time always moves."""
+
+Checkpoint = Callable[[str], None]
 
 
 class KilledError(BaseException):
     """The node died here: raised by a crash point, and no error that anything may catch."""
 
 
-class Role(Protocol):
-    """What a node runs: one of the three runtimes with its surroundings."""
+class AtOnce:
+    """Jobs of the virtual world take no time."""
 
-    def start(self, checkpoint: Callable[[str], None]) -> None:
-        """Open the runtime on its directory."""
-
-    def drop(self) -> None:
-        """Forget what is in memory; the disk stays as it is."""
-
-    def next_due(self) -> float | None:
-        """Return when a tick is wanted."""
-
-    def tick(self) -> None:
-        """Let the runtime do what is due."""
+    def submit(self, job: Job) -> Input | None:
+        """Do a job here and now."""
+        return job.work()
 
 
-@dataclass
-class Node:
-    """One process of the virtual world.
+def virtual_driver(
+    core: Core,
+    store: Store,
+    kernel: Kernel,
+    links: Links,
+    *,
+    me: str,
+    emit: Callable[[Emit], None] = lambda _: None,
+) -> Driver:
+    """Return a driver on the virtual clock; what is unforeseen is raised."""
+    return Driver(
+        core,
+        store,
+        links=links,
+        jobs=AtOnce(),
+        clock=lambda: kernel.now,
+        emit=emit,
+        warn=lambda _: None,
+        me=me,
+    )
+
+
+@dataclass(kw_only=True)
+class Node(ABC):
+    """One process of the virtual world: a role with a directory.
 
     Attributes:
         kill_at: Crash points to die at, each once: name to the number of its visit.
@@ -44,27 +68,71 @@ class Node:
     """
 
     kernel: Kernel
-    role: Role
+    wires: Wires
+    id: str
+    directory: Path
     kill_at: dict[str, int] = field(default_factory=dict)
     stay_down_s: float = RESTART_S
     restarts: int = 0
     alive: bool = False
     passed: Counter[str] = field(default_factory=Counter)
+    driver: Driver | None = None
     _armed: int = 0
+
+    def __post_init__(self) -> None:
+        """Connect it to the world."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.wires.deliver[self.id] = self._deliver
+        self.wires.defer[self.id] = self.run
+
+    @abstractmethod
+    def open(self, checkpoint: Checkpoint) -> tuple[Driver, list[Input]]:
+        """Open the role on its directory; return it with what it takes in first."""
+
+    @property
+    @abstractmethod
+    def incoming(self) -> dict[str, Direction]:
+        """What comes in, by the broker that it is connected to."""
+
+    @abstractmethod
+    def send(self, send: Send) -> bool:
+        """Put a message on the wires."""
+
+    def change(self, effect: Connect) -> None:
+        """Change links; only agents do."""
+        raise NotImplementedError(effect)
 
     def boot(self) -> None:
         """Start on the directory."""
         self.alive = True
-        self.run(lambda: self.role.start(self._checkpoint))
+        self.run(self._start)
+
+    def _start(self) -> None:
+        self.driver, first = self.open(self._checkpoint)
+        for broker in self.incoming:
+            self.wires.join(broker, self.id)
+        self.driver.receive(*first)
 
     def kill(self) -> None:
         """Die now, and come back later."""
         if not self.alive:
             return
-        self.alive = False
+        self.drop()
         self.restarts += 1
-        self.role.drop()
         self.kernel.after(self.stay_down_s, self.boot)
+
+    def drop(self) -> None:
+        """Forget what is in memory, and lose the connections; the disk stays as it is."""
+        self.alive = False
+        for broker in self.incoming:
+            self.wires.leave(broker, self.id)
+        if self.driver is not None:
+            self.close(self.driver.store)
+        self.driver = None
+
+    def close(self, store: Store) -> None:
+        """Close the disk as a kill would leave it."""
+        store.close()
 
     def run(self, action: Callable[[], None]) -> None:
         """Do something that the node may die of; nothing while it is dead."""
@@ -77,6 +145,21 @@ class Node:
             return
         self._set_timer()
 
+    def receive(self, *events: Input) -> None:
+        """Give the core what is no message, unless the process is gone by then."""
+        if self.driver is not None:
+            self.driver.receive(*events)
+
+    def _deliver(self, broker: str, topic: str, payload: bytes) -> None:
+        self.run(lambda: self.arrive(broker, topic, payload))
+
+    def arrive(self, broker: str, topic: str, payload: bytes) -> None:
+        """Take in what came from a broker."""
+        if self.driver is not None:
+            direction, now = self.incoming[broker], self.kernel.now
+            self.driver.arrived(broker, direction, topic, payload, at=now)
+            self.driver.flush()
+
     def _checkpoint(self, name: str) -> None:
         self.passed[name] += 1
         left = self.kill_at.get(name)
@@ -88,8 +171,16 @@ class Node:
         del self.kill_at[name]
         raise KilledError(name)
 
+    def next_due(self) -> float | None:
+        """Return when a tick is wanted."""
+        return self.driver.next_due() if self.driver is not None else None
+
+    def _tick(self) -> None:
+        if self.driver is not None:
+            self.driver.tick()
+
     def _set_timer(self) -> None:
-        due = self.role.next_due()
+        due = self.next_due()
         self._armed += 1
         armed = self._armed
         if due is None:
@@ -97,6 +188,6 @@ class Node:
 
         def ring() -> None:
             if self._armed == armed:
-                self.run(self.role.tick)
+                self.run(self._tick)
 
         self.kernel.at(max(due, self.kernel.now + MIN_WAIT_S), ring)

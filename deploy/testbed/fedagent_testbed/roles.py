@@ -1,4 +1,4 @@
-"""The three runtimes as roles of the virtual world: their outward effects on its network."""
+"""The three roles as nodes of the virtual world."""
 
 import functools
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from fedagent_coordinator.run_store import open_coordinator
 from fedagent_edge.core.settings import EdgeSettings
 from fedagent_edge.daemon import route
 from fedagent_edge.store import open_edge
-from fedagent_node.driver import Core, Driver, Job, Links, Store
+from fedagent_node.driver import Driver, Store
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Input, LinkDown, LinkUp, Send
 from fedagent_node.identity import Identity
 from fedagent_protocol import topics
@@ -47,18 +47,16 @@ from fedagent_protocol.messages import (
 from fedagent_task.spec import Recipe
 
 from .air import Pipes
-from .kernel import Kernel
+from .node import Checkpoint, Node, virtual_driver
 from .opinions import METRIC, SAMPLES
-from .wires import WAN, Wires, lan
+from .wires import WAN, lan
 
 SITE = "virtual"
 BOOT = "one-boot"
 
-Checkpoint = Callable[[str], None]
 
-
-@dataclass
-class AgentRole:
+@dataclass(kw_only=True)
+class AgentNode(Node):
     """A device that sees some edges; its task's learner must be ``none``.
 
     Attributes:
@@ -74,11 +72,8 @@ class AgentRole:
         away: It is out of reach: what it sends and what is sent to it gets lost.
     """
 
-    kernel: Kernel
-    wires: Wires
     name: str
     identity: Identity
-    directory: Path
     edges: tuple[str, ...]
     price_micro: int
     slow_s: float
@@ -88,15 +83,14 @@ class AgentRole:
     think: Callable[[str], ProtectedScore] | None = None
     evaluating_s: float = 0.02
     away: bool = False
-    driver: Driver | None = None
 
     @property
-    def id(self) -> str:
-        """Return what edges call it."""
-        return self.identity.id
+    def incoming(self) -> dict[str, Direction]:
+        """What comes in, by the broker that it is connected to."""
+        return {lan(edge): Direction.EDGE_TO_AGENT for edge in self.edges}
 
-    def start(self, checkpoint: Checkpoint) -> None:
-        """Open the agent and its links."""
+    def open(self, checkpoint: Checkpoint) -> tuple[Driver, list[Input]]:
+        """Open the agent; it measures its device, then its links are up."""
         config = AgentConfig(
             data_dir=str(self.directory),
             site=SITE,
@@ -114,41 +108,18 @@ class AgentRole:
             checkpoint=checkpoint,
             idle_opinions=self.think is not None,
         )
-        self.driver = virtual_driver(self.core, self._store, self.kernel, self, me=self.id)
-        self.driver.receive(Measured(Readings(compute=1.0)))
-        self.sense()
-        for edge in self.edges:
-            self.wires.join(lan(edge), self.id)
-            self.driver.receive(LinkUp(lan(edge)))
+        driver = virtual_driver(self.core, self._store, self.kernel, self, me=self.id)
+        measured = [Measured(Readings(compute=1.0)), *self._sensed()]
+        return driver, [*measured, *(LinkUp(broker) for broker in self.incoming)]
 
-    def drop(self) -> None:
-        """Lose the memory and the connections."""
-        for edge in self.edges:
-            self.wires.leave(lan(edge), self.id)
-        if self.driver is not None:
-            self._store.abandon()
-        self.driver = None
+    def close(self, store: Store) -> None:  # noqa: ARG002 - it is the agent's
+        """Close the disk as a kill would leave it."""
+        self._store.abandon()
 
-    def next_due(self) -> float | None:
-        """Return when a tick is wanted."""
-        return self.driver.next_due() if self.driver is not None else None
-
-    def tick(self) -> None:
-        """Let the core do what is due."""
-        if self.driver is not None:
-            self.driver.tick()
-
-    def receive(self, *events: Input) -> None:
-        """Give the core what is no message, unless the process is gone by then."""
-        if self.driver is not None:
-            self.driver.receive(*events)
-
-    def arrive(self, link: str, topic: str, payload: bytes) -> None:
-        """Take in what came on a link."""
-        if self.driver is None or self.away:
-            return
-        self.driver.arrived(link, Direction.EDGE_TO_AGENT, topic, payload, at=self.kernel.now)
-        self.driver.flush()
+    def arrive(self, broker: str, topic: str, payload: bytes) -> None:
+        """Take in what came from a broker, unless it is out of reach."""
+        if not self.away:
+            super().arrive(broker, topic, payload)
 
     def reconnect(self, link: str) -> None:
         """The broker of a link came back."""
@@ -159,8 +130,11 @@ class AgentRole:
 
     def sense(self) -> None:
         """Read the instruments anew, and report to every edge, however little has changed."""
+        self.receive(*self._sensed())
+
+    def _sensed(self) -> list[Measured]:
         if self.pipes is None:
-            return
+            return []
         device = self.pipes.air.device(self.name)
         readings = Readings(
             compute=device.compute,
@@ -168,7 +142,7 @@ class AgentRole:
             price_micro=device.price_micro,
             slow_s=device.training_s,
         )
-        self.receive(Measured(readings, report=True))
+        return [Measured(readings, report=True)]
 
     def _pending_bytes(self, link: str) -> int:
         if self.pipes is None:
@@ -262,22 +236,22 @@ class AgentRole:
         self.kernel.after(self.evaluating_s, lambda: self.wires.defer[self.id](done))
 
 
-@dataclass
-class EdgeRole:
+@dataclass(kw_only=True)
+class EdgeNode(Node):
     """An edge aggregator with a broker of its own."""
 
-    kernel: Kernel
-    wires: Wires
-    id: str
-    directory: Path
     chunk_bytes: int
     pipes: Pipes | None = None
     rent_micro: int = 0
     starts: int = 0
-    driver: Driver | None = None
 
-    def start(self, checkpoint: Checkpoint) -> None:
-        """Open the edge and its two links."""
+    @property
+    def incoming(self) -> dict[str, Direction]:
+        """What comes in, by the broker that it is connected to."""
+        return {lan(self.id): Direction.AGENT_TO_EDGE, WAN: Direction.COORDINATOR_TO_EDGE}
+
+    def open(self, checkpoint: Checkpoint) -> tuple[Driver, list[Input]]:
+        """Open the edge; its two links are up."""
         self.starts += 1
         settings = EdgeSettings(
             edge=self.id,
@@ -288,37 +262,8 @@ class EdgeRole:
         )
         now = self.kernel.now
         core, store = open_edge(self.directory, settings, now=now, boot=BOOT, checkpoint=checkpoint)
-        self.driver = virtual_driver(core, store, self.kernel, self, me=self.id)
-        self.wires.join(lan(self.id), self.id)
-        self.wires.join(WAN, self.id)
-        self.driver.receive(LinkUp("lan"), LinkUp("wan"))
-
-    def drop(self) -> None:
-        """Lose the memory and the connections."""
-        self.wires.leave(lan(self.id), self.id)
-        self.wires.leave(WAN, self.id)
-        if self.driver is not None:
-            self.driver.store.close()
-        self.driver = None
-
-    def next_due(self) -> float | None:
-        """Return when a tick is wanted."""
-        return self.driver.next_due() if self.driver is not None else None
-
-    def tick(self) -> None:
-        """Let the core do what is due."""
-        if self.driver is not None:
-            self.driver.tick()
-
-    def arrive(self, link: str, topic: str, payload: bytes) -> None:
-        """Take in what came on a link."""
-        if self.driver is None:
-            return
-        up = link == WAN
-        direction = Direction.COORDINATOR_TO_EDGE if up else Direction.AGENT_TO_EDGE
-        name = "wan" if up else "lan"
-        self.driver.arrived(name, direction, topic, payload, at=self.kernel.now)
-        self.driver.flush()
+        driver = virtual_driver(core, store, self.kernel, self, me=self.id)
+        return driver, [LinkUp("lan"), LinkUp("wan")]
 
     def send(self, send: Send) -> bool:
         """Put a message on the wires."""
@@ -336,10 +281,6 @@ class EdgeRole:
             self.wires.cast(lan(self.id), topic, payload)
         return True
 
-    def change(self, effect: Connect) -> None:
-        """Change nothing: an edge keeps its links."""
-        raise NotImplementedError(effect)
-
     def _seconds(self, agent: str, message: AnyMessage) -> float:
         """Return how long a model, or a part of it, takes beyond a message's delay."""
         if self.pipes is None:
@@ -352,38 +293,8 @@ class EdgeRole:
         return self.pipes.carry(agent, self.id, message.digest, nbytes, now, up=False)
 
 
-class AtOnce:
-    """Jobs of the virtual world take no time."""
-
-    def submit(self, job: Job) -> Input | None:
-        """Do a job here and now."""
-        return job.work()
-
-
-def virtual_driver(
-    core: Core,
-    store: Store,
-    kernel: Kernel,
-    links: Links,
-    *,
-    me: str,
-    emit: Callable[[Emit], None] = lambda _: None,
-) -> Driver:
-    """Return a driver on the virtual clock; what is unforeseen is raised."""
-    return Driver(
-        core,
-        store,
-        links=links,
-        jobs=AtOnce(),
-        clock=lambda: kernel.now,
-        emit=emit,
-        warn=lambda _: None,
-        me=me,
-    )
-
-
-@dataclass
-class CoordinatorRole:
+@dataclass(kw_only=True)
+class CoordinatorNode(Node):
     """The coordinator with a broker of its own.
 
     Attributes:
@@ -394,9 +305,6 @@ class CoordinatorRole:
             hear of it later.
     """
 
-    kernel: Kernel
-    wires: Wires
-    directory: Path
     recipe: Recipe
     wait_edges: int
     wait_agents: int
@@ -404,10 +312,14 @@ class CoordinatorRole:
     events: list[Emit] = field(default_factory=list)
     done: str = ""
     more_rounds: int = 0
-    driver: Driver | None = None
 
-    def start(self, checkpoint: Checkpoint) -> None:
-        """Open the coordinator and its link."""
+    @property
+    def incoming(self) -> dict[str, Direction]:
+        """What comes in, by the broker that it is connected to."""
+        return {WAN: Direction.EDGE_TO_COORDINATOR}
+
+    def open(self, checkpoint: Checkpoint) -> tuple[Driver, list[Input]]:
+        """Open the coordinator."""
         config = CoordinatorConfig(
             data_dir=str(self.directory),
             recipe="",
@@ -420,44 +332,27 @@ class CoordinatorRole:
         engine, store = open_coordinator(
             config,
             self.recipe,
-            coordinator="coordinator",
+            coordinator=self.id,
             boot=BOOT,
             checkpoint=checkpoint,
             clock=lambda: self.kernel.now,
             clock_ms=lambda: int(self.kernel.now * 1000),
         )
-        self.driver = virtual_driver(
-            engine, store, self.kernel, self, me="coordinator", emit=self._emit
-        )
-        self.wires.join(WAN, "coordinator")
-        self.driver.receive(Start())
+        driver = virtual_driver(engine, store, self.kernel, self, me=self.id, emit=self._emit)
+        return driver, [Start()]
 
-    def drop(self) -> None:
-        """Lose the memory and the connection."""
-        self.wires.leave(WAN, "coordinator")
-        if self.driver is not None:
-            self.driver.store.close()
-        self.driver = None
+    def arrive(self, broker: str, topic: str, payload: bytes) -> None:
+        """Take in what an edge sent, until the run is over."""
+        if not self.done:
+            super().arrive(broker, topic, payload)
 
     def next_due(self) -> float | None:
         """Return when a tick is wanted."""
-        return self.driver.next_due() if self.driver is not None and not self.done else None
-
-    def tick(self) -> None:
-        """Let the engine do what is due."""
-        if self.driver is not None:
-            self.driver.tick()
-
-    def arrive(self, _link: str, topic: str, payload: bytes) -> None:
-        """Take in what an edge sent."""
-        if self.driver is not None and not self.done:
-            direction, now = Direction.EDGE_TO_COORDINATOR, self.kernel.now
-            self.driver.arrived("edges", direction, topic, payload, at=now)
-            self.driver.flush()
+        return None if self.done else super().next_due()
 
     def send(self, send: Send) -> bool:
         """Put a message on the wires."""
-        payload, topic = encode(send.message), topic_of(SITE, "coordinator", send)
+        payload, topic = encode(send.message), topic_of(SITE, self.id, send)
         if send.to == EVERYBODY:
             self.wires.cast(WAN, topic, payload)
         else:
@@ -465,10 +360,6 @@ class CoordinatorRole:
             seconds = self.opening(send.message.round) if opens else 0.0
             self.wires.send(WAN, send.to, topic, payload, seconds=seconds)
         return True
-
-    def change(self, effect: Connect) -> None:
-        """Change nothing: a coordinator keeps its link."""
-        raise NotImplementedError(effect)
 
     def _emit(self, event: Emit) -> None:
         self.events.append(event)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypedDict
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from .identities import seeded_identity
 from .kernel import Faults, Kernel, Network
 from .node import Node
 from .opinions import Score, opinion_of, seeded_scores
-from .roles import AgentRole, CoordinatorRole, EdgeRole
+from .roles import AgentNode, CoordinatorNode, EdgeNode
 from .wires import Wires, lan
 
 AGENT_PRICE_MICRO = 100_000
@@ -38,7 +39,6 @@ class Ending:
     Attributes:
         reason: Why; empty if it did not end in time.
         balanced: Whether the ledger adds up, with its hash chain and high-water mark.
-        problems: What is wrong with it.
         fates: Number and state of every round.
         paid: (round, agent) of every outcome that was settled.
         spent_micro: All that was paid, rents included.
@@ -60,6 +60,15 @@ class Ending:
     evaluated: tuple[tuple[int, int], ...] = ()
 
 
+class Place(TypedDict):
+    """Where a node is."""
+
+    kernel: Kernel
+    wires: Wires
+    id: str
+    directory: Path
+
+
 class World:
     """One coordinator, some edges, and agents that see all of them, or some.
 
@@ -67,7 +76,6 @@ class World:
         directory: Data directories are made below it.
         recipe: Its learner must be ``none``.
         seed: Of delays, losses and their order.
-        train_s: How long a training takes.
         chunk_bytes: Small, so that small models travel in several chunks.
         air: Links with a rate, prices and devices, which change when a round opens; without
             it all transfers take as long as a message, and `train_s` is how long a training
@@ -106,56 +114,53 @@ class World:
         self.rng = np.random.default_rng(seed)
         self.network = Network(self.kernel, self.rng, faults)
         self.wires = Wires(self.network)
-        self.nodes: dict[str, Node] = {}
         self.directory = directory
         edge_ids = tuple(f"edge-{i}" for i in range(edges))
         scores = seeded_scores(seed) if score is None else score
         identities = {f"agent-{i}": seeded_identity(seed, f"agent-{i}") for i in range(agents)}
         self.names = {identity.id: name for name, identity in identities.items()}
         self._pipes = pipes = Pipes(air, self.names) if air is not None else None
-        self.coordinator = CoordinatorRole(
-            self.kernel,
-            self.wires,
-            directory / "coordinator",
-            recipe,
-            edges,
-            agents,
+        self.coordinator = CoordinatorNode(
+            **self._place("coordinator"),
+            recipe=recipe,
+            wait_edges=edges,
+            wait_agents=agents,
             opening=self._opening,
         )
-        self._add("coordinator", "coordinator", self.coordinator)
         self.edges = {
-            name: EdgeRole(
-                self.kernel,
-                self.wires,
-                name,
-                directory / name,
-                chunk_bytes,
-                pipes,
+            name: EdgeNode(
+                **self._place(name),
+                chunk_bytes=chunk_bytes,
+                pipes=pipes,
                 rent_micro=rents[i] if i < len(rents) else 0,
             )
             for i, name in enumerate(edge_ids)
         }
         self.agents = {
-            name: AgentRole(
-                self.kernel,
-                self.wires,
-                name,
-                identity,
-                directory / name,
-                sees.get(name, edge_ids),
-                AGENT_PRICE_MICRO,
-                train_s * float(self.rng.uniform(0.5, 1.5)),
-                pipes,
+            name: AgentNode(
+                **self._place(name, identity.id),
+                name=name,
+                identity=identity,
+                edges=sees.get(name, edge_ids),
+                price_micro=AGENT_PRICE_MICRO,
+                slow_s=train_s * float(self.rng.uniform(0.5, 1.5)),
+                pipes=pipes,
                 iteration_s=iteration_s * (i + 1),
                 arrivals=arrivals,
                 think=opinion_of(name, scores, recipe.opinions),
             )
             for i, (name, identity) in enumerate(identities.items())
         }
-        for name, edge in self.edges.items():
-            self._add(name, edge.id, edge)
-        for name, agent in self.agents.items():
-            self._add(name, agent.id, agent)
+        self.nodes: dict[str, Node] = {
+            "coordinator": self.coordinator,
+            **self.edges,
+            **self.agents,
+        }
+
+    def _place(self, name: str, id_: str = "") -> Place:
+        return Place(
+            kernel=self.kernel, wires=self.wires, id=id_ or name, directory=self.directory / name
+        )
 
     def kill_at(self, name: str, points: Mapping[str, int]) -> None:
         """Let a node die at crash points: name to the number of the visit."""
@@ -184,8 +189,7 @@ class World:
         self.kernel.run(until=until, stop=lambda: bool(self.coordinator.done))
         ending = self._ending()
         for node in self.nodes.values():
-            node.alive = False
-            node.role.drop()
+            node.drop()
         return ending
 
     def _ending(self) -> Ending:
@@ -230,29 +234,20 @@ class World:
             return 0.0
         if self._pipes.air.begin(round_):
             self._pipes.clear()
-            for name, agent in self.agents.items():
-                self.nodes[name].run(agent.sense)
+            for agent in self.agents.values():
+                agent.run(agent.sense)
         faults = self.network.faults
         return 2 * (faults.delay_s + faults.jitter_s)
-
-    def _add(self, name: str, member: str, role: AgentRole | EdgeRole | CoordinatorRole) -> None:
-        node = self.nodes[name] = Node(self.kernel, role)
-        (role.directory).mkdir(parents=True, exist_ok=True)
-        self.wires.deliver[member] = lambda link, topic, payload: node.run(
-            lambda: role.arrive(link, topic, payload)
-        )
-        self.wires.defer[member] = node.run
 
     def _away(self, name: str, *, away: bool) -> None:
         agent = self.agents[name]
         agent.away = away
         if not away:
             for edge in agent.edges:
-                self.nodes[name].run(functools.partial(agent.reconnect, lan(edge)))
+                agent.run(functools.partial(agent.reconnect, lan(edge)))
 
     def _restore(self, broker: str) -> None:
         self.network.down.discard(broker)
-        for name, agent in self.agents.items():
-            if broker in map(lan, agent.edges):
-                node = self.nodes[name]
-                node.run(functools.partial(agent.reconnect, broker))
+        for agent in self.agents.values():
+            if broker in agent.incoming:
+                agent.run(functools.partial(agent.reconnect, broker))

@@ -20,7 +20,6 @@ class Distribution:
     """One model on its way to the agents of one round.
 
     Attributes:
-        digest: The model.
         start_at: When the broadcast begins although not everybody answered.
         waiting: Ordered agents that have not answered yet.
     """

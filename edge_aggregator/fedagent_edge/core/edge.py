@@ -8,6 +8,7 @@ from copy import copy
 from typing import cast
 
 from fedagent_node.effects import (
+    EVERYBODY,
     Effect,
     Emit,
     Input,
@@ -28,6 +29,7 @@ from fedagent_protocol.messages import (
     CoordinatorBeacon,
     CoordinatorToEdge,
     Decline,
+    EdgeBeacon,
     EdgeWelcome,
     GlobalModel,
     Hello,
@@ -39,6 +41,7 @@ from fedagent_protocol.messages import (
     PeerSend,
     Probe,
     ProbeReply,
+    ReceiptStatus,
     ReportReceipt,
     RoundOpen,
     RoundOrder,
@@ -50,7 +53,7 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 from fedagent_protocol.transfer import CreditPool, Layout
-from fedagent_protocol.versions import OtherVersions, mismatch
+from fedagent_protocol.versions import mismatch
 
 from .analytics import Analytics
 from .effects import (
@@ -67,19 +70,19 @@ from .effects import (
     SaveRound,
     SaveState,
 )
-from .greetings import BEACON_S, beacon, expired, hello, status
-from .live import LiveRound
+from .live import LiveRound, receipt
+from .models import Incoming, Outgoing
 from .reports import Reporting
 from .round import EdgeRound, OpenedRound
 from .sessions import Sessions
 from .settings import EdgeSettings, Memory
-from .upstream import HELLO_SELDOM_S, STATUS_S, Incoming, ModelServing, Upstream
+from .upstream import Upstream
 
 SETTLING_S = 10.0
 SETTLING_BEACON_S = 0.5
 """Agents that start together with the edge hear of it sooner."""
-CHANGES_WAIT_S = 0.5
-"""How long what is new of an agent waits for what is new of others."""
+BEACON_S = 2.0
+"""Agents drop an edge after three silent periods."""
 SEARCH_S = 5.0
 """How often agents that fell silent are looked for."""
 
@@ -88,14 +91,9 @@ class EdgeCore:
     """The edge aggregator's decisions.
 
     Args:
-        settings: What the configuration says.
-        memory: What survived the last process.
         opened: A round to go on with, with the time that is left.
-        counters: To count in.
 
     Attributes:
-        counters: What was refused, repeated or lost, by reason.
-        live: The round at work.
         analytics: Calls for opinions, and the relay between agents.
     """
 
@@ -110,7 +108,7 @@ class EdgeCore:
         self.memory = memory
         self.counters: Counter[str] = Counter() if counters is None else counters
         self.sessions = Sessions(settings.epoch)
-        self.upstream = Upstream()
+        self.upstream = Upstream(settings, memory, self.sessions, self.counters)
         self.analytics = Analytics(settings, self.sessions, self.counters, memory)
         self.live: LiveRound | None = None
         self._last: LiveRound | None = None
@@ -120,10 +118,8 @@ class EdgeCore:
         self._ended = ""
         self._reporting = Reporting(settings, memory, self.counters)
         self._incoming = Incoming(self.counters, settings.max_model_bytes)
-        self._serving = ModelServing(self.counters)
-        self._seq = 0
+        self._outgoing = Outgoing(self.counters)
         self._recipe = ""
-        self._others = OtherVersions("edge")
         self._now = self._beacon_at = self._search_at = self._settled_at = 0.0
         if opened is not None:
             self._resume(opened)
@@ -137,12 +133,12 @@ class EdgeCore:
             case Received():
                 return self._from_agent(event, now)
             case OtherVersion(link=link) if link == WAN:
-                return self._refuse(event)
+                return self.upstream.refuse(event)
             case OtherVersion(sender=agent, version=version):
                 hello = Hello(agent=agent, protocol=version)
                 return self._from_agent(Received(agent, hello, event.link, now), now)
             case LinkUp(link=link):
-                return self._lan_up(now) if link == LAN else self._wan_up(now)
+                return self._lan_up(now) if link == LAN else self.upstream.connected(now)
             case Checked() | Admitted() | DiskFailed():
                 return self._fate(event, now)
             case Committed():
@@ -151,17 +147,6 @@ class EdgeCore:
                 return self._model_ready(event, now)
             case _:
                 return []
-
-    def _refuse(self, heard: OtherVersion) -> list[Effect]:
-        """Refuse a coordinator of another version; greet it, so that it says so too."""
-        line = self._others.refuse(heard.sender, heard.version)
-        if not line:
-            return []
-        self.counters["protocol_version"] += 1
-        return [
-            Warn("", f"coordinator {heard.sender} {line}"),
-            Send(COORDINATOR, hello(self.settings), version=heard.version),
-        ]
 
     # ------------------------------------------------------------ connections
 
@@ -172,11 +157,9 @@ class EdgeCore:
 
     def _beacon(self, now: float) -> list[Effect]:
         self._beacon_at = now + (SETTLING_BEACON_S if now < self._settled_at else BEACON_S)
-        return [beacon(self.settings)]
-
-    def _wan_up(self, now: float) -> list[Effect]:
-        self.upstream.welcomed = False
-        return self._hello(now)
+        me = self.settings
+        beacon = EdgeBeacon(edge=me.edge, period_ms=round(BEACON_S * 1000), epoch=me.epoch)
+        return [Send(EVERYBODY, beacon)]
 
     # ------------------------------------------------------------- from agents
 
@@ -247,7 +230,7 @@ class EdgeCore:
         named = hello.agent == agent and self.sessions.name(agent, hello.name)
         new = self.sessions.greet(agent, hello, refused)
         if new or named:
-            self.upstream.status_at = min(self.upstream.status_at, now + CHANGES_WAIT_S)
+            self.upstream.changed(now)
         if refused:
             return [Warn(agent, f"hello: {refused}")] if new else []
         name = self.settings.name[:100]
@@ -286,7 +269,7 @@ class EdgeCore:
             return last.too_late(agent, offer, now)
         self.counters["expired"] += 1
         why = "the round is over" if offer.run == self.memory.run else "another run"
-        return [expired(agent, offer, why)]
+        return [receipt(agent, offer, ReceiptStatus.EXPIRED, why)]
 
     def _current(self, run: str, number: int) -> LiveRound | None:
         live = self.live
@@ -335,7 +318,7 @@ class EdgeCore:
             return [warning]
         effects = self._drop_round()
         self.memory.model, self.memory.model_bytes = model.digest, model.size
-        effects += [self._save(), Mark("edge.model_saved"), self._status(now)]
+        effects += [self._save(), Mark("edge.model_saved"), self.upstream.status(now)]
         waiting, self._waiting_order = self._waiting_order, None
         effects += self._on_order(waiting, now) if waiting is not None else []
         return effects + self.analytics.look(now)
@@ -347,14 +330,14 @@ class EdgeCore:
         try:
             match message:
                 case CoordinatorBeacon():
-                    effects = self._on_beacon(event.sender, message, now)
+                    effects = self.upstream.beacon(event.sender, message, now)
                 case EdgeWelcome():
                     effects = self._on_welcome(message, now)
                 case _ if not message.run or message.run != self.memory.run:
                     self.counters["other_run"] += 1
                     return []
                 case _:
-                    self.upstream.heard_at = now
+                    self.upstream.heard(now)
                     effects = self._obey(message, now, link_idle=event.link_idle)
         except ProtocolError as error:
             self.counters[error.reason] += 1
@@ -382,7 +365,7 @@ class EdgeCore:
                 self.analytics.receipt(message)
             case Need() if memory.model:
                 layout = Layout(memory.model_bytes, self.settings.chunk_bytes)
-                return self._serving.need(
+                return self._outgoing.need(
                     message, model=memory.model, layout=layout, link_idle=link_idle
                 )
             case RunEnded():
@@ -391,25 +374,10 @@ class EdgeCore:
                 self.counters["need_unknown"] += 1
         return []
 
-    def _on_beacon(self, coordinator: str, beacon: CoordinatorBeacon, now: float) -> list[Effect]:
-        upstream = self.upstream
-        if beacon.coordinator != coordinator or beacon.protocol != PROTOCOL_VERSION:
-            self.counters["beacon_not_usable"] += 1
-            return []
-        if upstream.is_other(coordinator, now):
-            self.counters["other_coordinator"] += 1
-            return []
-        if coordinator == upstream.coordinator or not upstream.coordinator:
-            upstream.heard_at = now
-        return [] if upstream.welcomed and coordinator == upstream.coordinator else self._hello(now)
-
     def _on_welcome(self, welcome: EdgeWelcome, now: float) -> list[Effect]:
-        if self.upstream.is_other(welcome.coordinator, now):
-            self.counters["other_coordinator"] += 1
+        effects = self.upstream.welcome(welcome.coordinator, now)
+        if effects is None:
             return []
-        effects: list[Effect] = []
-        if self.upstream.welcome(welcome.coordinator, now):
-            effects.append(Emit("coordinator_joined", {"coordinator": welcome.coordinator}))
         if (welcome.run, welcome.task) != (self.memory.run, self.memory.task):
             effects += self._drop_round()
             if welcome.run != self.memory.run:
@@ -421,15 +389,13 @@ class EdgeCore:
         self._recipe = welcome.recipe
         self.sessions.welcomed()
         self.analytics.welcomed()
-        return [*effects, self._status(now), *self._reporting.again(now)]
+        return [*effects, self.upstream.status(now), *self._reporting.again(now)]
 
     def _on_run_ended(self, ended: RunEnded, now: float) -> list[Effect]:
         effects = self._drop_round() + self.analytics.end_run(now)
         self._incoming.forget()
         self._waiting_order = self.memory.report = None
-        # The next run may come from the same coordinator: be ready to be welcomed again.
-        self.upstream.welcomed = False
-        self.upstream.hello_at = now + HELLO_SELDOM_S
+        self.upstream.run_ended(now)
         # Said several times, so that it arrives; told once.
         if ended.run == self._ended:
             return effects
@@ -439,7 +405,7 @@ class EdgeCore:
 
     def _on_global(self, offer: GlobalModel, now: float) -> list[Effect]:
         if offer.digest == self.memory.model:
-            return [self._status(now)]
+            return [self.upstream.status(now)]
         return self._incoming.offered(offer, now)
 
     def _on_open(self, ask: RoundOpen, now: float) -> list[Effect]:
@@ -532,7 +498,10 @@ class EdgeCore:
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
         self._now = now
-        effects = self._tick_upstream(now)
+        effects = self.upstream.tick(now)
+        if self.upstream.welcomed:
+            effects += self._reporting.tick(now)
+        effects += self._incoming.tick(self.memory.run, now)
         if now >= self._beacon_at:
             effects += self._beacon(now)
         if now >= self._search_at:
@@ -542,19 +511,6 @@ class EdgeCore:
         if self.live is not None and not self.live.rnd.closed:
             effects += self.live.tick(now)
         return effects + self._close_if_over(now) + self.analytics.tick(now)
-
-    def _tick_upstream(self, now: float) -> list[Effect]:
-        upstream = self.upstream
-        effects: list[Effect] = []
-        if upstream.lost(now):
-            effects.append(Emit("coordinator_lost", {"coordinator": upstream.coordinator}))
-        if not upstream.welcomed and now >= upstream.hello_at:
-            effects += self._hello(now)
-        if upstream.welcomed and now >= upstream.status_at:
-            effects.append(self._status(now))
-        if upstream.welcomed:
-            effects += self._reporting.tick(now)
-        return effects + self._incoming.tick(self.memory.run, now)
 
     def next_due(self) -> float:
         """Return when `tick` is wanted."""
@@ -568,15 +524,3 @@ class EdgeCore:
         if self.live is not None and not self.live.rnd.closed:
             times.append(self.live.next_due(now))
         return min(times)
-
-    def _hello(self, now: float) -> list[Effect]:
-        self.upstream.hello_sent(now)
-        return [Send(COORDINATOR, hello(self.settings))]
-
-    def _status(self, now: float) -> Send:
-        self._seq += 1
-        word = status(
-            self.settings, self.memory, self.sessions, self.counters, seq=self._seq, now=now
-        )
-        self.upstream.status_at = now + (CHANGES_WAIT_S if self.sessions.has_changes else STATUS_S)
-        return Send(COORDINATOR, word)

@@ -38,10 +38,7 @@ class LiveRound:
     """One round with its transfers.
 
     Args:
-        rnd: Who takes part, and the rule of the close.
         model: The base model as it is sent.
-        pool: Credit of all updates.
-        counters: Gets a count per reason.
         start_at: When the model goes out although not everybody answered.
 
     Attributes:
@@ -138,17 +135,17 @@ class LiveRound:
         part = self.rnd.parts.get(agent)
         if part is None:
             self._counters["not_ordered"] += 1
-            return [_receipt(agent, offer, ReceiptStatus.EXPIRED, "not_ordered")]
+            return [receipt(agent, offer, ReceiptStatus.EXPIRED, "not_ordered")]
         part.answered = True
         if part.stage is Stage.ENDED:
             self._counters["offer_twice"] += 1
             status = part.receipt or ReceiptStatus.EXPIRED
-            return [_receipt(agent, offer, status, part.reason[:60])]
+            return [receipt(agent, offer, status, part.reason[:60])]
         if part.offer is not None and part.offer.digest == offer.digest:
             return self._again(agent, part, offer, now, at)
         if part.offer is not None:
             self._counters["second_update"] += 1
-            return [_receipt(agent, offer, ReceiptStatus.REJECTED, "second_update")]
+            return [receipt(agent, offer, ReceiptStatus.REJECTED, "second_update")]
         reason, detail = refuse_offer(offer, self.rnd.order, base=self.rnd.base, model=self.model)
         if reason:
             return self._reject(agent, offer, reason, detail, now)
@@ -248,7 +245,7 @@ class LiveRound:
             return []
         part.stage = Stage.ENDED
         self._counters[f"updates_{part.receipt.name.lower()}"] += 1
-        return [_receipt(agent, part.offer, part.receipt, ""), Mark("edge.receipted")]
+        return [receipt(agent, part.offer, part.receipt, ""), Mark("edge.receipted")]
 
     def disk_failed(self, agent: str) -> list[Effect]:
         """The disk did not take an update: wait for it to be offered again."""
@@ -298,15 +295,15 @@ class LiveRound:
         """Answer an update that comes after the close: it changes nothing and is not paid."""
         part = self.rnd.parts.get(agent)
         if part is not None and part.receipt is not None:
-            return [_receipt(agent, offer, part.receipt, part.reason[:60])]
+            return [receipt(agent, offer, part.receipt, part.reason[:60])]
         refused, _ = refuse_offer(offer, self.rnd.order, base=self.rnd.base, model=self.model)
         if part is None or refused:
             self._counters["expired"] += 1
-            return [_receipt(agent, offer, ReceiptStatus.EXPIRED, "the round is over")]
+            return [receipt(agent, offer, ReceiptStatus.EXPIRED, "the round is over")]
         self._counters["updates_too_late"] += 1
         tau = round((now - self.rnd.began_at) * 1000)
         return [
-            _receipt(agent, offer, ReceiptStatus.TOO_LATE, "the round is closed"),
+            receipt(agent, offer, ReceiptStatus.TOO_LATE, "the round is closed"),
             Warn(agent, f"update of round {offer.round} after the close, {tau} ms after the order"),
         ]
 
@@ -320,7 +317,7 @@ class LiveRound:
         data: dict[str, object] = {"round": self.rnd.round, "agent": agent, "reason": reason}
         return [
             *self._end(agent, now, True),
-            _receipt(agent, offer, ReceiptStatus.REJECTED, reason),
+            receipt(agent, offer, ReceiptStatus.REJECTED, reason),
             Emit("update_rejected", data),
             Warn(agent, f"update of round {self.rnd.round} rejected: {reason}: {detail}"),
         ]
@@ -366,11 +363,12 @@ class LiveRound:
         return (self.rnd.run, self.rnd.round, agent)
 
 
-def _receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) -> Send:
-    receipt = Receipt(
+def receipt(agent: str, offer: UpdateOffer, status: ReceiptStatus, reason: str) -> Send:
+    """Return the receipt of an update."""
+    message = Receipt(
         run=offer.run, round=offer.round, digest=offer.digest, status=status, reason=reason
     )
-    return Send(agent, receipt)
+    return Send(agent, message)
 
 
 def _same_content(stored: UpdateOffer, offer: UpdateOffer) -> bool:

@@ -51,7 +51,6 @@ class Relay:
 
     Attributes:
         open: Envelopes are carried.
-        spec: What the task says of peers.
     """
 
     sessions: Sessions

@@ -113,7 +113,6 @@ class EdgeRound:
     """Collect updates until the deadline, or until there are enough.
 
     Attributes:
-        order: What the coordinator ordered.
         base: Digest of the model that is trained from.
         began_at: When the agents were ordered; tau counts from here.
     """

@@ -1,15 +1,24 @@
-"""The edge's side of its session with the coordinator, and models in both directions."""
+"""The edge's session with the coordinator: which one is served, and when to write what to it."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fedagent_node.effects import Effect, Send, Warn
-from fedagent_protocol.messages import Chunk, GlobalModel, Need
-from fedagent_protocol.transfer import Layout, Receiver, Sender
+from fedagent_node.effects import Effect, Emit, OtherVersion, Send, Warn
+from fedagent_protocol.messages import (
+    PROTOCOL_VERSION,
+    CoordinatorBeacon,
+    EdgeHello,
+    EdgeStatus,
+)
+from fedagent_protocol.versions import OtherVersions
 
-from .effects import COORDINATOR, FinishModel, OpenModel, WriteModel
+from .effects import COORDINATOR
+from .sessions import Sessions
+from .settings import EdgeSettings, Memory
 
 STATUS_S = 5.0
+CHANGES_WAIT_S = 0.5
+"""How long what is new of an agent waits for what is new of others."""
 HELLO_AGAIN_S = 1.0
 HELLO_SELDOM_S = 5.0
 SILENT_S = 15.0
@@ -18,7 +27,7 @@ SILENT_S = 15.0
 
 @dataclass(slots=True)
 class Upstream:
-    """Which coordinator this edge serves, and when to say what to it.
+    """The session.
 
     Attributes:
         coordinator: The one served now, or last.
@@ -26,171 +35,123 @@ class Upstream:
         joined: A person was told that it is there.
     """
 
+    settings: EdgeSettings
+    memory: Memory
+    sessions: Sessions
+    counters: Counter[str]
     coordinator: str = ""
     welcomed: bool = False
     joined: bool = False
-    heard_at: float = -1e9
-    hello_at: float = 0.0
-    status_at: float = 0.0
+    _heard_at: float = -1e9
+    _hello_at: float = 0.0
+    _status_at: float = 0.0
+    _seq: int = 0
+    _others: OtherVersions = field(default_factory=lambda: OtherVersions("edge"))
 
-    def is_other(self, coordinator: str, now: float) -> bool:
-        """Whether this is not the coordinator that is served, which is alive.
+    def connected(self, now: float) -> list[Effect]:
+        """Begin anew: the broker is there."""
+        self.welcomed = False
+        return [self._hello(now)]
+
+    def refuse(self, other: OtherVersion) -> list[Effect]:
+        """Refuse a coordinator of another version; greet it, so that it says so too."""
+        line = self._others.refuse(other.sender, other.version)
+        if not line:
+            return []
+        self.counters["protocol_version"] += 1
+        return [
+            Warn("", f"coordinator {other.sender} {line}"),
+            Send(COORDINATOR, self._greeting(), version=other.version),
+        ]
+
+    def beacon(self, coordinator: str, beacon: CoordinatorBeacon, now: float) -> list[Effect]:
+        """Greet a coordinator that is not served yet, unless another one is."""
+        if beacon.coordinator != coordinator or beacon.protocol != PROTOCOL_VERSION:
+            self.counters["beacon_not_usable"] += 1
+            return []
+        if self._serves_another(coordinator, now):
+            return []
+        if coordinator == self.coordinator or not self.coordinator:
+            self._heard_at = now
+        return [] if self.welcomed and coordinator == self.coordinator else [self._hello(now)]
+
+    def welcome(self, coordinator: str, now: float) -> list[Effect] | None:
+        """Begin the session; None if another coordinator is served."""
+        if self._serves_another(coordinator, now):
+            return None
+        new = not self.joined or coordinator != self.coordinator
+        self.coordinator, self.welcomed, self.joined, self._heard_at = coordinator, True, True, now
+        return [Emit("coordinator_joined", {"coordinator": coordinator})] if new else []
+
+    def heard(self, now: float) -> None:
+        """Note that the coordinator lives."""
+        self._heard_at = now
+
+    def changed(self, now: float) -> None:
+        """Send a status soon: something of an agent is new."""
+        self._status_at = min(self._status_at, now + CHANGES_WAIT_S)
+
+    def run_ended(self, now: float) -> None:
+        """Be ready to be welcomed again: the next run may come from the same coordinator."""
+        self.welcomed = False
+        self._hello_at = now + HELLO_SELDOM_S
+
+    def status(self, now: float) -> Send:
+        """Return the heartbeat; what is known of agents is said once."""
+        self._seq += 1
+        message = EdgeStatus(
+            run=self.memory.run,
+            seq=self._seq,
+            epoch=self.settings.epoch,
+            agents=self.sessions.present,
+            model=self.memory.model,
+            counters=dict(self.counters),
+            names=self.sessions.new_names(),
+            rent=self.settings.rent_micro,
+            devices=self.sessions.changed_devices(now),
+        )
+        self._status_at = now + (CHANGES_WAIT_S if self.sessions.has_changes else STATUS_S)
+        return Send(COORDINATOR, message)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        effects: list[Effect] = []
+        if self.joined and now - self._heard_at > SILENT_S:
+            self.welcomed = self.joined = False
+            effects.append(Emit("coordinator_lost", {"coordinator": self.coordinator}))
+        if not self.welcomed and now >= self._hello_at:
+            effects.append(self._hello(now))
+        if self.welcomed and now >= self._status_at:
+            effects.append(self.status(now))
+        return effects
+
+    def next_due(self) -> float:
+        """Return when `tick` is wanted."""
+        due = self._status_at if self.welcomed else self._hello_at
+        return min(due, self._heard_at + SILENT_S + 0.001) if self.joined else due
+
+    def _serves_another(self, coordinator: str, now: float) -> bool:
+        """Whether another coordinator is served, which is alive.
 
         Two coordinators of one site must not tear an edge from each other.
         """
-        alive = self.welcomed and now - self.heard_at <= SILENT_S
-        return alive and coordinator != self.coordinator
-
-    def welcome(self, coordinator: str, now: float) -> bool:
-        """Note the session; True if a person should be told."""
-        news = not self.joined or coordinator != self.coordinator
-        self.coordinator, self.welcomed, self.joined, self.heard_at = coordinator, True, True, now
-        return news
-
-    def lost(self, now: float) -> bool:
-        """Whether the coordinator has just become silent for too long."""
-        if not self.joined or now - self.heard_at <= SILENT_S:
+        alive = self.welcomed and now - self._heard_at <= SILENT_S
+        if not alive or coordinator == self.coordinator:
             return False
-        self.welcomed = self.joined = False
+        self.counters["other_coordinator"] += 1
         return True
 
-    def next_due(self) -> float:
-        """Return when `lost`, a hello or a status is due."""
-        due = self.status_at if self.welcomed else self.hello_at
-        return min(due, self.heard_at + SILENT_S + 0.001) if self.joined else due
+    def _hello(self, now: float) -> Send:
+        near = now - self._heard_at <= SILENT_S
+        self._hello_at = now + (HELLO_AGAIN_S if near else HELLO_SELDOM_S)
+        return Send(COORDINATOR, self._greeting())
 
-    def hello_sent(self, now: float) -> None:
-        """Note that a hello went out."""
-        near = now - self.heard_at <= SILENT_S
-        self.hello_at = now + (HELLO_AGAIN_S if near else HELLO_SELDOM_S)
-
-
-@dataclass(slots=True)
-class ModelPull:
-    """A model of the coordinator on its way in."""
-
-    digest: str
-    receiver: Receiver
-    finishing: bool = False
-
-    @classmethod
-    def of(cls, offer: GlobalModel) -> "ModelPull":
-        """Begin to take an offered model.
-
-        Raises:
-            ProtocolError: Its size and chunks do not fit.
-        """
-        return cls(offer.digest, Receiver(Layout(offer.size, offer.chunk_bytes), window=8))
-
-    def begin(self) -> list[Effect]:
-        """Make room for it."""
-        return [OpenModel(self.digest)]
-
-    def take(self, index: int, data: bytes, now: float) -> list[Effect]:
-        """Take a chunk; the last one begins the verification.
-
-        Raises:
-            ChunkError: It does not fit; nothing changed.
-        """
-        if self.finishing or not self.receiver.accept(index, len(data), now):
-            return []
-        layout = self.receiver.layout
-        effects: list[Effect] = [WriteModel(self.digest, layout.span(index)[0], data)]
-        if self.receiver.complete:
-            self.finishing = True
-            effects.append(FinishModel(self.digest, layout.size))
-        return effects
-
-    def ask(self, run: str, now: float) -> list[Effect]:
-        """Ask for chunks: new credit, or again after silence."""
-        ranges = () if self.finishing else self.receiver.ask(now)
-        need = Need(run=run, digest=self.digest, ranges=ranges)
-        return [Send(COORDINATOR, need)] if ranges else []
-
-    @property
-    def due(self) -> float | None:
-        """When to ask again."""
-        return None if self.finishing else self.receiver.due
-
-
-@dataclass(slots=True)
-class Incoming:
-    """At most one model of the coordinator on its way in.
-
-    Attributes:
-        max_bytes: Larger models are refused.
-    """
-
-    counters: Counter[str]
-    max_bytes: int
-    _pull: ModelPull | None = None
-
-    def expects(self, digest: str) -> bool:
-        """Whether this model is on its way."""
-        return self._pull is not None and self._pull.digest == digest
-
-    def offered(self, offer: GlobalModel, now: float) -> list[Effect]:
-        """Begin, or go on, to take a model.
-
-        Raises:
-            ProtocolError: Size, chunks or the first chunk do not fit.
-        """
-        if offer.size > self.max_bytes:
-            self.counters["oversize"] += 1
-            return [Warn("", f"a model of {offer.size} bytes is too large")]
-        effects: list[Effect] = []
-        if self._pull is None or self._pull.digest != offer.digest:
-            self._pull = ModelPull.of(offer)
-            effects = self._pull.begin()
-        if offer.first:
-            effects += self._pull.take(0, offer.first, now)
-        return effects + self._pull.ask(offer.run, now)
-
-    def chunk(self, chunk: Chunk, now: float) -> list[Effect]:
-        """Take a chunk of it.
-
-        Raises:
-            ChunkError: It does not fit; nothing changed.
-        """
-        pull = self._pull
-        if pull is None or chunk.digest != pull.digest:
-            self.counters["chunk_unasked"] += 1
-            return []
-        return pull.take(chunk.index, chunk.data, now) + pull.ask(chunk.run, now)
-
-    def forget(self) -> None:
-        """Want no model any more."""
-        self._pull = None
-
-    def tick(self, run: str, now: float) -> list[Effect]:
-        """Ask again for what is due."""
-        due = self.due
-        return self._pull.ask(run, now) if self._pull and due is not None and now >= due else []
-
-    @property
-    def due(self) -> float | None:
-        """When `tick` is wanted."""
-        return self._pull.due if self._pull is not None else None
-
-
-@dataclass(slots=True)
-class ModelServing:
-    """The edge's own model on its way to the coordinator, which merges it."""
-
-    counters: Counter[str]
-    _digest: str = ""
-    _sender: Sender | None = None
-
-    def need(self, need: Need, *, model: str, layout: Layout, link_idle: bool) -> list[Effect]:
-        """Send what the coordinator authorised of the model we hold."""
-        if not model or need.digest != model:
-            self.counters["need_unknown"] += 1
-            return []
-        if self._sender is None or self._digest != model:
-            self._digest, self._sender = model, Sender(layout)
-        self._sender.authorise(need.ranges, link_idle=link_idle)
-        effects: list[Effect] = []
-        while (index := self._sender.next()) is not None:
-            chunk = Chunk(run=need.run, round=need.round, digest=model, index=index, data=b"")
-            effects.append(Send(COORDINATOR, chunk, stored=True))
-        return effects
+    def _greeting(self) -> EdgeHello:
+        return EdgeHello(
+            edge=self.settings.edge,
+            epoch=self.settings.epoch,
+            software=self.settings.software,
+            broker=self.settings.broker,
+            name=self.settings.name,
+            rent=self.settings.rent_micro,
+        )

@@ -18,7 +18,7 @@ from fedagent_task import models
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
 from fedagent_testbed.kernel import Kernel
-from fedagent_testbed.roles import virtual_driver
+from fedagent_testbed.node import virtual_driver
 from tests.coordinator.toy_edge import ToyAgent, ToyEdge
 
 RECIPE = """
