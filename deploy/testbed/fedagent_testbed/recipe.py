@@ -74,7 +74,7 @@ class Traces(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Links(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who sees whom: every client the same number of edges, fixed by the seed; 0 for all."""
+    """Visible edges: the same number for every client, fixed by the seed; 0 for all."""
 
     visible: Annotated[int, Meta(ge=0)] = 0
 
@@ -99,7 +99,7 @@ class Rounds(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Churn(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Clients that leave for good and are replaced by strangers."""
+    """Clients that leave for good and are replaced by new ones."""
 
     share: Share = 0.0
     every: Count = 50
@@ -227,7 +227,7 @@ class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def check_recipe(recipe: TestbedRecipe) -> None:
-    """Check what no single key can tell.
+    """Check keys against each other.
 
     Raises:
         RecipeError: Keys contradict each other.

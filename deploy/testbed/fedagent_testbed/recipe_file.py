@@ -47,7 +47,7 @@ def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
     """Read a recipe by the name of one of ours, or from a file, with overrides.
 
     Overrides like ``key.path=value``; nothing after the sign is the empty text. One that
-    changes the world leaves out what the recipe says for its own only.
+    changes the world leaves out what the recipe has for its own only.
 
     Raises:
         RecipeError: There is none, or a key is unknown, missing, out of range, or not used

@@ -95,7 +95,7 @@ def run(
 ) -> None:
     """Run one policy on one seed, and the oracles beside it where there are any."""
     if policy is not None and not policy.strip():
-        raise UsageError("--policy names nobody", "leave it out for the recipe's")
+        raise UsageError("--policy names no policy", "leave it out for the recipe's")
     _check_plot(plot)
     made = _recipe(recipe, sets)
     name = policy or made.policy
@@ -137,12 +137,12 @@ def compare(
 ) -> None:
     """Run policies on the same seeds: means with 95 % intervals, regret, fairness, costs.
 
-    `all` takes every policy that this world can feed, and says which it cannot. In studies
+    `all` takes every policy that this world can feed, and lists those it cannot. In studies
     of streams a policy is ITERATIONS+PLACEMENT, e.g. primal-dual+budgeted-ucb.
     """
     names = [name.strip() for name in (policies or "").split(",") if name.strip()]
     if policies is not None and not names:
-        raise UsageError("--policies names nobody", "leave it out for the recipe's")
+        raise UsageError("--policies names no policy", "leave it out for the recipe's")
     _check_plot(plot)
     made = _recipe(recipe, sets)
     result = _compared(
@@ -214,7 +214,7 @@ def _compared(
 
 @contextmanager
 def _progress(*, quiet: bool) -> "Iterator[Done]":
-    """Tell on standard error how far the runs are, if somebody looks."""
+    """Show the progress of the runs on standard error, if that is a terminal."""
     if quiet or not sys.stderr.isatty() or find_spec("rich") is None:
         yield lambda _name, _seed, _total: None
         return

@@ -14,7 +14,7 @@ from fedagent_testbed.study.history import jain
 
 
 def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -> None:
-    """Run, and tell what the books of the run say.
+    """Run, and print the figures of the run's database.
 
     Raises:
         UsageError: The policy or the recipe cannot be played by a whole federation.
@@ -53,8 +53,8 @@ def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -
         echo(f"utility   {record['utility']:g} of {record['selected']} orders")
         echo(f"round     {record['seconds_per_round']:.2f} virtual seconds")
         if ending.evaluated:
-            said = f"{record['answers']} opinions or volunteers"
-            echo(f"calls     {record['calls']}, answered by {said}")
+            answers = f"{record['answers']} opinions or volunteers"
+            echo(f"calls     {record['calls']}, answered by {answers}")
         balanced = "balanced" if ending.balanced else "NOT BALANCED"
         echo(f"spent     {credits_text(ending.spent_micro)} credits, ledger {balanced}")
         echo(f"messages  {run.digest[:16]} (the same for the same seed)")

@@ -30,7 +30,7 @@ class StudyData:
     Attributes:
         x, y: Samples that clients hold or that arrive: float32[n, features] or sparse rows,
             and float64[n].
-        test_x, test_y: Samples that nobody ever learns from.
+        test_x, test_y: Samples that are never learnt from.
         shards: Indices of each device's samples by time, -1 where nothing came; None deals
             all samples to the devices at random.
         unit: What 1 of `y` is, for errors of a regression.

@@ -58,7 +58,7 @@ class Fleet:
 
     Args:
         seed: Of the first model, the streams and the learners; never of decisions.
-        alone: Nobody aggregates: every device keeps its own model.
+        alone: No aggregation: every device keeps its own model.
 
     Raises:
         DatasetError: The data are not there.
@@ -177,7 +177,7 @@ def make_model(data: StudyData, settings: Streaming) -> Model:
 
 
 def learner_spec(settings: Streaming) -> LearnerSpec:
-    """Return the learner of a study: mini-batches of strSAGA's rate unless the recipe says.
+    """Return the learner of a study: mini-batches of strSAGA's rate unless the recipe sets it.
 
     Raises:
         RecipeError: The keys are no learner's.

@@ -20,7 +20,7 @@ HIDDEN = 32
 
 
 class FederatedLearner:
-    """Trains what a recipe says; one model per edge, merged every T_ES rounds.
+    """Federated training by a recipe: one model per edge, merged every T_ES rounds.
 
     Raises:
         DatasetError: The data are not there.
@@ -53,7 +53,7 @@ class FederatedLearner:
         begins = (view.round - 1) % training.slot_rounds == 0
         start = self._first if training.reset and begins else self._models
         pairs = feedback.pairs[feedback.used]
-        # Strangers bring data of their own; there are no more than these to deal.
+        # Newcomers hold another client's data: there are no more to deal.
         clients = view.pair_client[pairs] % recipe.clients
         self._models = self._trainer.aggregate(
             start, clients, view.pair_edge[pairs], view.round, training.weighting

@@ -194,7 +194,7 @@ def _apportion(
         exact = weight * (missing / weight.sum())
         step = np.minimum(np.floor(exact).astype(np.int64), most - taken)
         if not step.any():
-            # Remainders, largest first: ties by index, so that a seed says it all.
+            # Remainders, largest first: ties by index, so that the seed decides.
             places = np.argsort(-exact, kind="stable")[: min(missing, int((weight > 0).sum()))]
             step[places] = 1
         taken += step

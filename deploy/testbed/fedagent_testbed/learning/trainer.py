@@ -73,7 +73,7 @@ class FederatedTrainer:
     """Mini-batch SGD at chosen clients, averaged at their edges.
 
     Deterministic: a client's update is a function of the seed, the round, the client
-    and its starting model, whoever trains beside it and however memory is bounded. Bits
+    and its starting model, whatever clients train beside it and however memory is bounded. Bits
     depend on the number of BLAS threads: see `play.one_blas_thread`.
 
     `held_out` is the share of each client's samples that only `opinions` uses; work arrays

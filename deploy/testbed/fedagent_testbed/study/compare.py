@@ -137,7 +137,7 @@ class Comparison:
         return figure([run.error("naive") for run in runs])
 
     def reaches_best(self, name: str) -> bool:
-        """Tell whether the mean final loss is within `MARGIN` of the least mean of all."""
+        """Return whether the mean final loss is within `MARGIN` of the least mean of all."""
         means = {
             other: float(np.mean([run.final_loss for run in runs]))
             for other, runs in self.histories.items()
@@ -148,8 +148,8 @@ class Comparison:
 
     @cached_property
     def _figures(self) -> dict[str, dict[str, Figure]]:
-        told = self._of_streams if self.of_streams else self._of_selection
-        return {name: told(name) for name in self.histories}
+        figures = self._of_streams if self.of_streams else self._of_selection
+        return {name: figures(name) for name in self.histories}
 
     def _of_selection(self, name: str) -> dict[str, Figure]:
         runs = self.histories[name]
@@ -188,16 +188,16 @@ class Comparison:
         }
 
     def _policy(self, name: str) -> dict[str, object]:
-        told: dict[str, object] = {key: one.record() for key, one in self.figures(name).items()}
+        record: dict[str, object] = {k: one.record() for k, one in self.figures(name).items()}
         if self.of_streams:
             exhausted = [run.exhausted for run in self.histories[name]]
-            return told | {"reaches_best": self.reaches_best(name), "exhausted": exhausted}
+            return record | {"reaches_best": self.reaches_best(name), "exhausted": exhausted}
         rounds, seconds = {}, {}
         for target in self.recipe.training.targets:
             first, later = self.to_target(name, target)
             rounds[str(target)] = first.record() | {"reached": first.reached}
             seconds[str(target)] = later.record() | {"reached": later.reached}
-        return told | {"rounds_to_target": rounds, "seconds_to_target": seconds}
+        return record | {"rounds_to_target": rounds, "seconds_to_target": seconds}
 
     def _mean(self, name: str, key: str) -> float:
         return self.figures(name)[key].mean or 0.0
@@ -242,8 +242,8 @@ def compare(
         everything = expand and wanted == ["all"]
         wanted, skipped = selection.chosen(recipe, wanted, everything=everything)
         oracles = [name for name in ORACLES if not selection.unmet(recipe, name)]
-    everybody = list(dict.fromkeys([*wanted, *oracles]))
-    runs = run_jobs(play, recipe, everybody, numbers, jobs=jobs, pool=pool, done=done)
+    every = list(dict.fromkeys([*wanted, *oracles]))
+    runs = run_jobs(play, recipe, every, numbers, jobs=jobs, pool=pool, done=done)
     return Comparison(
         recipe=recipe,
         seeds=numbers,

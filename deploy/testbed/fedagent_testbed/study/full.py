@@ -10,11 +10,11 @@ study's world. What differs from `play`, which computes a round at once:
   the edge kept its model, or at another edge after a merge;
 - clients and edges have the indices in which they came, so that a policy breaks ties, and
   uses its random numbers, otherwise;
-- agents train one order at a time and drop what nobody waits for any more;
+- agents train one order at a time and drop an order whose round is over;
 - an edge begins to send its model when all it ordered have asked for it, or a twentieth of
   a second after the order;
 - nothing is learnt, so that clients' opinions are made up: each has its own level by the
-  seed, and every model moves it; whoever evaluated a model need not fetch it to train;
+  seed, and every model moves it; an agent that evaluated a model need not fetch it to train;
 - clients have neighbours, next in the order of their ids, for the policy `volunteers`.
 """
 
@@ -200,10 +200,10 @@ def play_full(
     )
     messages = hashlib.sha256()
 
-    def hear(port: str, topic: str) -> None:
+    def note(port: str, topic: str) -> None:
         messages.update(f"{federation.kernel.now:.9f} {port} {topic}\n".encode())
 
-    federation.network.heard = hear
+    federation.network.heard = note
     longest = max(recipe.rounds.deadline_s, recipe.rounds.max_wait_s) + 10.0
     ending = federation.run(seconds=60.0 + rounds * longest)
     history, outcomes, failed = _read(federation, policy, seed, rounds)
@@ -248,7 +248,7 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
 
 
 def _best(params: Params) -> int:
-    """Return how many are to volunteer: as many as the policy takes, if it says so."""
+    """Return how many are to volunteer: as many as the policy takes, if that is a parameter."""
     wanted = params.get("clients_per_round")
     return wanted if isinstance(wanted, int) and wanted > 0 else PeersSpec().best
 

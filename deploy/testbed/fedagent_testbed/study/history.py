@@ -20,7 +20,7 @@ class History:
     A round of selection has `wins` (updates in time), `selected`, `spent` (credits for
     whatever valid came in), `seconds` (virtual), `decide_ms` (real: select and learn),
     `accuracy` (NaN where not tested), `opinion` (mean over clients, NaN without) and
-    `explored` (the policy says so).
+    `explored` (by the policy's notes).
 
     A round of streams has `rho` (iterations per arrival step that were ordered; 0: the
     learner's number), `done` (those that were done, mean over devices), `arrivals`,

@@ -73,7 +73,7 @@ def run_jobs(
                     results[futures[future]] = future.result()
                     done(*futures[future], len(tasks))
             finally:
-                # After a failure nobody waits for the others.
+                # After a failure the others are of no use.
                 for future in futures:
                     future.cancel()
     return {name: tuple(results[name, seed] for seed in seeds) for name in names}
@@ -149,24 +149,24 @@ def _no_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    heard: list[int] = []
-    mine = threading.current_thread() is threading.main_thread()
+    received: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
-    if mine:
-        signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
+    if in_main:
+        signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if mine:
+        if in_main:
             signal.signal(signal.SIGINT, handler)
-    if heard:
+    if received:
         signal.raise_signal(signal.SIGINT)
 
 
 def _begin() -> None:
-    """Begin a worker: deaf to Ctrl-C, which its parent hears, and gone when that is."""
+    """Ignore Ctrl-C, which the parent handles, and end when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
 

@@ -132,7 +132,7 @@ def lacking(recipe: TestbedRecipe, policy: SelectionPolicy) -> str:
 
 
 def unusable(recipe: TestbedRecipe, name: str) -> str:
-    """Return why a policy that nobody named is better left out, or an empty string.
+    """Return why a policy that was not named is better left out, or an empty string.
 
     Besides `unmet`: it is broken, wants parameters that the recipe does not give, or
     fails in the first round.
@@ -168,10 +168,10 @@ def chosen(
 
 
 def _with(view: RoundView, opinions: FloatArray | None) -> RoundView:
-    """Return the view with the opinions of whoever holds data; strangers hold somebody's."""
+    """Return the view with the opinions of its clients; newcomers hold another client's data."""
     if opinions is None:
         return view
-    everybody = opinions[np.arange(len(view.client_price)) % len(opinions)]
-    reached = np.zeros(len(everybody), dtype=np.bool_)
+    scores = opinions[np.arange(len(view.client_price)) % len(opinions)]
+    reached = np.zeros(len(scores), dtype=np.bool_)
     reached[view.pair_client] = True
-    return replace(view, opinions=np.where(reached, everybody, np.nan))
+    return replace(view, opinions=np.where(reached, scores, np.nan))

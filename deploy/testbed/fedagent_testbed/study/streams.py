@@ -3,7 +3,7 @@
 ``primal-dual+budgeted-ucb`` is ours. Iterations are those of the coordinator
 (`primal-dual`, `strsaga-default`, `learner`), or ``fixed-N``; placements too (`random`,
 `min-cost`, ...), or ``fixed-N`` for edge N, ``fixed-best`` for the edge that is best in
-hindsight, and ``alone``: nobody aggregates, every device keeps its model.
+hindsight, and ``alone``: no aggregation, every device keeps its model.
 """
 
 import re
@@ -175,7 +175,7 @@ class StreamStudy:
 
 
 def is_alone(name: str) -> bool:
-    """Tell whether nobody aggregates under this pair."""
+    """Return whether this pair aggregates nothing."""
     return name.endswith(f"+{ALONE}")
 
 
@@ -237,12 +237,12 @@ def make_placement(recipe: TestbedRecipe, name: str, best: int) -> PlacementPoli
 
 def _feedback(round_: int, trained: Trained, seconds: FloatArray) -> Feedback:
     devices = len(seconds)
-    everybody, yes = np.arange(devices), np.ones(devices, dtype=np.bool_)
+    clients, yes = np.arange(devices), np.ones(devices, dtype=np.bool_)
     per_iteration = np.full(devices, np.nan)
     np.divide(seconds, trained.iterations, out=per_iteration, where=trained.iterations > 0)
     view = RoundView(
         round=round_,
-        pair_client=everybody.astype(np.int32),
+        pair_client=clients.astype(np.int32),
         pair_edge=np.zeros(devices, dtype=np.int32),
         pair_features=np.zeros((devices, 0), dtype=np.float32),
         feature_names=(),
@@ -252,7 +252,7 @@ def _feedback(round_: int, trained: Trained, seconds: FloatArray) -> Feedback:
     )
     return arrived(
         view,
-        everybody.astype(np.int64),
+        clients.astype(np.int64),
         yes,
         seconds,
         lc_s=seconds,

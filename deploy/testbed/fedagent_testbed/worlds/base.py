@@ -11,7 +11,7 @@ from fedagent_task.round_rule import RoundRule
 
 
 class World(Protocol):
-    """One seeded world; what it draws never depends on what was decided, unless it says so."""
+    """One seeded world; its draws do not depend on decisions, but where it is documented."""
 
     def view(self, round_: int) -> RoundView:
         """Return a round as policies see it, with the truth for oracles."""
@@ -71,7 +71,7 @@ def arrived(
 ) -> Feedback:
     """Return the feedback of updates of which only these columns are known.
 
-    Those in time are used and paid unless `known` says otherwise.
+    Those in time are used and paid unless `known` has other columns.
     """
     unknown, nothing = np.full(len(pairs), np.nan), np.zeros(len(pairs), dtype=np.int64)
     columns = {

@@ -1,4 +1,4 @@
-"""The open world of goal-directed analytics: everybody reaches the one edge, at any time."""
+"""The open world of goal-directed analytics: every client reaches the one edge, at any time."""
 
 import numpy as np
 

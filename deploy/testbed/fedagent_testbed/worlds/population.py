@@ -1,4 +1,4 @@
-"""Who lives in a world: prices, liars, who sees which edge, and who replaces whom."""
+"""The clients of a world: prices, liars, visible edges, and churn."""
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Population:
         return there
 
     def begin(self, round_: int) -> None:
-        """Let strangers replace some clients, when it is time; once per round."""
+        """Replace some clients by new ones, when it is time; once per round."""
         churn = self._recipe.churn
         leaving = round(churn.share * len(self.alive))
         again, self._begun = round_ == self._begun, round_

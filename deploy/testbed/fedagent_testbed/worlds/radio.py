@@ -1,7 +1,7 @@
 """The radio world (ALGORITHMS section 6), drawn for all pairs at once.
 
 The download's fading is measured before the order, so it is in the features; the upload's
-is known to nobody, so `Truth.chance` is the exact probability over it.
+is not known, so `Truth.chance` is the exact probability over it.
 """
 
 import math
