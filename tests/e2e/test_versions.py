@@ -10,8 +10,8 @@ from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode_agent_to_edge, decode_edge_to_coordinator
 from fedagent_testbed.local import RoleProcess
 from tests.agent.test_daemon import wait_for
-from tests.coordinator.runtime.harness import Site, recipe, toy_edges
 from tests.edge_aggregator.test_edge_daemon import Peer, peer
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
 
 GOLDEN = Path(__file__).parents[1] / "protocol" / "golden" / "1"
 SITE = "old-and-new"

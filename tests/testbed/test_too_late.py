@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedagent_coordinator.runs import VOID_REASON
 from fedagent_protocol import messages as m
-from tests.coordinator.runtime.harness import Site, recipe, toy_edges
-from tests.coordinator.toy_edge import ToyEdge
 from tests.edge_aggregator.harness import Field, field_of
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
+from tests.fakes.toy_edge import ToyEdge
 
 LATE = m.Outcome(
     agent="agent-0-1",

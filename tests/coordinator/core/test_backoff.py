@@ -6,9 +6,9 @@ import pytest
 from fedagent_coordinator.core.backoff import MAX_BACKOFF_S, EmptyRoundBackoff
 from fedagent_coordinator.core.readiness import REMIND_S
 from fedagent_protocol import messages as m
+from tests.fakes.engine_field import Field, settings, toy_edges
 
-from .harness import Field, settings, toy_edges
-from .test_round_engine import check_books
+from .test_engine import check_books
 
 WHY = "schema: csv: there is no such file; check the path"
 

@@ -19,9 +19,8 @@ from fedagent_coordinator.policies import create
 from fedagent_node.effects import Send
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
-from tests.coordinator.toy_edge import ToyAgent, ToyEdge
-
-from .harness import Field, settings, toy_edges
+from tests.fakes.engine_field import Field, settings, toy_edges
+from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
 FIRST = PastEvaluations(pending_round=0)
 QUICK = {"opinions_timeout_s": 3.0, "first_call_s": 0.0}

@@ -12,11 +12,10 @@ from fedagent_coordinator.policies import create
 from fedagent_coordinator.policies.selection import explained
 from fedagent_coordinator.policies.slots import Slot
 from fedagent_protocol import messages as m
-from tests.coordinator.toy_edge import ToyAgent, ToyEdge
+from tests.fakes.engine_field import Field, MemoryIndices, Plan, toy_edges
+from tests.fakes.engine_field import settings as run_settings
 from tests.fakes.rounds import nothing_played, random_feedback, random_view
-
-from .harness import Field, MemoryIndices, Plan, toy_edges
-from .harness import settings as run_settings
+from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
 MODES = [m.OpinionMode.REPORT, m.OpinionMode.PEERS]
 

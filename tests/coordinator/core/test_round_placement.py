@@ -19,8 +19,7 @@ from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_coordinator.records import pack_controls, unpack_controls
 from fedagent_protocol import messages as m
-
-from .harness import RUN, Field, settings, toy_edges
+from tests.fakes.engine_field import RUN, Field, settings, toy_edges
 
 RENTS = (300_000, 100_000, 200_000)
 

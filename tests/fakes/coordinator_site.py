@@ -19,7 +19,7 @@ from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
 from fedagent_testbed.kernel import Kernel
 from fedagent_testbed.node import virtual_driver
-from tests.coordinator.toy_edge import ToyAgent, ToyEdge
+from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
 RECIPE = """
 name = "toy"

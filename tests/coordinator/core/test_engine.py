@@ -15,8 +15,7 @@ from fedagent_coordinator.policies.base import Bound, FloatArray, IntArray, Roun
 from fedagent_coordinator.policies.state import StatelessPolicy
 from fedagent_node.effects import Mark
 from fedagent_protocol import messages as m
-
-from .harness import START_BYTES, Field, settings, toy_edges
+from tests.fakes.engine_field import START_BYTES, Field, settings, toy_edges
 
 
 class FixedPolicy(StatelessPolicy):

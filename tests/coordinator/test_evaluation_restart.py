@@ -16,9 +16,9 @@ from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
 from fedagent_protocol import messages as m
 from fedagent_task.errors import RecipeError
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
 
-from .harness import Site, recipe, toy_edges
-from .test_restart import check_history
+from .test_run_store import check_history
 
 BEFORE = [
     "settled",

@@ -10,8 +10,7 @@ from fedagent_coordinator.merging import EdgeModel, merge_models
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task import models
 from fedagent_task.errors import DatasetError
-
-from .harness import recipe
+from tests.fakes.coordinator_site import recipe
 
 SHAPES = {"bias": (3,), "weight": (3, 4)}
 MANIFEST = Manifest.of({name: np.zeros(s, np.float32) for name, s in SHAPES.items()})

@@ -11,9 +11,9 @@ from fedagent_protocol import messages as m
 from fedagent_task.moments import Moments
 from fedagent_task.recipe import parse_task, task_digest, task_of
 from fedagent_task.spec import DataSpec, Recipe
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
 
-from .harness import Site, recipe, toy_edges
-from .test_restart import check_history
+from .test_run_store import check_history
 
 GIVEN = recipe("data.scale=1", "data.standardize=true", "data.standardize_s=5")
 POINTS = [

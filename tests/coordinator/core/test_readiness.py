@@ -9,8 +9,7 @@ from fedagent_coordinator.core.merge import Merging
 from fedagent_coordinator.core.phases import Observing, Phase
 from fedagent_coordinator.core.settings import Progress
 from fedagent_protocol.tensors import digest_of
-
-from .harness import START_BYTES, Field, MemoryIndices, settings, toy_edges
+from tests.fakes.engine_field import START_BYTES, Field, MemoryIndices, settings, toy_edges
 
 DEAR, CHEAP = 50_000_000, 1_000_000
 ROUND = CHEAP + 2_000_000

@@ -11,9 +11,9 @@ from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_coordinator.policies.baselines import RandomPolicy
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of
+from tests.fakes.engine_field import START_BYTES, Field, settings, toy_edges
 
-from .harness import START_BYTES, Field, settings, toy_edges
-from .test_round_engine import check_books
+from .test_engine import check_books
 
 
 class Watched(RandomPolicy):

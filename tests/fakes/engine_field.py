@@ -29,7 +29,7 @@ from fedagent_protocol import messages as m
 from fedagent_protocol.messages import AnyMessage
 from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
 from fedagent_testbed.kernel import Kernel
-from tests.coordinator.toy_edge import ToyAgent, ToyEdge
+from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
 RUN = "ab" * 16
 START: dict[str, npt.NDArray[np.generic]] = {"weight": np.zeros(500, dtype=np.float32)}

@@ -22,8 +22,8 @@ from fedagent_protocol import topics
 from fedagent_protocol.codec import decode_coordinator_to_edge, encode
 from fedagent_task import models
 from fedagent_task.recipe import parse_recipe
-from tests.coordinator.runtime.harness import RECIPE, toy_edges
-from tests.coordinator.toy_edge import ToyEdge
+from tests.fakes.coordinator_site import RECIPE, toy_edges
+from tests.fakes.toy_edge import ToyEdge
 
 Event = dict[str, object]
 LIMIT_S = 60.0

@@ -6,8 +6,7 @@ from pathlib import Path
 from fedagent_coordinator.devices import read_devices
 from fedagent_coordinator.run_status import RunStatus, read_run_status
 from fedagent_protocol import messages as m
-
-from .harness import Site, recipe, toy_edges
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
 
 
 def test_edges_are_known_before_the_first_round_and_counted_while_they_live(tmp_path: Path) -> None:

@@ -1,0 +1,355 @@
+"""The disk of a coordinator: what a kill leaves, and what the next process makes of it."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator import policies
+from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.database.learning import settled
+from fedagent_coordinator.errors import RunConflictError
+from fedagent_coordinator.reader import open_reader
+from fedagent_coordinator.runs import RunFinishedError
+from fedagent_coordinator.store import Store
+from fedagent_protocol import messages as m
+from tests.fakes.coordinator_site import RECIPE, Site, recipe, toy_edges
+from tests.fakes.toy_edge import ToyEdge
+
+# --- The coordinator dies at every crash point and goes on
+
+
+ONCE = ["ending", "reported-result", "end.before-commit", "end.committed"]
+POINTS = [
+    "decided",
+    "reserve.entries",
+    "reserve.before-commit",
+    "reserve.committed",
+    "reserve.marked",
+    "reserved",
+    "orders.half",
+    "reported",
+    "settling",
+    "settle.first-entry",
+    "settle.before-commit",
+    "settle.committed",
+    "settle.marked",
+    "settled",
+    "learnt",
+    "merged",
+    "model.before-commit",
+    "model.committed",
+    "committed",
+    *ONCE,
+]
+
+
+def check_history(site: Site, rounds: int) -> None:
+    """Assert that the books balance, and that each round ended exactly once."""
+    site.close()
+    with Store(site.folder) as store:
+        report = store.read.ledger.verify()
+        assert report.balanced, report.problems
+        run = store.read.run()
+        states = [row.state for row in store.read.rounds(run.run_id)]
+        assert states.count("done") == rounds
+        assert set(states) <= {"done", "void"}
+        assert [row.round for row in store.read.rounds(run.run_id)] == list(
+            range(1, len(states) + 1)
+        )
+        balance = store.read.balance(run.run_id)
+        assert balance.reserved_micro == 0
+        paid = sum(outcome.paid_micro for outcome in store.read.outcomes(run.run_id))
+        assert paid == balance.settled_micro == report.settled_micro
+        assert run.ended_ms is not None
+        check_policy(site, store, run.run_id)
+
+
+def check_policy(site: Site, store: Store, run_id: str) -> None:
+    """Assert that what is restored is what every feedback teaches, bit for bit."""
+    spec = site.recipe.policy
+    restored = policies.create(spec.name, **spec.params)
+    store.restore(run_id, spec.name, DecisionPolicies(restored))
+    replayed = policies.create(spec.name, **spec.params)
+    for feedback, _ in settled(store._db.connection, run_id):
+        replayed.learn(feedback)
+    one, other = restored.state(), replayed.state()
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert np.array_equal(value, other[name], equal_nan=value.dtype.kind == "f")
+
+
+def test_a_run_from_its_begin_to_its_report(tmp_path: Path) -> None:
+    given = recipe()
+    site = Site(tmp_path, given, toy_edges(given))
+    site.run()
+    assert site.done == "rounds"
+    names = [event.name for event in site.events]
+    assert names.count("round") == 4
+    assert names.count("model") == 4
+    assert names[-1] == "end"
+    end = site.events[-1].fields
+    assert end["rounds_done"] == 4
+    assert end["ledger_balanced"] is True
+    assert isinstance(end["accuracy"], float)
+    assert (tmp_path / "result.json").exists()
+    timing = next(event for event in site.events if event.name == "round").fields["timing_ms"]
+    assert isinstance(timing, dict)
+    assert timing.keys() == {"observe", "decide", "reserve", "train", "settle", "merge"}
+    check_history(site, 4)
+
+
+@pytest.mark.parametrize("edges", [1, 2])
+@pytest.mark.parametrize(
+    ("point", "hit"), [(p, hit) for p in POINTS for hit in (1, 2) if hit == 1 or p not in ONCE]
+)
+def test_a_kill_at_every_point(tmp_path: Path, point: str, hit: int, edges: int) -> None:
+    given = recipe("policy.name=cocs-paper") if hit == 2 else recipe()
+    site = Site(tmp_path, given, toy_edges(given, edges), kill_at=point, kill_hit=hit)
+    try:
+        site.run()
+    except RunFinishedError:
+        # It died after the end was written: the next start says so.
+        assert point == "end.committed"
+    assert site.kills == 1
+    check_history(site, 4)
+    if point != "end.committed":
+        assert site.done == "rounds"
+
+
+@pytest.mark.parametrize("point", ["reserved", "orders.half", "reported", "settling"])
+def test_what_was_in_flight_is_voided_once_and_its_late_report_expires(
+    tmp_path: Path, point: str
+) -> None:
+    given = recipe()
+    site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=2)
+    site.run()
+    check_history(site, 4)
+    with Store(tmp_path) as store:
+        run = store.read.run()
+        voided = [row.round for row in store.read.rounds(run.run_id) if row.state == "void"]
+        assert voided == [2]
+    if point == "reported":
+        # The edge had done the round that the restart voided.
+        assert (2, True) in site.edges[0].receipts
+
+
+def test_edges_go_on_from_what_the_books_know_of_them(tmp_path: Path) -> None:
+    given = recipe("rounds.merge_every=4")
+    site = Site(tmp_path, given, toy_edges(given, 2), kill_at="settled", kill_hit=3)
+    site.run()
+    check_history(site, 4)
+    offers = [send for send in site.sent if isinstance(send.message, m.GlobalModel)]
+    # One for each edge at the begin, and the merged one at the end: none was reset.
+    assert len(offers) == 4
+
+
+def test_the_same_recipe_resumes_another_is_refused_and_an_ended_one_says_so(
+    tmp_path: Path,
+) -> None:
+    given = recipe()
+    site = Site(tmp_path, given, toy_edges(given))
+    store = site.open()
+    first = store.run.run_id
+    assert not store.run.resumed
+    site.close()
+    assert site.open().run.resumed
+    assert site.store.run.run_id == first
+    site.close()
+    other = Site(tmp_path, recipe("seed=6"), toy_edges(given))
+    with pytest.raises(RunConflictError, match="--new-run"):
+        other.open()
+    other.new_run = True
+    assert other.open().run.run_id != first
+    other.close()
+    fresh = Site(tmp_path, given, toy_edges(given), new_run=True)
+    fresh.kernel.now += 60.0
+    fresh.run()
+    assert fresh.done == "rounds"
+    fresh.close()
+    with pytest.raises(RunFinishedError, match="4 rounds"):
+        Site(tmp_path, given, toy_edges(given)).open()
+
+
+def test_the_recipe_of_these_tests_trains_the_bundled_digits() -> None:
+    assert "digits-test" in RECIPE
+
+
+# --- What an edge has learnt weighs the same after a restart
+
+
+SETS = ("rounds.count=9", "rounds.merge_every=9")
+
+
+def until_round(site: Site, number: int) -> None:
+    """Run until the books have settled a round."""
+
+    def settled() -> bool:
+        events = [e.fields["round"] for e in site.events if e.name == "round"]
+        return bool(events) and int(str(events[-1])) >= number
+
+    site._alive(site._start)
+    for edge in site.edges:
+        site._up(edge, edge.hello())
+    site._beat()
+    site.kernel.run(until=site.kernel.now + 60.0, stop=settled)
+    assert settled()
+
+
+def lived(site: Site) -> dict[str, tuple[str, float]]:
+    """Return model and weight of each edge that has learnt, as the engine has it."""
+    return {
+        edge.id: (edge.expected, edge.window_weight)
+        for edge in site.engine.edges.by_id.values()
+        if edge.window_weight > 0
+    }
+
+
+def read_back(site: Site) -> dict[str, tuple[str, float]]:
+    """Return the same by the books, as another process finds it."""
+    site.close()
+    windows = site.open().run.progress.windows
+    site.close()
+    return {window.edge: (window.model, window.weight) for window in windows if window.weight}
+
+
+def test_what_was_learnt_is_read_back(tmp_path: Path) -> None:
+    given = recipe(*SETS)
+    site = Site(tmp_path, given, toy_edges(given, 2))
+    until_round(site, 3)
+    before = lived(site)
+    assert len(before) == 2
+    assert read_back(site) == before
+
+
+def test_the_limit_of_a_round_holds_after_a_restart(tmp_path: Path) -> None:
+    given = recipe(*SETS, "limits.max_samples=4")
+    site = Site(tmp_path, given, toy_edges(given))
+    until_round(site, 2)
+    before = lived(site)
+    assert before["edge-0"][1] == 2 * 3 * 4
+    assert read_back(site) == before
+
+
+def test_what_an_edge_lost_with_its_model_stays_given_up(tmp_path: Path) -> None:
+    given = recipe(*SETS)
+    site = Site(tmp_path, given, toy_edges(given, 2))
+    lost = site.edges[1]
+    original = lost.receive
+
+    def forget(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
+        if isinstance(message, m.ReportReceipt) and message.round == 2:
+            original(message, now)
+            lost.restart(forget_model=True)
+            return [lost.hello()]
+        return original(message, now)
+
+    lost.receive = forget  # type: ignore[method-assign] # the test's forgetful edge
+    until_round(site, 4)
+    before = lived(site)
+    assert before["edge-1"][1] < before["edge-0"][1]
+    assert read_back(site) == before
+
+
+@pytest.mark.parametrize("merge_every", [1, 2])
+def test_what_a_failed_merge_did_not_take_stays_given_up(
+    tmp_path: Path, merge_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = ("rounds.count=9", f"rounds.merge_every={merge_every}", "rounds.merge_timeout_s=1")
+    given = recipe(*sets)
+    site = Site(tmp_path, given, toy_edges(given))
+    monkeypatch.setattr(ToyEdge, "_serve", lambda _edge, _need: [])
+    until_round(site, 2)
+    assert site.store.database.read.models.last(site.store.run.run_id).round == 0  # type: ignore[union-attr] # there is one
+    assert lived(site) == {}
+    assert read_back(site) == {}
+
+
+# --- What people call an agent comes from its own words to the table of devices
+
+
+def test_the_name_of_an_agent_is_in_the_table_of_devices(tmp_path: Path) -> None:
+    given = recipe("rounds.count=2")
+    site = Site(tmp_path, given, toy_edges(given))
+    site.edges[0].agents[0].name = "kitchen"
+    site.edges[0].agents[1].name = "hall\x1b[31m"
+    site.run()
+    site.close()
+    with open_reader(tmp_path) as reader:
+        devices = {row.agent: row.label for row in reader.devices(reader.run().run_id)}
+    assert devices == {"agent-0-0": "kitchen", "agent-0-1": "hall [31m", "agent-0-2": ""}
+
+
+def test_a_name_is_written_once(tmp_path: Path) -> None:
+    given = recipe("rounds.count=3")
+    site = Site(tmp_path, given, toy_edges(given))
+    site.edges[0].agents[0].name = "kitchen"
+    site.run()
+    assert site.passed.count("label.committed") == 2  # the edge's, and the agent's
+    site.close()
+
+
+# --- A run that learns a number
+
+
+LINEAR = ("model.kind=linear", "model.features=2", "model.classes=0", "data.scale=1.0")
+
+
+def told(loss: float) -> m.Outcome:
+    return m.Outcome(
+        agent="agent-0-0",
+        status=m.OutcomeStatus.ARRIVED,
+        in_time=True,
+        used=True,
+        valid=True,
+        weight=10.0,
+        tau_ms=50,
+        stats=m.TrainStats(num_samples=10, loss=loss),
+    )
+
+
+def test_the_best_model_of_a_regression_is_that_of_least_error(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 2)).astype(np.float32)
+    np.savez(tmp_path / "room.npz", x=x, y=x @ np.array([2.0, -1.0]) + 20.0)
+    given = recipe(*LINEAR, f"evaluation.dataset='{tmp_path}/room.npz'")
+    site = Site(tmp_path / "c", given, toy_edges(given))
+    site.run()
+    site.close()
+    end = site.events[-1].fields
+    said = [event.fields for event in site.events if event.name == "model"]
+    errors = [float(str(one["rmse"])) for one in said]
+    assert len(said) == 4
+    assert min(errors) > 0
+    assert all(one["accuracy"] is None for one in said)
+    assert (end["accuracy"], end["primary_metric"]) == (None, "rmse")
+    result = json.loads((tmp_path / "c" / "result.json").read_text())
+    metrics = result["metrics"]
+    assert end["metrics"] == metrics
+    assert metrics["rmse"] == errors[-1]
+    assert metrics["loss"] == pytest.approx(metrics["rmse"] ** 2) == end["loss"]
+    assert 0 < metrics["mae"] <= metrics["rmse"]
+    assert (result["best"], result["best_accuracy"]) == (min(errors), None)
+    with Store(tmp_path / "c") as store:
+        best = store.read.models.best(store.read.run().run_id)
+        assert best is not None
+        assert best.round == 1 + errors.index(min(errors)) == result["best_round"]
+        assert best.digest in store.read.models.to_keep(last=1)
+
+
+def test_without_held_out_samples_a_run_is_primary_metric_its_training(tmp_path: Path) -> None:
+    given = recipe(*LINEAR, "evaluation.dataset=none")
+    edges = toy_edges(given, agents=1)
+    edges[0].agents[0].outcome = told(8.0)
+    site = Site(tmp_path, given, edges)
+    site.run()
+    site.close()
+    end = site.events[-1].fields
+    assert (end["accuracy"], end["loss"], end["primary_metric"]) == (None, None, "train_error")
+    assert end["metrics"] == {"train_loss": 8.0, "train_error": 4.0}
+    with Store(tmp_path) as store:
+        rows = store.read.rounds(store.read.run().run_id)
+        assert all(math.isclose(row.metrics["train_error"], 4.0) for row in rows)
+        assert store.read.models.rows(store.read.run().run_id)[0].metrics["train_loss"] == 8.0

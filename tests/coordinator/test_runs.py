@@ -1,0 +1,349 @@
+"""Which run a coordinator works on, and where it stands."""
+
+import pickle
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import safetensors.numpy
+
+from fedagent_coordinator.database.connection import DATABASE
+from fedagent_coordinator.errors import ModelLostError, RefusedOptionError
+from fedagent_coordinator.exits import EXIT_CODES, exit_code
+from fedagent_coordinator.runs import RunFinishedError
+from fedagent_coordinator.store import Store
+from fedagent_protocol.errors import ParameterError, UnknownNameError
+from fedagent_protocol.tensors import encode_tensors
+from fedagent_task import models
+from tests.fakes.coordinator_site import KilledError, Site, recipe, toy_edges
+
+from .test_run_store import check_history
+
+# --- What keeps a coordinator from its start, said in words that name the hint
+
+
+def test_an_unknown_placement_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    site = Site(tmp_path, recipe("placement.name=moon"), [])
+    with pytest.raises(UnknownNameError, match=r"no placement is named 'moon'.*coordinator"):
+        site.open()
+
+
+def test_a_parameter_that_a_placement_does_not_take_is_refused(tmp_path: Path) -> None:
+    site = Site(tmp_path, recipe("placement.params.height=3"), [])
+    with pytest.raises(ParameterError, match="height"):
+        site.open()
+
+
+def interrupted(folder: Path, at: str) -> Site:
+    """Return the site of a run that was killed at a crash point."""
+    given = recipe()
+    site = Site(folder, given, toy_edges(given), kill_at=at)
+    site._alive(site._start)
+    for edge in site.edges:
+        site._up(edge, edge.hello())
+    site._beat()
+    site.kernel.run(until=site.kernel.now + 30.0, stop=lambda: site.kills > 0)
+    assert site.kills == 1
+    return site
+
+
+def model_file(site: Site) -> Path:
+    site.open()
+    digest = site.engine.models.digest
+    site.close()
+    return site.folder / "models" / digest
+
+
+@pytest.mark.parametrize("damage", ["damaged", "missing"])
+def test_a_lost_global_model_is_named_with_its_hint(tmp_path: Path, damage: str) -> None:
+    site = interrupted(tmp_path, "committed")
+    path = model_file(site)
+    if damage == "damaged":
+        data = bytearray(path.read_bytes())
+        data[-5] ^= 0x40
+        path.write_bytes(data)
+    else:
+        path.unlink()
+    with pytest.raises(ModelLostError, match=rf"is {damage}; restore .*--new-run") as caught:
+        site.open()
+    assert next(code for kind, code in EXIT_CODES if isinstance(caught.value, kind)) == 33
+    site.new_run = True
+    site.open()
+    site.close()
+
+
+def test_the_first_model_is_made_again_from_the_seed(tmp_path: Path) -> None:
+    site = interrupted(tmp_path, "reserved")
+    path = model_file(site)
+    whole = path.read_bytes()
+    path.write_bytes(b"x" + whole[1:])
+    site.open()
+    site.close()
+    assert path.read_bytes() == whole
+
+
+# --- A run begins from a model that somebody brings
+
+
+GIVEN = recipe()
+SHAPES = {spec.name: spec.shape for spec in models.create(GIVEN.model).manifest().specs}
+
+
+def tensors(value: float = 0.25) -> dict[str, npt.NDArray[np.float32]]:
+    return {name: np.full(shape, value, np.float32) for name, shape in SHAPES.items()}
+
+
+def brought(folder: Path, value: float = 0.25) -> str:
+    """Write a model as another tool would, with a note beside its tensors."""
+    path = folder / f"model-{value}.safetensors"
+    safetensors.numpy.save_file(tensors(value), path, metadata={"by": "somebody"})
+    return str(path)
+
+
+def site(folder: Path, init: str, **options: object) -> Site:
+    return Site(folder / "c", GIVEN, toy_edges(GIVEN), init=init, **options)  # type: ignore[arg-type] # a test's
+
+
+def first_model(made: Site) -> bytes:
+    store = made.open()
+    assert store.run.progress.rounds_done == 0
+    data = store.blobs.get(made.engine.models.digest)
+    made.close()
+    return data
+
+
+def test_the_first_round_is_learnt_from_the_model(tmp_path: Path) -> None:
+    init = brought(tmp_path)
+    made = site(tmp_path, init)
+    assert first_model(made) == encode_tensors(tensors())
+    Path(init).unlink()
+    # The run keeps it: the file is not needed any more, named or not.
+    assert first_model(made) == encode_tensors(tensors())
+    made.init = ""
+    assert first_model(made) == encode_tensors(tensors())
+    made.run()
+    assert made.done == "rounds"
+
+
+def test_a_model_of_an_earlier_run_is_named_by_its_digest(tmp_path: Path) -> None:
+    former = site(tmp_path, "")
+    former.run()
+    digest = former.engine.models.digest
+    former.close()
+    later = site(tmp_path, digest[:12], new_run=True)
+    store = later.open()
+    assert later.engine.models.digest == digest
+    assert store.database.read.run(store.run.run_id).origin == digest
+    later.close()
+
+
+@pytest.mark.parametrize("began", ["", "seed"])
+def test_another_model_is_refused_on_resume(tmp_path: Path, began: str) -> None:
+    first_model(site(tmp_path, "" if began else brought(tmp_path)))
+    other = site(tmp_path, brought(tmp_path, 0.5))
+    with pytest.raises(RefusedOptionError, match=r"--init .* began from .*--new-run"):
+        other.open()
+
+
+def test_a_crash_before_the_model_is_booked_does_not_put_the_seeds_in_its_place(
+    tmp_path: Path,
+) -> None:
+    made = site(tmp_path, brought(tmp_path), kill_at="begin.marked")
+    with pytest.raises(KilledError):
+        made.open()
+    made.init = ""
+    assert first_model(made) == encode_tensors(tensors())
+
+
+def write(path: Path, what: str) -> None:
+    good = tensors()
+    name = next(iter(good))
+    match what:
+        case "shape":
+            good[name] = good[name][:1]
+        case "nan":
+            good[name].flat[3] = np.nan
+        case "extra":
+            good["more"] = np.zeros(2, np.float32)
+        case "dtype":
+            wide = {key: value.astype(np.float64) for key, value in good.items()}
+            safetensors.numpy.save_file(wide, path)
+            return
+        case "pickle":
+            path.write_bytes(pickle.dumps(good))
+            return
+        case "npz":
+            with path.open("wb") as file:
+                np.savez(file, **good)  # type: ignore[arg-type] # stub: names are options
+            return
+        case "large":
+            path.write_bytes(bytes(2_000_000))
+            return
+        case "empty":
+            path.write_bytes(b"")
+            return
+        case "folder":
+            path.mkdir()
+            return
+        case _:
+            return
+    safetensors.numpy.save_file(good, path)
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("shape", "expected float32"),
+        ("dtype", "expected float32"),
+        ("extra", "expected nothing"),
+        ("nan", "nan, inf"),
+        ("pickle", "is no model of this recipe"),
+        ("npz", "is no model of this recipe"),
+        ("empty", "is no model of this recipe"),
+        ("large", "at most"),
+        ("folder", "no such file"),
+        ("missing", "no such file"),
+    ],
+)
+def test_what_is_no_model_of_this_recipe_is_refused_in_one_line(
+    tmp_path: Path, what: str, says: str
+) -> None:
+    path = tmp_path / "m.safetensors"
+    write(path, what)
+    with pytest.raises(RefusedOptionError, match=says) as caught:
+        site(tmp_path, str(path)).open()
+    assert "\n" not in str(caught.value)
+    assert "; " in str(caught.value)
+    assert exit_code(caught.value) == 2
+    # Nothing was begun: the next start is a first one.
+    opened = site(tmp_path, "").open()
+    assert not opened.run.resumed
+    opened.close()
+
+
+# --- A run that has ended goes on for more rounds
+
+
+def ended(folder: Path, *sets: str) -> str:
+    """Bring a run of four rounds to its end; return its id."""
+    given = recipe(*sets)
+    site = Site(folder, given, toy_edges(given))
+    site.run()
+    run = site.store.run.run_id
+    site.close()
+    return run
+
+
+def going_on(folder: Path, more: int, *sets: str, kill_at: str = "", kill_hit: int = 1) -> Site:
+    given = recipe(*sets)
+    return Site(
+        folder, given, toy_edges(given), more_rounds=more, kill_at=kill_at, kill_hit=kill_hit
+    )
+
+
+def test_it_goes_on_with_its_id_its_ledger_its_model_and_what_it_learnt(tmp_path: Path) -> None:
+    run = ended(tmp_path, "policy.name=cocs-paper")
+    with Store(tmp_path) as store:
+        last = store.read.models.last(run)
+    site = going_on(tmp_path, 3, "policy.name=cocs-paper")
+    opened = site.open()
+    assert (opened.run.run_id, opened.run.resumed) == (run, True)
+    assert last is not None
+    assert opened.run.progress.model == last.digest
+    site.close()
+    site.run()
+    assert site.done == "rounds"
+    check_history(site, 7)
+    with Store(tmp_path) as store:
+        assert [one.run_id for one in store.read.runs()] == [run]
+        assert store.read.rounds_of(store.read.run()) == 7
+
+
+@pytest.mark.parametrize(
+    ("point", "hit"),
+    [
+        ("extend.before-commit", 1),
+        ("extend.committed", 1),
+        ("extend.marked", 1),
+        ("reserved", 1),
+        ("settled", 2),
+        ("ending", 1),
+        ("reported-result", 1),
+    ],
+)
+def test_a_start_with_the_option_that_is_repeated_after_a_crash_adds_nothing(
+    tmp_path: Path, point: str, hit: int
+) -> None:
+    ended(tmp_path)
+    site = going_on(tmp_path, 3, kill_at=point, kill_hit=hit)
+    site.run()
+    assert (site.kills, site.done) == (1, "rounds")
+    check_history(site, 7)
+
+
+def test_a_start_without_the_option_goes_on_to_the_new_end(tmp_path: Path) -> None:
+    ended(tmp_path)
+    site = going_on(tmp_path, 3)
+    site.open()
+    site.close()
+    site.more_rounds = 0
+    site.run()
+    check_history(site, 7)
+    with pytest.raises(RunFinishedError, match=r"after 7 rounds .*--more-rounds N.*--new-run"):
+        site.open()
+    site.more_rounds = 2
+    site.done = ""
+    site.run()
+    check_history(site, 9)
+
+
+def test_a_run_that_has_not_ended_gets_no_more_rounds(tmp_path: Path) -> None:
+    given = recipe()
+    site = Site(tmp_path, given, toy_edges(given))
+    site.open()
+    site.close()
+    site.more_rounds = 3
+    site.run()
+    check_history(site, 4)
+
+
+def test_without_a_run_of_this_recipe_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
+    ended(tmp_path)
+    with pytest.raises(RefusedOptionError, match=r"--more-rounds: .*no run of this recipe.*--set"):
+        going_on(tmp_path, 3, "rounds.deadline_s=2.5").open()
+    with Store(tmp_path) as store:
+        assert len(store.read.runs()) == 1
+
+
+def test_the_budget_stays_what_it_was(tmp_path: Path) -> None:
+    ended(tmp_path, "budget.total=15")
+    site = going_on(tmp_path, 3, "budget.total=15")
+    site.run()
+    assert site.done == "budget"
+    check_history(site, 5)
+    site.more_rounds = 0
+    with pytest.raises(RunFinishedError) as caught:
+        site.open()
+    assert "--new-run" in str(caught.value)
+    assert "--more-rounds" not in str(caught.value)
+    with Store(tmp_path) as store:
+        assert store.read.balance(store.read.run().run_id).granted_micro == 15_000_000
+
+
+def test_a_run_without_an_end_that_spent_its_budget_may_be_given_an_end(tmp_path: Path) -> None:
+    ended(tmp_path, "rounds.count=0", "budget.total=15")
+    site = going_on(tmp_path, 3, "rounds.count=0", "budget.total=15")
+    store = site.open()
+    assert store.run.recipe.rounds.count == store.run.progress.rounds_done + 3
+    site.close()
+
+
+def test_the_database_lets_no_run_that_ended_go_on_otherwise(tmp_path: Path) -> None:
+    ended(tmp_path)
+    with closing(sqlite3.connect(tmp_path / DATABASE)) as db:
+        for change in ("ended_ms = NULL", "ended_ms = 5", "end_reason = 'x'"):
+            with pytest.raises(sqlite3.IntegrityError, match="extension"):
+                db.execute(f"UPDATE runs SET {change}")
