@@ -53,7 +53,10 @@ class AgentDaemon:
         identity = load_identity(shell.directory)
         me = shell.id = identity.id
         self._trainer = TrainerClient(
-            nice=config.nice, memory_bytes=config.memory_bytes(), on_end=self._on_trainer_end
+            nice=config.nice,
+            memory_bytes=config.memory_bytes(),
+            on_end=self._on_trainer_end,
+            spawn=shell.spawn,
         )
         shell.at_close.append(self._trainer.close)
         core, store = open_agent(

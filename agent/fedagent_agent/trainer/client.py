@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -48,6 +48,13 @@ _ANSWERS: dict[type[Job], tuple[type[Reply], ...]] = {
 }
 
 
+Spawn = Callable[[Coroutine[object, object, None], str], asyncio.Task[None]]
+
+
+def _create_task(work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(work, name=name)
+
+
 class _ProcessEndedError(Exception):
     """Raised when the process ended before it answered: ``died``, or why it was killed."""
 
@@ -65,6 +72,7 @@ class TrainerClient:
         nice: Niceness of the process, so that it stays behind the device's own work.
         memory_bytes: Memory limit of the process; 0 for none.
         on_end: Called when a process has ended, and with it what the learner remembered.
+        spawn: Runs a task beside others under a name.
     """
 
     def __init__(
@@ -76,9 +84,11 @@ class TrainerClient:
         nice: int = 0,
         memory_bytes: int = 0,
         on_end: Callable[[], None] = lambda: None,
+        spawn: Spawn = _create_task,
     ) -> None:
         self._arguments = ("--nice", str(nice), "--memory-bytes", str(memory_bytes))
         self._on_end = on_end
+        self._spawn = spawn
         self._watchdog_s = watchdog_s
         self._open_s = open_s
         self._grace_s = grace_s
@@ -114,7 +124,7 @@ class TrainerClient:
         self._waiting[job.job] = job, answer
         self._more.set()
         if self._worker is None:
-            self._worker = asyncio.create_task(self._work(), name="trainer")
+            self._worker = self._spawn(self._work(), "trainer")
         try:
             return await answer
         except asyncio.CancelledError:
@@ -270,7 +280,7 @@ class TrainerClient:
             env={**dict.fromkeys(_THREADS, "1"), **os.environ},
         )
         self.starts += 1
-        self._stderr = asyncio.create_task(self._watch(self._process), name="trainer-stderr")
+        self._stderr = self._spawn(self._watch(self._process), "trainer-stderr")
         return self._process
 
     async def _watch(self, process: Process) -> None:
@@ -288,7 +298,7 @@ class TrainerClient:
         """Wait for the end of the process and of its log."""
         await process.wait()
         if self._stderr is not None:
-            await self._stderr
+            await asyncio.gather(self._stderr, return_exceptions=True)
         if process.stdin is not None:
             process.stdin.close()
         self._process = self._stderr = None
