@@ -1,19 +1,12 @@
-"""The edge's rule: against a slow one, asked at once or update by update, and the live edge's."""
+"""The edge's rule: against a slow one, asked at once or update by update."""
 
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_edge.core.admission import Verdict
-from fedagent_edge.core.round import EdgeRound, Stage
-from fedagent_protocol import messages as m
 from fedagent_task.round_rule import RoundRule
-
-DIGEST = "ab" * 32
-BEGAN = 1000.0
 
 # Away from deadline and give-up, which an edge handles a moment late.
 moments = st.lists(st.integers(1, 60).map(lambda k: 0.1 * k + 0.05), max_size=8, unique=True)
@@ -78,58 +71,3 @@ def test_asked_update_by_update_it_is_the_same(rule: RoundRule, found: list[floa
     assert rule.deadline_s <= wait <= rule.give_up_s
     if rule.deadline_s < wait < rule.give_up_s:
         assert wait == last
-
-
-@given(rule=rules, found=taus)
-def test_it_is_what_the_live_edge_does(rule: RoundRule, found: list[float]) -> None:
-    if not found:
-        return
-    live = live_edge(rule, found)
-    assert settled(rule, found) == [
-        # An edge that fails keeps no aggregate, whatever was in its sum.
-        (one.in_time, one.used and not live.failed, one.valid)
-        for one in live.outcomes(live.closed_at)
-    ]
-    ended = rule.settle(np.array(found))
-    longest = max(
-        tau if known else ended.wait_s
-        for tau, known in zip(found, ended.known.tolist(), strict=True)
-    )
-    assert live.closed_at - BEGAN == pytest.approx(longest, abs=0.012)
-
-
-def live_edge(rule: RoundRule, found: list[float]) -> EdgeRound:
-    """Let a round of the edge aggregator run to its end."""
-    order = m.RoundOrder(
-        run="0" * 32,
-        round=1,
-        task=DIGEST,
-        assignments=tuple(m.Assignment(agent=f"a{i}") for i in range(len(found))),
-        deadline_ms=round(rule.deadline_s * 1000),
-        max_wait_ms=round(rule.max_wait_s * 1000),
-        min_updates=rule.min_updates,
-        weighting=m.Weighting.UNIFORM,
-    )
-    live = EdgeRound("0" * 32, order, DIGEST, BEGAN)
-    arrivals = sorted((BEGAN + tau, f"a{i}") for i, tau in enumerate(found))
-    now = BEGAN
-    while not live.is_over(now):
-        due = live.next_due(now)
-        if arrivals and arrivals[0][0] <= due:
-            now, agent = arrivals.pop(0)
-            part = live.parts[agent]
-            part.offer = m.UpdateOffer(
-                digest=DIGEST,
-                size=9,
-                chunk_bytes=1024,
-                base=DIGEST,
-                task=DIGEST,
-                stats=m.TrainStats(num_samples=1),
-            )
-            live.complete(agent, now)
-            live.checked(agent, Verdict(norm=1.0))
-            part.stage = Stage.ENDED
-        else:
-            now = due
-    live.closed_at = now
-    return live

@@ -1,5 +1,8 @@
-"""When a round closes and who counts (ALGORITHMS section 1), against a literal oracle."""
+"""When a round closes and which updates count: the rule, and what surrounds it at an edge."""
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +11,7 @@ from msgspec import structs
 from fedagent_edge.core.admission import Verdict
 from fedagent_edge.core.round import HANDOVER_S, EdgeRound, Stage
 from fedagent_protocol import messages as m
+from fedagent_task.round_rule import RoundRule
 
 DIGEST = "a" * 64
 
@@ -44,45 +48,53 @@ def _arrive(rnd: EdgeRound, agent: str, at: float) -> None:
     part.stage = Stage.ENDED
 
 
-@given(
-    st.lists(st.one_of(st.none(), st.floats(0.001, 5.0)), min_size=1, max_size=8),
+moments = st.lists(st.floats(0.001, 5.0) | st.just(math.inf), max_size=8).filter(bool)
+rules = st.builds(
+    lambda deadline, more, enough: RoundRule(deadline / 1000, (deadline + more) / 1000, enough),
+    st.integers(100, 4000),
+    st.integers(-1000, 3000),
     st.integers(1, 9),
 )
-def test_the_rule_matches_the_paper_read_literally(
-    arrivals: list[float | None], enough: int
-) -> None:
-    rnd = _round(len(arrivals), enough=enough)
-    z_eff = min(enough, len(arrivals))
-    waiting = sorted((tau, i) for i, tau in enumerate(arrivals) if tau is not None)
-    now, closed_at = 10.0, None
-    for tau, index in [*waiting, (99.0, -1)]:
-        while now < 10.0 + tau and closed_at is None:
-            if rnd.is_over(now):
-                closed_at = now
-            else:
-                now = min(10.0 + tau, max(rnd.next_due(now), now + 1e-9))
-        if closed_at is None and index >= 0:
-            _arrive(rnd, f"a{index}", 10.0 + tau)
-            if rnd.is_over(now):
-                closed_at = now
-    in_time = [tau for tau, _ in waiting if tau <= 1.0]
-    fastest = [tau for tau, _ in waiting[:z_eff] if tau <= 3.0]
-    want = len(in_time) if len(in_time) >= z_eff else len(fastest)
-    assert closed_at is not None
-    assert closed_at <= 13.0 + 2 * HANDOVER_S
-    # An arrival within the hand-over grace of an instant may fall on either side of it.
-    blurred = any(abs(tau - edge) <= 2 * HANDOVER_S for tau, _ in waiting for edge in (1.0, 3.0))
-    if not blurred:
-        assert rnd.used == want
-        assert bool(rnd.failed) == (want < z_eff)
+
+
+@given(rule=rules, moments=moments)
+def test_a_round_ends_by_the_rule(rule: RoundRule, moments: list[float]) -> None:
+    rnd, closed_at = _played(rule, moments)
+    assert closed_at <= 10.0 + rule.give_up_s + 2 * HANDOVER_S
     outcomes = rnd.outcomes(closed_at)
     assert sum(o.used for o in outcomes) == rnd.used
-    for outcome, arrival in zip(outcomes, arrivals, strict=True):
+    for outcome, tau in zip(outcomes, moments, strict=True):
         assert outcome.in_time == (outcome.status is m.OutcomeStatus.ARRIVED)
-        if outcome.in_time:
-            assert arrival is not None
-            assert arrival <= 1.0
+        assert tau <= rule.deadline_s + 1e-9 or not outcome.in_time
         assert outcome.censored == (not outcome.valid)
+    # An arrival within the hand-over grace of a limit, or of another, may fall on either side.
+    limits = [rule.deadline_s, rule.give_up_s, *moments]
+    if any(0 < abs(tau - one) <= 2 * HANDOVER_S for tau in moments for one in limits):
+        return
+    if len(set(moments) - {math.inf}) < sum(tau < math.inf for tau in moments):
+        return
+    ended = rule.settle(np.array(moments))
+    assert [o.in_time for o in outcomes] == ended.in_time.tolist()
+    assert [o.valid for o in outcomes] == ended.known.tolist()
+    # An edge that fails keeps no aggregate, whatever was in its sum.
+    assert [o.used and not rnd.failed for o in outcomes] == ended.used.tolist()
+    waited = np.where(ended.known, moments, ended.wait_s)
+    assert closed_at - 10.0 == pytest.approx(waited.max(), abs=2 * HANDOVER_S)
+
+
+def _played(rule: RoundRule, moments: list[float]) -> tuple[EdgeRound, float]:
+    """Let updates come until the round is over; return it, and when it closed."""
+    limits = {"deadline": round(1000 * rule.deadline_s), "most": round(1000 * rule.max_wait_s)}
+    rnd = _round(len(moments), enough=rule.min_updates, **limits)
+    waiting, now = sorted((10.0 + tau, f"a{i}") for i, tau in enumerate(moments)), 10.0
+    while not rnd.is_over(now):
+        due = max(rnd.next_due(now), now + 1e-9)
+        if waiting and waiting[0][0] <= due:
+            now, agent = waiting.pop(0)
+            _arrive(rnd, agent, now)
+        else:
+            now = due
+    return rnd, now
 
 
 def test_all_answered_closes_early() -> None:
