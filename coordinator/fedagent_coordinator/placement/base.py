@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fedagent_coordinator.errors import InvalidViewError, MissingFeatureError
-from fedagent_coordinator.policies.base import MAX_MICRO, BoolArray, FloatArray, IntArray, State
+from fedagent_coordinator.policies.base import (
+    MAX_MICRO,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    State,
+    check_column,
+)
 
 TRANSFER = "edge_transfer_s"
 
@@ -45,10 +52,10 @@ class PlacementView:
     def __post_init__(self) -> None:
         """Refuse columns that contradict each other."""
         shape = (len(self.edge_live),)
-        _column("edge_live", self.edge_live, np.bool_, shape)
-        _column("edge_rent", self.edge_rent, np.int64, shape)
+        check_column(self, "edge_live", np.bool_, shape)
+        check_column(self, "edge_rent", np.int64, shape)
         if self.edge_transfer_s is not None:
-            _column(TRANSFER, self.edge_transfer_s, np.float64, shape)
+            check_column(self, TRANSFER, np.float64, shape)
         if self.round < 1:
             raise InvalidViewError("round", f"is {self.round}, rounds count from 1")
         if ((self.edge_rent < 0) | (self.edge_rent > MAX_MICRO)).any():
@@ -138,11 +145,3 @@ def first_by(view: PlacementView, *keys: FloatArray | IntArray) -> Placement:
         return unplaced(view)
     order = np.lexsort([key[edges] for key in reversed(keys)])
     return rented(view, int(edges[order[0]]))
-
-
-def _column(
-    name: str, value: npt.NDArray[np.generic], dtype: type[np.generic], shape: tuple[int, ...]
-) -> None:
-    """Refuse a column of another dtype or shape than it must have."""
-    if value.dtype != dtype or value.shape != shape:
-        raise InvalidViewError(name, f"is {value.dtype}{value.shape}, not {dtype.__name__}{shape}")

@@ -124,20 +124,20 @@ class RoundView:
     def __post_init__(self) -> None:
         """Refuse columns that contradict each other."""
         p, n = len(self.pair_client), len(self.client_price)
-        _column(self, "pair_client", np.int32, (p,))
-        _column(self, "pair_edge", np.int32, (p,))
-        _column(self, "pair_features", np.float32, (p, len(self.feature_names)))
-        _column(self, "client_price", np.int64, (n,))
-        _column(self, "client_available", np.bool_, (n,))
-        _column(self, "edge_budget", np.int64, (len(self.edge_budget),))
+        check_column(self, "pair_client", np.int32, (p,))
+        check_column(self, "pair_edge", np.int32, (p,))
+        check_column(self, "pair_features", np.float32, (p, len(self.feature_names)))
+        check_column(self, "client_price", np.int64, (n,))
+        check_column(self, "client_available", np.bool_, (n,))
+        check_column(self, "edge_budget", np.int64, (len(self.edge_budget),))
         if self.opinions is not None:
-            _column(self, "opinions", np.float64, (n,))
+            check_column(self, "opinions", np.float64, (n,))
         if self.volunteers is not None:
-            _column(self, "volunteers", np.bool_, (n,))
+            check_column(self, "volunteers", np.bool_, (n,))
         if self.truth is not None:
-            _column(self.truth, "arrives", np.bool_, (p,))
-            _column(self.truth, "chance", np.float64, (p,))
-            _column(self.truth, "tau_s", np.float64, (p,))
+            check_column(self.truth, "arrives", np.bool_, (p,))
+            check_column(self.truth, "chance", np.float64, (p,))
+            check_column(self.truth, "tau_s", np.float64, (p,))
         if self.round < 1:
             raise InvalidViewError("round", f"is {self.round}, rounds count from 1")
         if not self.deadline_s > 0:
@@ -306,15 +306,15 @@ class Feedback:
         s = (len(self.pairs),)
         for name, dtype in _TRAINING.items():
             if getattr(self, name) is not None:
-                _column(self, name, dtype, s)
+                check_column(self, name, dtype, s)
         for name in ("X", "used", "censored", "void"):
-            _column(self, name, np.bool_, s)
+            check_column(self, name, np.bool_, s)
         for name in ("pairs", "arrivals", "num_samples"):
-            _column(self, name, np.int64, s)
+            check_column(self, name, np.int64, s)
         for name in ("tau_s", "dt_s", "lc_s", "ut_s", "seconds_per_iteration"):
-            _column(self, name, np.float64, s)
+            check_column(self, name, np.float64, s)
         if self.opinions is not None:
-            _column(self, "opinions", np.float64, (len(self.view.client_price),))
+            check_column(self, "opinions", np.float64, (len(self.view.client_price),))
         _within("pairs", self.pairs, len(self.view.pair_client) - 1)
         if len(np.unique(self.pairs)) != len(self.pairs):
             raise InvalidViewError("pairs", "names a pair twice")
@@ -349,7 +349,9 @@ class SelectionPolicy(Protocol):
         """
 
 
-def _column(record: object, name: str, dtype: type[np.generic], shape: tuple[int, ...]) -> None:
+def check_column(
+    record: object, name: str, dtype: type[np.generic], shape: tuple[int, ...]
+) -> None:
     """Refuse a column of another dtype or shape than it must have."""
     value = getattr(record, name)
     if not isinstance(value, np.ndarray) or value.dtype != dtype:

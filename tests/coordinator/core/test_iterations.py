@@ -12,10 +12,11 @@ from fedagent_coordinator.core import iterations
 from fedagent_coordinator.core.effects import Controls
 from fedagent_coordinator.core.primal_dual import PrimalDualControl, minimiser, rounded
 from fedagent_coordinator.errors import StateError
-from fedagent_coordinator.policies.base import Feedback, Purpose, RoundView, round_rng
+from fedagent_coordinator.policies.base import Feedback, Purpose, round_rng
 from fedagent_coordinator.run_settings import decision_policies
 from fedagent_protocol.errors import UnknownNameError
 from fedagent_task.recipe import parse_recipe
+from tests.fakes.rounds import column_view, ended
 
 positive = st.floats(1e-6, 1e3)
 
@@ -30,29 +31,10 @@ def feedback(
 ) -> Feedback:
     """One pair per device at edge 0, all ordered; NaN limits are not reported."""
     n = len(seconds)
-    answer = np.ones(n, np.bool_) if answered is None else np.array(answered, np.bool_)
-    view = RoundView(
-        round=1,
-        pair_client=np.arange(n, dtype=np.int32),
-        pair_edge=np.zeros(n, dtype=np.int32),
-        pair_features=np.array(limits or [np.nan] * n, dtype=np.float32)[:, None],
-        feature_names=("load_limit_s",),
-        client_price=np.zeros(n, dtype=np.int64),
-        client_available=np.ones(n, dtype=np.bool_),
-        edge_budget=np.zeros(1, dtype=np.int64),
-    )
-    nan = np.full(n, np.nan)
-    return Feedback(
-        view=view,
-        pairs=np.arange(n),
-        X=answer,
-        used=answer,
-        tau_s=np.ones(n),
-        dt_s=nan,
-        lc_s=nan,
-        ut_s=nan,
-        censored=~answer,
-        void=~answer,
+    view = column_view(clients=n, load_limit_s=limits or [np.nan] * n)
+    answer = [True] * n if answered is None else answered
+    return replace(
+        ended(view, range(n), x=answer),
         arrivals=np.where(answer, arrivals, 0),
         num_samples=np.full(n, 10),
         seconds_per_iteration=np.where(answer, np.array(seconds), np.nan),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import MissingPackageError, PolicyError
-from fedagent_coordinator.solvers import Assignment
+from fedagent_coordinator.solvers import Assignment, create
 from fedagent_coordinator.solvers.base import Solution
 from fedagent_coordinator.solvers.density import DensitySolver
 from fedagent_coordinator.solvers.exact import ExactSolver, repaired
@@ -148,8 +148,8 @@ def test_repair_drops_the_least_dense_until_it_fits() -> None:
     assert repaired(problem, np.array([0, 1, 2, 3])).tolist() == [0, 1, 3]
 
 
-def test_large_prices_do_not_overflow() -> None:
-    n = 2_000
+@pytest.mark.parametrize(("solver", "n"), [("exact", 2_000), ("density", 20_000)])
+def test_large_prices_do_not_overflow(solver: str, n: int) -> None:
     problem = Assignment(
         value=np.ones(n),
         cost=np.full(n, 10**15, dtype=np.int64),
@@ -157,7 +157,7 @@ def test_large_prices_do_not_overflow() -> None:
         edge=np.zeros(n, dtype=np.int32),
         budget=np.array([10**15], dtype=np.int64),
     )
-    assert ExactSolver().solve(problem).value == 1.0
+    assert create(solver).solve(problem).value == 1.0
 
 
 def test_empty_and_worthless_instances() -> None:
