@@ -21,6 +21,7 @@ from .high_water_mark import GENESIS, HighWaterMark, read_mark
 from .ledger import COLUMNS, GRANTOR, TREASURY, Entry, paid_to, rent_of, reserved_at
 
 _MAX_PROBLEMS = 100
+_ENTRIES = f"SELECT {', '.join(COLUMNS)} FROM entries"  # noqa: S608 - constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +150,9 @@ class Ledger:
         given = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in given) or "1"
         rows = self._db.execute(
-            f"SELECT * FROM entries WHERE {where} ORDER BY seq DESC LIMIT ?",  # noqa: S608 - names are ours
-            (*given.values(), limit),
+            f"{_ENTRIES} WHERE {where} ORDER BY seq DESC LIMIT ?", (*given.values(), limit)
         )
-        return [Entry(**row) for row in rows]
+        return [Entry(*row) for row in rows]
 
     def export(self, style: Literal["csv", "json"]) -> Iterator[str]:
         """Yield the whole ledger, oldest first: CSV with a header, or JSON lines.
@@ -195,8 +195,7 @@ class Ledger:
         return _report(audit, {run_id: audit.balance(run_id) for run_id in runs})
 
     def _entries(self) -> Iterator[Entry]:
-        rows = self._db.execute("SELECT * FROM entries ORDER BY seq")
-        return (Entry(**row) for row in rows)
+        return (Entry(*row) for row in self._db.execute(f"{_ENTRIES} ORDER BY seq"))
 
     def _read_mark(self, audit: _Audit) -> HighWaterMark | None:
         try:

@@ -21,6 +21,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 import msgspec
 
@@ -71,11 +72,11 @@ class Entry:
 
     def expected_hash(self) -> bytes:
         """Return the hash that this row must have."""
-        return chain_hash(self.prev_hash, [getattr(self, name) for name in _HASHED])
+        return chain_hash(self.prev_hash, _hashed(self))
 
 
 COLUMNS = tuple(field.name for field in fields(Entry))
-_HASHED = COLUMNS[:-2]
+_hashed = attrgetter(*COLUMNS[:-2])
 _INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - constants
 
 

@@ -188,13 +188,12 @@ def _ended(
 
 def reservations_of(sql: sqlite3.Connection, run_id: str, round_: int) -> list[Reservation]:
     """Return whom a round reserved, in the policy's order."""
-    return fetch(
-        sql,
-        Reservation,
+    rows = sql.execute(
         "SELECT client, edge, price_micro FROM reservations WHERE run_id = ? AND round = ? "
         "ORDER BY place",
         (run_id, round_),
     )
+    return [Reservation(**row) for row in rows]
 
 
 def rental_in(sql: sqlite3.Connection, run_id: str, round_: int) -> Rental | None:
@@ -303,9 +302,9 @@ def close_round(db: Database, run_id: str, result: Settle) -> None:
 
 def outcomes_seal(sql: sqlite3.Connection, run_id: str, round_: int, psi: float | None) -> bytes:
     """Return the digest that seals how the clients and edges of a round ended."""
-    outcomes, edges = (
-        [tuple(row) for row in sql.execute(query, (run_id, round_))] for query in _SEALED
-    )
+    cursor = sql.cursor()
+    cursor.row_factory = None  # tuples, in the order of the columns that the queries name
+    outcomes, edges = (cursor.execute(query, (run_id, round_)).fetchall() for query in _SEALED)
     return hashlib.sha256(msgspec.msgpack.encode([outcomes, edges, psi])).digest()
 
 
