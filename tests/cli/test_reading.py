@@ -13,8 +13,7 @@ from fedagent_coordinator.devices import DeviceBook
 from fedagent_coordinator.run_status import RunStatus, write_run_status
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
-from fedagent_testbed.local import RoleProcess
-from tests.fakes.written_runs import RECIPE, write_run
+from tests.fakes.written_runs import write_run
 from tests.typed import fedagent
 
 
@@ -46,31 +45,6 @@ def test_status(home: Path) -> None:
     text = call(home, "status").stdout
     assert "3 of 3" in text
     assert "3 credits" in text
-
-
-def test_status_of_a_run_that_waits_says_for_what_and_who_is_there(tmp_path: Path) -> None:
-    """A coordinator without agents: known and live edges, and the reason, before any round."""
-    recipe = tmp_path / "toy.toml"
-    recipe.write_text(RECIPE)
-    config = {
-        "data_dir": str(tmp_path / "coordinator"),
-        "recipe": str(recipe),
-        "broker": "embedded",
-        "discovery": "off",
-        "json_events": True,
-        "watch_parent": True,
-    }
-    coordinator = RoleProcess(name="c", role="coordinator", config=config, log=tmp_path / "c.log")
-    try:
-        coordinator.wait("waiting", timeout_s=30.0)
-        read = last_object(call(tmp_path, "status", "--json"))
-        assert (read["running"], read["waiting"]) == (True, "edges")
-        assert (read["edges"], read["edges_live"]) == (0, 0)
-        assert "waiting   for edges: 0 of 1" in call(tmp_path, "status").stdout
-    finally:
-        coordinator.stop()
-    read = last_object(call(tmp_path, "status", "--json"))
-    assert (read["running"], read["waiting"], read["edges_live"]) == (False, None, None)
 
 
 def test_runs_are_listed_newest_first(tmp_path: Path) -> None:

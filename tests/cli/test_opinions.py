@@ -16,7 +16,7 @@ from fedagent_task.recipe import parse_recipe
 from tests.fakes import written_runs
 from tests.fakes.written_runs import SCORES, opinions_of, write_evaluated, write_run
 
-from .test_cli_reading import call, last_object
+from .test_reading import call, last_object
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from fedagent_agent.core.effects import StoreSlot
 from fedagent_agent.peers.core.records import ArmStats, SlotRecord
 from fedagent_agent.peers.store import PeerStore
 
-from .test_cli_reading import call, last_object
+from .test_reading import call, last_object
 
 RUNS = ("ab" * 16, "cd" * 16)
 

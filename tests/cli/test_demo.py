@@ -36,7 +36,8 @@ from fedagent_cli.report.run_report import NOT_ENDED, RunReport
 from fedagent_coordinator import policies
 from fedagent_task.measures import ACCURACY, LOSS
 from fedagent_task.recipe import parse_recipe
-from tests.cli.run_reports import a_round, an_agent, classes, with_rounds
+
+from .run_reports import a_round, an_agent, classes, with_rounds
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
