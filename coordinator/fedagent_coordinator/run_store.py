@@ -7,7 +7,7 @@ Checkpoints, with those of `store` between them: ``decided``, ``reserved``; ``se
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,28 +26,8 @@ from fedagent_task.recipe import frozen, task_digest
 from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
+from .core import effects as fx
 from .core.decision_policies import DecisionPolicies
-from .core.effects import (
-    BookEvaluation,
-    CommitModel,
-    End,
-    Evaluate,
-    Evaluated,
-    FinishPart,
-    Forget,
-    Learn,
-    Merge,
-    NoteDevices,
-    PartFinished,
-    Reserve,
-    RunClosed,
-    SaveMetrics,
-    Settle,
-    ShowStatus,
-    Standardize,
-    Standardized,
-    StorePart,
-)
 from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.phases import milliseconds
@@ -162,21 +142,21 @@ class RunStore:
         match effect:
             case Mark():
                 self._checkpoint(effect.name)
-            case StorePart():
+            case fx.StorePart():
                 self.blobs.write_part(effect.digest, effect.offset, effect.data)
-            case NoteDevices(edge=edge, status=None):
+            case fx.NoteDevices(edge=edge, status=None):
                 self._devices.lose(edge, self._clock_ms())
-            case NoteDevices(edge=edge, status=status) if status is not None:
+            case fx.NoteDevices(edge=edge, status=status) if status is not None:
                 self._devices.note(edge, status, self._clock_ms())
-            case ShowStatus():
+            case fx.ShowStatus():
                 self._show(effect)
-            case SaveMetrics(found=found):
+            case fx.SaveMetrics(found=found):
                 self.database.save_metrics(
                     self.run.run_id, found.round, found.digest, found.metrics
                 )
-            case Standardize():
+            case fx.Standardize():
                 return self._standardize(effect)
-            case End():
+            case fx.End():
                 return self._end(effect.reason)
             case _:
                 self._book(effect)
@@ -187,49 +167,41 @@ class RunStore:
         run_id, began = self.run.run_id, self._clock()
         policy = self.run.recipe.policy.name
         match effect:
-            case Reserve():
+            case fx.Reserve():
                 self._checkpoint("decided")
                 self.database.reserve(run_id, effect, policy=policy)
                 effect.timing_ms["reserve"] = milliseconds(self._clock() - began)
                 self._checkpoint("reserved")
-            case Settle():
+            case fx.Settle():
                 self._checkpoint("settling")
                 self.database.settle(run_id, effect)
                 effect.timing_ms["settle"] = milliseconds(self._clock() - began)
                 self._checkpoint("settled")
-            case Learn():
+            case fx.Learn():
                 self.policies.learn(effect.feedback, effect.controls)
                 self._checkpoint("learnt")
                 if effect.round % SNAPSHOT_EVERY == 0:
                     state = self.policies.state()
                     self.database.snapshot(run_id, effect.round, policy, state)
                     self._checkpoint("snapshot")
-            case BookEvaluation():
+            case fx.BookEvaluation():
                 self._checkpoint("evaluating")
                 self.database.evaluate(run_id, effect)
                 self._checkpoint("evaluated")
-            case CommitModel():
+            case fx.CommitModel():
                 self._checkpoint("merged")
                 size = self.blobs.size(effect.digest)
                 self.database.save_model(run_id, effect.round, effect.digest, size)
                 self._checkpoint("committed")
                 self._collect()
-            case Forget():
+            case fx.Forget():
                 self.database.forget(run_id, effect.round, effect.edges)
 
-    def _show(self, status: ShowStatus) -> None:
-        self._status = structs.replace(
-            self._status,
-            waiting=status.waiting,
-            detail=status.detail,
-            found=status.found,
-            wanted=status.wanted,
-            edges_live=status.edges_live,
-            next_at=status.next_at,
-        )
+    def _show(self, status: fx.ShowStatus) -> None:
+        self._status = structs.replace(self._status, **asdict(status))
         write_run_status(self._folder, self._status)
 
-    def _standardize(self, effect: Standardize) -> Standardized:
+    def _standardize(self, effect: fx.Standardize) -> fx.Standardized:
         """Keep what features are scaled by, in the recipe and in the task."""
         recipe, found = self.run.recipe, effect.moments
         data = frozen(recipe.data, found.means(), found.deviations())
@@ -243,7 +215,7 @@ class RunStore:
         self._held_out = held_out(recipe)
         body = task_body(recipe)
         fields = {"features": len(data.features), "agents": agents, "samples": samples}
-        return Standardized(task_digest(body), body, fields)
+        return fx.Standardized(task_digest(body), body, fields)
 
     def _collect(self) -> None:
         """Remove old models now and then; the newest and the best stay."""
@@ -251,7 +223,7 @@ class RunStore:
         if self._commits % COLLECT_EVERY == 0:
             self.blobs.collect(self.database.read.models.to_keep())
 
-    def _end(self, reason: str) -> RunClosed:
+    def _end(self, reason: str) -> fx.RunClosed:
         """Write the result, then end the run in the books: in this order a crash repeats it."""
         read, run_id = self.database.read, self.run.run_id
         summary = summarize(read, read.run(run_id), reason=reason)
@@ -261,7 +233,7 @@ class RunStore:
         write_private(self._folder / RESULT_FILE, text)
         self._checkpoint("reported-result")
         self.database.end_run(run_id, reason)
-        return RunClosed({name: result[name] for name in END_FIELDS})
+        return fx.RunClosed({name: result[name] for name in END_FIELDS})
 
     # -------------------------------------------------------------------- jobs
 
@@ -269,12 +241,12 @@ class RunStore:
         """Return a job, which touches nothing but model files."""
         name = type(effect).__name__
         match effect:
-            case FinishPart(digest=digest, size=size):
+            case fx.FinishPart(digest=digest, size=size):
                 work: Callable[[], Input] = partial(self._finish_part, digest)
-            case Merge(size=size):
+            case fx.Merge(size=size):
                 size *= len(effect.models)
                 work = partial(merge_files, self.blobs, self._manifest, effect.round, effect.models)
-            case Evaluate(size=size):
+            case fx.Evaluate(size=size):
                 samples = 0 if self._held_out is None else len(self._held_out.y)
                 size = size * samples // 64
                 work = partial(self._evaluate, self._held_out, effect)
@@ -282,21 +254,21 @@ class RunStore:
                 raise TypeError(name)
         return Job(name, work, small=size <= SMALL_BYTES)
 
-    def _finish_part(self, digest: str) -> PartFinished:
+    def _finish_part(self, digest: str) -> fx.PartFinished:
         try:
             self.blobs.finish_part(digest)
         except (DigestError, BlobMissingError):
-            return PartFinished(digest, intact=False)
-        return PartFinished(digest, intact=True)
+            return fx.PartFinished(digest, intact=False)
+        return fx.PartFinished(digest, intact=True)
 
-    def _evaluate(self, held_out_set: HeldOutSet | None, effect: Evaluate) -> Evaluated:
+    def _evaluate(self, held_out_set: HeldOutSet | None, effect: fx.Evaluate) -> fx.Evaluated:
         if held_out_set is None:
-            return Evaluated(effect.round, effect.digest)
+            return fx.Evaluated(effect.round, effect.digest)
         try:
             found = held_out_set.evaluate(self.blobs.get(effect.digest))
         except (ProtocolError, BlobMissingError):
-            return Evaluated(effect.round, effect.digest)
-        return Evaluated(effect.round, effect.digest, found.metrics())
+            return fx.Evaluated(effect.round, effect.digest)
+        return fx.Evaluated(effect.round, effect.digest, found.metrics())
 
 
 def open_coordinator(

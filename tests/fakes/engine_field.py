@@ -13,6 +13,7 @@ from fedagent_coordinator.core.decision_policies import DecisionPolicies
 from fedagent_coordinator.core.edges import Indices
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.core.iterations import IterationControl, LearnerControl
+from fedagent_coordinator.core.outcomes import SILENT
 from fedagent_coordinator.core.phases import Ended
 from fedagent_coordinator.core.settings import (
     NO_EVALUATIONS,
@@ -135,11 +136,16 @@ class Field:
             progress=progress,
             policies=DecisionPolicies(self.policy, self.control, self.placement),
             indices=indices or MemoryIndices(),
-            in_books=lambda _round, _edge: False,
+            in_books=self._in_books,
             clock=lambda: self.kernel.now,
         )
         engine.models.chunk_bytes = 1024
         return engine
+
+    def _in_books(self, round_: int, edge: str) -> bool:
+        settled = self.settled.get(round_)
+        results = settled.edges if settled is not None else ()
+        return any(result.edge == edge and result.failed != SILENT for result in results)
 
     def run(self, *, until: float = 300.0, hello: bool = True) -> None:
         """Run to the end of the run, or for `until` virtual seconds."""

@@ -13,7 +13,10 @@ from fedagent_protocol.messages import (
     EdgeMoments,
     EdgeStatus,
     Need,
+    OpinionClose,
     Opinions,
+    OpinionsReceipt,
+    ReportReceipt,
     RoundColumns,
     RoundReport,
     Volunteers,
@@ -97,7 +100,7 @@ def _columns(engine: "Engine", edge: str, message: RoundColumns, now: float) -> 
     session, effects = _meet(engine, edge, message.epoch, now)
     columns = unpack(message)
     if not session.learn_ids(message.known, message.new_ids, engine.indices):
-        return [*effects, engine.outgoing.open(session, engine.round)]
+        return [*effects, engine.ask_columns(session)]
     if (columns.price > MAX_MICRO).any() or (columns.context_seq < 0).any():
         raise MalformedError("a price or a sequence number is out of range")
     session.model = message.model
@@ -119,9 +122,10 @@ def _report(engine: "Engine", edge: str, report: RoundReport, now: float) -> lis
     if report.round > engine.last_settled:
         engine.counters["report_unordered"] += 1
         return effects
-    settled = engine.settled_reports.includes(report.round, edge)
+    settled = engine.in_books(report.round, edge)
     engine.counters["report_repeated" if settled else "report_too_late"] += 1
-    return [*effects, engine.outgoing.receipt(edge, report.round, too_late=not settled)]
+    receipt = ReportReceipt(round=report.round, too_late=not settled)
+    return [*effects, engine.send(edge, receipt)]
 
 
 def _need(engine: "Engine", edge: str, need: Need, now: float, *, link_idle: bool) -> list[Effect]:
@@ -157,9 +161,8 @@ def _answer(engine: "Engine", edge: str, message: AnswerMessage, now: float) -> 
         return effects
     # An edge that hears that it is over ceases to repeat itself.
     engine.counters["opinions_late"] += 1
-    if isinstance(message, Volunteers):
-        return [*effects, engine.outgoing.evaluation_over(edge, message.round)]
-    return [*effects, engine.outgoing.evaluation_receipt(edge, message.round)]
+    ended = OpinionClose if isinstance(message, Volunteers) else OpinionsReceipt
+    return [*effects, engine.send(edge, ended(round=message.round))]
 
 
 def _ours(engine: "Engine", run: str) -> bool:
@@ -183,7 +186,7 @@ def _meet(engine: "Engine", edge: str, epoch: str, now: float) -> tuple[EdgeSess
 
 def _greet(engine: "Engine", edge: EdgeSession, now: float, *, changed: bool) -> list[Effect]:
     """Welcome an edge, and bring it up to date."""
-    effects: list[Effect] = [engine.outgoing.welcome(edge.id)]
+    effects: list[Effect] = [engine.welcome(edge.id)]
     if changed:
         effects.append(Emit("edge_joined", {"edge": edge.id, "name": edge.name}))
         effects.append(engine.show(engine.status))

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from fedagent_coordinator.policies.base import NOT_FEATURES
 from fedagent_node.effects import (
     EVERYBODY,
@@ -21,25 +23,14 @@ from fedagent_node.effects import (
     Send,
     Warn,
 )
-from fedagent_protocol.messages import CoordinatorBeacon
+from fedagent_protocol.messages import AnyMessage, CoordinatorBeacon, EdgeWelcome, RoundOpen
 from fedagent_protocol.versions import OtherVersions
 
 from . import edge_messages
+from . import effects as fx
 from .backoff import ClientBackoff, EmptyRoundBackoff
 from .decision_policies import Decider, DecisionPolicies
-from .edges import EdgeTable, Indices
-from .effects import (
-    Evaluate,
-    Evaluated,
-    Merged,
-    NoteDevices,
-    PartFinished,
-    RunClosed,
-    SaveMetrics,
-    ShowStatus,
-    Standardized,
-    Start,
-)
+from .edges import EdgeSession, EdgeTable, Indices
 from .evaluating import Evaluating, Measuring
 from .evaluation import StatisticsCollection
 from .evaluation_schedule import evaluation_plan
@@ -47,35 +38,11 @@ from .merge import Merging
 from .models import Models
 from .ordered import Ordered, SettledRound
 from .orders import OrderedRound
-from .outgoing_messages import OutgoingMessages
 from .phases import Ended, Idle, Observing, Phase
 from .readiness import AGENTS, DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
 from .settings import Progress, Settings
 
-REPORTS_KEPT = 64
 BEACON_S = 5.0
-
-
-class SettledReports:
-    """Whose reports were settled: the last rounds by memory, older ones by the books.
-
-    Args:
-        in_books: Whether the report of an edge for a round was settled, by the books.
-    """
-
-    def __init__(self, in_books: Callable[[int, str], bool]) -> None:
-        self._in_books = in_books
-        self._edges: dict[int, frozenset[str]] = {}
-
-    def remember(self, round_: int, edges: frozenset[str]) -> None:
-        """Note which edges had reported when a round was settled."""
-        self._edges[round_] = edges
-        self._edges.pop(round_ - REPORTS_KEPT, None)
-
-    def includes(self, round_: int, edge: str) -> bool:
-        """Return whether an edge's report was settled."""
-        known = self._edges.get(round_)
-        return edge in known if known is not None else self._in_books(round_, edge)
 
 
 def _ignore(_former: str, _next: str) -> None:
@@ -95,16 +62,11 @@ class Engine:
         log_phase: Called with the names of the former and the next phase.
 
     Attributes:
-        phase: What it is doing; see `enter`.
         round: The round that is open, or the next.
-        last_settled: The last round that was settled.
-        rounds_done, spent_micro: Progress.
-        models: The global model.
         not_before: When the next round may begin by the schedule; 0 if at once.
         opens_at: When it may open after rounds that brought nothing.
-        status: What is waited for.
         evaluating: Evaluations on the held-out set that are under way.
-        evaluated: The model that was evaluated last.
+        evaluated: Digest of the model that was evaluated last.
         warnings: What devices have warned of.
         counters: What was refused or odd, by reason.
 
@@ -133,13 +95,13 @@ class Engine:
         self.models = Models(
             settings.run, self.edges, progress.model, progress.model_size, progress.model_round
         )
-        self.outgoing = OutgoingMessages(settings, progress.next_round << 20)
+        self._seq = progress.next_round << 20  # grows over restarts
         self.decider = Decider(settings, policies, clock)
         resumed = progress.rounds_done > 0
         self.readiness = Readiness(settings, needs - NOT_FEATURES, resumed=resumed)
         self.waiting = Waiting()
         self.client_backoff, self.empty_rounds = ClientBackoff(), EmptyRoundBackoff()
-        self.settled_reports = SettledReports(in_books)
+        self.in_books = in_books
         self.counters: Counter[str] = Counter()
         self.warnings: set[str] = set()
         self.other_versions = OtherVersions("coordinator")
@@ -148,7 +110,7 @@ class Engine:
         self.rounds_done = progress.rounds_done
         self.spent_micro = progress.spent_micro
         self.opens_at = self.not_before = 0.0
-        self.status = ShowStatus()
+        self.status = fx.ShowStatus()
         self.evaluating, self.evaluated = 0, ""
         self._beacon_at: float | None = None
         self._first_at = progress.open_at
@@ -170,19 +132,19 @@ class Engine:
                 return edge_messages.receive(self, event, now)
             case OtherVersion():
                 return edge_messages.refuse(self, event.sender, event.version)
-            case Start():
+            case fx.Start():
                 return self._start(now)
             case LinkUp() if self._beacon_at is not None:
                 return [self._beacon()]
-            case PartFinished() if isinstance(self.phase, Merging):
+            case fx.PartFinished() if isinstance(self.phase, Merging):
                 return self.phase.part_finished(event, now)
-            case Merged():
+            case fx.Merged():
                 return self._merged(event, now)
-            case Evaluated():
+            case fx.Evaluated():
                 return self._evaluated(event)
-            case Standardized():
+            case fx.Standardized():
                 return self._standardized(event, now)
-            case RunClosed() if isinstance(self.phase, Ended):
+            case fx.RunClosed() if isinstance(self.phase, Ended):
                 return [Emit("end", event.fields), *self.phase.closed(now)]
             case _:
                 return []
@@ -199,7 +161,7 @@ class Engine:
             effects.append(self._beacon())
         for edge in self.edges.lose_silent(now):
             effects.append(Emit("edge_lost", {"edge": edge.id, "name": edge.name}))
-            effects += [NoteDevices(edge.id, None), self.show(self.status)]
+            effects += [fx.NoteDevices(edge.id, None), self.show(self.status)]
         return effects + self.phase.tick(now)
 
     def next_due(self) -> float | None:
@@ -229,7 +191,7 @@ class Engine:
         beacon = CoordinatorBeacon(run=s.run, coordinator=s.coordinator, period_ms=period_ms)
         return Send(EVERYBODY, beacon)
 
-    def _merged(self, found: Merged, now: float) -> list[Effect]:
+    def _merged(self, found: fx.Merged, now: float) -> list[Effect]:
         self.counters["model_refused"] += len(found.refused)
         warnings: list[Effect] = [
             Warn("", f"edge model {digest[:12]} is left out: {reason}")
@@ -237,20 +199,19 @@ class Engine:
         ]
         return warnings + (self.phase.merged(found, now) if isinstance(self.phase, Merging) else [])
 
-    def _evaluated(self, found: Evaluated) -> list[Effect]:
+    def _evaluated(self, found: fx.Evaluated) -> list[Effect]:
         self.evaluating -= 1
         self.evaluated = found.digest
-        effects: list[Effect] = [SaveMetrics(found)] if found.metrics else []
+        effects: list[Effect] = [fx.SaveMetrics(found)] if found.metrics else []
         fields = {"accuracy": None, "loss": None, **found.metrics}
         effects.append(Emit("model", {"round": found.round, "digest": found.digest, **fields}))
         return effects + (self.phase.evaluated() if isinstance(self.phase, Ended) else [])
 
-    def _standardized(self, found: Standardized, now: float) -> list[Effect]:
+    def _standardized(self, found: fx.Standardized, now: float) -> list[Effect]:
         """Tell edges the task as it is from now on, and go on with the round."""
         self._unmeasured = False
         self.settings = replace(self.settings, task=found.task, body=found.body)
-        self.outgoing.settings = self.settings
-        welcomes = [self.outgoing.welcome(edge.id) for edge in self.edges.live()]
+        welcomes = [self.welcome(edge.id) for edge in self.edges.live()]
         return [Emit("standardized", found.fields), *welcomes, *self.open(now)]
 
     # ---------------------------------------------------------- for all phases
@@ -266,7 +227,26 @@ class Engine:
         self._log_phase(self.phase.name, phase.name)
         self.phase = phase
 
-    def show(self, status: ShowStatus) -> Effect:
+    def send(self, edge: str, message: AnyMessage) -> Effect:
+        """Send a message of this run, numbered."""
+        self._seq += 1
+        return Send(edge, structs.replace(message, run=self.settings.run, seq=self._seq))
+
+    def welcome(self, edge: str) -> Effect:
+        """Answer a hello."""
+        s = self.settings
+        return self.send(
+            edge,
+            EdgeWelcome(coordinator=s.coordinator, task=s.task, body=s.body, recipe=s.recipe),
+        )
+
+    def ask_columns(self, edge: EdgeSession) -> Effect:
+        """Ask an edge for this round's columns."""
+        return self.send(
+            edge.id, RoundOpen(round=self.round, epoch=edge.epoch, known=len(edge.ids))
+        )
+
+    def show(self, status: fx.ShowStatus) -> Effect:
         """Keep for people what is waited for, and which edges are there."""
         live = len(self.edges.live())
         self.status = replace(status, edges_live=live, next_at=self.not_before)
@@ -275,7 +255,7 @@ class Engine:
     def evaluate_model(self, round_: int, digest: str) -> Effect:
         """Have a model evaluated on the held-out set."""
         self.evaluating += 1
-        return Evaluate(round_, digest, self.models.size)
+        return fx.Evaluate(round_, digest, self.models.size)
 
     # ------------------------------------------------- from one phase to the next
 
@@ -304,7 +284,7 @@ class Engine:
         if not events:
             return []
         found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
-        status = ShowStatus(waiting=reason, detail=detail, found=found, wanted=wanted)
+        status = fx.ShowStatus(waiting=reason, detail=detail, found=found, wanted=wanted)
         return [*events, self.show(status)]
 
     def open(self, now: float) -> list[Effect]:
@@ -316,7 +296,7 @@ class Engine:
             self.readiness.solvent()
             return self.wait(EDGES, now)
         self.enter(Observing(self, now))
-        return [self.outgoing.open(edge, self.round) for edge in live]
+        return [self.ask_columns(edge) for edge in live]
 
     def prepare(self, now: float) -> list[Effect] | None:
         """Begin what comes before a round is decided; None if nothing does."""

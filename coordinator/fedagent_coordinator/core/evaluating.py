@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from fedagent_node.effects import Effect, Emit
 from fedagent_protocol.errors import MalformedError
-from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
+from fedagent_protocol.messages import (
+    EdgeMoments,
+    OpinionClose,
+    OpinionMode,
+    Opinions,
+    OpinionsReceipt,
+    Volunteers,
+)
 
 from .answers import (
     EdgeAnswer,
@@ -72,7 +79,7 @@ class Evaluating(Phase):
             if edge.live:
                 if edge.model != edge.expected:
                     effects += engine.models.catch_up(edge, engine.round, now)
-                effects.append(engine.outgoing.evaluate(edge, evaluation, now))
+                effects.append(engine.send(edge.id, evaluation.message(edge, now)))
         return effects
 
     def next_due(self) -> float | None:
@@ -147,9 +154,9 @@ class Evaluating(Phase):
         engine, evaluation, effects = self.engine, self._evaluation, list[Effect]()
         for part in evaluation.parts.values():
             if evaluation.receipts and part.answer is not None:
-                effects.append(engine.outgoing.evaluation_receipt(part.edge, evaluation.round))
+                effects.append(engine.send(part.edge, OpinionsReceipt(round=evaluation.round)))
             elif engine.edges.by_id[part.edge].live:
-                effects.append(engine.outgoing.evaluation_over(part.edge, evaluation.round))
+                effects.append(engine.send(part.edge, OpinionClose(round=evaluation.round)))
         return effects
 
 

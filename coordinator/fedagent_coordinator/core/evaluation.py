@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fedagent_protocol.messages import EdgeMoments, OpinionMode, Opinions, Volunteers
+from fedagent_protocol.messages import EdgeMoments, OpinionMode, OpinionOpen, Opinions, Volunteers
 from fedagent_task.moments import Moments
 
 from .answers import (
@@ -27,6 +27,8 @@ REPEAT_S = 1.0
 ENOUGH_S = 0.3
 """How much longer than the last volunteer that is wanted an evaluation stays open."""
 MAX_REASONS = 32
+MAX_TRAINED = 10_000
+"""Ids of 64 letters that one message holds with room to spare."""
 NO_ANSWER = "edge"
 """Why agents have no opinion whose edge did not answer in time."""
 RESTART = "restart"
@@ -93,6 +95,25 @@ class ClientEvaluation:
             self.parts[session.id] = part
         part.agents = max(part.agents, session.agents)
         part.ask_at = now
+
+    def message(self, edge: EdgeSession, now: float) -> OpinionOpen:
+        """Return the question to an edge, with the time that is left.
+
+        The edge's agents whose updates are in the model are named, as many as fit. The others
+        count as if they had not trained, which leaves their own mean as it is.
+        """
+        # An edge that has just been started again has named nobody yet.
+        trained = self.trained.intersection(edge.ids) if edge.ids else self.trained
+        return OpinionOpen(
+            round=self.round,
+            model=self.digest,
+            until_ms=max(0, int(1000 * (self.until - now))),
+            mode=self.mode,
+            slot=self.slot,
+            epoch=edge.epoch,
+            known=len(edge.ids),
+            trained=tuple(sorted(trained)[:MAX_TRAINED]),
+        )
 
     def take(self, edge: str, answer: EdgeAnswer, now: float) -> None:  # noqa: ARG002 - for volunteers
         """Take in an edge's answer."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedagent_node.effects import Effect, Emit, Mark
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import RoundReport
+from fedagent_protocol.messages import ReportReceipt, RoundReport
 
 from .backoff import MAX_NAMED
 from .edges import EdgeSession
@@ -105,7 +105,8 @@ class Ordered(Phase):
         return self._settle(now) if ordered.complete else []
 
     def _order(self, part: EdgePart, now: float) -> Effect:
-        return self.engine.outgoing.order(self._ordered, part, now)
+        order = self._ordered.order(part, self.engine.settings, now)
+        return self.engine.send(part.edge, order)
 
     def _settle(self, now: float) -> list[Effect]:
         """End the round: books first, then receipts, then what is learnt."""
@@ -117,13 +118,13 @@ class Ordered(Phase):
         engine.spent_micro += settled.spent_micro
         engine.last_settled = ordered.round
         reports = {p.edge: p.report for p in ordered.parts.values() if p.report is not None}
-        engine.settled_reports.remember(ordered.round, frozenset(reports))
         last = engine.settings.over(engine.rounds_done)
         due = engine.evaluations.due(ordered, settled.feedback, last=last)
         learn = Learn(ordered.round, settled.feedback, ordered.controls)
         held = learn if due is not None and engine.evaluations.taught else None
         effects: list[Effect] = [settled]
-        effects += [engine.outgoing.receipt(e, ordered.round, too_late=False) for e in reports]
+        receipt = ReportReceipt(round=ordered.round)
+        effects += [engine.send(edge, receipt) for edge in reports]
         effects += [learn] if held is None else []
         void = settled.feedback.void
         engine.opens_at = engine.empty_rounds.after(void, began=ordered.opened_at, now=now)

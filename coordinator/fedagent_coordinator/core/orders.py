@@ -107,7 +107,7 @@ class OrderedRound:
         }
         return [names[row] for row in rows]
 
-    def order(self, part: EdgePart, settings: Settings, now: float, seq: int) -> RoundOrder:
+    def order(self, part: EdgePart, settings: Settings, now: float) -> RoundOrder:
         """Return an edge's order, with the time that is left."""
         elapsed_ms = int(1000 * max(0.0, now - self.ordered_at))
         max_wait_ms = max(1, settings.max_wait_ms - elapsed_ms)
@@ -128,9 +128,7 @@ class OrderedRound:
             )
         )
         return RoundOrder(
-            run=settings.run,
             round=self.round,
-            seq=seq,
             task=settings.task,
             assignments=assignments,
             deadline_ms=min(settings.deadline_ms, max_wait_ms),

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedagent_node.effects import Effect
 from fedagent_protocol.columns import Columns
+from fedagent_protocol.messages import RunEnded
 
 from .decision_policies import Decision
 from .edges import EdgeSession
@@ -100,7 +101,7 @@ class Ended(Phase):
 
     def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
         """Announce the end."""
-        return [self.engine.outgoing.run_ended(edge.id, self._reason)]
+        return [self.engine.send(edge.id, RunEnded(reason=self._reason))]
 
     def begin(self) -> list[Effect]:
         """Announce the end to every edge, and commit it."""
@@ -134,8 +135,8 @@ class Ended(Phase):
         return self._repeat_at if self._repeat_at < self._until else None
 
     def _farewell(self) -> list[Effect]:
-        engine = self.engine
-        return [engine.outgoing.run_ended(edge.id, self._reason) for edge in engine.edges.live()]
+        ended = RunEnded(reason=self._reason)
+        return [self.engine.send(edge.id, ended) for edge in self.engine.edges.live()]
 
 
 class Observing(Phase):
@@ -168,7 +169,7 @@ class Observing(Phase):
 
     def greet(self, edge: EdgeSession, now: float) -> list[Effect]:  # noqa: ARG002
         """Ask the edge."""
-        return [self._open(edge)]
+        return [self.engine.ask_columns(edge)]
 
     def restarted(self, edge: str) -> None:
         """Drop what the former process of an edge answered: its sessions are no more."""
@@ -181,7 +182,11 @@ class Observing(Phase):
     def caught_up(self, edge: EdgeSession) -> list[Effect]:
         """Ask an edge again that has got the model it lacked when it answered."""
         outdated = edge.id in self.answers and not self._ready(edge)
-        return [self._open(edge)] if outdated and edge.model == edge.expected != "" else []
+        return (
+            [self.engine.ask_columns(edge)]
+            if outdated and edge.model == edge.expected != ""
+            else []
+        )
 
     def receive_columns(self, edge: EdgeSession, columns: Columns, now: float) -> list[Effect]:
         """Take in an answer."""
@@ -192,9 +197,6 @@ class Observing(Phase):
         if edge.model != edge.expected:
             effects = self.engine.models.catch_up(edge, self.engine.round, now)
         return effects + self._consider(now)
-
-    def _open(self, edge: EdgeSession) -> Effect:
-        return self.engine.outgoing.open(edge, self.engine.round)
 
     def _ready(self, edge: EdgeSession) -> bool:
         """Return whether an edge answered and held the model that it should hold."""
@@ -220,7 +222,7 @@ class Observing(Phase):
         effects: list[Effect] = []
         for edge in self.engine.edges.live():
             if not self._ready(edge):
-                effects.append(self._open(edge))
+                effects.append(self.engine.ask_columns(edge))
                 if edge.id in self.answers:
                     effects += self.engine.models.catch_up(edge, self.engine.round, now)
         return effects

@@ -10,30 +10,23 @@ class Settings:
     """A run, which does not change while it lasts; money in micro-credits.
 
     Attributes:
-        task: Digest of the task.
-        body: The task's canonical bytes.
-        policy: Name of the policy, for messages.
+        task, body: The task's digest and its canonical bytes.
         count: Rounds to settle; 0 for a run without an end.
-        every_s: From the begin of one round to that of the next, at least.
-        min_updates: Z.
-        merge_every: T_ES.
-        per_edge_micro: What one edge may spend in one round.
+        min_updates, merge_every: Z and T_ES.
         total_micro: What the run may spend; None for no limit.
-        wait_edges, wait_agents: How many must be there before the first round.
-        resume_wait_s: How long a resumed run waits for as many.
+        wait_edges, wait_agents: How many must be there before the first round; a resumed run
+            waits `resume_wait_s` for as many.
         observe_timeout_s: How long a silent edge holds a round up.
-        grace_s: How much longer than `max_wait` an edge may take to report.
+        grace_s: How much longer than `max_wait_ms` an edge may take to report.
         needs_wait_s: How long agents may take to measure a feature for the first time.
         placed: Each round is placed at one edge and merged.
         load_limit_ms: Training computation of a round on a device; 0 for no limit.
         opinions: What clients are asked for after a merge; None for nothing.
         opinions_every: Merges from one evaluation to the next; rounds in mode ``peers``.
-        opinions_timeout_s: How long an evaluation waits.
-        first_call_s: How long the first one waits at least: devices open streams for it.
-        volunteers: How many an evaluation of mode ``peers`` waits for.
+        first_call_s: How long the first evaluation waits at least: devices open streams for it.
+        volunteers: How many end an evaluation of mode ``peers``.
         standardize: Features whose statistics are found before the first round; 0: none.
-        standardize_s: How long that waits for devices.
-        recipe: Its name, for people.
+        every_s: From the begin of one round to that of the next, at least.
         held_out: Models are evaluated on a held-out set too.
         linger_s: How long the end of the run is repeated.
     """

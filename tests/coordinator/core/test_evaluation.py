@@ -11,8 +11,7 @@ from fedagent_coordinator import placement
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.edges import EdgeSession
 from fedagent_coordinator.core.evaluating import Evaluating
-from fedagent_coordinator.core.evaluation import VolunteerEvaluation
-from fedagent_coordinator.core.outgoing_messages import MAX_TRAINED
+from fedagent_coordinator.core.evaluation import MAX_TRAINED, VolunteerEvaluation
 from fedagent_coordinator.core.readiness import NeedsUnmetError
 from fedagent_coordinator.core.settings import PastEvaluations, Settings
 from fedagent_coordinator.policies import create
@@ -548,7 +547,8 @@ def test_a_call_names_as_many_that_trained_as_a_message_holds() -> None:
         trained=names,
     )
     edge = EdgeSession("edge-0", 0, "0" * 32, 0.0, "")
-    sent = field.engine.outgoing.evaluate(edge, evaluation, 0.0)
+    sent = field.engine.send(edge.id, evaluation.message(edge, 0.0))
+    assert isinstance(sent, Send)
     again = decode(Direction.COORDINATOR_TO_EDGE, encode(sent.message))
     assert isinstance(again, m.OpinionOpen)
     assert set(again.trained) < names
