@@ -18,8 +18,7 @@ class TaskError(FedagentError):
 class RecipeError(TaskError):
     """Raised when a recipe does not say what it must.
 
-    Attributes:
-        key: Dotted key, ``budget.per_edge``; ``recipe`` for the whole text.
+    `key` is dotted, ``budget.per_edge``; ``recipe`` for the whole text.
     """
 
     template = "{key}: {reason}"
@@ -30,11 +29,7 @@ class RecipeError(TaskError):
 
 
 class DatasetError(TaskError):
-    """Raised when a dataset is missing, malformed or over its limit.
-
-    Attributes:
-        path: File or name of the dataset.
-    """
+    """Raised when a dataset is missing, malformed or over its limit; `path`: file or name."""
 
     template = "{path}: {reason}"
 

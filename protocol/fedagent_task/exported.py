@@ -16,7 +16,8 @@ from fedagent_protocol.tensors import decode_tensors
 from .errors import RecipeError, TaskFormatError
 from .features import Raw, scaled
 from .models import Doubles, Model, Weights, create
-from .recipe import check_task, short_form
+from .recipe import short_form
+from .recipe_checks import check_task
 from .samples import Csr
 from .spec import DataSpec, ModelSpec, TaskSpec
 

@@ -42,7 +42,7 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_protocol.transfer import Layout
 from fedagent_task.models import create
-from fedagent_task.recipe import LearnerSpec
+from fedagent_task.spec import LearnerSpec
 from fedagent_testbed.local import RoleProcess
 
 from .support import EDGE, IDLE, REAL, RUN, SITE, digest_of, model_of, order_of, served

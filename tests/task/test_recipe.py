@@ -10,6 +10,7 @@ from msgspec import structs
 
 from fedagent_protocol.messages import Weighting
 from fedagent_task.errors import RecipeError, TaskFormatError
+from fedagent_task.explain import recipe_keys
 from fedagent_task.recipe import (
     MAX_TASK_BYTES,
     override,
@@ -17,7 +18,6 @@ from fedagent_task.recipe import (
     parse_task,
     read_table,
     recipe_digest,
-    recipe_keys,
     task_bytes,
     task_digest,
     task_of,

@@ -21,7 +21,7 @@ from fedagent_coordinator.run_status import RunStatus, read_run_status
 from fedagent_node.data_dir import LOCK_FILE
 from fedagent_node.data_dir import holder_of as holder
 from fedagent_node.process import boot_id
-from fedagent_task.recipe import Recipe
+from fedagent_task.spec import Recipe
 
 from . import places
 from .errors import NoRunError, UnreadableError

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from fedagent_task.errors import RecipeError
-from fedagent_task.recipe import MICRO
+from fedagent_task.spec import MICRO
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
