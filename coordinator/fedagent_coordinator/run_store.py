@@ -33,13 +33,12 @@ from .core.outcomes import SILENT
 from .core.phases import milliseconds
 from .database.connection import wall_clock_ms
 from .database.learning import SNAPSHOT_EVERY
-from .devices import DeviceBook
 from .errors import ModelLostError
 from .evaluation import HeldOutSet, held_out
 from .merging import merge_files
 from .run_settings import decision_policies, opinion_mode, settings_of, task_body
-from .run_status import RunStatus, next_round_at, write_run_status
 from .runs import OpenedRun, open_run
+from .status_files import DeviceBook, RunStatus, next_round_at, write_run_status
 from .store import Store
 from .summary import summarize
 

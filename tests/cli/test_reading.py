@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedagent_coordinator.devices import DeviceBook
-from fedagent_coordinator.run_status import RunStatus, write_run_status
+from fedagent_coordinator.status_files import DeviceBook, RunStatus, write_run_status
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from tests.fakes.written_runs import write_run

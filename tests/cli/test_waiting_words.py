@@ -7,7 +7,7 @@ import pytest
 from fedagent_cli.output import rounds_text
 from fedagent_cli.runs import next_round_s
 from fedagent_coordinator.event_log import in_words
-from fedagent_coordinator.run_status import RunStatus
+from fedagent_coordinator.status_files import RunStatus
 from fedagent_node.process import boot_id
 
 

@@ -3,8 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
-from fedagent_coordinator.devices import read_devices
-from fedagent_coordinator.run_status import RunStatus, read_run_status
+from fedagent_coordinator.status_files import RunStatus, read_devices, read_run_status
 from fedagent_protocol import messages as m
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 

@@ -11,7 +11,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -36,7 +36,7 @@ class Balance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerReport:
+class LedgerReport(Balance):
     """What `verify` found; amounts are sums over all runs.
 
     Attributes:
@@ -49,11 +49,6 @@ class LedgerReport:
     balanced: bool
     problems: tuple[str, ...]
     entries: int
-    granted_micro: int
-    free_micro: int
-    reserved_micro: int
-    settled_micro: int
-    voided_micro: int
     runs: dict[str, Balance]
 
 
@@ -137,20 +132,11 @@ class Ledger:
         self._db = connection
         self._mark_path = mark_path
 
-    def show(
-        self,
-        *,
-        run_id: str | None = None,
-        limit: int = 50,
-        edge: int | None = None,
-        client: int | None = None,
-    ) -> list[Entry]:
-        """Return the newest entries, newest first, of one run, edge or client if given."""
-        wanted = {"run_id": run_id, "edge": edge, "client": client}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        where = " AND ".join(f"{name} = ?" for name in given) or "1"
+    def show(self, run_id: str | None = None, *, limit: int = 50) -> list[Entry]:
+        """Return the newest entries, newest first; -1 is no limit."""
         rows = self._db.execute(
-            f"{_ENTRIES} WHERE {where} ORDER BY seq DESC LIMIT ?", (*given.values(), limit)
+            f"{_ENTRIES} WHERE ?1 IS NULL OR run_id = ?1 ORDER BY seq DESC LIMIT ?2",
+            (run_id, limit),
         )
         return [Entry(*row) for row in rows]
 
@@ -259,10 +245,6 @@ def _report(audit: _Audit, runs: dict[str, Balance]) -> LedgerReport:
         balanced=not audit.problems,
         problems=tuple(audit.problems),
         entries=audit.seq,
-        granted_micro=sum(b.granted_micro for b in runs.values()),
-        free_micro=sum(b.free_micro for b in runs.values()),
-        reserved_micro=sum(b.reserved_micro for b in runs.values()),
-        settled_micro=sum(b.settled_micro for b in runs.values()),
-        voided_micro=sum(b.voided_micro for b in runs.values()),
         runs=runs,
+        **{one.name: sum(getattr(b, one.name) for b in runs.values()) for one in fields(Balance)},
     )

@@ -11,8 +11,8 @@ from .output import credits_text, echo, emit, table
 
 if TYPE_CHECKING:
     from fedagent_coordinator.database.rows import DeviceRow, Run
-    from fedagent_coordinator.devices import Device
     from fedagent_coordinator.reader import Reader
+    from fedagent_coordinator.status_files import Device
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
@@ -56,7 +56,7 @@ class SeenDevice:
 
 def seen_devices(reader: "Reader", run: "Run") -> list[SeenDevice]:
     """Return every agent of a run, and in the newest one also those that edges refuse."""
-    from fedagent_coordinator.devices import FILE, read_devices  # noqa: PLC0415 - heavy imports
+    from fedagent_coordinator.status_files import DEVICES_FILE, read_devices  # noqa: PLC0415 - heavy imports
 
     from .runs import is_running  # noqa: PLC0415
 
@@ -64,7 +64,7 @@ def seen_devices(reader: "Reader", run: "Run") -> list[SeenDevice]:
     known, running = read_devices(folder), is_running(folder)
     said: dict[str, Device] = dict(known.devices) if known is not None else {}
     # Whoever was online when the coordinator was killed was so at least until then.
-    until_ms = round(1000 * (folder / FILE).stat().st_mtime) if said else 0
+    until_ms = round(1000 * (folder / DEVICES_FILE).stat().st_mtime) if said else 0
     found = [
         _seen(row.agent, row, said.pop(row.agent, None), running, until_ms)
         for row in reader.devices(run.run_id)

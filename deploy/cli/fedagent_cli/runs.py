@@ -17,7 +17,7 @@ from fedagent_coordinator.errors import (
     UnknownRunError,
 )
 from fedagent_coordinator.reader import Reader, open_reader
-from fedagent_coordinator.run_status import RunStatus, read_run_status
+from fedagent_coordinator.status_files import RunStatus, read_run_status
 from fedagent_node.data_dir import LOCK_FILE
 from fedagent_node.data_dir import holder_of as holder
 from fedagent_node.process import boot_id

@@ -10,7 +10,7 @@ from .devices import SeenDevice, print_reasons, seen_devices
 from .output import credits_text, echo, emit, number_text, rounds_text, table
 
 if TYPE_CHECKING:
-    from fedagent_coordinator.run_status import RunStatus
+    from fedagent_coordinator.status_files import RunStatus
     from fedagent_coordinator.summary import RunSummary
 
 WAITING = {

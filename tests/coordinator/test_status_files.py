@@ -3,7 +3,14 @@
 import os
 from pathlib import Path
 
-from fedagent_coordinator.devices import FILE, GAP_S, TOUCH_S, Device, DeviceBook, read_devices
+from fedagent_coordinator.status_files import (
+    DEVICES_FILE,
+    GAP_S,
+    TOUCH_S,
+    Device,
+    DeviceBook,
+    read_devices,
+)
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 
 RUN, EPOCH, NEXT = "1" * 32, "e" * 32, "f" * 32
@@ -47,7 +54,7 @@ def test_it_is_written_when_something_changed_and_not_at_once_again(tmp_path: Pa
     for second in range(100):
         book.note("hall", status(), 1000)
         book.write(float(second))
-    assert not (tmp_path / FILE).exists(), "a heartbeat is no news"
+    assert not (tmp_path / DEVICES_FILE).exists(), "a heartbeat is no news"
     for i in range(50):
         book.note("hall", status(DeviceNote(agent=f"agent-{i}")), 1000)
         book.write(200.0 + i * GAP_S / 100)
@@ -55,11 +62,11 @@ def test_it_is_written_when_something_changed_and_not_at_once_again(tmp_path: Pa
     later = 200.0 + 2 * GAP_S
     book.write(later)
     assert len(known(tmp_path)) == 50
-    os.utime(tmp_path / FILE, (1, 1))
+    os.utime(tmp_path / DEVICES_FILE, (1, 1))
     book.write(later + TOUCH_S / 2)
-    assert (tmp_path / FILE).stat().st_mtime == 1
+    assert (tmp_path / DEVICES_FILE).stat().st_mtime == 1
     book.write(later + TOUCH_S + 1)
-    assert (tmp_path / FILE).stat().st_mtime > 1, "whoever is online was so until then"
+    assert (tmp_path / DEVICES_FILE).stat().st_mtime > 1, "whoever is online was so until then"
 
 
 def test_what_was_known_stays_known_over_a_restart(tmp_path: Path) -> None:
@@ -68,10 +75,10 @@ def test_what_was_known_stays_known_over_a_restart(tmp_path: Path) -> None:
     book.write(0.0)
     again = DeviceBook(tmp_path, "2" * 32)
     assert again.known.devices == {"a": Device(seen_ms=1000, address="10.0.0.9")}
-    (tmp_path / FILE).write_text("{")
+    (tmp_path / DEVICES_FILE).write_text("{")
     assert DeviceBook(tmp_path, RUN).known.devices == {}
-    (tmp_path / FILE).unlink()
-    (tmp_path / FILE).mkdir()
+    (tmp_path / DEVICES_FILE).unlink()
+    (tmp_path / DEVICES_FILE).mkdir()
     book.note("hall", status(DeviceNote(agent="b")), 2000)
     book.write(100.0)  # nobody's business
 

@@ -1,26 +1,56 @@
-"""The devices that edges have told of: where they are, and why one does not take part.
+"""Two small files beside the database for `fedagent status` and `fedagent devices`.
 
-For people only, like `run_status`: a small file beside the database, written when something has
-changed, neither synced nor missed. Nothing is decided by it.
+They are for people: neither synced nor missed, and a disk that refuses them stops nothing.
 """
 
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import EdgeStatus
 
-from .run_status import write_beside
+S = TypeVar("S", bound=msgspec.Struct)
 
-FILE = "devices.json"
+STATUS_FILE = "run_status.json"
+DEVICES_FILE = "devices.json"
 MAX_DEVICES = 250_000
 GAP_S = 5.0
-"""Least time between two writes; a second more for every thousand devices."""
+"""Least time between two writes of the devices; a second more for every thousand of them."""
 TOUCH_S = 60.0
-"""How often the file's time says that whoever is online still is."""
+"""How often the file's time confirms that those online still are."""
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running coordinator sees and waits for.
+
+    One thing is decided by it: when a coordinator that was started again begins a scheduled
+    round. In the same boot the file is there however the process ended; in another its
+    monotonic time would mean nothing.
+
+    Attributes:
+        run: The run's id.
+        edges_live: Edges that are heard.
+        waiting: Why no round can be decided, in one word; empty while rounds go on.
+        detail: More about it, in an agent's words.
+        found, wanted: How many edges or agents are there of those that are waited for; 0 and
+            0 where it is no number.
+        others: Other coordinators that are announced at this site, each with its address.
+        next_at: No round begins before, by the monotonic clock of `boot`; 0 for at once.
+    """
+
+    run: str
+    edges_live: int = 0
+    waiting: str = ""
+    detail: str = ""
+    found: int = 0
+    wanted: int = 0
+    next_at: float = 0.0
+    boot: str = ""
+    others: tuple[str, ...] = ()
 
 
 class Device(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -55,7 +85,7 @@ class DeviceBook:
     """
 
     def __init__(self, folder: Path, run: str) -> None:
-        self._path = folder / FILE
+        self._path = folder / DEVICES_FILE
         found = read_devices(folder)
         self.known = Known(run=run, devices=found.devices if found is not None else {})
         for device in self.known.devices.values():
@@ -120,7 +150,37 @@ class DeviceBook:
 
 def read_devices(folder: Path) -> Known | None:
     """Return what was written last; None if there is nothing to read."""
+    return _read(folder / DEVICES_FILE, Known)
+
+
+def write_run_status(folder: Path, run_status: RunStatus) -> None:
+    """Replace the file."""
+    write_beside(folder / STATUS_FILE, msgspec.json.encode(run_status))
+
+
+def read_run_status(folder: Path) -> RunStatus | None:
+    """Return what was written last; None if there is nothing to read."""
+    return _read(folder / STATUS_FILE, RunStatus)
+
+
+def next_round_at(folder: Path, run: str, boot: str) -> float:
+    """Return when the next round of a run may begin by this boot's clock; 0 for at once."""
+    found = read_run_status(folder)
+    return found.next_at if found is not None and (found.run, found.boot) == (run, boot) else 0.0
+
+
+def write_beside(path: Path, data: bytes) -> None:
+    """Replace a file for people."""
+    fresh = path.with_name(f".{path.name}")
+    with suppress(OSError):
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        fresh.replace(path)
+
+
+def _read(path: Path, kind: type[S]) -> S | None:
     try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=Known)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError):
         return None
