@@ -185,7 +185,7 @@ class RunStore:
                     self._checkpoint("snapshot")
             case fx.BookEvaluation():
                 self._checkpoint("evaluating")
-                self.database.evaluate(run_id, effect)
+                self.database.save_evaluation(run_id, effect)
                 self._checkpoint("evaluated")
             case fx.CommitModel():
                 self._checkpoint("merged")

@@ -293,7 +293,7 @@ def _past_evaluations(
         digest = model.digest if model is not None and model.round == pending else ""
         clients = store.indices(run_id).sizes()[0]
         lost = without_answers(pending, len(evaluated) + 1, digest, clients)
-        store.evaluate(run_id, lost)
+        store.save_evaluation(run_id, lost)
         _log.warning("nobody's opinion counts for round %d: the coordinator was restarted", pending)
         return PastEvaluations(evaluated=len(evaluated) + 1, opinions=opinions)
     if not evaluated and read.progress(run_id).rounds_done == 0:

@@ -77,7 +77,7 @@ class Known(msgspec.Struct, kw_only=True):
 
 
 class DeviceBook:
-    """Takes in what edges say, and keeps the file.
+    """Keeps the devices that edges report, and their file.
 
     Args:
         folder: The data directory.
@@ -96,7 +96,7 @@ class DeviceBook:
         self._write_at = self._touch_at = 0.0
 
     def note(self, edge: str, status: EdgeStatus, now_ms: int) -> None:
-        """Take in what an edge says of its agents."""
+        """Update the devices of an edge."""
         if status.run != self.known.run:
             return
         if self._epochs.get(edge) != status.epoch:
@@ -119,7 +119,7 @@ class DeviceBook:
             self._changed = True
 
     def lose(self, edge: str, now_ms: int) -> None:
-        """Note that an edge is not heard any more: nobody is known to be there."""
+        """Mark the devices of an edge that is not heard any more as away."""
         self._epochs.pop(edge, None)
         for agent in self._here.pop(edge, ()):
             device = self.known.devices[agent]
@@ -128,7 +128,7 @@ class DeviceBook:
             self._changed = True
 
     def write(self, now: float) -> None:
-        """Write the file if something has changed and that was not done a moment ago."""
+        """Write the file if something has changed, at most once in `GAP_S`."""
         if self._changed and now >= self._write_at:
             self._changed = False
             self._write_at = now + GAP_S + len(self.known.devices) / 1000
@@ -140,7 +140,7 @@ class DeviceBook:
                 os.utime(self._path)
 
     def close(self, now_ms: int) -> None:
-        """Write what is left: from now on nobody knows who is there."""
+        """Write what is left, with every device away."""
         for edge in list(self._here):
             self.lose(edge, now_ms)
         if self._changed:

@@ -225,8 +225,8 @@ class Store(ExitStack):
         self._db.fold_wal()
         return voided
 
-    def evaluate(self, run_id: str, found: BookEvaluation) -> bool:
-        """Commit how the clients evaluated a model; False if its round was evaluated before.
+    def save_evaluation(self, run_id: str, found: BookEvaluation) -> bool:
+        """Commit the opinions or volunteers of a model; False if its round has them already.
 
         Crash points: ``evaluate.before-commit``, ``evaluate.committed``, ``evaluate.marked``.
 

@@ -17,7 +17,7 @@ class RunSummary:
     """How far a run is, what it cost and how good its model is.
 
     Attributes:
-        policy: None where nobody knows: no round, and a recipe that this version cannot read.
+        policy: None if unknown: no round, and a recipe that this version cannot read.
         reason: Why it ended; empty while it goes on.
         conclusion: Why it stopped before its last round, in one line; empty if it did not.
         rounds_done: Rounds that were settled.

@@ -125,7 +125,9 @@ def write_evaluated(
         recipe = EVALUATED_RECIPE.replace("MODE", mode).replace("POLICY", DECIDES[mode])
         run = begin(store, recipe, list(AGENTS))
         store.indices(run).label_clients({"agent-a": "kitchen"})
-        store.evaluate(run, opinions_of(0, epsilon=epsilon) if evaluate else volunteers_of(0))
+        store.save_evaluation(
+            run, opinions_of(0, epsilon=epsilon) if evaluate else volunteers_of(0)
+        )
         last = SCORES[0].copy()
         for round_ in range(1, ROUNDS + 1):
             view = view_of(round_, last if evaluate else None)
@@ -139,7 +141,7 @@ def write_evaluated(
             store.save_metrics(run, round_, "d" * 64, {"accuracy": 0.5 + round_ / 10})
             late = 2 if round_ == 2 else None
             found = opinions_of(round_, late=late, epsilon=epsilon)
-            store.evaluate(run, found if evaluate else volunteers_of(round_))
+            store.save_evaluation(run, found if evaluate else volunteers_of(round_))
             given = SCORES[round_].copy()
             if late is not None:
                 given[late] = np.nan

@@ -64,13 +64,13 @@ class RunIndices:
 
     def label_clients(self, labels: Mapping[str, str]) -> None:
         """Remember what people call clients; what is known costs nothing."""
-        news = {id_: label for id_, label in labels.items() if self._labels.get(id_) != label}
-        if not news:
+        changed = {id_: label for id_, label in labels.items() if self._labels.get(id_) != label}
+        if not changed:
             return
-        self.clients(list(news))
+        self.clients(list(changed))
         with self._db.transaction("label") as sql:
             sql.executemany(
                 "UPDATE clients SET label = ? WHERE run_id = ? AND agent_id = ?",
-                [(label, self._run_id, id_) for id_, label in news.items()],
+                [(label, self._run_id, id_) for id_, label in changed.items()],
             )
-        self._labels.update(news)
+        self._labels.update(changed)

@@ -23,8 +23,8 @@ class SeenDevice:
 
     Attributes:
         row: What it did; None of one that no round could have had.
-        online: It has a session with an edge; None where nobody knows.
-        last_seen_ms: Wall clock, now for one that is online; None where nobody knows.
+        online: It has a session with an edge; None if unknown.
+        last_seen_ms: Wall clock, now for one that is online; None if unknown.
         edges: Ids of the edges where it has a session.
         reason: Why it does not take part, in words; empty if it does.
         note: What it has to say of its samples, though it takes part.
@@ -50,8 +50,8 @@ class SeenDevice:
         from fedagent_coordinator.database.rows import DeviceRow  # noqa: PLC0415 - heavy imports
 
         row = self.row if self.row is not None else DeviceRow(client=-1, agent=self.agent)
-        said = {key: value for key, value in asdict(self).items() if key not in ("row", "agent")}
-        return {**asdict(row), **said, "client": None if self.row is None else row.client}
+        seen = {key: value for key, value in asdict(self).items() if key not in ("row", "agent")}
+        return {**asdict(row), **seen, "client": None if self.row is None else row.client}
 
 
 def seen_devices(reader: "Reader", run: "Run") -> list[SeenDevice]:
@@ -62,15 +62,15 @@ def seen_devices(reader: "Reader", run: "Run") -> list[SeenDevice]:
 
     folder = reader.folder
     known, running = read_devices(folder), is_running(folder)
-    said: dict[str, Device] = dict(known.devices) if known is not None else {}
+    heard: dict[str, Device] = dict(known.devices) if known is not None else {}
     # Whoever was online when the coordinator was killed was so at least until then.
-    until_ms = round(1000 * (folder / DEVICES_FILE).stat().st_mtime) if said else 0
+    until_ms = round(1000 * (folder / DEVICES_FILE).stat().st_mtime) if heard else 0
     found = [
-        _seen(row.agent, row, said.pop(row.agent, None), running, until_ms)
+        _seen(row.agent, row, heard.pop(row.agent, None), running, until_ms)
         for row in reader.devices(run.run_id)
     ]
     if known is not None and known.run == run.run_id:
-        found += [_seen(agent, None, device, running, until_ms) for agent, device in said.items()]
+        found += [_seen(agent, None, device, running, until_ms) for agent, device in heard.items()]
     return found
 
 
@@ -134,11 +134,11 @@ def print_reasons(devices: Sequence[SeenDevice], *, most: int | None = None) -> 
         ("declines", [d.reason for d in devices]),
         ("warns", [d.note for d in devices]),
     ):
-        said = [(name, why) for name, why in zip(names, reasons, strict=True) if why]
-        for name, why in said[:most]:
+        given = [(name, why) for name, why in zip(names, reasons, strict=True) if why]
+        for name, why in given[:most]:
             echo(f"{what:<9} {name}: {why}")
-        if most is not None and len(said) > most:
-            echo(f"          and {len(said) - most} more: `fedagent devices`")
+        if most is not None and len(given) > most:
+            echo(f"          and {len(given) - most} more: `fedagent devices`")
 
 
 def _names(devices: Sequence[SeenDevice]) -> list[str]:

@@ -215,8 +215,8 @@ def _as_onnx(recipe: "Recipe | None", data: bytes, more: dict[str, str]) -> byte
     try:
         tensors = decode_tensors(data, models.create(recipe.model).manifest())
         weights = {name: tensor.astype("float32") for name, tensor in tensors.items()}
-        told = described(recipe.model, recipe.data, **more)
-        return to_onnx(recipe.model, weights, recipe.data, told)
+        metadata = described(recipe.model, recipe.data, **more)
+        return to_onnx(recipe.model, weights, recipe.data, metadata)
     except ProtocolError as error:
         raise MissingError(
             f"the model does not fit the recipe ({error})", "export it as npz"

@@ -73,7 +73,7 @@ def _check_access(folder: Path) -> None:
     except PermissionError as error:
         raise forbidden(folder) from error
     except OSError:
-        pass  # not there, or broken: whoever opens it has the words for that
+        pass  # not there, or broken: opening it says which
 
 
 def forbidden(folder: Path) -> NoRunError:

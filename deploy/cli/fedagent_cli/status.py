@@ -60,8 +60,8 @@ def _live(folder: Path, agents: Sequence[SeenDevice], now: "RunStatus | None") -
     from .runs import is_running, next_round_s  # noqa: PLC0415 - heavy imports
 
     def reasons(field: str) -> list[dict[str, str]]:
-        said = [(one, str(getattr(one, field))) for one in agents if getattr(one, field)]
-        return [{"agent": one.agent, "name": one.name, "reason": why} for one, why in said]
+        given = [(one, str(getattr(one, field))) for one in agents if getattr(one, field)]
+        return [{"agent": one.agent, "name": one.name, "reason": why} for one, why in given]
 
     return {
         "running": is_running(folder),

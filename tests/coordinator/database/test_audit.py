@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
         rented = rented_plan(5)
         store.reserve(run, rented, policy="random")
         store.settle(run, small_result(rented, {0}, rent=250))
-        store.evaluate(run, opinions(1, {0: 0.5, 1: 0.25}))
-        store.evaluate(run, volunteers(2, [0]))
+        store.save_evaluation(run, opinions(1, {0: 0.5, 1: 0.25}))
+        store.save_evaluation(run, volunteers(2, [0]))
         assert store.read.ledger.verify().problems == ()
     return tmp_path
 

@@ -25,8 +25,8 @@ def people(store: Store) -> str:
 def test_opinions_come_back_by_client_with_their_mean(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
-        assert store.evaluate(run_id, opinions(0, {2: 0.9, 1: 0.3}))
-        assert store.evaluate(run_id, opinions(1, {1: 0.1}))
+        assert store.save_evaluation(run_id, opinions(0, {2: 0.9, 1: 0.3}))
+        assert store.save_evaluation(run_id, opinions(1, {1: 0.1}))
         first, second = store.read.evaluations.rows(run_id)
         assert (first.round, first.slot, first.mode, first.digest) == (0, 1, "report", DIGEST)
         assert (first.metric, first.asked, first.answered, first.mean) == ("accuracy", 3, 2, 0.6)
@@ -56,7 +56,7 @@ def test_opinions_come_back_by_client_with_their_mean(tmp_path: Path) -> None:
 def test_volunteers_come_back_without_any_opinion(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
-        store.evaluate(run_id, volunteers(3, [2, 0]))
+        store.save_evaluation(run_id, volunteers(3, [2, 0]))
         (evaluated,) = store.read.evaluations.rows(run_id)
         assert (evaluated.mode, evaluated.answered, evaluated.mean, evaluated.metric) == (
             "peers",
@@ -80,9 +80,9 @@ def test_a_model_is_evaluated_once_and_nobody_having_answered_is_an_evaluation(
     with Store(tmp_path) as store:
         run_id = people(store)
         assert not store.read.evaluations.exists(run_id, 1)
-        assert store.evaluate(run_id, opinions(1, {}, reasons={"restart": 3}))
+        assert store.save_evaluation(run_id, opinions(1, {}, reasons={"restart": 3}))
         assert store.read.evaluations.exists(run_id, 1)
-        assert not store.evaluate(run_id, opinions(1, {0: 0.5}))
+        assert not store.save_evaluation(run_id, opinions(1, {0: 0.5}))
         (evaluated,) = store.read.evaluations.rows(run_id)
         assert (evaluated.answered, evaluated.mean, evaluated.reasons) == (0, None, {"restart": 3})
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_is_refused_whole(tmp_path: Path, found: BookOpinions) ->
     with Store(tmp_path) as store:
         run_id = people(store)
         with pytest.raises(RefusedEntryError):
-            store.evaluate(run_id, found)
+            store.save_evaluation(run_id, found)
         assert store.read.evaluations.rows(run_id) == []
         assert store.read.evaluations.opinions(run_id) == []
 
@@ -112,7 +112,7 @@ def test_a_crash_leaves_an_evaluation_whole_or_not_there(tmp_path: Path, point: 
     store = Store(tmp_path, checkpoint=checkpoint)
     run_id = people(store)
     with pytest.raises(Crash):
-        store.evaluate(run_id, opinions(1, {0: 0.5, 1: 0.25}))
+        store.save_evaluation(run_id, opinions(1, {0: 0.5, 1: 0.25}))
     store.close()
     with Store(tmp_path) as store:
         there = point == "evaluate.committed"
@@ -126,7 +126,7 @@ def test_a_crash_leaves_an_evaluation_whole_or_not_there(tmp_path: Path, point: 
 def test_evaluations_refuse_to_change(tmp_path: Path, table: str, verb: str) -> None:
     with Store(tmp_path) as store:
         run_id = people(store)
-        store.evaluate(run_id, opinions(1, {0: 0.5}))
-        store.evaluate(run_id, volunteers(2, [0]))
+        store.save_evaluation(run_id, opinions(1, {0: 0.5}))
+        store.save_evaluation(run_id, volunteers(2, [0]))
         with pytest.raises(sqlite3.IntegrityError, match="can only be appended to"):
             store._db.connection.execute(verb.format(table))

@@ -1,4 +1,4 @@
-"""What the devices of a demo knew and told nobody, read from their own directories.
+"""What the devices of a demo knew and never sent, read from their own directories.
 
 Only the owner of a device can read this; in a demo one person owns them all. Nothing of
 it came over the wire.

@@ -13,7 +13,7 @@ Data = Annotated[
     command_line.Argument(
         help="Data directory of the coordinator.",
         show_default="$FEDAGENT_HOME/coordinator",
-        readable=False,  # whoever opens it says whose it is
+        readable=False,  # opening it says whose it is
     ),
 ]
 Folder = Annotated[

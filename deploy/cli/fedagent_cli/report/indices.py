@@ -1,4 +1,4 @@
-"""By what a policy chose: the indices in the books, and the beliefs that follow from them."""
+"""By what a policy chose: the indices in the database, and the beliefs that follow from them."""
 
 from collections.abc import Sequence
 
@@ -33,8 +33,8 @@ def read_indices(reader: Reader, run_id: str, rounds: Sequence[int]) -> Columns:
 def read_beliefs(reader: Reader, run_id: str, recipe: Recipe, rounds: Sequence[int]) -> Columns:
     """Return each client's belief after each round, by agent id.
 
-    The books do not hold beliefs. A new policy of the same name learns what was booked, and
-    must come to the very indices in the books; where it does not (a coordinator that was
+    The database does not hold beliefs. A new policy of the same name learns what was stored, and
+    must come to the very indices in the database; where it does not (a coordinator that was
     killed has lost opinions), nothing is shown from there on.
     """
     if recipe.policy.name not in BELIEVERS:
@@ -84,12 +84,12 @@ def _by_client(view: RoundView, selection: Selection) -> dict[int, float]:
 
 
 def _feedback(view: RoundView, played: Sequence[int], opinions: dict[int, float]) -> Feedback:
-    """Return what a believer learns from: who played, and what clients said afterwards."""
+    """Return what a believer learns from: who played, and the opinions afterwards."""
     count = len(played)
-    said = np.full(len(view.client_price), np.nan)
+    scores = np.full(len(view.client_price), np.nan)
     for client, score in opinions.items():
-        if client < len(said):
-            said[client] = score
+        if client < len(scores):
+            scores[client] = score
     yes, nan = np.ones(count, dtype=np.bool_), np.full(count, np.nan)
     zeros = np.zeros(count, dtype=np.int64)
     return Feedback(
@@ -106,5 +106,5 @@ def _feedback(view: RoundView, played: Sequence[int], opinions: dict[int, float]
         arrivals=zeros,
         num_samples=zeros,
         seconds_per_iteration=nan,
-        opinions=said if opinions else None,
+        opinions=scores if opinions else None,
     )

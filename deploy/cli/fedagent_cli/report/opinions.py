@@ -72,7 +72,7 @@ def _reported(
         (
             "Opinions",
             (
-                "What clients think of each global model, on samples that nobody has learnt from: "
+                "What clients think of each global model, on samples no device learnt from: "
                 "the mean, and from the smallest to the largest."
             ),
             lambda axes: _band(axes, rows),

@@ -159,7 +159,7 @@ def _good(run: RunReport) -> list[tuple[str, str, str]]:
 
 
 def _opinion(run: RunReport) -> list[tuple[str, str, str]]:
-    """Return the tile of the clients' mean opinion, where they told any."""
+    """Return the tile of the clients' mean opinion, if there is any."""
     if run.opinion is None:
         return []
     return [(f"{run.opinion:.3f}", "mean opinion of the clients", "")]
@@ -205,15 +205,15 @@ def _evaluated(run: RunReport) -> str:
         missing.update(row.reasons)
     why = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
     epsilon = max(row.epsilon for row in run.evaluations)
-    said = (
+    text = (
         f"{len(run.evaluations)} models evaluated; {answered} times an agent volunteered. "
         "What agents think of the models never left them."
         if peers
         else f"{len(run.evaluations)} models evaluated: {answered} opinions of {asked} asked for."
     )
-    said += f" Missing: {why}." if why else ""
-    said += f" Noise: epsilon {epsilon:g} for each opinion." if epsilon else ""
-    return f"<h2>Who was chosen</h2><p>{escape(said)}</p>" + _table(head, rows)
+    text += f" Missing: {why}." if why else ""
+    text += f" Noise: epsilon {epsilon:g} for each opinion." if epsilon else ""
+    return f"<h2>Who was chosen</h2><p>{escape(text)}</p>" + _table(head, rows)
 
 
 def _agents(run: RunReport) -> str:
@@ -234,8 +234,8 @@ def _agents(run: RunReport) -> str:
         for agent in run.agents
     )
     head = ("agent", "ordered", "in time", "late", "in the model", "paid", "otherwise")
-    said = "".join(f'<p class="hint">{escape(line)}</p>' for line in undelivered(run.agents))
-    return "<h2>Agents</h2>" + said + _table(head, rows)
+    text = "".join(f'<p class="hint">{escape(line)}</p>' for line in undelivered(run.agents))
+    return "<h2>Agents</h2>" + text + _table(head, rows)
 
 
 def _edges(run: RunReport) -> str:

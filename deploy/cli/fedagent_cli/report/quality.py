@@ -46,8 +46,8 @@ def quality_plots(run: RunReport, rows: tuple[ReportRound, ...]) -> list[Plot]:
         if regression and LOSS in shown:  # of training it is half of that: no line beside it
             shown = [LOSS]
         if shown:
-            told = f"{text} {_where(shown)}"
-            plots.append((title, told, _lines(title.lower(), tuple(shown), rows)))
+            shows = f"{text} {_where(shown)}"
+            plots.append((title, shows, _lines(title.lower(), tuple(shown), rows)))
     return plots
 
 
@@ -62,12 +62,12 @@ def _groups(*, regression: bool) -> list[tuple[str, str, tuple[Measure, ...]]]:
 
 
 def _where(shown: Sequence[Measure]) -> str:
-    told = {
+    samples = {
         LOSS.where: "Held-out: on samples that no device learns from, after each merge.",
         DEVICE_SCORE.where: "On devices: a round's base model on their new samples, before.",
         TRAIN_LOSS.where: "In training: as devices report it, on samples they learn from.",
     }
-    return " ".join(told[where] for where in dict.fromkeys(one.where for one in shown))
+    return " ".join(samples[where] for where in dict.fromkeys(one.where for one in shown))
 
 
 def _lines(

@@ -57,6 +57,6 @@ def _line(agent: ReportAgent) -> str:
     why, hint = ENDINGS.get(kind) or ENDINGS.get(status) or (f"it {status}", "its log says more")
     like = {one: n for one, n in agent.reasons.items() if one.partition(":")[0] == kind}
     reason = max(like, key=like.__getitem__).partition(" ")[2]
-    told = f" ({reason})" if reason and kind not in PLAIN else ""
+    detail = f" ({reason})" if reason and kind not in PLAIN else ""
     most = "" if count == agent.ordered else f", {count} of them"
-    return f"{head}: {why}{most}{told}. What to do: {hint}."
+    return f"{head}: {why}{most}{detail}. What to do: {hint}."
