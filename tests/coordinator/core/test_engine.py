@@ -15,7 +15,7 @@ from fedagent_coordinator.policies.base import Bound, FloatArray, IntArray, Roun
 from fedagent_coordinator.policies.state import StatelessPolicy
 from fedagent_node.effects import Mark
 from fedagent_protocol import messages as m
-from tests.fakes.engine_field import START_BYTES, Field, settings, toy_edges
+from tests.fakes.engine_field import START_BYTES, Field, mute_when_ordered, settings, toy_edges
 
 
 class FixedPolicy(StatelessPolicy):
@@ -121,14 +121,7 @@ def test_a_report_after_expiry_changes_nothing() -> None:
 def test_a_silent_edge_costs_its_round_and_nothing_else() -> None:
     edges = toy_edges(2)
     field = Field(edges, settings(count=3, wait_edges=2, wait_agents=6))
-    original = edges[1].receive
-
-    def die(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
-        if isinstance(message, m.RoundOrder) and message.round == 2:
-            edges[1].mute = True
-        return original(message, now)
-
-    edges[1].receive = die  # type: ignore[method-assign] # the test's dying edge
+    mute_when_ordered(edges[1], 2)
     field.run()
     check_books(field)
     dead = next(edge for edge in field.settled[2].edges if edge.edge == "edge-1")

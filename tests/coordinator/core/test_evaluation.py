@@ -1,6 +1,5 @@
 """The engine calls clients to evaluate models: who counts, who is waited for, what is learnt."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -41,6 +40,16 @@ def opinions_of(field: Field, round_: int) -> fx.BookOpinions:
 
 def told(field: Field) -> list[dict[str, object]]:
     return [dict(event.fields) for event in field.events if event.name == "opinions"]
+
+
+def lie(edge: ToyEdge, **changes: object) -> None:
+    """Let an edge change its honest answers."""
+    honest = edge.answer
+
+    def answer(call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers | m.EdgeMoments:
+        return msgspec.structs.replace(honest(call, now), **changes)
+
+    edge.answer = answer  # type: ignore[method-assign]
 
 
 def test_every_model_is_primary_metric_everybody_before_the_policy_learns_of_its_round() -> None:
@@ -275,9 +284,6 @@ def test_an_edge_that_comes_in_a_call_is_called_too() -> None:
     assert len(opinions_of(field, 0).client) == 6
 
 
-Change = Callable[[m.Opinions], m.Opinions]
-
-
 @pytest.mark.parametrize(
     ("reason", "change"),
     [
@@ -302,12 +308,7 @@ def test_what_cannot_be_an_answer_is_refused_and_counted(
 ) -> None:
     field = Field(toy_edges(2), settings=report(count=1), past=FIRST)
     liar = field.edges[1]
-    honest = liar.answer
-
-    def lie(call: m.OpinionOpen, now: float) -> m.Opinions | m.Volunteers | m.EdgeMoments:
-        return msgspec.structs.replace(honest(call, now), **change)
-
-    liar.answer = lie  # type: ignore[method-assign]
+    lie(liar, **change)
     field.run()
     assert field.end == "rounds"
     assert field.engine.counters[f"opinions_{reason}"] >= 2
@@ -325,10 +326,7 @@ def test_an_edge_that_asked_fewer_than_answered_is_corrected() -> None:
         field = Field(toy_edges(2), given, past=FIRST)
         if given.opinions is m.OpinionMode.PEERS:
             field = volunteers_field(toy_edges(2), count=1)
-        honest = field.edges[1].answer
-        field.edges[1].answer = lambda call, now, honest=honest: (  # type: ignore[method-assign, misc]
-            msgspec.structs.replace(honest(call, now), asked=0)
-        )
+        lie(field.edges[1], asked=0)
         field.run()
         assert (field.evaluated[0].asked, len(field.evaluated[0].client)) == (6, 6)
 
@@ -336,10 +334,7 @@ def test_an_edge_that_asked_fewer_than_answered_is_corrected() -> None:
 def test_an_opinion_has_no_negative_zero() -> None:
     field = Field(toy_edges(), settings=report(count=1), past=FIRST)
     zeros = np.array([-0.0] * 3, dtype="<f4").tobytes()
-    honest = field.edges[0].answer
-    field.edges[0].answer = lambda call, now: (  # type: ignore[method-assign]
-        msgspec.structs.replace(honest(call, now), score=zeros, epsilon=zeros)
-    )
+    lie(field.edges[0], score=zeros, epsilon=zeros)
     field.run()
     found = opinions_of(field, 1)
     assert not np.signbit(found.score).any()
@@ -365,9 +360,7 @@ def test_an_edge_that_recovers_is_called_again() -> None:
     liar, honest = field.edges[1], field.edges[1].answer
     field.edges[0].agents[0].volunteers = False
     twice = np.array([1, 1], dtype="<i4").tobytes()
-    liar.answer = lambda call, now: (  # type: ignore[method-assign]
-        msgspec.structs.replace(honest(call, now), session=twice)
-    )
+    lie(liar, session=twice)
 
     calls: list[int] = []
 
@@ -413,10 +406,7 @@ def test_answers_of_other_rounds_and_modes_change_nothing() -> None:
 
 def test_answers_with_another_metric_do_not_mix() -> None:
     field = Field(toy_edges(2), settings=report(count=1), past=FIRST)
-    honest = field.edges[1].answer
-    field.edges[1].answer = lambda call, now: msgspec.structs.replace(  # type: ignore[method-assign]
-        honest(call, now), metric="r2"
-    )
+    lie(field.edges[1], metric="r2")
     field.run()
     found = opinions_of(field, 1)
     assert (found.metric, found.reasons) == ("accuracy", {"metric": 3})
@@ -424,10 +414,7 @@ def test_answers_with_another_metric_do_not_mix() -> None:
 
 def test_no_edge_alone_decides_what_opinions_are() -> None:
     field = Field(toy_edges(3), settings=report(count=1, wait_edges=3), past=FIRST)
-    honest = field.edges[0].answer
-    field.edges[0].answer = lambda call, now: msgspec.structs.replace(  # type: ignore[method-assign]
-        honest(call, now), metric="mine"
-    )
+    lie(field.edges[0], metric="mine")
     field.run()
     found = opinions_of(field, 1)
     assert (found.metric, found.reasons) == ("accuracy", {"metric": 3})
@@ -437,11 +424,8 @@ def test_no_edge_alone_decides_what_opinions_are() -> None:
 def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
     field = Field(toy_edges(2), settings=report(count=1), past=FIRST)
     for edge in field.edges:
-        honest = edge.answer
         reasons = {f"{edge.id}-{n}\x1b[31m" + "x" * 90: 1 for n in range(31)} | {"other": 2}
-        edge.answer = lambda call, now, honest=honest, reasons=reasons: (  # type: ignore[method-assign, misc]
-            msgspec.structs.replace(honest(call, now), reasons=reasons)
-        )
+        lie(edge, reasons=reasons)
     field.run()
     kept = opinions_of(field, 1).reasons
     assert len(kept) == 31  # the rest is added to the edges' own "other"

@@ -9,9 +9,8 @@ from fedagent_coordinator.core.round_placement import OPEN_HORIZON, horizon
 from fedagent_coordinator.core.settings import Progress
 from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_coordinator.policies.baselines import RandomPolicy
-from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of
-from tests.fakes.engine_field import START_BYTES, Field, settings, toy_edges
+from tests.fakes.engine_field import START_BYTES, Field, mute_when_ordered, settings, toy_edges
 
 from .test_engine import check_books
 
@@ -68,14 +67,7 @@ def test_a_long_round_is_followed_at_once_and_by_no_burst() -> None:
     limits = {"deadline_ms": 2000, "max_wait_ms": 9000}
     field = Field(edges, settings(count=5, every_s=4.0, wait_edges=2, **limits), Watched())
     begun = watched(field)
-    original = edges[1].receive
-
-    def silent(message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
-        if isinstance(message, m.RoundOrder) and message.round == 2:
-            edges[1].mute = True
-        return original(message, now)
-
-    edges[1].receive = silent  # type: ignore[method-assign] # the test's silent edge
+    mute_when_ordered(edges[1], 2)
     field.run()
     check_books(field)
     gaps = np.diff(begun)

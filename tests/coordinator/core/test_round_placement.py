@@ -138,31 +138,10 @@ def test_it_waits_until_the_edges_have_said_their_rent() -> None:
     assert field.settled[1].feedback.rent_micro == RENTS[1]
 
 
-def test_psi_is_what_moved_the_models_and_made_the_average() -> None:
-    field = placed(count=1)
-    for edge in field.edges:
-        for agent in edge.agents:
-            agent.outcome = m.Outcome(
-                agent=agent.id,
-                status=m.OutcomeStatus.ARRIVED,
-                in_time=True,
-                used=True,
-                valid=True,
-                weight=1.0,
-                tau_ms=900,
-                ut_ms=300,
-                stats=m.TrainStats(dt_ms=200, lc_ms=400),
-            )
-        edge.timing_ms = {"collect": 900.0, "aggregate": 50.0}
-    field.run()
-    assert field.settled[1].feedback.psi == pytest.approx(2 * 0.5 + 0.05)
-
-
-def test_in_psi_an_agent_that_shows_no_times_counts_as_the_mean_of_the_others() -> None:
-    field = placed(count=1)
-    shown, silent = field.edges[1].agents
-    shown.outcome = m.Outcome(
-        agent=shown.id,
+def timed(agent: str) -> m.Outcome:
+    """Return a valid update that took half a second to move."""
+    return m.Outcome(
+        agent=agent,
         status=m.OutcomeStatus.ARRIVED,
         in_time=True,
         used=True,
@@ -172,6 +151,22 @@ def test_in_psi_an_agent_that_shows_no_times_counts_as_the_mean_of_the_others() 
         ut_ms=300,
         stats=m.TrainStats(dt_ms=200, lc_ms=400),
     )
+
+
+def test_psi_is_what_moved_the_models_and_made_the_average() -> None:
+    field = placed(count=1)
+    for edge in field.edges:
+        for agent in edge.agents:
+            agent.outcome = timed(agent.id)
+        edge.timing_ms = {"collect": 900.0, "aggregate": 50.0}
+    field.run()
+    assert field.settled[1].feedback.psi == pytest.approx(2 * 0.5 + 0.05)
+
+
+def test_in_psi_an_agent_that_shows_no_times_counts_as_the_mean_of_the_others() -> None:
+    field = placed(count=1)
+    shown, silent = field.edges[1].agents
+    shown.outcome = timed(shown.id)
     silent.outcome = m.Outcome(agent=silent.id, status=m.OutcomeStatus.MISSED)
     field.edges[1].timing_ms = {"aggregate": 50.0}
     field.run()
