@@ -16,6 +16,8 @@ bonus: contexts vary by themselves, and no expert can starve a client for good, 
 all fade.
 
 Every feature is optional: a device that reports nothing is known by its outcomes.
+
+Parameters: docs/policies/adaptive.md.
 """
 
 from collections.abc import Iterator
@@ -83,15 +85,7 @@ class Reliability(ArrayState):
 
 
 class AdaptivePolicy(ArrayState):
-    """Choose by averaged forecasts of success.
-
-    Args:
-        memory: Rounds that the regression with the short memory looks back.
-        patience: How much more a client counts that has waited for `idle_rounds`.
-        idle_rounds: Rounds of waiting after which it counts no more than that.
-        share: Weight that is given to all experts alike in every round.
-        solver: Name of the solver of P2, or a solver.
-    """
+    """Choose by averaged forecasts of success."""
 
     name = "adaptive"
     parts = ("_slack", "_reliability")

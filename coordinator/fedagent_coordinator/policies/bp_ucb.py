@@ -7,6 +7,8 @@ What clients think of the initial model is slot 1, so the first set is chosen at
 with the beliefs that these opinions give.
 Here one place computes it, for testbeds and for runs where opinions come up anyway;
 agents that keep opinions to themselves compute the same among neighbours.
+
+Parameters: docs/policies/bp-ucb.md.
 """
 
 import math
@@ -35,19 +37,6 @@ class BpUcbPolicy(ArrayState):
 
     A client without any opinion has the mean of the others' means; while there are none,
     K random clients train. Its belief is that of a neighbour without an opinion.
-
-    Args:
-        clients_per_round: K.
-        mu: Weight of exploration.
-        slot_rounds: L, rounds with one set of clients.
-        graph: ``k-nearest`` or ``radius``, from the features x_km and y_km (last known
-            ones of clients out of sight), or ``declared``.
-        neighbours: k of ``k-nearest``.
-        radius_km: Of ``radius``.
-        edges: Of ``declared``: (i, j) or (i, j, distance) each.
-        max_sweeps: Bound on belief propagation per slot.
-        literal: Beliefs by eq. (4)-(7) as printed, which saturate (`literal_beliefs.py`).
-        local_weights: Weights that two neighbours can compute between themselves.
     """
 
     name = "bp-ucb"

@@ -8,6 +8,8 @@ many such pairs as the budgets pay for, the rest by p. Otherwise it solves P2 wi
 With one counter per pair and k_scale 1, which is the paper, K(t) outgrows the counters
 and the policy explores in every round (`cocs-paper`). Counters that are shared fill
 up M or N M times as fast.
+
+Parameters: docs/policies/cocs.md.
 """
 
 import math
@@ -67,18 +69,7 @@ class _Cells(ArrayState):
 
 
 class CocsPolicy(ArrayState):
-    """COCS with shared counters.
-
-    Args:
-        scope: Who shares a counter: ``pair`` (not shared), ``edge`` or ``global``.
-        k_scale: Factor of K(t).
-        logs: Scale rates and bandwidths by their logarithms, which spread more evenly.
-        horizon: T, the number of rounds that h is made for.
-        h: Cells per dimension; None computes ceil(T^(1/(3 alpha + D))).
-        alpha: Hoelder exponent of the success probability.
-        features: The D context features, each scaled by its running bounds.
-        solver: Name of the solver of P2, or a solver.
-    """
+    """COCS with shared counters."""
 
     name = "cocs"
     parts = ("_cells",)

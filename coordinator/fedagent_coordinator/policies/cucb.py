@@ -4,6 +4,8 @@ The paper makes an arm of every feasible decision of the whole network, of which
 more than can be tried. Here a static pool of them stands for all: an arm is an order of
 preference over client-edge pairs, fixed by the arm's number, and filled into the budgets of
 the round. Its reward is the share of the most successes that any round has had.
+
+Parameters: docs/policies/cucb.md.
 """
 
 import math
@@ -21,12 +23,7 @@ _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(
 
 
 class CucbPolicy(ArrayState):
-    """UCB1 over a pool of super-arms.
-
-    Args:
-        pool: Super-arms.
-        mu: Weight of the confidence width.
-    """
+    """UCB1 over a pool of super-arms."""
 
     name = "cucb"
     needs: frozenset[str] = frozenset()

@@ -16,6 +16,8 @@ budgets pay for any ceil(beta N) clients and each client is available often enou
 all queues stay bounded, of the order of V, and as Z grows by beta in each round and
 falls by 1 with each turn, every client's share of T rounds is at least
 beta - Z_T / T. Where the budgets do not suffice, the longest queues come first.
+
+Parameters: docs/policies/fair.md.
 """
 
 import math
@@ -34,14 +36,6 @@ from .state import ArrayState
 
 class FairPolicy(ArrayState):
     """The fairness queue around another policy.
-
-    Args:
-        policy: Name of the inner policy, built with its defaults, or a policy.
-        beta: Share of all rounds in which every client takes part at least.
-        V: Rounds of debt that a choice of the inner policy is worth.
-        clients_per_round: The most clients taken; None takes as many as the inner
-            policy did, but at least beta N.
-        freeze_after: Rounds without a session after which a queue stands still.
 
     Raises:
         ParameterError: A parameter is out of range; from the first `select`, `beta`

@@ -2,6 +2,8 @@
 
 RBCS-F without its queues (ALGORITHMS section 4): the same regression and the same
 optimism, so a client never tried counts as fast until it is.
+
+Parameters: docs/policies/fastest.md.
 """
 
 import numpy as np
@@ -15,18 +17,7 @@ from .state import ArrayState
 
 
 class FastestPolicy(ArrayState):
-    """Take the m clients of least estimated time that the budgets pay for.
-
-    Args:
-        clients_per_round: m, the most clients taken.
-        lambda_: Ridge of the regression.
-        alpha: Width of its confidence bound.
-        compute: Feature with the available CPU ratio.
-        bandwidth: Feature with the bandwidth, hertz or bit/s.
-        model_bits: Size of the model in bits.
-        deadline_s: What an update that did not come in time took at least; None takes
-            the round's deadline.
-    """
+    """Take the m clients of least estimated time that the budgets pay for."""
 
     name = "fastest"
     parts = ("_times",)

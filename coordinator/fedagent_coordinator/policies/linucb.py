@@ -2,6 +2,8 @@
 
 The features are 1, f1, f2, f1^2 and f1 f2, where f1 is the logarithm of the download rate and
 f2 the compute, both scaled to [0, 1] by running bounds (ALGORITHMS section 3, reference).
+
+Parameters: docs/policies/linucb.md.
 """
 
 from collections.abc import Iterator
@@ -25,13 +27,7 @@ _START = (np.array([4.5, 2.0]), np.array([7.0, 4.0]))
 
 
 class LinUcbPolicy(ArrayState):
-    """LinUCB per edge, P2 solved with its upper bounds.
-
-    Args:
-        alpha: Width of the confidence bound, in standard deviations.
-        ridge: Regularisation lambda.
-        solver: Name of the solver of P2, or a solver.
-    """
+    """LinUCB per edge, P2 solved with its upper bounds."""
 
     name = "linucb"
     parts = ("_arms",)

@@ -12,6 +12,8 @@ played, and only sets of K clients are arms: choose K such that K clients can be
 
 With the paper's mu = 1 (`quick-init-ucb-paper`) no arm is ever played twice in 500
 slots; it walks down the enumeration. Small mu returns to what was good.
+
+Parameters: docs/policies/quick-init-ucb.md.
 """
 
 import math
@@ -39,11 +41,6 @@ class QuickInitUcbPolicy(UcbPolicy):
     A group without an opinion is retried once. Clients of a group that failed twice,
     and those who join later, are one class of their own that scores the mean of all
     other clients' scores; being played later does not change a score.
-
-    Args:
-        clients_per_round: K.
-        mu: Weight of exploration.
-        slot_rounds: L, rounds with one set of clients.
     """
 
     name = "quick-init-ucb"

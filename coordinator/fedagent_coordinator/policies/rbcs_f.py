@@ -4,6 +4,8 @@ Every client has a queue of the rounds it is owed (`queues`) and a regression of
 exchange time (`exchange_time`). Each round takes the set of least
 V max(tau) - sum(Z), solved exactly (`fair_set`). With V = 0 only the queues count;
 the larger V, the longer the queues get before they do.
+
+Parameters: docs/policies/rbcs-f.md.
 """
 
 import math
@@ -28,18 +30,6 @@ class RbcsFPolicy(ArrayState):
     loses what does not fit, the shortest queues first; clients that no edge could pay
     even alone are left out before.
 
-    Args:
-        V: Weight of the slowest chosen client's time against the queues.
-        beta: Share of all rounds in which every client takes part at least.
-        clients_per_round: m, the size of the set.
-        lambda_: Ridge of the regression.
-        alpha: Width of its confidence bound.
-        freeze_after: W, rounds without a session after which a queue stands still.
-        compute: Feature with the available CPU ratio.
-        bandwidth: Feature with the bandwidth, hertz or bit/s.
-        model_bits: Size of the model in bits.
-        deadline_s: What an update that did not come in time took at least; None takes
-            the round's deadline.
 
     Raises:
         ParameterError: A parameter is out of range; from the first `select`, `beta`

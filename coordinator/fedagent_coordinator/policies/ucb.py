@@ -4,6 +4,8 @@ One pull per arm first, in a seeded random order that is drawn as it goes; with
 C(20, 5) = 15504 arms that lasts longer than most runs, which is why Quick-Init exists.
 Then the arm of the largest mean + mu sqrt(ln t / count), ties to the smaller ascending
 client tuple. Only arms of clients that can be chosen this round count.
+
+Parameters: docs/policies/ucb.md.
 """
 
 import itertools
@@ -20,13 +22,7 @@ from .state import ArrayState
 
 
 class UcbPolicy(ArrayState):
-    """UCB over K-subsets, every arm once first.
-
-    Args:
-        clients_per_round: K.
-        mu: Weight of exploration.
-        slot_rounds: L, rounds with one set of clients.
-    """
+    """UCB over K-subsets, every arm once first."""
 
     name = "ucb"
     parts: ClassVar[tuple[str, ...]] = ("_slot", "_arms")
