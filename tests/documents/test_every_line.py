@@ -15,7 +15,7 @@ PLAYS = (test_first_hour, test_tutorials)
 
 TESTBED = Page("docs/testbed.md")
 TESTBED.skips(
-    "minutes each; tests/testbed/streaming plays the same worlds, smaller",
+    "minutes each; tests/testbed/study/test_streams.py plays the same world, smaller",
     "fedagent testbed compare bas-a9a --policies all --seeds 5 --plot bas.svg",
     "fedagent testbed compare bas-ml100k --policies primal-dual+budgeted-ucb,fixed-5+fixed-best",
     "fedagent testbed compare weather",

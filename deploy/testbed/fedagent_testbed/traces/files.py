@@ -1,4 +1,7 @@
-"""Trace files as bounded streams: plain, gzip, tar, CSV and JSON, never unpacked to disk."""
+"""Trace files as bounded streams: plain, gzip, tar, CSV and JSON, never unpacked to disk.
+
+Whatever is missing, damaged, malformed or beyond a limit raises `TraceError`.
+"""
 
 import csv
 import gzip
@@ -72,12 +75,7 @@ class _Bounded(io.RawIOBase):
 
 @contextmanager
 def opened(path: Path, limits: Limits = DEFAULT) -> Iterator[IO[bytes]]:
-    """Give the file's bytes, unpacked if it is gzip, as a stream.
-
-    Raises:
-        TraceError: It cannot be read, its gzip data are damaged or cut off, or it is
-            larger than the limit.
-    """
+    """Give the file's bytes, unpacked if it is gzip, as a stream."""
     file = str(path)
     try:
         with path.open("rb") as raw:
@@ -95,21 +93,13 @@ def opened(path: Path, limits: Limits = DEFAULT) -> Iterator[IO[bytes]]:
 
 
 def read_all(path: Path, limits: Limits = DEFAULT) -> bytes:
-    """Return the file's bytes, unpacked.
-
-    Raises:
-        TraceError: As `opened`.
-    """
+    """Return the file's bytes, unpacked."""
     with opened(path, limits) as stream:
         return stream.read()
 
 
 def lines(stream: IO[bytes], file: str, limits: Limits = DEFAULT) -> Iterator[tuple[int, bytes]]:
-    """Give number (from 1) and text of each line that is not blank.
-
-    Raises:
-        TraceError: A line is too long, or there are too many.
-    """
+    """Give number (from 1) and text of each line that is not blank."""
     number = 0
     while line := stream.readline(limits.line_bytes + 1):
         number += 1
@@ -122,12 +112,7 @@ def lines(stream: IO[bytes], file: str, limits: Limits = DEFAULT) -> Iterator[tu
 
 
 def members(path: Path, limits: Limits = DEFAULT) -> Iterator[tuple[str, bytes]]:
-    """Give name and content of each file of a tar or tar.gz, one at a time.
-
-    Raises:
-        TraceError: The archive is damaged, cut off, too large, or holds anything but
-            files and folders.
-    """
+    """Give name and content of each file of a tar or tar.gz, one at a time."""
     file, count, last = str(path), 0, "its start"
     # Blocks of the archive's own size: nothing is read beyond the mark of its end.
     with opened(path, limits) as stream:
@@ -172,11 +157,7 @@ def number(text: bytes | str, top: float = math.inf) -> float:
 def csv_rows(
     path: Path, columns: Sequence[str], limits: Limits = DEFAULT
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Give line number and the wanted columns (two or more) of each row; CSV or CSV in gzip.
-
-    Raises:
-        TraceError: A column is missing, or a line is malformed.
-    """
+    """Give line number and the wanted columns (two or more) of each row; CSV or CSV in gzip."""
     file = str(path)
     at = 0
 
@@ -204,11 +185,7 @@ def csv_rows(
 
 
 def json_value(path: Path, limits: Limits = DEFAULT) -> object:
-    """Return the JSON of a file, plain or gzip.
-
-    Raises:
-        TraceError: It is none.
-    """
+    """Return the JSON of a file, plain or gzip."""
     data = read_all(path, limits)
     try:
         value: object = json.loads(data)
@@ -220,11 +197,7 @@ def json_value(path: Path, limits: Limits = DEFAULT) -> object:
 
 
 def json_list(path: Path, limits: Limits = DEFAULT) -> list[object]:
-    """Return a JSON list.
-
-    Raises:
-        TraceError: It is none, or longer than the limit.
-    """
+    """Return a JSON list."""
     value = json_value(path, limits)
     if not isinstance(value, list) or len(value) > limits.rows:
         raise TraceError(str(path), None, f"is no list of at most {limits.rows} entries")

@@ -25,11 +25,7 @@ _MAX_BINS = 10**7
 
 
 def read_rate_archive(path: Path, limits: Limits = DEFAULT) -> tuple[RateTrace, ...]:
-    """Return every trace of a tar or tar.gz, in its order, named by its file.
-
-    Raises:
-        TraceError: The archive or a line in it cannot be used, or it is empty.
-    """
+    """Return every trace of a tar or tar.gz, in its order, named by its file."""
     traces, rows = [], 0
     for name, body in members(path, limits):
         file = f"{path}:{name}"
@@ -72,10 +68,6 @@ def read_mahimahi(path: Path, *, bin_ms: int = 100, limits: Limits = DEFAULT) ->
 
     A stamp repeats where several packets may cross at once; a `bin_ms` of 1 is mahimahi's own
     clock.
-
-    Raises:
-        TraceError: The file or a line in it cannot be used.
-        ValueError: `bin_ms` is not positive.
     """
     if bin_ms < 1:
         raise ValueError(f"bin_ms is {bin_ms}, must be >= 1")

@@ -21,20 +21,12 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, 
 
 
 def read_planetlab(path: Path, limits: Limits = DEFAULT) -> RttMatrix:
-    """Return ``rtt_ms``, float32 [time, from, to] in milliseconds, as seconds.
-
-    Raises:
-        TraceError: The archive cannot be used.
-    """
+    """Return ``rtt_ms``, float32 [time, from, to] in milliseconds, as seconds."""
     return _matrix(path, _array(path, "rtt_ms", np.float32, limits), 1e-3)
 
 
 def read_seattle(path: Path, limits: Limits = DEFAULT) -> RttMatrix:
-    """Return ``rtt_cs``, uint16 [time, from, to] in hundredths of a second, as seconds.
-
-    Raises:
-        TraceError: The archive cannot be used.
-    """
+    """Return ``rtt_cs``, uint16 [time, from, to] in hundredths of a second, as seconds."""
     return _matrix(path, _array(path, "rtt_cs", np.uint16, limits), 1e-2)
 
 

@@ -14,11 +14,7 @@ _MAX_PRICE = 1e6
 
 
 def read_ndt(path: Path, limits: Limits = DEFAULT) -> AccessSpeeds:
-    """Return the tests of ``mlab_ndt_*.json``.
-
-    Raises:
-        TraceError: The file or an entry of it cannot be used.
-    """
+    """Return the tests of ``mlab_ndt_*.json``."""
     table: list[tuple[float, float]] = []
     for entry, record in enumerate(json_list(path, limits), 1):
         try:
@@ -34,11 +30,7 @@ def read_ndt(path: Path, limits: Limits = DEFAULT) -> AccessSpeeds:
 
 
 def read_spot_prices(path: Path, limits: Limits = DEFAULT) -> tuple[PriceTrace, ...]:
-    """Return one trace a market of ``ec2_spot_*.csv``; all share one zero of time.
-
-    Raises:
-        TraceError: The file or a line in it cannot be used.
-    """
+    """Return one trace a market of ``ec2_spot_*.csv``; all share one zero of time."""
     markets: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
     for line, (zone, machine, when, price, normal) in csv_rows(path, _PRICES, limits):
         try:
@@ -71,11 +63,7 @@ def read_spot_prices(path: Path, limits: Limits = DEFAULT) -> tuple[PriceTrace, 
 
 
 def read_cpu_scores(path: Path, limits: Limits = DEFAULT) -> CpuScores:
-    """Return ``CPU_F_AI_Score`` of ``ai_benchmark_*.json``; the first of a repeated phone.
-
-    Raises:
-        TraceError: The file or an entry of it cannot be used.
-    """
+    """Return ``CPU_F_AI_Score`` of ``ai_benchmark_*.json``; the first of a repeated phone."""
     scores: dict[str, float] = {}
     for entry, record in enumerate(json_list(path, limits), 1):
         try:
