@@ -1,5 +1,7 @@
 """The curves of a comparison say what its table says."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -57,3 +59,13 @@ def test_the_regret_grows_to_that_of_the_table(compared: Comparison, axes: Axes)
         )
     ]
     assert np.asarray(line.get_ydata())[4] == pytest.approx(figure(early).mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.SVG", b"<?xml")]
+)
+def test_a_picture_is_what_its_name_says(
+    compared: Comparison, tmp_path: Path, name: str, begins: bytes
+) -> None:
+    plots.write_plots(compared, tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(begins)

@@ -121,6 +121,9 @@ def busy(process: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_their_parent(tmp_path: Path, sign: signal.Signals) -> None:
+    # The current folder is not where workers import from.
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "types.py").write_text("raise SystemExit('the wrong types')\n")
     with comparing(tmp_path) as process:
         found = busy(process)
         process.send_signal(sign)
@@ -140,10 +143,3 @@ def test_ctrl_c_is_one_line_and_an_end(tmp_path: Path, early: bool) -> None:
         _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, told
     assert len(told.splitlines()) <= 1, told
-
-
-def test_the_current_folder_is_not_where_workers_import_from(tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "types.py").write_text("raise SystemExit('the wrong types')\n")
-    with comparing(tmp_path) as process:
-        busy(process)
