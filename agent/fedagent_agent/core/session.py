@@ -270,7 +270,7 @@ class Sessions(dict[str, Session]):
         self._counters["protocol_version"] += 1
         self._refused[heard.sender] = heard.link
         hello = Send(heard.sender, self._greeting, version=heard.version)
-        return [Warn(f"edge {heard.sender}", line), hello]
+        return [Warn("", f"edge {heard.sender} {line}"), hello]
 
     def hear(self, edge: str, link: str, now: float) -> tuple[Session | None, list[Effect]]:
         """Note a sign of life; a silent edge may come back on another link."""
