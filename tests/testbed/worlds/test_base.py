@@ -1,14 +1,14 @@
 """How a round of a study ends: the edge's rule at every edge, and what is known of it."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.policies import Feedback, RoundView
+from fedagent_coordinator.policies import Feedback
 from fedagent_task.round_rule import RoundRule
 from fedagent_testbed.worlds.base import Times, outcome, round_seconds
+from tests.fakes.rounds import column_view
 
 Rows = list[tuple[int, float]]
 rows = st.lists(
@@ -24,28 +24,14 @@ limits = {
 }
 
 
-def view_of(edges: npt.NDArray[np.int32], deadline: float) -> RoundView:
-    n = len(edges)
-    return RoundView(
-        round=1,
-        pair_client=np.arange(n, dtype=np.int32),
-        pair_edge=edges,
-        pair_features=np.zeros((n, 0), dtype=np.float32),
-        feature_names=(),
-        client_price=np.full(n, 7, dtype=np.int64),
-        client_available=np.ones(n, dtype=np.bool_),
-        edge_budget=np.full(3, 1000, dtype=np.int64),
-        deadline_s=deadline,
-    )
-
-
 def played(what: Rows, deadline: float, max_wait: float, enough: int) -> Feedback:
-    """Order all pairs but the first, which nobody ordered."""
-    edges = np.array([0, *(edge for edge, _ in what)], dtype=np.int32)
-    tau = np.array([0.01, *(tau for _, tau in what)])
+    """Order one pair of each client, which sees all three edges."""
+    view = column_view(clients=len(what), edges_seen=3, deadline_s=deadline)
+    pairs = np.array([3 * i + edge for i, (edge, _) in enumerate(what)], dtype=np.int64)
+    tau = np.full(len(view.pair_edge), 0.01)
+    tau[pairs] = [tau for _, tau in what]
     times = Times(dt_s=0.25 * tau, lc_s=0.5 * tau, ut_s=0.25 * tau)
-    pairs = np.arange(1, len(edges))
-    return outcome(view_of(edges, deadline), pairs, times, min_updates=enough, max_wait_s=max_wait)
+    return outcome(view, pairs, times, min_updates=enough, max_wait_s=max_wait)
 
 
 @given(what=rows, **limits)
@@ -87,11 +73,3 @@ def test_an_empty_round_takes_no_time() -> None:
 )
 def test_a_round_lasts_as_long_as_its_slowest_edge(what: Rows, enough: int, seconds: float) -> None:
     assert round_seconds(played(what, 3.0, 6.0, enough)) == seconds
-
-
-def test_a_wait_shorter_than_the_deadline_is_the_deadline() -> None:
-    feedback = played([(0, 2.5), (0, 9.0)], 3.0, 1.0, 2)
-    assert feedback.X.tolist() == [True, False]
-    assert feedback.used.tolist() == [False, False]
-    assert feedback.void.tolist() == [False, True]
-    assert feedback.tau_s.tolist() == [2.5, 3.0]
