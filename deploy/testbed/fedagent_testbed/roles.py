@@ -48,7 +48,7 @@ from fedagent_task.spec import Recipe
 
 from .air import Pipes
 from .node import Checkpoint, Node, virtual_driver
-from .opinions import METRIC, SAMPLES
+from .seeded_agents import METRIC, SAMPLES
 from .wires import WAN, lan
 
 SITE = "virtual"

@@ -18,11 +18,10 @@ from fedagent_coordinator.reader import open_reader
 from fedagent_task.spec import Recipe
 
 from .air import Air, Pipes
-from .identities import seeded_identity
 from .kernel import Faults, Kernel, Network
 from .node import Node
-from .opinions import Score, opinion_of, seeded_scores
 from .roles import AgentNode, CoordinatorNode, EdgeNode
+from .seeded_agents import Score, opinion_of, seeded_identity, seeded_scores
 from .wires import Wires, lan
 
 AGENT_PRICE_MICRO = 100_000
