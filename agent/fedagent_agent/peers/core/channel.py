@@ -90,9 +90,14 @@ class PeerChannel:
         if seq == 0:
             return Delivery.ACK
         # A repeat means that our acknowledgement was lost: send it at once.
-        self._ack_at = min(self._ack_at, now + self.settings.ack_s if fresh else now)
+        wait_s = self.stretched(self.settings.ack_s) if fresh else 0.0
+        self._ack_at = min(self._ack_at, now + wait_s)
         self.taken = max(self.taken, seq)
         return Delivery.FRESH if fresh else Delivery.OLD
+
+    def stretched(self, wait_s: float) -> float:
+        """Return how long something waits for company, more where the round trip is long."""
+        return max(wait_s, 0.3 * self.rtt_s)
 
     def falls_silent(self, now: float) -> bool:
         """Drop the neighbour if it owes an answer for too long; True when that is new."""

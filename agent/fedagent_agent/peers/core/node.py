@@ -243,7 +243,7 @@ class BpUcbNode:
             if self.beliefs.unsent(peer):
                 channel.wants_state(now)
             elif self.gossip.unsent(peer):
-                hold = self._settings.hold_s
+                hold = channel.stretched(self._settings.hold_s)
                 channel.wants_state(now + (0.5 * hold if self.me < peer else hold))
             else:
                 channel.wants_state(None)

@@ -38,7 +38,8 @@ class SlotSettings:
             round trip is long.
         hold_s: How long news of gossip waits for more. One of two neighbours waits half as
             long, so that the other need not repeat what both have heard.
-        ack_s: How long an acknowledgement waits for a state to ride with.
+        ack_s: How long an acknowledgement waits for a state to ride with. It and `hold_s`
+            are 0.3 of the round trip where that is longer.
         repeat_s: First wait for an acknowledgement; half as long again at each repeat, up
             to `max_repeat_s`.
         silence_s: A neighbour that owes an answer for this long is left out until it answers.
