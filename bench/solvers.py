@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedagent_coordinator.solvers import Assignment, Solution, Solver
+from fedagent_coordinator.solvers import AssignmentProblem, Solution, Solver
 from fedagent_coordinator.solvers.density import DensitySolver
 from fedagent_coordinator.solvers.exact import ExactSolver
 from fedagent_coordinator.solvers.flgreedy import FlgreedySolver
@@ -26,14 +26,14 @@ DENSITY_BAR = 0.97
 EXACT_BAR_S = 1.0
 
 
-def instance(rng: np.random.Generator, values: str) -> Assignment:
+def instance(rng: np.random.Generator, values: str) -> AssignmentProblem:
     """Draw one round of the paper's setting."""
     price = rng.uniform(0.5, 2, CLIENTS) * rng.uniform(2, 4, CLIENTS)
     cost = (price * 1e6).astype(np.int64)
     client = np.repeat(np.arange(CLIENTS, dtype=np.int32), EDGES)
     chance = rng.random(CLIENTS * EDGES)
     arrives = rng.random(len(chance)) < chance
-    return Assignment(
+    return AssignmentProblem(
         value=chance if values == "chance" else arrives.astype(np.float64),
         cost=cost[client],
         client=client,
@@ -69,7 +69,7 @@ def rows(instances: int = INSTANCES) -> Iterator[dict[str, object]]:
         yield row
 
 
-def timed(solver: Solver, problems: list[Assignment]) -> tuple[list[Solution], list[float]]:
+def timed(solver: Solver, problems: list[AssignmentProblem]) -> tuple[list[Solution], list[float]]:
     """Solve all; return solutions and seconds."""
     found, seconds = [], []
     for problem in problems:

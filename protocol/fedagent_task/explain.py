@@ -26,7 +26,7 @@ _HUMAN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class RecipeKey:
     """One key of a recipe: dotted name, what it holds, an example as TOML text."""
 
     name: str
@@ -40,7 +40,7 @@ class Key:
         return f"write {self.what}, e.g. {self.name.rpartition('.')[2]} = {self.example}"
 
 
-def recipe_keys() -> tuple[Key, ...]:
+def recipe_keys() -> tuple[RecipeKey, ...]:
     """Return every key that a recipe may have, in the order of the reference."""
     return tuple(_walk(Recipe, ""))
 
@@ -109,7 +109,7 @@ def _value_at(table: Mapping[str, object], key: str) -> object:
     return "a table" if isinstance(value, Mapping) else value
 
 
-def _walk(struct: type[msgspec.Struct], prefix: str) -> Iterator[Key]:
+def _walk(struct: type[msgspec.Struct], prefix: str) -> Iterator[RecipeKey]:
     for item in msgspec.structs.fields(struct):
         name = prefix + item.encode_name
         if isinstance(item.type, type) and issubclass(item.type, msgspec.Struct):
@@ -117,7 +117,7 @@ def _walk(struct: type[msgspec.Struct], prefix: str) -> Iterator[Key]:
         else:
             meta = next(_metas(item.type))
             example = str((meta.examples or [""])[0])
-            yield Key(name, meta.description or "", example, item.required)
+            yield RecipeKey(name, meta.description or "", example, item.required)
 
 
 def _metas(annotation: object) -> Iterator[msgspec.Meta]:

@@ -13,7 +13,7 @@ POOL = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CnnLayout:
     """A convolutional network of a paper.
 
     Attributes:
@@ -29,9 +29,9 @@ class Layout:
 
 LAYOUTS = {
     # RBCS-F, section "Experiments": 20 and 50 channels, then 500 units.
-    "fashion": Layout((20, 50), (500,), (28, 28, 1)),
+    "fashion": CnnLayout((20, 50), (500,), (28, 28, 1)),
     # COCS section VI and RBCS-F: 64 and 64 channels, then 384 and 192 units.
-    "cifar": Layout((64, 64), (384, 192), (32, 32, 3)),
+    "cifar": CnnLayout((64, 64), (384, 192), (32, 32, 3)),
 }
 
 
@@ -44,7 +44,7 @@ def dense_shapes(widths: Sequence[int]) -> dict[str, Shape]:
     return shapes
 
 
-def pooled(layout: Layout, image: Image) -> Image:
+def pooled(layout: CnnLayout, image: Image) -> Image:
     """Return rows, columns and channels after the last pooling; less than 1 if too small."""
     rows, columns, channels = image
     for width in layout.convolutions:
@@ -53,7 +53,7 @@ def pooled(layout: Layout, image: Image) -> Image:
     return rows, columns, channels
 
 
-def cnn_shapes(layout: Layout, image: Image, classes: int) -> dict[str, Shape]:
+def cnn_shapes(layout: CnnLayout, image: Image, classes: int) -> dict[str, Shape]:
     """Return the tensors of a convolutional network: ``conv1.weight`` is [out, in, 5, 5]."""
     shapes: dict[str, Shape] = {}
     channels = image[2]

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 
 from fedagent_protocol.messages import Weighting
 
-from .shapes import LAYOUTS, Image, Layout, Shape, cnn_shapes, dense_shapes
+from .shapes import LAYOUTS, CnnLayout, Image, Shape, cnn_shapes, dense_shapes
 
 MICRO = 1_000_000
 """Micro-credits in one credit."""
@@ -113,7 +113,7 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         return self.kind in {"mlp", "cnn"}
 
     @property
-    def plan(self) -> Layout:
+    def plan(self) -> CnnLayout:
         """The layout that a cnn names."""
         return LAYOUTS[self.layout]
 

@@ -19,7 +19,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 from fedagent_task.recipe import parse_recipe, task_bytes, task_digest
-from fedagent_testbed.world import World
+from fedagent_testbed.world import VirtualFederation
 from tests.testbed.test_survival import RECIPE
 
 from .support import REAL, RUN, HandEdge, model_of
@@ -80,7 +80,7 @@ def test_a_finished_update_is_not_withdrawn(edge: HandEdge) -> None:
 @pytest.mark.parametrize("agents", [2, 3])
 def test_an_abort_in_mid_round_voids_the_reservation_once(tmp_path: Path, agents: int) -> None:
     """The three roles in virtual time, on a real ledger (RELIABILITY D7)."""
-    world = World(tmp_path, parse_recipe(RECIPE), seed=3, agents=agents, train_s=1.0)
+    world = VirtualFederation(tmp_path, parse_recipe(RECIPE), seed=3, agents=agents, train_s=1.0)
     node, agent = world.nodes["agent-0"], world.agents["agent-0"]
     aborted: list[int] = []
 

@@ -11,7 +11,7 @@ from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.placement import PlacementView
 from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.selection import check_selection
-from fedagent_coordinator.solvers import Assignment
+from fedagent_coordinator.solvers import AssignmentProblem
 from fedagent_protocol.errors import ParameterError, RegistryError, UnknownNameError
 from fedagent_protocol.registry import Registry
 from tests.fakes.rounds import random_feedback, random_view
@@ -59,7 +59,7 @@ def use(kind: str, thing: Any) -> None:
             thing.learn(thing.choose(asked, rng), 1.0)
         elif kind == "solvers":
             thing.solve(
-                Assignment(
+                AssignmentProblem(
                     value=rng.random(len(view.pair_client)),
                     cost=view.pair_price,
                     client=view.pair_client,

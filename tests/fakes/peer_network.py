@@ -9,7 +9,7 @@ from itertools import count
 
 import numpy as np
 
-from fedagent_agent.peers.core.node import BpUcbNode, Phase
+from fedagent_agent.peers.core.node import BpUcbNode, SlotPhase
 from fedagent_agent.peers.core.settings import SlotSettings
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_coordinator.policies.neighbours import Graph, k_nearest
@@ -77,7 +77,7 @@ class PeerNetwork:
 
     def decide(self, limit_s: float = 20.0) -> set[str]:
         """Let time pass until everybody alive has decided; return the volunteers."""
-        assert self.run(limit_s, lambda: all(n.phase is Phase.DECIDED for n in self.living))
+        assert self.run(limit_s, lambda: all(n.phase is SlotPhase.DECIDED for n in self.living))
         return {node.me for node in self.living if node.chosen}
 
     def play(self, slot: int, opinions: FloatArray, limit_s: float = 20.0) -> set[str]:

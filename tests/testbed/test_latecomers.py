@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_task.recipe import parse_recipe
-from fedagent_testbed.world import World
+from fedagent_testbed.world import VirtualFederation
 
 RECIPE = Path(__file__).parents[2] / "deploy" / "recipes" / "digits.toml"
 OVER_S, AGENTS = 120.0, 8
@@ -15,7 +15,7 @@ OVER_S, AGENTS = 120.0, 8
 @pytest.mark.parametrize("wait_agents", [AGENTS, 1])
 def test_whoever_comes_within_two_minutes_takes_part(tmp_path: Path, wait_agents: int) -> None:
     given = parse_recipe(RECIPE.read_text(), ("learner.name=none", "evaluation.dataset=none"))
-    here = World(tmp_path, given, seed=1, agents=AGENTS)
+    here = VirtualFederation(tmp_path, given, seed=1, agents=AGENTS)
     here.coordinator.wait_agents = wait_agents
     late = [name for name in here.nodes if name.startswith("agent-")]
     began = here.kernel.now

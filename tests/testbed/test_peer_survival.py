@@ -16,7 +16,7 @@ from fedagent_coordinator.reader import open_reader
 from fedagent_protocol import topics
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.wires import WAN, lan
-from fedagent_testbed.world import AGENT_PRICE_MICRO, Ending, World
+from fedagent_testbed.world import AGENT_PRICE_MICRO, Ending, VirtualFederation
 
 from .test_survival import ROUNDS, world
 
@@ -34,11 +34,13 @@ TIGHT = ("peers.best=4", "budget.per_edge=0.25")
 ROUGH = Faults(loss=0.05, duplicate=0.1, delay_s=0.003, jitter_s=0.02)
 
 
-def peers(directory: Path, seed: int, *sets: str, **options: object) -> World:
+def peers(directory: Path, seed: int, *sets: str, **options: object) -> VirtualFederation:
     return world(directory, seed, sets=(*PEERS, *sets), **{"agents": 6, **options})
 
 
-def check(here: World, ending: Ending, *, rounds: int = ROUNDS) -> dict[int, frozenset[str]]:
+def check(
+    here: VirtualFederation, ending: Ending, *, rounds: int = ROUNDS
+) -> dict[int, frozenset[str]]:
     """Check the books; return who volunteered in each call."""
     assert ending.reason == "rounds"
     assert ending.rounds_done == rounds
@@ -137,7 +139,7 @@ def test_somebody_is_killed_in_the_middle_of_a_call(
     assert here.nodes[victim].restarts >= 1
 
 
-def kill_on(here: World, victim: str, kind: str, visits: set[int]) -> None:
+def kill_on(here: VirtualFederation, victim: str, kind: str, visits: set[int]) -> None:
     """Kill a node when the n-th messages of a kind arrive anywhere."""
     heard = 0
 

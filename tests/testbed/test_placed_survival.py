@@ -13,7 +13,7 @@ import pytest
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.wires import WAN, lan
-from fedagent_testbed.world import AGENT_PRICE_MICRO, Ending, World
+from fedagent_testbed.world import AGENT_PRICE_MICRO, Ending, VirtualFederation
 
 from .test_survival import COORDINATOR_POINTS, EDGE_POINTS
 
@@ -50,7 +50,9 @@ CHEAPEST = AGENT_PRICE_MICRO
 MONEY = 6_000_000
 
 
-def world(directory: Path, seed: int, *, sets: tuple[str, ...] = (), **options: object) -> World:
+def world(
+    directory: Path, seed: int, *, sets: tuple[str, ...] = (), **options: object
+) -> VirtualFederation:
     given: dict[str, object] = {
         "edges": 3,
         "agents": AGENTS,
@@ -59,7 +61,7 @@ def world(directory: Path, seed: int, *, sets: tuple[str, ...] = (), **options: 
         "arrivals": 12,
         **options,
     }
-    return World(directory, parse_recipe(RECIPE, sets), seed=seed, **given)  # type: ignore[arg-type] # keyword-only
+    return VirtualFederation(directory, parse_recipe(RECIPE, sets), seed=seed, **given)  # type: ignore[arg-type] # keyword-only
 
 
 def check(ending: Ending, *, money: int = MONEY) -> None:

@@ -14,7 +14,7 @@ from fedagent_coordinator.reader import open_reader
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed import world as worlds
 from fedagent_testbed.roles import AgentNode
-from fedagent_testbed.world import World
+from fedagent_testbed.world import VirtualFederation
 
 RECIPE = """
 name = "scored"
@@ -56,7 +56,7 @@ def test_a_network_learns_and_every_round_has_the_devices_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worlds, "AgentNode", _Learning)
-    world = World(tmp_path, parse_recipe(RECIPE), seed=1)
+    world = VirtualFederation(tmp_path, parse_recipe(RECIPE), seed=1)
     ending = world.run()
     assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 5, True)
     with open_reader(world.coordinator.directory) as read:
@@ -80,7 +80,7 @@ def test_a_network_learns_and_its_clients_say_so(
 ) -> None:
     monkeypatch.setattr(worlds, "AgentNode", _Learning)
     sets = ("policy.name=quick-init-ucb", "policy.params.clients_per_round=2")
-    world = World(tmp_path, parse_recipe(RECIPE, sets), seed=1)
+    world = VirtualFederation(tmp_path, parse_recipe(RECIPE, sets), seed=1)
     ending = world.run()
     assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 5, True)
     with open_reader(world.coordinator.directory) as read:

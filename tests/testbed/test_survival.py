@@ -13,7 +13,7 @@ import pytest
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.wires import WAN, lan
-from fedagent_testbed.world import Ending, World
+from fedagent_testbed.world import Ending, VirtualFederation
 
 RECIPE = """
 name = "survival"
@@ -73,9 +73,11 @@ LARGE = ("model.features=27000",)
 """A model that agents keep in files: smaller ones stay in memory."""
 
 
-def world(directory: Path, seed: int, *, sets: tuple[str, ...] = (), **options: object) -> World:
+def world(
+    directory: Path, seed: int, *, sets: tuple[str, ...] = (), **options: object
+) -> VirtualFederation:
     recipe = parse_recipe(RECIPE, sets)
-    return World(directory, recipe, seed=seed, **options)  # type: ignore[arg-type] # keyword-only
+    return VirtualFederation(directory, recipe, seed=seed, **options)  # type: ignore[arg-type] # keyword-only
 
 
 def check(ending: Ending) -> None:

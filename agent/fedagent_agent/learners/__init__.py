@@ -35,7 +35,7 @@ registry: Registry[Learner] = Registry(
         "sgd": "gradient_descent:Sgd",
         "bgd": "gradient_descent:Bgd",
         "strsaga": "strsaga:StrSaga",
-        NO_TRAINING: "idle:Idle",
+        NO_TRAINING: "idle:NoTraining",
     },
 )
 learner_names = registry.names

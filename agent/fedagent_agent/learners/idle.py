@@ -15,7 +15,7 @@ from .base import StepResult, Tensors
 _LARGEST = 1e-3
 
 
-class Idle:
+class NoTraining:
     """The learner ``none``; an iteration does nothing.
 
     Args:

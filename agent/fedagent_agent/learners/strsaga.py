@@ -23,7 +23,7 @@ from .base import StepResult, Tensors
 from .strsaga_book import Book, Moves
 from .strsaga_dense import DenseTable, Doubles
 from .strsaga_factors import FactorTable
-from .strsaga_loops import HINGE, LOGISTIC, SOFTMAX, SQUARED, SQUARED_HINGE, Loops, compiled
+from .strsaga_loops import HINGE, LOGISTIC, SOFTMAX, SQUARED, SQUARED_HINGE, SagaLoops, compiled
 from .strsaga_sparse import SparseTable
 
 _LOSSES = {"softmax": SOFTMAX, "logistic": LOGISTIC, "linear": SQUARED}
@@ -155,7 +155,7 @@ class StrSaga:
         return table
 
 
-def create_table(spec: ModelSpec, rate: float, loops: Loops | None, *, sparse: bool) -> Table:
+def create_table(spec: ModelSpec, rate: float, loops: SagaLoops | None, *, sparse: bool) -> Table:
     """Return an empty table for a model's samples."""
     if spec.kind == "mf":
         return FactorTable(spec, rate=rate, loops=loops)
@@ -165,7 +165,7 @@ def create_table(spec: ModelSpec, rate: float, loops: Loops | None, *, sparse: b
 
 
 @functools.cache
-def warm_up(loops: Loops, *, ratings: bool, many: bool) -> None:
+def warm_up(loops: SagaLoops, *, ratings: bool, many: bool) -> None:
     """Compile what a model needs, so that no training waits for it."""
     spec = ModelSpec(kind="softmax", features=1, classes=2)
     if ratings:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .strsaga_loops import Counts, Loops, plan
+from .strsaga_loops import Counts, SagaLoops, plan
 
 _GROWTH = 1.5
 _ITERATIONS, _WAITING, _SIZE, _SEEN, _REFUSED = range(5)
@@ -49,7 +49,7 @@ class Book:
         loops: Compiled loops, or None.
     """
 
-    def __init__(self, cap: int, loops: Loops | None) -> None:
+    def __init__(self, cap: int, loops: SagaLoops | None) -> None:
         self._cap = cap
         self._loops = loops
         self._waiting: MutableSequence[int] | Counts = []

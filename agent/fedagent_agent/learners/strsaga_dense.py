@@ -11,7 +11,7 @@ from fedagent_task.models import Inputs, Labels
 from fedagent_task.samples import Csr
 
 from .strsaga_book import Moves
-from .strsaga_loops import HINGE, SOFTMAX, SQUARED_HINGE, Loops, residual, scalar
+from .strsaga_loops import HINGE, SOFTMAX, SQUARED_HINGE, SagaLoops, residual, scalar
 
 Doubles = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
@@ -38,7 +38,14 @@ class DenseTable:
     """Most iterations of one `advance`."""
 
     def __init__(
-        self, loss: int, outputs: int, width: int, *, rate: float, l2: float, loops: Loops | None
+        self,
+        loss: int,
+        outputs: int,
+        width: int,
+        *,
+        rate: float,
+        l2: float,
+        loops: SagaLoops | None,
     ) -> None:
         self._loss, self._rate, self._decay = loss, rate, 1.0 - rate * l2
         self._loops = loops

@@ -20,7 +20,7 @@ from fedagent_task.spec import ModelSpec
 from .strsaga_blocks import Places, blocks
 from .strsaga_book import Moves
 from .strsaga_dense import grown
-from .strsaga_loops import Loops
+from .strsaga_loops import SagaLoops
 from .strsaga_sparse import FLUSH_AFTER
 
 Doubles = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ class FactorTable:
         loops: Compiled loops, or None.
     """
 
-    def __init__(self, spec: ModelSpec, *, rate: float, loops: Loops | None) -> None:
+    def __init__(self, spec: ModelSpec, *, rate: float, loops: SagaLoops | None) -> None:
         self._rank, self._l2 = spec.rank, spec.l2
         self._rate, self._loops = rate, loops
         # One table, so that a block of numpy's reads and writes both kinds at once.

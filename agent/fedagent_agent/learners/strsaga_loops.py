@@ -29,7 +29,7 @@ _LARGE = 1e200
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
+class SagaLoops:
     """Compiled loops, with the signatures of the functions of these names."""
 
     plan: Callable[..., None]
@@ -41,7 +41,7 @@ class Loops:
 
 
 @functools.cache
-def compiled() -> Loops | None:
+def compiled() -> SagaLoops | None:
     """Return the loops as machine code, None without numba.
 
     The first call of each takes seconds, later processes read what it has kept.
@@ -63,7 +63,7 @@ def compiled() -> Loops | None:
             return njit(loop, nogil=True, fastmath=free)  # type: ignore[no-any-return] # numba is untyped
 
     loops = (plan, dense_one, dense_many, sparse_one, sparse_many, factors)
-    return Loops(*map(ready, loops))  # type: ignore[arg-type] # one signature each
+    return SagaLoops(*map(ready, loops))  # type: ignore[arg-type] # one signature each
 
 
 def scalar(loss: int, z: float, target: float) -> tuple[float, float, float]:

@@ -21,7 +21,7 @@ from fedagent_task.samples import Csr
 
 from .strsaga_book import Moves
 from .strsaga_dense import cells, grown, residuals, signed
-from .strsaga_loops import Loops, scalar
+from .strsaga_loops import SagaLoops, scalar
 
 Doubles = npt.NDArray[np.float64]
 
@@ -46,7 +46,14 @@ class SparseTable:
     """
 
     def __init__(
-        self, loss: int, outputs: int, width: int, *, rate: float, l2: float, loops: Loops | None
+        self,
+        loss: int,
+        outputs: int,
+        width: int,
+        *,
+        rate: float,
+        l2: float,
+        loops: SagaLoops | None,
     ) -> None:
         self._loss, self._rate, self._decay = loss, rate, 1.0 - rate * l2
         self._outputs, self._loops = outputs, loops

@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedagent_node.identity import Identity, identity_of
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
 
-from .core.transport import Refusal, SealError
+from .core.transport import PacketRefusal, SealError
 
 BLOCK = 256
 WINDOW = 1024
@@ -126,21 +126,21 @@ class PeerSeal:
         """
         peer = identity_of(card.identity)
         if peer not in self.neighbours:
-            raise SealError(peer, Refusal.STRANGER)
+            raise SealError(peer, PacketRefusal.STRANGER)
         known = self._sessions.get(peer)
         if known is not None and known.card == card:
             return peer
         _verify(peer, card)
         if known is not None and card.epoch < known.card.epoch:
-            raise SealError(peer, Refusal.OLD_CARD)
+            raise SealError(peer, PacketRefusal.OLD_CARD)
         if known is not None and card.epoch == known.card.epoch:
             if card.agreement == known.card.agreement:
                 return peer
-            raise SealError(peer, Refusal.TWIN)
+            raise SealError(peer, PacketRefusal.TWIN)
         if known is None and peer not in self.reserved:
             others = len(self._sessions.keys() - self.reserved)
             if others >= MAX_SESSIONS:
-                raise SealError(peer, Refusal.CROWDED)
+                raise SealError(peer, PacketRefusal.CROWDED)
         self._sessions[peer] = self._agree(peer, card)
         return peer
 
@@ -152,9 +152,9 @@ class PeerSeal:
         """
         session = self._session(peer)
         if len(plain) > MAX_ENVELOPE_BYTES:
-            raise SealError(peer, Refusal.TOO_LONG)
+            raise SealError(peer, PacketRefusal.TOO_LONG)
         if session.sent >= _MAX_COUNTER:
-            raise SealError(peer, Refusal.USED_UP)
+            raise SealError(peer, PacketRefusal.USED_UP)
         session.sent += 1
         header = _HEADER.pack(_VERSION, self.epoch, session.card.epoch, session.sent)
         padded = (_LENGTH.pack(len(plain)) + plain).ljust(
@@ -171,33 +171,33 @@ class PeerSeal:
         """
         session = self._session(peer)
         if not _OVERHEAD <= len(packet) <= MAX_PACKET_BYTES or len(packet) % BLOCK:
-            raise SealError(peer, Refusal.PACKET)
+            raise SealError(peer, PacketRefusal.PACKET)
         header = packet[: _HEADER.size]
         version, theirs, ours, counter = _HEADER.unpack(header)
         if version != _VERSION:
-            raise SealError(peer, Refusal.PACKET)
+            raise SealError(peer, PacketRefusal.PACKET)
         if (theirs, ours) != (session.card.epoch, self.epoch):
-            raise SealError(peer, Refusal.EPOCH)
+            raise SealError(peer, PacketRefusal.EPOCH)
         if session.is_replay(counter):
-            raise SealError(peer, Refusal.REPLAY)
+            raise SealError(peer, PacketRefusal.REPLAY)
         more = header + _pair(peer, self.identity.id)
         try:
             plain = session.inward.decrypt(_nonce(counter), packet[_HEADER.size :], more)
         except InvalidTag as error:
-            raise SealError(peer, Refusal.FORGED) from error
+            raise SealError(peer, PacketRefusal.FORGED) from error
         # Only what is authentic may move the window.
         session.note(counter)
         (length,) = _LENGTH.unpack_from(plain)
         if length > len(plain) - _LENGTH.size:
-            raise SealError(peer, Refusal.PACKET)
+            raise SealError(peer, PacketRefusal.PACKET)
         return plain[_LENGTH.size : _LENGTH.size + length]
 
     def _session(self, peer: str) -> _Session:
         if peer not in self.neighbours:
-            raise SealError(peer, Refusal.STRANGER)
+            raise SealError(peer, PacketRefusal.STRANGER)
         session = self._sessions.get(peer)
         if session is None:
-            raise SealError(peer, Refusal.NO_CARD)
+            raise SealError(peer, PacketRefusal.NO_CARD)
         return session
 
     def _agree(self, peer: str, card: PeerCard) -> _Session:
@@ -205,7 +205,7 @@ class PeerSeal:
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(card.agreement))
         except ValueError as error:  # a point of low order: the secret would be known to all
-            raise SealError(peer, Refusal.CARD) from error
+            raise SealError(peer, PacketRefusal.CARD) from error
         salt = hashlib.sha256(b"".join(sorted(map(_bytes_of, (self.card, card))))).digest()
         outward = _derive(secret, salt, _pair(self.identity.id, peer))
         inward = _derive(secret, salt, _pair(peer, self.identity.id))
@@ -223,7 +223,7 @@ def _verify(peer: str, card: PeerCard) -> None:
         key = Ed25519PublicKey.from_public_bytes(card.identity)
         key.verify(card.signature, _signed(card.agreement, card.epoch))
     except (InvalidSignature, ValueError) as error:
-        raise SealError(peer, Refusal.CARD) from error
+        raise SealError(peer, PacketRefusal.CARD) from error
 
 
 def _derive(secret: bytes, salt: bytes, pair: bytes) -> bytes:

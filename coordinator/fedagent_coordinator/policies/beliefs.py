@@ -9,7 +9,7 @@ directed edges.
 
 With w = (1 + rho 2^-(d/d0)^3.7) / 2 and rho = 0.9 / max(1, highest degree - 1), the sum of
 (2 w - 1) over the neighbours of a client but one stays below 1, so that messages
-contract to a unique fixed point on any graph; `Beliefs.contraction` reports that sum.
+contract to a unique fixed point on any graph; `BeliefResult.contraction` reports that sum.
 Clients that see only their neighbours take rho_ij = 0.9 / max(1, max(degree_i, degree_j)
 - 1) and d0_ij = the mean of both ends' median distances: each client's sum is still at
 most 0.9, because rho_ij <= 0.9 / max(1, degree_i - 1) at either end. `wire(local=True)` is
@@ -51,7 +51,7 @@ class Wiring:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Beliefs:
+class BeliefResult:
     """What the messages ended in.
 
     Attributes:
@@ -99,7 +99,7 @@ def propagate(
     tolerance: float = 1e-9,
     max_sweeps: int = 200,
     damping: float = 0.5,
-) -> Beliefs:
+) -> BeliefResult:
     """Exchange messages until they stand still.
 
     Args:
@@ -130,7 +130,7 @@ def propagate(
         message += new
         sweeps += 1
     total = own + np.bincount(wiring.target, weights=message, minlength=wiring.nodes)
-    return Beliefs(0.5 * (1 + np.tanh(0.5 * total)), sweeps, residual, wiring.contraction)
+    return BeliefResult(0.5 * (1 + np.tanh(0.5 * total)), sweeps, residual, wiring.contraction)
 
 
 def propagate_literal(
@@ -140,7 +140,7 @@ def propagate_literal(
     constant: float = PAPER_C,
     tolerance: float = 1e-9,
     max_sweeps: int = 200,
-) -> Beliefs:
+) -> BeliefResult:
     """Exchange messages by GDA's eq. (4)-(7) exactly as printed, to compare `propagate` with.
 
     Neither phi_n = r_n^2 nor psi_ij = exp(-C d_ij^3.7) depends on the state, so a message is
@@ -177,7 +177,7 @@ def propagate_literal(
     share = np.exp(total - total.max(initial=-np.inf))
     degree = np.bincount(source, minlength=graph.nodes)
     most = float(degree.max(initial=0))
-    return Beliefs(share / max(share.sum(), 1e-300), sweeps, residual, max(most - 1, 0.0))
+    return BeliefResult(share / max(share.sum(), 1e-300), sweeps, residual, max(most - 1, 0.0))
 
 
 def log_ratio(opinion: FloatArray) -> FloatArray:

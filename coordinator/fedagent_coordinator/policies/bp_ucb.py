@@ -21,7 +21,7 @@ from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.parameters import require
 
 from .base import OPINIONS, Feedback, FloatArray, IntArray, RoundView, Selection
-from .beliefs import Beliefs, Wiring, propagate, propagate_literal, wire
+from .beliefs import BeliefResult, Wiring, propagate, propagate_literal, wire
 from .neighbours import Graph, declared, k_nearest, within_radius
 from .selection import explained
 from .slots import Slot, candidates, check_set, take
@@ -163,7 +163,7 @@ class BpUcbPolicy(ArrayState):
         places[seen[0]] = seen[1]
         return places
 
-    def _propagated(self, opinion: FloatArray, places: FloatArray) -> Beliefs:
+    def _propagated(self, opinion: FloatArray, places: FloatArray) -> BeliefResult:
         """Return what these opinions make of clients at these places."""
         graph, wiring = self._wiring(places)
         if self._literal:

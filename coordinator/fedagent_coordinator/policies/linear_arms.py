@@ -22,7 +22,7 @@ Learn = Callable[[IntArray, FloatArray, FloatArray, FloatArray, FloatArray, Floa
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
+class ArmLoops:
     """Compiled loops; both write into their last arguments."""
 
     upper: Upper
@@ -30,13 +30,13 @@ class Loops:
 
 
 @functools.cache
-def compiled() -> Loops | None:
+def compiled() -> ArmLoops | None:
     """Return the loops as machine code, None without numba; the first call takes a second."""
     if find_spec("numba") is None:
         return None
     from numba import njit  # noqa: PLC0415 - optional package, half a second
 
-    return Loops(upper=njit(nogil=True)(upper_loop), learn=njit(nogil=True)(learn_loop))
+    return ArmLoops(upper=njit(nogil=True)(upper_loop), learn=njit(nogil=True)(learn_loop))
 
 
 class LinearArms(ArrayState):

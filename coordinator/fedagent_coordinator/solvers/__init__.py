@@ -2,7 +2,7 @@
 
 from fedagent_protocol.registry import Registry
 
-from .base import Assignment, Solution, Solver, assign
+from .base import AssignmentProblem, Solution, Solver, assign
 
 registry: Registry[Solver] = Registry(
     kind="solver",
@@ -18,4 +18,4 @@ registry: Registry[Solver] = Registry(
 create = registry.create
 names = registry.names
 
-__all__ = ["Assignment", "Solution", "Solver", "assign", "create", "names", "registry"]
+__all__ = ["AssignmentProblem", "Solution", "Solver", "assign", "create", "names", "registry"]

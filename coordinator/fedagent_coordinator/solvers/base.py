@@ -21,7 +21,7 @@ from fedagent_coordinator.policies.selection import by_chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Assignment:
+class AssignmentProblem:
     """One instance; rows are pairs, ties are broken by their order.
 
     Attributes:
@@ -60,9 +60,9 @@ class Solution:
 
 @runtime_checkable
 class Solver(Protocol):
-    """Solves `Assignment`s; deterministic."""
+    """Solves `AssignmentProblem`s; deterministic."""
 
-    def solve(self, problem: Assignment) -> Solution:
+    def solve(self, problem: AssignmentProblem) -> Solution:
         """Return a feasible solution."""
 
 
@@ -86,7 +86,7 @@ def assign(
         budget: int64[M], what each edge has left; its whole budget if not given.
     """
     choice = view.eligible if wanted is None else wanted
-    problem = Assignment(
+    problem = AssignmentProblem(
         # Without value nothing is ever chosen.
         value=np.where(choice, by_chance(value, rng), 0.0),
         cost=view.pair_price,

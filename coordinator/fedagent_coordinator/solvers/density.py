@@ -13,7 +13,7 @@ import numpy as np
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_protocol.parameters import require
 
-from .base import Assignment, Solution
+from .base import AssignmentProblem, Solution
 from .local_search import LocalSearch
 
 _PAIRS_VISITED = 2_000_000
@@ -33,7 +33,7 @@ class DensitySolver:
         require("density", "max_visits", max_visits, max_visits >= 0, ">= 0")
         self._max_visits = max_visits
 
-    def solve(self, problem: Assignment) -> Solution:
+    def solve(self, problem: AssignmentProblem) -> Solution:
         """Return a feasible solution: at least the greedy one and the best pair per edge."""
         fits = (problem.value > 0) & (problem.cost <= problem.budget[problem.edge])
         rows = np.flatnonzero(fits).astype(np.int64)
@@ -72,7 +72,7 @@ def _fill_lazily(search: LocalSearch, rows: IntArray, density: FloatArray) -> No
         size *= 4
 
 
-def _best_per_edge(problem: Assignment, rows: IntArray) -> IntArray:
+def _best_per_edge(problem: AssignmentProblem, rows: IntArray) -> IntArray:
     """Return the most valuable row of each edge, best first."""
     value, edge = problem.value[rows], problem.edge[rows]
     top = np.zeros(len(problem.budget))

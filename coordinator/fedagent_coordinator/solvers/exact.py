@@ -22,7 +22,7 @@ from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_protocol.extras import how_to_add
 from fedagent_protocol.parameters import require
 
-from .base import Assignment, Solution
+from .base import AssignmentProblem, Solution
 from .density import DensitySolver
 
 _NAME = "exact"
@@ -77,7 +77,7 @@ class ExactSolver:
         self._sparse: Any = sparse
         _silence_c_stdout()
 
-    def solve(self, problem: Assignment) -> Solution:
+    def solve(self, problem: AssignmentProblem) -> Solution:
         """Return the optimum, or the best solution known when the time is over.
 
         `bound` is at least the optimum up to 1e-9 of the largest value; it is `value`,
@@ -106,7 +106,7 @@ class ExactSolver:
 
     def _search(
         self,
-        problem: Assignment,
+        problem: AssignmentProblem,
         rows: IntArray,
         covers: list[tuple[IntArray, int]],
         limit_s: float,
@@ -134,7 +134,7 @@ class ExactSolver:
         )
 
     def _constraints(
-        self, problem: Assignment, rows: IntArray, covers: list[tuple[IntArray, int]]
+        self, problem: AssignmentProblem, rows: IntArray, covers: list[tuple[IntArray, int]]
     ) -> tuple[Any, FloatArray]:
         """Return the sparse matrix over `rows` and its upper limits.
 
@@ -164,7 +164,7 @@ class ExactSolver:
         return self._sparse.vstack(blocks, format="csr"), np.concatenate(limits)
 
 
-def repaired(problem: Assignment, pairs: IntArray) -> IntArray:
+def repaired(problem: AssignmentProblem, pairs: IntArray) -> IntArray:
     """Drop the least dense pairs of overspent edges until all budgets hold; int64[S] ascending."""
     density = problem.value[pairs] / np.maximum(problem.cost[pairs], 1)
     left = problem.budget.tolist()
@@ -182,7 +182,7 @@ def repaired(problem: Assignment, pairs: IntArray) -> IntArray:
 
 
 def _covers(
-    problem: Assignment, rows: IntArray, pairs: IntArray | None
+    problem: AssignmentProblem, rows: IntArray, pairs: IntArray | None
 ) -> list[tuple[IntArray, int]]:
     """Return an extended cover of each overspent edge: positions in `rows`, how many may be in.
 
@@ -205,7 +205,7 @@ def _covers(
     return found
 
 
-def _loose_bound(problem: Assignment, rows: IntArray) -> float:
+def _loose_bound(problem: AssignmentProblem, rows: IntArray) -> float:
     """Return an upper bound for when HiGHS has none: every client's best pair, all paid for."""
     best = np.zeros(int(problem.client[rows].max()) + 1)
     np.maximum.at(best, problem.client[rows], problem.value[rows])
@@ -218,7 +218,7 @@ def _scaled(value: FloatArray) -> tuple[FloatArray, int]:
     return np.ldexp(value, exponent), exponent
 
 
-def _total(problem: Assignment, pairs: IntArray) -> float:
+def _total(problem: AssignmentProblem, pairs: IntArray) -> float:
     """Return the value of these pairs."""
     return float(problem.value[pairs].sum())
 

@@ -17,7 +17,7 @@ import numpy as np
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray, IntArray
 from fedagent_protocol.parameters import require
 
-from .base import Assignment, Solution
+from .base import AssignmentProblem, Solution
 from .utility import Utility, named_utility
 
 _NAME = "flgreedy"
@@ -57,7 +57,7 @@ class FlgreedySolver:
         self._epsilon = epsilon
         self._utility = named_utility(utility) if isinstance(utility, str) else utility
 
-    def solve(self, problem: Assignment) -> Solution:
+    def solve(self, problem: AssignmentProblem) -> Solution:
         """Return the best set over all guesses; its value is that of the utility."""
         items = _items(problem)
         best, value = np.empty(0, dtype=np.int64), 0.0
@@ -82,7 +82,7 @@ class FlgreedySolver:
         return [lowest * (1 + self._epsilon) ** k for k in range(count)]
 
     def _candidates(
-        self, problem: Assignment, items: _Items, alone: FloatArray, rho: float
+        self, problem: AssignmentProblem, items: _Items, alone: FloatArray, rho: float
     ) -> list[IntArray]:
         """Return what one guess leads to: the set, and the pair that overflowed if one did."""
         sums = np.zeros(len(problem.budget))
@@ -143,7 +143,7 @@ class FlgreedySolver:
         return len(waiting)
 
 
-def _items(problem: Assignment) -> _Items:
+def _items(problem: AssignmentProblem) -> _Items:
     """Return the pairs that have a value and fit alone."""
     budget = problem.budget[problem.edge]
     row = np.flatnonzero((problem.value > 0) & (problem.cost <= budget)).astype(np.int64)

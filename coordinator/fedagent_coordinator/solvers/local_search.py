@@ -16,7 +16,7 @@ import numpy as np
 
 from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
 
-from .base import Assignment
+from .base import AssignmentProblem
 
 _GAIN = 1e-9
 """Smallest rise worth a move: rounding errors must not make the search go in circles."""
@@ -62,7 +62,7 @@ class LocalSearch:
         problem: The instance.
     """
 
-    def __init__(self, problem: Assignment) -> None:
+    def __init__(self, problem: AssignmentProblem) -> None:
         clients = int(problem.client.max(initial=-1)) + 1
         self._value = problem.value
         self._cost = problem.cost

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_protocol.errors import UnknownNameError
 
-from .base import Assignment
+from .base import AssignmentProblem
 
 
 class Utility(ABC):
@@ -31,11 +31,11 @@ class Utility(ABC):
     ) -> FloatArray:
         """Return float64[R], the rise by each of R pairs alone, on top of `sums`."""
 
-    def value(self, problem: Assignment, pairs: IntArray) -> float:
+    def value(self, problem: AssignmentProblem, pairs: IntArray) -> float:
         """Return the utility of these rows, int64[S]."""
         return self.of_sums(sums_per_edge(problem, pairs))
 
-    def marginals(self, problem: Assignment, pairs: IntArray, rows: IntArray) -> FloatArray:
+    def marginals(self, problem: AssignmentProblem, pairs: IntArray, rows: IntArray) -> FloatArray:
         """Return float64[R], the rise when each of `rows` alone joins `pairs`."""
         return self.gains(sums_per_edge(problem, pairs), problem.edge[rows], problem.value[rows])
 
@@ -106,7 +106,7 @@ def named_utility(name: str) -> Utility:
     return UTILITIES[name]
 
 
-def sums_per_edge(problem: Assignment, pairs: IntArray) -> FloatArray:
+def sums_per_edge(problem: AssignmentProblem, pairs: IntArray) -> FloatArray:
     """Return the sum of the values of these rows at each edge, float64[M]."""
     sums = np.zeros(len(problem.budget))
     np.add.at(sums, problem.edge[pairs], problem.value[pairs])

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class VirtualDevice:
     """What an agent finds out about itself in a round.
 
     Attributes:
@@ -25,7 +25,7 @@ class Air(Protocol):
     def begin(self, round_: int) -> bool:
         """Let a round open; False if nothing changes by that."""
 
-    def device(self, agent: str) -> Device:
+    def device(self, agent: str) -> VirtualDevice:
         """Return the state of an agent's device."""
 
     def features(self, agent: str, edge: str) -> Mapping[str, float]:

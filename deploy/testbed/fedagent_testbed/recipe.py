@@ -73,7 +73,7 @@ class Traces(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of trace between two rounds."""
 
 
-class Links(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VisibleEdges(_Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Visible edges: the same number for every client, fixed by the seed; 0 for all."""
 
     visible: Annotated[int, Meta(ge=0)] = 0
@@ -208,7 +208,7 @@ class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     compare: tuple[str, ...] = ()
     rounds: Rounds = Rounds()
     budget: Budget = Budget()
-    links: Links = Links()
+    links: VisibleEdges = VisibleEdges()
     radio: Radio = Radio()
     work: Work = Work()
     exchange: Exchange = Exchange()

@@ -68,7 +68,7 @@ class Place(TypedDict):
     directory: Path
 
 
-class World:
+class VirtualFederation:
     """One coordinator, some edges, and agents that see all of them, or some.
 
     Args:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.peers.core.gossip import Gossip, Rank, hash_of
-from fedagent_agent.peers.core.node import BpUcbNode, Phase
+from fedagent_agent.peers.core.node import BpUcbNode, SlotPhase
 from fedagent_agent.peers.core.settings import SlotSettings
 from fedagent_protocol.peers import GossipMessage
 from tests.fakes.peer_network import (
@@ -93,7 +93,7 @@ def test_everybody_done_means_everybody_agrees(seed: int, total: int, loss: floa
 
     def watch() -> bool:
         for name, node in network.nodes.items():
-            if name not in ended and node.phase is Phase.DECIDED:
+            if name not in ended and node.phase is SlotPhase.DECIDED:
                 ended[name] = node.gossip.best
         return len(ended) == total
 
@@ -115,8 +115,8 @@ def test_nobody_is_done_before_a_late_one_has_spoken(seed: int) -> None:
     begin(network)
     late.beliefs.settings = replace(PATIENT, quiet_s=1.5)
     network.run(1.4)
-    assert late.phase is Phase.BELIEFS
-    assert all(node.phase is Phase.GOSSIP for node in network.living if node is not late)
+    assert late.phase is SlotPhase.BELIEFS
+    assert all(node.phase is SlotPhase.GOSSIP for node in network.living if node is not late)
     network.decide(3.0)
     assert all(node.gossip.best == best_of(index, set(index)) for node in network.living)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.peers.core.channel import PER_INCARNATION
-from fedagent_agent.peers.core.node import BpUcbNode, Phase
+from fedagent_agent.peers.core.node import BpUcbNode, SlotPhase
 from fedagent_agent.peers.core.records import ArmStats
 from fedagent_agent.peers.core.settings import SlotSettings, settings_for
 from fedagent_agent.peers.seal import PeerSeal, sealed_bytes
@@ -135,7 +135,7 @@ def test_without_an_answer_there_is_an_end_to_everything() -> None:
     assert network.run(10.0, lambda: not node.is_early)
     assert network.now == pytest.approx(bounds.beliefs_s)
     network.run(120.0)
-    assert node.phase is Phase.DECIDED
+    assert node.phase is SlotPhase.DECIDED
     assert network.sent["a"] <= 20
     assert node.due == math.inf
 
@@ -210,7 +210,7 @@ def test_nothing_but_the_choice_leaves_outside_envelopes(tmp_path: Path) -> None
     seen, opened = bytearray(), bytearray()
     for n, node in enumerate(nodes.values()):
         node.begin(2, 0.5123456 + 0.0123457 * n, 0.0, trained=False)
-    while any(node.phase is not Phase.DECIDED for node in nodes.values()):
+    while any(node.phase is not SlotPhase.DECIDED for node in nodes.values()):
         now += 0.01
         for me, node in nodes.items():
             for peer, envelope in node.tick(now, rng):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.peers import seal as sealing
-from fedagent_agent.peers.core.transport import Refusal, SealError
+from fedagent_agent.peers.core.transport import PacketRefusal, SealError
 from fedagent_agent.peers.seal import MAX_ENVELOPE_BYTES, WINDOW, PeerSeal, sealed_bytes
 from fedagent_node.identity import Identity, load_or_create
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
@@ -86,7 +86,7 @@ def test_every_changed_byte_is_noticed(pair: tuple[PeerSeal, PeerSeal]) -> None:
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_refused_with_a_reason(tmp: tuple[PeerSeal, str], data: bytes) -> None:
     b, ida = tmp
-    with refused(*Refusal.__members__):
+    with refused(*PacketRefusal.__members__):
         b.open(ida, data)
 
 
@@ -134,7 +134,7 @@ def test_the_window_never_opens_twice(
         try:
             opened.append(b.open(ida, packets[n])[0])
         except SealError as error:
-            assert error.refusal is Refusal.REPLAY
+            assert error.refusal is PacketRefusal.REPLAY
     assert len(opened) == len(set(opened))
     assert order[0] in opened
     if not jump:

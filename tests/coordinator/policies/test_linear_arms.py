@@ -26,7 +26,7 @@ def direct(
 @pytest.fixture(params=["arrays", "loops"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of the same sums; the loops uncompiled, so that numba is not needed."""
-    loops = linear_arms.Loops(linear_arms.upper_loop, linear_arms.learn_loop)
+    loops = linear_arms.ArmLoops(linear_arms.upper_loop, linear_arms.learn_loop)
     monkeypatch.setattr(
         linear_arms, "compiled", lambda: loops if request.param == "loops" else None
     )

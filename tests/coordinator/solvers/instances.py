@@ -5,14 +5,14 @@ from itertools import product
 
 import numpy as np
 
-from fedagent_coordinator.solvers import Assignment
+from fedagent_coordinator.solvers import AssignmentProblem
 
 from .test_density import assignments, is_feasible, paper_instance
 
 __all__ = ["assignments", "brute_force_of", "is_feasible", "near_misses", "paper_instance"]
 
 
-def brute_force_of(problem: Assignment, worth: Callable[[list[int]], float]) -> float:
+def brute_force_of(problem: AssignmentProblem, worth: Callable[[list[int]], float]) -> float:
     """The largest worth over every feasible set of rows."""
     options = [
         [-1, *np.flatnonzero(problem.client == c).tolist()]
@@ -24,7 +24,7 @@ def brute_force_of(problem: Assignment, worth: Callable[[list[int]], float]) -> 
 
 def near_misses(
     rng: np.random.Generator, *, clients: int, edges: int, scale: int = 10**6, short: int = 1
-) -> Assignment:
+) -> AssignmentProblem:
     """Budgets that miss the cost of a most valuable set by `short` micro-credits."""
     price = (rng.uniform(1, 8, clients) * scale).astype(np.int64)
     client = np.repeat(np.arange(clients, dtype=np.int32), edges)
@@ -35,4 +35,6 @@ def near_misses(
         members = rng.choice(clients, size=min(clients, int(rng.integers(2, 7))), replace=False)
         value[members * edges + e] += 1.0
         budget[e] = price[members].sum() - short
-    return Assignment(value=value, cost=price[client], client=client, edge=edge, budget=budget)
+    return AssignmentProblem(
+        value=value, cost=price[client], client=client, edge=edge, budget=budget
+    )

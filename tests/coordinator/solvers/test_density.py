@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import InvalidViewError
-from fedagent_coordinator.solvers import Assignment, names
+from fedagent_coordinator.solvers import AssignmentProblem, names
 from fedagent_coordinator.solvers.density import DensitySolver
 from fedagent_coordinator.solvers.local_search import best_two
 
 
 def paper_instance(
     rng: np.random.Generator, *, clients: int = 50, edges: int = 3, budget: float = 3.5
-) -> Assignment:
+) -> AssignmentProblem:
     """COCS's setting (ALGORITHMS section 6): price U[0.5,2] x y U[2,4], all edges seen."""
     cost = (rng.uniform(0.5, 2, clients) * rng.uniform(2, 4, clients) * 1e6).astype(np.int64)
     client = np.repeat(np.arange(clients, dtype=np.int32), edges)
-    return Assignment(
+    return AssignmentProblem(
         value=rng.random(clients * edges),
         cost=cost[client],
         client=client,
@@ -28,7 +28,7 @@ def paper_instance(
     )
 
 
-def is_feasible(problem: Assignment, pairs: list[int]) -> bool:
+def is_feasible(problem: AssignmentProblem, pairs: list[int]) -> bool:
     """Whether budgets hold, in exact integers, and no client is there twice."""
     spent = [0] * len(problem.budget)
     for pair in pairs:
@@ -39,7 +39,7 @@ def is_feasible(problem: Assignment, pairs: list[int]) -> bool:
     )
 
 
-def brute_force(problem: Assignment) -> float:
+def brute_force(problem: AssignmentProblem) -> float:
     """The optimum over every way to give each client one of its pairs or none."""
     options = [
         [-1, *np.flatnonzero(problem.client == c).tolist()]
@@ -54,7 +54,7 @@ def brute_force(problem: Assignment) -> float:
 
 
 @st.composite
-def assignments(draw: st.DrawFn) -> Assignment:
+def assignments(draw: st.DrawFn) -> AssignmentProblem:
     """Tiny instances: at most 12 pairs, with ties, zero costs and zero budgets."""
     edges = draw(st.integers(1, 3))
     pairs = draw(
@@ -67,7 +67,7 @@ def assignments(draw: st.DrawFn) -> Assignment:
     n = len(pairs)
     prices = draw(st.lists(st.integers(0, 6), min_size=6, max_size=6))
     value = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.25]), min_size=n, max_size=n))
-    return Assignment(
+    return AssignmentProblem(
         value=np.array(value, dtype=np.float64),
         cost=np.array([prices[c] for c, _ in pairs], dtype=np.int64),
         client=np.array([c for c, _ in pairs], dtype=np.int32),
@@ -80,7 +80,7 @@ def assignments(draw: st.DrawFn) -> Assignment:
 
 @given(assignments(), st.sampled_from([0, 1, 500]))
 def test_every_solution_is_feasible_and_no_better_than_the_optimum(
-    problem: Assignment, max_visits: int
+    problem: AssignmentProblem, max_visits: int
 ) -> None:
     solution = DensitySolver(max_visits=max_visits).solve(problem)
     pairs = solution.pairs.tolist()
@@ -91,7 +91,9 @@ def test_every_solution_is_feasible_and_no_better_than_the_optimum(
 
 
 @given(assignments())
-def test_search_never_loses_to_greedy_or_to_the_best_single_pairs(problem: Assignment) -> None:
+def test_search_never_loses_to_greedy_or_to_the_best_single_pairs(
+    problem: AssignmentProblem,
+) -> None:
     solution = DensitySolver().solve(problem)
     assert solution.value >= DensitySolver(max_visits=0).solve(problem).value
     alone = (problem.value > 0) & (problem.cost <= problem.budget[problem.edge])
@@ -143,7 +145,7 @@ def test_against_an_exact_solver_on_the_paper_setting(values: str) -> None:
 
 def test_a_crossing_makes_room_that_no_exchange_at_one_edge_finds() -> None:
     """Equal values, edges of 3 and 4: {2, 2} and {1, 2} fit, greedy takes {1, 2} and {2}."""
-    problem = Assignment(
+    problem = AssignmentProblem(
         value=np.ones(8),
         cost=np.array([1, 1, 2, 2, 2, 2, 2, 2], dtype=np.int64),
         client=np.array([0, 0, 1, 1, 2, 2, 3, 3], dtype=np.int32),
@@ -180,7 +182,7 @@ def test_bad_numbers_and_parameters_are_refused() -> None:
     assert names() == ("density", "exact", "flgreedy")
     one = np.zeros(1, dtype=np.int32)
     with pytest.raises(InvalidViewError):
-        Assignment(
+        AssignmentProblem(
             value=np.array([np.nan]),
             cost=np.ones(1, dtype=np.int64),
             client=one,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.errors import MissingPackageError, PolicyError
-from fedagent_coordinator.solvers import Assignment, create
+from fedagent_coordinator.solvers import AssignmentProblem, create
 from fedagent_coordinator.solvers.base import Solution
 from fedagent_coordinator.solvers.density import DensitySolver
 from fedagent_coordinator.solvers.exact import ExactSolver, repaired
@@ -21,13 +21,13 @@ from .instances import assignments, brute_force_of, is_feasible, near_misses, pa
 pytest.importorskip("scipy")
 
 
-def linear_optimum(problem: Assignment) -> float:
+def linear_optimum(problem: AssignmentProblem) -> float:
     return brute_force_of(problem, lambda rows: float(problem.value[rows].sum()))
 
 
 @settings(max_examples=150, deadline=None)
 @given(assignments())
-def test_it_is_the_optimum_and_feasible(problem: Assignment) -> None:
+def test_it_is_the_optimum_and_feasible(problem: AssignmentProblem) -> None:
     solution = ExactSolver().solve(problem)
     pairs = solution.pairs.tolist()
     assert is_feasible(problem, pairs)
@@ -138,7 +138,7 @@ def test_it_is_deterministic() -> None:
 
 
 def test_repair_drops_the_least_dense_until_it_fits() -> None:
-    problem = Assignment(
+    problem = AssignmentProblem(
         value=np.array([3.0, 2.0, 1.0, 1.0]),
         cost=np.array([2, 2, 2, 1], dtype=np.int64),
         client=np.array([0, 1, 2, 3], dtype=np.int32),
@@ -150,7 +150,7 @@ def test_repair_drops_the_least_dense_until_it_fits() -> None:
 
 @pytest.mark.parametrize(("solver", "n"), [("exact", 2_000), ("density", 20_000)])
 def test_large_prices_do_not_overflow(solver: str, n: int) -> None:
-    problem = Assignment(
+    problem = AssignmentProblem(
         value=np.ones(n),
         cost=np.full(n, 10**15, dtype=np.int64),
         client=np.arange(n, dtype=np.int32),
@@ -162,7 +162,7 @@ def test_large_prices_do_not_overflow(solver: str, n: int) -> None:
 
 def test_empty_and_worthless_instances() -> None:
     none = np.empty(0, dtype=np.int32)
-    empty = Assignment(
+    empty = AssignmentProblem(
         value=np.empty(0),
         cost=np.empty(0, dtype=np.int64),
         client=none,

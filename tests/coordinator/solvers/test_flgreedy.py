@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_coordinator.solvers import Assignment
+from fedagent_coordinator.solvers import AssignmentProblem
 from fedagent_coordinator.solvers.flgreedy import FlgreedySolver, _items
 from fedagent_coordinator.solvers.utility import UTILITIES, SqrtPerEdgeUtility, named_utility
 
 from .instances import assignments, brute_force_of, is_feasible, near_misses, paper_instance
 
 
-def check_guarantee(problem: Assignment, name: str, epsilon: float) -> None:
+def check_guarantee(problem: AssignmentProblem, name: str, epsilon: float) -> None:
     utility = named_utility(name)
     solution = FlgreedySolver(epsilon=epsilon, utility=name).solve(problem)
     pairs = solution.pairs.tolist()
@@ -30,7 +30,7 @@ def check_guarantee(problem: Assignment, name: str, epsilon: float) -> None:
 @settings(max_examples=150, deadline=None)
 @given(problem=assignments(), epsilon=st.sampled_from([0.05, 0.3, 1.0]))
 def test_the_guarantee_holds_on_tiny_instances(
-    name: str, problem: Assignment, epsilon: float
+    name: str, problem: AssignmentProblem, epsilon: float
 ) -> None:
     check_guarantee(problem, name, epsilon)
 
@@ -45,7 +45,7 @@ def test_the_guarantee_holds_where_knapsacks_overflow(name: str, seed: int) -> N
 
 def test_a_dense_trifle_does_not_keep_the_valuable_pair_out() -> None:
     """Thresholds fall from the best single gain: density alone would take the trifle."""
-    problem = Assignment(
+    problem = AssignmentProblem(
         value=np.array([1.0, 50.0]),
         cost=np.array([1, 100], dtype=np.int64),
         client=np.array([0, 1], dtype=np.int32),
@@ -57,7 +57,7 @@ def test_a_dense_trifle_does_not_keep_the_valuable_pair_out() -> None:
 
 def test_the_first_pair_that_overflows_ends_a_guess_and_is_a_candidate_alone() -> None:
     """As the proof wants it: the third pair would still fit, and is not taken."""
-    problem = Assignment(
+    problem = AssignmentProblem(
         value=np.array([10.0, 9.0, 1.0]),
         cost=np.array([6, 6, 1], dtype=np.int64),
         client=np.arange(3, dtype=np.int32),
@@ -75,7 +75,7 @@ def test_the_first_pair_that_overflows_ends_a_guess_and_is_a_candidate_alone() -
 def test_sqrt_per_edge_spreads_where_linear_does_not() -> None:
     """Everybody is worth a little more at edge 0; the root wants both edges used."""
     n = 8
-    problem = Assignment(
+    problem = AssignmentProblem(
         value=np.tile([1.0, 0.9], n),
         cost=np.ones(2 * n, dtype=np.int64),
         client=np.repeat(np.arange(n, dtype=np.int32), 2),
@@ -90,7 +90,7 @@ def test_sqrt_per_edge_spreads_where_linear_does_not() -> None:
 
 
 def test_free_pairs_and_zero_budgets() -> None:
-    problem = Assignment(
+    problem = AssignmentProblem(
         value=np.array([1.0, 2.0, 3.0]),
         cost=np.array([0, 0, 1], dtype=np.int64),
         client=np.array([0, 1, 2], dtype=np.int32),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.solvers import Assignment
+from fedagent_coordinator.solvers import AssignmentProblem
 from fedagent_coordinator.solvers.utility import UTILITIES, named_utility
 from fedagent_protocol.errors import UnknownNameError
 
@@ -13,7 +13,7 @@ from .instances import assignments
 
 
 def test_the_three_by_hand() -> None:
-    problem = Assignment(
+    problem = AssignmentProblem(
         value=np.array([4.0, 5.0, 16.0]),
         cost=np.ones(3, dtype=np.int64),
         client=np.arange(3, dtype=np.int32),
@@ -29,7 +29,7 @@ def test_the_three_by_hand() -> None:
 @pytest.mark.parametrize("name", sorted(UTILITIES))
 @given(problem=assignments(), chosen=st.sets(st.integers(0, 11)))
 def test_gains_are_differences_and_only_fall(
-    name: str, problem: Assignment, chosen: set[int]
+    name: str, problem: AssignmentProblem, chosen: set[int]
 ) -> None:
     utility = named_utility(name)
     count = len(problem.value)

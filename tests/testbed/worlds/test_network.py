@@ -8,7 +8,7 @@ import pytest
 from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_task.spec import MICRO
 from fedagent_testbed.study.streams import best_edge
-from fedagent_testbed.worlds.network import Network, draw_network
+from fedagent_testbed.worlds.network import StreamNetwork, draw_network
 from tests.fakes.stream_files import small
 
 pytestmark = pytest.mark.usefixtures("stream_data")
@@ -42,14 +42,16 @@ def test_means_of_rents_span_the_range() -> None:
 
 def test_the_same_by_seed_and_another_by_another() -> None:
     one, two, other = (draw_network(small(), seed) for seed in (5, 5, 6))
-    for field in Network.__dataclass_fields__:
+    for field in StreamNetwork.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(one, field), getattr(two, field))
         assert not np.array_equal(getattr(one, field), getattr(other, field))
 
 
 def test_cost_is_transfers_both_ways_and_aggregation() -> None:
     rate, rtt = np.full((1, 2, 2), 8e6), np.array([[[0.1, 0.2], [0.3, 0.4]]])
-    network = Network(rate, rtt, np.ones((1, 2), np.int64), np.ones((1, 2)), np.array([0.5, 1.0]))
+    network = StreamNetwork(
+        rate, rtt, np.ones((1, 2), np.int64), np.ones((1, 2)), np.array([0.5, 1.0])
+    )
     np.testing.assert_allclose(network.transfer_s(1e6), [[4 + 0.4, 4 + 0.6]])
     np.testing.assert_allclose(network.cost_s(1e6), [[4 + 0.4 + 1, 4 + 0.6 + 2]])
 
@@ -64,7 +66,7 @@ def test_the_best_edge_is_the_fastest_that_can_be_paid_to_the_end() -> None:
     rate = np.full((2, 1, 3), 8e6)
     rtt = np.tile(np.array([0.1, 0.2, 0.3]), (2, 1, 1))
     rent = np.array([[9, 2, 1], [9, 2, 1]], dtype=np.int64)
-    network = Network(rate, rtt, rent, np.ones((2, 1)), np.zeros(3))
+    network = StreamNetwork(rate, rtt, rent, np.ones((2, 1)), np.zeros(3))
     assert best_edge(network, 0, 18) == 0
     assert best_edge(network, 0, 17) == 1
     assert best_edge(network, 0, 3) == 2

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedagent_testbed.recipe import Churn, Liars, Links
+from fedagent_testbed.recipe import Churn, Liars, VisibleEdges
 from fedagent_testbed.recipe import TestbedRecipe as Study
 from fedagent_testbed.worlds.population import Population
 
@@ -17,7 +17,7 @@ def recipe(
         name="p",
         clients=clients,
         edges=edges,
-        links=Links(visible=visible),
+        links=VisibleEdges(visible=visible),
         churn=Churn(share=share, every=every),
         liars=Liars(share=0.5),
     )

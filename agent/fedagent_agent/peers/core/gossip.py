@@ -41,14 +41,14 @@ class Rank(NamedTuple):
     agent: str
 
 
-class Part(NamedTuple):
+class Participant(NamedTuple):
     """The hash of an agent that takes part, or that has spoken."""
 
     hash: int
     spoken: bool
 
 
-Facts = frozenset[Rank | Part]
+Facts = frozenset[Rank | Participant]
 NOTHING: Facts = frozenset()
 
 
@@ -98,20 +98,20 @@ class Gossip:
             if not around.silent:
                 here.add(peer)
             self._around[peer] = _Neighbour(silent=around.silent)
-        self._learn(Facts(Part(hash_of(slot, agent), spoken=False) for agent in here), now)
+        self._learn(Facts(Participant(hash_of(slot, agent), spoken=False) for agent in here), now)
 
     def speak(self, index: float | None, now: float) -> None:
         """Name this agent's index; None: it has none and does not stand for election."""
         self._spoken_at = now
-        facts = Facts({Part(hash_of(self._slot, self._me), spoken=True)})
+        facts = Facts({Participant(hash_of(self._slot, self._me), spoken=True)})
         self._learn(facts if index is None else facts | {Rank(index, self._me)}, now)
 
     def receive(self, peer: str, message: GossipMessage, now: float) -> None:
         """Join a neighbour's news of this slot."""
         facts = Facts(
             {rank for index, agent in message.best if self._is_possible(rank := Rank(index, agent))}
-            | {Part(number, spoken=False) for number in message.known}
-            | {Part(number, spoken=True) for number in message.spoken}
+            | {Participant(number, spoken=False) for number in message.known}
+            | {Participant(number, spoken=True) for number in message.spoken}
         )
         self._learn(facts, now)
         around = self._around[peer]
@@ -217,8 +217,8 @@ class Gossip:
         joined = Facts(
             [
                 *best.values(),
-                *(Part(number, spoken=False) for number in known),
-                *(Part(number, spoken=True) for number in has_spoken),
+                *(Participant(number, spoken=False) for number in known),
+                *(Participant(number, spoken=True) for number in has_spoken),
             ]
         )
         if joined != self._facts:
@@ -239,4 +239,4 @@ def _ranks(facts: Facts) -> list[Rank]:
 
 
 def _hashes(facts: Facts, *, spoken: bool) -> set[int]:
-    return {fact.hash for fact in facts if isinstance(fact, Part) and fact.spoken is spoken}
+    return {fact.hash for fact in facts if isinstance(fact, Participant) and fact.spoken is spoken}

@@ -30,7 +30,7 @@ from .settings import Jitter, SlotSettings
 _SLACK = 1e-9
 
 
-class Phase(Enum):
+class SlotPhase(Enum):
     """How far the slot is."""
 
     IDLE = "idle"
@@ -72,7 +72,7 @@ class BpUcbNode:
         self.run = run
         self.arm = arm or ArmStats()
         self.slot = 0
-        self.phase = Phase.IDLE
+        self.phase = SlotPhase.IDLE
         self.chosen: bool | None = None
         self.available = True
         self.counters: Counter[str] = Counter()
@@ -107,7 +107,7 @@ class BpUcbNode:
             self._settings = self.beliefs.settings = self.gossip.settings = settings
         if opinion is not None:
             opinion = max(0.0, min(opinion, 1.0)) if math.isfinite(opinion) else None
-        self.slot, self.phase, self.chosen = slot, Phase.BELIEFS, None
+        self.slot, self.phase, self.chosen = slot, SlotPhase.BELIEFS, None
         self.arm = self.arm.after(slot, opinion, trained=trained)
         for peer, channel in self._channels.items():
             self._channels[peer] = channel.next_slot(self._settings, now, self._first_seq)
@@ -157,18 +157,18 @@ class BpUcbNode:
 
     def tick(self, now: float, rng: Jitter) -> list[tuple[str, Envelope]]:
         """Go on; return the envelopes that are due, (neighbour, envelope)."""
-        if self.phase is Phase.IDLE:
+        if self.phase is SlotPhase.IDLE:
             return []
         for peer, channel in self._channels.items():
             if channel.falls_silent(now):
                 self.counters["dropped"] += 1
                 self.beliefs.silence(peer, now, silent=True)
                 self.gossip.silence(peer, now, silent=True)
-        if self.phase is Phase.BELIEFS and now >= self.beliefs.done_at:
-            self.phase = Phase.GOSSIP
+        if self.phase is SlotPhase.BELIEFS and now >= self.beliefs.done_at:
+            self.phase = SlotPhase.GOSSIP
             self.gossip.speak(self.index if self.available else None, now)
-        if self.phase is Phase.GOSSIP and now >= self.gossip.done_at:
-            self.phase = Phase.DECIDED
+        if self.phase is SlotPhase.GOSSIP and now >= self.gossip.done_at:
+            self.phase = SlotPhase.DECIDED
             self.chosen = self.me in self.best
         self._schedule(now)
         envelopes = []
@@ -181,12 +181,12 @@ class BpUcbNode:
     @property
     def due(self) -> float:
         """When `tick` is wanted although nothing came; inf: never."""
-        if self.phase is Phase.IDLE:
+        if self.phase is SlotPhase.IDLE:
             return math.inf
         ripe = math.inf
-        if self.phase is Phase.BELIEFS:
+        if self.phase is SlotPhase.BELIEFS:
             ripe = self.beliefs.done_at
-        elif self.phase is Phase.GOSSIP:
+        elif self.phase is SlotPhase.GOSSIP:
             ripe = self.gossip.done_at
         return min([ripe, *(channel.due for channel in self._channels.values())])
 
@@ -202,7 +202,7 @@ class BpUcbNode:
     @property
     def is_early(self) -> bool:
         """Beliefs are still exchanged: nothing depends on them yet."""
-        return self.phase is Phase.BELIEFS
+        return self.phase is SlotPhase.BELIEFS
 
     @property
     def best(self) -> list[str]:
@@ -216,7 +216,7 @@ class BpUcbNode:
 
     def record(self, call: OpinionCall, opinion: float | None, seconds: float) -> SlotRecord:
         """Return what the owner of *this* device may see of the slot; it must not leave it."""
-        named = self.phase in (Phase.GOSSIP, Phase.DECIDED)
+        named = self.phase in (SlotPhase.GOSSIP, SlotPhase.DECIDED)
         return SlotRecord(
             run=self.run,
             round=call.round,

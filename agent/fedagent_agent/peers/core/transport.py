@@ -32,7 +32,7 @@ CROSSED_S = 0.05
 """The same when it shows a card that is new: then both cards may just have crossed."""
 
 
-class Refusal(Enum):
+class PacketRefusal(Enum):
     """Why a card or a packet is not used; the name is the word of the counters."""
 
     CARD = "its card is not signed by it; ask for the card again"
@@ -52,7 +52,7 @@ class Refusal(Enum):
 class SealError(AgentError):
     """Raised when a card or packet is not used."""
 
-    def __init__(self, peer: str, refusal: Refusal) -> None:
+    def __init__(self, peer: str, refusal: PacketRefusal) -> None:
         super().__init__(peer, refusal)
         self.peer = peer
         self.refusal = refusal
@@ -117,7 +117,7 @@ class PeerTransport:
         try:
             data = self._seal.seal(peer, encode_envelope(envelope))
         except SealError as error:
-            if error.refusal is Refusal.NO_CARD:
+            if error.refusal is PacketRefusal.NO_CARD:
                 return self._show(peer, now)
             self.counters[f"peer_{error.reason}"] += 1
             return []
@@ -142,7 +142,7 @@ class PeerTransport:
             opened = self._seal.open(sender, relayed.data)
         except SealError as error:
             self.counters[f"peer_{error.reason}"] += 1
-            wants_card = error.refusal in (Refusal.NO_CARD, Refusal.EPOCH)
+            wants_card = error.refusal in (PacketRefusal.NO_CARD, PacketRefusal.EPOCH)
             return self._show(sender, now) if wants_card else [], None
         self._heard_by[sender] = edge, now
         return [], decode_envelope(opened)

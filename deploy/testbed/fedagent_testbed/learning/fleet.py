@@ -29,7 +29,7 @@ Weights = dict[str, npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trained:
+class FleetRound:
     """A round of training, a number a device: float64[N] each.
 
     Attributes:
@@ -87,7 +87,7 @@ class Fleet:
         """Bytes of the model, float32."""
         return sum(tensor.nbytes for tensor in self._models[0].values())
 
-    def train(self, round_: int, rho: int, most: FloatArray | None = None) -> Trained:
+    def train(self, round_: int, rho: int, most: FloatArray | None = None) -> FleetRound:
         """Let every device learn from the round's arrivals, and average the models.
 
         Args:
@@ -108,7 +108,7 @@ class Fleet:
             deltas.append(learner.update())
         self._average(deltas, weight)
         columns = np.array(sums, dtype=np.float64).T
-        return Trained(*columns, coming.counts.sum(axis=1), self._settings.steps)  # type: ignore[call-arg] # six columns
+        return FleetRound(*columns, coming.counts.sum(axis=1), self._settings.steps)  # type: ignore[call-arg] # six columns
 
     def loss(self) -> float:
         """Return the mean loss on the samples that never arrive; infinite after divergence.
@@ -123,7 +123,7 @@ class Fleet:
     def _steps(
         self, device: int, coming: RoundArrivals, rho: int, most: float
     ) -> tuple[float, ...]:
-        """Do one device's arrival steps; return the first six columns of `Trained`."""
+        """Do one device's arrival steps; return the first six columns of `FleetRound`."""
         learner, data = self._learners[device], self.data
         stops = np.cumsum(coming.counts[device]).tolist()
         x, y = data.rows(coming.samples[device])

@@ -45,11 +45,11 @@ from fedagent_task.spec import (
     Recipe,
     RoundsSpec,
 )
-from fedagent_testbed.air import Device
+from fedagent_testbed.air import VirtualDevice
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.world import Ending
-from fedagent_testbed.world import World as Federation
+from fedagent_testbed.world import VirtualFederation as Federation
 from fedagent_testbed.worlds import LinkedWorld, Times, make_world
 
 from .history import History
@@ -124,11 +124,11 @@ class StudyAir:
         """Return the pair of the view."""
         return self._rows[index(agent), index(edge)]
 
-    def device(self, agent: str) -> Device:
+    def device(self, agent: str) -> VirtualDevice:
         """Return what an agent is able to, and asks for."""
         client = index(agent)
         first = int(np.argmax(self.view.pair_client == client))
-        return Device(
+        return VirtualDevice(
             training_s=float(self.times.lc_s[first]),
             price_micro=int(self.view.client_price[client]),
             available=bool(self.view.client_available[client]),

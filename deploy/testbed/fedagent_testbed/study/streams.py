@@ -20,10 +20,10 @@ from fedagent_coordinator.policies import Feedback, Purpose, RoundView, round_rn
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO
-from fedagent_testbed.learning.fleet import Fleet, Trained
+from fedagent_testbed.learning.fleet import Fleet, FleetRound
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds.base import arrived
-from fedagent_testbed.worlds.network import Network, draw_network
+from fedagent_testbed.worlds.network import StreamNetwork, draw_network
 
 from .history import History
 
@@ -151,7 +151,7 @@ class StreamStudy:
         return self._placement.choose(view, round_rng(self._seed, t, Purpose.PLACE))
 
     def _learn(
-        self, t: int, placed: Placement, trained: Trained, seconds: FloatArray
+        self, t: int, placed: Placement, trained: FleetRound, seconds: FloatArray
     ) -> tuple[float, float]:
         """Let both controls learn from the round; return its transfers and aggregation."""
         transfer = whole = 0.0
@@ -179,7 +179,7 @@ def is_alone(name: str) -> bool:
     return name.endswith(f"+{ALONE}")
 
 
-def best_edge(network: Network, model_bytes: float, budget_micro: int) -> int:
+def best_edge(network: StreamNetwork, model_bytes: float, budget_micro: int) -> int:
     """Return the edge of least mean cost among those that the budget pays in all rounds.
 
     Found in hindsight, with every round's cost and rent known. If the budget pays none of
@@ -235,7 +235,7 @@ def make_placement(recipe: TestbedRecipe, name: str, best: int) -> PlacementPoli
     return placement.create(name, **recipe.policies.get(name, {}))
 
 
-def _feedback(round_: int, trained: Trained, seconds: FloatArray) -> Feedback:
+def _feedback(round_: int, trained: FleetRound, seconds: FloatArray) -> Feedback:
     devices = len(seconds)
     clients, yes = np.arange(devices), np.ones(devices, dtype=np.bool_)
     per_iteration = np.full(devices, np.nan)

@@ -35,7 +35,7 @@ _STREAM = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Network:
+class StreamNetwork:
     """Columns over T rounds, N devices and E edges.
 
     Attributes:
@@ -65,7 +65,7 @@ class Network:
         )
 
 
-def draw_network(recipe: TestbedRecipe, seed: int) -> Network:
+def draw_network(recipe: TestbedRecipe, seed: int) -> StreamNetwork:
     """Draw the network of a run; the same by seed, whatever is decided.
 
     Raises:
@@ -76,7 +76,7 @@ def draw_network(recipe: TestbedRecipe, seed: int) -> Network:
     devices, edges = recipe.clients, recipe.edges
     low, high = settings.aggregation_s
     rng = _rng(seed, 0)
-    return Network(
+    return StreamNetwork(
         rate_bps=_rates(settings, rounds, devices, edges, _rng(seed, 1)),
         rtt_s=_rtts(settings, rounds, devices, edges, _rng(seed, 2)),
         rent_micro=_rents(settings, rounds, edges, _rng(seed, 3)),
