@@ -77,6 +77,19 @@ def test_what_contributors_are_shown_is_there() -> None:
                 folder = found.parent
 
 
+def test_names_that_pages_link_to_code_are_there() -> None:
+    """``X.name in [...](../file.py)``: that file has the name."""
+    found = 0
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for name, link in re.findall(r"`([\w.]+)` in \[`[^`]+`\]\(([^)#]+\.py)\)", text):
+            code = (page.parent / link).resolve().read_text(encoding="utf-8")
+            missing = [part for part in name.split(".") if not re.search(rf"\b{part}\b", code)]
+            assert not missing, f"{page.name}: {link} has no {missing}"
+            found += 1
+    assert found >= 4
+
+
 if __name__ == "__main__":
     text = PAGE.read_text(encoding="utf-8")
     head, rest = text.split(BEGIN)
