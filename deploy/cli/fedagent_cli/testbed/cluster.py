@@ -1,13 +1,14 @@
 """Runs of a comparison on a Ray cluster (optional package `ray`)."""
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fedagent_cli.errors import MissingError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from fedagent_testbed.study import History
     from fedagent_testbed.study.jobs import Job
 
@@ -24,12 +25,15 @@ class RayPool:
 
 
 @contextmanager
-def ray_pool(address: str) -> Iterator[RayPool]:
-    """Connect to a cluster while the block runs; ``local`` starts one on this machine.
+def ray_pool(address: str | None) -> Iterator[RayPool | None]:
+    """Connect to a cluster while the block runs; ``local`` starts one here, None asks for none.
 
     Raises:
         MissingError: Ray is not installed, or nothing answers at the address.
     """
+    if address is None:
+        yield None
+        return
     try:
         import ray  # noqa: PLC0415 - optional package
     except ModuleNotFoundError as error:

@@ -11,11 +11,12 @@ from fedagent_cli import command_line, options
 from fedagent_cli.errors import KilledError, MissingError, UsageError
 from fedagent_cli.output import echo, emit, table
 
+from .cluster import ray_pool
+
 if TYPE_CHECKING:
     from fedagent_testbed.study import Comparison, TestbedRecipe
     from fedagent_testbed.study.jobs import Done
 
-    from .cluster import RayPool
 
 testbed_app = command_line.CommandGroup(
     name="testbed", help="Compare policies in virtual time.", no_args_is_help=True
@@ -193,7 +194,7 @@ def _compared(
     from fedagent_testbed.study.jobs import WorkerLostError  # noqa: PLC0415
 
     try:
-        with _pool(ray) as pool, _progress(quiet=quiet) as done:
+        with ray_pool(ray) as pool, _progress(quiet=quiet) as done:
             return run_all(
                 recipe,
                 names,
@@ -228,17 +229,6 @@ def _progress(*, quiet: bool) -> "Iterator[Done]":
             bar.update(task, total=total, advance=1, description=f"{name}, seed {seed}")
 
         yield done
-
-
-@contextmanager
-def _pool(address: str | None) -> "Iterator[RayPool | None]":
-    if address is None:
-        yield None
-        return
-    from .cluster import ray_pool  # noqa: PLC0415 - optional package
-
-    with ray_pool(address) as pool:
-        yield pool
 
 
 def _check_plot(plot: Path | None) -> None:
