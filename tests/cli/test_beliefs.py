@@ -69,7 +69,7 @@ def test_a_plot_is_drawn(home: Path, suffix: str) -> None:
     [
         (("--data-dir", "nowhere"), 40, "give --data-dir of an agent"),
         (("--name", "hall", "--data-dir", "x"), 2, "give one of them"),
-        (("--name", "hall", "--plot", "here.txt"), 2, "end it with .svg"),
+        (("--name", "hall", "--plot", "here.txt"), 2, "name it .svg"),
         (("--name", "hall", "--plot", "no/here.svg"), 2, "name a file in a folder"),
         (("--name", "hall", "--run", "ef", "--plot", "here.svg"), 40, "no slots to draw"),
     ],

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fedagent_protocol.extras import how_to_add
-
 from . import command_line, options, places
-from .errors import MissingError, NoRunError, UsageError
+from .errors import NoRunError, UsageError
 from .output import echo, emit, table
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 _SHORT = 8
-SUFFIXES = (".svg", ".png", ".pdf")
 _LINES = (("opinion", "#3b82c4"), ("belief", "#2a9d78"), ("index", "#c2549b"))
 _VOLUNTEERED = "#e08a1e"
 
@@ -97,52 +94,24 @@ def beliefs(
 
 
 def _draw(path: Path, slots: "list[SlotRecord]") -> None:
-    if path.suffix not in SUFFIXES:
-        raise UsageError(
-            f"--plot {path}: no such kind of file", f"end it with {', '.join(SUFFIXES)}"
-        )
-    if find_spec("matplotlib") is None:
-        raise MissingError("plots need matplotlib", how_to_add("report"))
+    """Draw the slots of the newest run: opinion, belief and index, and the pulls."""
+    from .panels import check_plot, draw_panels  # noqa: PLC0415 - optional package
+
+    check_plot(path)
     if not slots:
         raise NoRunError("there are no slots to draw", "see `fedagent beliefs`")
     newest = [slot for slot in slots if slot.run == slots[-1].run]
-    try:
-        _draw_slots(path, newest)
-    except OSError as error:
-        raise UsageError(f"--plot {path}: {error.strerror}", "name a file in a folder") from error
+    draw_panels([partial(_values, newest), partial(_pulls, newest)], "slots of this device", path)
 
 
-def _draw_slots(path: Path, slots: Sequence["SlotRecord"]) -> None:
-    """Draw the slots of one run: opinion, belief and index above, pulls below.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    from matplotlib import rc_context  # noqa: PLC0415 - optional package, half a second
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    style: dict[str, object] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "fedagent-beliefs",
-        "font.size": 9.5,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.alpha": 0.15,
-        "legend.frameon": False,
-    }
-    with rc_context(style):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
-        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        _values(above, slots)
-        below.step([s.slot for s in slots], [s.pulls for s in slots], where="mid", color="#5f6b76")
-        below.set_ylabel("pulls")
-        below.set_xlabel("slot")
-        below.set_ylim(bottom=0)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+def _pulls(slots: Sequence["SlotRecord"], axes: "Axes") -> None:
+    axes.step([s.slot for s in slots], [s.pulls for s in slots], where="mid", color="#5f6b76")
+    axes.set_ylabel("pulls")
+    axes.set_xlabel("slot")
+    axes.set_ylim(bottom=0)
 
 
-def _values(axes: "Axes", slots: Sequence["SlotRecord"]) -> None:
+def _values(slots: Sequence["SlotRecord"], axes: "Axes") -> None:
     for name, colour in _LINES:
         points = [(s.slot, value) for s in slots if (value := getattr(s, name)) is not None]
         if points:
@@ -152,4 +121,4 @@ def _values(axes: "Axes", slots: Sequence["SlotRecord"]) -> None:
     if chosen:
         x, y = zip(*chosen, strict=True)
         axes.scatter(x, y, s=42, facecolors="none", edgecolors=_VOLUNTEERED, label="volunteered")
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.15), ncol=4)
+    axes.set_xlabel("slot")

@@ -240,8 +240,8 @@ def _draw(rows: Sequence["ModelEvaluation"], names: Names, path: Path) -> None:
         MissingError: matplotlib is not installed, or there is nothing to draw.
         UsageError: The file cannot be written.
     """
+    from .panels import draw_panels  # noqa: PLC0415
     from .report.opinions import panels  # noqa: PLC0415 - heavy imports
-    from .testbed.plots import draw_panels  # noqa: PLC0415
 
     if not rows:
         raise MissingError("there are no opinions to draw", "leave out --plot")
