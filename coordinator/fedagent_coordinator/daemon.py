@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert, in_words
@@ -15,9 +16,9 @@ from fedagent_protocol.codec import Direction
 from fedagent_protocol.messages import PROTOCOL_VERSION, kind
 from fedagent_task.measures import measures_of
 
-from . import event_log
 from .config import CoordinatorConfig
 from .core.effects import Start
+from .core.readiness import DECLINED, STATISTICS
 from .run_store import open_coordinator
 from .runs import RunFinishedError, read_recipe
 
@@ -31,6 +32,8 @@ NOTHING_LEARNT = (
     "NOTHING WAS LEARNT: none of the %d rounds used any update, the model is the one the run "
     "began with; `fedagent rounds` says why"
 )
+LONG_BACKOFF_S = 1.0
+"""A client that is left out for so long has declined several times in a row."""
 POINTS = "coordinator."
 """Prefix of the crash points that `FEDAGENT_FAILPOINT` names."""
 
@@ -156,7 +159,7 @@ class Daemon:
 
     def _show(self, event: Emit) -> None:
         name, fields = event.name, event.fields
-        _log.log(event_log.level_of(name, fields), "%s", event_log.in_words(name, fields))
+        _log.log(level_of(name, fields), "%s", words_of(name, fields))
         if name != "end":
             return
         if not fields["updates_used"]:
@@ -175,3 +178,41 @@ def topic_of(site: str, coordinator: str, send: Send) -> str:
 
 def _log_phase(former: str, phase: str) -> None:
     _log.debug("phase %s, then %s", former, phase)
+
+
+def level_of(name: str, fields: Mapping[str, object]) -> int:
+    """Return how loud an event is: what costs the run its rounds is a warning."""
+    loud = (
+        name in {"edge_lost", "edge_refused", "warning"}
+        or (name == "round" and not fields["used"])
+        or (name == "waiting" and fields["reason"] == DECLINED)
+        or (name == "opinions" and not fields.get("answered", fields.get("volunteers")))
+        or (name == "declined" and float(str(fields["seconds"])) >= LONG_BACKOFF_S)
+    )
+    return logging.WARNING if loud else logging.INFO
+
+
+def words_of(name: str, fields: Mapping[str, object]) -> str:
+    """Return an event with its short fields for a person."""
+    if name == "waiting" and "wanted" in fields:
+        why = str(fields["reason"])
+        return f"waiting for {why}: {fields[why]} of {fields['wanted']}"
+    if name == "waiting" and fields["reason"] == STATISTICS:
+        return f"waiting for the samples of {fields['agents']} agents to be added up"
+    if name == "edge_refused":
+        return f"edge {fields['edge']} {fields['reason']}"
+    if name == "warning":
+        return f"samples {fields['reason']} (agents {_joined(fields['agents'])})"
+    return f"{name}: " + " ".join(
+        f"{key}={value}"
+        for key, value in fields.items()
+        if value not in ("", None) and not _long(value)
+    )
+
+
+def _joined(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else ""
+
+
+def _long(value: object) -> bool:
+    return isinstance(value, dict | list) and bool(value)

@@ -34,7 +34,7 @@ from .core.phases import milliseconds
 from .database.connection import wall_clock_ms
 from .database.learning import SNAPSHOT_EVERY
 from .errors import ModelLostError
-from .evaluation import HeldOutSet, held_out
+from .held_out import HeldOutSet, held_out
 from .merging import merge_files
 from .run_settings import decision_policies, opinion_mode, settings_of, task_body
 from .runs import OpenedRun, open_run

@@ -31,7 +31,7 @@ from .core.settings import (
 )
 from .database.rows import Run
 from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
-from .evaluation import held_out
+from .held_out import held_out
 from .run_settings import decision_policies, evaluation_period, merge_period
 from .store import Store
 

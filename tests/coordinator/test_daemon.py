@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Self
 
 import pytest
 
+from fedagent_coordinator.daemon import level_of
 from fedagent_coordinator.store import Store
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival, BrokerAddress, Link
@@ -315,3 +317,21 @@ def test_exit_codes(tmp_path: Path) -> None:
 def test_the_manifest_of_the_toy_is_the_recipes(tmp_path: Path) -> None:
     recipe = parse_recipe(RECIPE)
     assert toy().manifest == models.create(recipe.model).manifest()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "level"),
+    [
+        ("opinions", {"mode": "report", "answered": 3}, logging.INFO),
+        ("opinions", {"mode": "report", "answered": 0}, logging.WARNING),
+        ("opinions", {"mode": "peers", "volunteers": 2}, logging.INFO),
+        ("opinions", {"mode": "peers", "volunteers": 0}, logging.WARNING),
+        ("round", {"used": 1}, logging.INFO),
+        ("round", {"used": 0}, logging.WARNING),
+        ("edge_lost", {"edge": "e"}, logging.WARNING),
+    ],
+)
+def test_an_event_is_as_loud_as_it_matters(
+    name: str, fields: dict[str, object], level: int
+) -> None:
+    assert level_of(name, fields) == level

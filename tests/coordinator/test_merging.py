@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.evaluation import held_out
+from fedagent_coordinator.held_out import held_out
 from fedagent_coordinator.merging import EdgeModel, merge_models
 from fedagent_protocol.tensors import Manifest, decode_tensors, digest_of, encode_tensors
 from fedagent_task import models

@@ -85,7 +85,7 @@ class LastOpinions:
 
 
 class EvaluationPlan:
-    """The evaluations of a run: none; the classes below do more.
+    """The evaluations of a run; of one that asks its clients for nothing, none.
 
     Attributes:
         provides: Needs of policies that are met by it and are no features.
@@ -95,36 +95,11 @@ class EvaluationPlan:
     provides: frozenset[str] = frozenset()
     taught = False
 
-    def due(
-        self,
-        ordered: OrderedRound,  # noqa: ARG002 - the interface's arguments
-        feedback: Feedback,  # noqa: ARG002
-        *,
-        last: bool,  # noqa: ARG002
-    ) -> DueEvaluation | None:
-        """Count a settled round; return the evaluation of its model if that is due."""
-        return None
-
-    def pending(self) -> DueEvaluation | None:
-        """Return an evaluation that comes before the next round, once."""
-        return None
-
-    def take(self, found: BookEvaluation) -> None:
-        """Keep the result of an evaluation."""
-
-    def shown_in(self, view: RoundView) -> RoundView:
-        """Return the view with what clients answered last."""
-        return view
-
-
-class _ScheduledEvaluations(EvaluationPlan):
-    """What both modes share: schedule, slots and time limits."""
-
     def __init__(self, settings: Settings, past: PastEvaluations) -> None:
         self._settings = settings
         self._schedule = EvaluationSchedule(settings.opinions, settings.opinions_every, past.count)
         self._evaluated = past.evaluated
-        self._pending = past.pending_round
+        self._pending = past.pending_round if settings.opinions is not None else None
 
     def due(self, ordered: OrderedRound, feedback: Feedback, *, last: bool) -> DueEvaluation | None:
         """Count a settled round; return the evaluation of its model if that is due."""
@@ -140,6 +115,10 @@ class _ScheduledEvaluations(EvaluationPlan):
     def take(self, found: BookEvaluation) -> None:
         """Keep the result of an evaluation."""
         self._evaluated = found.slot
+
+    def shown_in(self, view: RoundView) -> RoundView:
+        """Return the view with what clients answered last."""
+        return view
 
     def _begin(self, round_: int, digest: str, now: float) -> ClientEvaluation:
         s = self._settings
@@ -161,7 +140,7 @@ class _ScheduledEvaluations(EvaluationPlan):
         return frozenset()
 
 
-class OpinionPlan(_ScheduledEvaluations):
+class OpinionPlan(EvaluationPlan):
     """Clients report opinions, which policies see and learn from."""
 
     provides = frozenset({OPINIONS})
@@ -182,7 +161,7 @@ class OpinionPlan(_ScheduledEvaluations):
         return replace(view, opinions=self._last.shown(len(view.client_price)))
 
 
-class VolunteerPlan(_ScheduledEvaluations):
+class VolunteerPlan(EvaluationPlan):
     """Clients volunteer for the rounds that follow."""
 
     provides = frozenset({VOLUNTEERS})
@@ -221,4 +200,4 @@ def evaluation_plan(settings: Settings, past: PastEvaluations) -> EvaluationPlan
         case OpinionMode.PEERS:
             return VolunteerPlan(settings, past)
         case _:
-            return EvaluationPlan()
+            return EvaluationPlan(settings, past)

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_coordinator import evaluation
-from fedagent_coordinator.evaluation import HeldOutSet, held_out
+from fedagent_coordinator.held_out import HeldOutSet, held_out
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import Cnn
 from fedagent_task.recipe import parse_recipe
@@ -29,7 +28,7 @@ def test_a_convolutional_network_is_evaluated_the_same_by_either_engine(
     np.savez(path, x=rng.normal(size=(150, 256)), y=rng.integers(0, 3, 150))
     recipe = parse_recipe(RECIPE, [f"evaluation.dataset='{path}'"])
     quick = held_out(recipe)
-    monkeypatch.setattr(evaluation, "find_spec", lambda _name: None)
+    monkeypatch.setattr("fedagent_coordinator.held_out.find_spec", lambda _name: None)
     plain = held_out(recipe)
     assert isinstance(quick, HeldOutSet)
     assert isinstance(plain, HeldOutSet)
