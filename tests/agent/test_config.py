@@ -37,6 +37,25 @@ def test_a_setting_that_cannot_work_is_refused_by_its_key(
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"care": {"mains_only": True}}, "write limits"),
+        ({"limits": {"least_battery": 20}}, "write min_battery"),
+        ({"privacy": {"most_epsilon": 1}}, "write max_epsilon"),
+    ],
+)
+def test_a_key_of_an_earlier_release_is_refused_with_its_new_name(
+    change: dict[str, object], hint: str
+) -> None:
+    given = {"data_dir": "here", "stream": "digits", **change}
+    with pytest.raises(SettingError) as caught:
+        load(json.dumps(given), environment={})
+    assert caught.value.hint == hint
+    with pytest.raises(SettingError, match="write limits"):
+        load(json.dumps({"data_dir": "x", "stream": "digits"}), {"FEDAGENT_AGENT_CARE": "{}"})
+
+
 def test_work_has_the_documented_price() -> None:
     config = load('{"data_dir": "d", "stream": "digits"}', environment={})
     assert config.price == PriceSettings(base=0.1, per_compute=0.2)

@@ -80,6 +80,7 @@ def test_a_file_is_read_like_a_name(tmp_path: Path) -> None:
         ("rounds.cuont=5", "rounds.cuont", "did you mean rounds.count?"),
         ("deadline_s=3", "deadline_s", "did you mean rounds.deadline_s?"),
         ("training.modle=svm", "training.modle", "did you mean training.model?"),
+        ("training.judged_on=own", "training.judged_on", "did you mean training.evaluated_on?"),
         ("radio.bandwith_mhz=[1, 2]", "radio.bandwith_mhz", "did you mean radio.bandwidth_mhz?"),
         ("qqq=1", "qqq", "docs/testbed.md"),
         ("clients=0", "clients", "docs/testbed.md"),
