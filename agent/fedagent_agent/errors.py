@@ -3,7 +3,7 @@
 ::
 
     AgentError
-    └── KeepingError         a file in the data directory cannot be read or written
+    └── DiskError            a file in the data directory cannot be read or written
         ├── OutboxError      the outbox
         ├── OpinionBookError the record of opinions with noise
         └── PeerStoreError   what is kept of democratized analytics
@@ -18,7 +18,7 @@ class AgentError(FedagentError):
     """Base of all errors of the agent."""
 
 
-class KeepingError(AgentError):
+class DiskError(AgentError):
     """Raised when a file in the data directory cannot be used."""
 
     template = "{path}: {reason}"
@@ -28,13 +28,13 @@ class KeepingError(AgentError):
     reason: str
 
 
-class OutboxError(KeepingError):
+class OutboxError(DiskError):
     """Raised when the outbox cannot be opened or written."""
 
 
-class OpinionBookError(KeepingError):
+class OpinionBookError(DiskError):
     """Raised when the record of opinions cannot be read or written."""
 
 
-class PeerStoreError(KeepingError):
+class PeerStoreError(DiskError):
     """Raised when what a device keeps of democratized analytics cannot be used."""

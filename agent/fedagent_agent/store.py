@@ -35,7 +35,7 @@ from .core.effects import (
     UpdateStored,
     WriteModel,
 )
-from .errors import KeepingError, OutboxError
+from .errors import DiskError, OutboxError
 from .models_cache import ModelsCache
 from .opinion_book import OpinionBook
 from .outbox import MAX_BYTES, Outbox
@@ -90,7 +90,7 @@ class AgentStore:
         """Perform a disk effect; return its result."""
         try:
             return self._write(effect)
-        except KeepingError as error:
+        except DiskError as error:
             return DiskFailed(effect, error.reason)
         except OSError as error:
             return DiskFailed(effect, _in_words(error))

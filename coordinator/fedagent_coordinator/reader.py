@@ -16,7 +16,7 @@ from .database.connection import DATABASE, MARK, damage_behind
 from .database.evaluations import EvaluationQueries
 from .database.ledger import RENT_PAID, TREASURY
 from .database.models import ModelQueries, recipe_in
-from .database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow, Run, fetch
+from .database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow, RunRow, fetch
 from .database.schema import readable
 from .errors import StoreDamagedError, UnknownRoundError, UnknownRunError
 from .policies.base import RoundView, Selection
@@ -52,11 +52,11 @@ class Reader:
 
     # ------------------------------------------------------------------- runs
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunRow]:
         """Return every run, newest first."""
         return self._runs("1")
 
-    def run(self, run_id: str | None = None) -> Run:
+    def run(self, run_id: str | None = None) -> RunRow:
         """Return a run by its id or the beginning of it; the newest if none is given.
 
         Raises:
@@ -68,23 +68,25 @@ class Reader:
             raise UnknownRunError(begins)
         return found[0]
 
-    def find_run(self, recipe_digest: str) -> Run | None:
+    def find_run(self, recipe_digest: str) -> RunRow | None:
         """Return the newest run of a recipe, ended or not."""
         return next(iter(self._runs("recipe_digest = ?", recipe_digest)), None)
 
-    def open_run(self) -> Run | None:
+    def open_run(self) -> RunRow | None:
         """Return the run that has not ended; there is one at most."""
         return next(iter(self._runs("ended_ms IS NULL")), None)
 
-    def _runs(self, where: str, *values: object) -> list[Run]:
-        return fetch(self._db, Run, f"{_RUN} WHERE {where} ORDER BY begun_ms DESC, run_id", values)
+    def _runs(self, where: str, *values: object) -> list[RunRow]:
+        return fetch(
+            self._db, RunRow, f"{_RUN} WHERE {where} ORDER BY begun_ms DESC, run_id", values
+        )
 
     def standardized(self, run_id: str) -> str | None:
         """Return a run's recipe with what features are scaled by; None where that is not known."""
         found = self._value("SELECT recipe FROM standardized WHERE run_id = ?", run_id)
         return None if found is None else str(found)
 
-    def rounds_of(self, run: Run) -> int | None:
+    def rounds_of(self, run: RunRow) -> int | None:
         """Return how many rounds a run is to have, with those it was extended by.
 
         0 is no end; None a recipe that this version cannot read.

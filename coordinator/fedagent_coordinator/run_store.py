@@ -245,7 +245,7 @@ class RunStore:
             case fx.Merge(size=size):
                 size *= len(effect.models)
                 work = partial(merge_files, self.blobs, self._manifest, effect.round, effect.models)
-            case fx.Evaluate(size=size):
+            case fx.EvaluateHeldOut(size=size):
                 samples = 0 if self._held_out is None else len(self._held_out.y)
                 size = size * samples // 64
                 work = partial(self._evaluate, self._held_out, effect)
@@ -260,14 +260,16 @@ class RunStore:
             return fx.PartFinished(digest, intact=False)
         return fx.PartFinished(digest, intact=True)
 
-    def _evaluate(self, held_out_set: HeldOutSet | None, effect: fx.Evaluate) -> fx.Evaluated:
+    def _evaluate(
+        self, held_out_set: HeldOutSet | None, effect: fx.EvaluateHeldOut
+    ) -> fx.HeldOutEvaluated:
         if held_out_set is None:
-            return fx.Evaluated(effect.round, effect.digest)
+            return fx.HeldOutEvaluated(effect.round, effect.digest)
         try:
             found = held_out_set.evaluate(self.blobs.get(effect.digest))
         except (ProtocolError, BlobMissingError):
-            return fx.Evaluated(effect.round, effect.digest)
-        return fx.Evaluated(effect.round, effect.digest, found.metrics())
+            return fx.HeldOutEvaluated(effect.round, effect.digest)
+        return fx.HeldOutEvaluated(effect.round, effect.digest, found.metrics())
 
 
 def open_coordinator(

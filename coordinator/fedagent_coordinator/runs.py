@@ -29,7 +29,7 @@ from .core.settings import (
     Window,
     learnt_weight,
 )
-from .database.rows import Run
+from .database.rows import RunRow
 from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
 from .held_out import held_out
 from .run_settings import decision_policies, evaluation_period, merge_period
@@ -162,7 +162,7 @@ def open_run(
     return OpenedRun(run.run_id, resumed, voided, past, recipe)
 
 
-def _gone_on(store: Store, run: Run, more_rounds: int) -> Run:
+def _gone_on(store: Store, run: RunRow, more_rounds: int) -> RunRow:
     """Return a run that goes on; one that has ended does so with more rounds only."""
     if run.ended_ms is None:
         if more_rounds:
@@ -190,7 +190,7 @@ def _origin(blobs: BlobStore, recipe: Recipe, init: str) -> str:
     return blobs.put(read_first_model(init, blobs.folder, recipe))
 
 
-def _check_origin(blobs: BlobStore, recipe: Recipe, run: Run, init: str) -> None:
+def _check_origin(blobs: BlobStore, recipe: Recipe, run: RunRow, init: str) -> None:
     """Refuse another model than the run began from; its file need not be there any more."""
     if not init:
         return
@@ -321,7 +321,7 @@ def _pending_round(
     return done[-1][0] if due else None
 
 
-def _begin(store: Store, recipe: Recipe, digest: str, origin: str) -> Run:
+def _begin(store: Store, recipe: Recipe, digest: str, origin: str) -> RunRow:
     return store.begin_run(
         recipe_digest=digest,
         recipe=msgspec.json.encode(recipe).decode(),

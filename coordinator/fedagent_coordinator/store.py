@@ -18,7 +18,7 @@ from .database import evaluations, learning, models, rounds
 from .database.connection import Database, DatabaseOptions
 from .database.indices import RunIndices
 from .database.ledger import checked_micro
-from .database.rows import Run
+from .database.rows import RunRow
 from .errors import (
     BudgetExceededError,
     DuplicateRoundError,
@@ -54,7 +54,7 @@ class Store(ExitStack):
         run_id: str | None = None,
         replace: bool = False,
         origin: str = "",
-    ) -> Run:
+    ) -> RunRow:
         """Begin a run with its long-term budget; None is no limit.
 
         Args:

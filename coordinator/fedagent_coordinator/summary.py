@@ -8,7 +8,7 @@ from fedagent_task.measures import Measure
 
 from .core.readiness import BUDGET
 from .database.models import recipe_in
-from .database.rows import Run
+from .database.rows import RunRow
 from .reader import Reader
 
 
@@ -91,7 +91,7 @@ class RunSummary:
         }
 
 
-def summarize(read: Reader, run: Run, *, reason: str | None = None) -> RunSummary:
+def summarize(read: Reader, run: RunRow, *, reason: str | None = None) -> RunSummary:
     """Return what a run came to, or has come to so far.
 
     Args:

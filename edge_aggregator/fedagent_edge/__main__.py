@@ -16,14 +16,14 @@ from fedagent_node.settings import SettingError
 
 from .config import EdgeConfig, load
 from .daemon import EdgeDaemon
-from .errors import EdgeError, StateError, disk_refused
+from .errors import EdgeError, EdgeStateError, disk_refused
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
     (DataDirError, 2),
     *((kind, 2) for kind in REFUSED_SETTINGS),
     (DataDirBusyError, 75),
-    (StateError, 21),
+    (EdgeStateError, 21),
     (LinkError, 20),
     (EdgeError, 20),
     (OSError, 20),

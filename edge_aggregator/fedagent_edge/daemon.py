@@ -19,7 +19,7 @@ from fedagent_protocol.messages import PROTOCOL_VERSION, Chunk, kind
 from .config import EdgeConfig
 from .core.effects import COORDINATOR, LAN, WAN
 from .core.settings import EdgeSettings
-from .errors import StateError
+from .errors import EdgeStateError
 from .search import CoordinatorSearch
 from .store import open_edge
 
@@ -32,7 +32,7 @@ class EdgeDaemon:
     def __init__(self, config: EdgeConfig) -> None:
         self._config = config
         # `--watch-parent` decides whether it goes with the reader of its events.
-        self._shell = Shell(config, fatal=(StateError,), show=self._show, needs_reader=False)
+        self._shell = Shell(config, fatal=(EdgeStateError,), show=self._show, needs_reader=False)
         self._refused: set[BrokerAddress] = set()
 
     async def run(self) -> None:

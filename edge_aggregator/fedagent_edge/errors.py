@@ -15,7 +15,7 @@ class EdgeError(FedagentError):
     """Base of the edge's errors."""
 
 
-class StateError(EdgeError):
+class EdgeStateError(EdgeError):
     """Raised when the edge's own files cannot be read or written."""
 
     template = "{path}: {reason}"
@@ -25,7 +25,7 @@ class StateError(EdgeError):
     hint: str
 
 
-def disk_refused(path: Path, error: OSError) -> StateError:
+def disk_refused(path: Path, error: OSError) -> EdgeStateError:
     """Return the error for a disk that does not take what must not be lost."""
     hint = "make room or fix the disk, then start the edge again"
-    return StateError(path, error.strerror or str(error), hint)
+    return EdgeStateError(path, error.strerror or str(error), hint)

@@ -13,7 +13,7 @@ from fedagent_task.mean import RunningMean
 KEPT_MODELS = 3
 
 
-class Models:
+class EdgeModels:
     """Content-addressed models; the last `KEPT_MODELS` that the edge held are kept."""
 
     def __init__(self, directory: Path, *, max_bytes: int) -> None:

@@ -47,9 +47,9 @@ from .core.effects import (
 )
 from .core.round import OpenedRound, Restored
 from .core.settings import EdgeSettings, Memory
-from .errors import StateError, disk_refused
+from .errors import EdgeStateError, disk_refused
 from .journal import Journal, OpenRound
-from .models import Models
+from .models import EdgeModels
 from .spool import Head, Recovered, Spool
 
 SMALL_BYTES = 256 * 1024
@@ -81,7 +81,7 @@ class EdgeStore:
         self._counters = counters
         self._checkpoint = checkpoint
         self._path = directory / "state.msgpack"
-        self._models = Models(directory / "models", max_bytes=settings.max_model_bytes)
+        self._models = EdgeModels(directory / "models", max_bytes=settings.max_model_bytes)
         self._spool = Spool(directory / "spool")
         self._journal = Journal(directory / "spool" / "round.journal")
         self._base = ""
@@ -368,7 +368,7 @@ class EdgeStore:
             return Memory()
         except (msgspec.DecodeError, ValueError, OSError) as error:
             hint = "delete the file to start with an empty edge"
-            raise StateError(self._path, str(error)[:120], hint) from error
+            raise EdgeStateError(self._path, str(error)[:120], hint) from error
 
     def _save_state(self, memory: Memory) -> None:
         try:

@@ -29,7 +29,7 @@ from fedagent_protocol.errors import safe_text
 from .address import BrokerAddress, TlsFiles, with_hint
 from .errors import LinkError, PlainTextError, SubscribeRefusedError, connect_reason
 from .network import Backoff
-from .paho_client import CONNECT_TIMEOUT_S, Client, Outbox
+from .paho_client import CONNECT_TIMEOUT_S, Client, PublishQueue
 from .subscriptions import Subscriptions
 
 __all__ = ["Arrival", "BrokerAddress", "Link", "TlsFiles"]
@@ -111,7 +111,7 @@ class Link:
         self._max_packet_bytes = max_packet_bytes
         self._on_arrivals = on_arrivals
         self._on_state = on_state
-        self._outbox = Outbox(limit_bytes=outbox_bytes)
+        self._outbox = PublishQueue(limit_bytes=outbox_bytes)
         self._subscriptions = Subscriptions(self._send_subscribe)
         self._client = self._new_client(keepalive_s)
         self._up = False

@@ -100,7 +100,7 @@ class Client(PahoClient):
         return exc
 
 
-class Outbox:
+class PublishQueue:
     """What was published on a connection and is not yet acknowledged.
 
     Acknowledgements come in order, so that looking at the oldest suffices.

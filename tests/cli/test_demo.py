@@ -26,7 +26,7 @@ from fedagent_cli.demo.plan import (
     make_plan,
 )
 from fedagent_cli.demo.prepare import prepare
-from fedagent_cli.demo.run import Settings
+from fedagent_cli.demo.run import DemoSettings
 from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
 from fedagent_cli.demo.view import LineView, picture, sparkline
 from fedagent_cli.errors import UsageError
@@ -159,7 +159,7 @@ def test_what_the_devices_knew_is_read_from_their_own_directories(tmp_path: Path
     assert read_inside(folders, "cd" * 16) == {}
 
 
-def wanted(folder: Path, recipe: str, *, policy: str | None) -> tuple[Settings, Plan]:
+def wanted(folder: Path, recipe: str, *, policy: str | None) -> tuple[DemoSettings, Plan]:
     return prepare(
         agents=None,
         edges=None,

@@ -10,7 +10,7 @@ from fedagent_coordinator.core.decision_policies import DecisionPolicies
 from fedagent_coordinator.core.evaluation import RESTART
 from fedagent_coordinator.database.evaluations import ModelEvaluation
 from fedagent_coordinator.database.learning import settled
-from fedagent_coordinator.database.rows import Run
+from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.policies.base import State
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
@@ -41,7 +41,7 @@ def same(one: State, other: State) -> bool:
     )
 
 
-def played(site: Site) -> tuple[Run, list[ModelEvaluation], Store]:
+def played(site: Site) -> tuple[RunRow, list[ModelEvaluation], Store]:
     """Play to the end; check that what was learnt is what would be restored."""
     site.run()
     lived = site.store.policies.state()

@@ -11,7 +11,7 @@ from fedagent_edge.core.sessions import (
     MAX_FEATURES,
     MAX_NAMES,
     MAX_NOTES,
-    Sessions,
+    AgentSessions,
 )
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import MAX_PAYLOAD_BYTES, encode
@@ -20,15 +20,15 @@ from fedagent_protocol.columns import unpack
 EPOCH = "0" * 32
 
 
-def _sessions(count: int, **features: float) -> Sessions:
-    sessions = Sessions(EPOCH)
+def _sessions(count: int, **features: float) -> AgentSessions:
+    sessions = AgentSessions(EPOCH)
     for index in range(count):
         _report(sessions, f"agent-{index}", 0.0, price=index, features=features)
     return sessions
 
 
 def _report(
-    sessions: Sessions,
+    sessions: AgentSessions,
     agent: str,
     now: float,
     *,
@@ -81,7 +81,7 @@ def test_old_contexts_and_lost_agents_are_left_out_and_indices_are_kept() -> Non
 
 
 def test_an_older_report_does_not_replace_a_newer_one() -> None:
-    sessions = Sessions(EPOCH)
+    sessions = AgentSessions(EPOCH)
     session, _ = sessions.hear("a", 0.0)
     assert session is not None
     for seq, price in ((5, 50), (4, 40)):
@@ -105,7 +105,7 @@ def test_no_reported_value_can_make_the_columns_malformed(value: float) -> None:
 
 
 def test_very_many_agents_fit_into_one_message_and_the_rest_follows() -> None:
-    sessions = Sessions(EPOCH)
+    sessions = AgentSessions(EPOCH)
     for index in range(MAX_AGENTS):
         _report(sessions, f"{index:032x}", 0.0, price=1, features={f"f{i}": 1.0 for i in range(10)})
     assert sessions.hear("one-too-many", 0.0) == (None, False)
@@ -133,7 +133,7 @@ def test_names_are_said_once_after_each_welcome() -> None:
 
 
 def test_long_names_of_many_agents_fit_into_several_messages() -> None:
-    sessions = Sessions(EPOCH)
+    sessions = AgentSessions(EPOCH)
     for index in range(MAX_NAMES + 1):
         sessions.name(f"{index:032d}", "\N{GREEK SMALL LETTER ALPHA}" * 100)
     sizes = []
@@ -147,7 +147,7 @@ def _hello(agent: str, **fields: str) -> m.Hello:
     return m.Hello(agent=agent, **fields)  # type: ignore[arg-type] # a test's keywords
 
 
-def _refuse(sessions: Sessions, agent: str, reason: str, seq: int) -> None:
+def _refuse(sessions: AgentSessions, agent: str, reason: str, seq: int) -> None:
     session, _ = sessions.hear(agent, 1.0)
     assert session is not None
     report = m.ContextReport(seq=seq, available=not reason, price=1, reason=reason)
@@ -195,7 +195,7 @@ def test_what_an_agent_says_of_itself_is_cut_and_printable() -> None:
 
 def test_a_hundred_thousand_words_of_devices_fit_into_messages() -> None:
     """However long what they say is, with as many long names beside it."""
-    sessions, wide = Sessions(EPOCH), "\N{GREEK SMALL LETTER ALPHA}" * 500
+    sessions, wide = AgentSessions(EPOCH), "\N{GREEK SMALL LETTER ALPHA}" * 500
     for index in range(MAX_NOTES + 1):
         agent = f"{index:064d}"
         _refuse(sessions, agent, wide, 1)

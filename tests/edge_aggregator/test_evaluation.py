@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_edge.core.effects import LAN, ModelReady
-from fedagent_edge.core.sessions import Sessions
+from fedagent_edge.core.sessions import AgentSessions
 from fedagent_edge.core.tally import volunteers_of
 from fedagent_node.effects import Emit, LinkUp
 from fedagent_protocol import messages as m
@@ -362,7 +362,7 @@ def test_twenty_thousand_opinions_fit_one_message_and_ids_that_do_not_wait() -> 
 
 def test_volunteers_whose_ids_do_not_fit_wait() -> None:
     """A row of an id that was never told would make the coordinator refuse all of them."""
-    sessions = Sessions("e" * 32)
+    sessions = AgentSessions("e" * 32)
     agents = [f"{i:05}-" + "x" * 58 for i in range(6_000)]
     for agent in agents:
         sessions.hear(agent, 0.0)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_edge.errors import StateError
+from fedagent_edge.errors import EdgeStateError
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
@@ -173,7 +173,7 @@ def test_a_torn_journal_forgets_only_what_was_not_receipted(tmp_path: Path, cut:
 def test_a_damaged_state_file_is_named_with_its_hint(tmp_path: Path) -> None:
     field = _field(tmp_path, 64)
     (tmp_path / "state.msgpack").write_bytes(b"\xc1garbage")
-    with pytest.raises(StateError, match="delete the file"):
+    with pytest.raises(EdgeStateError, match="delete the file"):
         field.open()
 
 

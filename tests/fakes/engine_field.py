@@ -230,8 +230,10 @@ class Field:
                     self.blobs[merged.digest] = merged.data
                 found = fx.Merged(effect.round, merged.digest, merged.refused)
                 self.perform(self.engine.receive(found, now))
-            case fx.Evaluate():
-                self.perform(self.engine.receive(fx.Evaluated(effect.round, effect.digest), now))
+            case fx.EvaluateHeldOut():
+                self.perform(
+                    self.engine.receive(fx.HeldOutEvaluated(effect.round, effect.digest), now)
+                )
             case fx.CommitModel():
                 assert effect.digest in self.blobs
                 self.committed.append(effect.digest)

@@ -18,7 +18,7 @@ from fedagent_coordinator.core.effects import (
     Settle,
 )
 from fedagent_coordinator.database.connection import DATABASE
-from fedagent_coordinator.database.rows import Run
+from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies import Feedback, RoundView, explained
 from fedagent_coordinator.reader import open_reader
@@ -199,7 +199,7 @@ def volunteers(round_: int, clients: list[int]) -> BookVolunteers:
 
 def begun(
     store: Store, *, total_micro: int | None = 10_000, clients: int = 8, edges: int = 2
-) -> Run:
+) -> RunRow:
     """Begin a run that knows a few clients and edges."""
     run = store.begin_run(
         recipe_digest="d" * 64, recipe="rounds = 1", seed=7, total_micro=total_micro

@@ -277,7 +277,7 @@ class Forget(Write):
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluate(Run):
+class EvaluateHeldOut(Run):
     """Evaluate the global model on the held-out set."""
 
     round: int
@@ -286,7 +286,7 @@ class Evaluate(Run):
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated(Input):
+class HeldOutEvaluated(Input):
     """How good a global model is, by metric; what was not measured is not there."""
 
     round: int
@@ -298,7 +298,7 @@ class Evaluated(Input):
 class SaveMetrics(Write):
     """Commit how good a global model is."""
 
-    found: Evaluated
+    found: HeldOutEvaluated
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from .evaluating import Evaluating, Measuring
 from .evaluation import StatisticsCollection
 from .evaluation_schedule import evaluation_plan
 from .merge import Merging
-from .models import Models
+from .models import GlobalModels
 from .ordered import Ordered, SettledRound
 from .orders import OrderedRound
 from .phases import Ended, Idle, Observing, Phase
@@ -92,7 +92,7 @@ class Engine:
             raise NeedsUnmetError(settings.policy, unmet, ())
         self.settings, self.indices = settings, indices
         self.edges = EdgeTable(indices, {window.edge: window for window in progress.windows})
-        self.models = Models(
+        self.models = GlobalModels(
             settings.run, self.edges, progress.model, progress.model_size, progress.model_round
         )
         self._seq = progress.next_round << 20  # grows over restarts
@@ -140,7 +140,7 @@ class Engine:
                 return self.phase.part_finished(event, now)
             case fx.Merged():
                 return self._merged(event, now)
-            case fx.Evaluated():
+            case fx.HeldOutEvaluated():
                 return self._evaluated(event)
             case fx.Standardized():
                 return self._standardized(event, now)
@@ -199,7 +199,7 @@ class Engine:
         ]
         return warnings + (self.phase.merged(found, now) if isinstance(self.phase, Merging) else [])
 
-    def _evaluated(self, found: fx.Evaluated) -> list[Effect]:
+    def _evaluated(self, found: fx.HeldOutEvaluated) -> list[Effect]:
         self.evaluating -= 1
         self.evaluated = found.digest
         effects: list[Effect] = [fx.SaveMetrics(found)] if found.metrics else []
@@ -255,7 +255,7 @@ class Engine:
     def evaluate_model(self, round_: int, digest: str) -> Effect:
         """Have a model evaluated on the held-out set."""
         self.evaluating += 1
-        return fx.Evaluate(round_, digest, self.models.size)
+        return fx.EvaluateHeldOut(round_, digest, self.models.size)
 
     # ------------------------------------------------- from one phase to the next
 

@@ -18,7 +18,7 @@ CHUNKS_AT_ONCE = 8
 
 
 @dataclass(slots=True)
-class Models:
+class GlobalModels:
     """Keeps edges at the global model.
 
     Attributes:

@@ -11,7 +11,7 @@ Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunRow:
     """One run.
 
     Attributes:

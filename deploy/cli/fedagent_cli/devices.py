@@ -10,7 +10,7 @@ from . import options
 from .output import credits_text, echo, emit, table
 
 if TYPE_CHECKING:
-    from fedagent_coordinator.database.rows import DeviceRow, Run
+    from fedagent_coordinator.database.rows import DeviceRow, RunRow
     from fedagent_coordinator.reader import Reader
     from fedagent_coordinator.status_files import Device
 
@@ -54,7 +54,7 @@ class SeenDevice:
         return {**asdict(row), **seen, "client": None if self.row is None else row.client}
 
 
-def seen_devices(reader: "Reader", run: "Run") -> list[SeenDevice]:
+def seen_devices(reader: "Reader", run: "RunRow") -> list[SeenDevice]:
     """Return every agent of a run, and in the newest one also those that edges refuse."""
     from fedagent_coordinator.status_files import DEVICES_FILE, read_devices  # noqa: PLC0415 - heavy imports
 

@@ -20,7 +20,7 @@ models_app = command_line.CommandGroup(
 FOLDER = "models"
 
 
-class Format(StrEnum):
+class ModelFormat(StrEnum):
     """Kinds of model files."""
 
     SAFETENSORS = "safetensors"
@@ -28,7 +28,7 @@ class Format(StrEnum):
     ONNX = "onnx"
 
 
-_BY_SUFFIX = {".npz": Format.NPZ, ".onnx": Format.ONNX}
+_BY_SUFFIX = {".npz": ModelFormat.NPZ, ".onnx": ModelFormat.ONNX}
 
 
 def mount(app: command_line.CommandGroup, *, panel: str) -> None:
@@ -103,7 +103,7 @@ def models_export(
         ),
     ] = None,
     style: Annotated[
-        Format | None,
+        ModelFormat | None,
         command_line.Option(
             "--format", help="File format.", show_default="by --out, or safetensors"
         ),
@@ -123,9 +123,9 @@ def models_export(
         found = reader.models.rows(chosen.run_id)
     model, data = _content(reader.folder, found, round_)
     if onnx is not None:
-        out, style = onnx, Format.ONNX
+        out, style = onnx, ModelFormat.ONNX
     if style is None:
-        style = _BY_SUFFIX.get("" if out is None else out.suffix, Format.SAFETENSORS)
+        style = _BY_SUFFIX.get("" if out is None else out.suffix, ModelFormat.SAFETENSORS)
     target = out if out is not None else Path(f"model.{style}")
     content = _as_file(recipe_of(chosen), data, style, {"round": str(model.round)})
     try:
@@ -180,10 +180,12 @@ def _file(folder: Path, digest: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def _as_file(recipe: "Recipe | None", data: bytes, style: Format, more: dict[str, str]) -> bytes:
-    if style is Format.ONNX:
+def _as_file(
+    recipe: "Recipe | None", data: bytes, style: ModelFormat, more: dict[str, str]
+) -> bytes:
+    if style is ModelFormat.ONNX:
         return _as_onnx(recipe, data, more)
-    if style is Format.NPZ or recipe is None:
+    if style is ModelFormat.NPZ or recipe is None:
         return data
     from safetensors.numpy import load, save  # noqa: PLC0415 - only here
 
@@ -225,8 +227,8 @@ def _as_onnx(recipe: "Recipe | None", data: bytes, more: dict[str, str]) -> byte
         raise MissingError(str(error)) from error
 
 
-def _write(target: Path, data: bytes, style: Format) -> None:
-    if style is not Format.NPZ:
+def _write(target: Path, data: bytes, style: ModelFormat) -> None:
+    if style is not ModelFormat.NPZ:
         target.write_bytes(data)
         return
     import numpy as np  # noqa: PLC0415 - only here

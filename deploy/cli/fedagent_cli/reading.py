@@ -18,7 +18,7 @@ ledger_app = command_line.CommandGroup(
 Last = Annotated[int, command_line.Option(min=0, help="How many of the newest; 0 for all.")]
 
 
-class Format(StrEnum):
+class LedgerFormat(StrEnum):
     """How the ledger leaves the database."""
 
     CSV = "csv"
@@ -176,8 +176,8 @@ def ledger_export(
         Path | None, command_line.Option(help="File to write.", show_default="standard output")
     ] = None,
     style: Annotated[
-        Format, command_line.Option("--format", help="CSV or JSON lines.")
-    ] = Format.CSV,
+        LedgerFormat, command_line.Option("--format", help="CSV or JSON lines.")
+    ] = LedgerFormat.CSV,
     data_dir: options.CoordinatorData = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -191,7 +191,7 @@ def ledger_export(
         raise UsageError("--json leaves standard output to the result", "add --out FILE")
     count = 0
     with open_run(data_dir) as (reader, _):
-        lines = reader.ledger.export("csv" if style is Format.CSV else "json")
+        lines = reader.ledger.export("csv" if style is LedgerFormat.CSV else "json")
         if out is None:
             sys.stdout.writelines(lines)
             return
@@ -203,7 +203,7 @@ def ledger_export(
         except OSError as error:
             problem = f"cannot write {out}: {error.strerror or error}"
             raise UsageError(problem, "name another file") from error
-    count -= style is Format.CSV
+    count -= style is LedgerFormat.CSV
     if as_json:
         emit({"out": str(out), "entries": count})
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.database.models import recipe_in
-from fedagent_coordinator.database.rows import Run
+from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.errors import (
     SchemaVersionError,
     StoreDamagedError,
@@ -30,7 +30,7 @@ __all__ = ["forbidden", "holder", "next_round_s", "open_run", "recipe_of", "run_
 
 
 @contextmanager
-def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple[Reader, Run]]:
+def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple[Reader, RunRow]]:
     """Open a data directory, the default one if None, and choose a run.
 
     Raises:
@@ -98,12 +98,12 @@ def is_running(folder: Path) -> bool | None:
     return holder(folder) is not None
 
 
-def recipe_of(run: Run) -> Recipe | None:
+def recipe_of(run: RunRow) -> Recipe | None:
     """Return the recipe that a run keeps, None if this version cannot read it."""
     return recipe_in(run.recipe)
 
 
-def run_status_of(folder: Path, run: Run) -> RunStatus | None:
+def run_status_of(folder: Path, run: RunRow) -> RunStatus | None:
     """Return what the coordinator that runs there sees of this run."""
     found = read_run_status(folder)
     return found if found is not None and found.run == run.run_id else None

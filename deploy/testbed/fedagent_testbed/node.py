@@ -22,7 +22,7 @@ MIN_WAIT_S = 1e-4
 Checkpoint = Callable[[str], None]
 
 
-class KilledError(BaseException):
+class NodeKilledError(BaseException):
     """The node died here: raised by a crash point, and no error that anything may catch."""
 
 
@@ -140,7 +140,7 @@ class Node(ABC):
             return
         try:
             action()
-        except KilledError:
+        except NodeKilledError:
             self.kill()
             return
         self._set_timer()
@@ -169,7 +169,7 @@ class Node(ABC):
             self.kill_at[name] = left - 1
             return
         del self.kill_at[name]
-        raise KilledError(name)
+        raise NodeKilledError(name)
 
     def next_due(self) -> float | None:
         """Return when a tick is wanted."""

@@ -25,7 +25,7 @@ from fedagent_task.spec import LimitsSpec, OpinionsSpec, PeersSpec
 
 from .evaluation import EdgeEvaluation
 from .relay import Relay
-from .sessions import Sessions
+from .sessions import AgentSessions
 from .settings import EdgeSettings, Memory
 
 RETURN_S = 2.0
@@ -57,7 +57,7 @@ class Analytics:
     """
 
     settings: EdgeSettings
-    sessions: Sessions
+    sessions: AgentSessions
     counters: Counter[str]
     memory: Memory
     call: EdgeEvaluation | None = None

@@ -74,7 +74,7 @@ from .live import LiveRound, receipt
 from .models import Incoming, Outgoing
 from .reports import Reporting
 from .round import EdgeRound, OpenedRound
-from .sessions import Sessions
+from .sessions import AgentSessions
 from .settings import EdgeSettings, Memory
 from .upstream import Upstream
 
@@ -107,7 +107,7 @@ class EdgeCore:
         self.settings = settings
         self.memory = memory
         self.counters: Counter[str] = Counter() if counters is None else counters
-        self.sessions = Sessions(settings.epoch)
+        self.sessions = AgentSessions(settings.epoch)
         self.upstream = Upstream(settings, memory, self.sessions, self.counters)
         self.analytics = Analytics(settings, self.sessions, self.counters, memory)
         self.live: LiveRound | None = None

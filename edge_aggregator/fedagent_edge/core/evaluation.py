@@ -23,7 +23,7 @@ from fedagent_task.moments import Moments, MomentsError
 
 from .distribution import Distribution
 from .effects import COORDINATOR
-from .sessions import Sessions
+from .sessions import AgentSessions
 from .settings import EdgeSettings, Memory
 from .tally import moments_of, opinions_of, volunteers_of
 
@@ -52,7 +52,7 @@ class EdgeEvaluation:
 
     ask: OpinionOpen
     memory: Memory
-    sessions: Sessions
+    sessions: AgentSessions
     settings: EdgeSettings
     counters: Counter[str]
     began_at: float

@@ -28,7 +28,7 @@ from .admission import Verdict, refuse_offer
 from .distribution import Distribution
 from .effects import Admit, Check, DropSpool, Key, NoteEnd, OpenSpool
 from .round import EdgeRound, Part, Restored, Stage
-from .uploads import Uploads
+from .uploads import IncomingUpdates
 
 HEADER_ROOM = 8192
 """By how much an update may be larger than the model's tensors for advance credit."""
@@ -57,7 +57,7 @@ class LiveRound:
         self.rnd = rnd
         self.model = model
         self._counters = counters
-        self._uploads = Uploads(rnd, pool)
+        self._uploads = IncomingUpdates(rnd, pool)
         self._distribution = Distribution(
             rnd.run, rnd.round, rnd.base, model, start_at, set(rnd.parts)
         )

@@ -11,7 +11,7 @@ from fedagent_protocol.messages import Neighbours, PeerDeliver, PeerSend
 from fedagent_task.spec import PeersSpec
 
 from .neighbours import Graph, Place, near, within
-from .sessions import Sessions
+from .sessions import AgentSessions
 
 RATE_BYTES = 256 * 1024
 BURST_BYTES = 1024 * 1024
@@ -53,7 +53,7 @@ class Relay:
         open: Envelopes are carried.
     """
 
-    sessions: Sessions
+    sessions: AgentSessions
     counters: Counter[str]
     spec: PeersSpec = field(default_factory=PeersSpec)
     open: bool = False

@@ -65,7 +65,7 @@ class AgentSession:
 
 
 @dataclass(slots=True)
-class Sessions:
+class AgentSessions:
     """All agents since the process started; an index is never reused.
 
     Attributes:

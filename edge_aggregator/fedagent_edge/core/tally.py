@@ -7,12 +7,12 @@ import numpy as np
 
 from fedagent_protocol.messages import EdgeMoments, Opinion, OpinionOpen, Opinions, Volunteers
 
-from .sessions import Sessions
+from .sessions import AgentSessions
 
 
 def opinions_of(
     ask: OpinionOpen,
-    sessions: Sessions,
+    sessions: AgentSessions,
     answers: Mapping[str, Opinion],
     reasons: Mapping[str, int],
     asked: Collection[str],
@@ -51,7 +51,7 @@ def opinions_of(
 
 def moments_of(
     ask: OpinionOpen,
-    sessions: Sessions,
+    sessions: AgentSessions,
     moments: bytes,
     agents: int,
     reasons: Mapping[str, int],
@@ -71,7 +71,7 @@ def moments_of(
 
 
 def _rows(
-    sessions: Sessions, answers: Mapping[str, Opinion], named: int
+    sessions: AgentSessions, answers: Mapping[str, Opinion], named: int
 ) -> tuple[list[tuple[int, Opinion]], str, Counter[str]]:
     """Return (index, answer) in the order of indices, their metric, and why others have none."""
     metrics = Counter(one.metric for one in answers.values())
@@ -90,7 +90,7 @@ def _rows(
 
 
 def volunteers_of(
-    ask: OpinionOpen, sessions: Sessions, volunteers: Collection[str], asked: Collection[str]
+    ask: OpinionOpen, sessions: AgentSessions, volunteers: Collection[str], asked: Collection[str]
 ) -> Volunteers:
     """Return the message with everybody who has volunteered so far and can be named."""
     listing = sessions.listing(ask.epoch, ask.known)

@@ -14,7 +14,7 @@ LONGEST_REST_S = 15.0
 
 
 @dataclass(slots=True)
-class Uploads:
+class IncomingUpdates:
     """All transfers of one round; the pool caps what they have authorised together.
 
     Attributes:

@@ -13,7 +13,7 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.versions import OtherVersions
 
 from .effects import COORDINATOR
-from .sessions import Sessions
+from .sessions import AgentSessions
 from .settings import EdgeSettings, Memory
 
 STATUS_S = 5.0
@@ -37,7 +37,7 @@ class Upstream:
 
     settings: EdgeSettings
     memory: Memory
-    sessions: Sessions
+    sessions: AgentSessions
     counters: Counter[str]
     coordinator: str = ""
     welcomed: bool = False

@@ -10,7 +10,7 @@ from .signals import remembered
 
 if TYPE_CHECKING:
     from .plan import Plan
-    from .run import Settings
+    from .run import DemoSettings
 
 Agents = Annotated[
     int | None,
@@ -112,7 +112,7 @@ def demo(
 
 
 def _run(
-    settings: "Settings", plan: "Plan", *, keep: bool, as_json: bool, caught: Callable[[], int]
+    settings: "DemoSettings", plan: "Plan", *, keep: bool, as_json: bool, caught: Callable[[], int]
 ) -> int:
     """Run a demo, tell its result, and return the exit code."""
     from .result import conclude  # noqa: PLC0415 - heavy imports belong to the command

@@ -21,7 +21,7 @@ from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
 
 from .plan import Plan, make_evaluated_plan, make_plan, spread
-from .run import Settings
+from .run import DemoSettings
 
 KINDS = ("auto", "mosquitto", "embedded")
 AGENTS = 8
@@ -50,7 +50,7 @@ def prepare(
     recipe: str,
     broker: str,
     folder: Path | None,
-) -> tuple[Settings, Plan]:
+) -> tuple[DemoSettings, Plan]:
     """Return the settings and the fleet, and make the demo's folder.
 
     Raises:
@@ -75,7 +75,7 @@ def prepare(
     plan = _fleet(read, agents=agents, edges=edges, placed=placed)
     if POSITION in _needs(read):
         plan = spread(plan)
-    settings = Settings(
+    settings = DemoSettings(
         recipe=path,
         sets=(*sets, f"budget.per_edge={plan.budget}") if bundled else sets,
         rounds=read.rounds.count,

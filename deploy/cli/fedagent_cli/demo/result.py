@@ -15,14 +15,14 @@ from fedagent_cli.report.run_report import ReportAgent, RunReport
 from fedagent_coordinator.database.evaluations import PEERS
 
 from .plan import Plan
-from .run import Finish, Settings
+from .run import DemoSettings, Finish
 from .state import DemoState
 
 SIGNAL_BASE = 128
 LEDGER: Mapping[object, str] = {True: "balanced", False: "NOT BALANCED", None: "no run yet"}
 
 
-def conclude(finish: Finish, *, settings: Settings, plan: Plan, as_json: bool) -> int:
+def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: bool) -> int:
     """Write the report, tell the result, and return the exit code.
 
     Raises:
@@ -55,7 +55,12 @@ def conclude(finish: Finish, *, settings: Settings, plan: Plan, as_json: bool) -
 
 
 def summary(
-    finish: Finish, run: RunReport | None, *, settings: Settings, plan: Plan, report: Path | None
+    finish: Finish,
+    run: RunReport | None,
+    *,
+    settings: DemoSettings,
+    plan: Plan,
+    report: Path | None,
 ) -> dict[str, object]:
     """Return the demo's result as the last line of ``--json`` has it."""
     first = finish.seconds_to_first_round
@@ -177,7 +182,7 @@ def _named(run: RunReport, state: DemoState, plan: Plan, finish: Finish) -> RunR
     return replace(run, agents=tuple(agents), edges=edges, facts={**run.facts, **facts})
 
 
-def _inside(run: RunReport, state: DemoState, settings: Settings) -> dict[str, Columns]:
+def _inside(run: RunReport, state: DemoState, settings: DemoSettings) -> dict[str, Columns]:
     if not any(row.mode == PEERS for row in run.evaluations):
         return {}
     from .inside import read_inside  # noqa: PLC0415 - an agent's store, for few demos

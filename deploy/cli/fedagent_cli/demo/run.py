@@ -26,7 +26,7 @@ QUEUE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DemoSettings:
     """What the demo was asked for.
 
     Attributes:
@@ -72,7 +72,7 @@ class Demo:
     """
 
     def __init__(
-        self, *, settings: Settings, plan: Plan, view: View, caught: Callable[[], int]
+        self, *, settings: DemoSettings, plan: Plan, view: View, caught: Callable[[], int]
     ) -> None:
         self.settings = settings
         self.plan = plan
