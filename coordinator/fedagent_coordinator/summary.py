@@ -17,21 +17,18 @@ class RunSummary:
     """How far a run is, what it cost and how good its model is.
 
     Attributes:
-        policy: None if unknown: no round, and a recipe that this version cannot read.
-        reason: Why it ended; empty while it goes on.
-        conclusion: Why it stopped before its last round, in one line; empty if it did not.
-        rounds_done: Rounds that were settled.
-        rounds_wanted: How many there are to be; 0 for no end, None for unknown.
+        policy: None without a round and with a recipe that this version cannot read.
+        reason: Empty while it goes on.
+        conclusion: Why it stopped before its last round; empty if it did not.
+        rounds_wanted: 0 for no end, None for unknown.
         origin: Digest of the model that it began from; empty for that of the seed.
-        model: Digest of the newest global model.
-        measures: What models are evaluated by, the first before all.
-        metrics: Newest value of each metric.
+        metrics: Newest value of each.
         best, best_accuracy: Of the best model by the first measure.
-        spent_micro: What was paid, rents included.
-        rents: What edges were paid for aggregating, by id.
+        spent_micro: Rents included.
+        rents: By edge id.
         budget_total_micro, budget_per_edge_micro: None for no limit.
-        target: What the recipe wants its models to reach; 0 for none.
-        edges: Names by edge id.
+        target: 0 for none.
+        edges: Names by id.
     """
 
     run: str

@@ -45,11 +45,8 @@ class ModelEvaluation:
         mode: ``report`` or ``peers``.
         digest: The model; empty if the coordinator had died and it was never made.
         metric: What the scores are; empty where there are none.
-        asked: Agents that were called.
-        answered: Opinions, or volunteers.
-        mean: Mean opinion; None without any, and in mode ``peers``.
-        reasons: Agents without an opinion, by reason.
-        seconds: From the call to its end.
+        mean: None without opinions.
+        reasons: Agents without an answer, by reason.
         scores, samples, epsilons: Of each opinion, by agent id; see `EvaluationQueries.answered`.
             An opinion without noise has no epsilon.
         volunteers: Agent ids.
