@@ -156,6 +156,6 @@ def test_the_error_names_the_policy_and_who_has_nothing_to_keep() -> None:
 
 def test_grown_is_the_array_itself_where_it_is_long_enough() -> None:
     array = np.arange(3)
-    assert grown(array, 2) is array
+    assert grown(array, 3) is array
     assert grown(array, 5).tolist() == [0, 1, 2, 0, 0]
     assert grown(np.zeros((0, 2)), 1, np.array([1.0, 2.0])).tolist() == [[1.0, 2.0]]
