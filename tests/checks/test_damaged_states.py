@@ -137,6 +137,7 @@ def longer(array: Array) -> Array:
         ("bp-ucb", {"mean": lambda a: a * np.nan}, "not finite"),
         ("bp-ucb", {"running": np.array([2, 1])}, "ascend"),
         ("bp-ucb", {"slot": np.array([3, 1])}, "round 1 of slots of 1"),
+        ("random", {"slot": np.array([3, 1]), "running": np.array([4])}, "round 1 of slots of 1"),
         ("cocs", {"successes": lambda a: a + 1000}, "counters that are none"),
         ("cocs", {"keys": lambda a: a[::-1]}, "ascend"),
         ("cocs", {"low": lambda a: a + 9}, "bounds that are none"),
@@ -146,31 +147,71 @@ def longer(array: Array) -> Array:
         ("cucb", {"plays": np.zeros(99, dtype=np.int64)}, "100 pool"),
         ("fair", {"inner.x": np.zeros(1)}, "nothing to keep"),
         ("fair", {"queue": lambda a: a - 9}, "below 0"),
-        ("fastest", {"inverse": lambda a: -a}, "inverse that is none"),
+        ("fastest", {"inverse": lambda a: a * 0}, "inverse that is none"),
         ("fastest", {"warm": longer}, "clients"),
-        ("linucb", {"inverse": lambda a: -a}, "inverse that is none"),
-        ("linucb", {"low": lambda a: a + 99}, "bounds that are none"),
+        ("linucb", {"inverse": lambda a: a * 0}, "inverse that is none"),
+        ("linucb", {"low": np.ones(2), "high": np.ones(2)}, "bounds that are none"),
         ("linucb", {"theta": longer}, "edges"),
         ("quick-init-ucb", {"group_members": np.array([[1]])}, "shape"),
         ("quick-init-ucb", {"group_members": lambda a: a + 10**6}, "does not know"),
         ("quick-init-ucb", {"group_members": lambda a: a[::-1]}, "group that is none"),
+        ("quick-init-ucb", {"group_members": lambda a: a[a.argsort() // 2 * 2]}, "that is none"),
         ("quick-init-ucb", {"group_sizes": lambda a: a + 1}, "contradict their members"),
         ("quick-init-ucb", {"covered": lambda a: ~a}, "group that is none"),
         ("quick-init-ucb", {"retry": np.array([10**6])}, "does not know"),
         ("quick-init-ucb", {"arm_count": lambda a: a * 0}, "never played"),
         ("quick-init-ucb", {"arms": lambda a: a[:, ::-1]}, "not sorted"),
+        ("quick-init-ucb", {"arms": lambda a: a[:, [0, 0, 1, 2, 3]]}, "not sorted"),
         ("quick-init-ucb", {"arms": lambda a: a[:1].repeat(len(a), axis=0)}, "arm twice"),
         ("rbcs-f", {"idle": longer}, "clients"),
+        ("placement/budgeted-ucb", {"observed": lambda a: a + 9}, "more costs than plays"),
+        ("placement/budgeted-ucb", {"psi_bounds": np.array([3.0, 1.0])}, "bounds that are none"),
+        ("placement/budgeted-ucb", {"psi_bounds": np.array([-0.1, 1.0])}, "bounds that are none"),
+        ("placement/budgeted-ucb", {"psi_bounds": np.array([0.0, 2e15])}, "bounds that are none"),
+        ("placement/budgeted-ucb", {"psi_sum": lambda a: a - 99}, "below 0"),
+        ("placement/budgeted-ucb", {"paid": np.zeros(3, dtype=np.int64)}, "not (2)"),
+        ("placement/budgeted-ucb-paper", {"q": np.zeros(4)}, "expected"),
+        ("control/primal-dual", {"numbers": np.array([99.0, 0.0, 0.0])}, "out of range"),
+        ("control/primal-dual", {"numbers": np.array([5.0, -0.1, 0.0])}, "below 0"),
+        ("control/primal-dual", {"load": lambda a: a - 9}, "below 0"),
+        ("control/primal-dual", {"h": lambda a: a + np.inf}, "not finite"),
+        ("control/primal-dual", {"h": longer}, "clients"),
     ],
 )
 def test_what_made_later_rounds_fail_is_refused(
     name: str, changes: dict[str, Array | Callable[[Array], Array]], words: str
 ) -> None:
-    original = policies.create(name)
-    live(original, range(1, 9))
+    kind, _, name = f"policy/{name}".rpartition("/")
+    kind = kind.rpartition("/")[2]
+    original = KINDS[kind](name)
+    live(original, range(1, 9), kind)
     state = dict(original.state())
     for key, change in changes.items():
         state[key] = change(state[key]) if callable(change) else change
     with pytest.raises(StateError) as caught:
-        policies.create(name).restore(state)
+        KINDS[kind](name).restore(state)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("cocs", {"successes": "counts"}),
+        ("cocs", {"low": "high"}),
+        ("placement/budgeted-ucb", {"observed": "plays"}),
+        ("placement/budgeted-ucb", {"psi_bounds": np.array([np.inf, -np.inf])}),
+        ("placement/budgeted-ucb", {"psi_bounds": np.array([0.0, 1e15])}),
+        ("control/primal-dual", {"numbers": np.array([30.0, 0.0, 0.0])}),
+        ("control/primal-dual", {"numbers": np.array([1.0, 0.0, 0.0])}),
+    ],
+)
+def test_what_is_just_allowed_is_taken(name: str, changes: dict[str, Array | str]) -> None:
+    kind, _, name = f"policy/{name}".rpartition("/")
+    kind = kind.rpartition("/")[2]
+    thing = KINDS[kind](name)
+    live(thing, range(1, 9), kind)
+    state = dict(thing.state())
+    for key, change in changes.items():
+        state[key] = state[change] if isinstance(change, str) else change
+    thing.restore(state)
+    live(thing, range(9, 12), kind)
