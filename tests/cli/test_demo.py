@@ -240,6 +240,13 @@ def test_the_state_follows_the_events() -> None:
     assert "1 of 3" in drawn
 
 
+def test_a_killed_agent_stays_killed_whatever_it_had_told_before() -> None:
+    state = DemoState(3, {"agent-1": AgentState("agent-1")}, {})
+    state.killed("agent-1")
+    state.apply("agent-1", {"event": "receipt", "status": "accepted"}, 1.0)
+    assert (state.agents["agent-1"].state, state.agents["agent-1"].in_time) == ("killed", 1)
+
+
 def test_a_sparkline_spans_its_range() -> None:
     assert sparkline([0, 0.5, 1], low=0, high=1) == "▁▅█"
     assert sparkline([], low=0, high=0) == ""

@@ -71,7 +71,12 @@ class DemoState:
         """Take in one event of the process `name`, seen at `now` [s]."""
         kind = str(event.get("event", ""))
         if agent := self.agents.get(name):
+            was_killed = agent.state == "killed"
             _apply_agent(agent, kind, event, self.edge_name)
+            if was_killed:
+                # What it had told before may still come out of its pipe.
+                agent.state = "killed"
+                agent.edges.clear()
             if kind == "ordered":
                 self._at_work(str(event.get("edge")))
         elif edge := self.edges.get(name):
