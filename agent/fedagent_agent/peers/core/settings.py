@@ -57,7 +57,7 @@ class SlotSettings:
     agreed_s: float = 0.05
     gap_s: float = 0.04
     hold_s: float = 0.08
-    ack_s: float = 0.06
+    ack_s: float = 0.07
     repeat_s: float = 0.4
     max_repeat_s: float = 1.0
     silence_s: float = 2.0
