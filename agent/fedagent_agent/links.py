@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -55,7 +55,7 @@ class BrokerLinks:
         """Send a message to an edge; a hello with the device's address, for people."""
         if isinstance(send.message, Hello) and (link := self._link_of(send.to)) is not None:
             address = link.local_address[:64]
-            send = replace(send, message=structs.replace(send.message, address=address))
+            send = structs.replace(send, message=structs.replace(send.message, address=address))
         return self._shell.send(send)
 
     def change(self, effect: Connect) -> None:

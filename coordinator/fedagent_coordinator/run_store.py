@@ -7,7 +7,7 @@ Checkpoints, with those of `store` between them: ``decided``, ``reserved``; ``se
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -197,7 +197,7 @@ class RunStore:
                 self.database.forget(run_id, effect.round, effect.edges)
 
     def _show(self, status: fx.ShowStatus) -> None:
-        self._status = structs.replace(self._status, **asdict(status))
+        self._status = structs.replace(self._status, **structs.asdict(status))
         write_run_status(self._folder, self._status)
 
     def _standardize(self, effect: fx.Standardize) -> fx.Standardized:

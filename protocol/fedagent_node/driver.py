@@ -12,8 +12,10 @@
 import functools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode

@@ -6,12 +6,14 @@ A core is a state machine without clock, disk or network, with three verbs:
   is written is on the disk before the message that follows it goes out;
 - ``next_due()`` returns when a tick is wanted, or None.
 
-A role's own records are subclasses of `Write`, `Run` and `Input`: ``class SaveRound(Write)``.
+A role's own records are subclasses of `Write`, `Run` and `Input`: ``class SaveRound(Write,
+frozen=True)``.
 The result of a `Write` or a `Run`, if there is one, comes back as an `Input`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fedagent_protocol.messages import PROTOCOL_VERSION, AnyMessage
 
@@ -19,33 +21,25 @@ EVERYBODY = "*"
 """Receiver of a broadcast; no id is written like this."""
 
 
-class Input:
+class Input(Struct, frozen=True):
     """Base of everything that a core takes in."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Received(Input):
-    """A message.
-
-    Attributes:
-        sender: Id of the agent, edge or coordinator that the topic names; empty where it
-            names none: a coordinator that writes to one edge.
-        link: Name of the link that it came on.
-        at: When the network had it, which a busy event loop does not delay.
-        link_idle: Whether everything sent on that link before was acknowledged.
-    """
+class Received(Input, frozen=True):
+    """A message that came on a link."""
 
     sender: str
+    """Id of the agent, edge or coordinator that the topic names; empty where it names none: a
+    coordinator that writes to one edge."""
     message: AnyMessage
     link: str
     at: float
+    """When the network had it, which a busy event loop does not delay."""
     link_idle: bool = True
+    """Whether everything sent on that link before was acknowledged."""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherVersion(Input):
+class OtherVersion(Input, frozen=True):
     """A peer of another protocol version is heard; of what it says no body is read."""
 
     sender: str
@@ -53,83 +47,62 @@ class OtherVersion(Input):
     link: str
 
 
-@dataclass(frozen=True, slots=True)
-class LinkUp(Input):
+class LinkUp(Input, frozen=True):
     """A link is connected, for the first time or again."""
 
     link: str
 
 
-@dataclass(frozen=True, slots=True)
-class LinkDown(Input):
+class LinkDown(Input, frozen=True):
     """A link is known to be down."""
 
     link: str
 
 
-class Effect:
+class Effect(Struct, frozen=True):
     """Base of everything that a core asks for."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Send(Effect):
-    """Send a message.
-
-    Attributes:
-        to: Id of the receiver, or `EVERYBODY`; empty for an edge's coordinator.
-        stored: The store completes the message with bytes that it keeps, as the data of a
-            chunk (`Store.complete`).
-        version: Protocol version of the receiver.
-    """
+class Send(Effect, frozen=True):
+    """Send a message."""
 
     to: str
+    """Id of the receiver, or `EVERYBODY`; empty for an edge's coordinator."""
     message: AnyMessage
     stored: bool = False
+    """The store completes the message with bytes that it keeps (`Store.complete`)."""
     version: int = PROTOCOL_VERSION
+    """Protocol version of the receiver."""
 
 
-class Write(Effect):
+class Write(Effect, frozen=True):
     """Base of what a role's store does at once, on the disk."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Mark(Write):
+class Mark(Write, frozen=True):
     """A crash point between two effects; see `fedagent_protocol.failpoints`."""
 
     name: str
 
 
-class Run(Effect):
+class Run(Effect, frozen=True):
     """Base of a role's jobs, which may take long; the result comes back as an `Input`."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Emit(Effect):
+class Emit(Effect, frozen=True):
     """An event for people and programs: a JSON line on stdout, a line in the log."""
 
     name: str
     fields: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Warn(Effect):
-    """A log line about what a peer did; limited in rate, as a peer may be hostile.
-
-    Attributes:
-        peer: Id of the agent; empty where the text says who.
-    """
+class Warn(Effect, frozen=True):
+    """A log line about what a peer did; limited in rate, as a peer may be hostile."""
 
     peer: str
+    """Id of the agent; empty where the text says who."""
     text: str
 
 
-class Connect(Effect):
+class Connect(Effect, frozen=True):
     """Base of changes to a role's own links and subscriptions."""
-
-    __slots__ = ()

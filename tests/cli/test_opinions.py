@@ -1,12 +1,12 @@
 """`fedagent opinions` and the report of evaluated runs, on directories that the store wrote."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fedagent_cli.report.page import write_report
 from fedagent_cli.report.run_report import read_run_report
@@ -150,7 +150,7 @@ def test_beliefs_end_where_the_books_do_not_explain_the_indices(
 
     def lost(round_: int, **given: object) -> BookOpinions:
         found = opinions_of(round_, **given)  # type: ignore[arg-type] # a test's keywords
-        return replace(found, score=np.array([0.0, 0.1, 1.0])) if round_ == 1 else found
+        return structs.replace(found, score=np.array([0.0, 0.1, 1.0])) if round_ == 1 else found
 
     monkeypatch.setattr(written_runs, "opinions_of", lost)
     write_evaluated(tmp_path)

@@ -3,10 +3,10 @@
 import sqlite3
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from fedagent_coordinator.core.effects import (
     BookOpinions,
@@ -94,7 +94,7 @@ def rented_plan(round_: int, rent: int = 250, *, prices: tuple[int, ...] = (100,
         view=market,
         placement=Placement(edge=1, rent_micro=rent),
     )
-    return replace(small_plan(view), controls=controls)
+    return structs.replace(small_plan(view), controls=controls)
 
 
 def small_result(

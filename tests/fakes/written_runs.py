@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.core.effects import BookOpinions, BookVolunteers, Reserve, Settle
@@ -41,7 +42,7 @@ def begin(store: Store, recipe: str, agents: list[str]) -> str:
 
 def play(store: Store, run: str, plan: Reserve, result: Settle, *, policy: str) -> None:
     store.reserve(run, plan, policy=policy)
-    store.settle(run, replace(result, timing_ms={"observe": 5.0, "train": 900.0}))
+    store.settle(run, structs.replace(result, timing_ms={"observe": 5.0, "train": 900.0}))
 
 
 def write_run(
@@ -108,7 +109,7 @@ def opinions_of(round_: int, *, late: int | None = None, epsilon: float = 0.0) -
 
 
 def volunteers_of(round_: int) -> BookVolunteers:
-    return replace(volunteers(round_, [0, 1 + round_ % 2]), asked=3, seconds=0.5)
+    return structs.replace(volunteers(round_, [0, 1 + round_ % 2]), asked=3, seconds=0.5)
 
 
 def write_evaluated(
@@ -134,7 +135,7 @@ def write_evaluated(
             selection = policy.select(view_of(round_, last), np.random.default_rng(0))
             if not evaluate:  # neither scores nor notes of what was never sent
                 selection = explained(view, selection.pairs)
-            plan = replace(small_plan(view, selection.pairs.tolist()), selection=selection)
+            plan = structs.replace(small_plan(view, selection.pairs.tolist()), selection=selection)
             result = small_result(plan, set(range(3)))
             play(store, run, plan, result, policy="bp-ucb")
             store.save_model(run, round_, "d" * 64, 9)

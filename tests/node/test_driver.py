@@ -28,28 +28,24 @@ UP = Direction.AGENT_TO_EDGE
 TOPIC = topics.agent_up("s", "a", "me", "bye")
 
 
-@dataclass(frozen=True, slots=True)
-class Save(Write):
+class Save(Write, frozen=True):
     """Answered at once by `Done`, or by the next flush if it is `later`."""
 
     name: str
     later: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Work(Run):
+class Work(Run, frozen=True):
     """A job with a result."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dial(Connect):
+class Dial(Connect, frozen=True):
     """A change of links."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done(Input):
+class Done(Input, frozen=True):
     """The result of a `Save` or a `Work`."""
 
     name: str

@@ -65,31 +65,27 @@ class OpinionAnswer:
 # ------------------------------------------------------------------- the links
 
 
-@dataclass(frozen=True, slots=True)
-class SubscribeModel(Connect):
+class SubscribeModel(Connect, frozen=True):
     """Subscribe to a model's topic on the link to an edge; results in `Subscribed`."""
 
     edge: str
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnsubscribeModel(Connect):
+class UnsubscribeModel(Connect, frozen=True):
     """Leave a model's topic."""
 
     edge: str
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Relink(Connect):
+class Relink(Connect, frozen=True):
     """Make a link anew on which nothing is heard although it claims to be up."""
 
     link: str
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribed(Input):
+class Subscribed(Input, frozen=True):
     """The broker's answer to `SubscribeModel`."""
 
     edge: str
@@ -97,16 +93,14 @@ class Subscribed(Input):
     ok: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class EdgesFound(Input):
+class EdgesFound(Input, frozen=True):
     """Adverts place these edges behind a link."""
 
     link: str
     edges: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DiskFailed(Input):
+class DiskFailed(Input, frozen=True):
     """The disk refused a write; nothing of it is left."""
 
     effect: Write
@@ -116,8 +110,7 @@ class DiskFailed(Input):
 # -------------------------------------------------------------- a model's chunks
 
 
-@dataclass(frozen=True, slots=True)
-class OpenModel(Write):
+class OpenModel(Write, frozen=True):
     """Begin or resume to receive a model; results in `ModelOpened`."""
 
     digest: str
@@ -125,16 +118,14 @@ class OpenModel(Write):
     chunk_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOpened(Input):
+class ModelOpened(Input, frozen=True):
     """The chunks of a model that are on disk; None: the whole model is."""
 
     digest: str
     have: frozenset[int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteModel(Write):
+class WriteModel(Write, frozen=True):
     """Write a chunk of the model that is being received."""
 
     digest: str
@@ -142,15 +133,13 @@ class WriteModel(Write):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FinishModel(Write):
+class FinishModel(Write, frozen=True):
     """Verify the received model; results in `ModelFinished`."""
 
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFinished(Input):
+class ModelFinished(Input, frozen=True):
     """Whether a received model hashes to its name."""
 
     digest: str
@@ -160,8 +149,7 @@ class ModelFinished(Input):
 # ------------------------------------------------------------ updates and opinions
 
 
-@dataclass(frozen=True, slots=True)
-class MakeIdleUpdate(Write):
+class MakeIdleUpdate(Write, frozen=True):
     """Make an update without training; results in the reply of a trainer."""
 
     job: int
@@ -170,8 +158,7 @@ class MakeIdleUpdate(Write):
     iterations: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreUpdate(Write):
+class StoreUpdate(Write, frozen=True):
     """Store the update of `job` durably; results in `UpdateStored`."""
 
     job: int
@@ -180,8 +167,7 @@ class StoreUpdate(Write):
     """Position of the stream after the training."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateStored(Input):
+class UpdateStored(Input, frozen=True):
     """An update is durable, and may be offered."""
 
     update: PendingUpdate
@@ -189,27 +175,23 @@ class UpdateStored(Input):
     """Older updates that had to go to make room."""
 
 
-@dataclass(frozen=True, slots=True)
-class DropUpdate(Write):
+class DropUpdate(Write, frozen=True):
     """Remove an update that is receipted or over, with the next commit."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
-class DropOutput(Write):
+class DropOutput(Write, frozen=True):
     """Remove what a training that is not wanted any more may have left."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlushOutbox(Write):
+class FlushOutbox(Write, frozen=True):
     """Commit removals that no other commit took along; it may fail without harm."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOpinion(Write):
+class StoreOpinion(Write, frozen=True):
     """Store an opinion that costs privacy durably; results in `OpinionStored`."""
 
     answer: OpinionAnswer
@@ -217,15 +199,13 @@ class StoreOpinion(Write):
     """Epsilon that its run has cost so far, with this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpinionStored(Input):
+class OpinionStored(Input, frozen=True):
     """An opinion with noise is durable."""
 
     answer: OpinionAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSlot(Write):
+class StoreSlot(Write, frozen=True):
     """Store durably what this device knows of a slot; it is for its owner alone."""
 
     incarnation: int
@@ -238,8 +218,7 @@ class StoreSlot(Write):
 # ------------------------------------------------------------------- the device
 
 
-@dataclass(frozen=True, slots=True)
-class Measured(Input):
+class Measured(Input, frozen=True):
     """What was measured of the device."""
 
     readings: Readings
@@ -247,13 +226,11 @@ class Measured(Input):
     """Report it to every edge, however little has changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerEnded(Input):
+class TrainerEnded(Input, frozen=True):
     """The trainer's process has ended, with what its learner remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping(Input):
+class Stopping(Input, frozen=True):
     """The agent is about to end: say goodbye to the edges."""
 
     reason: str

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -45,8 +46,7 @@ PLAIN = Controls()
 """A round that is not placed, with the learner's own iterations."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reserve(Write):
+class Reserve(Write, frozen=True, eq=False):
     """Commit the round's plan and its reservations; nothing is ordered before.
 
     Attributes:
@@ -59,7 +59,7 @@ class Reserve(Write):
     selection: Selection
     context_seq: npt.NDArray[np.int64]
     controls: Controls = PLAIN
-    timing_ms: dict[str, float] = field(default_factory=dict)
+    timing_ms: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,7 @@ class Details:
     train_loss: float = math.nan
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Settle(Write):
+class Settle(Write, frozen=True, eq=False):
     """Commit how the round ended: outcomes, payments, feedback. Once per round.
 
     Attributes:
@@ -120,7 +119,7 @@ class Settle(Write):
     feedback: Feedback
     details: Details
     edges: tuple[EdgeResult, ...]
-    timing_ms: dict[str, float] = field(default_factory=dict)
+    timing_ms: dict[str, float] = msgspec.field(default_factory=dict)
     reason: str = ""
 
     @property
@@ -134,8 +133,7 @@ class Settle(Write):
         return self.details.status.count(OutcomeStatus.DECLINED.value)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Learn(Write):
+class Learn(Write, frozen=True, eq=False):
     """Let the policies learn from a settled round."""
 
     round: int
@@ -143,8 +141,7 @@ class Learn(Write):
     controls: Controls = PLAIN
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class BookEvaluation(Write):
+class BookEvaluation(Write, frozen=True, eq=False, kw_only=True):
     """Commit how the clients evaluated a model, once per round; rows in order of clients.
 
     Attributes:
@@ -167,8 +164,7 @@ class BookEvaluation(Write):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class BookOpinions(BookEvaluation):
+class BookOpinions(BookEvaluation, frozen=True, eq=False, kw_only=True):
     """Commit the clients' opinions of a model.
 
     Attributes:
@@ -189,21 +185,18 @@ class BookOpinions(BookEvaluation):
         return float(self.score.mean()) if len(self.score) else None
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class BookVolunteers(BookEvaluation):
+class BookVolunteers(BookEvaluation, frozen=True, eq=False, kw_only=True):
     """Commit who volunteers to train after a model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standardize(Write):
+class Standardize(Write, frozen=True):
     """Commit what features are scaled by, from the moments of `agents` agents' samples."""
 
     moments: Moments
     agents: int
 
 
-@dataclass(frozen=True, slots=True)
-class Standardized(Input):
+class Standardized(Input, frozen=True):
     """The task as it is from now on, with what features are scaled by."""
 
     task: str
@@ -211,8 +204,7 @@ class Standardized(Input):
     fields: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class StorePart(Write):
+class StorePart(Write, frozen=True):
     """Keep one chunk of an edge model that is being pulled."""
 
     digest: str
@@ -221,24 +213,21 @@ class StorePart(Write):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FinishPart(Run):
+class FinishPart(Run, frozen=True):
     """Check a pulled model against its digest, and make it durable."""
 
     digest: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartFinished(Input):
+class PartFinished(Input, frozen=True):
     """Whether a pulled model is what its digest says."""
 
     digest: str
     intact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Merge(Run):
+class Merge(Run, frozen=True):
     """Average edge models, given by digest and weight, to a durable global one."""
 
     round: int
@@ -246,8 +235,7 @@ class Merge(Run):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Merged(Input):
+class Merged(Input, frozen=True):
     """The merged model.
 
     Attributes:
@@ -260,24 +248,21 @@ class Merged(Input):
     refused: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitModel(Write):
+class CommitModel(Write, frozen=True):
     """Make this model the run's global model."""
 
     round: int
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forget(Write):
+class Forget(Write, frozen=True):
     """Commit that what these edges learnt up to a round counts in no merge any more."""
 
     round: int
     edges: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluateHeldOut(Run):
+class EvaluateHeldOut(Run, frozen=True):
     """Evaluate the global model on the held-out set."""
 
     round: int
@@ -285,32 +270,28 @@ class EvaluateHeldOut(Run):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOutEvaluated(Input):
+class HeldOutEvaluated(Input, frozen=True):
     """How good a global model is, by metric; what was not measured is not there."""
 
     round: int
     digest: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SaveMetrics(Write):
+class SaveMetrics(Write, frozen=True):
     """Commit how good a global model is."""
 
     found: HeldOutEvaluated
 
 
-@dataclass(frozen=True, slots=True)
-class NoteDevices(Write):
+class NoteDevices(Write, frozen=True):
     """Keep for people what an edge reports of its devices; None if it is lost."""
 
     edge: str
     status: EdgeStatus | None
 
 
-@dataclass(frozen=True, slots=True)
-class ShowStatus(Write):
+class ShowStatus(Write, frozen=True):
     """Keep for people what the run waits for.
 
     Attributes:
@@ -330,20 +311,17 @@ class ShowStatus(Write):
     next_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class End(Write):
+class End(Write, frozen=True):
     """Commit the end of the run: the result, then the books."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunClosed(Input):
+class RunClosed(Input, frozen=True):
     """The run has ended in the books; the fields are those of its event."""
 
     fields: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Start(Input):
+class Start(Input, frozen=True):
     """Edges can be heard, and hear us."""

@@ -249,7 +249,7 @@ class Engine:
     def show(self, status: fx.ShowStatus) -> Effect:
         """Keep for people what is waited for, and which edges are there."""
         live = len(self.edges.live())
-        self.status = replace(status, edges_live=live, next_at=self.not_before)
+        self.status = structs.replace(status, edges_live=live, next_at=self.not_before)
         return self.status
 
     def evaluate_model(self, round_: int, digest: str) -> Effect:

@@ -8,6 +8,8 @@ until it has answered (docs/opinions.md).
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from fedagent_node.effects import Effect, Emit
 from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import (
@@ -197,7 +199,7 @@ def _with_opinions(learn: Learn, found: BookEvaluation) -> Learn:
     assert isinstance(found, BookOpinions)
     clients = len(learn.feedback.view.client_price)
     opinions = by_client(found.client, found.score, clients)
-    return replace(learn, feedback=replace(learn.feedback, opinions=opinions))
+    return structs.replace(learn, feedback=replace(learn.feedback, opinions=opinions))
 
 
 def _event(found: BookEvaluation) -> Emit:

@@ -1,7 +1,5 @@
 """What the edge's core asks of its disk, and what comes back; see `fedagent_node.effects`."""
 
-from dataclasses import dataclass
-
 from fedagent_node.effects import Input, Run, Write
 from fedagent_protocol.messages import OutcomeStatus, RoundOrder, UpdateOffer
 
@@ -18,8 +16,7 @@ Key = tuple[str, int, str]
 """(run, round, agent): what names one update at an edge."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaveRound(Write):
+class SaveRound(Write, frozen=True):
     """Store a round before anybody is ordered."""
 
     run: str
@@ -28,28 +25,24 @@ class SaveRound(Write):
     began_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetRound(Write):
+class ForgetRound(Write, frozen=True):
     """Drop the round and its spool."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaveState(Write):
+class SaveState(Write, frozen=True):
     """Store durably what a restart must know."""
 
     memory: Memory
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSpool(Write):
+class OpenSpool(Write, frozen=True):
     """Begin the spool of an update; `DiskFailed` on failure, as for all writes to a spool."""
 
     key: Key
     offer: UpdateOffer
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSpool(Write):
+class WriteSpool(Write, frozen=True):
     """Write a chunk of an update at its offset."""
 
     key: Key
@@ -57,15 +50,13 @@ class WriteSpool(Write):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DropSpool(Write):
+class DropSpool(Write, frozen=True):
     """Remove the spool of an update."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
-class NoteEnd(Write):
+class NoteEnd(Write, frozen=True):
     """Remember over a restart that an agent ended without an update."""
 
     key: Key
@@ -74,15 +65,13 @@ class NoteEnd(Write):
     tau_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenModel(Write):
+class OpenModel(Write, frozen=True):
     """Begin to receive a model of the coordinator."""
 
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class WriteModel(Write):
+class WriteModel(Write, frozen=True):
     """Write a chunk of a model that is being received."""
 
     digest: str
@@ -90,16 +79,14 @@ class WriteModel(Write):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DiskFailed(Input):
+class DiskFailed(Input, frozen=True):
     """The disk did not take an update."""
 
     key: Key
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Check(Run):
+class Check(Run, frozen=True):
     """Verify a complete update: `Checked`, or `DiskFailed`."""
 
     key: Key
@@ -107,16 +94,14 @@ class Check(Run):
     norm_limit: float
 
 
-@dataclass(frozen=True, slots=True)
-class Checked(Input):
+class Checked(Input, frozen=True):
     """The verdict of a `Check`."""
 
     key: Key
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Admit(Run):
+class Admit(Run, frozen=True):
     """Store a verdict durably, add the update to the sum if `weight` > 0.
 
     The result is `Admitted`, or `DiskFailed`.
@@ -130,15 +115,13 @@ class Admit(Run):
     norm: float
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted(Input):
+class Admitted(Input, frozen=True):
     """An update is durable, so that its receipt may go out."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
-class Commit(Run):
+class Commit(Run, frozen=True):
     """Make the new edge model of the sum: `Committed`."""
 
     run: str
@@ -146,8 +129,7 @@ class Commit(Run):
     base: str
 
 
-@dataclass(frozen=True, slots=True)
-class Committed(Input):
+class Committed(Input, frozen=True):
     """The new edge model; without a digest, the sum was not usable.
 
     Attributes:
@@ -161,16 +143,14 @@ class Committed(Input):
     first: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishModel(Run):
+class FinishModel(Run, frozen=True):
     """Verify a received model and keep it: `ModelReady`."""
 
     digest: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModelReady(Input):
+class ModelReady(Input, frozen=True):
     """A verified model of the coordinator; `refused` says why it is not usable."""
 
     digest: str

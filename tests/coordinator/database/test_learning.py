@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from msgspec import structs
 
 from fedagent_coordinator.core.decision_policies import DecisionPolicies
 from fedagent_coordinator.core.effects import Reserve
@@ -135,7 +136,7 @@ def test_a_feedback_is_rebuilt_bit_for_bit(tmp_path: Path, *, bare: bool) -> Non
             seq = np.zeros(len(selection.pairs), dtype=np.int64)
             plan = Reserve(round=t, view=view, selection=selection, context_seq=seq)
             store.reserve(run_id, plan, policy="random")
-            store.settle(run_id, replace(small_result(plan, set()), feedback=feedback))
+            store.settle(run_id, structs.replace(small_result(plan, set()), feedback=feedback))
             given.append(feedback)
         found = [one for one, _ in settled(store._db.connection, run_id)]
         assert store.read.ledger.verify().problems == ()

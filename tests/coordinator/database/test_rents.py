@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fedagent_coordinator.database.learning import settled
 from fedagent_coordinator.errors import (
@@ -82,7 +83,7 @@ def test_a_rent_that_was_not_reserved_cannot_be_paid(store: Store, run: str) -> 
     two = rented_plan(2)
     unknown = replace(two.controls, placement=Placement(edge=7, rent_micro=1))
     with pytest.raises(RefusedEntryError):
-        store.reserve(run, replace(two, controls=unknown), policy="random")
+        store.reserve(run, structs.replace(two, controls=unknown), policy="random")
     assert store.read.last_round(run) == 1
 
 
