@@ -1,8 +1,6 @@
 """Run an agent: ``python -m fedagent_agent --config JSON``."""
 
-import argparse
 import asyncio
-import logging
 import sys
 
 from fedagent_node.errors import (
@@ -12,10 +10,10 @@ from fedagent_node.errors import (
     IdentityError,
     LinkError,
 )
-from fedagent_node.process import end
+from fedagent_node.process import end, start
 from fedagent_node.settings import SettingError
 
-from .config import load
+from .config import AgentConfig, load
 from .daemon import AgentDaemon
 from .errors import AgentError, OpinionBookError, OutboxError
 from .startup import check_stream
@@ -39,15 +37,11 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 
 def main() -> int:
     """Run until SIGTERM, SIGINT, or the end of the parent; return the exit code."""
-    parser = argparse.ArgumentParser(prog="fedagent_agent", description=__doc__)
-    parser.add_argument("--config", help="a JSON object, or a TOML or JSON file")
-    try:
-        config = load(parser.parse_args().config)
-    except SettingError as error:
-        return end("agent", error, EXIT_CODES, as_json=False)
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
-    )
+    return start("agent", load, run, EXIT_CODES)
+
+
+def run(config: AgentConfig) -> int:
+    """Run until the end; say what kept it from that."""
     try:
         check_stream(config.stream)
         if config.held_out:

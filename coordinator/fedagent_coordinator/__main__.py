@@ -1,6 +1,5 @@
 """``python -m fedagent_coordinator --config JSON|FILE``: one coordinator process."""
 
-import argparse
 import asyncio
 import logging
 import sys
@@ -8,8 +7,7 @@ from pathlib import Path
 
 from fedagent_node.data_dir import is_disk_error
 from fedagent_node.errors import LinkError
-from fedagent_node.process import end
-from fedagent_node.settings import SettingError
+from fedagent_node.process import end, start
 from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import TaskError
 
@@ -23,21 +21,9 @@ from .runs import RunFinishedError
 _log = logging.getLogger("fedagent_coordinator")
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Run one coordinator; return its exit code."""
-    parser = argparse.ArgumentParser(prog="fedagent_coordinator", description=__doc__)
-    parser.add_argument("--config", help="settings as JSON, or a TOML or JSON file")
-    given = parser.parse_args(arguments)
-    try:
-        config = load(given.config)
-    except SettingError as error:
-        return end("coordinator", error, EXIT_CODES, as_json=False)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
-    return run(config)
+    return start("coordinator", load, run, EXIT_CODES)
 
 
 def run(config: CoordinatorConfig) -> int:
