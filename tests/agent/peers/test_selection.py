@@ -17,6 +17,7 @@ from fedagent_agent.peers.core.selection import (
     ANNOUNCE_AFTER_S,
     ANNOUNCE_EVERY_S,
     MAX_EDGES,
+    MAX_REWIRED,
 )
 from fedagent_agent.peers.store import PeerStore
 from fedagent_coordinator.policies.beliefs import propagate, wire
@@ -232,6 +233,19 @@ def test_neighbours_that_change_within_a_slot_are_talked_with(fleet: Make) -> No
     assert here.volunteers(0) == {c}
     assert here.slots(b)[-1].neighbours == 2
     assert here.slots(b)[-1].pulls == 1
+
+
+def test_neighbours_that_change_without_end_begin_a_slot_anew_a_few_times(fleet: Make) -> None:
+    here = fleet(2, rules=PeersSpec(best=1))
+    one, two = here.ids
+    here.name({one: {two: 1.0}})
+    here.begin(one, 0, 0.3)
+    begun = here.agents[one].core.peers._incarnation
+    for km in range(2, 12):
+        here.name({one: {two: float(km)}})
+    assert here.agents[one].core.peers._incarnation == begun + MAX_REWIRED
+    here.run(5.0)
+    assert here.slots(one)[-1].chosen is not None
 
 
 def test_an_agent_of_two_edges_joins_both(fleet: Make) -> None:
