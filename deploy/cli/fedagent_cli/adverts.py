@@ -43,7 +43,7 @@ class Seen:
 async def look(seconds: float = LOOK_S) -> list[Seen]:
     """Return who is announced on this machine's networks, of whatever site."""
     # What discovery would warn of is said by the check.
-    logging.getLogger("fedagent_protocol").addHandler(logging.NullHandler())
+    logging.getLogger("fedagent_node").addHandler(logging.NullHandler())
     discovery = Discovery(None, scope="lan")
     await discovery.start()
     found: set[Advert] = set()
