@@ -218,6 +218,27 @@ def test_a_device_is_held_to_its_own_smaller_limit() -> None:
     assert own.rho < plain.rho
 
 
+def test_restored_in_any_round_it_continues_bit_equal() -> None:
+    original, other = (PrimalDualControl(load_limit_s=1.0, start=9) for _ in range(2))
+    for t in range(1, 30):
+        rng = np.random.default_rng((4, t))
+        n = 2 + t // 4  # devices come
+        restored = PrimalDualControl(load_limit_s=1.0, start=9)
+        restored.restore({key: value.copy() for key, value in other.state().items()})
+        chosen = [
+            control.choose(round_rng(4, t, Purpose.ITERATE)) for control in (original, restored)
+        ]
+        assert chosen[0] == chosen[1]
+        seen = feedback(rng.uniform(0.01, 0.9, n).tolist(), answered=(rng.random(n) < 0.7).tolist())
+        for control in (original, restored):
+            control.learn(seen, horizon=30)
+        other = restored
+        before, after = original.state(), restored.state()
+        assert before.keys() == after.keys()
+        assert all(before[key].tobytes() == after[key].tobytes() for key in before)
+    assert original.rho != 9
+
+
 def test_a_silent_device_keeps_what_it_showed_last() -> None:
     control = PrimalDualControl(load_limit_s=1.0)
     control.learn(feedback([0.1, 0.4]), horizon=9)
