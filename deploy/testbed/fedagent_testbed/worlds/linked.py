@@ -1,5 +1,7 @@
 """Worlds whose pairs have a download, a computation and an upload."""
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
 from fedagent_coordinator.policies import Feedback, RoundView, Truth
@@ -10,7 +12,7 @@ from .base import Times, outcome
 from .population import Population
 
 
-class LinkedWorld:
+class LinkedWorld(ABC):
     """What the worlds of radio and of recorded links share.
 
     Attributes:
@@ -23,9 +25,9 @@ class LinkedWorld:
         self._budget = np.full(recipe.edges, recipe.budget_micro, dtype=np.int64)
         self.times: Times | None = None
 
+    @abstractmethod
     def view(self, round_: int) -> RoundView:
         """Draw a round."""
-        raise NotImplementedError
 
     def play(self, view: RoundView, pairs: IntArray) -> Feedback:
         """Return how these pairs ended."""
