@@ -32,8 +32,19 @@ class OutboxError(DiskError):
     """Raised when the outbox cannot be opened or written."""
 
 
+class OutboxFormatError(OutboxError):
+    """Raised when another release wrote the outbox; the position in the stream is in it too."""
+
+    hint = "go on with that release, or begin anew in another --data-dir"
+
+
 class OpinionBookError(DiskError):
     """Raised when the record of opinions cannot be read or written."""
+
+    hint = (
+        "free space, or restore the file from a copy: without it the device forgets "
+        "what its opinions have cost"
+    )
 
 
 class PeerStoreError(DiskError):

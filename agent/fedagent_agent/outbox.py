@@ -23,7 +23,7 @@ from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import UpdateOffer
 
 from .core.effects import Key, PendingUpdate
-from .errors import OutboxError
+from .errors import OutboxError, OutboxFormatError
 
 INLINE_BYTES = 256 * 1024
 MAX_BYTES = 1 << 30
@@ -216,7 +216,7 @@ class Outbox:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         elif version != _VERSION:
             age = "newer" if version > _VERSION else "older"
-            raise OutboxError(self._path, f"was written by {age} software (format {version})")
+            raise OutboxFormatError(self._path, f"was written by {age} software (format {version})")
 
     def _count_boot(self) -> int:
         row = self._db.execute("SELECT value FROM meta WHERE key = 'boots'").fetchone()

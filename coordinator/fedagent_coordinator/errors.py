@@ -249,6 +249,13 @@ class HistoryLostError(StoreError):
     problem: str
 
 
+class UnreadableDatabaseError(HistoryLostError):
+    """Raised when the database cannot even be opened: there is no loss to accept."""
+
+    template = "{path}: {problem}"
+    hint = "restore the newest copy of the data directory, or begin anew in another --data-dir"
+
+
 class ModelLostError(StoreError):
     """Raised when the global model of a run is not on disk, or not as it was written."""
 

@@ -426,6 +426,6 @@ def test_the_record_is_private_and_damage_is_named(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
     path.write_bytes(path.read_bytes()[:-3])
     edge.store.abandon()
-    with pytest.raises(OpinionBookError, match="move the file away") as caught:
+    with pytest.raises(OpinionBookError, match="forgets what its opinions have cost") as caught:
         edge.boot()
     assert isinstance(caught.value, AgentError)

@@ -63,14 +63,28 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
     assert launch.merge({}, {"price": {"base": None}}) == {}
 
 
-@pytest.mark.parametrize(("name", "text"), [("a.toml", "= 3"), ("a.json", "{"), ("b.json", "[]")])
-def test_a_broken_file_is_one_line(tmp_path: Path, name: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.toml", b"= 3"),
+        ("utf-16.toml", b"\xff\xfe=\0"),
+        ("a.json", b"{"),
+        ("b.json", b"[]"),
+        ("utf-16.json", b"\xff\xfe{\0"),
+    ],
+)
+def test_a_broken_file_is_one_line(tmp_path: Path, name: str, content: bytes) -> None:
     file = tmp_path / name
-    file.write_text(text)
+    file.write_bytes(content)
     with pytest.raises(UsageError) as caught:
         launch.read_config(file)
     assert "\n" not in str(caught.value)
     assert name in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        launch.read_config(tmp_path)
 
 
 def test_tls_needs_all_three_files(tmp_path: Path) -> None:

@@ -15,7 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from fedagent_coordinator.errors import HistoryLostError, RefusedEntryError, StoreFailedError
+from fedagent_coordinator.errors import (
+    HistoryLostError,
+    RefusedEntryError,
+    StoreFailedError,
+    UnreadableDatabaseError,
+)
 from fedagent_protocol.failpoints import Checkpoint, hit
 
 from .high_water_mark import HighWaterMark, MarkFile, read_mark
@@ -105,7 +110,9 @@ class Database:
         except DAMAGE as error:
             if refused_by_disk(error):
                 raise StoreFailedError(str(error)) from error
-            raise HistoryLostError(str(path), f"the database is damaged ({error})") from error
+            raise UnreadableDatabaseError(
+                str(path), f"the database is damaged ({error})"
+            ) from error
         if lost and not accept:
             raise HistoryLostError(str(path), lost)
         if lost:

@@ -41,9 +41,11 @@ def read_config(path: Path | None) -> Config:
     """
     if path is None:
         return {}
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8")
         read = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "name another file") from error
     except ValueError as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise UsageError(f"{path} is not {kind}: {error}", "fix the file") from error
