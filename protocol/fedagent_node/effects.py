@@ -34,7 +34,7 @@ class Received(Input, frozen=True):
     message: AnyMessage
     link: str
     at: float
-    """When the network had it, which a busy event loop does not delay."""
+    """When the event loop read it (ADR 15)."""
     link_idle: bool = True
     """Whether everything sent on that link before was acknowledged."""
 

@@ -32,7 +32,7 @@ class JobQueue:
         self._workers = workers
         self._waiting: deque[Job] = deque()
         self._busy = 0
-        self._closed = False
+        self._closed = self._beginning = False
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="jobs")
 
     def submit(self, job: Job) -> Input | None:
@@ -60,23 +60,31 @@ class JobQueue:
             return None
 
     def _next(self) -> None:
-        while self._waiting and self._busy < self._workers and not self._closed:
-            job = self._waiting.popleft()
-            if not job.small:
-                self._busy += 1
-                future = self._loop.run_in_executor(self._pool, job.work)
-                future.add_done_callback(self._ended)
-            elif (result := self._run(job)) is not None:
-                self._done(result)
+        """Begin what can begin; not from within the effects of a result, which come first."""
+        if self._beginning:
+            return
+        self._beginning = True
+        try:
+            while self._waiting and self._busy < self._workers and not self._closed:
+                job = self._waiting.popleft()
+                if not job.small:
+                    self._busy += 1
+                    future = self._loop.run_in_executor(self._pool, job.work)
+                    future.add_done_callback(self._ended)
+                elif (result := self._run(job)) is not None:
+                    self._done(result)
+        finally:
+            self._beginning = False
 
     def _ended(self, future: "asyncio.Future[Input]") -> None:
         if future.cancelled() or self._closed:
             return
-        self._busy -= 1
         error = future.exception()
         if isinstance(error, Exception):
             self._closed = True
             self._fail(error)
             return
         self._done(future.result())
+        # Busy until now: nothing that waits begins within the effects of this result.
+        self._busy -= 1
         self._next()

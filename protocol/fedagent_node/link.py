@@ -246,8 +246,7 @@ class Link:
         try:
             # An address that was this machine's own may have become another's.
             self.address.check_cover(insecure=self._insecure)
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                self._client.ready_socket = await self._open()
+            self._client.ready_socket = await self._open()
             self._client.reconnect()
         except (OSError, ValueError, PlainTextError) as exc:
             self.counters["failed_connects"] += 1
@@ -267,22 +266,27 @@ class Link:
     async def _open(self) -> socket.socket:
         """Return a connected socket, encrypted where certificates are given."""
         host, port = self.address.host, self.address.port
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         error: OSError | None = None
-        for family, kind, proto, _, where in await self._loop.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        ):
+        for family, kind, proto, _, where in found:
             sock = socket.socket(family, kind, proto)
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 try:
-                    await self._loop.sock_connect(sock, where)
+                    # Each address has its time: a name may have one where nobody answers.
+                    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                        await self._loop.sock_connect(sock, where)
                 except OSError as exc:
                     sock.close()
                     # asyncio's own text repeats the address.
                     error = OSError(exc.errno, os.strerror(exc.errno)) if exc.errno else exc
                     continue
-                return sock if self._context is None else await self._encrypted(sock)
+                if self._context is None:
+                    return sock
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    return await self._encrypted(sock)
             except BaseException:
                 sock.close()
                 raise

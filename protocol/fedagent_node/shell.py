@@ -240,7 +240,9 @@ class Shell:
         raise NotImplementedError(effect)
 
     def _arrived(self, name: str, incoming: Direction, batch: list[Arrival]) -> None:
-        link = self.links[name]
+        link = self.links.get(name)
+        if link is None:  # it is being left
+            return
         for arrival in batch:
             if self._over:
                 return

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_edge.core.admission import Verdict
-from fedagent_edge.core.round import HANDOVER_S, EdgeRound, Stage
+from fedagent_edge.core.round import HANDOVER_S, EdgeRound, Restored, Stage
 from fedagent_protocol import messages as m
 from fedagent_task.round_rule import RoundRule
 
@@ -95,6 +95,25 @@ def _played(rule: RoundRule, moments: list[float]) -> tuple[EdgeRound, float]:
         else:
             now = due
     return rnd, now
+
+
+@given(st.sampled_from([1.0, 3.0]), st.floats(-0.002, 0.002))
+def test_a_restart_decides_nothing_anew(limit: float, beside: float) -> None:
+    before, after = _round(1), _round(1)
+    _arrive(before, "a0", 10.0 + limit + beside)
+    was, now = before.parts["a0"], after.parts["a0"]
+    after.restore(
+        Restored(
+            "a0",
+            was.status,
+            offer=was.offer,
+            tau_ms=before.tau_ms(was, 20.0),
+            weight=was.weight,
+            norm=was.norm,
+        )
+    )
+    decided = ("status", "receipt", "in_time", "valid", "weight")
+    assert [getattr(now, name) for name in decided] == [getattr(was, name) for name in decided]
 
 
 def test_all_answered_closes_early() -> None:

@@ -1,6 +1,7 @@
 """What a link promises, on both kinds of broker."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -294,6 +295,46 @@ def test_what_is_no_broker_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -
             )
             await link.start()
             await eventually(lambda: link.last_error == link_module.NO_BROKER)
+            await link.stop()
+
+    asyncio.run(go())
+
+
+def test_a_name_with_a_silent_address_is_reached_at_its_other_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "CONNECT_TIMEOUT_S", 0.2)
+
+    async def go() -> None:
+        loop = asyncio.get_running_loop()
+        with (
+            socket.create_server(("127.0.0.1", 0)) as answering,
+            socket.create_server(("127.0.0.2", answering.getsockname()[1]), backlog=0) as silent,
+            contextlib.ExitStack() as full,
+        ):
+            for _ in range(3):  # its queue is full: what comes next is never answered
+                caller = full.enter_context(socket.socket())
+                caller.setblocking(False)
+                caller.connect_ex(silent.getsockname())
+            found = [
+                (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", each.getsockname())
+                for each in (silent, answering)
+            ]
+
+            async def look_up(*_: object, **__: object) -> list[object]:
+                return list(found)
+
+            monkeypatch.setattr(loop, "getaddrinfo", look_up)
+            link = Link(
+                BrokerAddress("localhost", answering.getsockname()[1]),
+                client_id="one",
+                on_arrivals=lambda _: None,
+                on_state=lambda _: None,
+            )
+            answering.setblocking(False)
+            await link.start()
+            called, _ = await asyncio.wait_for(loop.sock_accept(answering), 10)
+            called.close()
             await link.stop()
 
     asyncio.run(go())

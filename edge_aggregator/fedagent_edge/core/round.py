@@ -254,7 +254,8 @@ class EdgeRound:
             return
         part.offer, part.norm, part.weight = known.offer, known.norm, known.weight
         part.in_time = known.status is OutcomeStatus.ARRIVED
-        part.valid = part.in_time or known.tau_ms <= self.order.max_wait_ms
+        # As it was decided: tau is rounded, and its receipt may be with the agent.
+        part.valid = known.status in (OutcomeStatus.ARRIVED, OutcomeStatus.LATE)
         part.status, part.receipt = _ends(part)
 
     def _outcome(self, agent: str, part: Part, now: float) -> Outcome:
