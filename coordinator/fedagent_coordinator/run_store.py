@@ -17,7 +17,15 @@ from msgspec import structs
 from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import write_private
 from fedagent_node.driver import Job
-from fedagent_node.effects import Input, Mark, Run, Write
+from fedagent_node.effects import (
+    FinishModel,
+    Input,
+    Mark,
+    ModelFinished,
+    Run,
+    Write,
+    WriteModel,
+)
 from fedagent_protocol.errors import DigestError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint
 from fedagent_protocol.messages import CHUNK_BYTES, AnyMessage, Chunk, GlobalModel
@@ -141,7 +149,7 @@ class RunStore:
         match effect:
             case Mark():
                 self._checkpoint(effect.name)
-            case fx.StorePart():
+            case WriteModel():
                 self.blobs.write_part(effect.digest, effect.offset, effect.data)
             case fx.NoteDevices(edge=edge, status=None):
                 self._devices.lose(edge, self._clock_ms())
@@ -240,8 +248,8 @@ class RunStore:
         """Return a job, which touches nothing but model files."""
         name = type(effect).__name__
         match effect:
-            case fx.FinishPart(digest=digest, size=size):
-                work: Callable[[], Input] = partial(self._finish_part, digest)
+            case FinishModel(size=size):
+                work: Callable[[], Input] = partial(self._finish_model, effect)
             case fx.Merge(size=size):
                 size *= len(effect.models)
                 work = partial(merge_files, self.blobs, self._manifest, effect.round, effect.models)
@@ -253,12 +261,12 @@ class RunStore:
                 raise TypeError(name)
         return Job(name, work, small=size <= SMALL_BYTES)
 
-    def _finish_part(self, digest: str) -> fx.PartFinished:
+    def _finish_model(self, model: FinishModel) -> ModelFinished:
         try:
-            self.blobs.finish_part(digest)
-        except (DigestError, BlobMissingError):
-            return fx.PartFinished(digest, intact=False)
-        return fx.PartFinished(digest, intact=True)
+            self.blobs.finish_part(model.digest)
+        except (DigestError, BlobMissingError) as error:
+            return ModelFinished(model.digest, model.size, str(error))
+        return ModelFinished(model.digest, model.size)
 
     def _evaluate(
         self, held_out_set: HeldOutSet | None, effect: fx.EvaluateHeldOut

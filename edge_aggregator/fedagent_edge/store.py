@@ -15,7 +15,15 @@ import msgspec
 from fedagent_node.blobs import BlobMissingError
 from fedagent_node.data_dir import write_private
 from fedagent_node.driver import Job
-from fedagent_node.effects import Input, Mark, Run, Write
+from fedagent_node.effects import (
+    FinishModel,
+    Input,
+    Mark,
+    ModelFinished,
+    Run,
+    Write,
+    WriteModel,
+)
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, UpdateOffer
 from fedagent_protocol.tensors import Buffer, tensor_at
@@ -33,16 +41,13 @@ from .core.effects import (
     Committed,
     DiskFailed,
     DropSpool,
-    FinishModel,
     ForgetRound,
     Key,
-    ModelReady,
     NoteEnd,
     OpenModel,
     OpenSpool,
     SaveRound,
     SaveState,
-    WriteModel,
     WriteSpool,
 )
 from .core.round import OpenedRound, Restored
@@ -355,7 +360,7 @@ class EdgeStore:
                 refused = str(error)[:120] or "the disk failed"
             else:
                 self._checkpoint("edge.model_stored")
-            return ModelReady(effect.digest, effect.size, refused)
+            return ModelFinished(effect.digest, effect.size, refused)
 
         return work
 

@@ -89,6 +89,30 @@ class Run(Effect, frozen=True):
     """Base of a role's jobs, which may take long; the result comes back as an `Input`."""
 
 
+class WriteModel(Write, frozen=True):
+    """Write a chunk of a model that is being received."""
+
+    digest: str
+    offset: int
+    data: bytes
+
+
+class FinishModel(Run, frozen=True):
+    """Verify a received model and keep it: `ModelFinished`."""
+
+    digest: str
+    size: int
+
+
+class ModelFinished(Input, frozen=True):
+    """A received model is kept, if it is what its digest says."""
+
+    digest: str
+    size: int
+    refused: str = ""
+    """Why it is not usable."""
+
+
 class Emit(Effect, frozen=True):
     """An event for people and programs: a JSON line on stdout, a line in the log."""
 

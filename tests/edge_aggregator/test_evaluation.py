@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fedagent_edge.core.effects import LAN, ModelReady
+from fedagent_edge.core.effects import LAN
 from fedagent_edge.core.sessions import AgentSessions
 from fedagent_edge.core.tally import volunteers_of
-from fedagent_node.effects import Emit, LinkUp
+from fedagent_node.effects import Emit, LinkUp, ModelFinished
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import decode_edge_to_coordinator, encode
 
@@ -166,7 +166,7 @@ def test_a_call_waits_for_its_model() -> None:
     assert not hall.down("a0", m.OpinionCall)
     hall.tell(m.GlobalModel(run=RUN, digest=MODEL, size=700, chunk_bytes=1024, first=bytes(700)))
     hall.wait(0.5)
-    hall.effects += hall.core.receive(ModelReady(MODEL, 700), hall.now)
+    hall.effects += hall.core.receive(ModelFinished(MODEL, 700), hall.now)
     assert [call.until_ms for call in hall.down("a0", m.OpinionCall)] == [4500]
     hall.opinion("a0")
     assert len(scores(hall.up(m.Opinions)[0])) == 1

@@ -25,7 +25,16 @@ from fedagent_coordinator.merging import EdgeModel, merge_models
 from fedagent_coordinator.placement.base import PlacementPolicy
 from fedagent_coordinator.policies.base import Feedback, SelectionPolicy
 from fedagent_coordinator.policies.baselines import RandomPolicy
-from fedagent_node.effects import EVERYBODY, Effect, Emit, Received, Send
+from fedagent_node.effects import (
+    EVERYBODY,
+    Effect,
+    Emit,
+    FinishModel,
+    ModelFinished,
+    Received,
+    Send,
+    WriteModel,
+)
 from fedagent_protocol import messages as m
 from fedagent_protocol.messages import AnyMessage
 from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
@@ -215,14 +224,15 @@ class Field:
                 self.settled[effect.round] = effect
             case fx.Learn() | fx.BookOpinions() | fx.BookVolunteers():
                 self._learn(effect)
-            case fx.StorePart():
+            case WriteModel():
                 self.parts.setdefault(effect.digest, {})[effect.offset] = effect.data
-            case fx.FinishPart():
+            case FinishModel():
                 data = b"".join(d for _, d in sorted(self.parts.pop(effect.digest).items()))
-                intact = digest_of(data) == effect.digest
-                if intact:
+                refused = "" if digest_of(data) == effect.digest else "damaged"
+                if not refused:
                     self.blobs[effect.digest] = data
-                self.perform(self.engine.receive(fx.PartFinished(effect.digest, intact), now))
+                finished = ModelFinished(effect.digest, effect.size, refused)
+                self.perform(self.engine.receive(finished, now))
             case fx.Merge():
                 models = [EdgeModel(d, self.blobs[d], w) for d, w in effect.models]
                 merged = merge_models(models, MANIFEST)

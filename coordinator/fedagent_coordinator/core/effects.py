@@ -204,29 +204,6 @@ class Standardized(Input, frozen=True):
     fields: Mapping[str, object]
 
 
-class StorePart(Write, frozen=True):
-    """Keep one chunk of an edge model that is being pulled."""
-
-    digest: str
-    size: int
-    offset: int
-    data: bytes
-
-
-class FinishPart(Run, frozen=True):
-    """Check a pulled model against its digest, and make it durable."""
-
-    digest: str
-    size: int
-
-
-class PartFinished(Input, frozen=True):
-    """Whether a pulled model is what its digest says."""
-
-    digest: str
-    intact: bool
-
-
 class Merge(Run, frozen=True):
     """Average edge models, given by digest and weight, to a durable global one."""
 

@@ -18,6 +18,7 @@ from fedagent_node.effects import (
     Emit,
     Input,
     LinkUp,
+    ModelFinished,
     OtherVersion,
     Received,
     Send,
@@ -136,8 +137,8 @@ class Engine:
                 return self._start(now)
             case LinkUp() if self._beacon_at is not None:
                 return [self._beacon()]
-            case fx.PartFinished() if isinstance(self.phase, Merging):
-                return self.phase.part_finished(event, now)
+            case ModelFinished() if isinstance(self.phase, Merging):
+                return self.phase.model_finished(event, now)
             case fx.Merged():
                 return self._merged(event, now)
             case fx.HeldOutEvaluated():

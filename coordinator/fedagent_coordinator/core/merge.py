@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from fedagent_node.effects import Effect, Send
+from fedagent_node.effects import Effect, FinishModel, ModelFinished, Send, WriteModel
 from fedagent_protocol.messages import Chunk, Need, Weighting
 from fedagent_protocol.transfer import Layout, Receiver
 
 from .edges import EdgeSession
-from .effects import CommitModel, FinishPart, Merge, Merged, PartFinished, StorePart
+from .effects import CommitModel, Merge, Merged
 from .phases import Phase, milliseconds
 
 if TYPE_CHECKING:
@@ -118,13 +118,13 @@ class Merging(Phase):
             return []
         return self._take(pull, chunk.index, chunk.data, now) + self._advance(now)
 
-    def part_finished(self, found: PartFinished, now: float) -> list[Effect]:
+    def model_finished(self, found: ModelFinished, now: float) -> list[Effect]:
         """Note whether a pulled model hashes to its name; a damaged one is pulled again."""
         pull = self._pulls.get(found.digest)
         if pull is None:
             return []
         effects: list[Effect] = []
-        if found.intact:
+        if not found.refused:
             pull.state = PullState.HERE
         else:
             self.engine.counters["digest_mismatch"] += 1
@@ -175,10 +175,10 @@ class Merging(Phase):
             return []
         layout = pull.receiver.layout
         start, _ = layout.span(index)
-        effects: list[Effect] = [StorePart(pull.digest, layout.size, start, data)]
+        effects: list[Effect] = [WriteModel(pull.digest, start, data)]
         if pull.receiver.complete:
             pull.state = PullState.CHECKING
-            return [*effects, FinishPart(pull.digest, layout.size)]
+            return [*effects, FinishModel(pull.digest, layout.size)]
         return effects + self._need(pull, now)
 
     def _need(self, pull: Pull, now: float) -> list[Effect]:

@@ -14,6 +14,7 @@ from fedagent_node.effects import (
     Input,
     LinkUp,
     Mark,
+    ModelFinished,
     OtherVersion,
     Received,
     Send,
@@ -66,7 +67,6 @@ from .effects import (
     Committed,
     DiskFailed,
     ForgetRound,
-    ModelReady,
     SaveRound,
     SaveState,
 )
@@ -143,7 +143,7 @@ class EdgeCore:
                 return self._fate(event, now)
             case Committed():
                 return self._committed(event, now)
-            case ModelReady():
+            case ModelFinished():
                 return self._model_ready(event, now)
             case _:
                 return []
@@ -306,7 +306,7 @@ class EdgeCore:
         waiting, self._waiting_order = self._waiting_order, None
         return effects + (self._on_order(waiting, now) if waiting is not None else [])
 
-    def _model_ready(self, model: ModelReady, now: float) -> list[Effect]:
+    def _model_ready(self, model: ModelFinished, now: float) -> list[Effect]:
         refused = model.refused
         warning = Warn("", f"the coordinator's model is not usable: {refused}")
         if not self._incoming.expects(model.digest):

@@ -71,14 +71,6 @@ class OpenModel(Write, frozen=True):
     digest: str
 
 
-class WriteModel(Write, frozen=True):
-    """Write a chunk of a model that is being received."""
-
-    digest: str
-    offset: int
-    data: bytes
-
-
 class DiskFailed(Input, frozen=True):
     """The disk did not take an update."""
 
@@ -141,18 +133,3 @@ class Committed(Input, frozen=True):
     digest: str = ""
     size: int = 0
     first: bytes = b""
-
-
-class FinishModel(Run, frozen=True):
-    """Verify a received model and keep it: `ModelReady`."""
-
-    digest: str
-    size: int
-
-
-class ModelReady(Input, frozen=True):
-    """A verified model of the coordinator; `refused` says why it is not usable."""
-
-    digest: str
-    size: int
-    refused: str = ""

@@ -3,11 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from fedagent_node.effects import Effect, Send, Warn
+from fedagent_node.effects import Effect, FinishModel, Send, Warn, WriteModel
 from fedagent_protocol.messages import Chunk, GlobalModel, Need
 from fedagent_protocol.transfer import Layout, Receiver, Sender
 
-from .effects import COORDINATOR, FinishModel, OpenModel, WriteModel
+from .effects import COORDINATOR, OpenModel
 
 WINDOW = 8
 
