@@ -400,23 +400,35 @@ def test_what_is_not_on_disk_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert edge.core.evaluator.spent == {}
 
 
-def test_a_kill_before_the_record_tells_nothing(tmp_path: Path) -> None:
-    class KilledError(Exception):
-        """The agent is gone."""
+class KilledError(Exception):
+    """The agent is gone."""
 
+
+@pytest.mark.parametrize("point", ["before the write", "before the rename"])
+def test_a_kill_before_the_record_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
     edge = with_opinions(tmp_path, epsilon=1.0)
     start = asked(edge, 1)
 
-    def kill(place: str) -> None:
-        if place == "agent.opinions.before-write":
+    def kill(at: object, *_: object) -> None:
+        if at == "agent.opinions.before-write" or "opinions.json" in str(at):
             raise KilledError
 
-    edge.store.opinions._checkpoint = kill
-    with pytest.raises(KilledError):
-        edge.evaluate(start, 0.5, epsilon=1.0)
+    with monkeypatch.context() as patch:
+        if point == "before the write":
+            edge.store.opinions._checkpoint = kill
+        else:
+            patch.setattr(Path, "rename", kill)
+        with pytest.raises(KilledError):
+            edge.evaluate(start, 0.5, epsilon=1.0)
+    assert bool(list(tmp_path.glob(".opinions.json.*"))) is (point == "before the rename")
     assert edge.said(Opinion) == []
     edge.restart()
     assert edge.core.evaluator.spent == {}
+    edge.join()
+    edge.evaluate(asked(edge, 1), 0.25, epsilon=1.0)
+    assert [opinion.score for opinion in edge.said(Opinion)] == [0.25]
 
 
 def test_the_record_is_private_and_damage_is_named(tmp_path: Path) -> None:
