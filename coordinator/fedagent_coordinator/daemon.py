@@ -119,7 +119,6 @@ class Daemon:
         discovery.browse("coordinator", self._see_others)
 
     def _see_others(self, adverts: frozenset[Advert]) -> None:
-        """Name other coordinators of this site: edges serve one of them, and not the others."""
         others = in_words(advert for advert in adverts if advert.id != self._shell.id)
         if others == self._others:
             return

@@ -1,35 +1,5 @@
 """Errors of the coordinator.
 
-::
-
-    CoordinatorError
-    ├── ExportError                 there is no ONNX form of this model
-    ├── RefusedOptionError          an option of the start does not fit the run
-    ├── PolicyError
-    │   ├── InvalidViewError        a round's columns contradict each other
-    │   ├── MissingFeatureError     a policy needs a feature the view has not
-    │   ├── NonFiniteFeatureError   a needed feature is NaN or infinite
-    │   ├── InvalidSelectionError   a selection breaks a constraint
-    │   ├── MissingPackageError     an optional package is not installed
-    │   └── StateError              a saved state does not fit the policy
-    ├── LedgerError
-    │   ├── BudgetExceededError     a round wants more than is free
-    │   ├── DuplicateRoundError     the round is reserved already
-    │   ├── InvalidAmountError      an amount is no whole number in range
-    │   ├── RefusedEntryError       the database's own constraints say no
-    │   └── OutcomeMismatchError    outcomes and reservations differ
-    └── StoreError
-        ├── StoreFailedError        the disk failed; nothing may be trusted until reopened
-        ├── SchemaVersionError      the database is of another release
-        ├── StoreDamagedError       the database's pages are not what was written
-        ├── HistoryLostError        the database is older than what was promised
-        ├── ModelLostError          the global model is not on disk as it was written
-        ├── RunConflictError        another run is still open
-        ├── RunEndedError           the run is over
-        ├── UnknownRunError         no such run
-        ├── UnknownRoundError       no such round
-        └── RecordError             stored bytes are not the record they should be
-
 Unknown names, parameters and plug-ins: `fedagent_protocol.errors.RegistryError`.
 """
 
@@ -128,12 +98,7 @@ class LedgerError(CoordinatorError):
 
 
 class BudgetExceededError(LedgerError):
-    """Raised when a round wants more than is free; nothing was written.
-
-    Attributes:
-        scope: ``edge`` (the edge's budget of this round) or ``total`` (the run's).
-        edge: The edge's index, or None.
-    """
+    """Raised when a round wants more than is free at an edge or in the run; nothing was written."""
 
     template = "{payer} has {free_micro} micro-credits, the round wants {wanted_micro}"
 
@@ -201,12 +166,7 @@ class StoreFailedError(StoreError):
 
 
 class SchemaVersionError(StoreError):
-    """Raised when an older release has written the database, and there is no way from it.
-
-    Attributes:
-        found: Version of the database's schema; 0 before versions were counted.
-        wanted: Version of this release.
-    """
+    """Raised when an older release has written the database, and there is no way from it."""
 
     template = "{path} was written by an older fedagent (schema {found}; this one has {wanted})"
     hint = "go on with that release, or begin anew in another --data-dir"

@@ -28,10 +28,7 @@ class HeldOutSet:
     y: models.Labels
 
     def evaluate(self, data: Buffer) -> Evaluation:
-        """Return how good a model is.
-
-        Args:
-            data: Its safetensors bytes.
+        """Return how good the model in these safetensors bytes is.
 
         Raises:
             ProtocolError: The bytes are no such model.
@@ -59,17 +56,13 @@ def held_out(recipe: Recipe) -> HeldOutSet | None:
 
 @dataclass(frozen=True)
 class _QuickCnn(models.Cnn):
-    """A convolutional network that is scored ten times as fast, with the same result."""
-
     session: "OnnxSession"
 
     def forward(self, weights: models.Weights, x: models.Inputs) -> models.Doubles:
-        """Return the probability of each class, float64 [n, classes]."""
         return self.session.forward(weights, densed(x))
 
 
 def _quick(model: models.Model) -> models.Model:
-    """Return the model, with a faster forward where it is worth it and can be had."""
     packages = ("onnx", "onnxruntime")
     if not isinstance(model, models.Cnn) or not all(find_spec(name) for name in packages):
         return model

@@ -35,13 +35,7 @@ class EdgeModel:
 
 @dataclass(frozen=True, slots=True)
 class MeanModel:
-    """What a merge made.
-
-    Attributes:
-        digest: The global model; empty when no model was usable.
-        data: Its bytes; empty when it is one of the edge models itself.
-        refused: Why each model that was left out is not usable, by digest.
-    """
+    """What a merge made: no digest when no model was usable, no data when it is one of them."""
 
     digest: str
     data: bytes
@@ -99,7 +93,6 @@ def merge_files(
 
 
 def _mean(name: str, models: Sequence[tuple[EdgeModel, Tensors]]) -> npt.NDArray[np.generic]:
-    """Return the weighted mean of one tensor, in its own dtype."""
     mean = RunningMean()
     for model, tensors in models:
         mean.add({name: tensors[name]}, model.weight)

@@ -32,13 +32,7 @@ def to_onnx(
     data: DataSpec | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return a model with its weights as an ONNX file.
-
-    Args:
-        spec: The model.
-        weights: Its tensors.
-        data: How the graph scales what it is given; not at all by default.
-        metadata: Texts that the file carries.
+    """Return a model with its weights as an ONNX file, whose graph scales as `data` says.
 
     Raises:
         ExportError: There is no ONNX form of this kind of model.
@@ -103,7 +97,6 @@ class _Draft:
     x: str = INPUT
 
     def add(self, operator: str, *inputs: str, to: str = "", **settings: object) -> str:
-        """Add an operator; return the name of its output."""
         name = to or f"t{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [name], **settings))
         return name
@@ -121,7 +114,6 @@ class _Draft:
                 self.x = self.add(operator, self.x, name)
 
     def dense(self, seen: str, name: str, to: str = "") -> str:
-        """Add ``seen · weightᵀ + bias``."""
         return self.add("Gemm", seen, f"{name}weight", f"{name}bias", transB=1, to=to)
 
 

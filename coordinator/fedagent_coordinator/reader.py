@@ -30,18 +30,7 @@ _PAID = "SUM(CASE WHEN NOT o.void THEN v.price_micro END)"
 
 
 class Reader:
-    """Queries over one connection.
-
-    Args:
-        connection: A connection to the database, read-only or not, with rows by name.
-        folder: The data directory it is in.
-
-    Attributes:
-        folder: The data directory.
-        models: About models and how good they are.
-        evaluations: About what clients think of models.
-        ledger: The money, entry by entry.
-    """
+    """Queries over a connection to the database in `folder`, with rows by name."""
 
     def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
         self._db = connection
@@ -297,7 +286,6 @@ class Reader:
         )
 
     def _value(self, query: str, *values: object) -> Any:
-        """Return the one value that a query finds, None if there is no row."""
         row = self._db.execute(query, values).fetchone()
         return None if row is None else row[0]
 

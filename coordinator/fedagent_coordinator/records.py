@@ -73,11 +73,7 @@ def pack_view(view: RoundView) -> bytes:
 
 
 def unpack_view(data: bytes) -> RoundView:
-    """Return the view of `pack_view`.
-
-    Raises:
-        RecordError: The bytes are not such a record.
-    """
+    """Return the view of `pack_view`; see `unpack_arrays`."""
     arrays, record = _unpack(data, "view")
     return _build(
         RoundView,
@@ -96,11 +92,7 @@ def pack_selection(selection: Selection) -> bytes:
 
 
 def unpack_selection(data: bytes) -> Selection:
-    """Return the selection of `pack_selection`.
-
-    Raises:
-        RecordError: The bytes are not such a record.
-    """
+    """Return the selection of `pack_selection`; see `unpack_arrays`."""
     arrays, record = _unpack(data, "selection")
     return _build(Selection, "selection", notes=record.numbers, **arrays)
 
@@ -119,11 +111,7 @@ def pack_controls(controls: Controls) -> bytes:
 
 
 def unpack_controls(data: bytes) -> Controls:
-    """Return the controls of `pack_controls`.
-
-    Raises:
-        RecordError: The bytes are not such a record.
-    """
+    """Return the controls of `pack_controls`; see `unpack_arrays`."""
     arrays, record = _unpack(data, "controls")
     numbers, view = record.numbers, None
     if arrays:

@@ -170,7 +170,6 @@ class RunStore:
         return None
 
     def _book(self, effect: Write) -> None:
-        """Write one step of a round, with checkpoints around it."""
         run_id, began = self.run.run_id, self._clock()
         policy = self.run.recipe.policy.name
         match effect:
@@ -209,7 +208,6 @@ class RunStore:
         write_run_status(self._folder, self._status)
 
     def _standardize(self, effect: fx.Standardize) -> fx.Standardized:
-        """Keep what features are scaled by, in the recipe and in the task."""
         recipe, found = self.run.recipe, effect.moments
         data = frozen(recipe.data, found.means(), found.deviations())
         recipe = structs.replace(recipe, data=data)
@@ -225,7 +223,6 @@ class RunStore:
         return fx.Standardized(task_digest(body), body, fields)
 
     def _collect(self) -> None:
-        """Remove old models now and then; the newest and the best stay."""
         self._commits += 1
         if self._commits % COLLECT_EVERY == 0:
             self.blobs.collect(self.database.read.models.to_keep())

@@ -163,7 +163,6 @@ def open_run(
 
 
 def _gone_on(store: Store, run: RunRow, more_rounds: int) -> RunRow:
-    """Return a run that goes on; one that has ended does so with more rounds only."""
     if run.ended_ms is None:
         if more_rounds:
             _log.info(
@@ -180,7 +179,6 @@ def _gone_on(store: Store, run: RunRow, more_rounds: int) -> RunRow:
 
 
 def _origin(blobs: BlobStore, recipe: Recipe, init: str) -> str:
-    """Keep the model that a run begins from and return its digest; empty for the seed's."""
     if not init:
         return ""
     if recipe.data.standardize:
@@ -262,7 +260,6 @@ def _path(option: str, named: str, folder: Path) -> Path:
 def _with_past(
     store: Store, recipe: Recipe, run_id: str, progress: Progress, mode: OpinionMode | None
 ) -> Progress:
-    """Return the progress with what edges and clients told former processes."""
     windows = _windows(store, run_id, recipe.limits.max_samples)
     past = _past_evaluations(store, run_id, recipe, mode) if mode is not None else NO_EVALUATIONS
     if windows and past.pending_round is not None:
@@ -276,9 +273,9 @@ def _past_evaluations(
 ) -> PastEvaluations:
     """Return where the evaluations of a run stand; a lost one is booked without answers.
 
-    A coordinator that died between the end of a round and its evaluation cannot know any
-    more what clients thought: the books say so (``restart``) before anything is learnt from
-    them. Volunteers are asked again, because nothing is learnt from who they were.
+    A coordinator that died between the end of a round and its evaluation cannot know what
+    clients thought: the books say so (``restart``) before anything is learnt from them.
+    Volunteers are asked again, because nothing is learnt from who they were.
     """
     read = store.read
     evaluated = read.evaluations.rows(run_id)
@@ -312,7 +309,6 @@ def _past_evaluations(
 def _pending_round(
     schedule: EvaluationSchedule, progress: Progress, done: list[tuple[int, int]], recipe: Recipe
 ) -> int | None:
-    """Count the rounds since the last evaluation; return the last one if its own is missing."""
     due = False
     for place, (round_, ordered) in enumerate(done, start=1 + progress.rounds_done - len(done)):
         last = 0 < recipe.rounds.count <= place
@@ -333,7 +329,6 @@ def _begin(store: Store, recipe: Recipe, digest: str, origin: str) -> RunRow:
 
 
 def _with_model(store: Store, blobs: BlobStore, recipe: Recipe, run_id: str) -> Progress:
-    """Return the progress with a global model; the first one is the origin's or the seed's."""
     progress = store.read.progress(run_id)
     if progress.model and blobs.is_whole(progress.model):
         return progress

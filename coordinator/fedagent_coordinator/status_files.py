@@ -77,12 +77,7 @@ class Known(msgspec.Struct, kw_only=True):
 
 
 class DeviceBook:
-    """Keeps the devices that edges report, and their file.
-
-    Args:
-        folder: The data directory.
-        run: The run that is worked on.
-    """
+    """Keeps the devices that edges report in the run that is worked on, and their file."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self._path = folder / DEVICES_FILE

@@ -1,9 +1,8 @@
 """What the coordinator remembers: runs, rounds, money, models.
 
-Each step of a round is one transaction: `reserve` before anything is ordered,
-`settle` when all is known. Whatever crashes in between, a round ends exactly once:
-a second `settle` changes nothing, and `void_open_rounds` ends at restart what was
-in flight. The process that opens a store holds the data directory's lock.
+Each step of a round is one transaction. Whatever crashes in between, a round ends exactly
+once: a second `settle` changes nothing, and `void_open_rounds` ends at restart what was in
+flight. The process that opens a store holds the data directory's lock.
 """
 
 import uuid

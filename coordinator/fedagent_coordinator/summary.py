@@ -89,13 +89,7 @@ class RunSummary:
 
 
 def summarize(read: Reader, run: RunRow, *, reason: str | None = None) -> RunSummary:
-    """Return what a run came to, or has come to so far.
-
-    Args:
-        read: The database.
-        run: The run.
-        reason: Why it ends, where the database does not have that yet.
-    """
+    """Return what a run came to, or has so far; `reason` is why it ends, if not in the books."""
     recipe = recipe_in(run.recipe)
     progress, balance = read.progress(run.run_id), read.balance(run.run_id)
     newest = next(iter(read.rounds(run.run_id, last=1)), None)
@@ -141,15 +135,7 @@ def summarize(read: Reader, run: RunRow, *, reason: str | None = None) -> RunSum
 
 
 def conclusion(reason: str, *, placed: bool, rent_micro: int, rounds_done: int, model: str) -> str:
-    """Return one line on why a run stopped before its last round; empty if it did not.
-
-    Args:
-        reason: Why it ended.
-        placed: Its rounds were placed at edges.
-        rent_micro: Rents that were paid; where they are 0 it was not for a rent that it stopped.
-        rounds_done: Rounds that were settled.
-        model: Digest of the global model.
-    """
+    """Return one line on why a run stopped before its last round; empty if it did not."""
     if reason != BUDGET:
         return ""
     what = ("rent" if rent_micro else "rounds") if placed else "update"

@@ -34,9 +34,7 @@ class EdgeAnswer:
     """What one edge answered, by run-wide clients; volunteers have no columns but `client`.
 
     Attributes:
-        client: int64[P].
-        score, epsilon: float64[P].
-        samples: int64[P].
+        client: int64[P], like the columns up to `epsilon`.
         asked: Agents that were asked there, at least P.
         named: int64[Q], clients that the edge has ever named, with those of `client`.
         moments: What the samples of `agents` agents add up to.
@@ -79,8 +77,7 @@ def opinions_in(message: Opinions, session: EdgeSession, *, model: str) -> EdgeA
     """Return the opinions in a message whose ids the session knows.
 
     Raises:
-        RefusedAnswerError: It is of another model, columns differ in length, a session is
-            unknown or has two rows, or a number is out of range.
+        RefusedAnswerError: It cannot be; `word` says how.
     """
     if message.model != model:
         raise RefusedAnswerError("model", "an opinion of another model")
@@ -120,7 +117,6 @@ def volunteers_in(message: Volunteers, session: EdgeSession) -> EdgeAnswer:
 
 
 def _reasons(named: Mapping[str, int]) -> dict[str, int]:
-    """Return how many agents had no answer, by reason."""
     if any(count < 0 for count in named.values()):
         raise RefusedAnswerError("range", "less than no agents have a reason")
     reasons: Counter[str] = Counter()
@@ -130,7 +126,6 @@ def _reasons(named: Mapping[str, int]) -> dict[str, int]:
 
 
 def _clients(message: Opinions | Volunteers, session: EdgeSession) -> IntArray:
-    """Return int64[P], the run-wide client of each row."""
     rows = column(message.session, np.int32, "session")
     if len(rows) and not (rows.min() >= 0 and rows.max() < len(session.ids)):
         raise RefusedAnswerError("session", "a row names an unknown session")

@@ -110,7 +110,7 @@ class EmptyRoundBackoff:
     _seconds: float = 0.0
 
     def after(self, void: npt.NDArray[np.bool_], *, began: float, now: float) -> float:
-        """Take in a round that began and ends now; return when the next one may open.
+        """Return when the next round may open, after one that began and ends at these times.
 
         Args:
             void: bool[S], the ordered clients that brought no valid update.

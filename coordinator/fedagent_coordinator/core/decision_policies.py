@@ -35,9 +35,7 @@ class DecisionPolicies:
     """Who trains, which edge aggregates, how many iterations.
 
     Attributes:
-        policy: Who trains where.
-        control: How many local iterations.
-        placement: Which edge is rented; None in a run that is not placed.
+        placement: None in a run that is not placed.
         steps: |M_t|, arrival steps of a round in the task.
     """
 
@@ -81,8 +79,6 @@ class Decision:
 
     Attributes:
         observed: What is played: all pairs, or those of the rented edge.
-        selection: Who trains.
-        controls: How often, and where.
         seconds: How long deciding took.
     """
 
@@ -174,5 +170,4 @@ class Decider:
 
 
 def _unrented(found: Market, whole: Placement) -> bool:
-    """Return whether the placement rents nobody though it could: the coordinator averages."""
     return whole.edge is None and bool(found.all.edge_live.any()) and not found.silent

@@ -185,7 +185,6 @@ def _meet(engine: "Engine", edge: str, epoch: str, now: float) -> tuple[EdgeSess
 
 
 def _greet(engine: "Engine", edge: EdgeSession, now: float, *, changed: bool) -> list[Effect]:
-    """Welcome an edge, and bring it up to date."""
     effects: list[Effect] = [engine.welcome(edge.id)]
     if changed:
         effects.append(Emit("edge_joined", {"edge": edge.id, "name": edge.name}))

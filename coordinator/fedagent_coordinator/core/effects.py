@@ -27,7 +27,6 @@ class Controls:
         horizon: How many rounds the run may have, as far as the budget goes.
         notes: What iteration control went by, named.
         view: What the placement saw; None in a run that is not placed.
-        placement: What it decided.
     """
 
     iterations: int = 0
@@ -67,7 +66,6 @@ class EdgeResult:
     """How the round ended at one edge.
 
     Attributes:
-        index: Its run-wide index.
         failed: Why it kept its model; empty when it has a new one.
         model: Its model after the round, if it has one.
         spent_micro: What is paid for updates that came to it.
@@ -86,15 +84,14 @@ class EdgeResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Details:
-    """What policies do not ask for and people do; rows follow the feedback.
+    """What policies do not ask for and people do; rows follow the feedback, NaN is unknown.
 
     Attributes:
         status: Words of `OutcomeStatus`.
-        weight, norm, loss: float64[S]; NaN if unknown.
-        reason: Why, in the edge's words.
+        reason: In the edge's words.
         score: Mean score that the devices gave the model which the round began with, by
             their `score_n` samples; 0 without any.
-        train_loss: Mean loss of their training, by samples; NaN if unknown.
+        train_loss: Mean loss of their training, by samples.
     """
 
     status: tuple[str, ...]
@@ -213,12 +210,7 @@ class Merge(Run, frozen=True):
 
 
 class Merged(Input, frozen=True):
-    """The merged model.
-
-    Attributes:
-        digest: Empty when no model was usable.
-        refused: Why each model that was left out is not usable, by digest.
-    """
+    """The merged model; `digest` is empty when none was usable, `refused` says why by digest."""
 
     round: int
     digest: str
@@ -269,16 +261,7 @@ class NoteDevices(Write, frozen=True):
 
 
 class ShowStatus(Write, frozen=True):
-    """Keep for people what the run waits for.
-
-    Attributes:
-        waiting: Why no round can be decided, in one word; empty while rounds go on.
-        detail: More about it, in an agent's words.
-        found, wanted: How many edges or agents are there of those that are waited for; 0 and
-            0 where it is no number.
-        edges_live: Edges that are heard.
-        next_at: No round begins before; 0 for at once.
-    """
+    """Keep for people what the run waits for; see `status_files.RunStatus`."""
 
     waiting: str = ""
     detail: str = ""

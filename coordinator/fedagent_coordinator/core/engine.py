@@ -56,9 +56,9 @@ class Engine:
     Args:
         settings: The run.
         progress: Where it stands.
-        policies: Decide; they learn when the runtime performs `Learn`.
+        policies: Decide; they learn when the store performs `Learn`.
         indices: Run-wide indices of clients and edges.
-        in_books: Whether the report of an edge for a round was settled, by the books.
+        in_books: Whether the report of an edge for a round was settled.
         clock: For durations only; the caller's idea of now otherwise.
         log_phase: Called with the names of the former and the next phase.
 
@@ -68,12 +68,10 @@ class Engine:
         opens_at: When it may open after rounds that brought nothing.
         evaluating: Evaluations on the held-out set that are under way.
         evaluated: Digest of the model that was evaluated last.
-        warnings: What devices have warned of.
         counters: What was refused or odd, by reason.
 
     Raises:
-        NeedsUnmetError: The policy needs what only a testbed knows, or what this run does not
-            call for.
+        NeedsUnmetError: The policy needs what this run does not call for, or a testbed only.
     """
 
     def __init__(
@@ -151,11 +149,7 @@ class Engine:
                 return []
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due.
-
-        Raises:
-            PolicyError: See `receive`.
-        """
+        """Do what is due."""
         effects: list[Effect] = []
         if self._beacon_at is not None and now >= self._beacon_at:
             self._beacon_at = now + BEACON_S
@@ -171,7 +165,6 @@ class Engine:
         return min((time for time in times if time is not None), default=None)
 
     def _start(self, now: float) -> list[Effect]:
-        """Begin: edges will say hello when they hear the beacon."""
         self._beacon_at = now + BEACON_S
         return [self._beacon(), *self._resume(now)]
 
@@ -209,7 +202,6 @@ class Engine:
         return effects + (self.phase.evaluated() if isinstance(self.phase, Ended) else [])
 
     def _standardized(self, found: fx.Standardized, now: float) -> list[Effect]:
-        """Tell edges the task as it is from now on, and go on with the round."""
         self._unmeasured = False
         self.settings = replace(self.settings, task=found.task, body=found.body)
         welcomes = [self.welcome(edge.id) for edge in self.edges.live()]
@@ -278,7 +270,6 @@ class Engine:
         wanted: int = 0,
         detail: str = "",
     ) -> list[Effect]:
-        """Emit what is waited for, if that is new."""
         events = self.waiting.wait(
             reason, now, edges=edges, agents=agents, wanted=wanted, detail=detail
         )

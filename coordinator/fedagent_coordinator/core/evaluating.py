@@ -138,7 +138,6 @@ class Evaluating(Phase):
                 )
 
     def _end(self, now: float) -> list[Effect]:
-        """Book the result, then let the policy learn."""
         engine, evaluation, settled = self.engine, self._evaluation, self._settled
         assert isinstance(evaluation, OpinionEvaluation | VolunteerEvaluation)
         found = evaluation.record(now)
@@ -152,7 +151,6 @@ class Evaluating(Phase):
         return effects + (engine.open(now) if settled is None else engine.close(settled, now))
 
     def _receipts(self) -> list[Effect]:
-        """Return what ends the evaluation at every edge that was asked."""
         engine, evaluation, effects = self.engine, self._evaluation, list[Effect]()
         for part in evaluation.parts.values():
             if evaluation.receipts and part.answer is not None:
@@ -168,7 +166,6 @@ class Measuring(Evaluating):
     name = "measuring"
 
     def _end(self, now: float) -> list[Effect]:
-        """Have features scaled by what all samples add up to; ask again if there are none."""
         engine = self.engine
         assert isinstance(self._evaluation, StatisticsCollection)
         live = engine.edges.live()
@@ -195,7 +192,6 @@ _MODES: dict[type[AnswerMessage], OpinionMode] = {
 
 
 def _with_opinions(learn: Learn, found: BookEvaluation) -> Learn:
-    """Return what the policy learns from a round, with the opinions of its model."""
     assert isinstance(found, BookOpinions)
     clients = len(learn.feedback.view.client_price)
     opinions = by_client(found.client, found.score, clients)

@@ -40,14 +40,7 @@ OTHER_METRIC = "metric"
 
 @dataclass(slots=True)
 class EvaluationPart:
-    """One edge's part in an evaluation.
-
-    Attributes:
-        agents: How many it reported to see.
-        ask_at: When it is asked again.
-        answer: The newest, if any.
-        refused: Its answer cannot be: it is not waited for.
-    """
+    """One edge's part in an evaluation; a refused one cannot answer and is not waited for."""
 
     edge: str
     index: int
@@ -64,8 +57,6 @@ class ClientEvaluation:
     Attributes:
         round: Of the model; 0 for the one that the run begins with.
         slot: Models evaluated so far in the run, with this one.
-        digest: The model.
-        began: When the edges were first asked.
         until: When answers cease to count at the edges.
         give_up_at: When edges are not waited for any longer.
         wanted: How many volunteers end it.
@@ -248,7 +239,6 @@ class VolunteerEvaluation(ClientEvaluation):
         return [part for part in self.parts.values() if not part.refused]
 
     def _enough(self) -> bool:
-        """Return whether as many volunteered as are wanted, or as there are."""
         answers = [part.answer for part in self.parts.values() if part.answer is not None]
         volunteered = len({client for answer in answers for client in answer.client.tolist()})
         if volunteered >= self.wanted:
@@ -318,7 +308,6 @@ def _metric(answers: Iterable[EdgeAnswer]) -> str:
 
 
 def _most_frequent(reasons: Counter[str]) -> dict[str, int]:
-    """Return the most frequent reasons; the rest as one."""
     ranked = sorted((+reasons).items(), key=lambda item: (-item[1], item[0]))
     kept = dict(ranked[: MAX_REASONS - 1])
     rest = sum(count for _, count in ranked[MAX_REASONS - 1 :])
@@ -328,7 +317,6 @@ def _most_frequent(reasons: Counter[str]) -> dict[str, int]:
 
 
 def _clients_of(answers: list[tuple[int, EdgeAnswer]]) -> tuple[IntArray, IntArray]:
-    """Return int64[P] of both: the client and the edge of each answer's row."""
     client = _joined([answer.client for _, answer in answers], np.int64)
     edge = _joined([np.full(len(a.client), index) for index, a in answers], np.int64)
     return client, edge

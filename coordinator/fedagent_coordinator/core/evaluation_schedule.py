@@ -28,7 +28,6 @@ class EvaluationSchedule:
     Attributes:
         mode: What is asked for; None for nothing, ever.
         every: Merges from one evaluation to the next; rounds in mode ``peers``.
-        count: Counted since the last one.
     """
 
     mode: OpinionMode | None
@@ -38,13 +37,8 @@ class EvaluationSchedule:
     def is_due(self, *, merges: bool, played: bool, last: bool) -> bool:
         """Count a settled round; return whether its model is to be evaluated.
 
-        A slot begins with the first round in which an agent was ordered. Volunteers are asked
-        for again after a round in which none could play, and not after the last one.
-
-        Args:
-            merges: A merge follows the round.
-            played: An agent was ordered.
-            last: No round follows.
+        A slot begins with the first round in which an agent was ordered (`played`). Volunteers are
+        asked for again after a round in which none could play, and not after the last one.
         """
         if self.mode is None:
             return False
@@ -58,11 +52,7 @@ class EvaluationSchedule:
 
 
 class LastOpinions:
-    """The last opinion of each client.
-
-    Args:
-        opinions: What former processes were told.
-    """
+    """The last opinion of each client."""
 
     def __init__(self, opinions: dict[int, float]) -> None:
         self._last: FloatArray = np.zeros(0)
@@ -136,7 +126,6 @@ class EvaluationPlan:
         )
 
     def _trained_since(self) -> frozenset[str]:
-        """Return the agents whose updates came into the model since the last evaluation."""
         return frozenset()
 
 

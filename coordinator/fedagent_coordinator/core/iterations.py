@@ -31,10 +31,10 @@ class IterationControl(Protocol):
         """Return the number for the next round; 0 leaves it to the learner."""
 
     def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:
-        """Take in a settled round.
+        """Take in a settled round; devices that a load limit stopped did fewer steps.
 
         Args:
-            feedback: What it showed; devices that a load limit stopped did fewer steps.
+            feedback: What it showed.
             horizon: How many rounds the run may have in all.
             steps: |M_t|, arrival steps of a round in the task.
         """
@@ -54,12 +54,7 @@ class IterationControl(Protocol):
 
 
 class LearnerControl(ArrayState):
-    """`learner`: the learner's own number, or one that the recipe's rounds name.
-
-    Args:
-        iterations: What to order; 0 for the learner's own.
-        load_limit_s: Most seconds of training computation in a round; 0 for no limit.
-    """
+    """`learner`: the learner's own number (0), or one that the recipe's rounds name."""
 
     name = "learner"
     _least = 0
@@ -86,12 +81,7 @@ class LearnerControl(ArrayState):
 
 
 class FixedControl(LearnerControl):
-    """`fixed`: one number of iterations for the whole run (BAS, baseline).
-
-    Args:
-        iterations: At least 1.
-        load_limit_s: Most seconds of training computation in a round; 0 for no limit.
-    """
+    """`fixed`: one number of iterations for the whole run (BAS, baseline)."""
 
     name = "fixed"
     _least = 1
@@ -118,12 +108,7 @@ names = registry.names
 def create(
     name: str, params: Mapping[str, object] | None = None, *, default: int = 0
 ) -> IterationControl:
-    """Build a control by name.
-
-    Args:
-        name: One of `names`, or a user's own.
-        params: What the recipe gives it.
-        default: ``rounds.iterations``; counts for `learner` only.
+    """Build a control by name; `default` is ``rounds.iterations`` and counts for `learner` only.
 
     Raises:
         UnknownNameError: There is no such control.

@@ -153,7 +153,6 @@ class Merging(Phase):
         return [CommitModel(round_, digest), *adopted, *self._then(now), evaluate]
 
     def _advance(self, now: float) -> list[Effect]:
-        """Go on once every model is here or given up."""
         waited_for = (PullState.PULLING, PullState.CHECKING)
         if self._asked or any(pull.state in waited_for for pull in self._pulls.values()):
             return []
@@ -190,6 +189,5 @@ class Merging(Phase):
         return [Send(pull.edge, need)]
 
     def _lose(self, pull: Pull) -> None:
-        """Go on without a model."""
         pull.state = PullState.LOST
         self._weights.pop(pull.digest, None)

@@ -19,13 +19,7 @@ CHUNKS_AT_ONCE = 8
 
 @dataclass(slots=True)
 class GlobalModels:
-    """Keeps edges at the global model.
-
-    Attributes:
-        digest: The global model.
-        size: Its bytes; the same for every model of the run.
-        round: The round after which it was merged.
-    """
+    """Keeps edges at the global model, which was merged after `round`; all have `size` bytes."""
 
     run: str
     edges: EdgeTable

@@ -20,13 +20,7 @@ FRESH_S = 45.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """The answer of one edge.
-
-    Attributes:
-        edge: Run-wide index of the edge.
-        client: int32[P], run-wide client of each row.
-        model: What the edge holds.
-    """
+    """The answer of one edge; `client` is int32[P], run-wide, and `model` what the edge holds."""
 
     edge: int
     client: npt.NDArray[np.int32]

@@ -143,7 +143,6 @@ class Ordered(Phase):
         return effects + engine.merge(done, firsts, now)
 
     def _warnings(self, settled: Settle) -> list[Effect]:
-        """Return what devices that trained warn of, each text once in a run."""
         rows_of: dict[str, list[int]] = {}
         for row in np.flatnonzero(~settled.feedback.void).tolist():
             if text := safe_text(settled.details.reason[row], limit=200):
@@ -158,7 +157,6 @@ class Ordered(Phase):
         ]
 
     def _note_models(self, settled: Settle) -> None:
-        """Note the models that edges have from now on."""
         for result in settled.edges:
             if result.model and not result.failed:
                 edge = self.engine.edges.by_id[result.edge]

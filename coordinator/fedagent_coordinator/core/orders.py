@@ -63,7 +63,6 @@ class OrderedRound:
     """A round between its reservation and its end.
 
     Attributes:
-        controls: Iterations, and the edge that is rented.
         want_model: A merge follows, so the reports shall bring the models.
         opened_at: When the edges were first asked for its columns.
         ordered_at: When the orders first went out.

@@ -92,10 +92,7 @@ def _feedback(
     failed: BoolArray,
     waited_s: float,
 ) -> Feedback:
-    """Return what policies learn from; only a valid update is X, used or paid.
-
-    What is in the sum of an edge that failed is part of no aggregate.
-    """
+    """Return what policies learn from; only a valid update is X, used or paid."""
 
     def flags(name: str) -> BoolArray:
         return np.array([getattr(row, name) for row in rows], dtype=np.bool_)
@@ -128,7 +125,6 @@ def _feedback(
 
 
 def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
-    """Return what people see of it besides."""
     valid = ~feedback.void
     loss = _numbers(rows, "loss", valid, math.nan)
     loss[loss == 0] = math.nan  # 0 stands for a loss that is not reported
@@ -149,19 +145,16 @@ def _details(rows: Sequence[Outcome], feedback: Feedback) -> Details:
 
 
 def _numbers(rows: Sequence[Outcome], name: str, known: BoolArray, unknown: float) -> FloatArray:
-    """Return a column of the outcomes, with `unknown` where it is not known."""
     return np.where(known, np.array(_column(rows, name), dtype=np.float64), unknown)
 
 
 def _column(rows: Sequence[Outcome], name: str) -> list[float]:
-    """Return a field of the outcomes, or of their training's figures."""
     if name in TrainStats.__struct_fields__:
         return [getattr(row.stats, name) for row in rows]
     return [getattr(row, name) for row in rows]
 
 
 def _mean_loss(loss: FloatArray, samples: FloatArray) -> float:
-    """Return the loss of all training, each device's by its samples; NaN if unknown."""
     known = np.isfinite(loss) & (samples > 0)
     if not known.any():
         return math.nan

@@ -56,12 +56,7 @@ class Phase:
 
 
 class Idle(Phase):
-    """No round can be decided, or none may begin yet.
-
-    Args:
-        engine: The engine.
-        until: When to ask the edges; None for only when one comes.
-    """
+    """No round can be decided, or none may begin yet; `until` None waits for an edge."""
 
     name = "idle"
 
@@ -140,12 +135,7 @@ class Ended(Phase):
 
 
 class Observing(Phase):
-    """All edges are asked for the columns of their agents.
-
-    Attributes:
-        opened_at: When they were asked first.
-        answers: The newest answer of each edge, by id.
-    """
+    """All edges are asked for the columns of their agents; `answers` has the newest of each."""
 
     name = "observing"
 
@@ -199,7 +189,6 @@ class Observing(Phase):
         return effects + self._consider(now)
 
     def _ready(self, edge: EdgeSession) -> bool:
-        """Return whether an edge answered and held the model that it should hold."""
         answer = self.answers.get(edge.id)
         return answer is not None and answer.model == edge.expected != ""
 
@@ -217,7 +206,6 @@ class Observing(Phase):
         return None
 
     def _reopen(self, now: float) -> list[Effect]:
-        """Ask those again that did not answer, or did not have the model."""
         self._reopen_at = now + REOPEN_S
         effects: list[Effect] = []
         for edge in self.engine.edges.live():
@@ -228,7 +216,6 @@ class Observing(Phase):
         return effects
 
     def _consider(self, now: float) -> list[Effect]:
-        """Decide once all edges have answered, or nobody waits for them any longer."""
         live = self.engine.edges.live()
         until = self._waits_until(live)
         if until is not None and now < until:
@@ -269,7 +256,6 @@ class Observing(Phase):
         return engine.wait(missing, now, edges=len(ready), agents=agents)
 
     def _view(self, ready: list[EdgeSession], now: float) -> Observed:
-        """Return what the policies see."""
         engine, s = self.engine, self.engine.settings
         clients, edges = engine.indices.sizes()
         budget = s.per_edge_micro
@@ -289,7 +275,6 @@ class Observing(Phase):
         return replace(left, view=engine.evaluations.shown_in(left.view))
 
     def _order(self, decision: Decision, ready: list[EdgeSession], now: float) -> list[Effect]:
-        """Reserve, then order; a round in which nobody is chosen ends at once."""
         engine, s = self.engine, self.engine.settings
         engine.readiness.solvent()
         engine.waiting.over()

@@ -114,7 +114,6 @@ class PrimalDualControl(ArrayState):
         omega: float,
         horizon: float,
     ) -> None:
-        """Do the two steps of one round for the devices that took part in it."""
         cost, load, width = self._units(limit_s)
         rho, quality, rounds = self._numbers.tolist()
         gamma = self._scale * max(horizon, 1.0) ** (-1 / 3)
@@ -184,13 +183,7 @@ class ObservedTraining:
 def observed_training(
     feedback: Feedback, *, steps: int, default_limit_s: float
 ) -> ObservedTraining:
-    """Return what a round showed.
-
-    Args:
-        feedback: The settled round.
-        steps: |M_t|, arrival steps of a round in the task.
-        default_limit_s: The run's load limit; 0 for none.
-    """
+    """Return what a settled round of `steps` arrival steps (|M_t|) showed; limit 0 is none."""
     f, view = feedback, feedback.view
     rows = len(f.pairs)
     h_s = f.seconds_per_iteration * steps
@@ -221,18 +214,10 @@ def minimiser(
 ) -> float:
     """Return the rho in [least, most] that minimises eq. 11.
 
-    The function is ``slope rho + weight rho^-alpha + (rho - centre)^2 / (2 gamma)``; its
-    derivative increases, so the minimum is at an end or where the derivative is 0: Newton's
-    steps, and bisection where one leaves the bracket or gains too little.
-
-    Args:
-        slope: At least 0.
-        weight: At least 0.
-        alpha: Above 0.
-        centre: The last rho.
-        gamma: Step size, above 0.
-        least: Above 0.
-        most: At least `least`.
+    The function is ``slope rho + weight rho^-alpha + (rho - centre)^2 / (2 gamma)`` with a slope
+    and a weight of at least 0; its derivative increases, so the minimum is at an end or where
+    the derivative is 0: Newton's steps, and bisection where one leaves the bracket or gains too
+    little.
     """
 
     def derivative(rho: float) -> float:

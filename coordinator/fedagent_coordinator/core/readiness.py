@@ -57,9 +57,7 @@ class Readiness:
     """Finds why a round cannot be decided yet.
 
     Attributes:
-        needs: Features that the policy reads.
-        resumed: Rounds were settled before this process began with the run.
-        started_at: When it began.
+        resumed: Rounds were settled before this process began with the run, at `started_at`.
         gathered: Enough edges and agents were there once.
     """
 
@@ -97,11 +95,8 @@ class Readiness:
 
         An edge that is away, or of which too little is known, may be cheap enough. It is
         waited for as long as a resumed run waits, once from the start of this process and
-        again from the moment when the budget sufficed for none any more.
-
-        Args:
-            now: The time.
-            sure: Every edge of the run is heard, and none of them might fit yet.
+        again from the moment when the budget sufficed for none any more. `sure` is that every
+        edge of the run is heard, and none of them might fit yet.
         """
         if self._insolvent_since is None:
             self._insolvent_since = now
@@ -153,11 +148,7 @@ def _unpayable(observed: Observed, free_micro: int | None) -> str:
 
 @dataclass(slots=True)
 class Waiting:
-    """What is waited for: pauses that grow, and events that do not repeat themselves.
-
-    Attributes:
-        until: When to ask again.
-    """
+    """What is waited for: pauses that grow, and events that do not repeat themselves."""
 
     until: float = 0.0
     _reason: str = ""

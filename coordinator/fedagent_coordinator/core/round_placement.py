@@ -41,7 +41,6 @@ def transfer_s(view: RoundView) -> npt.NDArray[np.float64]:
 
 
 def _reported(view: RoundView, name: str) -> npt.NDArray[np.float64]:
-    """Return float64[P], a feature; NaN where nobody reports it."""
     if name not in view.feature_names:
         return np.full(len(view.pair_edge), np.nan)
     return view.pair_features[:, view.feature_names.index(name)].astype(np.float64)
@@ -79,15 +78,7 @@ def market(
     free_micro: int | None,
     settings: Settings,
 ) -> Market:
-    """Return who can be rented.
-
-    Args:
-        view: The round, of all ready edges.
-        ready: Edges that answered and hold the model.
-        live: All edges that are heard.
-        free_micro: What is left of the run's budget; None for no limit.
-        settings: Say how many updates a round waits for, and what an edge may spend on them.
-    """
+    """Return who can be rented, of the ready edges; `live` are all that are heard."""
     edges = len(view.edge_budget)
     left = MAX_MICRO if free_micro is None else free_micro
     rent, asked = np.zeros(edges, np.int64), np.zeros(edges, np.int64)
@@ -143,13 +134,8 @@ def _least_round(
 def horizon(offers: PlacementView | None, *, count: int, done: int) -> float:
     """Return tau_B, the rounds that a run has: `count`, or what the budget pays rents for.
 
-    A run without an end has `OPEN_HORIZON` rounds, and twice as many each time it reaches
-    them: what needs a horizon is then never wrong by more than a factor of two.
-
-    Args:
-        offers: Who can be rented; None in a run that is not placed.
-        count: Rounds of the run; 0 without an end.
-        done: Rounds settled so far.
+    A run without an end (`count` 0) has `OPEN_HORIZON` rounds, and twice as many each time it
+    reaches them: what needs a horizon is then never wrong by more than a factor of two.
     """
     most = count
     if most == 0:

@@ -93,7 +93,7 @@ class PastEvaluations:
 
     Attributes:
         evaluated: Models evaluated so far.
-        count: See `evaluation.EvaluationSchedule`.
+        count: See `evaluation_schedule.EvaluationSchedule`.
         pending_round: Round of the model to be evaluated before another round is decided.
         opinions: Last opinion of each client that had one.
         volunteers: Clients of the last evaluation; None before it.
@@ -117,9 +117,7 @@ class Progress:
 
     Attributes:
         next_round: Number of the next round; none before it is open.
-        rounds_done: Rounds that were settled.
         spent_micro: What was paid.
-        model: Digest of the global model.
         model_size: Its bytes; the same for every model of the run.
         model_round: The round after which it was merged; 0 for the one the run begins with.
         windows: Edge models that were settled and not merged.

@@ -1,8 +1,7 @@
 """Reading the ledger: show it, export it, and prove that it is whole.
 
-`Ledger.verify` trusts nothing that is stored as a sum: it walks every entry, checks
-the hash chain, replays all balances, and compares budgets, reservations, round ends,
-the seals of opinions and the high-water mark with what it found.
+`Ledger.verify` trusts nothing that is stored as a sum: it walks every entry and compares
+everything else, the high-water mark included, with what it found.
 """
 
 import csv
@@ -37,14 +36,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReport(Balance):
-    """What `verify` found; amounts are sums over all runs.
-
-    Attributes:
-        balanced: Nothing is wrong.
-        problems: What is wrong, in plain words, at most 100 lines.
-        entries: Rows of the ledger.
-        runs: Balance of each run by its id.
-    """
+    """What `verify` found: at most 100 problems, one line each; amounts are sums over all runs."""
 
     balanced: bool
     problems: tuple[str, ...]
@@ -64,12 +56,10 @@ class _Audit:
     mark_seen: bool = False
 
     def problem(self, text: str) -> None:
-        """Note something wrong."""
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(text)
 
     def take(self, entry: Entry) -> None:
-        """Check one entry against everything before it."""
         if entry.seq != self.seq + 1:
             self.problem(f"entry {self.seq + 1} is missing; the next one is {entry.seq}")
         if entry.prev_hash != self.hash or entry.expected_hash() != entry.hash:
@@ -89,7 +79,6 @@ class _Audit:
             self._end(entry, place)
 
     def balance(self, run_id: str) -> Balance:
-        """Return where the money of a run is."""
         totals = self.totals.get(run_id, Counter())
         accounts = self.balances.get(run_id, Counter())
         return Balance(
@@ -121,12 +110,7 @@ class _Audit:
 
 
 class Ledger:
-    """The ledger as people and auditors read it.
-
-    Args:
-        connection: A connection to the database, read-only or not.
-        mark_path: The high-water mark beside it.
-    """
+    """The ledger as people and auditors read it."""
 
     def __init__(self, connection: sqlite3.Connection, mark_path: Path) -> None:
         self._db = connection
@@ -141,11 +125,7 @@ class Ledger:
         return [Entry(*row) for row in rows]
 
     def export(self, style: Literal["csv", "json"]) -> Iterator[str]:
-        """Yield the whole ledger, oldest first: CSV with a header, or JSON lines.
-
-        Hashes are hex. A JSON line's or CSV row's hash can be recomputed with
-        `ledger.chain_hash`.
-        """
+        """Yield all entries, oldest first: CSV with a header, or JSON lines; hashes are hex."""
         if style == "csv":
             yield ",".join(COLUMNS) + "\r\n"
         for entry in self._entries():

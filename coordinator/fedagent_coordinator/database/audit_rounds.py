@@ -48,7 +48,6 @@ class _RoundAudit:
     problem: Callable[[str], None]
 
     def check_budgets(self) -> None:
-        """What was reserved at each edge is what was planned."""
         spent: Counter[_AtEdge] = Counter()
         for (run_id, round_, client), entry in self.reserved.items():
             if client is not None:
@@ -66,7 +65,6 @@ class _RoundAudit:
                 self.problem(f"round {key[1]}, edge {key[2]}: reserved is not what was planned")
 
     def check_reservations(self) -> None:
-        """Every reservation has its entry, and every entry its reservation."""
         missing = {place for place in self.reserved if place[2] is not None}
         for run_id, round_, client, edge, price in self.db.execute(
             "SELECT run_id, round, client, edge, price_micro FROM reservations"
@@ -78,7 +76,6 @@ class _RoundAudit:
             self.problem(f"round {round_}, client {client}: its reservation is missing")
 
     def check_rents(self) -> None:
-        """Every edge that was rented has its entry, and every rent its round's edge."""
         missing = {place for place in self.reserved if place[2] is None}
         for run_id, round_, edge, rent in self.db.execute(
             "SELECT run_id, round, rented_edge, rent_micro FROM rounds "
@@ -91,7 +88,6 @@ class _RoundAudit:
             self.problem(f"round {round_}: the edge that was rented is missing")
 
     def check_seals(self) -> dict[tuple[str, int], str]:
-        """Plans and outcomes are sealed; return the state of each round."""
         states: dict[tuple[str, int], str] = {}
         for row in self.db.execute("SELECT * FROM rounds"):
             run_id, round_ = row["run_id"], row["round"]
@@ -104,7 +100,6 @@ class _RoundAudit:
         return states
 
     def check_ends(self, states: Mapping[tuple[str, int], str]) -> None:
-        """Every reservation of an ended round has ended, of an open round has not."""
         for place in self.reserved:
             run_id, round_, client = place
             who = "the rent" if client is None else f"client {client}"
@@ -117,7 +112,6 @@ class _RoundAudit:
                 self.problem(f"{who} in round {round_}: the round is {state}")
 
     def check_outcomes(self) -> set[_AtEdge]:
-        """Every outcome is void or paid as its entry says; return which edges have some."""
         done = {
             (run_id, round_)
             for run_id, round_ in self.db.execute(
@@ -148,7 +142,6 @@ class _RoundAudit:
         return edges
 
     def check_results(self, edges: set[_AtEdge]) -> None:
-        """Every edge with outcomes has a result, and no other edge has one."""
         found = {
             (run_id, round_, edge)
             for run_id, round_, edge in self.db.execute(

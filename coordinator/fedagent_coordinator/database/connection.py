@@ -1,10 +1,7 @@
 """The one connection that writes: pragmas, schema, transactions, high-water mark.
 
-Opening refuses a database that holds less than the high-water mark promises. Every
-write is one ``BEGIN IMMEDIATE`` transaction with ``synchronous=FULL``, followed by
-the mark; after a disk error nothing is written any more until the store is opened
-again, because a failed sync may be forgotten by the kernel. Who opens it holds the
-data directory's lock.
+After a disk error nothing is written any more until the store is opened again, because a
+failed sync may be forgotten by the kernel. Who opens it holds the data directory's lock.
 """
 
 import sqlite3
@@ -59,7 +56,7 @@ def wall_clock_ms() -> int:
 
 
 class DatabaseOptions(TypedDict, total=False):
-    """How to open a database; everything has a default.
+    """How to open a database.
 
     Attributes:
         accept_lost_history: Go on although the mark promises more; noted in the ledger.
@@ -173,7 +170,6 @@ class Database:
             raise StoreFailedError(self._failed) from error
 
     def _roll_back(self, error: BaseException) -> None:
-        """Undo the transaction; translate SQLite's error."""
         try:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")

@@ -37,16 +37,11 @@ _NAMED = """JOIN clients c ON c.run_id = a.run_id AND c.idx = a.client
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEvaluation:
-    """One call for opinions, or for volunteers, and its result.
+    """One call for opinions, or for volunteers, and its result; see `effects.BookEvaluation`.
 
     Attributes:
-        round: Of the model; 0 for the one that the run began with.
-        slot: Models evaluated so far in the run, with this one.
         mode: ``report`` or ``peers``.
-        digest: The model; empty if the coordinator had died and it was never made.
-        metric: What the scores are; empty where there are none.
         mean: None without opinions.
-        reasons: Agents without an answer, by reason.
         scores, samples, epsilons: Of each opinion, by agent id; see `EvaluationQueries.answered`.
             An opinion without noise has no epsilon.
         volunteers: Agent ids.
@@ -107,12 +102,7 @@ class VolunteerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpinionRow(VolunteerRow):
-    """One client's opinion of one model.
-
-    Attributes:
-        score: In [0, 1], as clipped, rounded and noised on the device.
-        epsilon: Of local differential privacy; 0 for no noise.
-    """
+    """One client's opinion of one model, as it left the device; epsilon 0 is no noise."""
 
     score: float
     samples: int
@@ -120,11 +110,7 @@ class OpinionRow(VolunteerRow):
 
 
 class EvaluationQueries:
-    """Queries about evaluations.
-
-    Args:
-        connection: A connection to the database, read-only or not.
-    """
+    """Queries about evaluations."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -209,12 +195,7 @@ def insert_evaluation(sql: sqlite3.Connection, run_id: str, found: BookEvaluatio
 
 
 def check_evaluations(sql: sqlite3.Connection, problem: Callable[[str], None]) -> None:
-    """Compare every evaluation with its rows and its seal; keys find rows without one.
-
-    Args:
-        sql: The database.
-        problem: Takes what is wrong, one line each.
-    """
+    """Compare every evaluation with its rows and its seal; keys find rows without one."""
     # One evaluation at a time: a long run has millions of opinions.
     for row in sql.execute("SELECT * FROM evaluations ORDER BY run_id, round"):
         key = (row["run_id"], row["round"])

@@ -18,13 +18,7 @@ GENESIS = bytes(32)
 
 
 class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the database had come.
-
-    Attributes:
-        commits: Write transactions committed.
-        seq: Last entry of the ledger, 0 for none.
-        hash: That entry's hash in hex.
-    """
+    """How far the database had come: transactions, and the ledger's last entry (0 for none)."""
 
     commits: int = 0
     seq: int = 0
@@ -32,12 +26,7 @@ class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkFile:
-    """The mark on disk; opened for writing by the one coordinator.
-
-    Args:
-        path: Its file; made, holding `first`, if it does not exist.
-        first: The mark of a new file.
-    """
+    """The mark on disk, opened for writing by the one coordinator; new ones hold `first`."""
 
     def __init__(self, path: Path, first: HighWaterMark) -> None:
         if not path.exists():

@@ -1,9 +1,8 @@
 """What decides remembers over restarts: a snapshot now and then, and every feedback since.
 
 A feedback is not stored: it is rebuilt from the round's view, its selection and its
-outcomes, so a policy that is restored has learnt exactly what was settled, bit for bit
-(DESIGN, Policies); so have iteration control and placement. Opinions are written later,
-with the evaluation of a round's model, and join its feedback here.
+outcomes, so a policy that is restored has learnt exactly what was settled, bit for bit.
+Opinions are written later, with the evaluation of a round's model, and join it here.
 """
 
 import hashlib
@@ -97,7 +96,6 @@ def settled(
 
 
 def _feedback(sql: sqlite3.Connection, row: sqlite3.Row) -> Feedback:
-    """Return the feedback of a round, with the opinions of its model if there are any."""
     key = (row["run_id"], row["round"])
     view, pairs = unpack_view(row["view"]), unpack_selection(row["selection"]).pairs
     names = ", ".join(f"o.{name}" for name in OUTCOME)

@@ -112,12 +112,7 @@ def checked_micro(what: str, amount: object) -> int:
 
 
 class LedgerWriter:
-    """Appends entries inside a transaction that the store has begun.
-
-    Attributes:
-        seq: Last entry written, committed or not.
-        hash: Its hash.
-    """
+    """Appends entries inside a transaction that the store has begun."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection

@@ -42,11 +42,7 @@ def recipe_in(text: str) -> Recipe | None:
 
 
 class ModelQueries:
-    """Queries about models and their metrics.
-
-    Args:
-        connection: A connection to the database, read-only or not.
-    """
+    """Queries about models and their metrics."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -59,13 +55,7 @@ class ModelQueries:
     def metrics(
         self, run_id: str, *, first: int = 0, last: int | None = None
     ) -> dict[int, dict[str, float]]:
-        """Return the metrics of every evaluated round, with those that follow from others.
-
-        Args:
-            run_id: The run.
-            first: The first of these rounds.
-            last: The last of them; None for the newest.
-        """
+        """Return the metrics of every evaluated round, with those that follow from others."""
         metrics: dict[int, dict[str, float]] = {}
         for round_, name, value in self._db.execute(
             "SELECT round, metric, value FROM metrics "

@@ -12,12 +12,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run.
-
-    Attributes:
-        origin: Digest of the model that it began from; empty for that of the seed.
-        ended_ms: None while it may go on.
-    """
+    """One run; `origin` is the digest of the model it began from, empty for that of the seed."""
 
     run_id: str
     recipe_digest: str

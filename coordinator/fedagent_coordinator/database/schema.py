@@ -294,7 +294,6 @@ def readable(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
 
 
 def _readable_version(connection: sqlite3.Connection, path: str) -> int:
-    """Return the version that wrote a database, if there is a way from it to ours."""
     connection.execute("SELECT 1 FROM runs LIMIT 0")  # fails where it is no coordinator's
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if not VERSION - len(UPGRADES) <= found <= VERSION:
