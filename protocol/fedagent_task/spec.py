@@ -5,7 +5,7 @@ changes: digests leave defaults out, so that a new key does not rename old recip
 """
 
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -23,6 +23,30 @@ MAX_SECONDS = 7 * 86_400.0
 
 MAX_GRAPH_BYTES = 32 * 1024
 """Largest ONNX graph of a task: it has no weights in it."""
+
+MODELS = {
+    "softmax": "generalised_linear:Softmax",
+    "logistic": "generalised_linear:Logistic",
+    "linear": "generalised_linear:Linear",
+    "svm": "generalised_linear:Svm",
+    "mf": "factors:Factors",
+    "mlp": "mlp:Mlp",
+    "cnn": "cnn:Cnn",
+}
+"""Kind of a model to its class below `fedagent_task.models`."""
+LEARNERS = {
+    "minibatch": "gradient_descent:Minibatch",
+    "sgd": "gradient_descent:Sgd",
+    "bgd": "gradient_descent:Bgd",
+    "strsaga": "strsaga:StrSaga",
+    "none": "idle:NoTraining",
+}
+"""Name of a learner to its class below `fedagent_agent.learners`, which a coordinator has not."""
+if TYPE_CHECKING:
+    ModelKind = str
+    LearnerName = str
+else:
+    ModelKind, LearnerName = Literal[tuple(MODELS)], Literal[tuple(LEARNERS)]
 
 ParamValue = bool | int | float | str | list[float | str]
 Params = Annotated[
@@ -55,10 +79,7 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         image: Rows, columns and channels of a cnn's samples; empty for the layout's own.
     """
 
-    kind: Annotated[
-        Literal["softmax", "logistic", "linear", "svm", "mf", "mlp", "cnn"],
-        _text("one of softmax, logistic, linear, svm, mf, mlp, cnn", '"softmax"'),
-    ]
+    kind: Annotated[ModelKind, _text(f"one of {', '.join(MODELS)}", '"softmax"')]
     features: Annotated[int, Meta(ge=1, le=MAX_PARAMETERS), _text("features of a sample", 64)]
     classes: Annotated[int, Meta(ge=0, le=1_000_000), _text("classes of a softmax", 10)] = 0
     l2: Annotated[float, Meta(ge=0, le=1e6), _text("the L2 penalty", 0.0001)] = 0.0
@@ -205,10 +226,9 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
             where it is installed, else numpy.
     """
 
-    name: Annotated[
-        Literal["minibatch", "sgd", "none", "strsaga", "bgd"],
-        _text("one of minibatch, sgd, bgd, strsaga, none", '"minibatch"'),
-    ] = "minibatch"
+    name: Annotated[LearnerName, _text(f"one of {', '.join(LEARNERS)}", '"minibatch"')] = (
+        "minibatch"
+    )
     rate: Annotated[float, Meta(gt=0, le=1000), _text("the step size", 0.1)] = 0.1
     batch: Annotated[int, Meta(ge=1, le=100_000), _text("samples of one step", 50)] = 50
     passes: Annotated[int, Meta(ge=1, le=1000), _text("passes over the buffer", 20)] = 20

@@ -8,7 +8,7 @@ from fedagent_protocol.errors import UnknownNameError
 from fedagent_protocol.registry import Registry
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp, Model
-from fedagent_task.spec import LearnerSpec, ModelSpec
+from fedagent_task.spec import LEARNERS, LearnerSpec, ModelSpec
 
 from .base import Learner, StepResult, Tensors
 
@@ -30,13 +30,7 @@ NO_TRAINING = "none"
 registry: Registry[Learner] = Registry(
     kind="learner",
     package=__name__,
-    builtin={
-        "minibatch": "gradient_descent:Minibatch",
-        "sgd": "gradient_descent:Sgd",
-        "bgd": "gradient_descent:Bgd",
-        "strsaga": "strsaga:StrSaga",
-        NO_TRAINING: "idle:NoTraining",
-    },
+    builtin=LEARNERS,
 )
 learner_names = registry.names
 

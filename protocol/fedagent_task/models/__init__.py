@@ -3,7 +3,7 @@
 from fedagent_protocol.errors import UnknownNameError
 from fedagent_protocol.registry import Registry
 from fedagent_task.errors import TaskFormatError
-from fedagent_task.spec import ModelSpec
+from fedagent_task.spec import MODELS, ModelSpec
 
 from .base import Doubles, Floats, Inputs, Labels, Model, Weights
 from .cnn import Cnn
@@ -30,15 +30,7 @@ __all__ = [
 registry: Registry[Model] = Registry(
     kind="model",
     package=__name__,
-    builtin={
-        "softmax": "generalised_linear:Softmax",
-        "logistic": "generalised_linear:Logistic",
-        "linear": "generalised_linear:Linear",
-        "svm": "generalised_linear:Svm",
-        "mf": "factors:Factors",
-        "mlp": "mlp:Mlp",
-        "cnn": "cnn:Cnn",
-    },
+    builtin=MODELS,
 )
 
 

@@ -297,7 +297,7 @@ def test_a_limit_that_is_wide_enough_changes_nothing(tmp_path: Path) -> None:
 def test_iterations_in_blocks_are_the_same_iterations(name: str, cuts: list[int]) -> None:
     """A block's size depends on the clock: what is learnt must not."""
     model = create(ModelSpec(kind="logistic", features=6))
-    spec = LearnerSpec(name=name, batch=3, buffer=40, rate=0.05)  # type: ignore[arg-type]  # a name of the registry
+    spec = LearnerSpec(name=name, batch=3, buffer=40, rate=0.05)
     x = np.random.default_rng(0).standard_normal((30, 6)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
     updates = []

@@ -25,7 +25,7 @@ def digits() -> StudyData:
 
 
 def model_of(kind: str = "softmax", l2: float = 0.0, hidden: tuple[int, ...] = ()) -> BatchedModel:
-    spec = ModelSpec(kind=kind, features=64, classes=10, l2=l2, hidden=hidden)  # type: ignore[arg-type] # a kind
+    spec = ModelSpec(kind=kind, features=64, classes=10, l2=l2, hidden=hidden)
     return BatchedModel(create(spec))
 
 
