@@ -35,7 +35,7 @@ from fedagent_node.effects import Connect, Input, Received, Send
 from fedagent_node.identity import load_or_create
 from fedagent_node.link import Arrival, Link
 from fedagent_protocol import topics
-from fedagent_protocol.codec import decode_agent_to_edge, decode_edge_to_agent, encode
+from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
     EdgeBeacon,
     EdgeToAgent,
@@ -164,7 +164,7 @@ class _Field:
 
     def _arrived(self, me: str, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:
-            message = decode_edge_to_agent(arrival.payload)
+            message = decode(Direction.EDGE_TO_AGENT, arrival.payload)
             self.agents[me].driver.receive(Received(EDGE, message, "l", arrival.at))
         self.look(me)
 
@@ -210,7 +210,7 @@ class _Field:
 
     def _relayed(self, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:
-            message = decode_agent_to_edge(arrival.payload)
+            message = decode(Direction.AGENT_TO_EDGE, arrival.payload)
             if isinstance(message, PeerSend):
                 sender = topics.parse(arrival.topic).agent
                 self.tell(message.to, PeerDeliver(sender=sender, body=message.body))

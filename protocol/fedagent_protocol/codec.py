@@ -4,6 +4,7 @@ MessagePack maps through msgspec. Sizes are limited before anything is parsed;
 whatever the bytes, `decode` returns a message or raises `ProtocolError`.
 """
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import TypeVar
 
@@ -35,10 +36,12 @@ class Direction(Enum):
 T = TypeVar("T")
 
 _encoder = Encoder()
-_agent_to_edge: Decoder[AgentToEdge] = Decoder(AgentToEdge)
-_edge_to_agent: Decoder[EdgeToAgent] = Decoder(EdgeToAgent)
-_edge_to_coordinator: Decoder[EdgeToCoordinator] = Decoder(EdgeToCoordinator)
-_coordinator_to_edge: Decoder[CoordinatorToEdge] = Decoder(CoordinatorToEdge)
+_decoders: Mapping[Direction, Decoder[AnyMessage]] = {
+    Direction.AGENT_TO_EDGE: Decoder(AgentToEdge),
+    Direction.EDGE_TO_AGENT: Decoder(EdgeToAgent),
+    Direction.EDGE_TO_COORDINATOR: Decoder(EdgeToCoordinator),
+    Direction.COORDINATOR_TO_EDGE: Decoder(CoordinatorToEdge),
+}
 
 
 def encode(message: AnyMessage) -> bytes:
@@ -53,26 +56,6 @@ def encode(message: AnyMessage) -> bytes:
     return payload
 
 
-def decode_agent_to_edge(payload: bytes) -> AgentToEdge:
-    """Decode what an agent sent to an edge; see `decode`."""
-    return _decode(_agent_to_edge, payload)
-
-
-def decode_edge_to_agent(payload: bytes) -> EdgeToAgent:
-    """Decode what an edge sent to an agent; see `decode`."""
-    return _decode(_edge_to_agent, payload)
-
-
-def decode_edge_to_coordinator(payload: bytes) -> EdgeToCoordinator:
-    """Decode what an edge sent to the coordinator; see `decode`."""
-    return _decode(_edge_to_coordinator, payload)
-
-
-def decode_coordinator_to_edge(payload: bytes) -> CoordinatorToEdge:
-    """Decode what the coordinator sent to an edge; see `decode`."""
-    return _decode(_coordinator_to_edge, payload)
-
-
 def decode(direction: Direction, payload: bytes) -> AnyMessage:
     """Decode one payload.
 
@@ -80,20 +63,13 @@ def decode(direction: Direction, payload: bytes) -> AnyMessage:
         OversizeError: The payload is over the limit; nothing was parsed.
         MalformedError: The bytes are no message of this direction.
     """
-    match direction:
-        case Direction.AGENT_TO_EDGE:
-            return decode_agent_to_edge(payload)
-        case Direction.EDGE_TO_AGENT:
-            return decode_edge_to_agent(payload)
-        case Direction.EDGE_TO_COORDINATOR:
-            return decode_edge_to_coordinator(payload)
-        case Direction.COORDINATOR_TO_EDGE:
-            return decode_coordinator_to_edge(payload)
+    return decode_with(_decoders[direction], payload, "payload", MAX_PAYLOAD_BYTES)
 
 
-def _decode(decoder: Decoder[T], payload: bytes) -> T:
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise OversizeError("payload", len(payload), MAX_PAYLOAD_BYTES)
+def decode_with(decoder: Decoder[T], payload: bytes, what: str, limit: int) -> T:
+    """Decode bytes of another kind; raises what `decode` raises."""
+    if len(payload) > limit:
+        raise OversizeError(what, len(payload), limit)
     try:
         return decoder.decode(payload)
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:

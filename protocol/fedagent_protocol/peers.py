@@ -8,13 +8,12 @@ default; more than is known is skipped); `docs/democratized.md` has the flow.
 """
 
 import math
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from .errors import MalformedError, OversizeError
+from .codec import decode_with
 from .messages import Count, Id, Seq
 
 MAX_PACKET_BYTES = 65_536
@@ -116,8 +115,6 @@ class PeerPacket(Struct, frozen=True, kw_only=True, tag_field="t", tag="sealed")
 Relayed = PeerCard | PeerPacket
 """All that ever passes between agents in the open."""
 
-T = TypeVar("T")
-
 _encoder = Encoder()
 _envelopes = Decoder(Envelope)
 _relayed: Decoder[Relayed] = Decoder(Relayed)
@@ -135,7 +132,7 @@ def decode_envelope(payload: bytes) -> Envelope:
         OversizeError: They are over the limit; nothing was parsed.
         MalformedError: They are no envelope.
     """
-    return _decode(_envelopes, payload, MAX_PACKET_BYTES)
+    return decode_with(_envelopes, payload, "peer payload", MAX_PACKET_BYTES)
 
 
 def encode_relayed(message: Relayed) -> bytes:
@@ -145,13 +142,4 @@ def encode_relayed(message: Relayed) -> bytes:
 
 def decode_relayed(payload: bytes) -> Relayed:
     """Return what came from a relay; see `decode_envelope`."""
-    return _decode(_relayed, payload, MAX_PACKET_BYTES + MAX_CARD_BYTES)
-
-
-def _decode(decoder: Decoder[T], payload: bytes, limit: int) -> T:
-    if len(payload) > limit:
-        raise OversizeError("peer payload", len(payload), limit)
-    try:
-        return decoder.decode(payload)
-    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
-        raise MalformedError(str(error)[:200]) from error
+    return decode_with(_relayed, payload, "peer payload", MAX_PACKET_BYTES + MAX_CARD_BYTES)

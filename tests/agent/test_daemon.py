@@ -20,9 +20,9 @@ from msgspec import structs
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival, Link
 from fedagent_protocol import topics
-from fedagent_protocol.codec import decode_agent_to_edge, encode
+from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
-    AgentToEdge,
+    AnyMessage,
     Bye,
     Chunk,
     ContextReport,
@@ -69,7 +69,7 @@ class PlayedEdge:
         self.broker = broker
         self.directory = directory
         self.period_ms = period_ms
-        self.heard: list[AgentToEdge] = []
+        self.heard: list[AnyMessage] = []
         self.task = IDLE
         self.model = b""
         self.chunk_bytes = 256 * 1024
@@ -126,7 +126,7 @@ class PlayedEdge:
 
     def _arrived(self, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:
-            message = decode_agent_to_edge(arrival.payload)
+            message = decode(Direction.AGENT_TO_EDGE, arrival.payload)
             topic = topics.parse(arrival.topic)
             assert topic.kind == kind(message)
             self.agent = topic.agent
@@ -134,7 +134,7 @@ class PlayedEdge:
             self._serve(message)
         self._news.set()
 
-    def _serve(self, message: AgentToEdge) -> None:
+    def _serve(self, message: AnyMessage) -> None:
         if isinstance(message, Hello):
             self.say(Welcome(edge=EDGE))
         elif isinstance(message, TaskNeed | Need):

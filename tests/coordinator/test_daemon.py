@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import pytest
 
@@ -21,7 +21,7 @@ from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival, BrokerAddress, Link
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
-from fedagent_protocol.codec import decode_coordinator_to_edge, encode
+from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_task import models
 from fedagent_task.recipe import parse_recipe
 from tests.fakes.coordinator_site import RECIPE, toy_edges
@@ -133,9 +133,11 @@ class HandEdge:
 
     def _arrived(self, batch: list[Arrival]) -> None:
         for arrival in batch:
-            message = decode_coordinator_to_edge(arrival.payload)
+            message = decode(Direction.COORDINATOR_TO_EDGE, arrival.payload)
             self.kinds.append(m.kind(message))
-            for answer in self.toy.receive(message, asyncio.get_running_loop().time()):
+            for answer in self.toy.receive(
+                cast("m.CoordinatorToEdge", message), asyncio.get_running_loop().time()
+            ):
                 self.say(answer)
 
     async def _tick(self) -> None:

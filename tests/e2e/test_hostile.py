@@ -10,7 +10,7 @@ import pytest
 from fedagent_node.link import Arrival
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
-from fedagent_protocol.codec import decode_edge_to_agent, encode
+from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.models import create
 from fedagent_task.recipe import parse_recipe
@@ -58,7 +58,7 @@ class Hostile:
             self.hello(listener)  # it may not have listened yet when we came
         if topic.agent != self.me or "/down/" not in arrival.topic:
             return
-        message = decode_edge_to_agent(arrival.payload)
+        message = decode(Direction.EDGE_TO_AGENT, arrival.payload)
         if isinstance(message, m.Receipt):
             self.receipts.append(message)
         if isinstance(message, m.TrainOrder):

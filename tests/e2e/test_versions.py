@@ -7,11 +7,11 @@ from pathlib import Path
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.effects import Emit
 from fedagent_protocol import messages as m
-from fedagent_protocol.codec import Direction, decode_agent_to_edge, decode_edge_to_coordinator
+from fedagent_protocol.codec import Direction
 from fedagent_testbed.local import RoleProcess
 from tests.agent.test_daemon import wait_for
-from tests.edge_aggregator.test_edge_daemon import Peer, peer
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
+from tests.fakes.links import Peer, peer
 
 GOLDEN = Path(__file__).parents[1] / "protocol" / "golden" / "1"
 SITE = "old-and-new"
@@ -33,19 +33,19 @@ def test_an_agent_refuses_an_edge_of_protocol_1_and_the_edge_hears_of_it(tmp_pat
     async def scene(start: Start, one: Peer) -> None:
         device = start("agent", stream="digits", edges=[str(one.link.address)], discovery="off")
         async with asyncio.timeout(30):
-            while not one.heard:
+            while not one.messages:
                 one.link.publish(beacon, old("edge-to-agent.edge-beacon"))
                 await asyncio.sleep(0.2)
         await logged(device.log, f"edge edge-1 {LINE.format('agent')}")
         for _ in range(3):
             one.link.publish(beacon, old("edge-to-agent.edge-beacon"))
         await asyncio.sleep(0.5)
-        ((topic, hello),) = one.heard
+        ((topic, hello),) = one.messages
         assert isinstance(hello, m.Hello)
         assert (hello.protocol, topic.split("/")[1]) == (2, "1"), "that the edge logs it, too"
         assert device.log.read_text().count("speaks protocol") == 1
 
-    run(tmp_path, (f"fedagent/1/{SITE}/a/+/up/edge-1/#",), decode_agent_to_edge, scene)
+    run(tmp_path, (f"fedagent/1/{SITE}/a/+/up/edge-1/#",), Direction.AGENT_TO_EDGE, scene)
 
 
 def test_an_edge_refuses_old_agents_and_an_old_coordinator(tmp_path: Path) -> None:
@@ -55,11 +55,11 @@ def test_an_edge_refuses_old_agents_and_an_old_coordinator(tmp_path: Path) -> No
         edge = start("edge", broker=str(one.link.address), discovery="off")
         ready = await asyncio.to_thread(lambda: edge.wait("ready", timeout_s=30.0))
         async with asyncio.timeout(30):
-            while not one.heard:
+            while not one.messages:
                 one.link.publish(beacon, old("coordinator-to-edge.coordinator-beacon"))
                 await asyncio.sleep(0.2)
         await logged(edge.log, f"coordinator coordinator-1 {LINE.format('edge')}")
-        ((_, hello),) = one.heard
+        ((_, hello),) = one.messages
         assert isinstance(hello, m.EdgeHello)
         assert hello.protocol == 2
         up = f"fedagent/1/{SITE}/a/agent-1/up/{ready['id']}"
@@ -69,7 +69,7 @@ def test_an_edge_refuses_old_agents_and_an_old_coordinator(tmp_path: Path) -> No
         await asyncio.sleep(0.5)
         assert edge.log.read_text().count("agent-1") == 1
 
-    run(tmp_path, (f"fedagent/1/{SITE}/e/+/up/#",), decode_edge_to_coordinator, scene)
+    run(tmp_path, (f"fedagent/1/{SITE}/e/+/up/#",), Direction.EDGE_TO_COORDINATOR, scene)
 
 
 def test_a_coordinator_refuses_an_edge_of_protocol_1_once(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_coordinator_refuses_an_edge_of_protocol_1_once(tmp_path: Path) -> Non
 def run(
     directory: Path,
     filters: tuple[str, ...],
-    decode: Callable[[bytes], m.AnyMessage],
+    reads: Direction,
     scene: Callable[[Start, Peer], Awaitable[None]],
 ) -> None:
     async def all_of_it() -> None:
@@ -107,7 +107,7 @@ def run(
             return started[-1]
 
         try:
-            async with peer(address, "old", filters, decode) as one:
+            async with peer(address, "old", *filters, reads=reads) as one:
                 await scene(start, one)
         finally:
             for process in started:

@@ -318,7 +318,7 @@ class Field:
 
     # ---------------------------------------------------------------- messages
 
-    def to_edge(self, agent: str, message: m.AgentToEdge) -> None:
+    def to_edge(self, agent: str, message: m.AnyMessage) -> None:
         def arrive() -> None:
             self._try(lambda: self.edge.receive(Received(agent, message, LAN, self.now)))
 
@@ -344,7 +344,7 @@ class Field:
                 receipt = m.ReportReceipt(run=message.run, round=message.round)
                 self.later(DELAY_S, lambda: self.coordinator(receipt))
 
-    def coordinator(self, message: m.CoordinatorToEdge, sender: str = "") -> None:
+    def coordinator(self, message: m.AnyMessage, sender: str = "") -> None:
         self._try(lambda: self.edge.receive(Received(sender, message, WAN, self.now)))
 
     def welcome(self, run: str = RUN) -> None:

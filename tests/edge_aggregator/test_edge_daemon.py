@@ -14,16 +14,13 @@ from pathlib import Path
 import pytest
 
 from fedagent_node.broker import Broker, BrokerSpec
-from fedagent_node.link import Arrival, BrokerAddress, Link
+from fedagent_node.link import BrokerAddress
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
-from fedagent_protocol.codec import (
-    decode_edge_to_agent,
-    decode_edge_to_coordinator,
-    encode,
-)
+from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_protocol.transfer import Layout
+from tests.fakes.links import Peer, peer
 
 from .harness import BODY, RUN, TASK, delta, expected_mean, model_tensors
 
@@ -88,73 +85,22 @@ async def edge(directory: Path, **config: object) -> AsyncIterator[EdgeProcess]:
         await process.wait()
 
 
-@dataclass
-class Peer:
-    """One side of the wire: sends what it is told, keeps what it hears."""
-
-    link: Link
-    heard: list[tuple[str, m.AnyMessage]] = field(default_factory=list)
-    fresh: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def until(self, kind: type[m.Message], **facts: object) -> m.AnyMessage:
-        """Return the newest message like this, when there is one."""
-        async with asyncio.timeout(60):
-            while True:
-                for _, message in reversed(self.heard):
-                    if isinstance(message, kind) and all(
-                        getattr(message, name) == value for name, value in facts.items()
-                    ):
-                        return message
-                self.fresh.clear()
-                await self.fresh.wait()
-
-
-@asynccontextmanager
-async def peer(
-    address: BrokerAddress,
-    name: str,
-    filters: tuple[str, ...],
-    decode: Callable[[bytes], m.AnyMessage],
-) -> AsyncIterator[Peer]:
-    up = asyncio.Event()
-    made: list[Peer] = []
-
-    def arrived(batch: list[Arrival]) -> None:
-        made[0].heard += [(one.topic, decode(one.payload)) for one in batch]
-        made[0].fresh.set()
-
-    link = Link(
-        address,
-        client_id=name,
-        on_arrivals=arrived,
-        on_state=lambda connected: up.set() if connected else None,
-    )
-    made.append(Peer(link))
-    await link.start()
-    try:
-        async with asyncio.timeout(60):
-            await up.wait()
-            await link.subscribe(*filters)
-        yield made[0]
-    finally:
-        await link.stop()
-
-
 @asynccontextmanager
 async def coordinator(address: BrokerAddress, edge_id: str) -> AsyncIterator[Peer]:
     filters = topics.coordinator_filters(SITE)
-    async with peer(address, "the-coordinator", filters, decode_edge_to_coordinator) as one:
+    reads = Direction.EDGE_TO_COORDINATOR
+    async with peer(address, "the-coordinator", *filters, reads=reads) as one:
         yield one
 
 
 @asynccontextmanager
 async def agent(address: BrokerAddress, name: str, edge_id: str) -> AsyncIterator[Peer]:
     filters = topics.agent_filters(SITE, name)
-    async with peer(address, name, filters, decode_edge_to_agent) as one:
-        await one.until(m.EdgeBeacon, edge=edge_id)
+    async with peer(address, name, *filters, reads=Direction.EDGE_TO_AGENT) as one:
+        await one.message(m.EdgeBeacon, edge=edge_id)
         say(one, name, edge_id, m.Hello(agent=name))
         say(one, name, edge_id, m.ContextReport(seq=1, available=True, price=3))
-        await one.until(m.Welcome)
+        await one.message(m.Welcome)
         yield one
 
 
@@ -171,9 +117,9 @@ def tell(one: Peer, edge_id: str, message: m.CoordinatorToEdge) -> None:
 async def hand_over(boss: Peer, edge_id: str, model: bytes, chunk_bytes: int = 262_144) -> str:
     """Welcome the edge and let it pull the model."""
     digest, layout = digest_of(model), Layout(len(model), chunk_bytes)
-    await boss.until(m.EdgeHello)
+    await boss.message(m.EdgeHello)
     tell(boss, edge_id, m.EdgeWelcome(run=RUN, coordinator="coord", task=TASK, body=BODY))
-    await boss.until(m.EdgeStatus, run=RUN)
+    await boss.message(m.EdgeStatus, run=RUN)
     offer = m.GlobalModel(
         run=RUN, digest=digest, size=len(model), chunk_bytes=chunk_bytes, first=model[:chunk_bytes]
     )
@@ -182,7 +128,7 @@ async def hand_over(boss: Peer, edge_id: str, model: bytes, chunk_bytes: int = 2
         start, stop = layout.span(index)
         chunk = m.Chunk(run=RUN, digest=digest, index=index, data=model[start:stop])
         tell(boss, edge_id, chunk)
-    await boss.until(m.EdgeStatus, model=digest)
+    await boss.message(m.EdgeStatus, model=digest)
     return digest
 
 
@@ -210,7 +156,9 @@ async def upload(one: Peer, name: str, edge_id: str, order: m.TrainOrder, body: 
     answered = 0
     async with asyncio.timeout(60):
         while True:
-            needs = [x for _, x in one.heard if isinstance(x, m.Need) and x.digest == offer.digest]
+            needs = [
+                x for _, x in one.messages if isinstance(x, m.Need) and x.digest == offer.digest
+            ]
             for need in needs[answered:]:
                 for start, stop in need.ranges:
                     for index in range(start, stop):
@@ -221,7 +169,7 @@ async def upload(one: Peer, name: str, edge_id: str, order: m.TrainOrder, body: 
                         )  # fmt: skip
                         say(one, name, edge_id, chunk)
             answered = len(needs)
-            for _, message in one.heard:
+            for _, message in one.messages:
                 if isinstance(message, m.Receipt) and message.digest == offer.digest:
                     return message
             one.fresh.clear()
@@ -274,18 +222,18 @@ def test_a_round_over_a_real_broker(tmp_path: Path, kind: str, size: int) -> Non
         ):
             digest = await hand_over(boss, edge_id, model)
             tell(boss, edge_id, m.RoundOpen(run=RUN, round=1))
-            columns = await boss.until(m.RoundColumns, round=1)
+            columns = await boss.message(m.RoundColumns, round=1)
             assert isinstance(columns, m.RoundColumns)
             assert sorted(columns.new_ids) == ["a0", "a1"]
             tell(boss, edge_id, order_of(("a0", "a1")))
             for name, seat in (("a0", one), ("a1", two)):
-                order = await seat.until(m.TrainOrder, round=1)
+                order = await seat.message(m.TrainOrder, round=1)
                 assert isinstance(order, m.TrainOrder)
                 assert (order.model, order.size) == (digest, len(model))
                 body = encode_tensors(delta(name, size))
                 receipt = await upload(seat, name, edge_id, order, body)
                 assert receipt.status is m.ReceiptStatus.ACCEPTED
-            report = await boss.until(m.RoundReport, round=1)
+            report = await boss.message(m.RoundReport, round=1)
             assert isinstance(report, m.RoundReport)
             weights = {"a0": 10.0, "a1": 10.0}
             assert report.model == digest_of(encode_tensors(expected_mean(size, weights)))
@@ -307,12 +255,12 @@ def test_the_model_travels_on_its_topic_to_whoever_asks(tmp_path: Path) -> None:
             digest = await hand_over(boss, edge_id, model)
             await seat.link.subscribe(topics.model(SITE, edge_id, digest))
             tell(boss, edge_id, order_of(("a0",)))
-            await seat.until(m.TrainOrder)
+            await seat.message(m.TrainOrder)
             say(seat, "a0", edge_id, m.Need(run=RUN, round=1, digest=digest, ranges=((0, 4),)))
-            await seat.until(m.Chunk, index=3)
+            await seat.message(m.Chunk, index=3)
             say(seat, "a0", edge_id, m.Need(run=RUN, round=1, digest=digest, ranges=((4, 5),)))
-            await seat.until(m.Chunk, index=4)
-            chunks = [x for t, x in seat.heard if isinstance(x, m.Chunk) and "/model/" in t]
+            await seat.message(m.Chunk, index=4)
+            chunks = [x for t, x in seat.messages if isinstance(x, m.Chunk) and "/model/" in t]
             assert b"".join(c.data for c in chunks) == model
 
     on_a_shared_broker(tmp_path, "embedded", scene)
@@ -333,18 +281,18 @@ def test_a_killed_edge_comes_back_with_the_receipted_update(tmp_path: Path) -> N
                 ):
                     await hand_over(boss, edge_id, model)
                     tell(boss, edge_id, order_of(("a0", "a1"), deadline_ms=4000))
-                    order = await seat.until(m.TrainOrder)
+                    order = await seat.message(m.TrainOrder)
                     assert isinstance(order, m.TrainOrder)
                     receipt = await upload(seat, "a0", edge_id, order, body)
                     assert receipt.status is m.ReceiptStatus.ACCEPTED
                     assert await process.end(signal.SIGKILL) == -9
-                    boss.heard.clear()
+                    boss.messages.clear()
                     async with edge(tmp_path / "edge", broker=str(address)) as again:
                         assert (await again.event("ready"))["id"] == edge_id
-                        await boss.until(m.EdgeHello)
+                        await boss.message(m.EdgeHello)
                         welcome = m.EdgeWelcome(run=RUN, coordinator="coord", task=TASK, body=BODY)
                         tell(boss, edge_id, welcome)
-                        report = await boss.until(m.RoundReport)
+                        report = await boss.message(m.RoundReport)
                         assert isinstance(report, m.RoundReport)
                         assert [o.status for o in report.outcomes] == ["arrived", "missed"]
                         want = encode_tensors(expected_mean(64, {"a0": 10.0}))
@@ -367,14 +315,14 @@ def test_garbage_on_every_topic_leaves_the_edge_at_work(tmp_path: Path) -> None:
                 seat.link.publish(topic, os.urandom(number))
                 boss.link.publish(topics.edge_down(SITE, edge_id, "open"), os.urandom(number))
             tell(boss, edge_id, order_of(("a0",)))
-            order = await seat.until(m.TrainOrder)
+            order = await seat.message(m.TrainOrder)
             assert isinstance(order, m.TrainOrder)
             receipt = await upload(seat, "a0", edge_id, order, encode_tensors(delta("a0")))
             assert receipt.status is m.ReceiptStatus.ACCEPTED
             tell(boss, edge_id, m.EdgeWelcome(run=RUN, coordinator="coord", task=TASK, body=BODY))
             async with asyncio.timeout(60):
                 while True:
-                    status = await boss.until(m.EdgeStatus)
+                    status = await boss.message(m.EdgeStatus)
                     assert isinstance(status, m.EdgeStatus)
                     if status.counters.get("malformed", 0) > 500:
                         break

@@ -12,7 +12,7 @@ from fedagent_edge.core.sessions import AgentSessions
 from fedagent_edge.core.tally import volunteers_of
 from fedagent_node.effects import Emit, LinkUp, ModelFinished
 from fedagent_protocol import messages as m
-from fedagent_protocol.codec import decode_edge_to_coordinator, encode
+from fedagent_protocol.codec import Direction, decode, encode
 
 from .evaluators import MODEL, OTHER, RUN, Hall, Rows, scores
 
@@ -37,7 +37,7 @@ def test_all_present_agents_are_called_and_their_answers_go_up_together() -> Non
     assert Rows.of(told).samples.tolist() == [4, 10]
     assert Rows.of(told).epsilon.tolist() == [2.0, 0.0]
     assert (told.model, told.metric, told.asked, told.reasons) == (MODEL, "accuracy", 2, {})
-    assert decode_edge_to_coordinator(encode(told)) == told
+    assert decode(Direction.EDGE_TO_COORDINATOR, encode(told)) == told
     [event] = [e.fields for e in hall.effects if isinstance(e, Emit) and e.name == "evaluated"]
     assert event == {"round": 1, "mode": "report", "asked": 2, "answered": 2, "seconds": 0.0}
 
@@ -351,7 +351,7 @@ def test_twenty_thousand_opinions_fit_one_message_and_ids_that_do_not_wait() -> 
     [told] = hall.up(m.Opinions)
     assert told.reasons["unnamed"] + len(told.session) // 4 == told.asked == 20_000
     known = len(told.new_ids)
-    assert decode_edge_to_coordinator(encode(told)) == told
+    assert decode(Direction.EDGE_TO_COORDINATOR, encode(told)) == told
     for _ in range(3):
         hall.open(epoch=told.epoch, known=known)
         told = hall.up(m.Opinions)[-1]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedagent_protocol import messages as m
-from fedagent_protocol.codec import decode_agent_to_edge, decode_coordinator_to_edge
+from fedagent_protocol.codec import Direction, decode
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
@@ -102,7 +102,7 @@ def test_a_hostile_agent_hurts_only_itself(
         field.coordinator(ask)
     for _ in range(data.draw(st.integers(1, 25))):
         try:
-            message = decode_agent_to_edge(_draw(data, AGENT_KINDS, field))
+            message = decode(Direction.AGENT_TO_EDGE, _draw(data, AGENT_KINDS, field))
         except ProtocolError:
             continue
         field.to_edge("x", message)
@@ -134,7 +134,7 @@ def test_no_message_of_a_coordinator_makes_the_edge_fall(
     left = False
     for _ in range(data.draw(st.integers(1, 25))):
         try:
-            message = decode_coordinator_to_edge(_draw(data, COORDINATOR_KINDS, field))
+            message = decode(Direction.COORDINATOR_TO_EDGE, _draw(data, COORDINATOR_KINDS, field))
         except ProtocolError:
             continue
         sender = data.draw(st.sampled_from(["", "coord", "rival"]))

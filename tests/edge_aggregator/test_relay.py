@@ -12,7 +12,7 @@ from fedagent_edge.core.effects import COORDINATOR
 from fedagent_edge.core.relay import BURST_BYTES, BURST_ENVELOPES, RATE_BYTES
 from fedagent_node.effects import Emit, Send, Warn
 from fedagent_protocol import messages as m
-from fedagent_protocol.codec import decode_edge_to_agent, decode_edge_to_coordinator, encode
+from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import MAX_PEER_BYTES
 
 from .evaluators import MODEL, OTHER, RUN, Hall, peers_task, volunteers
@@ -51,7 +51,7 @@ def test_volunteers_go_up_together_and_cumulative() -> None:
     hall.wait(0.02)
     last = hall.up(m.Volunteers)[-1]
     assert volunteers(last) == ["a0", "a1", "a2"]
-    assert decode_edge_to_coordinator(encode(last)) == last
+    assert decode(Direction.EDGE_TO_COORDINATOR, encode(last)) == last
 
 
 def test_volunteers_are_repeated_while_the_call_lasts_and_then_no_more() -> None:
@@ -131,9 +131,9 @@ def test_an_envelope_is_carried_as_it_is_to_one_who_is_here() -> None:
     hall.say("a0", m.PeerSend(to="a1", body=body))
     [told] = hall.down("a1", m.PeerDeliver)
     assert (told.sender, told.body) == ("a0", body)
-    assert decode_edge_to_agent(encode(told)) == told
+    assert decode(Direction.EDGE_TO_AGENT, encode(told)) == told
     largest = m.PeerDeliver(sender="a" * 64, body=bytes(MAX_PEER_BYTES))
-    assert decode_edge_to_agent(encode(largest)) == largest
+    assert decode(Direction.EDGE_TO_AGENT, encode(largest)) == largest
 
 
 def test_envelopes_go_to_present_agents_only() -> None:

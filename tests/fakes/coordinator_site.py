@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import Start
@@ -13,7 +14,7 @@ from fedagent_node.driver import Driver
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Send
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
-from fedagent_protocol.codec import Direction, decode_coordinator_to_edge, encode
+from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_task import models
 from fedagent_task.recipe import parse_recipe
 from fedagent_task.spec import Recipe
@@ -204,5 +205,6 @@ class Site:
             self.done = str(event.fields["reason"])
 
     def _deliver(self, edge: ToyEdge, payload: bytes) -> None:
-        for answer in edge.receive(decode_coordinator_to_edge(payload), self.kernel.now):
+        message = cast("m.CoordinatorToEdge", decode(Direction.COORDINATOR_TO_EDGE, payload))
+        for answer in edge.receive(message, self.kernel.now):
             self._up(edge, answer)

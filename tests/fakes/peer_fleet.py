@@ -23,8 +23,9 @@ from fedagent_agent.store import AgentStore, open_agent
 from fedagent_node.driver import Driver, Job
 from fedagent_node.effects import Connect, Effect, Input, Received, Send
 from fedagent_node.identity import Identity, load_or_create
-from fedagent_protocol.codec import decode_edge_to_agent, encode
+from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
+    AnyMessage,
     EdgeBeacon,
     EdgeToAgent,
     Neighbours,
@@ -74,7 +75,7 @@ class FleetAgent:
         """Perform effects that no input led to."""
         self.driver._perform(effects, self._clock())
 
-    def hear(self, edge: str, message: EdgeToAgent) -> None:
+    def hear(self, edge: str, message: AnyMessage) -> None:
         """Give it a message of an edge."""
         self.driver.receive(Received(edge, message, "link", self._clock()))
 
@@ -197,7 +198,7 @@ class PeerFleet:
     def tell(self, me: str, message: EdgeToAgent, edge: str = HALL) -> None:
         """Say something to an agent, at once, as the bytes that it would be."""
         if me not in self.dead:
-            self.agents[me].hear(edge, decode_edge_to_agent(encode(message)))
+            self.agents[me].hear(edge, decode(Direction.EDGE_TO_AGENT, encode(message)))
 
     def name(self, around: Distances, edge: str = HALL) -> None:
         """Name the neighbours of everybody."""

@@ -23,8 +23,7 @@ from fedagent_node.errors import (
 )
 from fedagent_node.link import TlsFiles
 from fedagent_node.probe import answers, bindable
-
-from .peers import broker, eventually
+from tests.fakes.links import broker, eventually
 
 PARENT = """
 import asyncio, sys

@@ -14,8 +14,7 @@ from fedagent_node import discovery, watch
 from fedagent_node.discovery import Advert, Discovery
 from fedagent_node.link import BrokerAddress
 from fedagent_node.watch import MAX_CANDIDATES
-
-from .peers import PATIENCE_S, eventually
+from tests.fakes.links import PATIENCE_S, eventually
 
 RUN = secrets.token_hex(4)
 """Tests that run beside this one share the loopback: sites and ids are this run's."""

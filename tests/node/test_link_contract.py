@@ -13,8 +13,7 @@ import pytest
 
 from fedagent_node import link as link_module
 from fedagent_node.link import Arrival, BrokerAddress, Link
-
-from .peers import broker, eventually, peer
+from tests.fakes.links import broker, eventually, peer
 
 
 def test_echo_keeps_order_and_stamps_rise(kind: str, tmp_path: Path) -> None:

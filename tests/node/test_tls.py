@@ -9,9 +9,9 @@ import pytest
 
 from fedagent_node.errors import LinkError, TlsFilesError
 from fedagent_node.link import BrokerAddress, Link, TlsFiles
+from tests.fakes.links import Peer, broker, eventually, peer
 
 from .conftest import Pki
-from .peers import Peer, broker, eventually, peer
 
 
 def test_a_certificate_of_our_authority_opens(kind: str, tmp_path: Path, pki: Pki) -> None:

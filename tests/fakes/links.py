@@ -8,17 +8,23 @@ from typing import Any
 
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival, BrokerAddress, Link
+from fedagent_protocol.codec import Direction, decode
+from fedagent_protocol.messages import AnyMessage, Message
 
 PATIENCE_S = 60.0
 
 
 class Peer:
-    """A link that keeps what it hears."""
+    """A link that keeps what it hears; with a direction, also the messages that it makes."""
 
-    def __init__(self, address: BrokerAddress, name: str, **settings: Any) -> None:
+    def __init__(
+        self, address: BrokerAddress, name: str, *, reads: Direction | None = None, **settings: Any
+    ) -> None:
         self.heard: list[Arrival] = []
+        self.messages: list[tuple[str, AnyMessage]] = []
         self.states: list[bool] = []
-        self._changed = asyncio.Event()
+        self._reads = reads
+        self.fresh = asyncio.Event()
         self.link = Link(
             address,
             client_id=name,
@@ -29,30 +35,50 @@ class Peer:
 
     def _arrived(self, batch: list[Arrival]) -> None:
         self.heard += batch
-        self._changed.set()
+        if self._reads is not None:
+            self.messages += [(one.topic, decode(self._reads, one.payload)) for one in batch]
+        self.fresh.set()
 
     def _state(self, connected: bool) -> None:
         self.states.append(connected)
-        self._changed.set()
+        self.fresh.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition on what was heard."""
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
-                self._changed.clear()
-                await self._changed.wait()
+                self.fresh.clear()
+                await self.fresh.wait()
+
+    async def message(self, kind: type[Message], **facts: object) -> AnyMessage:
+        """Return the newest message like this, when there is one."""
+
+        def found() -> list[AnyMessage]:
+            return [
+                message
+                for _, message in self.messages
+                if isinstance(message, kind)
+                and all(getattr(message, name) == value for name, value in facts.items())
+            ]
+
+        await self.until(lambda: bool(found()))
+        return found()[-1]
 
     async def up(self) -> None:
         await self.until(lambda: self.link.connected and bool(self.states) and self.states[-1])
 
 
 @asynccontextmanager
-async def peer(address: BrokerAddress, name: str, **settings: Any) -> AsyncIterator[Peer]:
-    """A connected peer."""
+async def peer(
+    address: BrokerAddress, name: str, *filters: str, **settings: Any
+) -> AsyncIterator[Peer]:
+    """A connected peer that has subscribed."""
     one = Peer(address, name, **settings)
     await one.link.start()
     try:
         await one.up()
+        if filters:
+            await one.link.subscribe(*filters)
         yield one
     finally:
         await one.link.stop()
