@@ -30,7 +30,6 @@ from .core.effects import (
     OpenModel,
     OpinionStored,
     StoreOpinion,
-    StoreSlot,
     StoreUpdate,
     UpdateStored,
     WriteModel,
@@ -39,7 +38,8 @@ from .errors import DiskError, OutboxError
 from .models_cache import ModelsCache
 from .opinion_book import OpinionBook
 from .outbox import MAX_BYTES, Outbox
-from .peers.device import PeerDevice
+from .peers.core.records import StoreSlot
+from .peers.store import PeerDevice
 from .trainer.frames import Cancel, Evaluate, Failed, Open, Reply, Train, Trained
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class AgentStore:
         peers: PeerDevice,
         *,
         submit: Callable[[TrainerRequest], None],
-        checkpoint: Checkpoint = hit,
-        outbox_bytes: int = MAX_BYTES,
+        checkpoint: Checkpoint,
+        outbox_bytes: int,
     ) -> None:
         directory = Path(config.data_dir)
         self._stream = hide_password(config.stream)
@@ -198,8 +198,6 @@ class AgentStore:
             job=effect.job,
             digest=hashlib.sha256(body).hexdigest(),
             size=len(body),
-            seconds=0.0,
-            norm=0.0,
             stats=TrainStats(num_samples=1, iterations=max(1, effect.iterations), steps=1),
         )
 

@@ -293,7 +293,7 @@ class HandEdge:
 
     def opened(self, job: Open) -> list[Outward]:
         """Be the trainer: the stream fits."""
-        return self.replied(Opened(job=job.job, features=64, dtype="float32"))
+        return self.replied(Opened(job=job.job))
 
     def refused(self, job: Open, detail: str) -> list[Outward]:
         """Be the trainer: the stream does not fit."""
@@ -341,8 +341,6 @@ class HandEdge:
             job=job.job,
             digest=digest_of(body),
             size=len(body),
-            seconds=0.5,
-            norm=1.0,
             offset=42,
             train_s=train_s,
             stats=stats,

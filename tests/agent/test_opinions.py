@@ -1,6 +1,5 @@
 """Calls for opinions: what is answered, to whom, how often, and what is never told."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ from fedagent_agent.core.device import Readings
 from fedagent_agent.core.effects import Subscribed, SubscribeModel, UnsubscribeModel
 from fedagent_agent.core.opinions import PrivacySettings
 from fedagent_agent.errors import AgentError, OpinionBookError
+from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Open, Train
 from fedagent_node.effects import Effect
 from fedagent_protocol.codec import Direction, decode, encode
@@ -219,11 +219,13 @@ def test_a_task_that_does_not_fit_ends_the_call(edge: HandEdge) -> None:
 # ------------------------------------------------------------------ who is told
 
 
-@dataclass
-class Neighbourhood:
+class Neighbourhood(PeerSelection):
     """Peers that remember what they were begun with."""
 
-    begun: list[tuple[int, str, float | None]] = field(default_factory=list)
+    def __init__(self, edge: HandEdge) -> None:
+        super().__init__(edge.core.counters)
+        self.begun: list[tuple[int, str, float | None]] = []
+        edge.core.evaluator.peers = self
 
     def begin(
         self, call: OpinionCall, edge: str, opinion: float | None, now: float
@@ -234,10 +236,12 @@ class Neighbourhood:
 
 def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, mode="peers")
-    edge.core.evaluator.peering = None
-    edge.call(1, MODEL, mode=PEERS)
+    edge.evaluate(asked(edge, 7, mode=PEERS), 0.5)
     assert edge.core.counters["peers_unsupported"] == 1
-    peers = edge.core.evaluator.peering = Neighbourhood()
+    edge.restart()
+    edge.join()
+    edge.join(edge=OTHER)
+    peers = Neighbourhood(edge)
     edge.evaluate(asked(edge, 1, mode=PEERS), 0.625)
     edge.call(1, MODEL, mode=PEERS, edge=OTHER)
     edge.call(1, MODEL)
@@ -249,10 +253,10 @@ def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
 
 def test_neighbours_are_told_again_after_a_restart_once_the_task_is_here(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, mode="peers", epsilon=1.0)
-    edge.core.evaluator.peering = Neighbourhood()
+    Neighbourhood(edge)
     edge.evaluate(asked(edge, 1, mode=PEERS), 0.625, epsilon=1.0)
     edge.restart()
-    peers = edge.core.evaluator.peering = Neighbourhood()
+    peers = Neighbourhood(edge)
     edge.join()
     out = edge.call(1, MODEL, mode=PEERS)
     assert peers.begun == []
@@ -271,7 +275,7 @@ def test_an_edge_gets_no_other_opinion_than_the_task_has(
     tmp_path: Path, said: str, called: str
 ) -> None:
     edge = with_opinions(tmp_path, mode=said)
-    peers = edge.core.evaluator.peering = Neighbourhood()
+    peers = Neighbourhood(edge)
     edge.serve(edge.call(1, MODEL, mode=OpinionMode(called)), MODEL)
     assert not edge.jobs(Evaluate)
     assert all(opinion.samples == 0 for opinion in edge.said(Opinion))

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_agent.core.effects import StoreSlot
-from fedagent_agent.peers.core.records import ArmStats, SlotRecord
+from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
 from fedagent_agent.peers.store import PeerStore
 
 from .test_reading import call, last_object

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedagent_agent.core.effects import StoreSlot
-from fedagent_agent.peers.core.records import ArmStats, SlotRecord
+from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
 from fedagent_agent.peers.store import PeerStore
 from fedagent_agent.streams.spec import parse_stream
 from fedagent_cli import places

@@ -71,7 +71,6 @@ from .effects import (
 from .evaluator import Evaluator
 from .fetch import Fetch, Tasks
 from .opinions import NO_LIMITS, NO_OPINIONS, OpinionRecord
-from .orders import OrderHistory
 from .session import Session, Sessions
 from .training_queue import TrainingQueue
 from .uploads import Uploads
@@ -116,7 +115,7 @@ class AgentCore:
         greeting = Hello(agent=agent, software=SOFTWARE, name=config.name)
         self.sessions = Sessions(greeting, self.device, boots, self.counters)
         self.uploads = Uploads(updates, self.sessions, pending, self.counters)
-        history, jobs = OrderHistory(), count(1)
+        jobs = count(1)
         stream = Open(
             job=0,
             task=b"",
@@ -126,21 +125,19 @@ class AgentCore:
             held_out=config.held_out,
         )
         self._tasks = Tasks(self.device, stream, jobs, self.counters)
-        self.queue = TrainingQueue(self.device, history, self._tasks, jobs, self.counters)
+        known = (*answered, *self.uploads.by_key)
+        self.queue = TrainingQueue(self.device, self._tasks, jobs, self.counters, known)
         self.evaluator = Evaluator(
             self.device,
             self.queue,
             self._tasks,
             jobs,
             self.counters,
+            peers=self.peers,
             limits=config.privacy,
             record=opinions,
             idle_opinions=idle_opinions,
         )
-        self.evaluator.peering = self.peers
-        for key in (*answered, *self.uploads.by_key):
-            history.note_order(key)
-            history.note_answer(key, None)
 
     # ----------------------------------------------------------------- inputs
 
@@ -161,8 +158,14 @@ class AgentCore:
                 return self._on_model(event, now)
             case Stopping(reason=reason):
                 return self.peers.end(now) + self.sessions.end(reason)
-            case _:
-                return self._on_stored(event, now)
+            case UpdateStored():
+                self.queue.stored(event.update.key)
+                return self.uploads.stored(event, now)
+            case OpinionStored():
+                return self.evaluator.stored(event.answer, now)
+            case DiskFailed():
+                return self._on_disk_failed(event.effect, f"disk: {event.detail}", now)
+        return []
 
     # -------------------------------------------------------------- messages
 
@@ -310,17 +313,6 @@ class AgentCore:
             reply = replace(reply, stats=replace(reply.stats, score=0.0, score_n=0))
         effects += self.queue.trained(reply, now)
         return effects if isinstance(reply, Trained) else [*effects, DropOutput(reply.job)]
-
-    def _on_stored(self, event: Input, now: float) -> list[Effect]:
-        match event:
-            case UpdateStored():
-                self.queue.stored(event.update.key)
-                return self.uploads.stored(event, now)
-            case OpinionStored():
-                return self.evaluator.stored(event.answer, now)
-            case DiskFailed():
-                return self._on_disk_failed(event.effect, f"disk: {event.detail}", now)
-        return []
 
     def _on_disk_failed(self, effect: Write, problem: str, now: float) -> list[Effect]:
         match effect:

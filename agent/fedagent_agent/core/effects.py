@@ -9,7 +9,6 @@ folder; so are their results.
 import hashlib
 from dataclasses import dataclass
 
-from fedagent_agent.peers.core.records import ArmStats, SlotRecord
 from fedagent_node.effects import Connect, Input, Write
 from fedagent_protocol.messages import Opinion, OpinionMode, UpdateOffer
 
@@ -203,16 +202,6 @@ class OpinionStored(Input, frozen=True):
     """An opinion with noise is durable."""
 
     answer: OpinionAnswer
-
-
-class StoreSlot(Write, frozen=True):
-    """Store durably what this device knows of a slot; it is for its owner alone."""
-
-    incarnation: int
-    """The newest one; a later one must be larger, also after a restart."""
-    arm: ArmStats
-    """Of the record's run."""
-    record: SlotRecord
 
 
 # ------------------------------------------------------------------- the device

@@ -9,8 +9,8 @@ opinion goes to the neighbours instead.
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
+from fedagent_agent.peers.core.selection import PeerSelection
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import Opinion, OpinionCall, OpinionMode
@@ -18,10 +18,9 @@ from fedagent_protocol.messages import Opinion, OpinionCall, OpinionMode
 from .device import DeviceState
 from .effects import Key, OpinionAnswer, StoreOpinion
 from .fetch import Fetch, Task, Tasks, is_oversized
-from .opinions import NO_LIMITS, NO_OPINIONS, OpinionRecord, PrivacySettings
-from .orders import REMEMBERED
+from .opinions import NO_LIMITS, OpinionRecord, PrivacySettings
 from .session import Session
-from .training_queue import TrainingQueue
+from .training_queue import REMEMBERED, TrainingQueue
 
 ELSEWHERE = "it was told to another edge"
 ENOUGH = 30
@@ -32,19 +31,6 @@ MODES = {
     OpinionMode.PEERS: frozenset({"peers"}),
 }
 """What a task has to say about opinions for a call to be followed."""
-
-
-class PeerExchange(Protocol):
-    """What neighbours do with an opinion (mode ``peers``)."""
-
-    def begin(
-        self, call: OpinionCall, edge: str, opinion: float | None, now: float
-    ) -> list[Effect]:
-        """Begin a slot with the device's own opinion; None: it has none.
-
-        Called once for each edge that calls for this round.
-        """
-        ...
 
 
 @dataclass(slots=True)
@@ -81,7 +67,7 @@ class Evaluator:
 
     Attributes:
         pending: The call that is being followed.
-        peering: Takes opinions in mode ``peers``; without it such calls are not followed.
+        peers: Takes opinions in mode ``peers``.
         spent: Epsilon that opinions have cost so far, by run.
         ever: The same of all runs there have been.
     """
@@ -94,12 +80,13 @@ class Evaluator:
         jobs: Iterator[int],
         counters: Counter[str],
         *,
-        limits: PrivacySettings = NO_LIMITS,
-        record: OpinionRecord = NO_OPINIONS,
-        idle_opinions: bool = False,
+        peers: PeerSelection,
+        limits: PrivacySettings,
+        record: OpinionRecord,
+        idle_opinions: bool,
     ) -> None:
         self.pending: PendingEvaluation | None = None
-        self.peering: PeerExchange | None = None
+        self.peers = peers
         self.spent = dict(record.spent)
         self.ever = record.ever
         self._device = device
@@ -123,9 +110,6 @@ class Evaluator:
     def call(self, session: Session, call: OpinionCall, now: float) -> list[Effect]:
         """Take a call; the same again, also by another edge, has the same answer."""
         edge, moments = session.edge, call.mode is OpinionMode.MOMENTS
-        if call.mode is OpinionMode.PEERS and self.peering is None:
-            self._counters["peers_unsupported"] += 1
-            return []
         newest = self._answers.get((call.run, moments))
         known = newest if newest is not None and newest.opinion.round == call.round else None
         if known is not None and not self._needs_task(call, known):
@@ -287,9 +271,7 @@ class Evaluator:
                 run, number, model = opinion.run, opinion.round, opinion.model
                 opinion = Opinion(run=run, round=number, model=model, reason=ELSEWHERE)
             return [Send(edge, opinion)]
-        if self.peering is None:
-            return []
-        return self.peering.begin(call, edge, opinion.score if opinion.samples else None, now)
+        return self.peers.begin(call, edge, opinion.score if opinion.samples else None, now)
 
     def _remember(self, answer: OpinionAnswer) -> None:
         """Keep the newest answer of each run."""

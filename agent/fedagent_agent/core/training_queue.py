@@ -1,18 +1,70 @@
 """The training queue: takes orders, has task and model fetched and trained, refuses the rest."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import structs
 
 from fedagent_agent.trainer.frames import Cancel, Failed, Train, Trained
 from fedagent_node.effects import Effect, Emit, Send
-from fedagent_protocol.messages import Decline, DeclineReason, TrainOrder
+from fedagent_protocol.messages import Decline, DeclineReason, TrainOrder, UpdateOffer
 
 from .device import DeviceState, is_stale
-from .effects import Key, MakeIdleUpdate, StoreUpdate
+from .effects import Key, MakeIdleUpdate, PendingUpdate, StoreUpdate
 from .fetch import REASONS, Fetch, Task, Tasks, is_oversized
-from .orders import ActiveOrder, OrderHistory
 from .session import Session
+
+REMEMBERED = 64
+
+
+@dataclass(slots=True)
+class ActiveOrder:
+    """One order from its arrival to the update."""
+
+    order: TrainOrder
+    fetch: Fetch
+    ordered_at: float
+    """DT starts here."""
+    give_up_at: float
+    job: int | None = None
+    """Number of the training, once it runs."""
+    train_at: float = 0.0
+    """LC starts here."""
+    idle_until: float | None = None
+    """When an update without training is made."""
+
+    @property
+    def key(self) -> Key:
+        """Edge, run and round."""
+        return self.fetch.key
+
+    def update(self, result: Trained, now: float) -> PendingUpdate:
+        """Describe the finished update."""
+        assert self.fetch.model_at is not None
+        stats = structs.replace(
+            result.stats,
+            dt_ms=_ms(self.fetch.model_at - self.ordered_at),
+            lc_ms=_ms(now - self.train_at),
+            train_ms=_ms(result.train_s),
+        )
+        offer = UpdateOffer(
+            run=self.key.run,
+            round=self.key.round,
+            digest=result.digest,
+            size=result.size,
+            chunk_bytes=self.order.chunk_bytes,
+            base=self.order.model,
+            task=self.order.task,
+            stats=stats,
+            note=result.note[:500],
+        )
+        return PendingUpdate(self.key, offer, self.order.credit)
+
+
+def _ms(seconds: float) -> int:
+    return max(0, round(seconds * 1000))
 
 
 class _Refusal(NamedTuple):
@@ -26,20 +78,26 @@ class TrainingQueue:
     def __init__(
         self,
         device: DeviceState,
-        history: OrderHistory,
         tasks: Tasks,
         jobs: Iterator[int],
         counters: Counter[str],
+        answered: Iterable[Key],
     ) -> None:
         self.active_order: ActiveOrder | None = None
         self._device = device
-        self._history = history
         self._tasks = tasks
         self._jobs = jobs
         self._counters = counters
         self._samples: Counter[str] = Counter()
         self._stream_samples: Mapping[str, int] = {}
         self._trained_at: float | None = None
+        self._newest: OrderedDict[str, int] = OrderedDict()
+        """Highest round of each run that was ordered."""
+        self._answers: OrderedDict[Key, Decline | None] = OrderedDict()
+        """Refusals, by their order; None: an update answered it, or nobody waits any more."""
+        for key in answered:
+            self._note_order(key)
+            self._note_answer(key, None)
 
     @property
     def fetch(self) -> Fetch | None:
@@ -60,14 +118,14 @@ class TrainingQueue:
         if active is not None and active.key == key:
             self._counters["order_repeated"] += 1
             return [], False
-        if self._history.is_answered(key):
+        if key in self._answers:
             # A receipted update needs no answer any more.
             self._counters["order_repeated"] += 1
-            decline = self._history.decline_of(key)
+            decline = self._answers[key]
             return [Send(key.edge, decline)] if decline is not None else [], False
         if (refusal := self._outranked(key, session)) is not None:
             return self._decline(key, *refusal), False
-        self._history.note_order(key)
+        self._note_order(key)
         session.enter_run(key.run)
         effects: list[Effect] = []
         if active is not None:
@@ -98,7 +156,7 @@ class TrainingQueue:
         busy = DeclineReason.BUSY
         if key.run in session.retired:
             return _Refusal(busy, "this edge serves another run by now")
-        newest = self._history.newest(key.run)
+        newest = self._newest.get(key.run, 0)
         if key.round <= newest:
             return _Refusal(busy, f"round {newest} was ordered already")
         active = self.active_order
@@ -122,7 +180,7 @@ class TrainingQueue:
 
     def _decline(self, key: Key, reason: DeclineReason, detail: str) -> list[Effect]:
         decline = Decline(run=key.run, round=key.round, reason=reason, detail=detail[:500])
-        self._history.note_answer(key, decline)
+        self._note_answer(key, decline)
         self._counters[f"declined_{reason}"] += 1
         fields: dict[str, object] = {
             "round": key.round,
@@ -142,7 +200,7 @@ class TrainingQueue:
         """Stop without an answer: the edge waits for none."""
         active = self.active_order
         assert active is not None
-        self._history.note_answer(active.key, None)
+        self._note_answer(active.key, None)
         self._counters[f"abandoned_{reason}"] += 1
         fields: dict[str, object] = {
             "round": active.key.round,
@@ -158,6 +216,17 @@ class TrainingQueue:
         if active.job is not None and active.idle_until is None:
             effects.append(Cancel(job=active.job))
         return effects
+
+    def _note_order(self, key: Key) -> None:
+        self._newest[key.run] = max(self._newest.get(key.run, 0), key.round)
+        self._newest.move_to_end(key.run)
+        while len(self._newest) > REMEMBERED:
+            self._newest.popitem(last=False)
+
+    def _note_answer(self, key: Key, answer: Decline | None) -> None:
+        self._answers[key] = answer
+        while len(self._answers) > REMEMBERED:
+            self._answers.popitem(last=False)
 
     # --------------------------------------------------------------- training
 
@@ -248,7 +317,7 @@ class TrainingQueue:
 
     def stored(self, key: Key) -> None:
         """Note that the update is durable: the queue is free."""
-        self._history.note_answer(key, None)
+        self._note_answer(key, None)
         if self.active_order is not None and self.active_order.key == key:
             self.active_order = None
 

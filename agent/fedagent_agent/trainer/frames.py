@@ -79,11 +79,6 @@ class Stop(_Frame, frozen=True, kw_only=True, tag="stop"):
 class Opened(_Frame, Input, frozen=True, kw_only=True, tag="opened"):
     """The stream is open and fits the task."""
 
-    features: int
-    dtype: str
-    labels: tuple[int, ...] = ()
-    """Labels that can come, as far as the stream knows them."""
-
 
 class Refused(_Frame, Input, frozen=True, kw_only=True, tag="refused"):
     """The stream does not fit the task; `key` is the recipe's or the stream's."""
@@ -100,12 +95,8 @@ class Trained(_Frame, Input, frozen=True, kw_only=True, tag="trained"):
     size: int
     stats: TrainStats
     """Without its durations; loss and score are 0 in mode ``peers``, which keeps them."""
-    seconds: float
-    """From the request to the file on disk."""
     train_s: float = 0.0
     """Seconds of computation in all steps, without waits."""
-    norm: float
-    """L2 norm of the update over all tensors."""
     offset: int = 0
     """Position of the stream, to resume at."""
     counters: dict[str, int] = {}

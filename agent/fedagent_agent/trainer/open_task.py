@@ -100,8 +100,7 @@ class OpenTask:
                 return Refused(job=job, key=misfit[0], detail=f"{misfit[0]}: {misfit[1]}")
         schema = schemas[0]
         self.proportions.names = schema.names or names_of(self.task.data, schema.features)
-        labels = (schema.labels or ())[:1000]
-        return Opened(job=job, features=schema.features, dtype=schema.dtype, labels=labels)
+        return Opened(job=job)
 
     def close(self) -> None:
         """Close the streams."""

@@ -181,7 +181,7 @@ class Trainer:
             if self._cancelled(job.job, task.request.slow_s):
                 raise FailedTrainingError("cancelled")
             update = learner.update()
-            norm = _checked_norm(update, task.task.limits.norm)
+            _check_norm(update, task.task.limits.norm)
         self._slip_s = meter.slip_s
         body = encode_tensors(update)
         _write_update(Path(job.out), body)
@@ -205,9 +205,7 @@ class Trainer:
             digest=digest_of(body),
             size=len(body),
             stats=stats,
-            seconds=self._wall() - began,
             train_s=meter.spent_s,
-            norm=norm,
             offset=task.offset,
             counters=task.counters,
             note=task.proportions.note,
@@ -301,8 +299,8 @@ def _read_model(path: Path, manifest: Manifest) -> Tensors:
     return model
 
 
-def _checked_norm(update: Tensors, limit: float) -> float:
-    """Return the L2 norm; what the edge would reject is not sent."""
+def _check_norm(update: Tensors, limit: float) -> None:
+    """Fail what the edge would reject: the L2 norm over all tensors is above `limit`."""
     square = sum(float(np.vdot(tensor, tensor)) for tensor in update.values())
     norm = math.sqrt(square) if square >= 0 else math.nan
     if not math.isfinite(norm):
@@ -310,7 +308,6 @@ def _checked_norm(update: Tensors, limit: float) -> float:
     if 0 < limit < norm:
         detail = f"norm {norm:.4g} is over limits.norm = {limit:g}; lower learner.rate"
         raise FailedTrainingError("norm", detail)
-    return norm
 
 
 def _write_update(path: Path, body: bytes) -> None:

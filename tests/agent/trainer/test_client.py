@@ -114,7 +114,6 @@ def test_one_process_trains_round_after_round(tmp_path: Path) -> None:
     async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
         opened = await _open(client, TASK, "digits:labels=0+1,rate=100000", seed=3)
         assert isinstance(opened, Opened)
-        assert opened.labels == (0, 1)
         pid, offset = client.pid, 0
         for _ in range(3):
             reply = await _trains(client, model, out)
@@ -167,7 +166,9 @@ def test_a_cancelled_training_ends_between_iterations(tmp_path: Path) -> None:
 def test_extra_seconds_are_waited_and_can_be_cancelled(tmp_path: Path) -> None:
     async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
         await _open(client, TASK, "digits", slow_s=0.2)
-        assert (await _trains(client, model, out)).seconds >= 0.2
+        began = time.monotonic()
+        await _trains(client, model, out)
+        assert time.monotonic() - began >= 0.2
         await _open(client, TASK, "digits:rate=0.000001", slow_s=1000)
         assert (await _cancelled(client, _training(model, out))).offset == 50
         assert client.starts == 1

@@ -30,14 +30,12 @@ REQUESTS: list[Request] = [
     Stop(job=3),
 ]
 REPLIES = [
-    Opened(job=1, features=64, dtype="uint8", labels=(1, 2)),
+    Opened(job=1),
     Refused(job=1, key="model.features", detail="task wants 64, the stream has 63"),
     Trained(
         job=2,
         digest="0" * 64,
         size=1,
-        seconds=0.5,
-        norm=0.1,
         counters={"dropped": 1},
         stats=TrainStats(
             num_samples=2, iterations=3, seconds_per_iteration=0.1, arrivals=4, loss=0.7

@@ -193,10 +193,11 @@ def test_what_has_gathered_is_learnt_in_parts(tmp_path: Path) -> None:
 
 def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(tmp_path: Path) -> None:
     stream = "digits:start=10,rate=500,buffer=100000"
-    trainer = _opened("learner.steps=5", "learner.step_s=0.1", stream=stream)
+    clock = Clock()
+    trainer = _opened("learner.steps=5", "learner.step_s=0.1", stream=stream, clock=clock)
     reply = _trained(_train(trainer, tmp_path, iterations=1))
     assert reply.stats.steps == 5
-    assert reply.seconds == pytest.approx(0.401)
+    assert clock.wall == pytest.approx(0.401)
     assert reply.train_s == pytest.approx(0.005)
     assert 150 < reply.stats.arrivals < 270  # ten, and those of four pauses
     assert reply.stats.arrivals == reply.offset == reply.stats.num_samples
@@ -272,7 +273,7 @@ def test_the_load_limit_holds_also_beside_others(tmp_path: Path, beside: int) ->
 def test_an_update_under_the_limit_is_sent_and_moves_the_model(tmp_path: Path) -> None:
     reply = _trained(_train(_opened(), tmp_path, 1_000_000, 0.05))
     assert reply.stats.limited
-    assert reply.norm > 0
+    assert any((tmp_path / "update").read_bytes()[-64:])
     assert reply.stats.num_samples == 1000
 
 

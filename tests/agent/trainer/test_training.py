@@ -47,17 +47,16 @@ def _failed(reply: Reply, reason: str) -> Failed:
 
 def test_an_update_is_complete_on_disk_and_named_by_its_digest(tmp_path: Path) -> None:
     trainer, opened = _opened(stream="digits:labels=3+7,start=80,rate=0.001")
-    assert opened == Opened(job=1, features=64, dtype="uint8", labels=(3, 7))
+    assert opened == Opened(job=1)
     reply = _train(trainer, tmp_path, _model_file(tmp_path))
     assert isinstance(reply, Trained)
     body = (tmp_path / "update").read_bytes()
     assert (digest_of(body), len(body)) == (reply.digest, reply.size)
     update = decode_tensors(body, create(_recipe().model).manifest())
-    norm = np.sqrt(sum(float((t.astype(np.float64) ** 2).sum()) for t in update.values()))
-    assert reply.norm == pytest.approx(norm, rel=1e-5)
+    assert any(tensor.any() for tensor in update.values())
     assert (reply.stats.num_samples, reply.stats.arrivals, reply.offset) == (80, 80, 80)
     assert reply.stats.iterations == 4
-    assert 0 < reply.stats.seconds_per_iteration < reply.seconds
+    assert 0 < reply.stats.seconds_per_iteration < reply.train_s
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "update"]
 
 

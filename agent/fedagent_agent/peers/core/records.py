@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from fedagent_node.effects import Write
+
 
 @dataclass(frozen=True, slots=True)
 class ArmStats:
@@ -65,3 +67,13 @@ class SlotRecord:
     bytes: int = 0
     seconds: float = 0.0
     """To the decision; to the end of the slot where none was taken."""
+
+
+class StoreSlot(Write, frozen=True):
+    """Store durably what this device knows of a slot; it is for its owner alone."""
+
+    incarnation: int
+    """The newest one; a later one must be larger, also after a restart."""
+    arm: ArmStats
+    """Of the record's run."""
+    record: SlotRecord

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from fedagent_agent.core.effects import StoreSlot
+from fedagent_agent.peers.core.records import StoreSlot
 from fedagent_node.effects import Effect, Emit, Send
 from fedagent_protocol.messages import (
     Neighbours,
