@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from fedagent_cli.report.colours import by_round
+from fedagent_cli.drawing import by_round
 from fedagent_cli.report.page import render
-from fedagent_cli.report.plots import draw_all
-from fedagent_cli.report.quality import quality_plots
+from fedagent_cli.report.plots import draw_all, quality_plots
 from fedagent_cli.report.run_report import ReportAgent, RunReport
-from fedagent_cli.report.undelivered import undelivered
 from fedagent_task.measures import DEVICE_SCORE
 
 from .run_reports import an_agent, classes, everything, numbers, with_rounds
@@ -40,7 +38,7 @@ def agent(ordered: int = 12, **reasons: int) -> ReportAgent:
 def test_who_never_delivered_is_said_with_why_and_what_to_do(
     one: ReportAgent, reason: str, hint: str
 ) -> None:
-    (line,) = undelivered([one])
+    line = one.undelivered()
     assert line.startswith("kitchen was ordered")
     assert reason in line
     assert hint in line
@@ -49,13 +47,14 @@ def test_who_never_delivered_is_said_with_why_and_what_to_do(
 def test_the_most_frequent_reason_counts_whatever_its_details_say() -> None:
     busy = {"declined load: 0.91 of 1": 3, "declined load: 0.93 of 1": 5, "missed": 6}
     one = replace(agent(14), outcomes={"declined": 8, "missed": 6}, reasons=busy)
-    (line,) = undelivered([one])
+    line = one.undelivered()
     assert "too little memory or time, 8 of them (load: 0.93 of 1)" in line
 
 
 def test_who_delivered_or_was_never_ordered_is_not_named() -> None:
     delivered = replace(agent(missed=11), in_time=1)
-    assert undelivered([delivered, agent(0)]) == []
+    assert not delivered.undelivered()
+    assert not agent(0).undelivered()
     said = render(classes(), [])
     assert "was ordered 12 times and never delivered an update: it never answered" in said
     assert "kitchen was ordered" not in said

@@ -95,7 +95,7 @@ def beliefs(
 
 def _draw(path: Path, slots: "list[SlotRecord]") -> None:
     """Draw the slots of the newest run: opinion, belief and index, and the pulls."""
-    from .panels import check_plot, draw_panels  # noqa: PLC0415 - optional package
+    from .drawing import check_plot, draw_panels  # noqa: PLC0415 - optional package
 
     check_plot(path)
     if not slots:

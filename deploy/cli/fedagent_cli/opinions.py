@@ -240,7 +240,7 @@ def _draw(rows: Sequence["ModelEvaluation"], names: Names, path: Path) -> None:
         MissingError: matplotlib is not installed, or there is nothing to draw.
         UsageError: The file cannot be written.
     """
-    from .panels import draw_panels  # noqa: PLC0415
+    from .drawing import draw_panels  # noqa: PLC0415
     from .report.opinions import panels  # noqa: PLC0415 - heavy imports
 
     if not rows:

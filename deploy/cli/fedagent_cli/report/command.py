@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fedagent_cli import command_line, options, places
+from fedagent_cli.drawing import available
 from fedagent_cli.errors import UsageError
 from fedagent_cli.output import echo, emit
 from fedagent_protocol.extras import how_to_add
@@ -43,8 +44,7 @@ def report(
 
     It may be read while the coordinator runs. Plots need the extra `report`.
     """
-    from . import plots  # noqa: PLC0415 - heavy imports belong to the command
-    from .page import write_report  # noqa: PLC0415
+    from .page import write_report  # noqa: PLC0415 - heavy imports belong to the command
     from .run_report import read_run_report  # noqa: PLC0415
 
     found = read_run_report(data_dir or places.data_dir("coordinator"), run)
@@ -63,10 +63,10 @@ def report(
                 "accuracy": found.accuracy,
                 "metrics": found.metrics,
                 "ledger_balanced": found.ledger_balanced,
-                "plots": plots.available(),
+                "plots": available(),
             }
         )
         return
     echo(f"{html}: {len(found.rounds)} rounds of {found.recipe}")
-    if not plots.available():
+    if not available():
         echo(f"without plots; for those: {how_to_add('report')}")

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from fedagent_cli.drawing import available
 from fedagent_cli.figures import NOT_HELD_OUT, UNTOLD
 from fedagent_cli.output import credits_text, number_text
 from fedagent_coordinator.database.evaluations import PEERS
 from fedagent_task.measures import HELD_OUT
 
-from . import plots as drawings
-from .opinions import mean_opinions
+from .plots import draw_all
 from .run_report import ReportRound, RunReport
-from .undelivered import undelivered
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6570; --line: #dfe3e8;
@@ -71,7 +70,7 @@ def write_report(run: RunReport, folder: Path) -> Path:
     Without matplotlib the page has no plots and says what to install.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = drawings.draw_all(run) if drawings.available() else []
+    drawn = draw_all(run) if available() else []
     html = folder / "report.html"
     html.write_text(render(run, drawn), encoding="utf-8")
     record = json.dumps(run.record(), indent=1)
@@ -115,30 +114,30 @@ def _tiles(run: RunReport) -> str:
     ordered = sum(row.ordered for row in run.rounds)
     in_time = sum(row.in_time for row in run.rounds)
     seconds = sorted(row.seconds for row in run.rounds)
-    median = f"{seconds[len(seconds) // 2]:.2f} s" if seconds else "-"
-    balanced = run.ledger_balanced
-    tiles = (
-        *_good(run),
-        *_opinion(run),
-        (
-            f"{len(run.rounds)}",
-            f"rounds of {run.rounds_wanted}" if run.rounds_wanted else "rounds, no end set",
-            "",
-        ),
-        (f"{in_time / ordered:.0%}" if ordered else "-", "of ordered updates in time", ""),
-        (median, "median round", ""),
-        (credits_text(run.spent_micro), "credits spent", ""),
-        (
-            "balanced" if balanced else "not balanced",
-            "ledger, hash chain checked",
-            "good" if balanced else "bad",
-        ),
-    )
-    cells = (
-        f'<div class="tile"><b class="{tone}">{escape(value)}</b><span>{escape(what)}</span></div>'
-        for value, what, tone in tiles
-    )
+    shown = (one for one in run.measures if one is run.measures[0] or one.key in run.metrics)
+    tiles = [
+        (_number(run.metrics.get(one.key)), TILES.get(one.key, f"{one.word}, {one.where}"))
+        for one in shown
+    ]
+    if run.opinion is not None:
+        tiles.append((f"{run.opinion:.3f}", "mean opinion of the clients"))
+    end = f"rounds of {run.rounds_wanted}" if run.rounds_wanted else "rounds, no end set"
+    tiles += [
+        (f"{len(run.rounds)}", end),
+        (f"{in_time / ordered:.0%}" if ordered else "-", "of ordered updates in time"),
+        (f"{seconds[len(seconds) // 2]:.2f} s" if seconds else "-", "median round"),
+        (credits_text(run.spent_micro), "credits spent"),
+    ]
+    cells = [_tile(value, what) for value, what in tiles]
+    ledger = ("balanced", "good") if run.ledger_balanced else ("not balanced", "bad")
+    cells.append(_tile(ledger[0], "ledger, hash chain checked", tone=ledger[1]))
     return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def _tile(value: str, what: str, *, tone: str = "") -> str:
+    return (
+        f'<div class="tile"><b class="{tone}">{escape(value)}</b><span>{escape(what)}</span></div>'
+    )
 
 
 def _unmeasured(run: RunReport) -> str:
@@ -148,34 +147,14 @@ def _unmeasured(run: RunReport) -> str:
     return f'<p class="hint">How good the model is: {escape(why)}.</p>'
 
 
-def _good(run: RunReport) -> list[tuple[str, str, str]]:
-    """Return a tile for what the models are evaluated by, and for whatever else was measured."""
-    found = run.metrics
-    shown = (one for one in run.measures if one is run.measures[0] or one.key in found)
-    return [
-        (_number(found.get(one.key)), TILES.get(one.key, f"{one.word}, {one.where}"), "")
-        for one in shown
-    ]
-
-
-def _opinion(run: RunReport) -> list[tuple[str, str, str]]:
-    """Return the tile of the clients' mean opinion, if there is any."""
-    if run.opinion is None:
-        return []
-    return [(f"{run.opinion:.3f}", "mean opinion of the clients", "")]
-
-
 def _reached(run: RunReport) -> str:
-    if not run.reached():
+    reached = run.reached()
+    if not reached:
         return ""
     word = run.metric_line[0]
     rows = (
-        (
-            f"{target:.4g}",
-            "-" if row is None else row.round,
-            "-" if row is None else f"{row.ended_s:.1f}",
-        )
-        for target, row in run.reached()
+        (f"{target:.4g}", *(("-", "-") if row is None else (row.round, f"{row.ended_s:.1f}")))
+        for target, row in reached
     )
     return f"<h2>Time to {word}</h2>" + _table((word, "rounds", "seconds"), rows)
 
@@ -183,23 +162,15 @@ def _reached(run: RunReport) -> str:
 def _evaluated(run: RunReport) -> str:
     if not run.evaluations:
         return ""
-    means = mean_opinions(run)
-    kinds = dict.fromkeys(agent.kind for agent in run.agents)
+    means = run.mean_opinions()
     rows = []
-    for kind in kinds:
+    for kind in dict.fromkeys(agent.kind for agent in run.agents):
         own = [agent for agent in run.agents if agent.kind == kind]
         known = [means[agent.agent] for agent in own if agent.agent in means]
-        rows.append(
-            (
-                kind or "all clients",
-                len(own),
-                f"{sum(agent.ordered for agent in own) / len(own):.1f}",
-                _number(sum(known) / len(known) if known else None),
-            )
-        )
-    head = ("clients", "number", "times chosen, mean", "mean opinion")
+        chosen = sum(agent.ordered for agent in own) / len(own)
+        opinion = _number(sum(known) / len(known) if known else None)
+        rows.append((kind or "all clients", len(own), f"{chosen:.1f}", opinion))
     asked, answered = (sum(getattr(r, n) for r in run.evaluations) for n in ("asked", "answered"))
-    peers = any(row.mode == PEERS for row in run.evaluations)
     missing: Counter[str] = Counter()
     for row in run.evaluations:
         missing.update(row.reasons)
@@ -208,22 +179,19 @@ def _evaluated(run: RunReport) -> str:
     text = (
         f"{len(run.evaluations)} models evaluated; {answered} times an agent volunteered. "
         "What agents think of the models never left them."
-        if peers
+        if any(row.mode == PEERS for row in run.evaluations)
         else f"{len(run.evaluations)} models evaluated: {answered} opinions of {asked} asked for."
     )
     text += f" Missing: {why}." if why else ""
     text += f" Noise: epsilon {epsilon:g} for each opinion." if epsilon else ""
+    head = ("clients", "number", "times chosen, mean", "mean opinion")
     return f"<h2>Who was chosen</h2><p>{escape(text)}</p>" + _table(head, rows)
 
 
 def _agents(run: RunReport) -> str:
     rows = (
         (
-            agent.name,
-            agent.ordered,
-            agent.in_time,
-            agent.outcomes.get("late", 0),
-            agent.used,
+            *(agent.name, agent.ordered, agent.in_time, agent.outcomes.get("late", 0), agent.used),
             credits_text(agent.paid_micro),
             ", ".join(
                 f"{count} {status}"
@@ -234,7 +202,8 @@ def _agents(run: RunReport) -> str:
         for agent in run.agents
     )
     head = ("agent", "ordered", "in time", "late", "in the model", "paid", "otherwise")
-    text = "".join(f'<p class="hint">{escape(line)}</p>' for line in undelivered(run.agents))
+    lines = (line for agent in run.agents if (line := agent.undelivered()))
+    text = "".join(f'<p class="hint">{escape(line)}</p>' for line in lines)
     return "<h2>Agents</h2>" + text + _table(head, rows)
 
 
@@ -242,15 +211,17 @@ def _edges(run: RunReport) -> str:
     rows = []
     for edge in run.edges:
         shares = [row.edges[edge] for row in run.rounds if edge in row.edges]
+        rents = [row.rent_micro for row in run.rounds if row.rented == edge]
         rows.append(
             (
                 run.edge_name(edge),
-                sum(share.ordered for share in shares),
-                sum(share.in_time for share in shares),
-                sum(share.used for share in shares),
+                *(
+                    sum(getattr(one, name) for one in shares)
+                    for name in ("ordered", "in_time", "used")
+                ),
                 sum(bool(share.failed) for share in shares),
                 credits_text(sum(share.spent_micro for share in shares)),
-                *_rented(run, edge),
+                *((len(rents), credits_text(sum(rents))) if run.controlled else ()),
             )
         )
     more = ("times rented", "rent") if run.controlled else ()
@@ -266,13 +237,9 @@ def _rounds(run: RunReport) -> str:
     shown = [one for one in run.measures if one.key in run.metrics]
     rows = (
         (
-            row.round,
-            row.ordered,
-            row.in_time,
-            row.used,
+            *(row.round, row.ordered, row.in_time, row.used),
             *(_number(row.of(one)) for one in shown),
-            credits_text(row.paid_micro),
-            f"{row.seconds:.2f}",
+            *(credits_text(row.paid_micro), f"{row.seconds:.2f}"),
             *(_controls(run, row) if run.controlled else ()),
         )
         for row in run.rounds
@@ -282,13 +249,6 @@ def _rounds(run: RunReport) -> str:
     head = ("round", "ordered", "in time", "in the model", *words, "spent", "seconds", *more)
     table = _table(head, rows)
     return f"<h2>Rounds</h2><details><summary>All rounds as a table</summary>{table}</details>"
-
-
-def _rented(run: RunReport, edge: str) -> tuple[object, ...]:
-    if not run.controlled:
-        return ()
-    rents = [row.rent_micro for row in run.rounds if row.rented == edge]
-    return (len(rents), credits_text(sum(rents)))
 
 
 def _controls(run: RunReport, row: ReportRound) -> tuple[object, ...]:

@@ -1,43 +1,64 @@
-"""The report's plots as inline SVG, by matplotlib (extra `report`).
+"""The report's plots: how good the models are, what rounds cost and took, who was chosen."""
 
-Text stays text and takes the page's colour, so that one drawing suits a light and a
-dark page; data colours are chosen to be told apart on both, also with colour blindness.
-"""
-
-import io
 import itertools
-import re
-import warnings
-from collections.abc import Callable
-from html import escape
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .colours import COLOURS, borders, by_round, legend_above, names_beside, whole
-from .control import control_plots
-from .opinions import opinion_plots
-from .quality import quality_plots
+from fedagent_cli.drawing import (
+    COLOURS,
+    Draw,
+    by_round,
+    inline_svg,
+    legend_above,
+    names_beside,
+    shortened,
+    whole,
+)
+from fedagent_cli.output import number_text
+from fedagent_task import measures
+from fedagent_task.measures import Measure
+
+from .opinions import Plot, opinion_plots
 from .run_report import ReportRound, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK = "#010203"
-"""Stands for the page's text colour; replaced by `currentColor`."""
+    from fedagent_coordinator.policies.base import FloatArray
+
+Rows = Sequence[ReportRound]
 STEP_COLOURS = (COLOURS[4], COLOURS[3], COLOURS[1], COLOURS[0], COLOURS[2], COLOURS[5], COLOURS[7])
 STEPS = ("observe", "decide", "reserve", "train", "settle", "merge")
+PARTS = {
+    "download": COLOURS[0],
+    "computation and arrivals": COLOURS[2],
+    "upload": COLOURS[1],
+    "aggregation and the rest": COLOURS[4],
+}
 SHAPES = {"wide": (7.2, 2.9), "narrow": (3.6, 2.7)}
 """Width and height in inches of what a page shows on a screen, and on a phone."""
 MANY = 2000
 """Rounds shown at most; longer runs are thinned evenly."""
-
-
-def available() -> bool:
-    """Return whether matplotlib can be imported."""
-    from importlib.util import find_spec  # noqa: PLC0415 - cheap, and only the report asks
-
-    return find_spec("matplotlib") is not None
+WIDE_RANGE = 50.0
+"""Largest over smallest value beyond which an axis counts in powers of ten."""
+NAMES = {
+    "accuracy": "held-out",
+    "loss": "held-out",
+    "rmse": "root of the mean square",
+    "mae": "mean absolute",
+    "device_score": "on devices",
+    "train_loss": "in training",
+    "train_error": "in training",
+}
+"""Of a line; beside it stands its newest value."""
+SAMPLES = {
+    measures.HELD_OUT: "Held-out: on samples that no device learns from, after each merge.",
+    measures.ON_DEVICES: "On devices: a round's base model on their new samples, before.",
+    measures.IN_TRAINING: "In training: as devices report it, on samples they learn from.",
+}
 
 
 def draw_all(run: RunReport) -> list[tuple[str, str, str]]:
@@ -45,46 +66,184 @@ def draw_all(run: RunReport) -> list[tuple[str, str, str]]:
     rows = run.rounds[:: 1 + len(run.rounds) // MANY]
     if not rows:
         return []
-    plots = quality_plots(run, rows)
-    plots += opinion_plots(run)
-    plots += control_plots(run, rows)
-    plots += [
-        (
-            "Successes per round",
-            "Agents ordered, and those whose update came before the deadline.",
-            lambda axes: _successes(axes, rows),
-        ),
-        (
-            "Spend per edge",
-            "Credits settled over the run, edge by edge.",
-            lambda axes: _spend(axes, run),
-        ),
-        (
-            "Selections per agent",
-            "How often each agent was chosen, and what became of it.",
-            lambda axes: _selections(axes, run),
-        ),
-    ]
-    if any(row.timing_ms for row in rows):
-        plots.append(
-            (
-                "Where a round's time goes",
-                "Seconds per round by step; training includes both transfers.",
-                lambda axes: _timing(axes, rows),
-            )
-        )
+    plots = (
+        *quality_plots(run, rows),
+        *opinion_plots(run),
+        *_control_plots(run, rows),
+        *_round_plots(run, rows),
+    )
     return [
         (title, text, _both(draw, index, f"{title}: {text}"))
         for index, (title, text, draw) in enumerate(plots)
     ]
 
 
-def _successes(axes: "Axes", rows: tuple[ReportRound, ...]) -> None:
-    at = borders(rows)
-    axes.stairs(
-        [r.ordered for r in rows], at, fill=True, color="#9aa3ad", alpha=0.45, label="ordered"
+def _both(draw: Draw, index: int, name: str) -> str:
+    return "".join(
+        f'<div class="{shape}">{inline_svg(draw, f"{index}{shape[0]}", size, name)}</div>'
+        for shape, size in SHAPES.items()
     )
-    axes.stairs([r.in_time for r in rows], at, fill=True, color=COLOURS[2], label="in time")
+
+
+def quality_plots(run: RunReport, rows: Rows) -> Iterator[Plot]:
+    """Yield the plots of what was measured of the models."""
+    regression = measures.RMSE in run.measures or measures.TRAIN_ERROR in run.measures
+    for title, text, wanted in _groups(regression=regression):
+        known = [one for one in wanted if one in run.measures]
+        shown = [one for one in known if any(row.of(one) is not None for row in rows)]
+        if regression and measures.LOSS in shown:
+            shown = [measures.LOSS]  # of training it is half of that: no line beside it
+        if shown:
+            where = " ".join(SAMPLES[one] for one in dict.fromkeys(one.where for one in shown))
+            yield title, f"{text} {where}", partial(_quality, title.lower(), shown, rows)
+
+
+def _groups(*, regression: bool) -> list[tuple[str, str, tuple[Measure, ...]]]:
+    loss = ("Loss", "Less is better.", (measures.LOSS, measures.TRAIN_LOSS))
+    score = measures.DEVICE_SCORE
+    if not regression:
+        right = "The share of samples whose class the global model names."
+        return [("Accuracy", right, (measures.ACCURACY, score)), loss]
+    wrong = "How far the global model is off, in the unit of what it predicts; less is better."
+    errors = (measures.RMSE, measures.MAE, measures.TRAIN_ERROR)
+    return [
+        ("Error", wrong, errors),
+        loss,
+        ("Score", "1 / (1 + error); more is better.", (score,)),
+    ]
+
+
+def _control_plots(run: RunReport, rows: Rows) -> Iterator[Plot]:
+    """Yield the plots of placed and controlled runs."""
+    noted, rented = any(row.notes for row in rows), any(row.rented for row in rows)
+    if noted:
+        text = (
+            "What was ordered (dots), the real number behind it, and the multipliers of "
+            "load and quality on the right."
+        )
+        yield "Local iterations", text, partial(_iterations, rows)
+    if rented:
+        text = "The edge that aggregated each round; below, the credits paid for it so far."
+        yield "Rented edge", text, partial(_rents, run, rows)
+    if (noted or rented) and any(row.latency_s for row in rows):
+        text = (
+            "Download, computation and upload of the device that held the round up "
+            "longest, then aggregation and messages."
+        )
+        yield "Latency of the slowest device", text, partial(_latency, rows)
+
+
+def _round_plots(run: RunReport, rows: Rows) -> Iterator[Plot]:
+    text = "Agents ordered, and those whose update came before the deadline."
+    yield "Successes per round", text, partial(_successes, rows)
+    text = "Credits settled over the run, edge by edge."
+    yield "Spend per edge", text, partial(_spend, run)
+    text = "How often each agent was chosen, and what became of it."
+    yield "Selections per agent", text, partial(_selections, run)
+    if any(row.timing_ms for row in rows):
+        text = "Seconds per round by step; training includes both transfers."
+        yield "Where a round's time goes", text, partial(_timing, rows)
+
+
+def _quality(name: str, shown: Sequence[Measure], rows: Rows, axes: "Axes") -> None:
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter  # noqa: PLC0415 - optional
+
+    every: list[float] = []
+    for one, colour in zip(shown, COLOURS, strict=False):
+        points = [(row.round, value) for row in rows if (value := row.of(one)) is not None]
+        x, y = zip(*points, strict=True)
+        marker = "o" if len(x) < 3 else None
+        label = f"{NAMES[one.key]} {number_text(y[-1])}"
+        axes.plot(x, y, color=colour, linewidth=1.8, marker=marker, label=label)
+        every += y
+    legend_above(axes, columns=3)
+    if shown[0].rising:
+        axes.set_ylim(0, 1.02)
+    elif min(every) > 0 and max(every) > WIDE_RANGE * min(every):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(bottom=0)
+    by_round(axes)
+    axes.set_ylabel(name)
+
+
+def _iterations(rows: Rows, axes: "Axes") -> None:
+    def noted(name: str) -> list[float]:
+        return [row.notes.get(name, np.nan) for row in rows]
+
+    x = [row.round for row in rows]
+    ordered = [row.iterations or np.nan for row in rows]
+    axes.plot(x, ordered, ".", color=COLOURS[0], alpha=0.55, markersize=4, label="ordered")
+    axes.plot(x, noted("rho"), color=COLOURS[0], linewidth=1.8, label="rho")
+    by_round(axes)
+    axes.set_ylabel("iterations")
+    axes.locator_params(axis="y", integer=True)
+    axes.set_ylim(bottom=0)
+    other = axes.twinx()
+    other.plot(x, noted("lambda_load"), color=COLOURS[5], linewidth=1.1, label="load λ")
+    other.plot(x, noted("lambda_quality"), color=COLOURS[2], linewidth=1.1, label="quality λ")
+    other.set_ylabel("multiplier")
+    other.set_ylim(bottom=0)
+    other.grid(visible=False)
+    legend_above(axes, columns=4, lines=[*axes.get_lines(), *other.get_lines()])
+
+
+def _rents(run: RunReport, rows: Rows, axes: "Axes") -> None:
+    paid = np.cumsum([row.rent_micro for row in run.rounds]) / 1e6
+    x = [row.round for row in run.rounds]
+    axes.fill_between(x, paid, color="#9aa3ad", alpha=0.35, linewidth=0)
+    by_round(axes)
+    axes.set_ylabel("rent, credits in all")
+    axes.set_ylim(bottom=0)
+    other = axes.twinx()
+    for index, edge in enumerate(run.edges):
+        here = [row.round for row in rows if row.rented == edge]
+        if here:
+            colour = COLOURS[index % len(COLOURS)]
+            other.plot(here, [index] * len(here), "|", color=colour, markersize=9)
+    shown = shortened(axes, [run.edge_name(edge) for edge in run.edges])
+    other.set_yticks(range(len(shown)), shown)
+    other.set_ylim(-0.6, len(shown) - 0.4)
+    other.grid(visible=False)
+
+
+def _latency(rows: Rows, axes: "Axes") -> None:
+    shares = np.array([row.latency_s or (0.0,) * len(PARTS) for row in rows])
+    parts = zip(PARTS, PARTS.values(), shares.T, strict=True)
+    _stacked(rows, parts, axes)
+    legend_above(axes, columns=4)
+
+
+def _timing(rows: Rows, axes: "Axes") -> None:
+    others = sorted({step for row in rows for step in row.timing_ms} - set(STEPS))
+    parts = (
+        (step, colour, np.array([row.timing_ms.get(step, 0.0) for row in rows]) / 1000)
+        for step, colour in zip([*STEPS, *others], itertools.cycle(STEP_COLOURS), strict=False)
+    )
+    _stacked(rows, (part for part in parts if part[2].any()), axes)
+    legend_above(axes, columns=6)
+
+
+def _stacked(rows: Rows, parts: "Iterable[tuple[str, str, FloatArray]]", axes: "Axes") -> None:
+    """Draw the seconds of each part of a round, one above the other."""
+    bottom = np.zeros(len(rows))
+    for label, colour, values in parts:
+        top = bottom + values
+        axes.stairs(top, _borders(rows), baseline=bottom, fill=True, color=colour, label=label)
+        bottom = top
+    by_round(axes)
+    axes.set_ylabel("seconds")
+
+
+def _successes(rows: Rows, axes: "Axes") -> None:
+    for key, label, colour, alpha in (
+        ("ordered", "ordered", "#9aa3ad", 0.45),
+        ("in_time", "in time", COLOURS[2], None),
+    ):
+        values = [getattr(row, key) for row in rows]
+        axes.stairs(values, _borders(rows), fill=True, color=colour, alpha=alpha, label=label)
     by_round(axes)
     axes.set_ylabel("agents")
     axes.set_ylim(bottom=0)
@@ -92,17 +251,12 @@ def _successes(axes: "Axes", rows: tuple[ReportRound, ...]) -> None:
     legend_above(axes, columns=2)
 
 
-def _spend(axes: "Axes", run: RunReport) -> None:
+def _spend(run: RunReport, axes: "Axes") -> None:
     x = [row.round for row in run.rounds]
-    for index, edge in enumerate(run.edges):
+    for edge, colour in zip(run.edges, itertools.cycle(COLOURS), strict=False):
         per_round = [row.edges[edge].spent_micro if edge in row.edges else 0 for row in run.rounds]
-        axes.plot(
-            x,
-            np.cumsum(per_round) / 1e6,
-            color=COLOURS[index % len(COLOURS)],
-            linewidth=1.8,
-            label=run.edge_name(edge),
-        )
+        spent = np.cumsum(per_round) / 1e6
+        axes.plot(x, spent, color=colour, linewidth=1.8, label=run.edge_name(edge))
     by_round(axes)
     axes.set_ylabel("credits, total")
     axes.set_ylim(bottom=0)
@@ -110,9 +264,8 @@ def _spend(axes: "Axes", run: RunReport) -> None:
         legend_above(axes, columns=4)
 
 
-def _selections(axes: "Axes", run: RunReport) -> None:
+def _selections(run: RunReport, axes: "Axes") -> None:
     agents = run.agents[:40]
-    places = range(len(agents))
     in_time = np.array([agent.in_time for agent in agents])
     late = np.array([agent.outcomes.get("late", 0) for agent in agents])
     other = np.array([agent.ordered for agent in agents]) - in_time - late
@@ -122,7 +275,7 @@ def _selections(axes: "Axes", run: RunReport) -> None:
         (late, "late", COLOURS[1]),
         (np.maximum(other, 0), "nothing came", COLOURS[5]),
     ):
-        axes.barh(places, values, left=left, color=colour, label=label, height=0.72)
+        axes.barh(range(len(agents)), values, left=left, color=colour, label=label, height=0.72)
         left = left + values
     names_beside(axes, [agent.name for agent in agents])
     axes.invert_yaxis()
@@ -131,76 +284,6 @@ def _selections(axes: "Axes", run: RunReport) -> None:
     legend_above(axes, columns=3)
 
 
-def _timing(axes: "Axes", rows: tuple[ReportRound, ...]) -> None:
-    others = sorted({step for row in rows for step in row.timing_ms} - set(STEPS))
-    bottom = np.zeros(len(rows))
-    for step, colour in zip([*STEPS, *others], itertools.cycle(STEP_COLOURS), strict=False):
-        values = np.array([row.timing_ms.get(step, 0.0) for row in rows]) / 1000
-        if not values.any():
-            continue
-        top = bottom + values
-        axes.stairs(top, borders(rows), baseline=bottom, fill=True, color=colour, label=step)
-        bottom = top
-    by_round(axes)
-    axes.set_ylabel("seconds")
-    legend_above(axes, columns=6)
-
-
-def _both(draw: Callable[["Axes"], None], index: int, name: str) -> str:
-    return "".join(
-        f'<div class="{shape}">{_svg(draw, f"{index}{shape[0]}", size, name)}</div>'
-        for shape, size in SHAPES.items()
-    )
-
-
-def _svg(draw: Callable[["Axes"], None], index: str, size: tuple[float, float], name: str) -> str:
-    """Return one plot as an SVG element without a fixed size, a background or outside links."""
-    from matplotlib import rc_context  # noqa: PLC0415 - optional package, half a second
-    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    style: dict[str, object] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": f"fedagent-{index}",
-        "font.family": "sans-serif",
-        "font.size": 9.5,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.alpha": 0.15,
-        "legend.frameon": False,
-        "legend.handlelength": 1.1,
-        "legend.columnspacing": 1.2,
-        # What devices call themselves is no formula, whatever dollars it has.
-        "text.parse_math": False,
-        **{f"{part}.color": INK for part in ("text", "xtick", "ytick", "grid")},
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-    }
-    with rc_context(style):  # type: ignore[arg-type]  # keys of matplotlib, checked at run time
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = figure.add_subplot()
-        axes.set_facecolor("none")
-        axes.set_axisbelow(True)
-        draw(axes)
-        text = io.StringIO()
-        with warnings.catch_warnings():
-            # Letters stay letters: the browser has fonts for those that matplotlib has not.
-            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-            figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(text.getvalue(), index, name)
-
-
-def _inline(svg: str, index: str, name: str) -> str:
-    """Cut the XML prologue and metadata, free the size, adopt the page's text colour, name it."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
-    svg = re.sub(r'\bid="', f'id="p{index}-', svg)
-    svg = re.sub(r"url\(#", f"url(#p{index}-", svg)
-    svg = re.sub(r'(xlink:href)="#', rf'\1="#p{index}-', svg)
-    named = f'<svg role="img" aria-label="{escape(name)}"'
-    return svg.replace(INK, "currentColor").replace("<svg", named, 1)
+def _borders(rows: Rows) -> list[float]:
+    """Return where each round begins on the axis, and where the last one ends."""
+    return [*(row.round - 0.5 for row in rows), rows[-1].round + 0.5]

@@ -1,25 +1,57 @@
 """A whole run for the report: its summary, and the rows of its rounds, agents and evaluations."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedagent_cli.figures import metric_line
 from fedagent_cli.runs import open_run, recipe_of
 from fedagent_coordinator.database.evaluations import ModelEvaluation
 from fedagent_coordinator.database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow
-from fedagent_coordinator.reader import Reader
 from fedagent_coordinator.summary import RunSummary, summarize
 from fedagent_task.measures import Measure
 
 from .indices import Columns, read_beliefs, read_indices
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 TARGETS = (0.75, 0.78, 0.82, 0.85)
 """Those of the GDA paper."""
 SHARES = (0.8, 0.9, 0.95)
 NOT_ENDED = "not ended"
 """The fact `state` of a run that may go on."""
+SLOW = "raise rounds.deadline_s, or give it less to do (learner.passes, rounds.iterations)"
+UNHEARD = ("it never answered", "see that it runs and reaches its edge: fedagent doctor there")
+ENDINGS = {
+    "missed": ("it took its order, but the round closed first", f"see that it still runs; {SLOW}"),
+    "missed unanswered": UNHEARD,
+    "missed silent": UNHEARD,
+    "late": ("its update came after the deadline", SLOW),
+    "declined no_data": (
+        "nothing had arrived on its stream",
+        "see that its --stream names what the sensor sends",
+    ),
+    "declined schema": (
+        "its stream does not fit the recipe",
+        "compare model.features and data.dtype with its --stream",
+    ),
+    "declined unavailable": (
+        "a rule of the device forbade it",
+        "fedagent doctor on the device says which",
+    ),
+    "declined load": (
+        "it had too little memory or time",
+        "see its --memory-limit and --load-limit",
+    ),
+    "rejected": ("its update was refused", "see limits in the recipe, and the edge's log"),
+    "gone": ("it had left its edge", "see its link, and that it keeps running"),
+}
+"""What an outcome means and the hint, by status and the first word of its reason."""
+PLAIN = frozenset({"missed unanswered", "missed silent", "declined no_data"})
+"""Outcomes whose reason says nothing more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +88,29 @@ class ReportAgent(DeviceRow):
     outcomes: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
 
+    def undelivered(self) -> str:
+        """Return why no update of it came in time, and what to do; empty if one did."""
+        if not self.ordered or self.in_time:
+            return ""
+        times = "once" if self.ordered == 1 else f"{self.ordered} times"
+        done = "never delivered an update" + (" in time" if self.outcomes.get("late") else "")
+        head = f"{self.name} was ordered {times} and {done}"
+        if not self.reasons:
+            return f"{head}."
+        kinds: Counter[str] = Counter()
+        for reason, times_so in self.reasons.items():
+            kinds[reason.partition(":")[0]] += times_so
+        ((kind, count),) = kinds.most_common(1)
+        status = kind.partition(" ")[0]
+        why, hint = (
+            ENDINGS.get(kind) or ENDINGS.get(status) or (f"it {status}", "its log says more")
+        )
+        like = {one: n for one, n in self.reasons.items() if one.partition(":")[0] == kind}
+        reason = max(like, key=like.__getitem__).partition(" ")[2]
+        detail = f" ({reason})" if reason and kind not in PLAIN else ""
+        most = "" if count == self.ordered else f", {count} of them"
+        return f"{head}: {why}{most}{detail}. What to do: {hint}."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport(RunSummary):
@@ -64,7 +119,6 @@ class RunReport(RunSummary):
     Attributes:
         edges: Names by id, of edges that had a part in a round.
         facts: More lines for the first table of the page.
-        evaluations: What clients think of the models, or who volunteered.
         indices, beliefs: By which the policy chose, where the database has them.
         inside: What the devices knew and never sent, by what it is; only where their owner
             is the one who reads.
@@ -115,6 +169,14 @@ class RunReport(RunSummary):
         means = [row.mean for row in self.evaluations if row.mean is not None]
         return means[-1] if means else None
 
+    def mean_opinions(self) -> dict[str, float]:
+        """Return each client's mean opinion over the run, by agent id."""
+        scores: dict[str, list[float]] = {}
+        for row in self.evaluations:
+            for agent, score in row.scores.items():
+                scores.setdefault(agent, []).append(score)
+        return {agent: sum(own) / len(own) for agent, own in scores.items()}
+
     def reached(self) -> list[tuple[float, ReportRound | None]]:
         """Return accuracies or errors worth naming, and the first round that had each."""
         found: list[tuple[float, ReportRound | None]] = []
@@ -145,9 +207,8 @@ class RunReport(RunSummary):
 
     def record(self) -> dict[str, object]:
         """Return everything as plain JSON values."""
-        rows = {one.name: getattr(self, one.name) for one in fields(RunReport)}
         return {
-            **rows,
+            **_values(RunReport, self),
             **RunSummary.record(self),
             "rounds": [{**asdict(row), "seconds": row.seconds} for row in self.rounds],
             "agents": [{**asdict(agent), "name": agent.name} for agent in self.agents],
@@ -171,18 +232,16 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
         evaluations = tuple(reader.evaluations.answered(key))
         rows = [row for row in every if row.state == "done"]
         done = [row.round for row in rows]
-        values = {one.name: getattr(summary, one.name) for one in fields(RunSummary)}
+        wanted = summary.rounds_wanted
         return RunReport(
             **{
-                **values,
+                **_values(RunSummary, summary),
                 "policy": summary.policy or "?",
-                "rounds_wanted": (
-                    len(rows) if summary.rounds_wanted is None else summary.rounds_wanted
-                ),
+                "rounds_wanted": len(rows) if wanted is None else wanted,
                 "edges": {row.edge_id: row.label for row in results},
             },
             rounds=tuple(_rounds(rows, results, outcomes)),
-            agents=tuple(_agents(reader, key, outcomes)),
+            agents=tuple(_agents(reader.devices(key), outcomes)),
             ledger_balanced=verified.balanced,
             evaluations=evaluations,
             indices=read_indices(reader, key, done) if evaluations else {},
@@ -199,44 +258,41 @@ def read_run_report(data_dir: Path, run_id: str | None = None) -> RunReport:
 
 def _rounds(
     rows: Sequence[RoundRow], results: Sequence[EdgeRow], outcomes: Sequence[OutcomeRow]
-) -> list[ReportRound]:
-    slowest: dict[int, OutcomeRow] = {}
+) -> Iterator[ReportRound]:
+    timed: dict[int, list[OutcomeRow]] = defaultdict(list)
     for outcome in outcomes:
-        former = slowest.get(outcome.round)
-        if not outcome.censored and (former is None or outcome.tau_s > former.tau_s):
-            slowest[outcome.round] = outcome
-    edges: dict[int, dict[str, EdgeRow]] = {}
+        if not outcome.censored:
+            timed[outcome.round].append(outcome)
+    edges: dict[int, dict[str, EdgeRow]] = defaultdict(dict)
     for result in results:
-        edges.setdefault(result.round, {})[result.edge_id] = result
-    found = []
+        edges[result.round][result.edge_id] = result
     for row in rows:
         latency: tuple[float, ...] = ()
-        if (one := slowest.get(row.round)) is not None:
+        if (one := max(timed[row.round], key=lambda o: o.tau_s, default=None)) is not None:
             rest = row.timing_ms.get("train", 0.0) / 1000 - one.tau_s
             latency = (one.dt_s or 0.0, one.lc_s or 0.0, one.ut_s or 0.0, max(rest, 0.0))
-        found.append(
-            ReportRound(
-                **{one.name: getattr(row, one.name) for one in fields(RoundRow)},
-                edges=edges.get(row.round, {}),
-                latency_s=latency,
-                ended_s=((row.closed_ms or row.opened_ms) - rows[0].opened_ms) / 1000,
-            )
+        yield ReportRound(
+            **_values(RoundRow, row),
+            edges=edges[row.round],
+            latency_s=latency,
+            ended_s=((row.closed_ms or row.opened_ms) - rows[0].opened_ms) / 1000,
         )
-    return found
 
 
-def _agents(reader: Reader, run_id: str, outcomes: Sequence[OutcomeRow]) -> list[ReportAgent]:
-    statuses: dict[str, Counter[str]] = {}
-    reasons: dict[str, Counter[str]] = {}
+def _agents(devices: Sequence[DeviceRow], outcomes: Sequence[OutcomeRow]) -> Iterator[ReportAgent]:
+    statuses: dict[str, Counter[str]] = defaultdict(Counter)
+    reasons: dict[str, Counter[str]] = defaultdict(Counter)
     for outcome in outcomes:
-        statuses.setdefault(outcome.agent, Counter())[outcome.status] += 1
-        ending = f"{outcome.status} {outcome.reason}".strip()
-        reasons.setdefault(outcome.agent, Counter())[ending] += 1
-    return [
-        ReportAgent(
+        statuses[outcome.agent][outcome.status] += 1
+        reasons[outcome.agent][f"{outcome.status} {outcome.reason}".strip()] += 1
+    for device in devices:
+        yield ReportAgent(
             **asdict(device),
-            outcomes=dict(statuses.get(device.agent, {})),
-            reasons=dict(reasons.get(device.agent, {})),
+            outcomes=dict(statuses[device.agent]),
+            reasons=dict(reasons[device.agent]),
         )
-        for device in reader.devices(run_id)
-    ]
+
+
+def _values(kind: type["DataclassInstance"], row: object) -> dict[str, Any]:
+    """Return the fields of `kind` that a row has, as they are."""
+    return {one.name: getattr(row, one.name) for one in fields(kind)}

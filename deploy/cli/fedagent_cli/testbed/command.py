@@ -233,7 +233,7 @@ def _progress(*, quiet: bool) -> "Iterator[Done]":
 
 def _check_plot(plot: Path | None) -> None:
     if plot is not None:
-        from fedagent_cli.panels import check_plot  # noqa: PLC0415 - heavy imports
+        from fedagent_cli.drawing import check_plot  # noqa: PLC0415 - heavy imports
 
         check_plot(plot)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedagent_cli.panels import draw_panels
+from fedagent_cli.drawing import draw_panels
 from fedagent_testbed.study import Comparison
 from fedagent_testbed.study.statistics import quantile
 from fedagent_testbed.study.table import seeds_text
