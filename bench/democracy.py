@@ -30,9 +30,9 @@ from fedagent_agent.store import open_agent
 from fedagent_coordinator.policies.neighbours import k_nearest
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import Broker, BrokerSpec
+from fedagent_node.data_dir import load_or_create
 from fedagent_node.driver import Driver, Job
 from fedagent_node.effects import Connect, Input, Received, Send
-from fedagent_node.identity import load_or_create
 from fedagent_node.link import Arrival, Link
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode, encode

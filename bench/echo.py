@@ -31,7 +31,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import Broker, BrokerSpec
-from fedagent_node.probe import free_port
+from fedagent_node.network import free_port
 
 Kind = Literal["mosquitto", "amqtt"]
 

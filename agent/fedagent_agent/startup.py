@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedagent_node.identity import FILE, Identity, load_or_create
+from fedagent_node.data_dir import IDENTITY_FILE, Identity, load_or_create
 
 from .streams.spec import (
     DIGITS,
@@ -35,7 +35,7 @@ def load_identity(data_dir: Path) -> Identity:
     Raises:
         IdentityError: The file is there and damaged.
     """
-    if not (data_dir / FILE).exists():
+    if not (data_dir / IDENTITY_FILE).exists():
         _forked(lambda: bool(load_or_create(data_dir)))
     # Where the child failed, the same error comes here, in words.
     return load_or_create(data_dir)

@@ -43,7 +43,7 @@ from .peers.store import PeerDevice
 from .trainer.frames import Cancel, Evaluate, Failed, Open, Reply, Train, Trained
 
 if TYPE_CHECKING:
-    from fedagent_node.identity import Identity
+    from fedagent_node.data_dir import Identity
 
     from .config import AgentConfig
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert, in_words
+from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import EVERYBODY, Emit, Send
-from fedagent_node.identity import load_or_create
 from fedagent_node.process import boot_id
 from fedagent_node.shell import Shell
 from fedagent_protocol import failpoints, topics

@@ -7,9 +7,9 @@ import uuid
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert
+from fedagent_node.data_dir import load_or_create
 from fedagent_node.effects import EVERYBODY, Emit, Send
 from fedagent_node.errors import LinkError
-from fedagent_node.identity import load_or_create
 from fedagent_node.process import boot_id
 from fedagent_node.shell import Shell
 from fedagent_protocol import SOFTWARE, topics

@@ -26,8 +26,7 @@ from .address import BrokerAddress, TlsFiles, is_loopback, is_wildcard
 from .advert import LOOPBACK, reach
 from .data_dir import store_port, stored_port, write_private
 from .errors import BrokerMissingError, BrokerStartError, InsecureListenError, ListenAddressError
-from .network import Backoff, lan_addresses
-from .probe import answers, bindable, free_port, owns_port
+from .network import Backoff, answers, bindable, free_port, lan_addresses, owns_port
 
 MAX_QUEUED_BYTES = 48 << 20
 """Per subscriber. The receivers' credit keeps honest roles far below."""

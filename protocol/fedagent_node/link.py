@@ -29,8 +29,7 @@ from fedagent_protocol.errors import safe_text
 from .address import BrokerAddress, TlsFiles, with_hint
 from .errors import LinkError, PlainTextError, SubscribeRefusedError, connect_reason
 from .network import Backoff
-from .paho_client import CONNECT_TIMEOUT_S, Client, PublishQueue
-from .subscriptions import Subscriptions
+from .paho_client import CONNECT_TIMEOUT_S, Client, PublishQueue, Subscriptions
 
 __all__ = ["Arrival", "BrokerAddress", "Link", "TlsFiles"]
 

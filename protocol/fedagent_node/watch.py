@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .advert import MAX_TXT_BYTES, Advert, Role, advert_from, service_type
-from .network import by_nearness
-from .probe import refusal
+from .network import by_nearness, refusal
 
 if TYPE_CHECKING:
     from zeroconf import ServiceStateChange, Zeroconf

@@ -19,7 +19,7 @@ across versions, so that a peer of another one is refused by name (docs/protocol
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .codec import Direction
 from .errors import TopicError
@@ -27,6 +27,7 @@ from .messages import PROTOCOL_VERSION
 
 ROOT = f"fedagent/{PROTOCOL_VERSION}"
 EARLIER = range(1, PROTOCOL_VERSION)
+MAX_PEERS = 256
 _VERSION = re.compile(r"[1-9][0-9]{0,2}")
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
@@ -159,3 +160,31 @@ def _parsed(parts: list[str]) -> Topic | None:
             )
         case _:
             return None
+
+
+@dataclass(slots=True)
+class OtherVersions:
+    """Remembers whom it has refused, so that a heartbeat is one line and not one a second.
+
+    Attributes:
+        role: Who refuses, for the line.
+    """
+
+    role: str
+    _refused: dict[str, int] = field(default_factory=dict)
+
+    def refuse(self, peer: str, version: int) -> str:
+        """Return the line for the log; empty if it was said of this peer and version before."""
+        full = len(self._refused) >= MAX_PEERS and peer not in self._refused
+        if full or self._refused.get(peer) == version:
+            return ""
+        self._refused[peer] = version
+        return mismatch(version, self.role)
+
+
+def mismatch(version: int, role: str) -> str:
+    """Return why a peer of this version is refused, and what to do."""
+    return (
+        f"speaks protocol {version}, the {role} {PROTOCOL_VERSION}: "
+        "install the same release of fedagent on both"
+    )

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fedagent_node.broker import mosquitto_program
-from fedagent_node.probe import free_port
+from fedagent_node.network import free_port
 from fedagent_node.settings import PASSWORD_VARIABLE
 
 from .terminals import Terminals, terminals, until

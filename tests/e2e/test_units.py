@@ -18,7 +18,7 @@ from fedagent_coordinator.reader import open_reader
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import mosquitto_program
 from fedagent_node.link import Link
-from fedagent_node.probe import free_port
+from fedagent_node.network import free_port
 from fedagent_testbed.local import RoleProcess
 
 from .support import check_books, new_field

@@ -20,9 +20,9 @@ from fedagent_agent.core.effects import Measured
 from fedagent_agent.peers.core.records import SlotRecord
 from fedagent_agent.peers.store import read_slots
 from fedagent_agent.store import AgentStore, open_agent
+from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.driver import Driver, Job
 from fedagent_node.effects import Connect, Effect, Input, Received, Send
-from fedagent_node.identity import Identity, load_or_create
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
     AnyMessage,

@@ -22,7 +22,7 @@ from fedagent_node.errors import (
     TlsFilesError,
 )
 from fedagent_node.link import TlsFiles
-from fedagent_node.probe import answers, bindable
+from fedagent_node.network import answers, bindable
 from tests.fakes.links import broker, eventually
 
 PARENT = """

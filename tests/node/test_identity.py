@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from fedagent_node.data_dir import DataDirLock, store_port, stored_port
+from fedagent_node.data_dir import (
+    IDENTITY_FILE,
+    DataDirLock,
+    identity_of,
+    load_or_create,
+    store_port,
+    stored_port,
+)
 from fedagent_node.errors import DataDirBusyError, IdentityError
-from fedagent_node.identity import FILE, identity_of, load_or_create
 from fedagent_protocol.topics import check_id
 
 
@@ -19,8 +25,8 @@ def test_the_identity_stays_and_signs(tmp_path: Path) -> None:
     assert first == second
     assert first.id == identity_of(first.public_bytes) == check_id(first.id)
     Ed25519PublicKey.from_public_bytes(first.public_bytes).verify(second.sign(b"data"), b"data")
-    assert (tmp_path / "new" / FILE).stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [FILE]
+    assert (tmp_path / "new" / IDENTITY_FILE).stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [IDENTITY_FILE]
     assert "private" not in repr(first)
     assert load_or_create(tmp_path / "other").id != first.id
 
@@ -29,7 +35,7 @@ def test_loading_does_not_import_cryptography(tmp_path: Path) -> None:
     load_or_create(tmp_path)
     code = (
         "import sys; from pathlib import Path\n"
-        "from fedagent_node.identity import load_or_create\n"
+        "from fedagent_node.data_dir import load_or_create\n"
         "load_or_create(Path(sys.argv[1]))\n"
         "sys.exit(any(name.startswith('cryptography') for name in sys.modules))"
     )
@@ -49,7 +55,7 @@ def test_loading_does_not_import_cryptography(tmp_path: Path) -> None:
 )
 def test_a_damaged_identity_is_named_and_kept(tmp_path: Path, damage: object) -> None:
     load_or_create(tmp_path)
-    path = tmp_path / FILE
+    path = tmp_path / IDENTITY_FILE
     assert callable(damage)
     path.write_bytes(damage(path.read_bytes()))
     before = path.read_bytes()

@@ -8,8 +8,7 @@ import pytest
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.advert import Advert, Reach, reach, reach_of_shared
-from fedagent_node.network import is_inner, lan_addresses
-from fedagent_node.probe import free_port, refusal
+from fedagent_node.network import free_port, is_inner, lan_addresses, refusal
 from fedagent_node.watch import MAX_HOSTS, Watch, reachable
 
 LAN = ("192.168.1.20", "10.0.0.2")

@@ -14,7 +14,7 @@ from fedagent_protocol.messages import (
     Probe,
     ProbeReply,
 )
-from fedagent_protocol.versions import OtherVersions
+from fedagent_protocol.topics import OtherVersions
 
 from .device import MIN_GAP_S, DeviceState, LinkQuality
 from .effects import EdgesFound, Relink

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedagent_node.identity import Identity, identity_of
+from fedagent_node.data_dir import Identity, identity_of
 from fedagent_protocol.peers import MAX_PACKET_BYTES, PeerCard
 
 from .core.transport import PacketRefusal, SealError

@@ -23,7 +23,7 @@ from .core.records import ArmStats, SlotRecord, StoreSlot
 from .core.selection import PeerAccess
 
 if TYPE_CHECKING:
-    from fedagent_node.identity import Identity
+    from fedagent_node.data_dir import Identity
 
 FILE = "peers.sqlite"
 KEPT_SLOTS = 1000

@@ -25,7 +25,7 @@ from fedagent_node.effects import (
     Warn,
 )
 from fedagent_protocol.messages import AnyMessage, CoordinatorBeacon, EdgeWelcome, RoundOpen
-from fedagent_protocol.versions import OtherVersions
+from fedagent_protocol.topics import OtherVersions
 
 from . import edge_messages
 from . import effects as fx

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from fedagent_node.advert import LOOPBACK, Advert, Role
 from fedagent_node.discovery import Discovery
-from fedagent_node.network import lan_addresses
-from fedagent_node.probe import refusal
+from fedagent_node.network import lan_addresses, refusal
 from fedagent_node.watch import MAX_HOSTS
 
 LOOK_S = 2.0

@@ -26,9 +26,9 @@ from fedagent_coordinator.run_store import open_coordinator
 from fedagent_edge.core.settings import EdgeSettings
 from fedagent_edge.daemon import route
 from fedagent_edge.store import open_edge
+from fedagent_node.data_dir import Identity
 from fedagent_node.driver import Driver, Store
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Input, LinkDown, LinkUp, Send
-from fedagent_node.identity import Identity
 from fedagent_protocol import topics
 from fedagent_protocol.codec import (
     Direction,

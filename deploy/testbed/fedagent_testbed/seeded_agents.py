@@ -10,7 +10,7 @@ from collections.abc import Callable
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedagent_agent.trainer.privacy import ProtectedScore, protect
-from fedagent_node.identity import Identity, identity_of
+from fedagent_node.data_dir import Identity, identity_of
 from fedagent_task.spec import OpinionsSpec
 
 METRIC = "seeded"

@@ -53,8 +53,8 @@ from fedagent_protocol.messages import (
     Volunteer,
     Welcome,
 )
+from fedagent_protocol.topics import mismatch
 from fedagent_protocol.transfer import CreditPool, Layout
-from fedagent_protocol.versions import mismatch
 
 from .analytics import Analytics
 from .effects import (

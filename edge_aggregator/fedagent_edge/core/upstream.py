@@ -10,7 +10,7 @@ from fedagent_protocol.messages import (
     EdgeHello,
     EdgeStatus,
 )
-from fedagent_protocol.versions import OtherVersions
+from fedagent_protocol.topics import OtherVersions
 
 from .effects import COORDINATOR
 from .sessions import AgentSessions

@@ -16,7 +16,7 @@ from fedagent_agent.peers.core.records import ArmStats
 from fedagent_agent.peers.core.settings import SlotSettings, settings_for
 from fedagent_agent.peers.seal import PeerSeal, sealed_bytes
 from fedagent_coordinator.policies.beliefs import propagate, wire
-from fedagent_node.identity import load_or_create
+from fedagent_node.data_dir import load_or_create
 from fedagent_protocol.peers import (
     BeliefMessage,
     Envelope,

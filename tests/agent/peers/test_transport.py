@@ -9,8 +9,8 @@ import pytest
 from fedagent_agent.peers import seal as sealing
 from fedagent_agent.peers.core.transport import CARD_GAP_S, HEARD_S, PeerTransport
 from fedagent_agent.peers.seal import PeerSeal
+from fedagent_node.data_dir import Identity, load_or_create
 from fedagent_node.effects import Effect, Send
-from fedagent_node.identity import Identity, load_or_create
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import PeerDeliver, PeerSend
 from fedagent_protocol.peers import Envelope, PeerCard, PeerPacket, decode_relayed, encode_relayed

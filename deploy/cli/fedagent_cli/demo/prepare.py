@@ -13,7 +13,7 @@ from fedagent_coordinator.policies.base import OPINIONS
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import choose_kind
 from fedagent_node.errors import LinkError, connect_reason
-from fedagent_node.probe import ANSWER_S, answers
+from fedagent_node.network import ANSWER_S, answers
 from fedagent_node.process import in_two
 from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import TaskError
