@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedagent_coordinator.policies.linear_arms import LinearArms
+from fedagent_coordinator.policies.linucb import LinearArms
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parent / ".peers" / "bandits"

@@ -39,7 +39,7 @@ LEARNERS = {
     "sgd": "gradient_descent:Sgd",
     "bgd": "gradient_descent:Bgd",
     "strsaga": "strsaga:StrSaga",
-    "none": "idle:NoTraining",
+    "none": "gradient_descent:NoTraining",
 }
 """Name of a learner to its class below `fedagent_agent.learners`, which a coordinator has not."""
 if TYPE_CHECKING:

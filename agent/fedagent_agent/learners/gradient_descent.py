@@ -1,4 +1,4 @@
-"""Learners that step down a mean gradient: `minibatch`, `bgd` and `sgd`."""
+"""Learners that step down a mean gradient: `minibatch`, `bgd` and `sgd`; and `none`."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +8,56 @@ from fedagent_task.samples import Csr, joined
 from fedagent_task.spec import LearnerSpec
 
 from .base import StepResult, Tensors
-from .ring import Ring
+
+Places = npt.NDArray[np.intp] | npt.NDArray[np.int64]
+
+
+class Ring:
+    """At most `size` samples; new ones take the places of the oldest.
+
+    Args:
+        size: Most samples.
+        width: Features of a sample.
+    """
+
+    def __init__(self, size: int, width: int) -> None:
+        self._size = size
+        # Not filled with anything: pages are taken as samples come.
+        self._x: npt.NDArray[np.float32] = np.empty((size, width), np.float32)
+        self._y = np.empty(size, np.float64)
+        self._sparse: Csr | None = None
+        self._filled = self._next = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return self._filled
+
+    def absorb(self, x: Inputs, y: Labels) -> None:
+        """Take new samples; what is more than fits is dropped and counted."""
+        self.dropped += max(0, len(y) - self._size)
+        x, y = x[-self._size :], y[-self._size :]
+        if isinstance(x, Csr):
+            self._absorb_sparse(x, y)
+            return
+        places = (self._next + np.arange(len(y))) % self._size
+        self._x[places] = x
+        self._y[places] = y
+        self._next = (self._next + len(y)) % self._size
+        self._filled = min(self._size, self._filled + len(y))
+
+    def rows(self, index: Places | slice) -> tuple[Inputs, Labels]:
+        """Return some of the samples by their places, below `len`."""
+        x = self._x if self._sparse is None else self._sparse
+        return x[index], self._y[index]
+
+    def _absorb_sparse(self, x: Csr, y: Labels) -> None:
+        """Append, and let go of the oldest; places are by age."""
+        kept = self._sparse if self._sparse is not None else Csr.empty(x.width)
+        stays = slice(max(0, len(kept) + len(y) - self._size), len(kept))
+        labels = np.concatenate([self._y[stays], y])
+        self._sparse = joined([kept[stays], x])
+        self._filled = len(labels)
+        self._y[: self._filled] = labels
 
 
 class _Descent:
@@ -168,3 +217,54 @@ def _after(old: Inputs, new: Inputs) -> Inputs:
         return joined([old if isinstance(old, Csr) else Csr.from_dense(old), new])
     first = old.dense() if isinstance(old, Csr) else old
     return np.concatenate([first, new]).astype(np.float32, copy=False)
+
+
+_LARGEST = 1e-3
+
+
+class NoTraining:
+    """The learner ``none``; an iteration does nothing.
+
+    Args:
+        model: Whose manifest the updates have.
+        spec: Nothing of it is used.
+        rng: Source of the number in the updates.
+    """
+
+    def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
+        self._manifest = model.manifest()
+        self._spec = spec
+        self._rng = rng
+        self._arrived = 0
+
+    @property
+    def default_iterations(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that have arrived; 1 before the first, so that a round never lacks data."""
+        return max(1, self._arrived)
+
+    @property
+    def dropped(self) -> int:
+        """None: nothing is kept."""
+        return 0
+
+    def begin(self, base: Tensors) -> None:
+        """Ignore the model."""
+
+    def absorb(self, x: Inputs, y: Labels) -> None:
+        """Count the samples and forget them."""
+        del x
+        self._arrived += len(y)
+
+    def step(self, iterations: int) -> StepResult:
+        """Do nothing."""
+        return StepResult(iterations, 0, 0.0)
+
+    def update(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return tensors full of one small random number."""
+        number = self._rng.uniform(-_LARGEST, _LARGEST)
+        return {spec.name: np.full(spec.shape, number, np.float32) for spec in self._manifest.specs}

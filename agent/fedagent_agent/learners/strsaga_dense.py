@@ -78,12 +78,14 @@ class DenseTable:
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
         if self._loops:
-            loop = self._loops.dense_one if len(self._w) == 1 else self._loops.dense_many
-            return loop(
-                self._loss, self._rate, self._decay, moves.stored, moves.source, moves.slot,
-                moves.draw, self._buffer_x, self._buffer_y, self._x, self._y, self._delta,
-                self._w, self._g,
-            )  # fmt: skip
+            return self._loops.dense(
+                (self._loss, self._rate, self._decay, moves.stored),
+                (moves.source, moves.slot, moves.draw),
+                (self._buffer_x, self._buffer_y),
+                (self._x, self._y, self._delta),
+                self._w,
+                self._g,
+            )
         return self._one(moves) if len(self._w) == 1 else self._many(moves)
 
     def weights(self) -> dict[str, Doubles]:

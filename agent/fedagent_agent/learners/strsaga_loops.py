@@ -22,6 +22,21 @@ Singles = npt.NDArray[np.float32]
 Counts = npt.NDArray[np.int64]
 Columns = npt.NDArray[np.int32]
 
+How = tuple[int, float, float, int]
+"""Loss, step size, what a step leaves of the weights, size of the set."""
+Plan = tuple[Counts, Counts, Counts]
+"""Source, slot and draw of each iteration, see `plan`."""
+DenseBuffer = tuple[Singles, Doubles]
+"""Rows and labels that wait."""
+DenseSet = tuple[Singles, Doubles, Doubles]
+"""Rows, labels and scalars of the gradients [slots, outputs]."""
+SparseRows = tuple[Columns, Singles]
+"""Columns and values of all samples, one after the other."""
+SparseBuffer = tuple[Counts, Columns, Doubles]
+"""Where the rows that wait begin, their lengths and labels."""
+SparseSet = tuple[Counts, Columns, Doubles, Doubles]
+"""The same of the set, and scalars of the gradients [slots, outputs]."""
+
 SQUARED, LOGISTIC, SQUARED_HINGE, HINGE, SOFTMAX = range(5)
 """Codes of the losses."""
 
@@ -33,8 +48,7 @@ class SagaLoops:
     """Compiled loops, with the signatures of the functions of these names."""
 
     plan: Callable[..., None]
-    dense_one: Callable[..., float]
-    dense_many: Callable[..., float]
+    dense: Callable[..., float]
     sparse_one: Callable[..., float]
     sparse_many: Callable[..., float]
     factors: Callable[..., float]
@@ -51,7 +65,7 @@ def compiled() -> SagaLoops | None:
     from numba import njit  # noqa: PLC0415 - optional package, half a second
     from numba.extending import register_jitable  # noqa: PLC0415
 
-    for inner in (scalar, residual, store_dense, lose_row, lose_rating):
+    for inner in (scalar, residual, store_dense, store_sparse, lose_rating):
         register_jitable(inner)
 
     def ready(loop: Callable[..., object]) -> Callable[..., object]:
@@ -62,7 +76,7 @@ def compiled() -> SagaLoops | None:
         except RuntimeError:  # nowhere to keep it
             return njit(loop, nogil=True, fastmath=free)  # type: ignore[no-any-return] # numba is untyped
 
-    loops = (plan, dense_one, dense_many, sparse_one, sparse_many, factors)
+    loops = (plan, dense, sparse_one, sparse_many, factors)
     return SagaLoops(*map(ready, loops))  # type: ignore[arg-type] # one signature each
 
 
@@ -157,98 +171,34 @@ def plan(
 
 
 def store_dense(
-    occupied: bool,
-    s: int,
-    sample: Singles,
-    label: float,
-    x: Singles,
-    y: Doubles,
-    delta: Doubles,
-    g: Doubles,
+    occupied: bool, source: int, slot: int, buffer: DenseBuffer, kept: DenseSet, g: Doubles
 ) -> None:
     """Put a sample into a slot; what an occupied one had leaves the sums."""
+    x, y, delta = kept
     width = x.shape[1]
     if occupied:
         for o in range(len(g)):
             for j in range(width):
-                g[o, j] -= delta[s, o] * x[s, j]
-            g[o, width] -= delta[s, o]
-    x[s, :] = sample
-    y[s] = label
-    delta[s, :] = 0.0
+                g[o, j] -= delta[slot, o] * x[slot, j]
+            g[o, width] -= delta[slot, o]
+    x[slot, :] = buffer[0][source]
+    y[slot] = buffer[1][source]
+    delta[slot, :] = 0.0
 
 
-def dense_one(
-    loss: int,
-    rate: float,
-    decay: float,
-    n: int,
-    source: Counts,
-    slot: Counts,
-    draw: Counts,
-    buffer_x: Singles,
-    buffer_y: Doubles,
-    x: Singles,
-    y: Doubles,
-    delta: Doubles,
-    w: Doubles,
-    g: Doubles,
+def dense(
+    how: How, moves: Plan, buffer: DenseBuffer, kept: DenseSet, w: Doubles, g: Doubles
 ) -> float:
-    """Do the planned iterations on dense rows, one output; return the sum of the losses."""
-    width, weights, sums, own = x.shape[1], w[0], g[0], delta[:, 0]
+    """Do the planned iterations on dense rows; return the sum of the losses."""
+    loss, rate, decay, n = how
+    source, slot, draw = moves
+    x, y, delta = kept
+    width, outputs = x.shape[1], len(w)
+    z = np.empty(outputs)
     total, product = 0.0, 1.0
     for k in range(len(draw)):
         if slot[k] >= 0:
-            b = source[k]
-            store_dense(slot[k] < n, slot[k], buffer_x[b], buffer_y[b], x, y, delta, g)
-            n = max(n, slot[k] + 1)
-        i = draw[k]
-        if i < 0:
-            continue
-        reach = 0.0
-        for j in range(width):
-            reach += weights[j] * x[i, j]
-        sigma, each, factor = scalar(loss, reach + weights[width], y[i])
-        total += each
-        product *= factor
-        if product > _LARGE:
-            total += math.log(product)
-            product = 1.0
-        change = sigma - own[i]
-        own[i] = sigma
-        share, down = rate / n, rate * change
-        for j in range(width):
-            weights[j] = decay * weights[j] - share * sums[j] - down * x[i, j]
-            sums[j] += change * x[i, j]
-        weights[width] -= share * sums[width] + down
-        sums[width] += change
-    return total + math.log(product)
-
-
-def dense_many(
-    loss: int,
-    rate: float,
-    decay: float,
-    n: int,
-    source: Counts,
-    slot: Counts,
-    draw: Counts,
-    buffer_x: Singles,
-    buffer_y: Doubles,
-    x: Singles,
-    y: Doubles,
-    delta: Doubles,
-    w: Doubles,
-    g: Doubles,
-) -> float:
-    """Do the planned iterations on dense rows; return the sum of the losses."""
-    width, outputs = x.shape[1], len(w)
-    z = np.empty(outputs)
-    total = 0.0
-    for k in range(len(draw)):
-        if slot[k] >= 0:
-            b = source[k]
-            store_dense(slot[k] < n, slot[k], buffer_x[b], buffer_y[b], x, y, delta, g)
+            store_dense(slot[k] < n, source[k], slot[k], buffer, kept, g)
             n = max(n, slot[k] + 1)
         i = draw[k]
         if i < 0:
@@ -258,7 +208,15 @@ def dense_many(
             for j in range(width):
                 reach += w[o, j] * x[i, j]
             z[o] = reach + w[o, width]
-        total += residual(loss, z, y[i])
+        if outputs > 1:
+            total += residual(loss, z, y[i])
+        else:
+            z[0], each, factor = scalar(loss, z[0], y[i])
+            total += each
+            product *= factor
+            if product > _LARGE:
+                total += math.log(product)
+                product = 1.0
         share = rate / n
         for o in range(outputs):
             change = z[o] - delta[i, o]
@@ -269,64 +227,56 @@ def dense_many(
                 g[o, j] += change * x[i, j]
             w[o, width] -= share * g[o, width] + down
             g[o, width] += change
-    return total
+    return total + math.log(product)
 
 
-def lose_row(
-    s: int,
+def store_sparse(
+    occupied: bool,
+    source: int,
+    slot: int,
     due: float,
-    columns: Columns,
-    values: Singles,
-    delta: Doubles,
+    rows: SparseRows,
+    buffer: SparseBuffer,
+    kept: SparseSet,
     table: Doubles,
     bias: Doubles,
 ) -> None:
-    """Take the gradient of an evicted row out of the sums."""
+    """Put a sample into a slot; what an occupied one had leaves the sums."""
+    columns, values = rows
+    start, length, y, delta = kept
     outputs = delta.shape[1]
-    for o in range(outputs):
-        for p in range(len(columns)):
-            gone = delta[s, o] * values[p]
-            table[columns[p], o] -= due * gone
-            table[columns[p], outputs + o] -= gone
-        bias[1, o] -= delta[s, o]
+    if occupied:
+        for o in range(outputs):
+            for p in range(start[slot], start[slot] + length[slot]):
+                gone = delta[slot, o] * values[p]
+                table[columns[p], o] -= due * gone
+                table[columns[p], outputs + o] -= gone
+            bias[1, o] -= delta[slot, o]
+    start[slot], length[slot], y[slot] = buffer[0][source], buffer[1][source], buffer[2][source]
+    delta[slot, :] = 0.0
 
 
 def sparse_one(
-    loss: int,
-    rate: float,
-    decay: float,
-    n: int,
-    source: Counts,
-    slot: Counts,
-    draw: Counts,
-    columns: Columns,
-    values: Singles,
-    buffer_start: Counts,
-    buffer_length: Columns,
-    buffer_y: Doubles,
-    start: Counts,
-    length: Columns,
-    y: Doubles,
-    delta: Doubles,
+    how: How,
+    moves: Plan,
+    rows: SparseRows,
+    buffer: SparseBuffer,
+    kept: SparseSet,
     table: Doubles,
     bias: Doubles,
     clock: Doubles,
 ) -> float:
     """Do the planned iterations on sparse rows, one output; return the sum of the losses."""
-    due, scale, lift, lift_sum = clock[0], clock[1], bias[0, 0], bias[1, 0]
-    total, product, own = 0.0, 1.0, delta[:, 0]
+    loss, rate, decay, n = how
+    source, slot, draw = moves
+    columns, values = rows
+    start, length, y, delta = kept
+    due, scale, own = clock[0], clock[1], delta[:, 0]
+    total, product = 0.0, 1.0
     for k in range(len(draw)):
-        s = slot[k]
-        if s >= 0:
-            if s < n:
-                at = slice(start[s], start[s] + length[s])
-                bias[1, 0] = lift_sum
-                lose_row(s, due, columns[at], values[at], delta, table, bias)
-                lift_sum = bias[1, 0]
-            n = max(n, s + 1)
-            b = source[k]
-            start[s], length[s], y[s] = buffer_start[b], buffer_length[b], buffer_y[b]
-            own[s] = 0.0
+        if slot[k] >= 0:
+            store_sparse(slot[k] < n, source[k], slot[k], due, rows, buffer, kept, table, bias)
+            n = max(n, slot[k] + 1)
         i = draw[k]
         if i < 0:
             continue
@@ -335,7 +285,7 @@ def sparse_one(
         for p in range(len(where)):
             reach += table[where[p], 0] * value[p]
             back += table[where[p], 1] * value[p]
-        sigma, each, factor = scalar(loss, scale * (reach - due * back) + lift, y[i])
+        sigma, each, factor = scalar(loss, scale * (reach - due * back) + bias[0, 0], y[i])
         total += each
         product *= factor
         if product > _LARGE:
@@ -349,48 +299,35 @@ def sparse_one(
         for p in range(len(where)):
             table[where[p], 0] += down * value[p]
             table[where[p], 1] += change * value[p]
-        lift -= rate * (change + lift_sum / n)
-        lift_sum += change
-    clock[0], clock[1], bias[0, 0], bias[1, 0] = due, scale, lift, lift_sum
+        bias[0, 0] -= rate * (change + bias[1, 0] / n)
+        bias[1, 0] += change
+    clock[0], clock[1] = due, scale
     return total + math.log(product)
 
 
 def sparse_many(
-    loss: int,
-    rate: float,
-    decay: float,
-    n: int,
-    source: Counts,
-    slot: Counts,
-    draw: Counts,
-    columns: Columns,
-    values: Singles,
-    buffer_start: Counts,
-    buffer_length: Columns,
-    buffer_y: Doubles,
-    start: Counts,
-    length: Columns,
-    y: Doubles,
-    delta: Doubles,
+    how: How,
+    moves: Plan,
+    rows: SparseRows,
+    buffer: SparseBuffer,
+    kept: SparseSet,
     table: Doubles,
     bias: Doubles,
     clock: Doubles,
 ) -> float:
     """Do the planned iterations on sparse rows; return the sum of the losses."""
+    loss, rate, decay, n = how
+    source, slot, draw = moves
+    columns, values = rows
+    start, length, y, delta = kept
     outputs = delta.shape[1]
     z = np.empty(outputs)
     due, scale = clock[0], clock[1]
     total = 0.0
     for k in range(len(draw)):
-        s = slot[k]
-        if s >= 0:
-            if s < n:
-                at = slice(start[s], start[s] + length[s])
-                lose_row(s, due, columns[at], values[at], delta, table, bias)
-            n = max(n, s + 1)
-            b = source[k]
-            start[s], length[s], y[s] = buffer_start[b], buffer_length[b], buffer_y[b]
-            delta[s, :] = 0.0
+        if slot[k] >= 0:
+            store_sparse(slot[k] < n, source[k], slot[k], due, rows, buffer, kept, table, bias)
+            n = max(n, slot[k] + 1)
         i = draw[k]
         if i < 0:
             continue
@@ -432,11 +369,8 @@ def factors(
     rate: float,
     l2: float,
     n: int,
-    source: Counts,
-    slot: Counts,
-    draw: Counts,
-    buffer_pair: Columns,
-    buffer_y: Doubles,
+    moves: Plan,
+    buffer: tuple[Columns, Doubles],
     kept: Doubles,
     users: Doubles,
     items: Doubles,
@@ -444,10 +378,10 @@ def factors(
     clock: Doubles,
 ) -> float:
     """Do the planned iterations on ratings; return the sum of the losses."""
+    source, slot, draw = moves
     size = users.shape[1] // 2
     rank = size - 1
-    due = clock[0]
-    total, ahead = 0.0, 0.0
+    due, total, ahead = clock[0], 0.0, 0.0
     for k in range(len(draw)):
         if k + 1 < len(draw):
             # Fetch the next sample while this one is worked on: the set outgrows the caches.
@@ -462,8 +396,8 @@ def factors(
                 old = kept[s]
                 lose_rating(old[3:], due, users[int(old[0])], items[int(old[1])])
                 mean[1] -= old[3 + rank]
-            kept[s, :2] = buffer_pair[source[k], :]
-            kept[s, 2] = buffer_y[source[k]]
+            kept[s, :2] = buffer[0][source[k], :]
+            kept[s, 2] = buffer[1][source[k]]
             kept[s, 3:] = 0.0
         i = draw[k]
         if i < 0:

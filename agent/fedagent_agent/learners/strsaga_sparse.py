@@ -111,11 +111,15 @@ class SparseTable:
         if self._loops:
             loop = self._loops.sparse_one if self._outputs == 1 else self._loops.sparse_many
             total = loop(
-                self._loss, self._rate, self._decay, moves.stored, moves.source, moves.slot,
-                moves.draw, self._columns, self._values, self._buffer_start,
-                self._buffer_length, self._buffer_y, self._start, self._length, self._y,
-                self._delta, self._table, self._bias, self._clock,
-            )  # fmt: skip
+                (self._loss, self._rate, self._decay, moves.stored),
+                (moves.source, moves.slot, moves.draw),
+                (self._columns, self._values),
+                (self._buffer_start, self._buffer_length, self._buffer_y),
+                (self._start, self._length, self._y, self._delta),
+                self._table,
+                self._bias,
+                self._clock,
+            )
         else:
             total = self._one(moves) if self._outputs == 1 else self._many(moves)
         self._stored = max(moves.stored, 1 + int(max(moves.slot, default=-1)))

@@ -30,10 +30,9 @@ from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.parameters import require
 
 from .base import BoolArray, Feedback, FloatArray, IndexArray, RoundView, Selection
+from .experts import Belief, Prior, Rows, Slack, chance, definite, optional, start, updated
 from .selection import explained
-from .slack import Rows, Slack, optional
 from .state import ArrayState, floats, grown, ints
-from .success_glm import Belief, Prior, chance, definite, start, updated
 
 _LOW = 1e-3
 """No forecast is surer than this: one surprise must not silence an expert."""

@@ -1,18 +1,22 @@
-"""Policies that learn nothing: `all`, `cheapest`, `random`, `round-robin`, `fixed`, `volunteers`.
+"""Policies that learn nothing, the baselines of the papers.
 
 `random` and `round-robin` are baselines of COCS and GDA. `fixed` is GDA's optimum, where
 it is known. `volunteers` is for runs in which clients agree among themselves who trains
-(docs/democratized.md).
+(docs/democratized.md). `oracle`, `oracle-p` and `fedcs` have the knowledge that only a
+testbed has.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from fedagent_coordinator.solvers import Solver, assign
+from fedagent_coordinator.solvers import create as create_solver
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.parameters import require
 
-from .base import MAX_COUNT, VOLUNTEERS, Feedback, IntArray, RoundView, Selection
+from .base import MAX_COUNT, TRUTH, VOLUNTEERS, Feedback, FloatArray, IntArray, RoundView, Selection
 from .selection import explained, fill
 from .slots import Slot, check_set, take
 from .state import ArrayState, StatelessPolicy
@@ -172,3 +176,63 @@ def _checked(name: str, parameter: str, clients: Sequence[int]) -> IntArray:
     if min(clients) < 0 or len(set(clients)) != len(clients):
         raise ParameterError(name, parameter, f"is {list(clients)}: indices >= 0, each once")
     return np.array(clients, dtype=np.int64)
+
+
+class OraclePolicy(StatelessPolicy):
+    """Solve P2 with hindsight: X as it will turn out (COCS, baseline 1).
+
+    Args:
+        solver: Name of the solver of P2, or a solver.
+    """
+
+    name = "oracle"
+    needs = frozenset({TRUTH})
+
+    def __init__(self, *, solver: str | Solver = "density") -> None:
+        self._solver = create_solver(solver) if isinstance(solver, str) else solver
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Decide one round; the score of a pair is its value."""
+        value = self._value(view)
+        return explained(view, assign(view, value, self._solver, rng), value)
+
+    def _value(self, view: RoundView) -> FloatArray:
+        return view.known_truth().arrives.astype(np.float64)
+
+
+class OracleChancePolicy(OraclePolicy):
+    """Solve P2 with the exact probability given all that is known before the order."""
+
+    name = "oracle-p"
+
+    def _value(self, view: RoundView) -> FloatArray:
+        return view.known_truth().chance
+
+
+class FedCsPolicy(StatelessPolicy):
+    """Take all clients whose expected exchange time is below the deadline (RBCS-F section 6.1).
+
+    It has no cap: the budgets are its only limit.
+
+    Args:
+        deadline_s: The deadline.
+    """
+
+    name = "fedcs"
+    needs: frozenset[str] = frozenset({TRUTH})
+
+    def __init__(self, *, deadline_s: float = 3.0) -> None:
+        known = math.isfinite(deadline_s) and deadline_s > 0
+        require(self.name, "deadline_s", deadline_s, known, "> 0")
+        self._deadline_s = deadline_s
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Decide one round, fastest pair first; the score of a pair is minus its time.
+
+        Raises:
+            MissingFeatureError: The true times are unknown in this run.
+        """
+        tau = view.known_truth().tau_s
+        order = np.lexsort((rng.random(len(tau)), tau)).astype(np.int64)
+        in_time = order[tau[order] < self._deadline_s]
+        return explained(view, fill(view, in_time), -tau)

@@ -1,9 +1,12 @@
-"""What a client's model exchange will take: one ridge regression per client.
+"""What a client's model exchange will take, one ridge regression per client; and `fastest`.
 
 tau = theta . [1/mu, s, M/B] + noise (ALGORITHMS section 4): mu the available CPU
 ratio, s = 1 for a client that did not take part in the last round, M the model in
 bits, B the bandwidth. All clients are kept as arrays; H^-1 moves by rank-one
 updates (Sherman-Morrison).
+
+`fastest` is RBCS-F without its queues: the same regression and the same optimism, so
+that a client never tried counts as fast until it is. Parameters: docs/policies/fastest.md.
 """
 
 import math
@@ -15,7 +18,8 @@ import numpy as np
 from fedagent_protocol.errors import ParameterError
 from fedagent_protocol.parameters import require
 
-from .base import Feedback, FloatArray, IndexArray, IntArray, RoundView
+from .base import Feedback, FloatArray, IndexArray, IntArray, RoundView, Selection
+from .selection import explained, fill
 from .state import ArrayState, bools, floats, grown
 
 MIN_RIDGE = 1e-9
@@ -176,3 +180,52 @@ def _turned(inverse: FloatArray, context: FloatArray) -> tuple[FloatArray, Float
 def _ratio(above: float, below: FloatArray) -> FloatArray:
     """Divide and stay in [0, 1e4]; nothing, or less than nothing, below means 1e4."""
     return np.minimum(above / np.maximum(below, above / _MAX_CONTEXT), _MAX_CONTEXT)
+
+
+class FastestPolicy(ArrayState):
+    """Take the m clients of least estimated time that the budgets pay for."""
+
+    name = "fastest"
+    parts = ("_times",)
+
+    def __init__(
+        self,
+        *,
+        clients_per_round: int = 8,
+        lambda_: float = 1.0,
+        alpha: float = 0.1,
+        compute: str = "compute",
+        bandwidth: str = "upload_bps",
+        model_bits: float = 20e6,
+        deadline_s: float | None = None,
+    ) -> None:
+        require(self.name, "clients_per_round", clients_per_round, clients_per_round >= 1, ">= 1")
+        self._clients_per_round = clients_per_round
+        self._times = ExchangeTimes(
+            self.name,
+            lambda_=lambda_,
+            alpha=alpha,
+            model_bits=model_bits,
+            compute=compute,
+            bandwidth=bandwidth,
+            deadline_s=deadline_s,
+        )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The compute and the bandwidth feature."""
+        return self._times.needs
+
+    def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
+        """Decide one round; the score of a pair is minus its estimated time."""
+        tau = self._times.lower_bound(view)
+        rows = affordable(view)
+        least = min_per_client(view, tau, rows)[view.pair_client[rows]]
+        order = np.lexsort((rng.random(len(rows)), tau[rows], least))
+        pairs = fill(view, rows[order])[: self._clients_per_round]
+        notes = {"tau_max_s": float(tau[pairs].max(initial=0.0))}
+        return explained(view, pairs, -tau, notes)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Learn the times."""
+        self._times.learn(feedback)

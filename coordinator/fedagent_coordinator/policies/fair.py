@@ -29,7 +29,7 @@ from fedagent_protocol.parameters import require
 from . import create
 from .base import Feedback, RoundView, Selection, SelectionPolicy
 from .exchange_time import affordable
-from .queues import FairnessQueues
+from .rbcs_f import FairnessQueues
 from .selection import explained, fill
 from .state import ArrayState
 

@@ -22,11 +22,10 @@ from bisect import bisect_right
 import numpy as np
 
 from . import slots
-from .arms import keys_of
 from .base import BoolArray, Feedback, IntArray, RoundView, Selection
 from .cold_start import ColdStart, Scores
 from .selection import explained
-from .slots import candidates, take
+from .slots import candidates, keys_of, take
 from .subset_enumeration import Played, best_unplayed
 from .ucb import UcbPolicy
 

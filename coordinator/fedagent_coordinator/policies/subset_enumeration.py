@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .arms import keys_of
 from .base import BoolArray, IndexArray, IntArray
+from .slots import keys_of
 
 ExactArray = npt.NDArray[np.object_]
 """Python integers of any size."""

@@ -14,10 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from .arms import ArmTable
 from .base import OPINIONS, BoolArray, Feedback, IntArray, RoundView, Selection
 from .selection import explained
-from .slots import Slot, candidates, check_set, reward, take
+from .slots import ArmTable, Slot, candidates, check_set, reward, take
 from .state import ArrayState
 
 

@@ -9,14 +9,10 @@ import numpy as np
 
 from fedagent_task.errors import DatasetError
 
+from .archives import Series, read_digits, read_npz, read_series
 from .base import MAX_BYTES, Dataset
-from .cifar import is_cifar, read_cifar
-from .digits import read_digits
-from .idx import read_idx, read_idx_array
-from .libsvm import SparseDataset, read_libsvm, read_libsvm_sparse
-from .npz import read_npz
-from .series import Series, read_series
-from .table import read_csv, read_ratings
+from .images import is_cifar, read_cifar, read_idx, read_idx_array
+from .text import SparseDataset, read_csv, read_libsvm, read_libsvm_sparse, read_ratings
 
 __all__ = [
     "BUNDLED",

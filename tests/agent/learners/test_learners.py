@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.learners import NO_TRAINING, Learner, create, learner_names
-from fedagent_agent.learners.ring import Ring
+from fedagent_agent.learners.gradient_descent import Ring
 from fedagent_protocol.tensors import Manifest
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Model

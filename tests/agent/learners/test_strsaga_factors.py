@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.learners.strsaga import StrSaga
-from fedagent_agent.learners.strsaga_blocks import Blocks, blocks
 from fedagent_agent.learners.strsaga_book import Book, Moves
+from fedagent_agent.learners.strsaga_factors import Blocks, blocks
 from fedagent_task.models import Model, create
 from fedagent_task.spec import LearnerSpec, ModelSpec
 from tests.agent.learners.naive import NaiveStrSaga

@@ -18,8 +18,8 @@ from fedagent_coordinator.placement.baselines import (
 from fedagent_coordinator.placement.budgeted_ucb import (
     BudgetedUcbPaperPlacement,
     BudgetedUcbPlacement,
+    EdgeHistory,
 )
-from fedagent_coordinator.placement.history import EdgeHistory
 
 from .world import Run, play, view
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator.policies.adaptive import Reliability
-from fedagent_coordinator.policies.slack import Slack
-from fedagent_coordinator.policies.success_glm import Prior, chance, definite, start, updated
+from fedagent_coordinator.policies.experts import Prior, Slack, chance, definite, start, updated
 from tests.fakes.rounds import column_view, ended
 
 CLOCK: dict[str, Any] = {"download_bps": [2e6, 2e6, 4e6], "compute": [2.0, 2.0, 4.0]}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.policies import Purpose, create, round_rng
 from fedagent_coordinator.policies.base import RoundView
+from fedagent_coordinator.policies.exchange_time import FastestPolicy
 from fedagent_coordinator.policies.fair import FairPolicy
-from fedagent_coordinator.policies.fastest import FastestPolicy
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_coordinator.records import pack_arrays, unpack_arrays
 from fedagent_protocol.errors import ParameterError

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedagent_coordinator.policies import linear_arms
-from fedagent_coordinator.policies.linear_arms import LinearArms
+from fedagent_coordinator.policies import linucb
+from fedagent_coordinator.policies.linucb import LinearArms
 
 RIDGE = 0.7
 
@@ -26,10 +26,8 @@ def direct(
 @pytest.fixture(params=["arrays", "loops"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of the same sums; the loops uncompiled, so that numba is not needed."""
-    loops = linear_arms.ArmLoops(linear_arms.upper_loop, linear_arms.learn_loop)
-    monkeypatch.setattr(
-        linear_arms, "compiled", lambda: loops if request.param == "loops" else None
-    )
+    loops = linucb.ArmLoops(linucb.upper_loop, linucb.learn_loop)
+    monkeypatch.setattr(linucb, "compiled", lambda: loops if request.param == "loops" else None)
     return str(request.param)
 
 
@@ -49,7 +47,7 @@ def test_rank_one_updates_are_inversion(seed: int) -> None:
 
 @pytest.mark.parametrize("block", [1, 7, 39, 40, 50])
 def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_arms, "compiled", lambda: None)
+    monkeypatch.setattr(linucb, "compiled", lambda: None)
     rng = np.random.default_rng(3)
     arm, x = rng.integers(0, 4, 40), rng.normal(size=(40, 3))
     made = LinearArms(3, RIDGE).grown(4)
@@ -59,17 +57,17 @@ def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_machine_code_says_the_same() -> None:
     pytest.importorskip("numba", reason="numba is an extra")
-    loops = linear_arms.compiled()
+    loops = linucb.compiled()
     assert loops is not None
     rng = np.random.default_rng(5)
     arm, x, y = rng.integers(0, 9, 200), rng.normal(size=(200, 5)), rng.random(200)
     ours, theirs = LinearArms(5, RIDGE).grown(9), LinearArms(5, RIDGE).grown(9)
     loops.learn(arm, x, y, ours.inverse, ours.moment, ours.theta)
-    linear_arms.learn_loop(arm, x, y, theirs.inverse, theirs.moment, theirs.theta)
+    linucb.learn_loop(arm, x, y, theirs.inverse, theirs.moment, theirs.theta)
     np.testing.assert_allclose(ours.theta, theirs.theta, rtol=1e-9)
     out, want = np.empty(200), np.empty(200)
     loops.upper(arm, x, ours.theta, ours.inverse, 0.2, out)
-    linear_arms.upper_loop(arm, x, theirs.theta, theirs.inverse, 0.2, want)
+    linucb.upper_loop(arm, x, theirs.theta, theirs.inverse, 0.2, want)
     np.testing.assert_allclose(out, want, rtol=1e-9)
 
 

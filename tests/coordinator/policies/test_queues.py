@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.policies.queues import FairnessQueues, capacity
+from fedagent_coordinator.policies.rbcs_f import FairnessQueues, capacity
 from fedagent_coordinator.policies.selection import fill
 from fedagent_protocol.errors import ParameterError
 from tests.fakes.rounds import column_view, ended, random_view

@@ -7,8 +7,8 @@ from bench.rbcs import TABLE, run
 from fedagent_coordinator.errors import MissingFeatureError
 from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
 from fedagent_coordinator.policies.base import TRUTH
-from fedagent_coordinator.policies.fastest import FastestPolicy
-from fedagent_coordinator.policies.oracle import FedCsPolicy
+from fedagent_coordinator.policies.baselines import FedCsPolicy
+from fedagent_coordinator.policies.exchange_time import FastestPolicy
 from fedagent_coordinator.policies.rbcs_f import RbcsFPolicy
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_protocol.errors import ParameterError

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_coordinator.policies.arms import keys_of
 from fedagent_coordinator.policies.base import IntArray
+from fedagent_coordinator.policies.slots import keys_of
 from fedagent_coordinator.policies.subset_enumeration import Played, RankedClients, best_unplayed
 
 

@@ -6,8 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.solvers import AssignmentProblem
-from fedagent_coordinator.solvers.flgreedy import FlgreedySolver, _items
-from fedagent_coordinator.solvers.utility import UTILITIES, SqrtPerEdgeUtility, named_utility
+from fedagent_coordinator.solvers.flgreedy import (
+    UTILITIES,
+    FlgreedySolver,
+    SqrtPerEdgeUtility,
+    _items,
+    named_utility,
+)
 
 from .instances import assignments, brute_force_of, is_feasible, near_misses, paper_instance
 

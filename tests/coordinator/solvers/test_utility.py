@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedagent_coordinator.solvers import AssignmentProblem
-from fedagent_coordinator.solvers.utility import UTILITIES, named_utility
+from fedagent_coordinator.solvers.flgreedy import UTILITIES, named_utility
 from fedagent_protocol.errors import UnknownNameError
 
 from .instances import assignments
