@@ -5,7 +5,7 @@ Random sets of five, a new one for each slot of `gda-mnist`, 200 samples a clien
 
 import numpy as np
 
-from fedagent_testbed.learning.learner import FederatedLearner
+from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.study import load_recipe, make_world
 
 SLOTS, FIRST = 60, 5

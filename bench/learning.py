@@ -48,13 +48,8 @@ def _cocs(data: StudyData) -> Partition:
 
 def _gda(samples: int) -> Callable[[StudyData], Partition]:
     def made(data: StudyData) -> Partition:
-        return iid_for(
-            data.y.astype(np.int64),
-            20,
-            iid_clients=range(5),
-            seed=1,
-            samples_per_client=samples,
-        )
+        labels = data.y.astype(np.int64)
+        return iid_for(labels, 20, iid_clients=5, seed=1, samples_per_client=samples)
 
     return made
 

@@ -24,9 +24,10 @@ from fedagent_coordinator.policies.baselines import FedCsPolicy, RandomPolicy
 from fedagent_coordinator.policies.exchange_time import FastestPolicy
 from fedagent_coordinator.policies.fair_set import fair_set
 from fedagent_coordinator.policies.rbcs_f import RbcsFPolicy
-from fedagent_testbed.worlds import LinearExchange, arrived
+from fedagent_testbed.study import load_recipe, make_world
+from fedagent_testbed.worlds import arrived
 
-M = 8
+M, CLIENTS = 8, 40
 TOLERANCE = 0.03
 REFERENCE_SEEDS = 3
 DECISION_BAR_S = 0.04
@@ -37,7 +38,7 @@ class Entry:
     """One row of the table: a policy, the budget's room, and the reference's figures."""
 
     make: Callable[[], SelectionPolicy]
-    room: int | None = M
+    room: int = M
     seconds: float | None = None
     rate: float | None = None
     clients: float | None = None
@@ -49,7 +50,7 @@ def rbcs(v: float) -> Callable[[], SelectionPolicy]:
 
 TABLE: dict[str, Entry] = {
     "random": Entry(RandomPolicy, seconds=15.4, rate=0.159),
-    "fedcs(3)": Entry(FedCsPolicy, room=None, seconds=3.98, rate=0.0, clients=8.8),
+    "fedcs(3)": Entry(FedCsPolicy, room=CLIENTS, seconds=3.98, rate=0.0, clients=8.8),
     "fastest": Entry(lambda: FastestPolicy(bandwidth="bandwidth_hz")),
     "rbcs-f(1)": Entry(rbcs(1), seconds=10.0, rate=0.147),
     "rbcs-f(5)": Entry(rbcs(5), seconds=8.97, rate=0.133),
@@ -62,8 +63,9 @@ TABLE: dict[str, Entry] = {
 
 def run(entry: Entry, seed: int, rounds: int) -> tuple[float, float, float]:
     """Return seconds per round, the smallest selection rate and clients per round."""
-    world, policy = LinearExchange(seed=seed, credits_=entry.room), entry.make()
-    seconds, plays = 0.0, np.zeros(world.clients)
+    recipe = load_recipe("rbcs-f-numeric", [f"budget.per_edge={entry.room}"])
+    world, policy = make_world(recipe, seed), entry.make()
+    seconds, plays = 0.0, np.zeros(recipe.clients)
     for t in range(1, rounds + 1):
         view = world.view(t)
         pairs = policy.select(view, round_rng(seed, t, Purpose.SELECT)).pairs

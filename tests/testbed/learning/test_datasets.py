@@ -4,13 +4,20 @@ import os
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_task.samples import Csr
-from fedagent_testbed.learning.datasets import load_classes, load_data
+from fedagent_testbed.learning.datasets import (
+    LAGS,
+    WARMER_C,
+    StudyData,
+    load_classes,
+    load_data,
+    stations_of,
+)
 from fedagent_testbed.learning.fleet import learner_spec, make_model
-from fedagent_testbed.learning.weather import LAGS, UNIT_C, stations_of
 from fedagent_testbed.recipe import Streaming
 
 REAL = os.environ.get("FEDAGENT_DATA", "")
@@ -67,34 +74,21 @@ def test_unknown_names_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("real")
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_files_are_read(name: str) -> None:
-    data = load_classes(name)
-    assert (data.x.shape, data.test_x.shape) == ((60_000, 784), (10_000, 784))
-    assert (data.dense_x.min(), data.dense_x.max(), data.classes) == (0.0, 1.0, 10)
-
-
-@pytest.mark.usefixtures("real")
 def test_the_real_sets_have_their_published_sizes() -> None:
     for name, shape, tests in (
+        ("mnist", (60_000, 784), 10_000),
+        ("fashion-mnist", (60_000, 784), 10_000),
         ("a9a", (32_561, 123), 16_281),
         ("ml-100k", (90_000, 2), 10_000),
-        ("fashion-mnist", (60_000, 784), 10_000),
     ):
         found = load_data(name)
-        assert found.x.shape == shape
-        assert len(found.test_y) == tests
+        assert (found.x.shape, len(found.test_y)) == (shape, tests)
     ratings = load_data("ml-100k")
     assert {"users": 943, "items": 1682}.items() <= dict(ratings.model).items()
-
-
-@pytest.mark.usefixtures("real")
-def test_the_real_weather_has_eight_stations() -> None:
-    found = load_data("weather")
-    assert found.shards is not None
-    assert len(found.shards) == 8
-    persistence = UNIT_C * np.sqrt(np.mean(found.y**2))
-    assert 1.0 < persistence < 2.0
+    weather = load_data("weather")
+    assert weather.shards is not None
+    assert len(weather.shards) == 8
+    assert 1.0 < WARMER_C * np.sqrt(np.mean(weather.y**2)) < 2.0, "persistence"
 
 
 def test_the_sparse_set_is_as_rcv1_is() -> None:
@@ -109,33 +103,35 @@ def test_the_sparse_set_is_as_rcv1_is() -> None:
     assert len(x) == len(y) == 2
 
 
+def stations(values: npt.NDArray[np.float64]) -> tuple[StudyData, npt.NDArray[np.int64]]:
+    """Return what is made of one station, and its rows by hour."""
+    found = stations_of(values)
+    assert found.shards is not None
+    return found, found.shards[0]
+
+
 def test_weather_samples_know_nothing_of_the_next_hour() -> None:
-    hours = 60
-    values = np.zeros((1, hours, 3))
-    values[0, :, 0] = np.arange(hours) ** 2 / 10
+    values = np.zeros((1, 60, 3))
+    values[0, :, 0] = np.arange(60) ** 2 / 10
     values[0, :, 1] = 1000.0
-    before = stations_of(values)
-    row = int(before.shards[0][10])
-    at = LAGS + 10
-    assert before.y[row] == pytest.approx((2 * at + 1) / 10 / UNIT_C)
-    assert before.x[row, 0] == pytest.approx((2 * at - 1) / 10 / 10)
-    changed = values.copy()
-    changed[0, at + 1 :] += 7.0
-    after = stations_of(changed)
-    np.testing.assert_array_equal(before.x[row], after.x[row])
-    assert after.y[row] == pytest.approx(before.y[row] + 7.0 / UNIT_C)
+    before, shard = stations(values)
+    row, at = int(shard[10]), LAGS + 10
+    assert before.y[row] == pytest.approx((2 * at + 1) / 10 / WARMER_C)
+    assert before.dense_x[row, 0] == pytest.approx((2 * at - 1) / 10 / 10)
+    values[0, at + 1 :] += 7.0
+    after, _ = stations(values)
+    np.testing.assert_array_equal(before.dense_x[row], after.dense_x[row])
+    assert after.y[row] == pytest.approx(before.y[row] + 7.0 / WARMER_C)
 
 
 def test_an_hour_that_is_missing_is_left_out_with_all_that_need_it() -> None:
     values = np.random.default_rng(0).normal(size=(1, 100, 3))
     values[0, 50, 0] = np.nan
-    found = stations_of(values)
-    shard = found.shards[0]
+    found, shard = stations(values)
     hours = np.flatnonzero(shard < 0) + LAGS
     assert hours.tolist() == list(range(49, 75))
-    assert np.isfinite(found.x).all()
-    rows = np.concatenate((shard[shard >= 0], found.tested))
-    assert sorted(rows.tolist()) == list(range(len(found.y)))
+    assert np.isfinite(found.dense_x).all()
+    assert sorted(shard[shard >= 0]) == list(range(len(found.y) - len(found.test_y)))
 
 
 def test_a_weather_file_of_another_shape_is_refused(

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from fedagent_coordinator.policies import Feedback
-from fedagent_testbed.learning.learner import FederatedLearner
+from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import load_recipe, make_world
 

@@ -27,7 +27,7 @@ from fedagent_testbed.study import History, World, load_recipe, make_world, play
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study.full import FullRun, StudyAir, index, play_full
 from fedagent_testbed.worlds import LinkedWorld, Times, outcome
-from fedagent_testbed.worlds.radio import RadioWorld
+from fedagent_testbed.worlds.linked import RadioWorld
 
 SLACK_S = 0.08
 SMALL = ("clients=6", "edges=2", "budget.per_edge=6", "rounds.count=12")

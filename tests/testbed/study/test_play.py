@@ -9,7 +9,7 @@ from fedagent_coordinator.policies import Feedback, RoundView, Selection
 from fedagent_coordinator.policies.selection import explained
 from fedagent_coordinator.policies.state import StatelessPolicy
 from fedagent_task.errors import RecipeError
-from fedagent_testbed.learning.learner import FederatedLearner
+from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.study import History, load_recipe, make_world, selection
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study import play as played

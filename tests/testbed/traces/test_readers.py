@@ -13,18 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedagent_testbed.traces import (
-    Limits,
-    TraceError,
+from fedagent_testbed.traces import files
+from fedagent_testbed.traces.files import Limits, TraceError
+from fedagent_testbed.traces.readers import (
+    PACKET_BITS,
     read_cpu_scores,
+    read_down_bps,
     read_mahimahi,
-    read_ndt,
-    read_planetlab,
     read_rate_archive,
-    read_seattle,
+    read_rtt,
     read_spot_prices,
 )
-from fedagent_testbed.traces.rates import PACKET_BITS
 
 Read = Callable[..., object]
 GZIP = b"\x1f\x8b"
@@ -49,6 +48,13 @@ def packed(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
     return out.getvalue()
 
 
+def archive_of(info: tarfile.TarInfo) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info)
+    return out.getvalue()
+
+
 def npz(**arrays: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> bytes:
     out = io.BytesIO()
     np.savez_compressed(out, **arrays)  # type: ignore[arg-type] # numpy's stub has a bool keyword
@@ -69,9 +75,9 @@ def one_rate(path: Path) -> object:
 GOOD: dict[str, tuple[Read, bytes]] = {
     "mahimahi": (read_mahimahi, gzip.compress(STAMPS)),
     "archive": (read_rate_archive, RATES),
-    "ndt": (read_ndt, gzip.compress(NDT)),
-    "planetlab": (read_planetlab, RTT),
-    "seattle": (read_seattle, RTT_CS),
+    "ndt": (read_down_bps, gzip.compress(NDT)),
+    "planetlab": (read_rtt, RTT),
+    "seattle": (read_rtt, RTT_CS),
     "spot": (read_spot_prices, gzip.compress(SPOT)),
     "phones": (read_cpu_scores, gzip.compress(PHONES)),
 }
@@ -96,12 +102,6 @@ def test_mahimahi_counts_packets_exactly(put: Put, pack: Callable[[bytes], bytes
     link = read_mahimahi(put(pack(STAMPS)))
     np.testing.assert_allclose(link.times_s, [0, 0.1, 0.2, 0.25])
     np.testing.assert_allclose(link.bits, np.array([0, 4, 6, 7]) * PACKET_BITS)
-    fine = read_mahimahi(put(STAMPS), bin_ms=1)
-    assert len(fine.bps) == 250
-    assert fine.bits[-1] == pytest.approx(7 * PACKET_BITS)
-    assert float(fine.rate_at(0.0995)) == pytest.approx(PACKET_BITS * 1000)
-    with pytest.raises(ValueError, match="bin_ms"):
-        read_mahimahi(put(STAMPS), bin_ms=0)
 
 
 def test_a_rate_holds_from_the_line_before(put: Put) -> None:
@@ -117,32 +117,19 @@ def test_a_rate_holds_from_the_line_before(put: Put) -> None:
     assert (single.period_s, single.mean_bps) == (2.0, 3e6)
 
 
-def test_speed_tests(put: Put) -> None:
-    ndt = read_ndt(put(NDT))
-    assert (ndt.down_bps[0], ndt.up_bps[0]) == (10.5e6, 4.25e6)
-
-
 def test_round_trip_times_are_seconds_and_missing_ones_nan(put: Put) -> None:
-    planetlab, seattle = read_planetlab(put(RTT)), read_seattle(put(RTT_CS))
+    planetlab, seattle = read_rtt(put(RTT)), read_rtt(put(RTT_CS))
     assert planetlab.seconds.dtype == seattle.seconds.dtype == np.float32
-    there, back = planetlab.between(0, [0, 1], [1, 0]).tolist()
-    assert there == pytest.approx(0.1)
-    assert np.isnan(back)
-    assert planetlab.between(0, 1, 1) == 0
-    np.testing.assert_allclose(seattle.between(0, [0, 1], [1, 0]), [0.25, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(planetlab.seconds, [[[0, 0.1], [np.nan, 0]]], rtol=1e-6)
+    np.testing.assert_allclose(seattle.seconds, [[[0, 0.25], [1.0, 0]]], rtol=1e-6)
 
 
-def test_prices_share_one_clock(put: Put) -> None:
+def test_tables(put: Put) -> None:
+    assert read_down_bps(put(NDT)).tolist() == [10.5e6]
+    assert read_cpu_scores(put(PHONES)).tolist() == [3744.0]
     a, b = read_spot_prices(put(SPOT))
-    assert (a.zone, a.machine, b.zone) == ("a", "c3", "b")
-    assert a.times_s.tolist() == [10, 70]
-    assert b.times_s.tolist() == [0]
-    assert (a.price.tolist(), a.normal_price) == ([0.03, 0.42], 0.21)
-
-
-def test_phones(put: Put) -> None:
-    scores = read_cpu_scores(put(PHONES))
-    assert (scores.models, scores.score.tolist()) == (("A",), [3744.0])
+    assert (a.times_s.tolist(), b.times_s.tolist()) == ([10, 70], [0]), "one clock"
+    assert (a.price.tolist(), b.price.tolist()) == ([0.03, 0.42], [0.05])
 
 
 @pytest.mark.parametrize(
@@ -172,13 +159,13 @@ def test_phones(put: Put) -> None:
         (read_spot_prices, SPOT + b"x,1,1,1,1,\xff\n", 5, "UTF-8"),
         (read_spot_prices, SPOT + b'"x"y,1,1,1,1,r\n', 5, "no CSV"),
         (read_spot_prices, SPOT.split(b"\n")[0], None, "no price"),
-        (read_ndt, b"[{}]", 1, "dl_mbps"),
-        (read_ndt, NDT[:-1] + b', {"dl_mbps": NaN, "ul_mbps": 1}]', 2, "dl_mbps"),
-        (read_ndt, NDT[:-1] + b", 7]", 2, "dl_mbps"),
-        (read_ndt, b'[\n{"a": \n', 3, "no JSON"),
-        (read_ndt, b"{}", None, "no list"),
-        (read_ndt, b"[]", None, "no test"),
-        (read_ndt, b"[" * 100_000, None, "no JSON"),
+        (read_down_bps, b"[{}]", 1, "dl_mbps"),
+        (read_down_bps, NDT[:-1] + b', {"dl_mbps": NaN, "ul_mbps": 1}]', 2, "dl_mbps"),
+        (read_down_bps, NDT[:-1] + b", 7]", 2, "dl_mbps"),
+        (read_down_bps, b'[\n{"a": \n', 3, "no JSON"),
+        (read_down_bps, b"{}", None, "no list"),
+        (read_down_bps, b"[]", None, "no test"),
+        (read_down_bps, b"[" * 100_000, None, "no JSON"),
         (read_spot_prices, SPOT + b"a,c3,L,yesterday,1,1\n", 5, "no time or price"),
         (read_spot_prices, SPOT + b"a,c3,L,2015-09-01 00:00:00,1,1\n", 5, "without zone"),
         (read_spot_prices, SPOT + b"a,c3,L,2015-09-01 00:00:00+00:00,0,1\n", 5, "price of 0"),
@@ -196,13 +183,6 @@ def test_the_error_names_the_line(
     member = ":x" if read is one_rate else ""
     assert (caught.value.file, caught.value.line) == (f"{path}{member}", line)
     assert str(path) in str(caught.value)
-
-
-def test_the_error_names_the_member_of_an_archive(put: Put) -> None:
-    path = put(packed({"good": b"1 1\n", "bad": b"1 1\nx y\n"}))
-    with pytest.raises(TraceError, match="Mbit/s") as caught:
-        read_rate_archive(path)
-    assert (caught.value.file, caught.value.line) == (f"{path}:bad", 2)
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -256,39 +236,49 @@ def test_damaged_bytes_give_a_record_or_a_typed_error(
         assert error.problem
 
 
-def test_limits_hold(put: Put) -> None:
-    bomb = gzip.compress(b"1\n" * 10**6)
-    with pytest.raises(TraceError, match="more than 1000 bytes"):
-        read_mahimahi(put(bomb), limits=Limits(unpacked_bytes=1000))
-    with pytest.raises(TraceError, match="limit of 10 lines") as caught:
-        read_mahimahi(put(bomb), limits=Limits(rows=10))
-    assert caught.value.line == 11
-    big = packed({"zeros": bytes(10**6)})
-    with pytest.raises(TraceError, match="more than 5000 bytes"):
-        read_rate_archive(put(big), Limits(unpacked_bytes=5000))
-    with pytest.raises(TraceError, match="more than 1 members"):
-        read_rate_archive(put(RATES), Limits(members=1))
-    with pytest.raises(TraceError, match="limit of 3 rows"):
-        read_rate_archive(put(RATES), Limits(rows=3))
-    with pytest.raises(TraceError, match="1000 bytes"):
-        read_ndt(put(gzip.compress(b"[" + b" " * 10**5 + b"]")), Limits(unpacked_bytes=1000))
-    with pytest.raises(TraceError, match="at most 0 entries"):
-        read_ndt(put(NDT), Limits(rows=0))
-    with pytest.raises(TraceError, match="unpacks to more than 100"):
-        read_planetlab(put(RTT), Limits(unpacked_bytes=100))
-    with pytest.raises(TraceError, match="for shape"):
-        read_planetlab(put(RTT), Limits(rows=3))
+BOMB = gzip.compress(b"1\n" * 10**6)
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
-def test_only_plain_files_are_read_from_an_archive(put: Put, kind: bytes) -> None:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        info = tarfile.TarInfo("passwords")
-        info.type, info.linkname = kind, "/etc/passwd"
-        archive.addfile(info)
-    with pytest.raises(TraceError, match="no plain file"):
-        read_rate_archive(put(out.getvalue()))
+@pytest.mark.parametrize(
+    ("limits", "read", "data", "problem"),
+    [
+        (Limits(unpacked_bytes=1000), read_mahimahi, BOMB, "more than 1000 bytes"),
+        (Limits(rows=10), read_mahimahi, BOMB, "line 11: .*limit of 10 lines"),
+        (
+            Limits(unpacked_bytes=5000),
+            read_rate_archive,
+            packed({"zeros": bytes(10**6)}),
+            "more than 5000 bytes",
+        ),
+        (Limits(members=1), read_rate_archive, RATES, "more than 1 members"),
+        (Limits(rows=3), read_rate_archive, RATES, "limit of 3 rows"),
+        (Limits(rows=0), read_down_bps, NDT, "at most 0 entries"),
+        (Limits(unpacked_bytes=100), read_rtt, RTT, "unpacks to more than 100"),
+        (Limits(rows=3), read_rtt, RTT, "for shape"),
+    ],
+)
+def test_limits_hold(
+    put: Put, monkeypatch: pytest.MonkeyPatch, limits: Limits, read: Read, data: bytes, problem: str
+) -> None:
+    monkeypatch.setattr(files, "LIMITS", limits)
+    with pytest.raises(TraceError, match=problem):
+        read(put(data))
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        (tarfile.SYMTYPE, "no plain file"),
+        (tarfile.LNKTYPE, "no plain file"),
+        (tarfile.FIFOTYPE, "no plain file"),
+        (tarfile.DIRTYPE, "holds no trace"),
+    ],
+)
+def test_only_plain_files_are_read_from_an_archive(put: Put, kind: bytes, problem: str) -> None:
+    info = tarfile.TarInfo("passwords")
+    info.type, info.linkname = kind, "/etc/passwd"
+    with pytest.raises(TraceError, match=problem):
+        read_rate_archive(put(archive_of(info)))
 
 
 def test_a_sparse_file_does_not_unpack_past_the_limit(put: Put) -> None:
@@ -300,21 +290,8 @@ def test_a_sparse_file_does_not_unpack_past_the_limit(put: Put) -> None:
         "GNU.sparse.map": "0,0",
         "GNU.sparse.size": str(2**40),
     }
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        archive.addfile(info)
     with pytest.raises(TraceError, match="no plain file"):
-        read_rate_archive(put(out.getvalue()))
-
-
-def test_folders_in_an_archive_are_passed_over(put: Put) -> None:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        folder = tarfile.TarInfo("sub")
-        folder.type = tarfile.DIRTYPE
-        archive.addfile(folder)
-    with pytest.raises(TraceError, match="holds no trace"):
-        read_rate_archive(put(out.getvalue()))
+        read_rate_archive(put(archive_of(info)))
 
 
 def _npy(header: str, body: bytes = b"") -> bytes:
@@ -350,4 +327,4 @@ def _npy(header: str, body: bytes = b"") -> bytes:
 )
 def test_only_plain_matrices_are_read(put: Put, data: bytes, problem: str) -> None:
     with pytest.raises(TraceError, match=problem):
-        read_planetlab(put(data))
+        read_rtt(put(data))

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedagent_testbed.traces import PriceTrace, RateTrace, RttMatrix, TraceError
+from fedagent_testbed.traces.files import TraceError
+from fedagent_testbed.traces.records import PriceTrace, RateTrace, RttMatrix
 
 
 def trace(times: list[float], bps: list[float]) -> RateTrace:
@@ -123,11 +124,5 @@ def test_pairs_of_a_matrix_over_slices_that_wrap() -> None:
 
 
 def test_a_price_holds_until_the_next_and_beyond_the_ends() -> None:
-    market = PriceTrace(
-        zone="a",
-        machine="m",
-        times_s=np.array([10.0, 20.0]),
-        price=np.array([0.1, 0.4]),
-        normal_price=0.2,
-    )
+    market = PriceTrace(times_s=np.array([10.0, 20.0]), price=np.array([0.1, 0.4]))
     np.testing.assert_array_equal(market.price_at([0, 10, 19.9, 20, 99]), [0.1, 0.1, 0.1, 0.4, 0.4])

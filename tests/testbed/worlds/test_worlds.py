@@ -100,6 +100,24 @@ def test_in_the_exchange_world_only_who_is_warm_depends_on_decisions() -> None:
         assert saved[[2, 5]] == pytest.approx([1.0, 1.0])
 
 
+def test_exchange_times_are_what_the_setting_says() -> None:
+    world = make_world(load_recipe("rbcs-f-numeric", ["clients=8000"]), 1)
+    view = world.view(1)
+    expected_s, mu = view.known_truth().tau_s, view.feature("compute")
+    tau_s = world.play(view, np.arange(8000)).tau_s
+    assert 0.5 <= mu.min() < 0.51
+    assert 1.99 < mu.max() <= 2
+    assert 2e6 <= view.feature("bandwidth_hz").min() < 2.01e6
+    assert view.client_available.mean() == pytest.approx(0.8, abs=0.02)
+    inverse_mu, on_air = np.log(4) / 1.5, 20 * np.log(2) / 2
+    for i, (work, snr) in enumerate(((1, 1000), (2, 100), (3, 10), (4, 1))):
+        own = slice(2000 * i, 2000 * (i + 1))
+        expected = work * inverse_mu + 1 + on_air / np.log2(1 + snr)
+        assert expected_s[own].mean() == pytest.approx(expected, rel=0.02)
+        assert tau_s[own].mean() == pytest.approx(expected, rel=0.05)
+    assert ((tau_s >= 0) & (tau_s <= 2 * expected_s)).all()
+
+
 @pytest.mark.parametrize("name", [*WORLDS, "exchange"])
 def test_hindsight_is_what_happens(name: str) -> None:
     world = make_world(recipe(WORLDS.get(name, EXCHANGE)), 5)

@@ -8,6 +8,7 @@ import numpy as np
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import Streaming
+from fedagent_testbed.worlds.base import spawned_rng
 
 from .datasets import StudyData
 
@@ -63,7 +64,7 @@ class PoissonArrivals:
     """
 
     def __init__(self, settings: Streaming, *, samples: int, devices: int, seed: int) -> None:
-        self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_STREAM,)))
+        self._rng = spawned_rng(seed, _STREAM)
         self._settings = settings
         order = self._rng.permutation(samples)
         self._shards = [order[i::devices] for i in range(devices)]

@@ -19,6 +19,7 @@ from fedagent_task.models import Floats, Model
 from fedagent_task.models import create as create_model
 from fedagent_task.spec import LearnerSpec, ModelSpec
 from fedagent_testbed.recipe import Streaming, TestbedRecipe
+from fedagent_testbed.worlds.base import spawned_rng
 
 from .arrivals import RoundArrivals, make_arrivals
 from .datasets import StudyData, load_data
@@ -73,7 +74,8 @@ class Fleet:
         spec = learner_spec(settings)
         try:
             self._learners: list[Learner] = [
-                create(self._model, spec, _rng(seed, device)) for device in range(recipe.clients)
+                create(self._model, spec, spawned_rng(seed, _STREAM, device))
+                for device in range(recipe.clients)
             ]
         except TaskFormatError as error:
             raise RecipeError("streaming.learner", str(error), "see docs/recipe.md") from error
@@ -211,7 +213,3 @@ def _moved(
             total += part * delta[name]
         moved[name] = total.astype(np.float32)
     return moved
-
-
-def _rng(seed: int, device: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_STREAM, device)))

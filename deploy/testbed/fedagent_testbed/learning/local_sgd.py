@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_testbed.worlds.base import spawned_rng
+
 from .batched import BatchedModel
 from .datasets import StudyData
 from .partition import Partition
@@ -52,7 +54,7 @@ def split(
     train: list[Indices] = []
     held: list[Indices] = []
     for client, rows in enumerate(partition):
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_HELD_OUT, client)))
+        rng = spawned_rng(seed, _HELD_OUT, client)
         count = len(rows)
         keep = min(max(round(held_out * count), 1), count - 1) if held_out and count else 0
         shuffled = rng.permutation(rows)
@@ -121,8 +123,8 @@ def work_bytes(model: BatchedModel, steps: int, batch_size: int) -> int:
 def descend(
     model: BatchedModel,
     shards: Shards,
-    *,
     start: Floats,
+    *,
     clients: Indices,
     schedule: Schedule,
     rate: float,

@@ -1,12 +1,8 @@
-"""Who holds which samples: seeded splits of labels among clients.
+"""Who holds which samples: seeded, disjoint splits of labels among clients.
 
-Every split is disjoint. With `samples_per_client` every client gets this many and the rest is
-left out; without, a split covers every sample. All raise `RecipeError` where labels or samples
-do not suffice.
+With `samples_per_client` every client gets this many and the rest is left out; without, a
+split covers every sample. All raise `RecipeError` where labels or samples do not suffice.
 """
-
-import math
-from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +13,8 @@ Rows = npt.NDArray[np.int64]
 Partition = list[Rows]
 """Rows of a dataset by client."""
 
+_LABELS = 2
+"""Labels of a client that has few."""
 _TRIES = 200
 
 
@@ -32,90 +30,76 @@ def iid(
 
 
 def few_labels(
-    labels: Rows,
-    clients: int,
-    *,
-    seed: int,
-    labels_per_client: int = 2,
-    samples_per_client: int | None = None,
+    labels: Rows, clients: int, *, seed: int, samples_per_client: int | None = None
 ) -> Partition:
-    """Give every client samples of exactly so many labels (COCS section VI: two).
+    """Give every client samples of exactly two labels (COCS section VI).
 
     A label's samples are shared equally by its clients; a label gets clients in
     proportion to its samples, so that parts are of similar size. With
-    `samples_per_client` a client gets ``samples_per_client // labels_per_client``
-    of each of its labels.
+    `samples_per_client` a client gets half of them of each of its labels.
     """
     rng = _checked(labels, clients, seed, samples_per_client)
-    parts = _few_labels(labels, np.arange(len(labels)), clients, labels_per_client, rng)
-    if samples_per_client is None:
-        return [np.concatenate(part) for part in parts]
-    share = samples_per_client // labels_per_client
-    least = min(len(rows) for part in parts for rows in part)
-    if not 1 <= share <= least:
+    present, counts = np.unique(labels, return_counts=True)
+    if not _LABELS <= len(present) <= _LABELS * clients:
         raise RecipeError(
-            "training.samples_per_client",
-            f"asks for {share} samples of each label, the scarcest share has {least}",
-            f"ask for {labels_per_client} to {least * labels_per_client}, or leave it out",
+            "training.partition",
+            f"gives {_LABELS} labels each, for {clients} clients and {len(present)} labels",
+            "let every label have a client, and take no more labels than there are",
         )
-    return [np.concatenate([rows[:share] for rows in part]) for part in parts]
+    sharers = np.ones(len(present), np.int64)
+    spare = np.minimum(clients, counts) - sharers
+    sharers += _apportion(_LABELS * clients - len(present), counts / counts.sum(), spare)
+    shares = [
+        np.array_split(rng.permutation(np.flatnonzero(labels == label)), of_label)
+        for label, of_label in zip(present, sharers, strict=True)
+    ]
+    least = min(len(rows) for parts in shares for rows in parts)
+    share: int | None = None
+    cards = _cards(np.repeat(np.arange(len(present)), sharers), clients, rng)
+    if samples_per_client is not None:
+        share = samples_per_client // _LABELS
+        if not 1 <= share <= least:
+            raise RecipeError(
+                "training.samples_per_client",
+                f"asks for {share} samples of each label, the scarcest share has {least}",
+                f"ask for {_LABELS} to {least * _LABELS}, or leave it out",
+            )
+    return [np.concatenate([shares[card].pop(0)[:share] for card in hand]) for hand in cards]
 
 
 def iid_for(
     labels: Rows,
     clients: int,
     *,
-    iid_clients: Collection[int],
+    iid_clients: int,
     seed: int,
-    labels_per_client: int = 2,
     samples_per_client: int | None = None,
 ) -> Partition:
-    """Give named clients iid samples and all others few labels (GDA section VI).
-
-    Indices are from 0: the paper's clients 1 to 5 are 0 to 4.
-    """
+    """Give the first clients iid samples and all others two labels (GDA section VI)."""
     rng = _checked(labels, clients, seed, samples_per_client)
-    named = sorted(set(iid_clients))
-    if named and not 0 <= named[0] <= named[-1] < clients:
-        raise RecipeError("training.iid_clients", f"names {named}", f"take indices below {clients}")
+    if iid_clients >= clients:
+        return iid(labels, clients, seed=seed, samples_per_client=samples_per_client)
     each = len(labels) // clients if samples_per_client is None else samples_per_client
     order = rng.permutation(len(labels))
-    dealt, rest = order[: each * len(named)], np.sort(order[each * len(named) :])
-    others = clients - len(named)
-    if not others:
-        return iid(labels, clients, seed=seed, samples_per_client=samples_per_client)
+    dealt, rest = order[: each * iid_clients], np.sort(order[each * iid_clients :])
     skewed = few_labels(
         labels[rest],
-        others,
+        clients - iid_clients,
         seed=int(rng.integers(2**62)),
-        labels_per_client=labels_per_client,
         samples_per_client=samples_per_client,
     )
-    parts: list[Rows] = [dealt[:0]] * clients
-    for i, client in enumerate(named):
-        parts[client] = dealt[i * each : (i + 1) * each]
-    for i, client in enumerate(sorted(set(range(clients)) - set(named))):
-        parts[client] = rest[skewed[i]]
-    return parts
+    even = [dealt[i * each : (i + 1) * each] for i in range(iid_clients)]
+    return [*even, *(rest[rows] for rows in skewed)]
 
 
 def dirichlet(
-    labels: Rows,
-    clients: int,
-    *,
-    gamma: float,
-    seed: int,
-    samples_per_client: int | None = None,
+    labels: Rows, clients: int, *, gamma: float, seed: int, samples_per_client: int | None = None
 ) -> Partition:
     """Draw each client's mix of labels from Dir(gamma * 1) (RBCS-F section 6).
 
     Parts are of equal size. Clients are served in a seeded order; one whose label
-    has run out takes more of its other labels, in its own proportions. ``inf`` is iid.
+    has run out takes more of its other labels, in its own proportions.
     """
-    if not gamma > 0:
-        raise RecipeError("training.gamma", f"is {gamma}", "take a positive number, or inf for iid")
-    if math.isinf(gamma):
-        return iid(labels, clients, seed=seed, samples_per_client=samples_per_client)
     rng = _checked(labels, clients, seed, samples_per_client)
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
     left = np.array([len(pool) for pool in pools])
@@ -131,35 +115,14 @@ def dirichlet(
     return parts
 
 
-def _few_labels(
-    labels: Rows, rows: Rows, clients: int, per_client: int, rng: np.random.Generator
-) -> list[list[Rows]]:
-    present, counts = np.unique(labels, return_counts=True)
-    if not 1 <= per_client <= len(present) <= per_client * clients:
-        raise RecipeError(
-            "training.partition",
-            f"gives {per_client} labels each, for {clients} clients and {len(present)} labels",
-            "let every label have a client, and take no more labels than there are",
-        )
-    sharers = np.ones(len(present), np.int64)
-    spare = np.minimum(clients, counts) - sharers
-    sharers += _apportion(per_client * clients - len(present), counts / counts.sum(), spare)
-    shares = [
-        iter(np.array_split(rng.permutation(rows[labels == label]), of_label))
-        for label, of_label in zip(present, sharers, strict=True)
-    ]
-    cards = _cards(np.repeat(np.arange(len(present)), sharers), clients, per_client, rng)
-    return [[next(shares[card]) for card in row] for row in cards]
-
-
-def _cards(deck: Rows, clients: int, per_client: int, rng: np.random.Generator) -> Rows:
-    """Return int64[clients, per_client]: label cards dealt so that no hand has a pair.
+def _cards(deck: Rows, clients: int, rng: np.random.Generator) -> Rows:
+    """Return int64[clients, 2]: label cards dealt so that no hand has a pair.
 
     A random deal is fixed by reshuffling bad hands with as many good ones; where
     that does not end, a circular deal of the sorted deck has no pair for certain,
     because no label has more cards than there are clients.
     """
-    hands = rng.permutation(deck).reshape(clients, per_client)
+    hands = rng.permutation(deck).reshape(clients, _LABELS)
     for _ in range(_TRIES):
         ordered = np.sort(hands, axis=1)
         bad = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
@@ -167,8 +130,8 @@ def _cards(deck: Rows, clients: int, per_client: int, rng: np.random.Generator) 
             return hands
         good = rng.permutation(np.flatnonzero(~bad))[: bad.sum()]
         mixed = np.concatenate((np.flatnonzero(bad), good))
-        hands[mixed] = rng.permutation(hands[mixed].ravel()).reshape(-1, per_client)
-    return deck.reshape(per_client, clients).T
+        hands[mixed] = rng.permutation(hands[mixed].ravel()).reshape(-1, _LABELS)
+    return deck.reshape(_LABELS, clients).T
 
 
 def _apportion(
@@ -204,11 +167,7 @@ def _apportion(
 def _checked(
     labels: Rows, clients: int, seed: int, samples_per_client: int | None
 ) -> np.random.Generator:
-    if clients < 1:
-        raise RecipeError("clients", f"is {clients}", "have at least one")
-    if samples_per_client is not None and not (
-        samples_per_client >= 1 and clients * samples_per_client <= len(labels)
-    ):
+    if samples_per_client is not None and clients * samples_per_client > len(labels):
         raise RecipeError(
             "training.samples_per_client",
             f"is {samples_per_client}, for {clients} clients and {len(labels)} samples",

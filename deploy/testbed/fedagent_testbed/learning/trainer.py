@@ -1,4 +1,4 @@
-"""Federated training of many virtual clients, exactly and fast."""
+"""Federated training of many virtual clients, exactly and fast: the learning side of a study."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -6,15 +6,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_coordinator.policies import Feedback
+from fedagent_coordinator.policies.base import FloatArray
 from fedagent_task.mean import RunningMean
-from fedagent_testbed.recipe import Training, Weighting
+from fedagent_task.models import create
+from fedagent_task.spec import ModelSpec
+from fedagent_testbed.recipe import TestbedRecipe, Training, Weighting
+from fedagent_testbed.worlds.base import spawned_rng
 
 from .batched import BatchedModel
-from .datasets import StudyData
+from .datasets import StudyData, load_classes
 from .local_sgd import Floats, Indices, descend, draw, split, work_bytes
-from .partition import Partition
+from .partition import Partition, dirichlet, few_labels, iid, iid_for
 
-Scores = npt.NDArray[np.float64]
+HIDDEN = 32
+"""Units of the mlp's one hidden layer."""
 
 _ROUND = 1
 """First word of the spawn key of a client's batches; 0 is its split (`local_sgd`)."""
@@ -145,7 +151,7 @@ class FederatedTrainer:
         """Return the share of the common test set that float32[d] gets right."""
         return float(self._right(theta, *self._test).mean())
 
-    def opinions(self, theta: Floats) -> Scores:
+    def opinions(self, theta: Floats) -> FloatArray:
         """Return each client's score of a model float32[d], float64[N] in [0, 1].
 
         The score is the accuracy on the client's held-out part; NaN without one.
@@ -153,40 +159,30 @@ class FederatedTrainer:
         held = self._held
         return _means(self._right(theta, held.x, held.y), held.offsets)
 
-    def opinions_on_test(self, theta: Floats) -> Scores:
+    def opinions_on_test(self, theta: Floats) -> FloatArray:
         """Return each client's score on its share of the common test set, float64[N].
 
         Shares are seeded, disjoint and differ by a sample at most; NaN without one.
         """
         correct = self._right(theta, *self._test)
-        key = np.random.SeedSequence(self._seed, spawn_key=(_SHARES,))
-        order = np.random.default_rng(key).permutation(len(correct))
+        order = spawned_rng(self._seed, _SHARES).permutation(len(correct))
         ends = np.arange(self.clients + 1) * len(correct) // self.clients
         return _means(correct[order], ends)
 
     def _trained(self, start: Floats, clients: Indices, edges: Indices, round_: int) -> Updates:
         order = np.argsort(-self._steps[clients], kind="stable")
         sorted_ = clients[order]
-        rngs = [
-            np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(_ROUND, round_, n)))
-            for n in sorted_.tolist()
-        ]
+        rngs = [spawned_rng(self._seed, _ROUND, round_, n) for n in sorted_.tolist()]
         schedule = draw(self._train.counts[sorted_], self._steps[sorted_], rngs, self._batch)
         before = start[edges[order]]
         deltas = np.empty_like(before)
         after = descend(
-            self.model,
-            self._train,
-            start=before,
-            clients=sorted_,
-            schedule=schedule,
-            rate=self._rate,
+            self.model, self._train, before, clients=sorted_, schedule=schedule, rate=self._rate
         )
         deltas[order] = after - before
         return Updates(clients, edges, self._train.counts[clients], deltas)
 
     def _right(self, theta: Floats, x: Floats, y: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
-        """Return bool[n]: whose class float32[d] parameters predict."""
         result = np.empty(len(y), np.bool_)
         for first in range(0, len(y), _BLOCK):
             part = slice(first, first + _BLOCK)
@@ -195,11 +191,83 @@ class FederatedTrainer:
         return result
 
 
-def _means(values: npt.NDArray[np.bool_], offsets: Indices) -> Scores:
-    """Return float64[N], the mean of each client's values; NaN where it has none."""
+def _means(values: npt.NDArray[np.bool_], offsets: Indices) -> FloatArray:
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     counts = np.diff(offsets)
     means = np.full(len(counts), np.nan)
     np.divide(np.diff(sums[offsets]), counts, out=means, where=counts > 0)
     return means
+
+
+class FederatedLearner:
+    """Federated training by a recipe: one model per edge, merged every T_ES rounds.
+
+    Raises:
+        DatasetError: The data are not there.
+        RecipeError: They cannot be dealt to so many clients.
+    """
+
+    def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
+        training = recipe.training
+        data = load_classes(training.dataset)
+        hidden = (HIDDEN,) if training.model == "mlp" else ()
+        spec = ModelSpec(
+            kind=training.model, features=data.features, classes=data.classes, hidden=hidden
+        )
+        self._recipe = recipe
+        self._trainer = FederatedTrainer(
+            data,
+            _partition(training, data.y.astype(np.int64), recipe.clients, seed),
+            BatchedModel(create(spec)),
+            training,
+            held_out=0.2 if training.opinions else 0.0,
+            seed=seed,
+        )
+        self._first = self._trainer.initial(recipe.edges)
+        self._models = self._first
+
+    def advance(self, feedback: Feedback) -> None:
+        """Train the clients whose updates are used, and merge when it is time."""
+        view, recipe = feedback.view, self._recipe
+        training = recipe.training
+        begins = (view.round - 1) % training.slot_rounds == 0
+        start = self._first if training.reset and begins else self._models
+        pairs = feedback.pairs[feedback.used]
+        # Newcomers hold another client's data: there are no more to deal.
+        clients = view.pair_client[pairs] % recipe.clients
+        self._models = self._trainer.aggregate(
+            start, clients, view.pair_edge[pairs], view.round, training.weighting
+        )
+        if view.round % recipe.rounds.merge_every == 0 and recipe.edges > 1:
+            self._models = merged(self._models)
+
+    @property
+    def model(self) -> Floats:
+        """The mean of the edges' models, float32[d]."""
+        return np.asarray(self._models.mean(axis=0), dtype=np.float32)
+
+    def accuracy(self) -> float:
+        """Return the accuracy of the mean model on the common test set."""
+        return self._trainer.accuracy(self.model)
+
+    def opinions(self) -> FloatArray:
+        """Return every client's score of the mean model, float64[N]."""
+        if self._recipe.training.evaluated_on == "test":
+            return self._trainer.opinions_on_test(self.model)
+        return self._trainer.opinions(self.model)
+
+
+def _partition(training: Training, labels: Indices, clients: int, seed: int) -> Partition:
+    size = training.samples_per_client
+    match training.partition:
+        case "two-labels":
+            return few_labels(labels, clients, seed=seed, samples_per_client=size)
+        case "iid":
+            return iid(labels, clients, seed=seed, samples_per_client=size)
+        case "dirichlet":
+            gamma = training.gamma
+            return dirichlet(labels, clients, gamma=gamma, seed=seed, samples_per_client=size)
+        case "iid-for":
+            first = training.iid_clients
+            return iid_for(labels, clients, iid_clients=first, seed=seed, samples_per_client=size)

@@ -4,11 +4,10 @@ from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.recipe_file import load_recipe, recipe_names
 from fedagent_testbed.worlds import World, make_world
 
-from .compare import Comparison, compare
+from .comparison import Comparison, Figure, figure
 from .history import History
-from .play import play
+from .play import compare, play
 from .selection import make_policy
-from .statistics import Figure, figure
 from .streams import MARGIN
 
 __all__ = [

@@ -1,15 +1,20 @@
-"""One policy through one world: the loop of every study, in virtual time."""
+"""Studies in virtual time: one policy through one world, or several on the same seeds."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 from fedagent_testbed.recipe import TestbedRecipe
+from fedagent_testbed.recipe_file import load_recipe
 
+from . import selection, streams
+from .comparison import Comparison
 from .history import History
+from .jobs import Done, Pool, run_jobs
 
-Progress = Callable[[int], None]
+ORACLES = ("oracle", "oracle-p")
 
 
 class Study(Protocol):
@@ -19,9 +24,7 @@ class Study(Protocol):
         """Play round `t`, from 1, into the history; False ends the run: it cannot be paid."""
 
 
-def play(
-    recipe: TestbedRecipe, name: str, seed: int, progress: Progress = lambda _t: None
-) -> History:
+def play(recipe: TestbedRecipe, name: str, seed: int) -> History:
     """Run a policy for all rounds of a recipe; deterministic by seed but for `decide_ms`.
 
     `name` is a policy's; in the world ``bas`` it is ITERATIONS+PLACEMENT.
@@ -32,11 +35,12 @@ def play(
         RecipeError: The policy cannot run on this recipe.
     """
     with one_blas_thread():
-        study, history = _opened(recipe, name, seed), History(name, seed)
+        kind = streams.StreamStudy if recipe.world == "bas" else selection.SelectionStudy
+        study: Study = kind(recipe, name, seed)
+        history = History(name, seed)
         for t in range(1, recipe.rounds.count + 1):
             if not study.play_round(t, history):
                 break
-            progress(t)
     return history
 
 
@@ -54,9 +58,56 @@ def one_blas_thread() -> AbstractContextManager[object]:
     return limit
 
 
-def _opened(recipe: TestbedRecipe, name: str, seed: int) -> Study:
-    from .selection import SelectionStudy  # noqa: PLC0415 - a study of streams needs none of it
-    from .streams import StreamStudy  # noqa: PLC0415
+def compare(
+    recipe: TestbedRecipe | str | Path,
+    names: str | Iterable[str] = (),
+    *,
+    seeds: int = 5,
+    first_seed: int = 0,
+    jobs: int = 1,
+    pool: Pool | None = None,
+    done: Done = lambda _name, _seed, _total: None,
+    expand: bool = True,
+) -> Comparison:
+    """Run policies on the same seeds, and the oracles beside them for the regret.
 
-    kind = StreamStudy if recipe.world == "bas" else SelectionStudy
-    return kind(recipe, name, seed)
+    `names` are policies, in the world ``bas`` ITERATIONS+PLACEMENT; without any, those that
+    the recipe names. Unless `expand` is off, ``all`` stands for every policy there is, and
+    those that cannot run are skipped with the reason; of pairs, for ours and the twelve
+    baselines of the paper. `pool` runs the jobs instead of processes, e.g. on a cluster.
+
+    Raises:
+        PolicyError: A name or a parameter is wrong, or a policy fails.
+        RecipeError: A policy that was named cannot run on this recipe.
+        ValueError: There are no seeds, or negative ones.
+        DatasetError: The recipe's data are not there.
+        WorkerLostError: A process was killed.
+    """
+    recipe = recipe if isinstance(recipe, TestbedRecipe) else load_recipe(recipe)
+    numbers = _seed_numbers(seeds, first_seed)
+    wanted = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    wanted = wanted or list(recipe.compare) or [recipe.policy]
+    oracles, skipped = list[str](), dict[str, str]()
+    if recipe.world == "bas":
+        wanted = streams.chosen(recipe, wanted)
+    else:
+        everything = expand and wanted == ["all"]
+        wanted, skipped = selection.chosen(recipe, wanted, everything=everything)
+        oracles = [name for name in ORACLES if not selection.unmet(recipe, name)]
+    every = list(dict.fromkeys([*wanted, *oracles]))
+    runs = run_jobs(play, recipe, every, numbers, jobs=jobs, pool=pool, done=done)
+    return Comparison(
+        recipe=recipe,
+        seeds=numbers,
+        histories={name: runs[name] for name in wanted},
+        reference={name: runs[name] for name in oracles},
+        skipped=skipped,
+    )
+
+
+def _seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
+    if seeds < 1:
+        raise ValueError(f"seeds is {seeds}; ask for 1 or more")
+    if first_seed < 0:
+        raise ValueError(f"first_seed is {first_seed}; begin at 0 or later")
+    return tuple(range(first_seed, first_seed + seeds))

@@ -13,10 +13,9 @@ from fedagent_coordinator.policies.selection import check_selection
 from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import MICRO
-from fedagent_testbed.learning.learner import FederatedLearner
+from fedagent_testbed.learning.trainer import FederatedLearner
 from fedagent_testbed.recipe import TestbedRecipe
 from fedagent_testbed.worlds import make_world
-from fedagent_testbed.worlds.base import round_seconds
 
 from .history import History
 
@@ -68,7 +67,8 @@ class SelectionStudy:
                 "wins": int(feedback.X.sum()),
                 "selected": len(feedback.pairs),
                 "spent": int(paid.sum()) / MICRO,
-                "seconds": round_seconds(feedback),
+                # Until the slowest edge has all it ordered, or stops waiting, which is then a tau.
+                "seconds": float(feedback.tau_s.max(initial=0.0)),
                 "decide_ms": 1000 * (decided + learnt),
                 "accuracy": accuracy,
                 "opinion": opinion,

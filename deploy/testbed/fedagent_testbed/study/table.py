@@ -3,11 +3,10 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from .statistics import Figure
 from .streams import MARGIN
 
 if TYPE_CHECKING:
-    from .compare import Comparison
+    from .comparison import Comparison, Figure
 
 _SELECTION = {
     "utility": ("utility", 0),
@@ -104,7 +103,7 @@ def html_of(result: "Comparison") -> str:
     return "\n".join([*lines, "</table>"])
 
 
-def _reached(value: Figure, digits: int) -> str:
+def _reached(value: "Figure", digits: int) -> str:
     """Return mean ± interval of the seeds that got there, and how many did if not all."""
     seeds = len(value.per_seed)
     some = "" if value.reached == seeds else f" ({value.reached}/{seeds})"

@@ -1,21 +1,28 @@
-"""Trace files as bounded streams: plain, gzip, tar, CSV and JSON, never unpacked to disk.
+"""Recorded files below FEDAGENT_DATA as bounded streams: plain, gzip, tar, CSV and JSON.
 
 Whatever is missing, damaged, malformed or beyond a limit raises `TraceError`.
 """
 
 import csv
+import functools
 import gzip
 import io
 import json
 import math
+import os
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
+
+from fedagent_task.errors import DatasetError
+from fedagent_task.readers import DATA_VARIABLE
+
+T = TypeVar("T")
 
 
 class TraceError(Exception):
@@ -39,20 +46,57 @@ class TraceError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that a reader takes from one file."""
+    """The most that a reader takes from one file.
+
+    Attributes:
+        unpacked_bytes: After gzip and tar.
+        rows: Rows or entries of the whole file, and numbers of an array.
+    """
 
     unpacked_bytes: int = 256 * 1024**2
-    """After gzip and tar."""
     members: int = 10_000
     rows: int = 20_000_000
-    """Rows or entries of the whole file, and numbers of an array."""
     line_bytes: int = 8192
 
 
-DEFAULT = Limits()
+LIMITS = Limits()
 
 _STEP = 1 << 16
 _BLOCK = 512
+
+
+def data_path(name: str, *, folder: bool = False) -> Path:
+    """Return a file below FEDAGENT_DATA, or a folder where that is allowed.
+
+    Raises:
+        DatasetError: The variable is not set, or there is no such file.
+    """
+    root = os.environ.get(DATA_VARIABLE, "")
+    if not root:
+        raise DatasetError(name, "needs a folder of data", f"set {DATA_VARIABLE} to it")
+    path = Path(root) / name
+    if not (path.exists() if folder else path.is_file()):
+        raise DatasetError(name, f"is not in {DATA_VARIABLE}", "see docs/testbed.md, Data")
+    return path
+
+
+def recorded(read: Callable[[Path], T], name: str, *, folder: bool = False) -> T:
+    """Return what a reader makes of a file below FEDAGENT_DATA; read once in a process.
+
+    Raises:
+        DatasetError: It is not there, damaged, or something else.
+    """
+    path = data_path(name, folder=folder)
+    try:
+        value: T = _cached(read, path)
+    except TraceError as error:
+        raise DatasetError(path.name, str(error), "fetch the file again") from error
+    return value
+
+
+@functools.lru_cache(maxsize=8)
+def _cached(read: Callable[[Path], T], path: Path) -> T:
+    return read(path)
 
 
 class _Bounded(io.RawIOBase):
@@ -74,7 +118,7 @@ class _Bounded(io.RawIOBase):
 
 
 @contextmanager
-def opened(path: Path, limits: Limits = DEFAULT) -> Iterator[IO[bytes]]:
+def opened(path: Path) -> Iterator[IO[bytes]]:
     """Give the file's bytes, unpacked if it is gzip, as a stream."""
     file = str(path)
     try:
@@ -83,7 +127,7 @@ def opened(path: Path, limits: Limits = DEFAULT) -> Iterator[IO[bytes]]:
             raw.seek(0)
             with (
                 gzip.GzipFile(fileobj=raw) if packed else raw as inner,
-                io.BufferedReader(_Bounded(inner, file, limits.unpacked_bytes)) as stream,
+                io.BufferedReader(_Bounded(inner, file, LIMITS.unpacked_bytes)) as stream,
             ):
                 yield stream
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -92,36 +136,30 @@ def opened(path: Path, limits: Limits = DEFAULT) -> Iterator[IO[bytes]]:
         raise TraceError(file, None, error.strerror or "cannot be read") from error
 
 
-def read_all(path: Path, limits: Limits = DEFAULT) -> bytes:
-    """Return the file's bytes, unpacked."""
-    with opened(path, limits) as stream:
-        return stream.read()
-
-
-def lines(stream: IO[bytes], file: str, limits: Limits = DEFAULT) -> Iterator[tuple[int, bytes]]:
+def lines(stream: IO[bytes], file: str) -> Iterator[tuple[int, bytes]]:
     """Give number (from 1) and text of each line that is not blank."""
     number = 0
-    while line := stream.readline(limits.line_bytes + 1):
+    while line := stream.readline(LIMITS.line_bytes + 1):
         number += 1
-        if len(line) > limits.line_bytes:
-            raise TraceError(file, number, f"is longer than {limits.line_bytes} bytes")
-        if number > limits.rows:
-            raise TraceError(file, number, f"is one more than the limit of {limits.rows} lines")
+        if len(line) > LIMITS.line_bytes:
+            raise TraceError(file, number, f"is longer than {LIMITS.line_bytes} bytes")
+        if number > LIMITS.rows:
+            raise TraceError(file, number, f"is one more than the limit of {LIMITS.rows} lines")
         if text := line.strip():
             yield number, text
 
 
-def members(path: Path, limits: Limits = DEFAULT) -> Iterator[tuple[str, bytes]]:
+def members(path: Path) -> Iterator[tuple[str, bytes]]:
     """Give name and content of each file of a tar or tar.gz, one at a time."""
     file, count, last = str(path), 0, "its start"
     # Blocks of the archive's own size: nothing is read beyond the mark of its end.
-    with opened(path, limits) as stream:
+    with opened(path) as stream:
         try:
             with closing(tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK)) as archive:
                 for member in archive:
                     count += 1
-                    if count > limits.members:
-                        raise TraceError(file, None, f"has more than {limits.members} members")
+                    if count > LIMITS.members:
+                        raise TraceError(file, None, f"has more than {LIMITS.members} members")
                     last = repr(member.name)
                     if not member.isdir():
                         yield member.name, _content(archive, member, file)
@@ -154,20 +192,18 @@ def number(text: bytes | str, top: float = math.inf) -> float:
     return value
 
 
-def csv_rows(
-    path: Path, columns: Sequence[str], limits: Limits = DEFAULT
-) -> Iterator[tuple[int, tuple[str, ...]]]:
+def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Give line number and the wanted columns (two or more) of each row; CSV or CSV in gzip."""
     file = str(path)
     at = 0
 
     def decoded() -> Iterator[str]:
         nonlocal at
-        for number, text in lines(stream, file, limits):
+        for number, text in lines(stream, file):
             at = number
             yield text.decode()
 
-    with opened(path, limits) as stream:
+    with opened(path) as stream:
         try:
             rows = csv.reader(decoded(), strict=True)
             head = next(rows, [])
@@ -184,21 +220,16 @@ def csv_rows(
             raise TraceError(file, at, f"is no CSV: {error}") from error
 
 
-def json_value(path: Path, limits: Limits = DEFAULT) -> object:
-    """Return the JSON of a file, plain or gzip."""
-    data = read_all(path, limits)
+def json_list(path: Path) -> list[object]:
+    """Return the JSON list of a file, plain or gzip."""
+    with opened(path) as stream:
+        data = stream.read()
     try:
         value: object = json.loads(data)
     except json.JSONDecodeError as error:
         raise TraceError(str(path), error.lineno, f"is no JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise TraceError(str(path), None, "is no JSON") from error
-    return value
-
-
-def json_list(path: Path, limits: Limits = DEFAULT) -> list[object]:
-    """Return a JSON list."""
-    value = json_value(path, limits)
-    if not isinstance(value, list) or len(value) > limits.rows:
-        raise TraceError(str(path), None, f"is no list of at most {limits.rows} entries")
+    if not isinstance(value, list) or len(value) > LIMITS.rows:
+        raise TraceError(str(path), None, f"is no list of at most {LIMITS.rows} entries")
     return value

@@ -99,7 +99,7 @@ class RateTrace:
         return np.asarray(self.bits[k] + (phase - self.times_s[k]) * self.bps[k], dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class RttMatrix:
     """Round-trip times between nodes, in slices of time, repeated for ever.
 
@@ -108,7 +108,6 @@ class RttMatrix:
             not symmetric; NaN where missing or below resolution, 0 on the diagonal.
     """
 
-    name: str = ""
     seconds: npt.NDArray[np.float32]
 
     def between(
@@ -120,48 +119,19 @@ class RttMatrix:
         return np.asarray(self.seconds[at, here, there], dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AccessSpeeds:
-    """Speed tests of access links, one row a test.
-
-    Attributes:
-        down_bps, up_bps: float64[n], >= 0; a failed test has 0.
-    """
-
-    name: str = ""
-    down_bps: FloatArray
-    up_bps: FloatArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class PriceTrace:
     """The price of one rented machine over time; each price holds until the next.
 
     Attributes:
         times_s: float64[K], seconds since the earliest row of the whole file, rising.
         price: float64[K], currency units an hour, > 0.
-        normal_price: What the machine costs on demand, in the same unit.
     """
 
-    zone: str
-    machine: str
     times_s: FloatArray
     price: FloatArray
-    normal_price: float
 
     def price_at(self, t_s: npt.ArrayLike) -> FloatArray:
         """Return the prices at these instants; the first and last hold beyond the ends."""
         index = np.searchsorted(self.times_s, np.asarray(t_s, dtype=np.float64), side="right")
         return np.asarray(self.price[np.maximum(index - 1, 0)], dtype=np.float64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CpuScores:
-    """Relative compute speed of phones.
-
-    Attributes:
-        score: float64[n], > 0; higher is faster.
-    """
-
-    models: tuple[str, ...]
-    score: FloatArray

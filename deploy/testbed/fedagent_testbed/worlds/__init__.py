@@ -4,13 +4,10 @@ from fedagent_task.errors import RecipeError
 from fedagent_testbed.recipe import TestbedRecipe
 
 from .base import Times, World, arrived, outcome
-from .exchange import LinearExchange
-from .linked import LinkedWorld
-from .open import OpenWorld
-from .radio import RadioWorld
-from .recorded import TraceWorld
+from .linked import LinkedWorld, RadioWorld, TraceWorld
+from .one_edge import LinearExchange, OpenWorld
 
-__all__ = ["LinearExchange", "LinkedWorld", "Times", "World", "arrived", "make_world", "outcome"]
+__all__ = ["LinkedWorld", "Times", "World", "arrived", "make_world", "outcome"]
 
 
 def make_world(recipe: TestbedRecipe, seed: int) -> World:
@@ -24,7 +21,7 @@ def make_world(recipe: TestbedRecipe, seed: int) -> World:
         case "radio":
             return RadioWorld(recipe, seed)
         case "exchange":
-            return LinearExchange.of(recipe, seed)
+            return LinearExchange(recipe, seed)
         case "open":
             return OpenWorld(recipe, seed)
         case "traces":

@@ -10,6 +10,11 @@ from fedagent_coordinator.policies.base import BoolArray, FloatArray, IntArray
 from fedagent_task.round_rule import RoundRule
 
 
+def spawned_rng(seed: int, *key: int) -> np.random.Generator:
+    """Return a generator that follows from a seed and a use of it."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
 class World(Protocol):
     """One seeded world; its draws do not depend on decisions, but where it is documented."""
 
@@ -82,9 +87,3 @@ def arrived(
         **dict.fromkeys(("arrivals", "num_samples"), nothing),
     }
     return Feedback(view=view, pairs=pairs, X=in_time, tau_s=tau_s, **{**columns, **known})
-
-
-def round_seconds(feedback: Feedback) -> float:
-    """Return how long the slowest edge took: until all it ordered came, or it stopped waiting."""
-    # The tau of who did not come is the wait, so that the largest is the end either way.
-    return float(feedback.tau_s.max(initial=0.0))

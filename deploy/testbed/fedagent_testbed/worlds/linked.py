@@ -1,15 +1,23 @@
-"""Worlds whose pairs have a download, a computation and an upload."""
+"""Worlds whose pairs have a download, a computation and an upload: by radio, or as recorded."""
 
+import math
 from abc import ABC, abstractmethod
 
 import numpy as np
 
-from fedagent_coordinator.policies import Feedback, RoundView, Truth
+from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, round_rng
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_testbed.recipe import TestbedRecipe
+from fedagent_testbed.traces.files import recorded
+from fedagent_testbed.traces.readers import read_links, read_rtt
 
-from .base import Times, outcome
+from .base import Times, outcome, spawned_rng
 from .population import Population
+
+_MIN_RATE = 1e-30
+"""Bits per second of a link that is none; a float32 that can be divided by."""
+_HOPELESS = 400.0
+"""Bits per second and hertz that no link has; 2 to its power is still a number."""
 
 
 class LinkedWorld(ABC):
@@ -34,11 +42,7 @@ class LinkedWorld(ABC):
         assert self.times is not None, "a round is seen before it is played"
         limits = self._recipe.rounds
         return outcome(
-            view,
-            pairs,
-            self.times,
-            min_updates=limits.min_updates,
-            max_wait_s=limits.max_wait_s,
+            view, pairs, self.times, min_updates=limits.min_updates, max_wait_s=limits.max_wait_s
         )
 
     def _computation(self, compute: FloatArray) -> FloatArray:
@@ -50,7 +54,6 @@ class LinkedWorld(ABC):
     def _shown(
         self, round_: int, features: dict[str, FloatArray], compute: FloatArray, truth: Truth
     ) -> RoundView:
-        """Return the view of these features, float64[P] by name."""
         people = self._people
         return RoundView(
             round=round_,
@@ -65,3 +68,128 @@ class LinkedWorld(ABC):
             model_bytes=round(self._recipe.work.download_mbit * 1e6 / 8),
             truth=truth,
         )
+
+
+class RadioWorld(LinkedWorld):
+    """Clients at random distances of edges, with Rayleigh fading both ways (ALGORITHMS section 6).
+
+    The download's fading is measured before the order, so it is in the features; the upload's
+    is not known, so `Truth.chance` is the exact probability over it.
+    """
+
+    def view(self, round_: int) -> RoundView:
+        """Draw a round."""
+        recipe, people, work = self._recipe, self._people, self._recipe.work
+        people.begin(round_)
+        rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
+        n, place = len(people.alive), people.pair_place
+        compute = rng.uniform(*work.compute, n)
+        band = rng.uniform(*recipe.radio.bandwidth_mhz, n)[place] * 1e6
+        distance = rng.uniform(*recipe.radio.distance_km, len(place))
+        snr = self._snr(round_, band, distance, rng)
+        down = _rate(band, snr * rng.exponential(size=len(place)))
+        up = _rate(band, snr * rng.exponential(size=len(place)))
+        times = self.times = Times(
+            dt_s=work.download_mbit * 1e6 / down,
+            lc_s=self._computation(compute),
+            ut_s=work.upload_mbit * 1e6 / up,
+        )
+        features = {
+            "bandwidth_hz": band,
+            "compute": compute[place],
+            "distance_km": distance,
+            "download_bps": down,
+        }
+        return self._shown(round_, features, compute, self._truth(times, band, snr))
+
+    def _snr(
+        self, round_: int, band: FloatArray, distance: FloatArray, rng: np.random.Generator
+    ) -> FloatArray:
+        radio, change = self._recipe.radio, self._recipe.change
+        noise = radio.noise_dbm_hz
+        changed = round_ > change.after * self._recipe.rounds.count
+        if change.noise_dbm_hz is not None and changed:
+            noise = change.noise_dbm_hz
+        loss = radio.path_loss_db + radio.path_loss_slope_db * np.log10(distance)
+        if radio.shadowing_db:
+            loss += rng.normal(0.0, radio.shadowing_db, len(distance))
+        decibel = radio.power_dbm - loss - noise - 10.0 * np.log10(band)
+        return np.asarray(10.0 ** (decibel / 10.0), dtype=np.float64)
+
+    def _truth(self, times: Times, band: FloatArray, snr: FloatArray) -> Truth:
+        # Under Rayleigh fading the mean time is infinite: the median is what is expected.
+        deadline = self._recipe.rounds.deadline_s
+        left = deadline - times.dt_s - times.lc_s
+        bits = self._recipe.work.upload_mbit * 1e6
+        wanted = bits / np.maximum(left, 1e-12) / band
+        needed = np.expm1(np.minimum(wanted, _HOPELESS) * math.log(2.0)) / snr
+        usual = bits / _rate(band, snr * math.log(2.0))
+        return Truth(
+            arrives=times.tau_s <= deadline,
+            chance=np.where(left > 0, np.exp(-needed), 0.0),
+            tau_s=times.dt_s + times.lc_s + usual,
+        )
+
+
+def _rate(band: FloatArray, snr: FloatArray) -> FloatArray:
+    return np.maximum(band * np.log2(1.0 + snr), _MIN_RATE)
+
+
+class TraceWorld(LinkedWorld):
+    """Clients whose links follow recorded traces: what a real network did, from a random moment on.
+
+    A pair keeps its trace, its moment and its route for the whole run. What a policy sees is
+    the rate that the last round's transfer would have had, as a real agent measures it; what
+    happens is the trace of now. A trace has no chance in it, so `Truth.chance` is 0 or 1.
+
+    Raises:
+        DatasetError: The files are not there, or not what they should be.
+    """
+
+    def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
+        super().__init__(recipe, seed)
+        self._traces = recorded(read_links, recipe.traces.links, folder=True)
+        pairs = len(self._people.pair_place)
+        rng = spawned_rng(seed, 1 << 21)
+        self._down, self._up = rng.integers(0, len(self._traces), (2, pairs))
+        self._start = rng.uniform(0.0, 1e5, pairs)
+        self._rtt = _rtt_of(recipe.traces.rtt, pairs, rng)
+
+    def view(self, round_: int) -> RoundView:
+        """Draw a round."""
+        recipe, people, work = self._recipe, self._people, self._recipe.work
+        people.begin(round_)
+        rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
+        compute = rng.uniform(*work.compute, len(people.alive))
+        now = self._start + round_ * recipe.traces.round_s
+        before = now - recipe.traces.round_s
+        down, up = work.download_mbit * 1e6, work.upload_mbit * 1e6
+        rtt = self._rtt
+        lc = self._computation(compute)
+        dt = self._seconds(self._down, down, now) + rtt
+        ut = self._seconds(self._up, up, now + dt + lc) + rtt
+        times = self.times = Times(dt, lc, ut)
+        features = {
+            "compute": compute[people.pair_place],
+            "download_bps": down / self._seconds(self._down, down, before),
+            "rtt_s": rtt,
+            "upload_bps": up / self._seconds(self._up, up, before),
+        }
+        arrives = times.tau_s <= recipe.rounds.deadline_s
+        truth = Truth(arrives=arrives, chance=arrives.astype(np.float64), tau_s=times.tau_s)
+        return self._shown(round_, features, compute, truth)
+
+    def _seconds(self, trace: IntArray, bits: float, start: FloatArray) -> FloatArray:
+        out = np.empty(len(trace))
+        for k in np.unique(trace).tolist():
+            mine = trace == k
+            out[mine] = self._traces[k].seconds_for(bits, start[mine])
+        return np.maximum(out, 1e-6)
+
+
+def _rtt_of(name: str, pairs: int, rng: np.random.Generator) -> FloatArray:
+    if not name:
+        return np.zeros(pairs)
+    first = recorded(read_rtt, name).seconds[0]
+    known = first[np.isfinite(first) & (first > 0)]
+    return np.asarray(rng.choice(known, pairs), dtype=np.float64)

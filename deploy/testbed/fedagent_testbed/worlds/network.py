@@ -1,17 +1,7 @@
 """Edges, devices and links of a streaming world: everything that no decision changes.
 
-All tables are drawn at once for the whole run, from recorded files and the seed:
-
-- an edge's mean rate is a speed test of M-Lab within the recipe's range; it varies as a
-  trace of Oboe over its own mean, every device at a moment of its own in that trace;
-- round-trip times are those of PlanetLab or Seattle nodes, one node a device or edge, slice
-  by slice;
-- rents have means evenly spread over the logarithm of the recipe's range, and move as an EC2
-  spot market over its own mean;
-- devices are as fast as phones of AI Benchmark, over their median, with a log-normal unrest
-  that is made up.
-
-Rates, times and rents are kept within the recipe's ranges.
+All tables are drawn at once for the whole run, from recorded files and the seed; rates, times
+and rents are kept within the recipe's ranges.
 """
 
 from dataclasses import dataclass
@@ -21,14 +11,17 @@ import numpy as np
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_task.errors import DatasetError, RecipeError
 from fedagent_task.spec import MICRO
-from fedagent_testbed.recipe import Streaming, TestbedRecipe
-from fedagent_testbed.traces.sources import (
-    access_speeds,
-    cpu_scores,
-    rate_traces,
-    rtt_matrix,
-    spot_prices,
+from fedagent_testbed.recipe import TestbedRecipe
+from fedagent_testbed.traces.files import recorded
+from fedagent_testbed.traces.readers import (
+    read_cpu_scores,
+    read_down_bps,
+    read_rate_archive,
+    read_rtt,
+    read_spot_prices,
 )
+
+from .base import spawned_rng
 
 _STREAM = 1 << 22
 """First spawn key of this module's random numbers; rounds have keys of two numbers."""
@@ -72,29 +65,31 @@ def draw_network(recipe: TestbedRecipe, seed: int) -> StreamNetwork:
         DatasetError: A file is not there, or has nothing within a range.
         RecipeError: There are more devices and edges than nodes in the RTT matrix.
     """
-    settings, rounds = recipe.streaming, recipe.rounds.count
-    devices, edges = recipe.clients, recipe.edges
-    low, high = settings.aggregation_s
-    rng = _rng(seed, 0)
+    low, high = recipe.streaming.aggregation_s
+    per_model_s = spawned_rng(seed, _STREAM).uniform(low, high, recipe.edges)
     return StreamNetwork(
-        rate_bps=_rates(settings, rounds, devices, edges, _rng(seed, 1)),
-        rtt_s=_rtts(settings, rounds, devices, edges, _rng(seed, 2)),
-        rent_micro=_rents(settings, rounds, edges, _rng(seed, 3)),
-        slowness=_slowness(settings, rounds, devices, _rng(seed, 4)),
-        aggregation_s=rng.uniform(low, high, edges) * settings.slowdown,
+        rate_bps=_rates(recipe, spawned_rng(seed, _STREAM + 1)),
+        rtt_s=_rtts(recipe, spawned_rng(seed, _STREAM + 2)),
+        rent_micro=_rents(recipe, spawned_rng(seed, _STREAM + 3)),
+        slowness=_slowness(recipe, spawned_rng(seed, _STREAM + 4)),
+        aggregation_s=per_model_s * recipe.streaming.slowdown,
     )
 
 
-def _rates(
-    settings: Streaming, rounds: int, devices: int, edges: int, rng: np.random.Generator
-) -> FloatArray:
+def _rates(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
+    """Take an M-Lab speed test as an edge's mean; it varies as a trace of Oboe over its own mean.
+
+    Every device is at a moment of its own in that trace.
+    """
+    settings, rounds = recipe.streaming, recipe.rounds.count
+    devices, edges = recipe.clients, recipe.edges
     low, high = (8e3 * bound for bound in settings.bandwidth_kbs)
-    tests = access_speeds(settings.links).down_bps
+    tests = recorded(read_down_bps, settings.links)
     tests = tests[(tests >= low) & (tests <= high)]
     if not len(tests):
         raise DatasetError(settings.links, "has no test in streaming.bandwidth_kbs", "widen it")
     mean = rng.choice(tests, edges)
-    traces = rate_traces(settings.variation)
+    traces = recorded(read_rate_archive, settings.variation)
     chosen = rng.integers(0, len(traces), edges)
     now = np.arange(rounds)[:, None] * settings.round_s
     rates = np.empty((rounds, devices, edges))
@@ -104,11 +99,12 @@ def _rates(
     return np.clip(rates, low, high)
 
 
-def _rtts(
-    settings: Streaming, rounds: int, devices: int, edges: int, rng: np.random.Generator
-) -> FloatArray:
+def _rtts(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
+    """Take PlanetLab or Seattle nodes, one a device or edge, slice by slice."""
+    settings, rounds = recipe.streaming, recipe.rounds.count
+    devices, edges = recipe.clients, recipe.edges
     low, high = (bound / 1e3 for bound in settings.rtt_ms)
-    matrix = rtt_matrix(settings.rtt)
+    matrix = recorded(read_rtt, settings.rtt)
     nodes = matrix.seconds.shape[1]
     if devices + edges > nodes:
         raise RecipeError(
@@ -130,10 +126,12 @@ def _filled(seconds: FloatArray) -> FloatArray:
     return np.where(never, middle, seconds)
 
 
-def _rents(settings: Streaming, rounds: int, edges: int, rng: np.random.Generator) -> IntArray:
+def _rents(recipe: TestbedRecipe, rng: np.random.Generator) -> IntArray:
+    """Spread means over the logarithm of the range; each moves as an EC2 market over its own."""
+    settings, rounds, edges = recipe.streaming, recipe.rounds.count, recipe.edges
     low, high = settings.rent
     mean = np.exp(np.linspace(np.log(low), np.log(high), edges))[rng.permutation(edges)]
-    markets = spot_prices(settings.prices)
+    markets = recorded(read_spot_prices, settings.prices)
     rents = np.empty((rounds, edges))
     for edge in range(edges):
         market = markets[int(rng.integers(len(markets)))]
@@ -146,14 +144,10 @@ def _rents(settings: Streaming, rounds: int, edges: int, rng: np.random.Generato
     return np.rint(np.clip(rents, low, high) * MICRO).astype(np.int64)
 
 
-def _slowness(
-    settings: Streaming, rounds: int, devices: int, rng: np.random.Generator
-) -> FloatArray:
-    score = cpu_scores(settings.devices).score
+def _slowness(recipe: TestbedRecipe, rng: np.random.Generator) -> FloatArray:
+    """Take phones of AI Benchmark, over their median, with a log-normal unrest that is made up."""
+    settings, rounds, devices = recipe.streaming, recipe.rounds.count, recipe.clients
+    score = recorded(read_cpu_scores, settings.devices)
     mine = np.median(score) / rng.choice(score, devices)
     unrest = np.exp(settings.unrest * rng.standard_normal((rounds, devices)))
     return np.asarray(settings.slowdown * mine * unrest, dtype=np.float64)
-
-
-def _rng(seed: int, use: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_STREAM + use,)))

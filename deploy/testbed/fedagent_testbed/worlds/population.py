@@ -6,6 +6,8 @@ from fedagent_coordinator.policies.base import BoolArray, FloatArray, IndexArray
 from fedagent_task.spec import MICRO
 from fedagent_testbed.recipe import TestbedRecipe
 
+from .base import spawned_rng
+
 _BIRTH = 1 << 20
 """First word of the spawn keys of a population, beyond any round."""
 
@@ -60,18 +62,14 @@ class Population:
         again, self._begun = round_ == self._begun, round_
         if again or not leaving or round_ == 1 or (round_ - 1) % churn.every:
             return
-        rng = np.random.default_rng(
-            np.random.SeedSequence(self._seed, spawn_key=(_BIRTH + 1, round_))
-        )
+        rng = spawned_rng(self._seed, _BIRTH + 1, round_)
         places = rng.choice(len(self.alive), leaving, replace=False)
         self.alive = self.alive.copy()
         self.alive[places] = self.total + np.arange(leaving)
         self._born(leaving)
 
     def _born(self, count: int) -> None:
-        rng = np.random.default_rng(
-            np.random.SeedSequence(self._seed, spawn_key=(_BIRTH, self.total))
-        )
+        rng = spawned_rng(self._seed, _BIRTH, self.total)
         low, high = self._recipe.work.price
         self._unit_price = np.concatenate((self._unit_price, rng.uniform(low, high, count)))
         liars = rng.random(count) < self._recipe.liars.share
@@ -84,7 +82,7 @@ class Population:
         place = np.repeat(np.arange(clients, dtype=np.int32), visible)
         if visible == edges:
             return place, np.tile(np.arange(edges, dtype=np.int32), clients)
-        rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(_BIRTH + 2, 0)))
+        rng = spawned_rng(self._seed, _BIRTH + 2, 0)
         start = rng.integers(0, edges, clients)
         steps = _distinct(rng, clients, edges, visible - 1)
         offsets = np.concatenate((np.zeros((clients, 1), dtype=np.int64), steps), axis=1)

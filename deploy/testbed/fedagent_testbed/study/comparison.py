@@ -1,28 +1,75 @@
-"""Policies side by side on the same seeds: `compare`, and what it returns."""
+"""Policies side by side: means over paired seeds with their 95 % intervals, and what ranks them."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 
 from fedagent_testbed.recipe import TestbedRecipe
-from fedagent_testbed.recipe_file import load_recipe
 
-from . import selection, streams
 from .history import Column, History, jain
-from .jobs import Done, Pool, run_jobs
-from .play import play
-from .statistics import Figure, figure
-from .streams import MARGIN
+from .streams import MARGIN, is_alone
 from .table import caption, html_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ORACLES = ("oracle", "oracle-p")
+# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom: scipy is not needed.
+_T: tuple[float, ...] = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean over seeds with its 95 % interval, half width; None of fewer than two seeds."""
+
+    mean: float | None
+    ci95: float | None
+    per_seed: tuple[float | None, ...]
+
+    @property
+    def reached(self) -> int:
+        """How many seeds have a value."""
+        return sum(value is not None for value in self.per_seed)
+
+    def record(self) -> dict[str, object]:
+        """Return it as JSON data."""
+        return {"mean": self.mean, "ci95": self.ci95, "per_seed": list(self.per_seed)}
+
+    def text(self, digits: int) -> str:
+        """Return mean ± interval; a dash where nothing is known."""
+        if self.mean is None:
+            return "-"
+        interval = "" if self.ci95 is None else f" ± {self.ci95:.{digits}f}"
+        return f"{self.mean:.{digits}f}{interval}"
+
+
+def figure(values: Sequence[float | None]) -> Figure:
+    """Return mean and 95 % interval of what is known; a seed without a value is left out."""
+    per_seed = tuple(None if v is None or not math.isfinite(v) else float(v) for v in values)
+    known = [v for v in per_seed if v is not None]
+    if not known:
+        return Figure(None, None, per_seed)
+    mean = float(np.mean(known))
+    if len(known) < 2:
+        return Figure(mean, None, per_seed)
+    half = quantile(len(known) - 1) * float(np.std(known, ddof=1)) / math.sqrt(len(known))
+    return Figure(mean, half, per_seed)
+
+
+def quantile(freedom: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t, right in four digits; freedom >= 1."""
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    # Cornish-Fisher: the normal quantile and two corrections.
+    z = 1.959964
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,8 +142,6 @@ class Comparison:
             for t, row in enumerate(run.rows, 1)
         )
 
-    # ------------------------------------------------------------------ of selection
-
     def utility(self, name: str) -> Figure:
         """Return the cumulative utility of a policy."""
         kind = self.recipe.utility
@@ -106,8 +151,9 @@ class Comparison:
         """Return how much more an oracle had on the same seeds."""
         if oracle not in self.reference:
             return figure([None for _ in self.seeds])
-        kind, pairs = self.recipe.utility, zip(*self._beside(name, oracle), strict=True)
-        return figure([float(b.utility(kind).sum() - r.utility(kind).sum()) for b, r in pairs])
+        kind = self.recipe.utility
+        both = zip(self.reference[oracle], self.histories[name], strict=True)
+        return figure([float(b.utility(kind).sum() - r.utility(kind).sum()) for b, r in both])
 
     def to_target(self, name: str, target: float) -> tuple[Figure, Figure]:
         """Return the first round and second at an accuracy, of the seeds that got there."""
@@ -119,12 +165,10 @@ class Comparison:
         ]
         return figure(first), figure(seconds)
 
-    # -------------------------------------------------------------------- of streams
-
     @cached_property
     def best_loss(self) -> tuple[float, ...]:
         """The least final loss on each seed, of all pairs that aggregate."""
-        paying = [runs for name, runs in self.histories.items() if not streams.is_alone(name)]
+        paying = [runs for name, runs in self.histories.items() if not is_alone(name)]
         return tuple(
             min((runs[row].final_loss for runs in paying), default=float("inf"))
             for row in range(len(self.seeds))
@@ -143,8 +187,6 @@ class Comparison:
             for other, runs in self.histories.items()
         }
         return means[name] <= min(means.values()) + MARGIN
-
-    # ----------------------------------------------------------------------- inside
 
     @cached_property
     def _figures(self) -> dict[str, dict[str, Figure]]:
@@ -201,64 +243,6 @@ class Comparison:
 
     def _mean(self, name: str, key: str) -> float:
         return self.figures(name)[key].mean or 0.0
-
-    def _beside(self, name: str, oracle: str) -> tuple[tuple[History, ...], tuple[History, ...]]:
-        return self.reference[oracle], self.histories[name]
-
-
-def compare(
-    recipe: TestbedRecipe | str | Path,
-    names: str | Iterable[str] = (),
-    *,
-    seeds: int = 5,
-    first_seed: int = 0,
-    jobs: int = 1,
-    pool: Pool | None = None,
-    done: Done = lambda _name, _seed, _total: None,
-    expand: bool = True,
-) -> Comparison:
-    """Run policies on the same seeds, and the oracles beside them for the regret.
-
-    `names` are policies, in the world ``bas`` ITERATIONS+PLACEMENT; without any, those that
-    the recipe names. Unless `expand` is off, ``all`` stands for every policy there is, and
-    those that cannot run are skipped with the reason; of pairs, for ours and the twelve
-    baselines of the paper. `pool` runs the jobs instead of processes, e.g. on a cluster.
-
-    Raises:
-        PolicyError: A name or a parameter is wrong, or a policy fails.
-        RecipeError: A policy that was named cannot run on this recipe.
-        ValueError: There are no seeds, or negative ones.
-        DatasetError: The recipe's data are not there.
-        WorkerLostError: A process was killed.
-    """
-    recipe = recipe if isinstance(recipe, TestbedRecipe) else load_recipe(recipe)
-    numbers = _seed_numbers(seeds, first_seed)
-    wanted = [names] if isinstance(names, str) else list(dict.fromkeys(names))
-    wanted = wanted or list(recipe.compare) or [recipe.policy]
-    oracles, skipped = list[str](), dict[str, str]()
-    if recipe.world == "bas":
-        wanted = streams.chosen(recipe, wanted)
-    else:
-        everything = expand and wanted == ["all"]
-        wanted, skipped = selection.chosen(recipe, wanted, everything=everything)
-        oracles = [name for name in ORACLES if not selection.unmet(recipe, name)]
-    every = list(dict.fromkeys([*wanted, *oracles]))
-    runs = run_jobs(play, recipe, every, numbers, jobs=jobs, pool=pool, done=done)
-    return Comparison(
-        recipe=recipe,
-        seeds=numbers,
-        histories={name: runs[name] for name in wanted},
-        reference={name: runs[name] for name in oracles},
-        skipped=skipped,
-    )
-
-
-def _seed_numbers(seeds: int, first_seed: int) -> tuple[int, ...]:
-    if seeds < 1:
-        raise ValueError(f"seeds is {seeds}; ask for 1 or more")
-    if first_seed < 0:
-        raise ValueError(f"first_seed is {first_seed}; begin at 0 or later")
-    return tuple(range(first_seed, first_seed + seeds))
 
 
 def _of(measure: Callable[[Column], SupportsFloat], run: History, key: str) -> float | None:

@@ -1,0 +1,103 @@
+"""Worlds of one edge that all clients reach; each costs a credit, so that K credits admit K."""
+
+import numpy as np
+
+from fedagent_coordinator.policies import Feedback, Purpose, RoundView, Truth, round_rng
+from fedagent_coordinator.policies.base import IntArray
+from fedagent_task.spec import MICRO
+from fedagent_testbed.recipe import TestbedRecipe
+
+from .base import Times, arrived, outcome, spawned_rng
+
+_NEVER = 1e15
+"""Seconds beyond every deadline that a recipe can set."""
+
+
+class OpenWorld:
+    """Goal-directed analytics: all clients are there; an update arrives with probability theta."""
+
+    def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
+        self._recipe, self._seed = recipe, seed
+        self._arrives = np.zeros(0, dtype=np.bool_)
+        n = recipe.clients
+        self._positions = spawned_rng(seed, 1 << 20).random((n, 2)).astype(np.float32)
+        self._pairs = np.arange(n, dtype=np.int32)
+        self._edge = np.zeros(n, dtype=np.int32)
+        self._price = np.full(n, MICRO, dtype=np.int64)
+        self._available = np.ones(n, dtype=np.bool_)
+
+    def view(self, round_: int) -> RoundView:
+        """Draw who would arrive."""
+        rng = round_rng(self._seed, round_, Purpose.ENVIRONMENT)
+        n, swift = self._recipe.clients, min(1.0, self._recipe.rounds.deadline_s)
+        self._arrives = rng.random(n) < self._recipe.success
+        return RoundView(
+            round=round_,
+            pair_client=self._pairs,
+            pair_edge=self._edge,
+            pair_features=self._positions,
+            feature_names=("x_km", "y_km"),
+            client_price=self._price,
+            client_available=self._available,
+            edge_budget=np.array([self._recipe.budget_micro], dtype=np.int64),
+            deadline_s=self._recipe.rounds.deadline_s,
+            truth=Truth(
+                arrives=self._arrives,
+                chance=np.full(n, self._recipe.success),
+                tau_s=np.full(n, swift),
+            ),
+        )
+
+    def play(self, view: RoundView, pairs: IntArray) -> Feedback:
+        """Return who arrived; exchange takes a second at most, or for ever."""
+        half = np.full(len(self._arrives), 0.5 * min(1.0, view.deadline_s))
+        times = Times(half, half, np.where(self._arrives, 0.0, _NEVER))
+        return outcome(view, pairs, times, min_updates=1, max_wait_s=view.deadline_s)
+
+
+class LinearExchange:
+    """Exchange times as RBCS-F simulates them (ALGORITHMS section 4, the paper's 6.1).
+
+    Classes of clients; tau = tau_b / mu + tau_s s + M / (B eta) + noise, the noise uniform
+    within plus or minus the expectation; mu, B and the availability are drawn anew for every
+    client in every round. Who trained in the last round starts warm; two worlds of one seed
+    differ by that only. The edge waits for all.
+    """
+
+    def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
+        self._recipe, self._seed, setting = recipe, seed, recipe.exchange
+        per_class = recipe.clients // len(setting.work_s)
+        self._work_s = np.repeat(np.asarray(setting.work_s, dtype=np.float64), per_class)
+        snr = np.repeat(np.asarray(setting.snr, dtype=np.float64), per_class)
+        self._efficiency = np.log2(1 + snr)
+        self._tau_s = np.zeros(recipe.clients)
+        self._warm = np.zeros(recipe.clients, dtype=np.bool_)
+
+    def view(self, round_: int) -> RoundView:
+        """Draw a round: one pair per client, and the truth for oracles."""
+        setting, rng = self._recipe.exchange, round_rng(self._seed, round_, Purpose.ENVIRONMENT)
+        n = self._recipe.clients
+        mu = rng.uniform(0.5, 2.0, n)
+        bandwidth_hz = rng.uniform(2e6, 4e6, n)
+        available = rng.random(n) < setting.availability
+        send_s = setting.model_mbit * 1e6 / (bandwidth_hz * self._efficiency)
+        expected_s = self._work_s / mu + setting.cold_s * ~self._warm + send_s
+        self._tau_s = expected_s * rng.uniform(0.0, 2.0, n)
+        return RoundView(
+            round=round_,
+            pair_client=np.arange(n, dtype=np.int32),
+            pair_edge=np.zeros(n, dtype=np.int32),
+            pair_features=np.column_stack((mu, bandwidth_hz)).astype(np.float32),
+            feature_names=("compute", "bandwidth_hz"),
+            client_price=np.full(n, MICRO, dtype=np.int64),
+            client_available=available,
+            edge_budget=np.array([self._recipe.budget_micro], dtype=np.int64),
+            truth=Truth(arrives=np.ones(n, np.bool_), chance=np.ones(n), tau_s=expected_s),
+        )
+
+    def play(self, view: RoundView, pairs: IntArray) -> Feedback:
+        """Let these pairs train, and remember them as warm."""
+        clients = view.pair_client[pairs]
+        self._warm = np.zeros(self._recipe.clients, dtype=np.bool_)
+        self._warm[clients] = True
+        return arrived(view, pairs, np.ones(len(pairs), np.bool_), self._tau_s[clients])
