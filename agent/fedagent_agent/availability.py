@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from fedagent_protocol.option import Option
+
 BATTERY_MARGIN = 0.05
 TEMPERATURE_MARGIN_C = 5.0
 LOAD_MARGIN = 0.1
@@ -20,22 +22,38 @@ MEMORY_MARGIN = 1.25
 class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When this device trains; each rule can be moved, and switched off, by itself."""
 
-    min_battery: Annotated[float, Meta(ge=0, le=100)] = 30.0
-    """Percent of charge below which it does not train on battery; 0: any."""
-    mains_only: bool = False
-    """Never train on battery."""
-    max_temperature: Annotated[float, Meta(ge=0, le=200)] = 85.0
-    """Degrees Celsius above which it does not train; 0: any."""
-    when_throttled: bool = False
-    """Train also while it slows itself down."""
-    metered: Literal["auto", "yes", "no"] = "auto"
-    """Whether the link costs money; ``auto`` asks NetworkManager."""
-    on_metered: bool = False
-    """Train also over such a link."""
-    min_memory: Annotated[int, Meta(ge=0, le=1 << 20)] = 64
-    """Megabytes that must be free; 0: any."""
-    max_load: Annotated[float, Meta(ge=0, le=100)] = 100.0
-    """Percent of the processors that other programs may use; 100: any."""
+    min_battery: Annotated[
+        float,
+        Meta(ge=0, le=100),
+        Option("Do not train on battery below this charge; 0 for any.", metavar="PERCENT"),
+    ] = 30.0
+    mains_only: Annotated[bool, Option("Never train on battery.")] = False
+    max_temperature: Annotated[
+        float,
+        Meta(ge=0, le=200),
+        Option("Do not train while the device is hotter; 0 for any.", metavar="CELSIUS"),
+    ] = 85.0
+    when_throttled: Annotated[bool, Option("Train also while the device slows itself down.")] = (
+        False
+    )
+    metered: Annotated[
+        Literal["auto", "yes", "no"],
+        Option("Whether the link costs money; auto asks NetworkManager.", metavar="auto|yes|no"),
+    ] = "auto"
+    on_metered: Annotated[bool, Option("Train also over a metered link.")] = False
+    min_memory: Annotated[
+        int,
+        Meta(ge=0, le=1 << 20),
+        Option("Do not train with less memory free; 0 for any.", metavar="MB"),
+    ] = 64
+    max_load: Annotated[
+        float,
+        Meta(ge=0, le=100),
+        Option(
+            "Do not train while other programs use more of the processors; 100 for any.",
+            metavar="PERCENT",
+        ),
+    ] = 100.0
 
     @property
     def link_is_metered(self) -> bool | None:

@@ -8,12 +8,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.settings import (
-    NodeConfig,
-    SettingError,
-    check_site,
-    load_settings,
-)
+from fedagent_node.settings import LINK, NodeConfig, SettingError, check_site, load_settings
+from fedagent_protocol.option import Option
 
 from .availability import LimitsSettings
 from .core.device import PriceSettings
@@ -29,6 +25,7 @@ _RENAMED = {
     "most_load": "max_load",
     "most_epsilon": "max_epsilon",
 }
+LIMITS = "Resource limits"
 _HALF = 0.5
 """Share of the machine's memory that a training may take unless it is configured."""
 _PEER = re.compile(r"([a-z0-9][a-z0-9-]{0,63})(?::([0-9.eE+-]{1,20}))?")
@@ -38,35 +35,91 @@ _MAX_KM = 1e6
 class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one device."""
 
-    stream: Annotated[str, Meta(min_length=1, max_length=4000)]
-    """What to learn from; see `streams.spec`."""
-    held_out: Annotated[str, Meta(max_length=4000)] = ""
-    """A second stream for evaluations, never learnt from; by default they rest on what of
-    `stream` is not learnt from yet."""
-    edges: tuple[str, ...] = ()
-    """Addresses of edges that zeroconf does not find."""
-    broker: str | None = None
-    """Address of a broker that several edges share; nothing is looked for then."""
-    peers: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
-    """Neighbours in democratized analytics with ``graph = "declared"``: ``ID`` or ``ID:KM``."""
-    position: tuple[float, float] | None = None
-    """x and y in kilometres in a frame that all devices of a site share; edges see it, and join
-    the nearest."""
+    stream: Annotated[
+        str,
+        Meta(min_length=1, max_length=4000),
+        Option("What to learn from: `digits`, a CSV file that grows, an MQTT topic."),
+    ]
+    held_out: Annotated[
+        str,
+        Meta(max_length=4000),
+        Option(
+            "A second stream that opinions rest on; nobody learns from it.",
+            metavar="STREAM",
+            default="what is not learnt from yet",
+        ),
+    ] = ""
+    name: Annotated[
+        str, Meta(max_length=100), Option("A name for people; it also names the data directory.")
+    ] = ""
     price: PriceSettings = PriceSettings()
-    seed: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, lt=2**53)] | None, Option("Seed of everything random.")
+    ] = None
     """Of stream and learner; by default it follows from the identity."""
-    name: Annotated[str, Meta(max_length=100)] = ""
-    """For people; edges and the coordinator see it."""
-    slow_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
-    """Extra seconds of every training, for demos and tests."""
-    load_limit_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
-    """pi, seconds of computation that a round may take; 0 for no limit."""
-    nice: Annotated[int, Meta(ge=0, le=19)] = 10
-    """Niceness of the training, so that it stays behind the device's own work."""
-    memory_limit: Annotated[int, Meta(ge=0, le=1 << 20)] | None = None
-    """Megabytes that a training may take; 0 for no limit, absent for half of the machine's."""
-    limits: LimitsSettings = LimitsSettings()
-    privacy: PrivacySettings = PrivacySettings()
+    slow_s: Annotated[
+        float, Meta(ge=0, le=3600), Option("Extra seconds of training, to rehearse a slow device.")
+    ] = 0.0
+    load_limit_s: Annotated[
+        float,
+        Meta(ge=0, le=86_400),
+        Option(
+            "Seconds of computation that one round may take; 0 for no limit.",
+            name="--load-limit",
+            metavar="SECONDS",
+            panel=LIMITS,
+        ),
+    ] = 0.0
+    """The pi of ALGORITHMS."""
+    nice: Annotated[
+        int, Meta(ge=0, le=19), Option("Niceness of the training, 0 to 19.", panel=LIMITS)
+    ] = 10
+    memory_limit: Annotated[
+        Annotated[int, Meta(ge=0, le=1 << 20)] | None,
+        Option(
+            "Memory that a training may take; 0 for no limit.",
+            metavar="MB",
+            default="half of the machine's",
+            panel=LIMITS,
+        ),
+    ] = None
+    limits: Annotated[LimitsSettings, Option("When it trains.", panel=LIMITS)] = LimitsSettings()
+    privacy: Annotated[
+        PrivacySettings, Option("What opinions may cost.", panel="Privacy of opinions")
+    ] = PrivacySettings()
+    edges: Annotated[
+        tuple[str, ...],
+        Option(
+            "Address of an edge, where zeroconf does not reach. Repeatable.",
+            name="--edge",
+            metavar="HOST:PORT",
+            panel=LINK,
+        ),
+    ] = ()
+    broker: Annotated[
+        str | None, Option("One shared broker that carries the edges.", metavar="URL", panel=LINK)
+    ] = None
+    """Nothing is looked for where it is set."""
+    peers: Annotated[
+        tuple[str, ...],
+        Meta(max_length=64),
+        Option(
+            "A neighbour to decide with, where a task has neighbours declared. Repeatable.",
+            name="--peer",
+            metavar="ID[:KM]",
+            panel=LINK,
+        ),
+    ] = ()
+    position: Annotated[
+        tuple[float, float] | None,
+        Option(
+            "Where this device is, in kilometres; edges see it, and join the nearest.",
+            metavar="X_KM,Y_KM",
+            example="0.12,-0.4",
+            panel=LINK,
+        ),
+    ] = None
+    """In a frame that all devices of a site share."""
 
     def seed_of(self, agent: str) -> int:
         """Return the seed, by default of the agent with this id."""

@@ -13,39 +13,54 @@ from fedagent_node.settings import (
     listen_host,
     load_settings,
 )
+from fedagent_protocol.option import Option
 
 PREFIX = "FEDAGENT_COORDINATOR_"
 
 
 class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of one coordinator.
+    """Settings of one coordinator."""
 
-    Attributes:
-        recipe: The recipe's file.
-        sets: Overrides of the recipe, ``key.path=value``.
-        policy: Policy instead of the recipe's.
-        seed: Seed instead of the recipe's.
-        new_run: End an open run of another recipe, or repeat a finished one.
-        more_rounds: Let the run go on for so many rounds, if it has ended; 0 for not.
-        init: Model that a new run begins from: a safetensors file, or a digest of one here.
-        accept_lost_history: Go on although the database is older than it was.
-        wait_edges, wait_agents: What must be there before the first round.
-        grace_s: How much longer than the recipe's max_wait an edge may take to report.
-        linger_s: How long edges are told that the run ended.
-    """
-
-    recipe: str
-    sets: tuple[str, ...] = ()
-    policy: str | None = None
-    seed: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
-    new_run: bool = False
-    accept_lost_history: bool = False
-    wait_edges: Annotated[int, Meta(ge=1, le=100_000)] = 1
-    wait_agents: Annotated[int, Meta(ge=1, le=10_000_000)] = 1
-    grace_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
-    linger_s: Annotated[float, Meta(ge=0, le=600)] = 1.0
-    more_rounds: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
-    init: Annotated[str, Meta(max_length=4096)] = ""
+    recipe: Annotated[str, Option("Recipe: a TOML file, or the name of a bundled one.")]
+    sets: Annotated[
+        tuple[str, ...],
+        Option("Override a recipe key. Repeatable.", name="--set", metavar="KEY=VALUE"),
+    ] = ()
+    policy: Annotated[str | None, Option("Who trains: override the recipe's policy.")] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, lt=2**53)] | None, Option("Seed of everything random.")
+    ] = None
+    new_run: Annotated[bool, Option("Start over, although this directory holds a run.")] = False
+    """End an open run of another recipe, or repeat a finished one."""
+    more_rounds: Annotated[
+        int,
+        Meta(ge=0, le=10_000_000),
+        Option("Let a run that has ended go on for so many more rounds.", default="", at_least=1),
+    ] = 0
+    """0: a run that has ended stays ended."""
+    init: Annotated[
+        str,
+        Meta(max_length=4096),
+        Option(
+            "Begin a new run from this model: an exported .safetensors file, or a digest "
+            "of `fedagent models list`.",
+            metavar="MODEL",
+            default="the seed's model",
+        ),
+    ] = ""
+    accept_lost_history: Annotated[bool, Option("Go on with a database older than it was.")] = False
+    wait_edges: Annotated[
+        int, Meta(ge=1, le=100_000), Option("Edges that must be there before round 1.")
+    ] = 1
+    wait_agents: Annotated[
+        int, Meta(ge=1, le=10_000_000), Option("Agents that must be there before round 1.")
+    ] = 1
+    grace_s: Annotated[
+        float, Meta(ge=0, le=3600), Option("Seconds beyond max_wait for an edge's report.")
+    ] = 2.0
+    linger_s: Annotated[
+        float, Meta(ge=0, le=600), Option("Seconds to tell the edges that the run has ended.")
+    ] = 1.0
 
     @property
     def recipe_sets(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from msgspec import Meta, structs
 
 from fedagent_node.address import BrokerAddress
 from fedagent_node.settings import (
+    LINK,
     BrokerConfig,
     SettingError,
     check_site,
@@ -15,29 +16,40 @@ from fedagent_node.settings import (
     load_settings,
 )
 from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
+from fedagent_protocol.option import Option
 
 PREFIX = "FEDAGENT_EDGE_"
 _MICRO = 1e-6
 
 
 class EdgeConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of one edge aggregator.
+    """Settings of one edge aggregator."""
 
-    Attributes:
-        name: For people; shown by the coordinator.
-        coordinator: Address of the coordinator's broker where zeroconf finds none.
-        chunk_bytes: Size of the pieces of models; smaller for slow links.
-        credit_bytes: Cap on what all agents may have under way to this edge.
-        need_wait_ms: How long the model waits for agents that have not answered.
-        rent: Credits it asks for aggregating one round of a placed run.
-    """
-
-    name: Annotated[str, Meta(max_length=100)] = ""
-    coordinator: str | None = None
-    chunk_bytes: Annotated[int, Meta(ge=1024, le=MAX_CHUNK_BYTES)] = CHUNK_BYTES
-    credit_bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 4 << 20
-    need_wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 50
-    rent: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    name: Annotated[
+        str, Meta(max_length=100), Option("A name for people; it also names the data directory.")
+    ] = ""
+    coordinator: Annotated[
+        str | None,
+        Option(
+            "Address of the coordinator, where zeroconf does not reach.",
+            metavar="HOST:PORT",
+            panel=LINK,
+        ),
+    ] = None
+    chunk_bytes: Annotated[
+        int, Meta(ge=1024, le=MAX_CHUNK_BYTES), Option("Size of a model chunk.")
+    ] = CHUNK_BYTES
+    credit_bytes: Annotated[
+        int, Meta(ge=1024, le=1 << 30), Option("Upload bytes on the way at once, all agents.")
+    ] = 4 << 20
+    need_wait_ms: Annotated[
+        int, Meta(ge=0, le=60_000), Option("Wait of a model for agents that have not answered.")
+    ] = 50
+    rent: Annotated[
+        float,
+        Meta(ge=0, le=1e9),
+        Option("Credits this edge asks for aggregating one round of a placed run."),
+    ] = 0.0
 
     def typed_coordinator(self) -> BrokerAddress | None:
         """Return the address of the coordinator's broker where it is typed; see `shared`."""

@@ -17,12 +17,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fedagent_protocol.errors import TopicError, safe_text
+from fedagent_protocol.option import Declared, Option, declared
 from fedagent_protocol.topics import check_id
 
 from .address import BrokerAddress, TlsFiles
 from .errors import AddressError, LinkError, PlainTextError
 
 PASSWORD_VARIABLE = "FEDAGENT_MQTT_PASSWORD"  # noqa: S105 - its name, not its value
+LINK = "Link"
+"""Panel of the options of links."""
 PRIVATE_BROKERS = ("auto", "embedded", "mosquitto")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Scope = Literal["lan", "loopback", "off"]
@@ -41,9 +44,9 @@ class SettingError(LinkError):
 class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """PEM files of the authority, our certificate and our key."""
 
-    ca: str
-    cert: str
-    key: str
+    ca: Annotated[str, Option("Certificate authority, PEM.", name="--tls-ca", path=True)]
+    cert: Annotated[str, Option("Own certificate, PEM.", name="--tls-cert", path=True)]
+    key: Annotated[str, Option("Own private key, PEM.", name="--tls-key", path=True)]
 
     def files(self) -> TlsFiles:
         """Return the paths."""
@@ -51,27 +54,39 @@ class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that all roles have.
+    """Settings that all roles have."""
 
-    Attributes:
-        data_dir: Where its files are.
-        site: Only roles of one site see each other.
-        discovery: Where to advertise and look.
-        insecure: Allow listening and speaking beyond this machine without certificates.
-        password_file: Holds the password of those addresses that name a user without one.
-        json_events: One JSON object per line on stdout.
-        watch_parent: End when stdin ends.
-    """
-
-    data_dir: str
-    site: str = "default"
-    discovery: Scope = "lan"
-    tls: TlsSettings | None = None
-    insecure: bool = False
-    password_file: str | None = None
+    discovery: Annotated[
+        Scope, Option("Find peers by zeroconf on the lan, on loopback only, or off.", panel=LINK)
+    ] = "lan"
+    insecure: Annotated[
+        bool, Option("Allow plain MQTT beyond loopback. Logged at every start.", panel=LINK)
+    ] = False
+    password_file: Annotated[
+        str | None,
+        Option(
+            "Password of a broker whose address names a user (mqtt://USER@HOST).",
+            default=f"${PASSWORD_VARIABLE}",
+            panel=LINK,
+            path=True,
+        ),
+    ] = None
+    tls: Annotated[TlsSettings | None, Option("Certificates.", panel=LINK)] = None
+    site: Annotated[str, Option("Only members of one site see each other.")] = "default"
+    data_dir: Annotated[
+        str,
+        Option(
+            "Data directory: identity, outbox, database.",
+            default="by role and name below $FEDAGENT_HOME",
+            panel="Where",
+            path=True,
+        ),
+    ]
+    log_level: Annotated[LogLevel, Option("debug, info, warning or error.")] = "info"
     json_events: bool = False
+    """One JSON object per line on stdout."""
     watch_parent: bool = False
-    log_level: LogLevel = "info"
+    """End when stdin ends."""
 
     def address(self, key: str, text: str) -> BrokerAddress:
         """Return the broker address that a setting names; see `broker_address`."""
@@ -85,16 +100,26 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a role that may run a broker.
+    """Settings of a role that may run a broker."""
 
-    Attributes:
-        broker: ``auto``, ``embedded``, ``mosquitto``, or the address of a shared broker.
-        listen, port: Of a private broker; port 0 takes the last one, or a free one.
-    """
-
-    broker: str = "auto"
-    listen: str = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    broker: Annotated[
+        str,
+        Option("Own broker (auto, mosquitto, embedded), or the URL of a running one.", panel=LINK),
+    ] = "auto"
+    listen: Annotated[
+        str,
+        Option(
+            "Address the own broker listens on. Beyond loopback it needs certificates "
+            "or --insecure.",
+            panel=LINK,
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int,
+        Meta(ge=0, le=65535),
+        Option("Port of the own broker; 0 takes a free one.", default="", panel=LINK),
+    ] = 0
+    """0 takes the last one, or a free one."""
 
     def shared(self) -> BrokerAddress | None:
         """Return the address of a shared broker, or None for a private one.
@@ -103,6 +128,12 @@ class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=
             SettingError: It is no address, or not covered, or lacks a password.
         """
         return None if self.broker in PRIVATE_BROKERS else self.address("broker", self.broker)
+
+
+def options_of(kind: type[NodeConfig]) -> list[Declared]:
+    """Return the options of a role: its own first, then those that all roles have."""
+    own = [one for one in declared(kind) if one.keys[0] not in NodeConfig.__struct_fields__]
+    return [*own, *declared(NodeConfig)]
 
 
 T = TypeVar("T", bound=Struct)

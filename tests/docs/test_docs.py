@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import msgspec
 import pytest
 
 import fedagent_agent.__main__
 import fedagent_coordinator.__main__
-import fedagent_coordinator.config
 import fedagent_edge.__main__
-import fedagent_edge.config
 from fedagent_agent.availability import LimitsSettings
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import PriceSettings
@@ -31,13 +28,13 @@ SHELL = {"--help", "--install-completion", "--show-completion"}
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Every command with the long names of its options."""
 
-    def walk(command: object, path: str) -> Iterator[tuple[str, list[str]]]:
+    def walk(command: click.Command, path: str) -> Iterator[tuple[str, list[str]]]:
         children = getattr(command, "commands", {})
         for name, child in children.items():
             yield from walk(child, f"{path} {name}")
         options = [
             option
-            for parameter in getattr(command, "params", [])
+            for parameter in command.get_params(click.Context(command))
             for option in (*parameter.opts, *parameter.secondary_opts)
             if option.startswith("--") and option not in SHELL
         ]
@@ -111,33 +108,6 @@ def test_every_exit_code_is_documented() -> None:
             elif name.startswith("EXIT_"):
                 own.add(value)
     assert own | {errors.OK, errors.WARNED, errors.FAILED, errors.INTERRUPTED} <= listed
-
-
-ROLES: dict[str, type[msgspec.Struct]] = {
-    "fedagent start": fedagent_agent.config.AgentConfig,
-    "fedagent edge start": fedagent_edge.config.EdgeConfig,
-    "fedagent coordinator start": fedagent_coordinator.config.CoordinatorConfig,
-}
-
-
-@pytest.mark.parametrize("path", ROLES)
-def test_the_help_shows_the_defaults_of_the_code(path: str) -> None:
-    command: click.Command = app.group
-    for name in path.split()[1:]:
-        command = command.commands[name]  # type: ignore[attr-defined]  # groups have them
-    fields = {field.name: field.default for field in msgspec.structs.fields(ROLES[path])}
-    price = fields.get("price")
-    if price is not None:
-        fields |= {f"price_{key}": value for key, value in msgspec.structs.asdict(price).items()}
-    care = fields.get("limits")
-    if care is not None:
-        fields |= msgspec.structs.asdict(care) | {"load_limit": fields["load_limit_s"]}
-    shown = {p.name: str(getattr(p, "show_default", "")) for p in command.params}
-    numbers = {name: text for name, text in shown.items() if re.fullmatch(r"\d+(\.\d+)?", text)}
-    assert numbers
-    assert {name: float(text) for name, text in numbers.items()} == {
-        name: fields[name] for name in numbers
-    }
 
 
 def test_every_option_of_every_stream_is_documented() -> None:

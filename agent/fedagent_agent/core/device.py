@@ -6,6 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from fedagent_protocol.messages import MAX_MICRO, ContextReport
+from fedagent_protocol.option import Option
 
 MICRO = 1_000_000
 Credits = Annotated[float, Meta(ge=0, le=1e6)]
@@ -35,8 +36,12 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     are non-negative, so that the price never falls when more compute is offered.
     """
 
-    base: Credits = 0.1
-    per_compute: Credits = 0.2
+    base: Annotated[
+        Credits, Option("Credits this device asks for one round.", name="--price-base")
+    ] = 0.1
+    per_compute: Annotated[
+        Credits, Option("Credits on top for each core that is free.", name="--price-per-compute")
+    ] = 0.2
 
     def micro(self, compute: float) -> int:
         """Return the price of one round in micro-credits."""

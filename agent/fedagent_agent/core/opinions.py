@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from fedagent_protocol.messages import OpinionMode
+from fedagent_protocol.option import Option
 from fedagent_task.spec import TaskSpec
 
 from .effects import OpinionAnswer
@@ -17,14 +18,34 @@ _SLACK = 1e-9
 class PrivacySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of the owner on evaluations; with any epsilon, opinions without noise are not sent."""
 
-    max_epsilon: Annotated[float, Meta(ge=0, le=1e6)] | None = None
-    """Maximum epsilon per opinion."""
-    total_epsilon: Annotated[float, Meta(ge=0, le=1e9)] | None = None
-    """Budget of epsilon per run."""
-    lifetime_epsilon: Annotated[float, Meta(ge=0, le=1e9)] | None = None
-    """Budget of epsilon over all runs, which whoever calls can name at will."""
-    declared_only: bool = False
-    """Opinions go to `peers` alone, and to no edge."""
+    max_epsilon: Annotated[
+        Annotated[float, Meta(ge=0, le=1e6)] | None,
+        Option(
+            "Maximum epsilon per opinion. When set, opinions without noise are never sent.",
+            metavar="EPSILON",
+            default="any",
+        ),
+    ] = None
+    total_epsilon: Annotated[
+        Annotated[float, Meta(ge=0, le=1e9)] | None,
+        Option(
+            "Total epsilon budget per run. When set, opinions without noise are never sent.",
+            metavar="EPSILON",
+            default="any",
+        ),
+    ] = None
+    lifetime_epsilon: Annotated[
+        Annotated[float, Meta(ge=0, le=1e9)] | None,
+        Option(
+            "Total epsilon budget of this device. When set, opinions without noise are not sent.",
+            metavar="EPSILON",
+            default="any",
+        ),
+    ] = None
+    """Over all runs, which whoever calls can name at will."""
+    declared_only: Annotated[
+        bool, Option("Tell opinions to neighbours given with --peer alone, and to no edge.")
+    ] = False
 
     def objection(self, task: TaskSpec, mode: OpinionMode, *, spent: float, ever: float) -> str:
         """Return why an opinion is withheld; empty if it is not.

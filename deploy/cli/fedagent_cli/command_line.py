@@ -4,15 +4,18 @@ Why not typer: it brings rich, pygments and pydantic, 24 MB on every device (ADR
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import click
 from click.exceptions import Exit
+
+if TYPE_CHECKING:
+    from fedagent_protocol.option import Declared
 
 __all__ = ["Argument", "CommandGroup", "Exit", "Option"]
 
@@ -78,9 +81,17 @@ class CommandGroup:
         )
 
     def command(
-        self, name: str | None = None, *, panel: str = "", epilog: str | None = None
+        self,
+        name: str | None = None,
+        *,
+        panel: str = "",
+        epilog: str | None = None,
+        options: "Callable[[], Iterable[Declared]]" = tuple,
     ) -> Callable[[Command], Command]:
-        """Return a decorator that adds a function as a command."""
+        """Return a decorator that adds a function as a command.
+
+        `options` are what its ``**`` takes; they are made when the command is used.
+        """
 
         def add(function: Command) -> Command:
             made = _Command(
@@ -91,6 +102,7 @@ class CommandGroup:
                 epilog=epilog,
             )
             made.panel = panel or made.panel
+            made.later = options
             self.group.add_command(made)
             return function
 
@@ -131,6 +143,15 @@ class _InPanels(click.Command):
 class _Command(_InPanels):
     """One command."""
 
+    later: "Callable[[], Iterable[Declared]]" = tuple
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, from now on with those that a configuration declares."""
+        if declared := [_declared_option(one) for one in self.later()]:
+            self.params = sorted([*declared, *self.params], key=_rank)
+            self.later = tuple
+        return super().get_params(ctx)
+
 
 class _Group(_InPanels, click.Group):
     """A group of commands."""
@@ -158,6 +179,10 @@ class _Argument(click.Argument):
     text = ""
 
 
+def _rank(param: click.Parameter) -> int:
+    return {"Arguments": 0, "Options": 1}.get(getattr(param, "panel", ""), 2)
+
+
 def _record(param: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
     """Return the line of a parameter; older clicks know none for arguments."""
     if isinstance(param, _Argument):
@@ -172,8 +197,12 @@ def _write(formatter: click.HelpFormatter, found: Sequence[tuple[str, tuple[str,
 
 
 def _parameters(function: Callable[..., Any]) -> list[click.Parameter]:
+    return [_parameter(one.name, one.default, one.annotation) for one in _annotated(function)]
+
+
+def _annotated(function: Callable[..., Any]) -> list[inspect.Parameter]:
     found = inspect.signature(function).parameters.values()
-    return [_parameter(one.name, one.default, one.annotation) for one in found]
+    return [one for one in found if one.kind is not one.VAR_KEYWORD]
 
 
 def _parameter(name: str, default: object, annotation: object) -> click.Parameter:
@@ -197,6 +226,27 @@ def _parameter(name: str, default: object, annotation: object) -> click.Paramete
         told = said.show_default if isinstance(said.show_default, str) else ""
         argument.text = f"{said.help}  [default: ({told})]" if told else said.help
         return argument
+    return _option(name, kind, said, default=default, many=many, **shown)
+
+
+def _declared_option(one: "Declared") -> "_Option":
+    """Return the option of a configuration's field; not given, it is None or empty."""
+    said = _Parameter(
+        names=(one.name,),
+        help=one.option.help,
+        metavar=one.option.metavar,
+        show_default=one.shown_default or True,
+        min=one.option.at_least,
+        panel=one.panel,
+    )
+    plain = one.kind if one.kind in (bool, int, float) else str
+    kind = Path if one.option.path else plain
+    return _option(one.parameter, kind, said, default=None, many=one.many, metavar=said.metavar)
+
+
+def _option(
+    name: str, kind: Any, said: _Parameter, *, default: object, many: bool, **shown: Any
+) -> "_Option":
     names = said.names or (f"--{name.replace('_', '-')}",)
     flag = kind is bool
     option = _Option(
@@ -241,10 +291,7 @@ def _click_type(
 
 def _converted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function as click calls it: enums by their value, lists or None."""
-    kinds = {
-        one.name: _kind_of(one.annotation)
-        for one in inspect.signature(function).parameters.values()
-    }
+    kinds = {one.name: _kind_of(one.annotation) for one in _annotated(function)}
 
     def call(**given: Any) -> Any:
         for name, (kind, many) in kinds.items():

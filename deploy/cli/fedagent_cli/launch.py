@@ -13,12 +13,15 @@ import tomllib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin
 
 from fedagent_protocol.errors import hide_password
 
 from .errors import MissingError, RoleError, UsageError
 from .output import echo, emit
+
+if TYPE_CHECKING:
+    from fedagent_protocol.option import Declared
 
 MODULES = {
     "agent": "fedagent_agent",
@@ -29,8 +32,6 @@ Config = dict[str, object]
 _PIPE = 60_000
 """Bytes that fit into a pipe whose other end is not read yet."""
 OF_A_COORDINATOR = ("rich",)
-_OPTIONS = {"load_limit_s": "--load-limit"}
-"""Options that are called otherwise than their keys."""
 
 
 def read_config(path: Path | None) -> Config:
@@ -87,6 +88,46 @@ def merge(file: Config, options: Mapping[str, object]) -> Config:
     return merged
 
 
+def options_of(role: str) -> "list[Declared]":
+    """Return the options of a role, as its configuration declares them."""
+    from fedagent_node.settings import options_of as declared  # noqa: PLC0415 - not for --help
+
+    module = importlib.import_module(f"{MODULES[role]}.config")
+    return declared(getattr(module, f"{role.capitalize()}Config"))
+
+
+def configuration(role: str, given: Mapping[str, object]) -> Config:
+    """Return the values of a role's options as tables of keys.
+
+    Raises:
+        UsageError: The certificates are not whole, or a position is none.
+    """
+    made: dict[str, Any] = {}
+    for one in options_of(role):
+        table = made
+        for key in one.keys[:-1]:
+            table = table.setdefault(key, {})
+        value = given[one.parameter]
+        if get_origin(one.kind) is tuple and isinstance(value, str):
+            value = _numbers(one, value)
+        table[one.keys[-1]] = value
+    made["tls"] = tls(**made["tls"])
+    if made["data_dir"] is not None:
+        made["data_dir"] = made["data_dir"].expanduser().resolve()
+    return made
+
+
+def _numbers(one: "Declared", text: str) -> list[float]:
+    """Return as many numbers as a place has, of text with commas between."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != len(get_args(one.kind)) or not all(map(math.isfinite, numbers)):
+        raise UsageError(f"{one.name}: {text!r} is no place", f"write e.g. {one.option.example}")
+    return numbers
+
+
 def check(role: str, config: Config) -> None:
     """Check a configuration by the role's own module, as far as it goes without the disk.
 
@@ -96,7 +137,7 @@ def check(role: str, config: Config) -> None:
     from fedagent_node.errors import LinkError  # noqa: PLC0415
     from fedagent_node.process import in_two  # noqa: PLC0415 - not for --help
 
-    _check_finite(config)
+    _check_finite(config, {one.keys: one.name for one in options_of(role)})
     module = importlib.import_module(f"{MODULES[role]}.config")
     try:
         module.load(json.dumps(config))
@@ -117,14 +158,15 @@ def need_coordinator(who: str) -> None:
         raise lacking("coordinator", who=who)
 
 
-def _check_finite(config: Mapping[str, object], option: str = "-") -> None:
+def _check_finite(
+    config: Mapping[str, object], names: Mapping[tuple[str, ...], str], *tables: str
+) -> None:
     """Refuse nan and inf, which JSON cannot carry to the role."""
     for key, value in config.items():
-        name = _OPTIONS.get(key, f"{option}-{key.replace('_', '-')}")
         if isinstance(value, Mapping):
-            # The options of these tables do not begin with their names.
-            _check_finite(value, "-" if key in ("limits", "privacy") else name)
+            _check_finite(value, names, *tables, key)
         elif isinstance(value, float) and not math.isfinite(value):
+            name = names.get((*tables, key), key)
             raise UsageError(f"{name}: {value} must be finite", "give a finite number")
 
 

@@ -33,17 +33,7 @@ USE = "Use a model"
 STUDY = "Study policies"
 MACHINE = "Maintain this machine"
 
-app.command(
-    "start",
-    panel=AGENT,
-    epilog=examples(
-        "fedagent start --stream digits",
-        "fedagent start --name kitchen --stream csv:/var/log/meter.csv",
-        "fedagent start --stream digits --edge 192.168.1.20:1883 --insecure",
-    ),
-)(start.agent_start)
-app.add_group(start.edge_app, panel=AGENT)
-app.add_group(start.coordinator_app, panel=AGENT)
+start.mount(app, panel=AGENT)
 demo_command.mount(app, panel=AGENT)
 reading.mount(app, panel=READ)
 opinions.mount(app, panel=READ)

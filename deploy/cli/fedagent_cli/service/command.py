@@ -5,7 +5,7 @@ import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fedagent_cli import command_line, launch, options
 from fedagent_cli.errors import UsageError
@@ -14,6 +14,9 @@ from fedagent_protocol.extras import source_of
 
 from . import place
 from .unit import Service
+
+if TYPE_CHECKING:
+    from fedagent_protocol.option import Declared
 
 service_app = command_line.CommandGroup(
     name="service", help="Run a role as a systemd service.", no_args_is_help=True
@@ -68,8 +71,17 @@ def mount(app: command_line.CommandGroup, *, panel: str) -> None:
         (remove, ("sudo fedagent service remove agent",)),
         (status, ("fedagent service status agent", "fedagent service status edge --json")),
     ):
-        service_app.command(epilog=options.examples(*lines))(command)
+        of_root = _files_of_root if command is install else tuple
+        service_app.command(epilog=options.examples(*lines), options=of_root)(command)
     app.add_group(service_app, panel=panel)
+
+
+def _files_of_root() -> "list[Declared]":
+    from fedagent_node.settings import NodeConfig  # noqa: PLC0415 - not for --help
+    from fedagent_protocol.option import declared  # noqa: PLC0415
+
+    files = [one for one in declared(NodeConfig) if one.keys[0] in ("tls", "password_file")]
+    return sorted(files, key=lambda one: one.keys[0], reverse=True)
 
 
 def install(
@@ -78,13 +90,10 @@ def install(
     user: User = None,
     config: Config = None,
     data_dir: DataDir = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    password_file: options.PasswordFile = None,
     dry_run: DryRun = False,
     root: Root = _ROOT,
     as_json: options.AsJson = False,
+    **of_root: Path | None,
 ) -> None:
     """Put a role's unit and its settings' file in place, and start it.
 
@@ -93,13 +102,7 @@ def install(
     """
     if data_dir is not None and user is None:
         raise UsageError("--data-dir needs --user", "the user that systemd makes up has its own")
-    launch.tls(tls_ca, tls_cert, tls_key)
-    given = {
-        "tls-ca": tls_ca,
-        "tls-cert": tls_cert,
-        "tls-key": tls_key,
-        "password-file": password_file,
-    }
+    launch.tls(*(of_root.get(f"tls_{part}") for part in ("ca", "cert", "key")))
     service = Service(
         role=role.value,
         program=place.program(),
@@ -107,7 +110,11 @@ def install(
         config=(config or place.SETTINGS / f"{role.value}.toml").absolute(),
         user=user,
         data_dir=None if data_dir is None else data_dir.absolute(),
-        files={name: path.absolute() for name, path in given.items() if path is not None},
+        files={
+            name.replace("_", "-"): path.absolute()
+            for name, path in of_root.items()
+            if path is not None
+        },
     )
     root = root.absolute()
     note = _note(service)
