@@ -32,7 +32,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (AgentError, 10),
     (OSError, 10),
 )
-"""Exit code of each error; the first class that fits decides (docs/exit-codes.md)."""
+"""The first class that fits decides (docs/exit-codes.md)."""
 
 
 def main() -> int:

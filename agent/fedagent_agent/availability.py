@@ -1,8 +1,7 @@
 """When a device trains: one rule per thing that its owner may mind. No I/O.
 
-Every rule has a limit of its own, and can be switched off by it. A rule that objects
-goes on until the reading is better than its limit by a margin, so that a device at the
-limit does not change its mind at every look.
+A rule that objects goes on until the reading is better than its limit by a margin, so that a
+device at the limit does not change its mind at every look.
 """
 
 from collections.abc import Set as AbstractSet
@@ -20,7 +19,7 @@ MEMORY_MARGIN = 1.25
 
 
 class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When this device trains; each rule can be moved, and switched off, by itself."""
+    """When this device trains."""
 
     min_battery: Annotated[
         float,
@@ -87,7 +86,7 @@ class Condition:
     own_s: float = 0.0
     """The part of it that this agent and its trainer used."""
     frequency: float = 1.0
-    """Current clock over the highest; 1 where it cannot be known."""
+    """Current clock over the highest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,6 @@ class LimitCheck:
     text: str
     """The reading; if the rule objects, the reason."""
     objects: bool
-    """Whether the device may not train."""
     hint: str
     """The option that moves the limit."""
 

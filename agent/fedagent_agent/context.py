@@ -1,8 +1,8 @@
 """Readings of the device: free compute and availability.
 
-They come from looks at the machine, and from programs that alone know whether the link is
-metered (NetworkManager, by ``nmcli``) and what a phone's charge is (Android, by Termux:API).
-Those are asked rarely, never waited for by anything else, and their absence is no error.
+Besides looks at the machine come programs that alone know whether the link is metered
+(NetworkManager) and what a phone's charge is (Termux:API). They are asked rarely, nothing waits
+for them, and their absence is no error.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ SLOW_EVERY = 6
 
 
 ASK_S = 60.0
-"""Seconds between two askings."""
 PATIENCE_S = 10.0
 _MAX_BYTES = 64 * 1024
 _CONNECTED = "100"
@@ -32,7 +31,7 @@ _CONNECTED = "100"
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """Answers of the programs; None where there is none, or it did not answer."""
+    """What programs know; None where there is none, or it did not answer."""
 
     metered: bool | None = None
     power: Power | None = None
@@ -63,7 +62,7 @@ class Programs:
         return self.nmcli is not None or self.battery is not None
 
     async def ask(self) -> HostInfo:
-        """Ask each of them once."""
+        """Ask each once."""
         metered = power = None
         if self.nmcli is not None:
             fields = "GENERAL.TYPE,GENERAL.STATE,GENERAL.METERED"
@@ -105,7 +104,6 @@ def power_of(text: str) -> Power | None:
 
 
 async def _output(*command: str) -> str:
-    """Return what a program prints within `PATIENCE_S`; nothing if it fails."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
@@ -132,7 +130,7 @@ class Probe(Protocol):
     """Something that looks at a machine."""
 
     def cores(self) -> int:
-        """Return the number of processors that may be used."""
+        """Return how many processors may be used."""
         ...
 
     def sample(self, *, slow: bool) -> Condition:
@@ -143,9 +141,8 @@ class Probe(Protocol):
 class Context:
     """Available compute and availability, from samples some seconds apart.
 
-    Available compute y is in cores: the cores that this process may use, times the
-    clock's share of its maximum, times the share that others leave idle. What the
-    agent and its own trainer use counts as available.
+    Available compute y is in cores: those that this process may use, times the clock's share of its
+    maximum, times the share that others leave idle. The agent's own use counts as available.
     """
 
     def __init__(

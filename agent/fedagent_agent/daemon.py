@@ -118,7 +118,6 @@ class AgentDaemon:
         self._log_lines([*self._worklog.allow(hindrance), *self._worklog.tick(now)])
 
     async def _ask_programs(self) -> None:
-        """Ask other programs what they know of the device, for as long as there are any."""
         programs = Programs.here()
         while programs:
             self._context.update_host(await programs.ask())

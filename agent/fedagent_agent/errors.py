@@ -1,13 +1,4 @@
-"""Errors of the agent (the tree below is the whole of it).
-
-::
-
-    AgentError
-    └── DiskError            a file in the data directory cannot be read or written
-        ├── OutboxError      the outbox
-        ├── OpinionBookError the record of opinions with noise
-        └── PeerStoreError   what is kept of democratized analytics
-"""
+"""Errors of the agent."""
 
 from pathlib import Path
 

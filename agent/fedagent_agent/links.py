@@ -86,7 +86,6 @@ class BrokerLinks:
         link.subscribe(topic).add_done_callback(answered)
 
     def _renew(self, name: str) -> None:
-        """Replace a link on which nothing is heard; drop it if no address or advert names it."""
         broker = self._brokers.get(name)
         if broker is not None and (broker.typed or broker.advertised):
             self._shell.spawn(self._reconnect(name, broker), f"renew-{name}")

@@ -124,7 +124,6 @@ def _busy_seconds() -> float | None:
 
 
 def _psutil(name: str) -> object:
-    """Return what psutil knows on some systems only; None elsewhere."""
     read: Callable[[], object] | None = getattr(psutil, name, None)
     try:
         return read() if read is not None else None

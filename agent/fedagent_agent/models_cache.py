@@ -159,7 +159,6 @@ class ModelsCache:
         return good
 
     def _resume(self, digest: str, part: _Part) -> None:
-        """Take over what a former process got, if it was cut in the same way."""
         head = _HEAD.pack(part.layout.size, part.layout.chunk_bytes)
         noted = b""
         if self._part_path(digest).exists() and self._list_path(digest).exists():
@@ -193,7 +192,6 @@ class ModelsCache:
                 part.hashed += 1
 
     def _trim_files(self) -> None:
-        """Keep the newest models and the part in use; remove everything else."""
         while len(self._files) > KEPT:
             del self._files[next(iter(self._files))]
         for path in self._folder.iterdir():

@@ -1,8 +1,7 @@
 """What opinions have cost, and the answers that cost it: one small file, replaced whole.
 
-An answer with noise is told only after it stands here. So a device that restarts repeats
-its noise instead of drawing it again, and what its owner grants to a run, and to all of
-them together, stays spent.
+An answer with noise is sent only after it stands here: a device that restarts repeats its noise
+instead of drawing it again, and what its owner grants stays spent.
 """
 
 from pathlib import Path
@@ -23,16 +22,12 @@ MAX_RUNS = 1024
 
 
 class _Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One run: what it cost, and its newest answer."""
-
     spent: float
     mode: OpinionMode
     opinion: Opinion
 
 
 class _Book(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file: what all runs together have cost, and the newest runs."""
-
     ever: float = 0.0
     runs: dict[str, _Row] = msgspec.field(default_factory=dict)
 

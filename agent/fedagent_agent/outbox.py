@@ -1,13 +1,9 @@
 """Updates until their receipt: one SQLite file, one commit per round.
 
-Small bodies stand in the table, big ones in files beside it that are synced before
-their row. What is receipted is deleted by the next commit: a deletion that a crash
-forgets only makes the agent offer the update once more.
-
-A commit outlives the process, but not always the power: the log is synced when it is
-folded into the file, which spares the SD card a sync per round (ADR 5). What a power cut
-takes away is trained again, and the edge answers a second update of a round with the
-receipt of the first.
+Small bodies stand in the table, big ones in files that are synced before their row. What is
+receipted is deleted by the next commit: a deletion that a crash forgets only makes the agent
+offer the update once more. A commit outlives the process, but not always the power: the log is
+synced when it is folded into the file, which spares the SD card a sync per round (ADR 5).
 """
 
 import os
@@ -51,7 +47,6 @@ class Outbox:
     """The durable memory of one agent.
 
     Args:
-        folder: Of the database and of big updates; made 0700 if need be.
         max_bytes: Maximum of all updates together; the oldest go first.
 
     Raises:

@@ -83,7 +83,6 @@ def _doubtful(spec: StreamSpec) -> bool:
 
 
 def _problem(spec: StreamSpec) -> tuple[str, str, str] | None:
-    """Return key, reason and hint, or None if the stream opens."""
     from .streams.open import create  # noqa: PLC0415 - numpy comes with it
 
     stream = create(spec, seed=0)

@@ -259,9 +259,8 @@ def open_agent(
 def idle_update(model: bytes | None, round_: int) -> bytes | None:
     """Return an update without training, for benches of the wire; it needs no numpy.
 
-    It has the model's own safetensors header, and one small number everywhere that depends
-    on the round, so that every round has another model. None if the model is not one of
-    float32 tensors.
+    It has the model's own safetensors header, and one small number everywhere that depends on the
+    round, so that every round has another model. None if the model is not of float32 tensors.
     """
     if model is None or len(model) < _PREFIX:
         return None

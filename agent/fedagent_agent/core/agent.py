@@ -1,7 +1,7 @@
 """The agent as a pure state machine: a session with every edge, and one training at a time.
 
-docs/protocol.md has the order of things. Messages, events and the time go in; effects
-come out. A message that does not fit is counted by reason and changes nothing else.
+docs/protocol.md has the order of things. A message that does not fit is counted by reason and
+changes nothing else.
 """
 
 import math
@@ -85,9 +85,9 @@ class AgentCore:
     Args:
         boots: How often the agent was started on its data directory.
         answered: Orders that were answered with an update before.
-        pending: Bytes that a link holds unacknowledged, by its name.
-        peering: Opens keys towards neighbours, when they are first needed; None: there are none.
-        idle_opinions: There are opinions even where the task learns nothing; see `Evaluator`.
+        pending: Bytes that a link holds unacknowledged.
+        peering: Opens keys towards neighbours at the first need; None: there are none.
+        idle_opinions: There are opinions even where the task learns nothing.
     """
 
     def __init__(
@@ -358,11 +358,9 @@ class AgentCore:
         return min(times, default=None)
 
     def _go_on(self, now: float) -> list[Effect]:
-        """Do the next steps of the order and the evaluation under way."""
         return self.queue.go_on(now) + self.evaluator.go_on(now)
 
     def _loading(self, digest: str) -> Fetch | None:
-        """Return whose model with this name is coming in: there is one at most."""
         for fetch in (self.evaluator.fetch, self.queue.fetch):
             if fetch is not None and fetch.loading and fetch.wanted.model == digest:
                 return fetch

@@ -30,10 +30,10 @@ _MAX_BPS = 1e11
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The device's own price function, in credits (ALGORITHMS section 8).
+    """The device's price function, in credits (ALGORITHMS section 8).
 
-    c(y) = base + per_compute * y, where y is the available compute in cores. Both factors
-    are non-negative, so that the price never falls when more compute is offered.
+    c(y) = base + per_compute * y, y the available compute in cores. Both factors are non-negative:
+    the price never falls when more compute is offered.
     """
 
     base: Annotated[
@@ -60,9 +60,9 @@ class Readings:
     """Whether the device may train now; else `reason` is what forbids it."""
     reason: str = ""
     battery: float | None = None
-    """Charge, 0 to 1; None without a battery."""
+    """Charge, 0 to 1."""
     temperature_c: float | None = None
-    """Of the hottest part; None where it cannot be known."""
+    """Of the hottest part."""
     price_micro: int | None = None
     """Price of a round instead of the price function's; for the testbed."""
     slow_s: float | None = None
@@ -104,9 +104,8 @@ class DeviceState:
     cold: bool = True
     """The next training starts a process, or a learner, that remembers nothing."""
     position: tuple[float, float] | None = None
-    """x and y in kilometres, where the owner declares them."""
+    """x and y in kilometres."""
     extra_s: float = 0.0
-    """Extra seconds of every training, for demos and tests."""
 
     @property
     def price_micro(self) -> int:

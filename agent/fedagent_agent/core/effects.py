@@ -1,9 +1,7 @@
 """What the agent's core asks of links and disk, and what comes back; see `fedagent_node.effects`.
 
-Any write may result in `DiskFailed` instead.
-
-Jobs of the trainer are its own frames (`trainer.frames`), which name files without their
-folder; so are their results.
+Any write may result in `DiskFailed` instead. Jobs of the trainer are its own frames
+(`trainer.frames`), which name files without their folder.
 """
 
 import hashlib
@@ -56,7 +54,7 @@ class OpinionAnswer:
     opinion: Opinion
     """As an edge may get it in mode ``report``."""
     mode: OpinionMode
-    """What it was made for; it is never used for anything else."""
+    """Never used for anything else."""
     edge: str = ""
     """The only one that may get it; empty for all that ask."""
 

@@ -1,9 +1,8 @@
 """Evaluations of models that an edge calls for, and one answer to each call.
 
-At most one call is under way; a newer round of its run takes its place. An order goes
-first where both need the network: one model comes in at a time. An answer is repeated
-word for word to every edge that asks again; in mode ``peers`` no edge gets one, and the
-opinion goes to the neighbours instead.
+At most one call is under way; a newer round of its run takes its place. An order goes first:
+one model comes in at a time. An answer is repeated word for word to every edge that asks again;
+in mode ``peers`` it goes to the neighbours and to no edge.
 """
 
 from collections import Counter, OrderedDict
@@ -40,7 +39,6 @@ class PendingEvaluation:
     call: OpinionCall
     """As the edge that task and model come from sent it."""
     askers: dict[str, OpinionCall]
-    """All edges that want the answer."""
     fetch: Fetch
     until: float
     """When no edge waits any more."""
@@ -48,7 +46,6 @@ class PendingEvaluation:
     """When mode ``moments`` is content with few samples."""
     answer: OpinionAnswer | None = None
     job: int | None = None
-    """Number of the evaluation, once it was asked of the trainer."""
     look_at: float = 0.0
     """When mode ``moments`` looks at the stream again."""
 
@@ -62,12 +59,9 @@ class Evaluator:
     """At most one call at a time, and one answer to a round.
 
     Args:
-        idle_opinions: There are opinions even where the task learns nothing, as in the
-            virtual testbed.
+        idle_opinions: There are opinions even where the task learns nothing.
 
     Attributes:
-        pending: The call that is being followed.
-        peers: Takes opinions in mode ``peers``.
         spent: Epsilon that opinions have cost so far, by run.
         ever: The same of all runs there have been.
     """
@@ -157,7 +151,6 @@ class Evaluator:
         return same and call.mode is OpinionMode.PEERS and self._tasks.opened(call.task) is None
 
     def _join(self, pending: PendingEvaluation, edge: str, call: OpinionCall, now: float) -> None:
-        """Another edge wants the same, or one asks again."""
         ours = pending.call
         if call.task != ours.task or not _is_of(call, ours.model, ours.mode):
             self._counters["opinion_of_another"] += 1
@@ -237,7 +230,6 @@ class Evaluator:
         return None
 
     def _answer_none(self, reason: str, now: float) -> list[Effect]:
-        """Answer that there is no opinion."""
         pending = self.pending
         assert pending is not None
         key, model = pending.key, pending.call.model
@@ -245,7 +237,6 @@ class Evaluator:
         return self._give(pending, OpinionAnswer(opinion, pending.call.mode), now)
 
     def _give(self, pending: PendingEvaluation, answer: OpinionAnswer, now: float) -> list[Effect]:
-        """Send the answer to all that asked."""
         effects = self._end(pending)
         self._remember(answer)
         opinion = answer.opinion
@@ -274,7 +265,6 @@ class Evaluator:
         return self.peers.begin(call, edge, opinion.score if opinion.samples else None, now)
 
     def _remember(self, answer: OpinionAnswer) -> None:
-        """Keep the newest answer of each run."""
         opinion, moments = answer.opinion, answer.mode is OpinionMode.MOMENTS
         if moments and not opinion.samples:
             return  # an edge that asks again may get some
@@ -308,7 +298,6 @@ class Evaluator:
         return self._evaluate(pending, task, now) if task is not None else []
 
     def _evaluate(self, pending: PendingEvaluation, task: Task, now: float) -> list[Effect]:
-        """Have the model evaluated, if the task and the owner allow that."""
         assert task.spec is not None
         readings, mode = self._device.readings, pending.call.mode
         moments = mode is OpinionMode.MOMENTS

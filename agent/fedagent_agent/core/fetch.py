@@ -1,7 +1,6 @@
 """A task and a model on their way from an edge, for an order or for an evaluation.
 
-The trainer is open for one task at a time, which orders and evaluations share; nearly
-always they name the same one. One model comes in at a time.
+The trainer is open for one task at a time, which orders and evaluations share.
 """
 
 import hashlib
@@ -195,11 +194,10 @@ class Fetch:
     tasks: Tasks
     counters: Counter[str]
     model_at: float | None = None
-    """When the model was whole."""
+    """When it was whole."""
     problem: str = ""
     """Why the model cannot come."""
     loading: bool = False
-    """Whether the model is coming in."""
     _fresh_starts: int = 0
     _receiver: Receiver | None = None
     _listening: bool = False
@@ -287,7 +285,6 @@ class Fetch:
         return effects + self.tasks.ask(self.wanted.task, self.key, now)
 
     def _ask(self, now: float) -> list[Effect]:
-        """Authorise what may come next, or ask again for what did not come."""
         if not self._listening or self._receiver is None or self._receiver.complete:
             return []
         ranges = self._receiver.ask(now)

@@ -54,7 +54,6 @@ class Session:
 
     edge: str
     link: str
-    """Where its messages come from and go to."""
     heard_at: float
     state: SessionState = SessionState.HELLO
     run: str = ""
@@ -65,7 +64,6 @@ class Session:
     period_s: float = 5.0
     context_s: float = 15.0
     announced: bool = False
-    """Whether an event named it as joined."""
     epoch: str = ""
     """Which life of the edge the beacons come from."""
     _hello_at: float = -1e9

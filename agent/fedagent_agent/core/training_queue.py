@@ -29,7 +29,6 @@ class ActiveOrder:
     """DT starts here."""
     give_up_at: float
     job: int | None = None
-    """Number of the training, once it runs."""
     train_at: float = 0.0
     """LC starts here."""
     idle_until: float | None = None
@@ -111,8 +110,7 @@ class TrainingQueue:
     ) -> tuple[list[Effect], bool]:
         """Take an order; return effects, and whether it ranks above all before.
 
-        A newer order cancels older work. An equal or older one repeats the last
-        answer, or is refused: nothing is trained twice.
+        A newer order cancels older work. An older one repeats the last answer, or is refused.
         """
         active = self.active_order
         if active is not None and active.key == key:
@@ -191,7 +189,6 @@ class TrainingQueue:
         return [Send(key.edge, decline), Emit("declined", fields)]
 
     def _give_back(self, reason: DeclineReason, detail: str) -> list[Effect]:
-        """Refuse the order under way after all."""
         active = self.active_order
         assert active is not None
         return self._decline(active.key, reason, detail) + self._stop()
@@ -244,7 +241,6 @@ class TrainingQueue:
         return self._train(active, task, now) if task and fetch.model_at is not None else []
 
     def _refuse_task(self) -> list[Effect]:
-        """Give the order back if the device cannot do its task."""
         active = self.active_order
         task = self._tasks.refused(active.fetch.wanted.task) if active is not None else None
         return [] if task is None else self._give_back(task.reason, task.detail)
@@ -273,7 +269,6 @@ class TrainingQueue:
         return [*effects, train]
 
     def _make_idle_update(self, now: float) -> list[Effect]:
-        """Make the update of a task without training, when its time is over."""
         active = self.active_order
         if active is None or active.idle_until is None or now < active.idle_until:
             return []
@@ -349,7 +344,6 @@ class TrainingQueue:
 
 
 def _detail(reason: DeclineReason, failed: Failed) -> str:
-    """Return the detail of a decline, without its reason."""
     if failed.reason == reason and failed.detail:
         return failed.detail
     return f"{failed.reason}: {failed.detail}".rstrip(": ")

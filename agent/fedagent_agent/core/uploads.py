@@ -27,10 +27,7 @@ FLUSH_AGAIN_S = 30.0
 
 @dataclass(slots=True)
 class Upload:
-    """One update, offered to the edge that ordered it until that receipts it.
-
-    The offer is repeated, ever more patiently.
-    """
+    """One update, offered to the edge that ordered it until that receipts it."""
 
     update: PendingUpdate
     offers: int = 0
@@ -43,7 +40,6 @@ class Upload:
     _offered_at: float = 0.0
 
     def __post_init__(self) -> None:
-        """Begin without credit."""
         offer = self.update.offer
         self._sender = Sender(Layout(offer.size, offer.chunk_bytes))
 

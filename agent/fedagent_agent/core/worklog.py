@@ -35,7 +35,7 @@ _SAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line for the log; a loud one is a warning."""
+    """A loud line is a warning."""
 
     text: str
     loud: bool = False
@@ -152,7 +152,6 @@ class WorkLog:
         )
 
     def _end(self, edge: str, number: int, end: str, said: str) -> list[LogLine]:
-        """Log, or count, how a round ended; nothing of one that did not begin here."""
         rnd = self._rounds.pop((edge, number), None)
         if rnd is None:
             return []

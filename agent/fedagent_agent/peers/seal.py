@@ -9,11 +9,9 @@ so that a packet sent back to its sender does not open. A packet is
 
     version 1 | sender's epoch 8 | receiver's epoch 8 | counter 8 | ciphertext and tag
 
-The header is authenticated with both ids. The counter is the nonce; a key lives as long as
-both epochs, and counters begin with it. The plaintext is its length in 4 bytes, the
-envelope, and zeros up to a packet of a multiple of 256 bytes.
-
-Why it is neither HPKE nor another library's box: docs/adr/0013.
+The header is authenticated with both ids. The counter is the nonce; a key lives as long as both
+epochs. The plaintext is its length in 4 bytes, the envelope, and zeros up to a packet of a
+multiple of 256 bytes. Why it is neither HPKE nor another library's box: docs/adr/0013.
 """
 
 import hashlib
@@ -104,7 +102,6 @@ class PeerSeal:
     _sessions: dict[str, _Session] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make the key of this start."""
         agreement = self._private.public_key().public_bytes_raw()
         self.card = PeerCard(
             identity=self.identity.public_bytes,
@@ -201,7 +198,6 @@ class PeerSeal:
         return session
 
     def _agree(self, peer: str, card: PeerCard) -> _Session:
-        """Return the session that follows from both cards."""
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(card.agreement))
         except ValueError as error:  # a point of low order: the secret would be known to all
@@ -218,7 +214,6 @@ def sealed_bytes(envelope_bytes: int) -> int:
 
 
 def _verify(peer: str, card: PeerCard) -> None:
-    """Raise `SealError` unless the card is signed by the identity that it names."""
     try:
         key = Ed25519PublicKey.from_public_bytes(card.identity)
         key.verify(card.signature, _signed(card.agreement, card.epoch))

@@ -49,13 +49,12 @@ class PeerStore:
     """The durable memory of one agent among its neighbours.
 
     Args:
-        directory: The agent's data directory.
         clock: Seconds since 1970; where a new file begins to count starts.
 
     Attributes:
         incarnation: Larger than any incarnation before; durable, also over a power cut.
-        epoch: Number of this start for neighbours, likewise; larger than those of a file
-            that was lost, if the clock is right: else they would refuse the new one's card.
+        epoch: Number of this start for neighbours, likewise; larger than those of a file that was
+            lost, if the clock is right: else they would refuse the new one's card.
 
     Raises:
         PeerStoreError: The file cannot be used.

@@ -62,14 +62,13 @@ class _ProcessEndedError(Exception):
 class TrainerClient:
     """Keep one trainer process, and have it do one job at a time.
 
-    Every job has exactly one answer, whatever becomes of the process. A process that was
-    killed or died is started anew by the next job, and goes on where its stream was.
+    Every job has exactly one answer, whatever becomes of the process. One that was killed or died
+    is started anew by the next job, and goes on where its stream was.
 
     Args:
         watchdog_s: Longest a job may take before the process is killed.
         open_s: The same for starting the process and opening a stream.
         grace_s: How long a cancelled training may go on before the kill.
-        nice: Niceness of the process, so that it stays behind the device's own work.
         memory_bytes: Memory limit of the process; 0 for none.
         on_end: Called when a process has ended, and with it what the learner remembered.
         spawn: Runs a task beside others under a name.
@@ -229,11 +228,6 @@ class TrainerClient:
     # ---------------------------------------------------------------- process
 
     async def _ask(self, job: Job) -> Reply:
-        """Send a request and wait for its answer.
-
-        Raises:
-            _ProcessEndedError: There was none.
-        """
         seconds = self._open_s if isinstance(job, Open) else self._watchdog_s
         if isinstance(job, Train) and job.timeout_s > 0:
             seconds = job.timeout_s
@@ -260,7 +254,6 @@ class TrainerClient:
         return reply
 
     async def _ensure(self) -> Process:
-        """Return the process, started if need be."""
         old = self._process
         # Its end is seen on stderr before the system says its exit code.
         ended = self._stderr is not None and self._stderr.done()
@@ -284,7 +277,6 @@ class TrainerClient:
         return self._process
 
     async def _watch(self, process: Process) -> None:
-        """Pass on what the process logs until it ends, and report its end."""
         await _log_lines(process)
         self._on_end()
 
@@ -295,7 +287,6 @@ class TrainerClient:
             process.kill()
 
     async def _bury(self, process: Process) -> None:
-        """Wait for the end of the process and of its log."""
         await process.wait()
         if self._stderr is not None:
             await asyncio.gather(self._stderr, return_exceptions=True)

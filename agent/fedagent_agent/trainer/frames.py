@@ -1,8 +1,7 @@
 """Requests to the trainer process and its replies, as frames on two pipes.
 
-A frame is four bytes of length, big-endian, and that much MessagePack. Tensors travel
-in files. The core emits these requests as effects and takes the replies as inputs. No
-I/O, and no numpy: the agent itself does not need it.
+A frame is four bytes of length, big-endian, and that much MessagePack. Tensors travel in files.
+The core emits these requests as effects and takes the replies as inputs. No I/O, and no numpy.
 """
 
 from typing import Annotated, TypeVar
@@ -42,7 +41,7 @@ class Open(_Frame, Run, frozen=True, kw_only=True, tag="open"):
     offset: int = 0
     """Position to go on at, as in `Trained.offset`."""
     slow_s: float = 0.0
-    """Extra seconds of every training; for demos and tests."""
+    """Extra seconds of every training."""
     held_out: PathText = ""
     """Stream for evaluations only; empty: they rest on samples of `stream` not yet learnt from."""
 
@@ -116,7 +115,6 @@ class Evaluated(_Frame, Input, frozen=True, kw_only=True, tag="evaluated"):
     epsilon: float = 0.0
     """Local differential privacy that the score costs; 0 for no noise."""
     counters: dict[str, int] = {}
-    """As in `Trained`."""
     moments: bytes = b""
     """Sums over the samples, where these were asked for."""
 
@@ -133,7 +131,6 @@ class Failed(_Frame, Input, frozen=True, kw_only=True, tag="failed"):
     offset: int | None = None
     """Position of the stream, where it is open."""
     counters: dict[str, int] = {}
-    """As in `Trained`."""
 
 
 Job = Open | Train | Evaluate

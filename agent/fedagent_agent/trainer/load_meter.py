@@ -32,8 +32,8 @@ def parts(count: int, steps: int) -> list[slice]:
 class LoadMeter:
     """Counts the computation of one round, and says how many iterations fit into the rest.
 
-    What is between ``with`` counts: wall or processor seconds, whichever is more. Time in
-    which others have the processor counts as well, since the device is loaded by then.
+    What is between ``with`` counts: wall or processor seconds, whichever is more. Time in which
+    others have the processor counts as well, since the device is loaded by then.
 
     Args:
         limit_s: pi, seconds of computation; 0 for no limit.
@@ -42,10 +42,9 @@ class LoadMeter:
         slip_s: `slip_s` of the training before.
 
     Attributes:
-        iterations: How many were done.
-        iterating_s: Seconds that they took.
-        slip_s: How much longer than expected a block took of late: where others keep the
-            processors busy it may be interrupted, and time is kept back for that.
+        iterating_s: Seconds that iterations took.
+        slip_s: How much longer than expected a block took of late: where others keep the processors
+            busy it may be interrupted, and time is kept back for that.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class LoadMeter:
         self.slip_s = slip_s
 
     def __enter__(self) -> Self:
-        """Begin to count."""
         self._began = self._now()
         return self
 
@@ -73,7 +71,6 @@ class LoadMeter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Count what has passed."""
         wall, processor = self._now()
         self._spent = (
             self._spent[0] + wall - self._began[0],

@@ -144,7 +144,6 @@ class OpenTask:
             self.learner.absorb(x, y)
 
     def _fitting(self, samples: Samples) -> Part:
-        """Return those samples that fit the task, scaled."""
         x = scaled(samples.x, self.task.data)
         good = fitting(x, samples.y, self.task.model)
         self._unfit += len(samples) - int(good.sum())

@@ -1,10 +1,9 @@
 """Local differential privacy of an opinion: clipped, rounded and noised on the device.
 
-Clipped to [low, high], the whole stream of a device may change the score by high - low at
-most. Laplace noise of scale (high - low) / epsilon makes the answer epsilon-differentially
-private, whatever the samples are; what is clamped to [0, 1] afterwards stays so. Noise and
-accounting are OpenDP's, whose sampler floating-point attacks do not break. The number of
-samples an opinion rests on is sent as it is.
+Clipped to [low, high], the whole stream of a device may change the score by high - low at most;
+Laplace noise of scale (high - low) / epsilon makes the answer epsilon-differentially private.
+Noise and accounting are OpenDP's, whose sampler floating-point attacks do not break. The number
+of samples an opinion rests on is sent as it is.
 """
 
 from dataclasses import dataclass

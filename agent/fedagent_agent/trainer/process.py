@@ -1,10 +1,9 @@
 """The trainer: a resident child process of the agent that does the numeric work.
 
-Run as ``python -m fedagent_agent.trainer.process``; requests come on stdin, replies go
-to stdout, see `frames`. It ends when stdin does. It looks at stdin between any two
-iterations, so that it can be cancelled without threads.
-
-Nothing it logs contains a sample: of an exception it names only type and place.
+Run as ``python -m fedagent_agent.trainer.process``; requests come on stdin, replies go to
+stdout, see `frames`. It ends when stdin does, and looks at stdin between any two iterations, so
+that it can be cancelled without threads. Of an exception it logs only type and place: nothing it
+logs contains a sample.
 """
 
 import argparse
@@ -134,7 +133,6 @@ def _send(fd: int, reply: Reply) -> None:
 def _log_place(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Log an uncaught exception without its text."""
     del kind, trace
     _log.critical("the trainer ends: %s", place_of(error))
 
@@ -144,9 +142,8 @@ def stay_behind(nice: int, memory_bytes: int) -> None:
 
     Args:
         nice: Minimum niceness, 0 to 19; a process that is nicer already stays so.
-        memory_bytes: Maximum resident memory, 0 for no limit. The kernel limits what is
-            mapped and writable, much of which is never touched: what is so at the start
-            comes on top.
+        memory_bytes: Maximum resident memory, 0 for no limit. The kernel limits what is mapped and
+            writable, much of which is never touched: what is so at the start comes on top.
     """
     if nice > os.getpriority(os.PRIO_PROCESS, 0):
         os.setpriority(os.PRIO_PROCESS, 0, nice)

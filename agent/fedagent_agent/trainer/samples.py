@@ -134,8 +134,8 @@ class Proportions:
     """Looks once whether features are of a size that a model can learn: about 1.
 
     Attributes:
-        note: Features out of proportion, for the run's operator; names alone, so that
-            nothing of a sample leaves the device. Empty if there are none.
+        note: Features out of proportion, for the run's operator; names alone, so that nothing of a
+            sample leaves the device. Empty if there are none.
         warning: The same for the device's own log, with sizes and the remedy.
     """
 

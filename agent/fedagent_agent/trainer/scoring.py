@@ -1,8 +1,7 @@
 """Scoring models on the device's own new samples, before it learns from them.
 
-Prequential: every sample is held out until it has been scored, so a stream needs no
-test set, and none of it is lost for learning. Nothing but a score and a count leaves
-the device.
+Prequential: every sample is held out until it has been scored, so a stream needs no test set,
+and none of it is lost for learning. Nothing but a score and a count leaves the device.
 """
 
 import logging
@@ -29,13 +28,11 @@ _log = logging.getLogger(__name__)
 class Scorer:
     """Scores the base model of one order after the other.
 
-    A classifier's score is its accuracy, a regression's 1 / (1 + root of the mean
-    squared error): in [0, 1], and more is better.
+    A classifier's score is its accuracy, a regression's 1 / (1 + root of the mean squared error).
 
     Args:
-        task: What the device was told; its graph is used where onnxruntime is installed.
-            With `on_device` each order's model is looked at, except in mode ``peers``.
-        model: The task's model in numpy.
+        task: Its graph is used where onnxruntime is installed. With `on_device` each order's model
+            is looked at, except in mode ``peers``.
 
     Raises:
         TaskFormatError: The task's graph is none of this model.
@@ -101,17 +98,14 @@ class Scorer:
 
 
 def _right(output: Doubles, y: Labels) -> int:
-    """Return how many labels have the largest output."""
     return int((output.argmax(axis=1) == y).sum())
 
 
 def _losses(output: Doubles, y: Labels) -> Doubles:
-    """Return the squared error of each sample."""
     return np.square(output[:, 0] - y)
 
 
 def _session_of(task: TaskSpec, model: Model) -> "OnnxSession | None":
-    """Return what runs the task's graph, None where numpy is to score."""
     if not (task.onnx and isinstance(model, Mlp)):
         return None
     if find_spec("onnxruntime") is None:

@@ -42,7 +42,6 @@ class _Tally:
 
     @property
     def mean_loss(self) -> float:
-        """Loss per sample looked at; 0 where it is not finite."""
         mean = self.loss / max(self.seen, 1)
         return mean if math.isfinite(mean) else 0.0
 
@@ -212,7 +211,6 @@ class Trainer:
         )
 
     def _learn(self, job: Train, task: OpenTask, meter: LoadMeter, began: float) -> _Tally:
-        """Do the arrival steps of a round; the load limit may end them early."""
         tally = _Tally()
         for ready in self._arrivals(job.job, task, meter, began):
             with meter:
@@ -246,7 +244,6 @@ class Trainer:
             yield self._ready(task, meter)
 
     def _ready(self, task: OpenTask, meter: LoadMeter) -> int:
-        """Look at the stream, and return how many samples may be learnt from."""
         with meter:
             task.gather(self._wall())
         if not task.held.ready and not task.learner.num_samples:
@@ -254,7 +251,6 @@ class Trainer:
         return task.held.ready
 
     def _iterate(self, job: Train, learner: Learner, meter: LoadMeter, tally: _Tally) -> None:
-        """Do the iterations of one arrival step, in blocks that the load limit allows."""
         left = job.iterations or learner.default_iterations
         polled = self._wall()
         while left > 0:
@@ -286,7 +282,6 @@ def lacks_memory(error: Exception) -> bool:
 
 
 def _read_model(path: Path, manifest: Manifest) -> Tensors:
-    """Return the finite float32 tensors of a base model's file."""
     try:
         tensors = decode_tensors(path.read_bytes(), manifest)
     except OSError as error:
@@ -311,7 +306,6 @@ def _check_norm(update: Tensors, limit: float) -> None:
 
 
 def _write_update(path: Path, body: bytes) -> None:
-    """Write the whole file durably, or none."""
     try:
         write_private(path, body)
     except OSError as error:

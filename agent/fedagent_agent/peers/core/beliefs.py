@@ -1,30 +1,24 @@
 """Belief propagation as one client of many: asynchronous, over links that lose (GDA section V).
 
-The arithmetic is that of `coordinator/policies/beliefs.py` (ALGORITHMS section 5) with
-weights that two neighbours agree on alone, each from its own and the other's degree,
-median distance and distance:
+The arithmetic is that of `coordinator/policies/beliefs.py` (ALGORITHMS section 5) with weights
+that two neighbours agree on alone, from both ends' degree, median distance and distance:
 
     c_ij = 2 w_ij - 1 = 0.9 / max(1, max(degree_i, degree_j) - 1) * 2^-(d / d0)^3.7
 
-with d the larger of both ends' distances and d0 the mean of both medians; every part is
-symmetric, so both ends hold the same number. A message is l_ij = 2 atanh(c_ij tanh(h / 2)),
-h the sum of own log ratio and the messages of i's neighbours but j.
-
-Why that converges on any graph, however late and in whatever order messages come:
+with d the larger of both ends' distances and d0 the mean of both medians. A message is
+l_ij = 2 atanh(c_ij tanh(h / 2)), h the sum of own log ratio and the messages of i's neighbours
+but j. It converges on any graph, however late and in whatever order messages come:
 
 1. The slope of 2 atanh(c tanh(h / 2)) in h is c (1 - t^2) / (1 - c^2 t^2) <= c, t = tanh(h / 2).
 2. So if no message into i is off by more than e, l_ij is off by at most
    c_ij (degree_i - 1) e <= 0.9 e, because c_ij <= 0.9 / max(1, degree_i - 1).
-3. This is a contraction in the largest norm with factor 0.9; such iterations converge to
-   the one fixed point under total asynchrony (Bertsekas and Tsitsiklis, Parallel and
-   Distributed Computation, proposition 6.2.1): stale values only delay, no damping is
-   needed. Losses end in repeats, and a client that dies is a message 0.
-4. The same bound at l's end, c_il <= 0.9 / max(1, degree_l - 1), makes the sum of c_il over
-   l's neighbours but one at most 0.9: the sum that `Wiring.contraction` reports.
+3. This is a contraction in the largest norm with factor 0.9; such iterations converge to the one
+   fixed point under total asynchrony (Bertsekas and Tsitsiklis, Parallel and Distributed
+   Computation, proposition 6.2.1): stale values only delay. A client that dies is a message 0.
 
-Only step 2 needs i's own degree to be right; what neighbours claim can weaken a weight,
-never strengthen it beyond the bound. And as |l_ij| <= 2 atanh(c_ij), whatever exceeds that
-is cut: one liar moves a belief no further than an honest extreme opinion would.
+Only step 2 needs i's own degree to be right; what neighbours claim can weaken a weight, never
+strengthen it beyond the bound. As |l_ij| <= 2 atanh(c_ij), whatever exceeds that is cut: one liar
+moves a belief no further than an honest extreme opinion would.
 """
 
 import math
@@ -177,7 +171,6 @@ class Beliefs:
                 self._changed_at = now
 
     def _coupling(self, distance: float, message: BeliefMessage) -> float:
-        """Return 2 w - 1 of a neighbour by what both ends say of themselves."""
         far, usual = max(distance, message.distance), 0.5 * (self._typical + message.typical)
         if usual > 0:
             near = math.exp2(-math.pow(min(far / usual, 1e6), DECAY))
@@ -187,7 +180,7 @@ class Beliefs:
 
 
 def _log_ratio(opinion: float | None) -> float:
-    """Return ln(phi(1) / phi(0)) with phi(1) = opinion squared; 0 without an opinion."""
+    """Return ln(phi(1) / phi(0)) with phi(1) = opinion squared."""
     if opinion is None or math.isnan(opinion):
         return 0.0
     square = max(0.0, min(opinion, 1.0)) ** 2

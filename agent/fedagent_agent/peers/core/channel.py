@@ -61,7 +61,6 @@ class PeerChannel:
     _patience_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with nothing sent and nothing heard."""
         self.acked = self.seq
         self._heard_at = self.begun
         self._patience_s = self._first_repeat_s
@@ -137,7 +136,6 @@ class PeerChannel:
 
     @property
     def _next(self) -> float:
-        """When the next envelope is to go out."""
         if self.sent >= self.settings.max_envelopes:
             return _NEVER
         state = max(self.send_at, self._sent_at + self._gap_s)
@@ -151,13 +149,11 @@ class PeerChannel:
 
     @property
     def _gap_s(self) -> float:
-        """Minimum time from the newest state to the next."""
         gap = max(self.settings.gap_s, 0.25 * self.rtt_s)
         # Unanswered: the relay may be slow, and what comes meanwhile goes along later.
         return gap if self.acked >= self.seq else max(gap, 0.4 * self._patience_s)
 
     @property
     def _first_repeat_s(self) -> float:
-        """First wait for an acknowledgement."""
         settings = self.settings
         return max(settings.repeat_s, min(2 * self.rtt_s, settings.max_repeat_s))

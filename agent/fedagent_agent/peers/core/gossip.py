@@ -1,23 +1,20 @@
 """Agree on the K best among neighbours of neighbours, with nobody in the middle (GDA section V).
 
-Three kinds of facts spread in a slot; each kind only grows towards one result whatever the
-order, so that losses, repeats and detours do no harm:
+Three kinds of facts spread in a slot; each only grows towards one result whatever the order, so
+that losses, repeats and detours do no harm:
 
-- `Rank`: (psi, agent), the K best: larger index first, ties to the smaller id; of two
-  indices of one agent the larger counts. What is not among one's own K best is not passed
-  on: K better ones are.
+- `Rank`: (psi, agent), the K best: larger index first, ties to the smaller id; of two indices of
+  one agent the larger counts. What is not among one's own K best is not passed on.
 - `Known`: who takes part, as the 64 smallest hashes of ids. An agent enters itself and its
   neighbours, unless they were silent in the slot before.
 - `Spoken`: who has named its index (or has none), likewise.
 
-An agent enters its hash as spoken together with its index, and neighbours pass on both in
-the same state or know K better ones: whoever has a spoken hash has the index too, or K
-better ones. As everyone enters its neighbours, the two sets of hashes are equal only once
-all that can be reached have spoken (of more than 64, the 64 with the smallest hashes, a
-random sample). Then the K best are the same everywhere, and an agent need not wait any
-longer; if one never speaks, it waits until its time is up.
+An agent enters its hash as spoken together with its index, and neighbours pass on both in one
+state or know K better ones: whoever has a spoken hash has the index too, or K better ones. So
+the two sets of hashes are equal only once all that can be reached have spoken (of more than 64,
+a random sample), the K best are the same everywhere, and an agent need not wait any longer.
 
-With the hashes comes the number of agents: exact below 64, from the 64th smallest hash above
+With the hashes comes the number of agents: exact below 64, else from the 64th smallest hash
 (standard error 1 / sqrt(62), 13 percent), which is all that an index needs it for.
 """
 
@@ -203,7 +200,6 @@ class Gossip:
         return False
 
     def _learn(self, facts: Facts, now: float) -> None:
-        """Join facts with those that are known, as far as they count."""
         if facts <= self._facts:
             return
         union = self._facts | facts
@@ -233,7 +229,6 @@ def hash_of(slot: int, agent: str) -> int:
 
 
 def _ranks(facts: Facts) -> list[Rank]:
-    """Return the ranks, larger index first, ties to the smaller id."""
     ranks = (fact for fact in facts if isinstance(fact, Rank))
     return sorted(ranks, key=lambda rank: (-rank.psi, rank.agent))
 

@@ -1,16 +1,13 @@
 """One agent in BP-UCB with nobody in the middle: its slots, and what it exchanges about them.
 
-GDA, Algorithm 2 (ALGORITHMS section 5), as each client runs it. At the start of slot t the
-agent scores the model that slot t - 1 ended with. Neighbours exchange beliefs about these
-opinions; then each names its index
+GDA, Algorithm 2 (ALGORITHMS section 5), as each client runs it. At the start of slot t the agent
+scores the model that slot t - 1 ended with. Neighbours exchange beliefs about these opinions;
+then each names its index
 
     Psi = mean opinion + b / N + mu sqrt(ln t / Pi)
 
-and gossip finds the K largest. An agent that is among them volunteers. Opinions, beliefs,
-indices and counts leave only in envelopes, each for one neighbour, which have to be sealed.
-
-Pi starts at 1 with the opinion of the initial model as mean; afterwards only opinions of
-slots in which the agent trained count.
+and gossip finds the K largest, which volunteer. Pi starts at 1 with the opinion of the initial
+model as mean; afterwards only opinions of slots in which the agent trained count.
 """
 
 import math
@@ -43,7 +40,6 @@ class BpUcbNode:
     """One agent among neighbours.
 
     Args:
-        me: Its id.
         distances: Its neighbours and how far they are.
         run: Run of the envelopes, 32 hex digits.
         incarnation: Grows with every start and every change of neighbours.
@@ -51,7 +47,6 @@ class BpUcbNode:
 
     Attributes:
         slot: The slot that is running; 0 before the first.
-        phase: How far it is.
         chosen: Whether the agent volunteers in it; None: undecided.
         available: Whether it may be chosen when it names its index.
         counters: Envelopes that were not used, by reason.
@@ -238,7 +233,6 @@ class BpUcbNode:
         )
 
     def _schedule(self, now: float) -> None:
-        """Have every neighbour sent what it lacks, beliefs at once."""
         for peer, channel in self._channels.items():
             if self.beliefs.unsent(peer):
                 channel.wants_state(now)

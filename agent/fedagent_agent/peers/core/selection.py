@@ -1,11 +1,9 @@
 """Selection among neighbours on one device: calls in, sealed envelopes out, and `Volunteer`.
 
-A call of mode ``peers`` begins a slot (docs/democratized.md). `BpUcbNode` does what GDA
-says; here are the neighbours that edges name or the owner declares, the ways to them, the
-time that a slot has, the announcement until it was heard, and what is kept.
-
-What leaves in the open is `Volunteer`, with run and round, and cards, which are public.
-Everything else is in sealed envelopes. Keys, the disk and the node cost an idle device
+A call of mode ``peers`` begins a slot (docs/democratized.md). `BpUcbNode` does what GDA says;
+here are the neighbours that edges name or the owner declares, the ways to them, the time that a
+slot has, the announcement until it was heard, and what is kept. In the open leave only
+`Volunteer`, with run and round, and cards. Keys, the disk and the node cost an idle device
 megabytes: they are opened when neighbours are first needed.
 """
 
@@ -54,12 +52,11 @@ class PeerAccess:
     """What a device brings when neighbours are first needed.
 
     Attributes:
-        me: Its id.
         incarnation: Larger than every one before.
         transport: Sealed with its keys of this start.
         rng: Seeded; spreads repeats in time, nothing else.
         arms: As they survived the last process, by run.
-        declared: Neighbours that its owner names, and how far they are.
+        declared: Neighbours that its owner names, and how far they are in kilometres.
     """
 
     me: str
@@ -110,7 +107,7 @@ class PeerSelection:
         open_access: Called once, at the first need; None: this agent has no neighbours.
 
     Attributes:
-        available: The owner's rules allow work; else it stands aside and announces nothing.
+        available: Else it stands aside and announces nothing.
         node: Of the slot that runs, or ran last.
     """
 
@@ -219,7 +216,6 @@ class PeerSelection:
         return effects + self._rewire(now)
 
     def _neighbours(self, edge: str, message: Neighbours, now: float) -> list[Effect]:
-        """Take whom an edge names; the newest list replaces those before it."""
         named = {peer: far for peer, far in message.peers.items() if peer != self._access.me}
         if self._named.get(edge) == named:
             return []
@@ -254,7 +250,6 @@ class PeerSelection:
     # ---------------------------------------------------------------- neighbours
 
     def _around(self, slot: _Slot) -> dict[str, float]:
-        """Return the neighbours of a slot and how far they are; the nearest, if too many."""
         if slot.task.graph == "declared":
             found = dict(self._access.declared)
         else:
@@ -334,7 +329,6 @@ class PeerSelection:
         return [*self._admit(now), self._keep(slot, node, now), *self._go_on(now)]
 
     def _go_on(self, now: float) -> list[Effect]:
-        """Send the envelopes that are due; act on a decision."""
         node = self.node
         if node is None:
             return []
@@ -356,7 +350,6 @@ class PeerSelection:
         return [self._keep(slot, node, now), *self._announce(now)]
 
     def _announce(self, now: float) -> list[Effect]:
-        """Volunteer to every edge that has not shown that it was heard."""
         slot = self._slot
         if slot is None:
             return []
@@ -388,7 +381,6 @@ class PeerSelection:
 
 
 def _remember(table: OrderedDict[K, V], key: K, value: V, most: int = _REMEMBERED) -> None:
-    """Keep the newest entries."""
     table[key] = value
     table.move_to_end(key)
     while len(table) > most:
