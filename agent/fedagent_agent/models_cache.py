@@ -62,7 +62,7 @@ class ModelsCache:
                 self._resume(digest, part)
         return frozenset(part.have)
 
-    def write(self, digest: str, index: int, data: bytes) -> None:
+    def write(self, digest: str, offset: int, data: bytes) -> None:
         """Take a chunk whose length was checked; one of a discarded model changes nothing.
 
         Raises:
@@ -71,40 +71,40 @@ class ModelsCache:
         part = self._parts.get(digest)
         if part is None:
             return
-        start, stop = part.layout.span(index)
+        index = offset // part.layout.chunk_bytes
         part.have.add(index)
         if part.memory is not None:
-            part.memory[start:stop] = data
+            part.memory[offset : offset + len(data)] = data
             return
         with self._part_path(digest).open("r+b", buffering=0) as file:
-            file.seek(start)
+            file.seek(offset)
             file.write(data)
         self._checkpoint("agent.model.chunk-written")
         with self._list_path(digest).open("ab", buffering=0) as file:
             file.write(_INDEX.pack(index))
         self._hash_on(digest, part, index, data)
 
-    def finish(self, digest: str) -> bool:
-        """Make a complete model usable; False if it does not hash to its name, or is gone."""
+    def finish(self, digest: str) -> int:
+        """Make a complete model usable; return its size, 0 if it is not what it is called."""
         part = self._parts.pop(digest, None)
         if part is None:
-            return False
+            return 0
         if part.memory is not None:
             if hashlib.sha256(part.memory).hexdigest() != digest:
-                return False
+                return 0
             self._memory[digest] = bytes(part.memory)
             while len(self._memory) > KEPT:
                 del self._memory[next(iter(self._memory))]
-            return True
+            return part.layout.size
         self._list_path(digest).unlink()
         if part.hasher.hexdigest() != digest:
             self._part_path(digest).unlink()
-            return False
+            return 0
         self._part_path(digest).rename(self._path(digest))
         self._checkpoint("agent.model.whole")
         self._files[digest] = None
         self._trim_files()
-        return True
+        return part.layout.size
 
     def discard(self, digest: str) -> None:
         """Forget a model that the disk has no room for; it can be asked for again."""

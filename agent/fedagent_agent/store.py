@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fedagent_node.effects import Input, Mark, Run, Write
+from fedagent_node.effects import Input, Mark, ModelFinished, Run, Write, WriteModel
 from fedagent_protocol.errors import ChunkError, hide_password
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, TrainStats, UpdateOffer
@@ -25,14 +25,12 @@ from .core.effects import (
     FinishModel,
     FlushOutbox,
     MakeIdleUpdate,
-    ModelFinished,
     ModelOpened,
     OpenModel,
     OpinionStored,
     StoreOpinion,
     StoreUpdate,
     UpdateStored,
-    WriteModel,
 )
 from .errors import DiskError, OutboxError
 from .models_cache import ModelsCache
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from .config import AgentConfig
 
 TrainerRequest = Open | Train | Evaluate | Cancel
+NOT_ITS_DIGEST = "the model did not hash to its digest"
 _PREFIX = 8
 _IDLE_STEP = 1e-4
 
@@ -93,12 +92,20 @@ class AgentStore:
         except DiskError as error:
             return DiskFailed(effect, error.reason)
         except OSError as error:
+            if isinstance(effect, OpenModel | WriteModel | FinishModel):
+                self._models.discard(effect.digest)
             return DiskFailed(effect, _in_words(error))
 
     def _write(self, effect: Write) -> Input | None:
         match effect:
-            case OpenModel() | WriteModel() | FinishModel():
-                return self._take_model(effect)
+            case OpenModel(digest=digest):
+                have = self._models.open(digest, effect.size, effect.chunk_bytes)
+                return ModelOpened(digest, have)
+            case WriteModel():
+                self._models.write(effect.digest, effect.offset, effect.data)
+            case FinishModel(digest=digest):
+                size = self._models.finish(digest)
+                return ModelFinished(digest, size, "" if size else NOT_ITS_DIGEST)
             case MakeIdleUpdate():
                 return self._make_idle_update(effect)
             case StoreUpdate():
@@ -171,23 +178,6 @@ class AgentStore:
         """Close the files as a kill would leave them; for the testbed."""
         self.outbox.abandon()
         self._peers.close()
-
-    def _take_model(self, effect: OpenModel | WriteModel | FinishModel) -> Input | None:
-        """Do a step of a model that comes in."""
-        digest = effect.digest
-        try:
-            match effect:
-                case OpenModel():
-                    have = self._models.open(digest, effect.size, effect.chunk_bytes)
-                    return ModelOpened(digest, have)
-                case WriteModel():
-                    self._models.write(digest, effect.index, effect.data)
-                    return None
-                case FinishModel():
-                    return ModelFinished(digest, self._models.finish(digest))
-        except OSError:
-            self._models.discard(digest)
-            raise
 
     def _make_idle_update(self, effect: MakeIdleUpdate) -> Reply:
         body = idle_update(self._models.read(effect.model), effect.round)

@@ -20,10 +20,12 @@ from fedagent_node.effects import (
     Input,
     LinkDown,
     LinkUp,
+    ModelFinished,
     OtherVersion,
     Received,
     Send,
     Write,
+    WriteModel,
 )
 from fedagent_protocol import SOFTWARE
 from fedagent_protocol.errors import MalformedError, ProtocolError
@@ -55,7 +57,6 @@ from .effects import (
     FlushOutbox,
     Key,
     Measured,
-    ModelFinished,
     ModelOpened,
     OpenModel,
     OpinionStored,
@@ -66,7 +67,6 @@ from .effects import (
     Subscribed,
     TrainerEnded,
     UpdateStored,
-    WriteModel,
 )
 from .evaluator import Evaluator
 from .fetch import Fetch, Tasks
@@ -287,7 +287,7 @@ class AgentCore:
                 case ModelFinished():
                     session = self.sessions.get(fetch.key.edge)
                     link = session.measured if session is not None else None
-                    effects = fetch.finished(link, now, ok=event.ok)
+                    effects = fetch.finished(event, link, now)
         return effects + self._go_on(now)
 
     def _on_reply(

@@ -122,25 +122,10 @@ class ModelOpened(Input, frozen=True):
     have: frozenset[int] | None
 
 
-class WriteModel(Write, frozen=True):
-    """Write a chunk of the model that is being received."""
-
-    digest: str
-    index: int
-    data: bytes
-
-
 class FinishModel(Write, frozen=True):
     """Verify the received model; results in `ModelFinished`."""
 
     digest: str
-
-
-class ModelFinished(Input, frozen=True):
-    """Whether a received model hashes to its name."""
-
-    digest: str
-    ok: bool
 
 
 # ------------------------------------------------------------ updates and opinions

@@ -12,7 +12,7 @@ from enum import Enum
 from msgspec.structs import replace
 
 from fedagent_agent.trainer.frames import Failed, Open, Opened, Refused
-from fedagent_node.effects import Effect, Send
+from fedagent_node.effects import Effect, ModelFinished, Send, WriteModel
 from fedagent_protocol.errors import ChunkError
 from fedagent_protocol.messages import (
     MAX_CHUNKS,
@@ -30,7 +30,7 @@ from fedagent_task.recipe import parse_task
 from fedagent_task.spec import PeersSpec, TaskSpec
 
 from .device import DeviceState, LinkQuality
-from .effects import FinishModel, Key, OpenModel, SubscribeModel, UnsubscribeModel, WriteModel
+from .effects import FinishModel, Key, OpenModel, SubscribeModel, UnsubscribeModel
 
 MAX_MODEL_BYTES = 512 << 20
 WINDOW = 4
@@ -250,14 +250,15 @@ class Fetch:
             self._first_at, self._first_bytes = now, len(chunk.data)
         self._got += len(chunk.data)
         self._last_at = now
-        effects: list[Effect] = [WriteModel(self.wanted.model, chunk.index, chunk.data)]
+        offset = chunk.index * self.wanted.chunk_bytes
+        effects: list[Effect] = [WriteModel(self.wanted.model, offset, chunk.data)]
         if receiver.complete:
             return [*effects, *self._unsubscribe(), FinishModel(self.wanted.model)]
         return effects + self._ask(now)
 
-    def finished(self, link: LinkQuality | None, now: float, *, ok: bool) -> list[Effect]:
+    def finished(self, result: ModelFinished, link: LinkQuality | None, now: float) -> list[Effect]:
         """Note that the model is whole; begin again if it does not hash to its name."""
-        if ok:
+        if not result.refused:
             self.loading, self.model_at = False, now
             nbytes, seconds = self._got - self._first_bytes, self._last_at - self._first_at
             # The first chunk waits for other agents; only what follows shows the link.
@@ -266,7 +267,7 @@ class Fetch:
             return []
         self.counters["digest_mismatch"] += 1
         if self._fresh_starts >= MAX_FRESH_STARTS:
-            self.problem = "the model did not hash to its digest"
+            self.problem = result.refused
             return []
         self._fresh_starts += 1
         self._receiver, self._got = None, 0

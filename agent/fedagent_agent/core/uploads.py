@@ -33,7 +33,8 @@ class Upload:
     offers: int = 0
     _sender: Sender = field(init=False)
     _asked: bool = False
-    _repeat_at: float = 0.0
+    repeat_at: float = 0.0
+    """When the offer is to be repeated."""
     _patience_s: float = FIRST_REPEAT_S
     _poll_at: float = 0.0
     _poll_s: float = FIRST_POLL_S
@@ -48,12 +49,12 @@ class Upload:
 
         Over a `busy` link nothing is repeated: the last offer is most likely in it.
         """
-        self._repeat_at = now + self._patience_s
+        self.repeat_at = now + self._patience_s
         if busy:
             return []
         if self.offers:
             self._patience_s = min(2 * self._patience_s, LONGEST_REPEAT_S)
-            self._repeat_at = now + self._patience_s
+            self.repeat_at = now + self._patience_s
         else:
             self._offered_at = now
         self.offers += 1
@@ -69,7 +70,7 @@ class Upload:
         """Take credit from the edge, and use it."""
         self._asked = True
         self._patience_s = FIRST_REPEAT_S
-        self._repeat_at = now + LONGEST_REPEAT_S
+        self.repeat_at = now + LONGEST_REPEAT_S
         self._sender.authorise(ranges, link_idle=pending() == 0)
         return self.pump(pending, now)
 
@@ -87,7 +88,7 @@ class Upload:
             at_link += chunk_bytes
         if effects:
             self._poll_s = FIRST_POLL_S
-            self._repeat_at = max(self._repeat_at, now + LONGEST_REPEAT_S)
+            self.repeat_at = max(self.repeat_at, now + LONGEST_REPEAT_S)
         else:
             self._poll_s = min(self._poll_s * 2, LONGEST_POLL_S)
         self._poll_at = now + self._poll_s
@@ -96,13 +97,8 @@ class Upload:
     def reconnected(self) -> None:
         """The edge may have lost what was under way: offer again, and at once."""
         self._patience_s = FIRST_REPEAT_S
-        self._repeat_at = 0.0
+        self.repeat_at = 0.0
         self._sender = Sender(self._sender.layout)
-
-    @property
-    def repeat_at(self) -> float:
-        """When the offer is to be repeated."""
-        return self._repeat_at
 
     @property
     def poll_at(self) -> float | None:
