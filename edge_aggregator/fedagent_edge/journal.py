@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.data_dir import sync_folder
 from fedagent_protocol.messages import RoundOrder
 
 from .spool import Head
@@ -61,9 +62,7 @@ class Journal:
         self._end = os.fstat(self._fd).st_size
         self._dirty = False
         if fresh:
-            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            os.fsync(folder)
-            os.close(folder)
+            sync_folder(path.parent)
 
     def close(self) -> None:
         """Close the file. Idempotent."""

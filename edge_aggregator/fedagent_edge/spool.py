@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.data_dir import sync_folder
 from fedagent_protocol.messages import OutcomeStatus, UpdateOffer
 from fedagent_protocol.tensors import Buffer
 from fedagent_protocol.transfer import Layout
@@ -133,7 +134,7 @@ class Spool:
             os.fsync(fd)
         finally:
             os.close(fd)
-        self._sync_directory()
+        sync_folder(self._directory)
 
     def drop(self, key: Key) -> None:
         """Remove what there is of an agent."""
@@ -162,13 +163,6 @@ class Spool:
     def _path(self, key: Key) -> Path:
         run, number, agent = key
         return self._directory / f"{run}-{number}-{agent}{_SUFFIX}"
-
-    def _sync_directory(self) -> None:
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def _pack(head: Head) -> bytes:

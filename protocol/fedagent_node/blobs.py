@@ -1,20 +1,20 @@
 """Models as content-addressed files: the name of a file is its SHA-256.
 
-A blob is there whole or not at all: it is written under a temporary name, synced,
-renamed, and the folder is synced. Reading checks the content against the name.
-Blobs that come in pieces over the wire are written as a *part* and adopted when
-they are complete and hash to their name.
+A blob is there whole or not at all, and reading checks the content against the name. One
+that comes in pieces is a *part*, adopted when it is complete and hashes to its name.
 """
 
 import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedagent_protocol.errors import DigestError, OversizeError
 
+from .data_dir import sync_folder
 from .errors import LinkError
 
 if TYPE_CHECKING:
@@ -35,15 +35,13 @@ class BlobMissingError(LinkError):
 
 
 class BlobStore:
-    """The blobs in one folder; one process writes.
+    """The blobs in one folder, which is made if need be; one process writes.
 
-    Args:
-        folder: Made (0700) if need be. Left-overs of a crash are removed, parts too.
-        max_bytes: Largest blob taken.
+    Left-overs of a crash are removed, parts too.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = 1 << 30) -> None:
-        self._folder = self.folder = folder
+        self.folder = folder
         self._max_bytes = max_bytes
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in folder.iterdir():
@@ -51,20 +49,16 @@ class BlobStore:
                 path.unlink()
 
     def path(self, digest: str) -> Path:
-        """Return where a blob is, or would be.
-
-        Raises:
-            BlobMissingError: `digest` is not 64 hex digits, so it names no blob.
-        """
+        """Return where a blob is, or would be; `BlobMissingError` if it is no digest."""
         if not _DIGEST.fullmatch(digest):
             raise BlobMissingError(digest)
-        return self._folder / digest
+        return self.folder / digest
 
     def put(self, data: "Buffer") -> str:
         """Keep a blob durably; return its digest. Idempotent.
 
         Raises:
-            OversizeError: It is larger than `max_bytes`.
+            OversizeError: It is over `max_bytes`.
             OSError: The disk refused; nothing is left behind.
         """
         view = memoryview(data)
@@ -138,10 +132,8 @@ class BlobStore:
                 blob can be fetched again.
         """
         path = self.path(digest)
-        try:
+        with _found(digest):
             data = path.read_bytes()
-        except FileNotFoundError as error:
-            raise BlobMissingError(digest) from error
         actual = hashlib.sha256(data).hexdigest()
         if actual != digest:
             path.unlink(missing_ok=True)
@@ -149,16 +141,9 @@ class BlobStore:
         return data
 
     def read(self, digest: str, offset: int, size: int) -> bytes:
-        """Return a piece of a blob, unchecked: whoever has all pieces checks.
-
-        Raises:
-            BlobMissingError: There is none.
-        """
-        try:
-            with self.path(digest).open("rb") as file:
-                return os.pread(file.fileno(), size, offset)
-        except FileNotFoundError as error:
-            raise BlobMissingError(digest) from error
+        """Return a piece of a blob, unchecked: who has all pieces checks."""
+        with _found(digest), self.path(digest).open("rb") as file:
+            return os.pread(file.fileno(), size, offset)
 
     def has(self, digest: str) -> bool:
         """Return whether there is such a blob."""
@@ -169,33 +154,24 @@ class BlobStore:
         return _DIGEST.fullmatch(digest) is not None and self._is_whole(self.path(digest), digest)
 
     def size(self, digest: str) -> int:
-        """Return a blob's size in bytes.
-
-        Raises:
-            BlobMissingError: There is none.
-        """
-        try:
+        """Return a blob's size in bytes."""
+        with _found(digest):
             return self.path(digest).stat().st_size
-        except FileNotFoundError as error:
-            raise BlobMissingError(digest) from error
 
     def digests(self) -> Iterator[str]:
         """Yield the digest of every blob."""
-        return (path.name for path in self._folder.iterdir() if _DIGEST.fullmatch(path.name))
+        return (path.name for path in self.folder.iterdir() if _DIGEST.fullmatch(path.name))
 
-    def collect(self, keep: Collection[str]) -> tuple[str, ...]:
-        """Remove every blob that is not in `keep`; return what went. Parts stay."""
-        gone = tuple(sorted(set(self.digests()) - set(keep)))
-        for digest in gone:
+    def collect(self, keep: Collection[str]) -> None:
+        """Remove every blob that is not in `keep`; parts stay."""
+        for digest in set(self.digests()) - set(keep):
             self.path(digest).unlink(missing_ok=True)
-        return gone
 
     def _check_size(self, size: int) -> None:
         if size > self._max_bytes:
             raise OversizeError("blob", size, self._max_bytes)
 
     def _is_whole(self, path: Path, digest: str) -> bool:
-        """Return whether the file is there and hashes to its name."""
         try:
             with path.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest() == digest
@@ -203,10 +179,13 @@ class BlobStore:
             return False
 
     def _adopt(self, source: Path, path: Path) -> None:
-        """Give a synced file its final name, durably."""
         source.replace(path)
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.folder)
+
+
+@contextmanager
+def _found(digest: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BlobMissingError(digest) from error

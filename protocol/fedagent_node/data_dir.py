@@ -22,25 +22,16 @@ ID_LENGTH = 32
 _KEY_BYTES = 32
 GLANCE_S = 0.05
 """How long a second try waits for somebody who only looked whether the lock is held."""
-_DISK = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EIO,
-    errno.EROFS,
-}
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 
 def is_disk_error(error: OSError) -> bool:
-    """Return whether a disk that is full or broken said this, not a file or a network."""
+    """Return whether a full or broken disk is behind it, and not a file or a network."""
     return error.errno in _DISK
 
 
 class DataDirLock:
-    """Hold a data directory for this process; a context manager.
-
-    The kernel frees the lock when the process ends, however it ends.
-    """
+    """A data directory held for this process; the kernel frees it however the process ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +61,6 @@ class DataDirLock:
         self._fd = fd
 
     def _hold(self, fd: int) -> None:
-        """Lock an open file, and note in it who we are."""
         if not _locks(fd, fcntl.LOCK_EX):
             time.sleep(GLANCE_S)
             if not _locks(fd, fcntl.LOCK_EX):
@@ -116,7 +106,6 @@ def holder_of(path: Path) -> int | None:
 
 
 def _locks(fd: int, kind: int) -> bool:
-    """Take a lock if nobody is in the way; say whether that is so."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -143,11 +132,16 @@ def write_private(path: Path, data: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(folder)
+        os.fsync(fd)
     finally:
-        os.close(folder)
+        os.close(fd)
 
 
 def stored_port(data_dir: Path, name: str) -> int:
@@ -176,12 +170,7 @@ def store_port(data_dir: Path, name: str, port: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A device's or server's key, with the id that is derived from it.
-
-    Attributes:
-        id: First 32 hex digits of the SHA-256 of the raw public key.
-        public_bytes: The raw Ed25519 public key, 32 bytes.
-    """
+    """Who a process is: an Ed25519 key made at its first start, and the id that follows from it."""
 
     id: str
     public_bytes: bytes
@@ -215,7 +204,7 @@ def load_or_create(data_dir: Path) -> Identity:
 
 
 def identity_of(public_bytes: bytes) -> str:
-    """Return the id that belongs to a raw public key."""
+    """Return the id of a raw public key: 32 hex digits of its SHA-256."""
     return hashlib.sha256(public_bytes).hexdigest()[:ID_LENGTH]
 
 

@@ -38,7 +38,7 @@ class Columns:
 
 
 class PackedColumns(TypedDict):
-    """The byte columns of a `RoundColumns` message."""
+    """Columns of a `RoundColumns` message."""
 
     session: bytes
     price: bytes
@@ -49,7 +49,7 @@ class PackedColumns(TypedDict):
 
 
 def pack(columns: Columns) -> PackedColumns:
-    """Return the byte columns of a `RoundColumns` message."""
+    """Return the columns as little-endian bytes."""
     return {
         "session": columns.session.astype("<i4").tobytes(),
         "price": columns.price.astype("<i8").tobytes(),
@@ -96,11 +96,7 @@ def unpack(message: RoundColumns) -> Columns:
 
 
 def column(data: bytes, scalar: type[S], name: str) -> npt.NDArray[S]:
-    """Return a little-endian column of a message.
-
-    Raises:
-        MalformedError: It ends in the middle of a value.
-    """
+    """Return a little-endian column; raises `MalformedError` if it ends within a value."""
     wire = np.dtype(scalar).newbyteorder("<")
     if len(data) % wire.itemsize:
         raise MalformedError(f"column {name} is cut off")

@@ -1,20 +1,4 @@
-"""The base of all our errors, and the errors of the wire and of things found by name.
-
-::
-
-    FedagentError
-    ├── ProtocolError
-    │   ├── OversizeError        a payload, tensor set or count is over its limit
-    │   ├── MalformedError       the bytes are not the message they should be
-    │   ├── TopicError           a topic is not one of ours
-    │   ├── ManifestError        tensors differ from what was declared
-    │   ├── DigestError          the content does not hash to its name
-    │   └── ChunkError           a chunk does not fit the layout of its transfer
-    └── RegistryError
-        ├── UnknownNameError     nothing of the kind has the name
-        ├── ParameterError       a parameter is unknown, of a wrong type or out of range
-        └── PluginError          someone else's policy, solver, ... is broken
-"""
+"""The base of all our errors, and the errors of the wire and of things found by name."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -164,18 +148,14 @@ class ParameterError(RegistryError):
 
 
 class PluginError(RegistryError):
-    """Raised when a policy, solver or placement of someone else's is broken.
-
-    Attributes:
-        source: ``module:attribute`` of its entry point.
-    """
+    """Raised when a policy, solver or placement of someone else's is broken."""
 
     template = "{kind} {name!r} ({source}) {problem}"
     hint = "fix its package or uninstall it"
 
     kind: str
     name: str
-    source: str
+    source: str  # module:attribute of the entry point
     problem: str
 
 

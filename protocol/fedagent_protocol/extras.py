@@ -36,7 +36,6 @@ def _direct_url() -> str | None:
 
 
 def _source(record: str | None, extra: str) -> str | None:
-    """Return what to give to ``pip install``; None where the source is gone or not known."""
     try:
         told = json.loads(record or "")
         url, folder = str(told["url"]), told.get("dir_info")

@@ -21,11 +21,7 @@ class FailpointError(ValueError):
 
 
 def parse(text: str) -> dict[str, int]:
-    """Return how many hits each named point survives before it kills.
-
-    Raises:
-        FailpointError: An item is not ``name:kill`` or ``name:kill@N`` with N >= 1.
-    """
+    """Return how many hits each named point survives; raises `FailpointError`."""
     points: dict[str, int] = {}
     for item in filter(None, text.split(",")):
         name, _, action = item.strip().partition(":")

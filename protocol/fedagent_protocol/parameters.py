@@ -24,21 +24,13 @@ _WORDS: Mapping[object, str] = {
 
 
 def require(name: str, parameter: str, value: object, holds: bool, rule: str) -> None:
-    """Refuse a value that breaks its rule.
-
-    Raises:
-        ParameterError: `holds` is false; it says that the value must be `rule`.
-    """
+    """Raise `ParameterError`, which says that the value must be `rule`, unless it `holds`."""
     if not holds:
         raise ParameterError(name, parameter, f"is {_shown(value)}: must be {rule}")
 
 
 def whole(name: str, parameter: str, value: int, least: int, most: int) -> int:
-    """Return a whole number from `least` to `most`.
-
-    Raises:
-        ParameterError: It is anything else.
-    """
+    """Return a whole number from `least` to `most`, or raise `ParameterError`."""
     holds = _fits(value, int) and least <= value <= most
     require(name, parameter, value, holds, f"a whole number from {least} to {most}")
     return value
@@ -47,11 +39,7 @@ def whole(name: str, parameter: str, value: int, least: int, most: int) -> int:
 def number(
     name: str, parameter: str, value: float, *, least: float | None = None, most: float = 1e9
 ) -> float:
-    """Return a finite number above 0, or from `least` if that is given, up to `most`.
-
-    Raises:
-        ParameterError: It is anything else.
-    """
+    """Return a finite number above 0 or from `least`, up to `most`, or raise `ParameterError`."""
     lower = "above 0" if least is None else f"from {least:g}"
     holds = (
         _fits(value, float) and value <= most and (value > 0 if least is None else value >= least)
@@ -63,13 +51,10 @@ def number(
 def check(name: str, factory: Callable[..., object], params: Mapping[str, object]) -> None:
     """Refuse arguments that a factory does not know, lacks, or that are of a wrong type.
 
-    Args:
-        name: What the factory makes, for the error.
-        factory: A class or a function; what it does not annotate may be anything.
-        params: Keyword arguments.
+    What it does not annotate may be anything; `name` is for the error.
 
     Raises:
-        ParameterError: See above; the first one that is wrong.
+        ParameterError: Of the first one that is wrong.
     """
     known = inspect.signature(factory).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in known.values())
@@ -90,7 +75,6 @@ def check(name: str, factory: Callable[..., object], params: Mapping[str, object
 
 
 def _hints(factory: Callable[..., object]) -> Mapping[str, object]:
-    """Return annotations by parameter; none where they cannot be resolved."""
     source = factory.__init__ if inspect.isclass(factory) else factory
     try:
         return typing.get_type_hints(source)

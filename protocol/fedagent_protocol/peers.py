@@ -126,12 +126,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def decode_envelope(payload: bytes) -> Envelope:
-    """Return the envelope of opened bytes.
-
-    Raises:
-        OversizeError: They are over the limit; nothing was parsed.
-        MalformedError: They are no envelope.
-    """
+    """Return the envelope of opened bytes; raises what `codec.decode` raises."""
     return decode_with(_envelopes, payload, "peer payload", MAX_PACKET_BYTES)
 
 
@@ -141,5 +136,5 @@ def encode_relayed(message: Relayed) -> bytes:
 
 
 def decode_relayed(payload: bytes) -> Relayed:
-    """Return what came from a relay; see `decode_envelope`."""
+    """Return what came from a relay; raises likewise."""
     return decode_with(_relayed, payload, "peer payload", MAX_PACKET_BYTES + MAX_CARD_BYTES)

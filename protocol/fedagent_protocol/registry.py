@@ -43,14 +43,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class Registry(Generic[T]):
-    """Factories of one kind by name.
+    """Factories of one kind by name; a method may raise what is said of `create`.
 
     Attributes:
         kind: What an error calls the thing, e.g. ``policy``.
-        package: Where the built-in modules are.
-        builtin: Name to ``module:attribute``.
+        builtin: Name to ``module:attribute`` below `package`.
         group: Entry point group of other people's; none if empty.
-        members: What such a thing must have.
     """
 
     kind: str
@@ -60,16 +58,11 @@ class Registry(Generic[T]):
     members: Members = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
-        """Return every known name, sorted."""
+        """Return every known name."""
         return tuple(sorted({*self.builtin, *self._foreign()}))
 
     def parameters(self, name: str) -> dict[str, Parameter]:
-        """Return the parameters of `name` with their defaults (None: required).
-
-        Raises:
-            UnknownNameError: Nothing of this kind has the name.
-            PluginError: It is not ours and cannot be imported.
-        """
+        """Return the parameters of `name` with their defaults (None: required)."""
         return {
             p.name: None if p.default is inspect.Parameter.empty else p.default
             for p in inspect.signature(self.factory(name)).parameters.values()
@@ -91,12 +84,7 @@ class Registry(Generic[T]):
         return self._guarded(self._foreign()[name], factory, params)
 
     def factory(self, name: str) -> Callable[..., T]:
-        """Import what `name` stands for.
-
-        Raises:
-            UnknownNameError: Nothing of this kind has the name.
-            PluginError: It is not ours and cannot be imported.
-        """
+        """Import what `name` stands for."""
         if name in self.builtin:
             module, _, attribute = self.builtin[name].partition(":")
             return cast(
@@ -122,7 +110,6 @@ class Registry(Generic[T]):
     def _guarded(
         self, entry: "EntryPoint", factory: Callable[..., T], params: Mapping[str, object]
     ) -> T:
-        """Make someone else's thing, check that it has its members, and guard its methods."""
         failed = functools.partial(self._failed, entry)
         thing = _guard(factory, failed, "cannot be made")(**params)
         methods: dict[str, Callable[..., object]] = {}
@@ -147,11 +134,7 @@ class Registry(Generic[T]):
 
 
 class Guarded:
-    """Someone else's thing; its methods name their package when they fail.
-
-    Attributes:
-        thing: As it was made.
-    """
+    """Someone else's thing; its methods name their package when they fail."""
 
     def __init__(self, thing: object, methods: Mapping[str, Callable[..., object]]) -> None:
         self.thing = thing

@@ -22,7 +22,6 @@ MAX_HEADER_BYTES = 256 * 1024
 MAX_TENSORS = 4096
 MAX_RANK = 8
 _DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64"}
-_NAMES = {numpy_name: name for name, numpy_name in _DTYPES.items()}
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 Buffer = bytes | bytearray | memoryview | mmap.mmap
@@ -38,7 +37,7 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensor's data in bytes."""
+        """Size of its data."""
         return int(np.dtype(self.dtype).itemsize) * math.prod(self.shape)
 
 
@@ -56,7 +55,7 @@ class Manifest:
 
     @property
     def nbytes(self) -> int:
-        """Size of all tensors' data in bytes."""
+        """Size of all data."""
         return sum(spec.nbytes for spec in self.specs)
 
     @property
@@ -75,7 +74,7 @@ class Located:
 
 
 def digest_of(data: Buffer) -> str:
-    """Return the SHA-256 of the bytes as 64 hex digits."""
+    """Return the SHA-256 as 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -178,7 +177,7 @@ def _locate_one(name: str, entry: object, origin: int) -> Located:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ManifestError(f"tensor {name[:64]!r}: malformed entry")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if dtype not in _NAMES.values():
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ManifestError(f"tensor {name[:64]!r}: dtype {str(dtype)[:16]!r} is not supported")
     if not _naturals(shape, MAX_RANK) or not _naturals(offsets, 2) or len(offsets) != 2:
         raise ManifestError(f"tensor {name[:64]!r}: malformed shape or offsets")

@@ -1,4 +1,4 @@
-"""The topic tree: built and parsed here and nowhere else.
+"""The topic tree, built and parsed here and nowhere else; peers of other versions.
 
 ::
 
@@ -34,11 +34,7 @@ _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A parsed topic: who spoke (`sender`), which way, and about what.
-
-    `edge` is the edge concerned; `agent` is empty on topics without one. `version` is the
-    sender's protocol, of a beacon or a hello possibly another than ours.
-    """
+    """A parsed topic; `version` is the sender's protocol."""
 
     site: str
     direction: Direction
@@ -96,7 +92,7 @@ def coordinator_beacon(site: str, coordinator: str) -> str:
 
 
 def agent_filters(site: str, agent: str) -> tuple[str, ...]:
-    """Return what an agent subscribes to on every broker (models aside)."""
+    """Return what an agent subscribes to on every broker, models aside."""
     return (f"{ROOT}/{site}/a/{agent}/down/#", f"fedagent/+/{site}/e/+/beacon")
 
 
@@ -164,11 +160,7 @@ def _parsed(parts: list[str]) -> Topic | None:
 
 @dataclass(slots=True)
 class OtherVersions:
-    """Remembers whom it has refused, so that a heartbeat is one line and not one a second.
-
-    Attributes:
-        role: Who refuses, for the line.
-    """
+    """Remembers whom `role` has refused: a heartbeat is one line, not one a second."""
 
     role: str
     _refused: dict[str, int] = field(default_factory=dict)

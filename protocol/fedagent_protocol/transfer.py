@@ -22,12 +22,7 @@ RangeList = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an object of `size` bytes is cut into chunks.
-
-    Raises:
-        ChunkError: The chunk size is not usable.
-        OversizeError: More chunks than a transfer may have.
-    """
+    """How an object of `size` bytes is cut; raises `ChunkError` or `OversizeError`."""
 
     size: int
     chunk_bytes: int
@@ -44,11 +39,7 @@ class Layout:
         return -(-self.size // self.chunk_bytes)
 
     def span(self, index: int) -> tuple[int, int]:
-        """Return the byte range of a chunk.
-
-        Raises:
-            ChunkError: There is no such chunk.
-        """
+        """Return the byte range of a chunk; raises `ChunkError` if there is none."""
         if not 0 <= index < self.count:
             raise ChunkError(f"chunk {index} of {self.count}")
         start = index * self.chunk_bytes
@@ -78,7 +69,6 @@ class Receiver:
     """The receiving end of one object.
 
     Attributes:
-        layout: How the object is cut.
         window: Most chunks that are authorised and have not come.
         have: Chunks that came (pass those on disk when resuming).
     """
@@ -86,8 +76,6 @@ class Receiver:
     layout: Layout
     window: int = 4
     have: set[int] = field(default_factory=set)
-    duplicates: int = 0
-    repeats: int = 0
     _outstanding: dict[int, None] = field(default_factory=dict)
     _cursor: int = 0
     _waiting_since: float = 0.0
@@ -104,15 +92,10 @@ class Receiver:
         return len(self._outstanding)
 
     def accept(self, index: int, length: int, now: float) -> bool:
-        """Note a chunk; False if it was here already.
-
-        Raises:
-            ChunkError: The chunk does not fit the layout.
-        """
+        """Note a chunk; False if it was here already. Raises `ChunkError` if it does not fit."""
         self.layout.check(index, length)
         self._outstanding.pop(index, None)
         if index in self.have:
-            self.duplicates += 1
             return False
         self.have.add(index)
         # A link that needs long for one chunk must not be asked twice for the next.
@@ -120,13 +103,6 @@ class Receiver:
         self._patience_s = min(LONGEST_CHUNK_S, max(FIRST_RETRY_S, 4.0 * took))
         self._waiting_since = now
         return True
-
-    def granted(self, index: int, now: float) -> None:
-        """Note credit that went out in another message (an order's first chunks)."""
-        if index < self.layout.count and index not in self.have:
-            self._outstanding[index] = None
-            self._cursor = max(self._cursor, index + 1)
-            self._waiting_since = now
 
     def ask(self, now: float, *, allowance: int | None = None) -> RangeList:
         """Return the chunks to authorise now; empty when there is nothing to say.
@@ -138,7 +114,6 @@ class Receiver:
         if self._outstanding and now - self._waiting_since >= self._patience_s:
             self._waiting_since = now
             self._patience_s = min(self._patience_s * 2, max(LONGEST_RETRY_S, self._patience_s))
-            self.repeats += 1
             return to_ranges(sorted(self._outstanding))
         room = self.window - len(self._outstanding)
         if room * 2 < self.window:
@@ -176,7 +151,6 @@ class Sender:
     """The sending end of one object to one receiver."""
 
     layout: Layout
-    ignored: int = 0
     _queue: dict[int, None] = field(default_factory=dict)
     _sent: set[int] = field(default_factory=set)
 
@@ -188,9 +162,7 @@ class Sender:
         """
         for start, stop in ranges:
             for index in range(start, min(stop, self.layout.count)):
-                if index in self._sent and not link_idle:
-                    self.ignored += 1
-                else:
+                if link_idle or index not in self._sent:
                     self._queue[index] = None
 
     def next(self) -> int | None:

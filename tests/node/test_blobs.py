@@ -50,12 +50,10 @@ def test_names_that_are_no_digests_are_missing(tmp_path: Path, digest: str) -> N
 
 def test_missing_blobs_are_named(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
-    for ask in (store.get, store.size, store.finish_part):
+    for ask in (store.get, store.size, store.finish_part, lambda digest: store.read(digest, 0, 1)):
         with pytest.raises(BlobMissingError) as caught:
             ask("0" * 64)
         assert caught.value.digest == "0" * 64
-    with pytest.raises(BlobMissingError):
-        store.read("0" * 64, 0, 1)
 
 
 @given(st.binary(min_size=1, max_size=400), st.integers(1, 50), st.randoms())
@@ -98,8 +96,7 @@ def test_collect_keeps_what_is_wanted(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
     digests = [store.put(bytes([i])) for i in range(5)]
     store.write_part(_name(b"coming"), 0, b"com")
-    gone = store.collect({digests[1], digests[3], "f" * 64})
-    assert set(gone) == {digests[0], digests[2], digests[4]}
+    store.collect({digests[1], digests[3], "f" * 64})
     assert set(store.digests()) == {digests[1], digests[3]}
     store.write_part(_name(b"coming"), 3, b"ing")
     store.finish_part(_name(b"coming"))

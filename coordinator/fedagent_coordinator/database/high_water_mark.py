@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from fedagent_node.data_dir import sync_folder
+
 _SLOT_BYTES = 512
 GENESIS = bytes(32)
 """What the first entry of the ledger names as its predecessor."""
@@ -68,15 +70,6 @@ def read_mark(path: Path) -> HighWaterMark | None:
     if not marks:
         raise ValueError(f"no slot of {path.name} is whole")
     return max(marks, key=lambda mark: mark.commits)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames and new names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _slot(mark: HighWaterMark) -> bytes:
