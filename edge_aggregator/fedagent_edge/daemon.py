@@ -14,11 +14,10 @@ from fedagent_node.process import boot_id
 from fedagent_node.shell import Shell
 from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.codec import Direction
-from fedagent_protocol.messages import PROTOCOL_VERSION, Chunk, kind
+from fedagent_protocol.messages import PROTOCOL_VERSION, Chunk, EdgeHello, kind
 
 from .config import EdgeConfig
 from .core.effects import COORDINATOR, LAN, WAN
-from .core.settings import EdgeSettings
 from .errors import EdgeStateError
 from .search import CoordinatorSearch
 from .store import open_edge
@@ -50,7 +49,7 @@ class EdgeDaemon:
         me = shell.id = load_or_create(shell.directory).id
         address, broker_kind = await shell.start_broker(config)
         self._core, store = open_edge(
-            shell.directory, self._settings(address), now=time.monotonic(), boot=boot_id()
+            config, self._greeting(address), now=time.monotonic(), boot=boot_id()
         )
         shell.drive(self._core, store, functools.partial(route, config.site, me))
         lan = shell.link(LAN, address, client_id=f"{me}-lan", incoming=Direction.AGENT_TO_EDGE)
@@ -63,18 +62,14 @@ class EdgeDaemon:
         shell.spawn(self._find(search, address), "find-coordinator")
         await shell.stop.wait()
 
-    def _settings(self, address: BrokerAddress) -> EdgeSettings:
-        config = self._config
-        return EdgeSettings(
+    def _greeting(self, address: BrokerAddress) -> EdgeHello:
+        return EdgeHello(
             edge=self._shell.id,
             epoch=uuid.uuid4().hex,
-            name=config.name,
             software=SOFTWARE,
             broker=str(address),
-            chunk_bytes=config.chunk_bytes,
-            credit_bytes=config.credit_bytes,
-            need_wait_s=config.need_wait_ms / 1000,
-            rent_micro=round(config.rent * 1_000_000),
+            name=self._config.name,
+            rent=round(self._config.rent * 1_000_000),
         )
 
     async def _find(self, search: CoordinatorSearch, lan: BrokerAddress) -> None:

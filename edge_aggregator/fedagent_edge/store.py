@@ -25,11 +25,12 @@ from fedagent_node.effects import (
     WriteModel,
 )
 from fedagent_protocol.failpoints import Checkpoint, hit
-from fedagent_protocol.messages import AnyMessage, Chunk, UpdateOffer
+from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, UpdateOffer
 from fedagent_protocol.tensors import Buffer, tensor_at
 from fedagent_protocol.transfer import Layout
 from fedagent_task.mean import RunningMean
 
+from .config import EdgeConfig
 from .core.admission import Verdict, check_content, locate_again
 from .core.edge import EdgeCore
 from .core.effects import (
@@ -43,6 +44,7 @@ from .core.effects import (
     DropSpool,
     ForgetRound,
     Key,
+    Memory,
     NoteEnd,
     OpenModel,
     OpenSpool,
@@ -51,7 +53,8 @@ from .core.effects import (
     WriteSpool,
 )
 from .core.round import OpenedRound, Restored
-from .core.settings import EdgeSettings, Memory
+from .core.state import EdgeState
+from .core.transfers import MAX_MODEL_BYTES
 from .errors import EdgeStateError, disk_refused
 from .journal import Journal, OpenRound
 from .models import EdgeModels
@@ -68,25 +71,25 @@ class EdgeStore:
         boot: Id of the boot that times belong to.
 
     Raises:
-        StateError: The directory's files cannot be used. Any method may raise it.
+        EdgeStateError: The directory's files cannot be used. Any method may raise it.
     """
 
     def __init__(
         self,
         directory: Path,
-        settings: EdgeSettings,
         *,
+        chunk_bytes: int,
         boot: str,
         counters: Counter[str],
         checkpoint: Checkpoint = hit,
     ) -> None:
         self._directory = directory
-        self._chunk_bytes = settings.chunk_bytes
+        self._chunk_bytes = chunk_bytes
         self._boot = boot
         self._counters = counters
         self._checkpoint = checkpoint
         self._path = directory / "state.msgpack"
-        self._models = EdgeModels(directory / "models", max_bytes=settings.max_model_bytes)
+        self._models = EdgeModels(directory / "models", max_bytes=MAX_MODEL_BYTES)
         self._spool = Spool(directory / "spool")
         self._journal = Journal(directory / "spool" / "round.journal")
         self._base = ""
@@ -383,17 +386,23 @@ class EdgeStore:
 
 
 def open_edge(
-    directory: Path, settings: EdgeSettings, *, now: float, boot: str, checkpoint: Checkpoint = hit
+    config: EdgeConfig, me: EdgeHello, *, now: float, boot: str, checkpoint: Checkpoint = hit
 ) -> tuple[EdgeCore, EdgeStore]:
     """Open an edge on its data directory; `now` is a time of the boot.
 
     Raises:
-        StateError: The directory's files cannot be used.
+        EdgeStateError: The directory's files cannot be used.
     """
     counters: Counter[str] = Counter()
-    store = EdgeStore(directory, settings, boot=boot, counters=counters, checkpoint=checkpoint)
+    store = EdgeStore(
+        Path(config.data_dir),
+        chunk_bytes=config.chunk_bytes,
+        boot=boot,
+        counters=counters,
+        checkpoint=checkpoint,
+    )
     memory, opened = store.load(now)
-    return EdgeCore(settings, memory, opened, counters), store
+    return EdgeCore(EdgeState(config, me, memory, counters), opened), store
 
 
 def _add(mean: RunningMean, data: Buffer, weight: float) -> None:

@@ -6,9 +6,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fedagent_edge.config import EdgeConfig
 from fedagent_edge.core.edge import EdgeCore
-from fedagent_edge.core.effects import COORDINATOR, LAN, WAN
-from fedagent_edge.core.settings import EdgeSettings, Memory
+from fedagent_edge.core.effects import COORDINATOR, LAN, WAN, Memory
+from fedagent_edge.core.state import EdgeState
 from fedagent_node.effects import Effect, Received, Send
 from fedagent_protocol import messages as m
 from fedagent_task.recipe import task_bytes
@@ -41,8 +42,8 @@ class Hall:
     def __post_init__(self) -> None:
         memory = Memory(run=RUN, task="f" * 64, body=self.body, model=self.model)
         memory.model_bytes = self.size if self.model else 0
-        settings = EdgeSettings(edge="edge", epoch=EPOCH, chunk_bytes=1024)
-        self.core = EdgeCore(settings, memory)
+        config = EdgeConfig(data_dir="", chunk_bytes=1024)
+        self.core = EdgeCore(EdgeState(config, m.EdgeHello(edge="edge", epoch=EPOCH), memory))
         self.core.upstream.welcomed = True
 
     def say(self, agent: str, message: m.AgentToEdge) -> list[Effect]:

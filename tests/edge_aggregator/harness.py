@@ -13,9 +13,9 @@ from typing import cast
 
 import numpy as np
 
+from fedagent_edge.config import EdgeConfig
 from fedagent_edge.core.edge import EdgeCore
 from fedagent_edge.core.effects import COORDINATOR, LAN, WAN
-from fedagent_edge.core.settings import EdgeSettings
 from fedagent_edge.store import open_edge
 from fedagent_node.driver import Driver, Job
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Input, LinkUp, Received, Send, Warn
@@ -241,15 +241,15 @@ class Field:
     def open(self) -> None:
         """Start the edge's process."""
         self.starts += 1
-        settings = EdgeSettings(
-            edge="edge",
-            epoch=f"{self.starts:032x}",
+        config = EdgeConfig(
+            data_dir=str(self.directory),
             chunk_bytes=self.chunk_bytes,
             credit_bytes=self.credit_bytes,
         )
+        me = m.EdgeHello(edge="edge", epoch=f"{self.starts:032x}")
         self.directory.mkdir(exist_ok=True)
         self.core, store = open_edge(
-            self.directory, settings, now=self.now, boot=self.boot, checkpoint=self._checkpoint
+            config, me, now=self.now, boot=self.boot, checkpoint=self._checkpoint
         )
         self.edge = Driver(
             self.core,

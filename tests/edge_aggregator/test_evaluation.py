@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from fedagent_edge.core.answers import Volunteering
 from fedagent_edge.core.effects import LAN
 from fedagent_edge.core.sessions import AgentSessions
-from fedagent_edge.core.tally import volunteers_of
 from fedagent_node.effects import Emit, LinkUp, ModelFinished
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction, decode, encode
@@ -44,7 +44,7 @@ def test_all_present_agents_are_called_and_their_answers_go_up_together() -> Non
 
 def test_ids_that_the_coordinator_has_are_not_told_again() -> None:
     hall = _hall("a0", "a1")
-    hall.open(epoch=hall.core.settings.epoch, known=1)
+    hall.open(epoch=hall.core.sessions.epoch, known=1)
     hall.opinion("a0", 0.1)
     hall.opinion("a1", 0.2)
     [told] = hall.up(m.Opinions)
@@ -367,7 +367,11 @@ def test_volunteers_whose_ids_do_not_fit_wait() -> None:
     for agent in agents:
         sessions.hear(agent, 0.0)
     ask = m.OpinionOpen(run=RUN, model=MODEL, until_ms=1000, mode=m.OpinionMode.PEERS)
-    told = volunteers_of(ask, sessions, agents, agents)
+    answers = Volunteering(dict.fromkeys(agents))
+    told = answers.message(ask, sessions, len(agents), {})
+    assert isinstance(told, m.Volunteers)
     assert 0 < len(told.session) // 4 == len(told.new_ids) < told.asked == 6_000
     again = structs.replace(ask, epoch=told.epoch, known=len(told.new_ids))
-    assert len(volunteers_of(again, sessions, agents, agents).session) // 4 == 6_000
+    told = answers.message(again, sessions, len(agents), {})
+    assert isinstance(told, m.Volunteers)
+    assert len(told.session) // 4 == 6_000

@@ -37,7 +37,7 @@ def test_loss_repetition_and_reordering_never_change_the_result(
     assert report.weight == 40.0
     assert [r.round for r in field.reports].count(1) >= 1
     assert len({r.model for r in field.reports}) == 1
-    assert field.core._pool.used_bytes == 0
+    assert field.core.rounds.pool.used_bytes == 0
     assert not list((directory / "spool").glob("*.update"))
 
 
@@ -56,7 +56,7 @@ def test_credit_is_capped_over_all_agents(tmp_path: Path) -> None:
     field = field_of(tmp_path, 12, size=100_000, credit_bytes=256 * 1024)
     for agent in field.agents.values():
         agent.chunk_bytes = 64 * 1024
-    pool = field.core._pool
+    pool = field.core.rounds.pool
     peak = 0
 
     def watch() -> None:

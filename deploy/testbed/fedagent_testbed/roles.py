@@ -23,7 +23,7 @@ from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_coordinator.core.effects import Start
 from fedagent_coordinator.daemon import topic_of
 from fedagent_coordinator.run_store import open_coordinator
-from fedagent_edge.core.settings import EdgeSettings
+from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import route
 from fedagent_edge.store import open_edge
 from fedagent_node.data_dir import Identity
@@ -38,6 +38,7 @@ from fedagent_protocol.messages import (
     AnyMessage,
     Chunk,
     ContextReport,
+    EdgeHello,
     OpinionCall,
     RoundOpen,
     TrainOrder,
@@ -253,15 +254,13 @@ class EdgeNode(Node):
     def open(self, checkpoint: Checkpoint) -> tuple[Driver, list[Input]]:
         """Open the edge; its two links are up."""
         self.starts += 1
-        settings = EdgeSettings(
-            edge=self.id,
-            epoch=f"{self.starts:032x}",
+        config = EdgeConfig(
+            data_dir=str(self.directory),
             chunk_bytes=self.chunk_bytes,
             credit_bytes=16 * self.chunk_bytes,
-            rent_micro=self.rent_micro,
         )
-        now = self.kernel.now
-        core, store = open_edge(self.directory, settings, now=now, boot=BOOT, checkpoint=checkpoint)
+        me = EdgeHello(edge=self.id, epoch=f"{self.starts:032x}", rent=self.rent_micro)
+        core, store = open_edge(config, me, now=self.kernel.now, boot=BOOT, checkpoint=checkpoint)
         driver = virtual_driver(core, store, self.kernel, self, me=self.id)
         return driver, [LinkUp("lan"), LinkUp("wan")]
 

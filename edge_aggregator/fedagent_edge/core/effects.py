@@ -1,10 +1,11 @@
-"""What the edge's core asks of its disk, and what comes back; see `fedagent_node.effects`."""
+"""What the edge's core asks of its disk, what comes back, and what it must remember."""
+
+from msgspec import Struct
 
 from fedagent_node.effects import Input, Run, Write
-from fedagent_protocol.messages import OutcomeStatus, RoundOrder, UpdateOffer
+from fedagent_protocol.messages import OutcomeStatus, RoundOrder, RoundReport, UpdateOffer
 
 from .admission import Verdict
-from .settings import Memory
 
 COORDINATOR = ""
 """Receiver of what goes up."""
@@ -14,6 +15,36 @@ WAN = "wan"
 
 Key = tuple[str, int, str]
 """(run, round, agent): what names one update at an edge."""
+
+
+class Memory(Struct, kw_only=True):
+    """What survives a restart.
+
+    Attributes:
+        last_round: The last round that was ordered.
+        report: The report that was not receipted, as far as the disk knows.
+    """
+
+    run: str = ""
+    task: str = ""
+    body: bytes = b""
+    model: str = ""
+    model_bytes: int = 0
+    last_round: int = 0
+    report: RoundReport | None = None
+
+    def adopt(self, run: str, task: str, body: bytes) -> None:
+        """Begin with another run, or with this one's task as it is from now on."""
+        if run != self.run:
+            self.model, self.model_bytes = "", 0
+            self.last_round, self.report = 0, None
+        self.run, self.task, self.body = run, task, body
+
+
+class SaveState(Write, frozen=True):
+    """Store durably what a restart must know."""
+
+    memory: Memory
 
 
 class SaveRound(Write, frozen=True):
@@ -27,12 +58,6 @@ class SaveRound(Write, frozen=True):
 
 class ForgetRound(Write, frozen=True):
     """Drop the round and its spool."""
-
-
-class SaveState(Write, frozen=True):
-    """Store durably what a restart must know."""
-
-    memory: Memory
 
 
 class OpenSpool(Write, frozen=True):
@@ -63,12 +88,6 @@ class NoteEnd(Write, frozen=True):
     status: OutcomeStatus
     reason: str
     tau_ms: int
-
-
-class OpenModel(Write, frozen=True):
-    """Begin to receive a model of the coordinator."""
-
-    digest: str
 
 
 class DiskFailed(Input, frozen=True):
@@ -122,14 +141,16 @@ class Commit(Run, frozen=True):
 
 
 class Committed(Input, frozen=True):
-    """The new edge model; without a digest, the sum was not usable.
-
-    Attributes:
-        first: The model's first chunk.
-    """
+    """The new edge model, with its first chunk; without a digest, the sum was not usable."""
 
     run: str
     round: int
     digest: str = ""
     size: int = 0
     first: bytes = b""
+
+
+class OpenModel(Write, frozen=True):
+    """Begin to receive a model of the coordinator."""
+
+    digest: str

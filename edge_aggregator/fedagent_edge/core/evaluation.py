@@ -1,77 +1,75 @@
-"""One call under way: every agent is asked what it thinks of a model.
+"""The evaluation of models by clients, and what neighbours tell each other meanwhile.
 
-In mode ``report`` opinions are collected until all have answered or the time is over, and
-go up as one message; in mode ``peers`` only the word of those who volunteer does. Opinions
-are in memory alone: after a restart the coordinator's repeated `OpinionOpen` asks anew.
+docs/protocol.md has the order of messages. Opinions are in memory alone: after a restart
+the coordinator's repeated `OpinionOpen` asks anew.
 """
 
 import itertools
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 
-from fedagent_node.effects import Effect, Emit, Send, Warn
+import msgspec
+from msgspec import Struct
+
+from fedagent_node.effects import Effect, Emit, Received, Send, Warn
 from fedagent_protocol.messages import (
     Need,
     Opinion,
     OpinionCall,
+    OpinionClose,
     OpinionMode,
     OpinionOpen,
+    OpinionsReceipt,
+    PeerSend,
+    Volunteer,
 )
-from fedagent_protocol.transfer import Layout
-from fedagent_task.moments import Moments, MomentsError
+from fedagent_task.spec import LimitsSpec, OpinionsSpec, PeersSpec
 
-from .distribution import Distribution
+from .answers import Answers, answers_to
 from .effects import COORDINATOR
-from .sessions import AgentSessions
-from .settings import EdgeSettings, Memory
-from .tally import moments_of, opinions_of, volunteers_of
+from .relay import Relay
+from .state import EdgeState
+from .transfers import Distribution
 
+RETURN_S = 2.0
+"""How long agents that were here before a restart of the edge may take to be back."""
 AGAIN_S = 1.0
 """How long a call waits for an answer, and an answer for its receipt."""
 LAST_S = 30.0
-"""After this nothing is repeated unasked: who wants it says `OpinionOpen` again."""
+"""After this nothing is repeated unasked: the coordinator repeats `OpinionOpen` if it wants it."""
 COALESCE_S = 0.02
 """How long a volunteer waits for others, so that they go up together."""
 
 
 @dataclass(slots=True)
-class EdgeEvaluation:
-    """A call for opinions of one model.
+class Evaluation:
+    """One model under evaluation: every agent is called, and answers are collected.
 
     Attributes:
-        ask: The coordinator's newest word of it.
+        ask: The coordinator's newest message about it.
         settled_at: Until then agents may come that were here before the edge's start, and
-            a call is not over although all have answered.
+            it is not over although all have answered.
         started: Agents were called.
         over: Its time is over or all have answered.
         ended: Nobody wants anything of it any more.
-        features, max_samples: What moments must have, and may count.
+        asked: Agents that were called.
         _awaited: When each that has not answered is called again; the first is the next.
     """
 
     ask: OpinionOpen
-    memory: Memory
-    sessions: AgentSessions
-    settings: EdgeSettings
-    counters: Counter[str]
+    answers: Answers
+    state: EdgeState
     began_at: float
-    settled_at: float = 0.0
+    settled_at: float
     started: bool = False
     over: bool = False
     ended: bool = False
-    features: int = 0
-    max_samples: int = 0
+    asked: set[str] = field(default_factory=set)
     _deadline: float = field(init=False)
     _distribution: Distribution | None = None
     _size: int = 0
-    _asked: set[str] = field(default_factory=set)
     _awaited: dict[str, float] = field(default_factory=dict)
-    _answers: dict[str, Opinion] = field(default_factory=dict)
-    _invalid: set[str] = field(default_factory=set)
-    _moments: dict[str, Moments] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
-    _volunteers: dict[str, None] = field(default_factory=dict)
     _trained: frozenset[str] = frozenset()
     _up_at: float = math.inf
     _receipted: bool = False
@@ -81,134 +79,71 @@ class EdgeEvaluation:
         self._deadline = self.began_at + self.ask.until_ms / 1000
         self._trained = frozenset(self.ask.trained)
 
-    @property
-    def round(self) -> int:
-        """Round of the model; 0 for the one that the run begins with."""
-        return self.ask.round
-
-    def was_called(self, agent: str) -> bool:
-        """Whether an agent was called."""
-        return agent in self._asked
-
-    @property
-    def reports(self) -> bool:
-        """Whether what agents answer goes up."""
-        return self.ask.mode is not OpinionMode.PEERS
-
     def is_same(self, ask: OpinionOpen) -> bool:
-        """Whether this is the same call."""
+        """Whether this is the evaluation that the coordinator asks for."""
         mine = (self.ask.round, self.ask.model, self.ask.mode)
         if ask.mode is OpinionMode.MOMENTS and ask.slot != self.ask.slot:
             return False  # nobody had samples: they are asked anew
         return mine == (ask.round, ask.model, ask.mode)
 
-    # -------------------------------------------------------- from coordinator
-
     def again(self, ask: OpinionOpen, now: float) -> list[Effect]:
-        """Take in that the coordinator said it again: it has had no answer."""
+        """Answer a coordinator that repeats itself: it has had no answer."""
         self.ask = ask
         # The earliest estimate is that of the message that was delayed least.
         self._deadline = min(self._deadline, now + ask.until_ms / 1000)
         self._receipted = False
-        if self.over if self.reports else self.started:
-            return self._send_answer(now)
-        return []
+        ready = self.over if self.answers.final else self.started
+        return self._send_answers(now) if ready else []
 
     def receipt(self) -> None:
-        """Take in that the opinions are booked."""
+        """Stop repeating: the opinions are booked."""
         self._receipted, self._up_at = True, math.inf
 
     def end(self, now: float) -> list[Effect]:
-        """Take in that nothing is wanted any more."""
-        told: list[Effect] = [] if self.over else [self._evaluated(now)]
+        """End it: nothing is wanted any more."""
+        events: list[Effect] = [] if self.over else [self._event(now)]
         self.over = self.ended = True
         self._distribution, self._up_at = None, math.inf
-        return told
+        return events
 
     # ------------------------------------------------------------- from agents
 
-    def opinion(self, agent: str, opinion: Opinion, now: float) -> list[Effect]:
-        """Take an answer; one that does not fit is counted."""
-        refused = self._refuse(agent, opinion)
-        if refused:
-            self.counters[refused] += 1
+    def receive(self, event: Received, now: float) -> list[Effect]:
+        """Take an answer, or send the model to an agent that `serves` is true for."""
+        agent, message = event.sender, event.message
+        if isinstance(message, Need):
+            return self._distribution.need(event, message, now) if self._distribution else []
+        assert isinstance(message, Opinion | Volunteer)
+        refused = self.answers.refuse(agent, message, asked=agent in self.asked)
+        if refused is None and self.over:
+            refused = "opinion_late" if isinstance(message, Opinion) else "volunteer_late"
+        if refused is not None:
+            if refused:
+                self.state.counters[refused] += 1
             return []
-        if not 0 <= opinion.score <= 1:
-            self.counters["opinion_invalid"] += 1
-            self._invalid.add(agent)
-        self._answers[agent] = opinion
+        problem = self.answers.take(agent, message, self.state.counters)
         self._awaited.pop(agent, None)
-        problem = self._add_up(agent, opinion)
-        more = self._distribution.answered(agent, now) if self._distribution else []
-        return [*more, Warn(agent, problem)] if problem else more
-
-    def _add_up(self, agent: str, opinion: Opinion) -> str:
-        """Take in what an agent's samples add up to; return what is wrong, if anything."""
-        if self.ask.mode is not OpinionMode.MOMENTS:
-            return ""
-        if not opinion.samples:
-            return f"tells no statistics: {opinion.reason or 'no samples'}"
-        try:
-            found = Moments.decode(opinion.moments, features=self.features, most=self.max_samples)
-            why = "" if found.count == opinion.samples else "count"
-        except MomentsError as error:
-            why = str(error)
-        if why:
-            self.counters[f"moments_{why}"] += 1
-            self._invalid.add(agent)
-            return f"its statistics cannot be: {why}"
-        self._moments[agent] = found
-        return ""
-
-    def _refuse(self, agent: str, opinion: Opinion) -> str:
-        if not self.reports or agent not in self._asked:
-            return "opinion_unasked"
-        if opinion.model != self.ask.model:
-            return "opinion_of_another_model"
-        if agent in self._answers:
-            return "opinion_twice"
-        return "opinion_late" if self.over else ""
-
-    def volunteer(self, agent: str, now: float) -> list[Effect]:
-        """Take the word of one that volunteers."""
-        if self.reports or agent not in self._asked:
-            self.counters["volunteer_unasked"] += 1
-        elif agent in self._volunteers:
-            # It says so until its order comes.
-            return []
-        elif self.over:
-            self.counters["volunteer_late"] += 1
-        else:
-            self._volunteers[agent] = None
-            self._awaited.pop(agent, None)
+        if not self.answers.final:
             self._up_at = min(self._up_at, now + COALESCE_S)
-        return []
+            return []
+        effects = self._distribution.answered(agent, now) if self._distribution else []
+        return [*effects, Warn(agent, problem)] if problem else effects
 
     def serves(self, agent: str, digest: str) -> bool:
         """Whether an agent may have this model from here now."""
-        return (
-            digest == self.ask.model
-            and self._is_held
-            and self._distribution is not None
-            and agent in self._asked
-        )
-
-    def need(self, agent: str, need: Need, now: float, *, link_idle: bool) -> list[Effect]:
-        """Send the model to one for whom `serves` is true."""
-        assert self._distribution is not None
-        return self._distribution.need(agent, need.ranges, now, link_idle=link_idle)
+        started = self._distribution is not None and agent in self.asked
+        return started and digest == self.ask.model and self._is_held
 
     def here(self, agent: str, now: float) -> list[Effect]:
         """Call an agent that came, or came back, unless it has answered."""
         self._gone.discard(agent)
-        done = self._answers if self.reports else self._volunteers
-        if not self.started or self.over or agent in done:
+        if not self.started or self.over or agent in self.answers:
             return []
         return [self._call(agent, now)]
 
     def left(self, agent: str, now: float) -> list[Effect]:
         """Wait no more for an agent that left."""
-        if agent not in self._asked:
+        if agent not in self.asked:
             return []
         self._gone.add(agent)
         self._awaited.pop(agent, None)
@@ -225,7 +160,7 @@ class EdgeEvaluation:
         if not self._is_over(now):
             return effects
         self.over, self._distribution = True, None
-        return [*effects, *self._send_answer(now), self._evaluated(now)]
+        return [*effects, *self._send_answers(now), self._event(now)]
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due, and repeat what was not answered."""
@@ -236,7 +171,7 @@ class EdgeEvaluation:
             due = itertools.takewhile(lambda one: one[1] <= now, self._awaited.items())
             effects += [self._call(agent, now) for agent, _ in list(due)]
         if now >= self._up_at:
-            effects += self._send_answer(now)
+            effects += self._send_answers(now)
         return effects
 
     def next_due(self, now: float) -> float:
@@ -246,44 +181,44 @@ class EdgeEvaluation:
         dues = [self._deadline, self._up_at]
         if self._awaited:
             dues.append(next(iter(self._awaited.values())))
-        elif self.started and self.reports:
+        elif self.started and self.answers.final:
             dues.append(self.settled_at)
         if self._distribution is not None and self._is_held:
-            due = self._distribution.next_due(now)
-            dues += [] if due is None else [due]
+            dues.append(self._distribution.next_due(now))
         return min(dues)
 
     @property
     def _is_held(self) -> bool:
         """Whether the model is still the edge's: another may take its place on the disk."""
-        return self.memory.model == self.ask.model
+        return self.state.memory.model == self.ask.model
 
     def _begin(self, now: float) -> list[Effect]:
-        self.started, self._size = True, self.memory.model_bytes
-        agents = self.sessions.present_ids()
+        state = self.state
+        self.started, self._size = True, state.memory.model_bytes
+        agents = state.sessions.present_ids()
         self._distribution = Distribution(
-            self.memory.run,
+            state.memory.run,
             self.ask.round,
             self.ask.model,
-            Layout(self._size, self.settings.chunk_bytes),
-            now + self.settings.need_wait_s,
+            state.layout,
+            now + state.patience_s,
             set(agents),
         )
-        if not self.reports:
+        if not self.answers.final:
             self._up_at = now
         return [self._call(agent, now) for agent in agents]
 
     def _call(self, agent: str, now: float) -> Send:
-        self._asked.add(agent)
+        self.asked.add(agent)
         self._awaited.pop(agent, None)
         self._awaited[agent] = now + AGAIN_S
         call = OpinionCall(
-            run=self.memory.run,
+            run=self.state.memory.run,
             round=self.ask.round,
-            task=self.memory.task,
+            task=self.state.memory.task,
             model=self.ask.model,
             size=self._size,
-            chunk_bytes=self.settings.chunk_bytes,
+            chunk_bytes=self.state.config.chunk_bytes,
             until_ms=max(0, round((self._deadline - now) * 1000)),
             mode=self.ask.mode,
             slot=self.ask.slot,
@@ -294,49 +229,197 @@ class EdgeEvaluation:
     def _is_over(self, now: float) -> bool:
         if now >= self._deadline:
             return True
-        answered = self.reports and self.started and not self._awaited
+        answered = self.answers.final and self.started and not self._awaited
         return answered and now >= self.settled_at
 
-    def _send_answer(self, now: float) -> list[Effect]:
-        """Send up what there is, and again until the receipt; volunteers until the end."""
-        wanted = not self._receipted if self.reports else not self.over
+    def _send_answers(self, now: float) -> list[Effect]:
+        """Send up what there is, and again: final answers until the receipt, others to the end."""
+        wanted = not self._receipted if self.answers.final else not self.over
         wanted = wanted and now < self._deadline + LAST_S
         self._up_at = now + AGAIN_S if wanted else math.inf
-        asked = self._asked
-        if not self.reports:
-            return [
-                Send(COORDINATOR, volunteers_of(self.ask, self.sessions, self._volunteers, asked))
-            ]
-        reasons = {} if self.started else {"not_asked": self.sessions.present}
-        for agent in asked:
-            why = self._missing_reason(agent)
-            if why:
-                reasons[why] = reasons.get(why, 0) + 1
-        if self.ask.mode is OpinionMode.MOMENTS:
-            found = list(self._moments.values())
-            total = sum(found[1:], found[0]).encode() if found else b""
-            told = moments_of(self.ask, self.sessions, total, len(found), reasons, asked)
-            return [Send(COORDINATOR, told)]
-        rows = {a: o for a, o in self._answers.items() if not self._missing_reason(a)}
-        return [Send(COORDINATOR, opinions_of(self.ask, self.sessions, rows, reasons, asked))]
+        sessions = self.state.sessions
+        reasons = {} if self.started else {"not_asked": sessions.present}
+        for agent in self.asked:
+            if agent in self.answers:
+                reason = self.answers.unused(agent)
+            else:
+                reason = "gone" if agent in self._gone else "missing"
+            if reason:
+                reasons[reason] = reasons.get(reason, 0) + 1
+        message = self.answers.message(self.ask, sessions, len(self.asked), reasons)
+        return [Send(COORDINATOR, message)]
 
-    def _evaluated(self, now: float) -> Emit:
-        """Return what a person is told: counts, and no opinion."""
-        valid = sum(not self._missing_reason(agent) for agent in self._answers)
+    def _event(self, now: float) -> Emit:
+        """Return counts, and no opinion."""
         data: dict[str, object] = {
-            "round": self.round,
+            "round": self.ask.round,
             "mode": str(self.ask.mode),
-            "asked": len(self._asked),
-            "answered": valid if self.reports else len(self._volunteers),
+            "asked": len(self.asked),
+            "answered": self.answers.used,
             "seconds": round(now - self.began_at, 4),
         }
         return Emit("evaluated", data)
 
-    def _missing_reason(self, agent: str) -> str:
-        """Return why an agent has no row, or an empty string."""
-        answer = self._answers.get(agent)
-        if answer is None:
-            return "gone" if agent in self._gone else "missing"
-        if agent in self._invalid:
-            return "invalid"
-        return "" if answer.samples else "none"
+
+class _Model(Struct, frozen=True):
+    features: int = 0
+
+
+class _Task(Struct, frozen=True):
+    """What the edge reads of a task; it carries the rest as bytes."""
+
+    model: _Model = _Model()
+    limits: LimitsSpec = LimitsSpec()
+    opinions: OpinionsSpec = OpinionsSpec()
+    peers: PeersSpec = PeersSpec()
+
+
+_tasks = msgspec.msgpack.Decoder(_Task)
+
+
+@dataclass(slots=True)
+class Evaluations:
+    """The evaluations of an edge, one at a time, and the relay between its agents.
+
+    Attributes:
+        current: The one at work, or the last one of this run.
+    """
+
+    state: EdgeState
+    current: Evaluation | None = None
+    relay: Relay = field(init=False)
+    _returned_at: float = 0.0
+    _task: _Task = field(default_factory=_Task)
+
+    def __post_init__(self) -> None:
+        """Begin with the run that the edge remembers."""
+        self.relay = Relay(self.state.sessions, self.state.counters)
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Begin with another run or task."""
+        self.current = None
+        body = self.state.memory.body
+        try:
+            self._task = _tasks.decode(body) if body else _Task()
+        except msgspec.DecodeError:
+            # Made for a newer edge; its agents may understand it.
+            self.state.counters["task_unread"] += 1
+            self._task = _Task()
+        self.relay.begin(self.state.memory.run, self._task.peers, open_=self._has_peers)
+
+    def welcomed(self) -> None:
+        """Go on: the coordinator is there, maybe again after it had ended the run."""
+        self.relay.open = self.relay.open or self._has_peers
+
+    def lan_up(self, now: float) -> None:
+        """Give agents time to come: they can from now on."""
+        self._returned_at = now + RETURN_S
+
+    # -------------------------------------------------------- from coordinator
+
+    def open(self, ask: OpinionOpen, now: float) -> list[Effect]:
+        """Begin an evaluation, or say again what has become of it."""
+        last = self.current
+        past = last is not None and (
+            ask.round < last.ask.round or (last.ended and ask.round == last.ask.round)
+        )
+        if past or ask.round < self.state.memory.last_round:
+            self.state.counters["opinion_open_old"] += 1
+            return []
+        if last is not None and last.is_same(ask):
+            return last.again(ask, now)
+        effects = last.end(now) if last is not None else []
+        task = self._task
+        answers = answers_to(ask, task.model.features, task.limits.max_samples)
+        self.current = Evaluation(ask, answers, self.state, now, self._returned_at)
+        if not answers.final:
+            self.relay.open = True
+            self.relay.refresh()
+            for agent in self.state.sessions.present_ids():
+                effects += self.relay.neighbours_of(agent)
+        return effects + self.current.tick(now)
+
+    def close(self, close: OpinionClose | None, now: float) -> list[Effect]:
+        """End the evaluation of this round, or without a message whatever there is."""
+        current = self.current
+        if current is None or (close is not None and current.ask.round != close.round):
+            return []
+        return current.end(now)
+
+    def receipt(self, receipt: OpinionsReceipt) -> None:
+        """Take in that the opinions of this round are booked."""
+        if self.current is not None and self.current.ask.round == receipt.round:
+            self.current.receipt()
+
+    def end_run(self, now: float) -> list[Effect]:
+        """End the evaluation and the relay; the run is over."""
+        self.relay.begin(self.state.memory.run, self.relay.spec, open_=False)
+        return self.close(None, now)
+
+    # ------------------------------------------------------------- from agents
+
+    def receive(self, event: Received, now: float) -> list[Effect]:
+        """Take in an answer, a need that `serves` is true for, or an envelope for another agent."""
+        message, current = event.message, self.current
+        if isinstance(message, PeerSend):
+            return self.relay.send(event.sender, message, now)
+        if current is not None and isinstance(message, Need):
+            return current.receive(event, now)
+        assert isinstance(message, Opinion | Volunteer)
+        mine = (self.state.memory.run, current.ask.round) if current is not None else None
+        if current is None or (message.run, message.round) != mine:
+            name = "opinion" if isinstance(message, Opinion) else "volunteer"
+            self.state.counters[f"{name}_late"] += 1
+            return []
+        return current.receive(event, now)
+
+    def serves(self, agent: str, digest: str) -> bool:
+        """Whether an agent that was called may have this model."""
+        return self.current is not None and self.current.serves(agent, digest)
+
+    def here(self, agent: str, now: float) -> list[Effect]:
+        """Call an agent that came, or came back; tell it its neighbours."""
+        self.relay.changed(now)
+        neighbours = self.relay.neighbours_of(agent) if self.relay.open else []
+        current = self.current
+        if current is None or (not neighbours and not current.answers.final):
+            # Alone it would find itself the best: it is called with its neighbours, soon.
+            return [*neighbours]
+        return [*neighbours, *current.here(agent, now)]
+
+    def left(self, agent: str, now: float) -> list[Effect]:
+        """Wait no more for an agent that left."""
+        self.relay.changed(now)
+        return self.current.left(agent, now) if self.current is not None else []
+
+    # ------------------------------------------------------------------- time
+
+    def look(self, now: float) -> list[Effect]:
+        """Begin or end what may begin or end now; a round that was ordered ends the one before."""
+        current = self.current
+        if current is None:
+            return []
+        if current.ask.round < self.state.memory.last_round and not current.ended:
+            return current.end(now)
+        return current.look(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        effects: list[Effect] = []
+        current = self.current
+        for neighbours in self.relay.tick(now):
+            agent = neighbours.to
+            effects.append(neighbours)
+            if current is not None and not current.answers.final and agent not in current.asked:
+                effects += current.here(agent, now)
+        return effects + (current.tick(now) if current is not None else [])
+
+    def next_due(self, now: float) -> float:
+        """Return when `tick` is wanted."""
+        due = math.inf if self.current is None else self.current.next_due(now)
+        return min(due, self.relay.next_due())
+
+    @property
+    def _has_peers(self) -> bool:
+        return self._task.opinions.mode == "peers"

@@ -4,12 +4,11 @@ Whatever an agent sends can only hurt itself: what does not fit is counted by
 reason, answered where there is something to answer, and changes nothing else.
 """
 
-from collections import Counter
 from collections.abc import Callable
 
 import msgspec
 
-from fedagent_node.effects import Effect, Emit, Mark, Send, Warn
+from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
     Chunk,
     Decline,
@@ -22,13 +21,13 @@ from fedagent_protocol.messages import (
     TrainOrder,
     UpdateOffer,
 )
-from fedagent_protocol.transfer import CreditPool, Layout
+from fedagent_protocol.transfer import CreditPool
 
 from .admission import Verdict, refuse_offer
-from .distribution import Distribution
 from .effects import Admit, Check, DropSpool, Key, NoteEnd, OpenSpool
 from .round import EdgeRound, Part, Restored, Stage
-from .uploads import IncomingUpdates
+from .state import EdgeState
+from .transfers import Distribution, Uploads
 
 HEADER_ROOM = 8192
 """By how much an update may be larger than the model's tensors for advance credit."""
@@ -38,31 +37,25 @@ class LiveRound:
     """One round with its transfers.
 
     Args:
-        model: The base model as it is sent.
         start_at: When the model goes out although not everybody answered.
 
     Attributes:
+        model: How the base model is cut.
         outcomes: How everybody ended, once it is closed.
     """
 
     def __init__(
-        self,
-        rnd: EdgeRound,
-        *,
-        model: Layout,
-        pool: CreditPool,
-        counters: Counter[str],
-        start_at: float,
+        self, rnd: EdgeRound, state: EdgeState, pool: CreditPool, *, start_at: float
     ) -> None:
         self.rnd = rnd
-        self.model = model
-        self._counters = counters
-        self._uploads = IncomingUpdates(rnd, pool)
+        self.model = state.layout
+        self.outcomes: tuple[Outcome, ...] = ()
+        self._counters = state.counters
+        self._uploads = Uploads(rnd, pool)
         self._distribution = Distribution(
-            rnd.run, rnd.round, rnd.base, model, start_at, set(rnd.parts)
+            rnd.run, rnd.round, rnd.base, self.model, start_at, set(rnd.parts)
         )
         self._spooled: dict[str, tuple[UpdateOffer, set[int]]] = {}
-        self.outcomes: tuple[Outcome, ...] = ()
 
     def begin(self, now: float, is_present: Callable[[str], bool]) -> list[Effect]:
         """Order the agents; tau starts here."""
@@ -89,6 +82,26 @@ class LiveRound:
 
     # ------------------------------------------------------------- from agents
 
+    def receive(self, event: Received, now: float) -> list[Effect]:
+        """Take in what an agent sends about this round, while it is open.
+
+        Raises:
+            ChunkError: A chunk does not fit; nothing changed.
+        """
+        agent, message = event.sender, event.message
+        match message:
+            case UpdateOffer():
+                return self._offer(agent, message, now, event.at)
+            case Chunk():
+                return self._chunk(agent, message, now, event.at)
+            case Decline():
+                if not self.rnd.decline(agent, message.reason, message.detail, now):
+                    self._counters["decline_unasked"] += 1
+                    return []
+                self._counters[f"declined_{message.reason}"] += 1
+                return self._end(agent, now, True)
+        raise NotImplementedError(message)
+
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back, in mid round."""
         self.rnd.back(agent)
@@ -103,34 +116,25 @@ class LiveRound:
             return self._uploads.grant(agent, now)
         return []
 
-    def need(self, agent: str, need: Need, now: float, *, link_idle: bool) -> list[Effect]:
+    def need(self, event: Received, need: Need, now: float) -> list[Effect]:
         """Send the model to those who were ordered to train from it, and to no other."""
-        part = self.rnd.parts.get(agent)
+        part = self.rnd.parts.get(event.sender)
         if part is None or need.digest != self.rnd.base:
             self._counters["need_unknown"] += 1
             return []
         part.answered = True
-        return self._distribution.need(agent, need.ranges, now, link_idle=link_idle)
+        return self._distribution.need(event, need, now)
 
     def task_need(self, agent: str) -> None:
         """Note that an agent has its order."""
         if part := self.rnd.parts.get(agent):
             part.answered = True
 
-    def decline(self, agent: str, decline: Decline, now: float) -> list[Effect]:
-        """End the wait for an agent that does not train."""
-        if not self.rnd.decline(agent, decline.reason, decline.detail, now):
-            self._counters["decline_unasked"] += 1
-            return []
-        self._counters[f"declined_{decline.reason}"] += 1
-        return self._end(agent, now, True)
-
     def gone(self, agent: str, now: float) -> list[Effect]:
         """End the wait for an agent that left."""
         return self._end(agent, now, self.rnd.gone(agent, now))
 
-    def offer(self, agent: str, offer: UpdateOffer, now: float, at: float) -> list[Effect]:
-        """Take an update's facts, and with them its first chunk."""
+    def _offer(self, agent: str, offer: UpdateOffer, now: float, at: float) -> list[Effect]:
         self.rnd.back(agent)
         part = self.rnd.parts.get(agent)
         if part is None:
@@ -175,7 +179,7 @@ class LiveRound:
     def _again(
         self, agent: str, part: Part, offer: UpdateOffer, now: float, at: float
     ) -> list[Effect]:
-        """The same update is offered again: after a reconnect, or by a duplicate."""
+        """Go on with an update that is offered again: after a reconnect, or by a duplicate."""
         self._counters["offer_twice"] += 1
         if part.stage is not Stage.SENDING or part.receiver is None:
             return []
@@ -186,12 +190,7 @@ class LiveRound:
             self._uploads.renew(part)
         return effects + self._uploads.grant(agent, now)
 
-    def chunk(self, agent: str, chunk: Chunk, now: float, at: float) -> list[Effect]:
-        """Take a chunk of an update.
-
-        Raises:
-            ChunkError: It does not fit; nothing changed.
-        """
+    def _chunk(self, agent: str, chunk: Chunk, now: float, at: float) -> list[Effect]:
         part = self.rnd.parts.get(agent)
         if part is None or part.offer is None or part.offer.digest != chunk.digest:
             self._counters["chunk_unasked"] += 1
@@ -218,7 +217,7 @@ class LiveRound:
         self.rnd.complete(agent, at)
         return [Check(self._key(agent), part.offer, self.rnd.order.norm_limit)]
 
-    # ----------------------------------------------------------- what jobs said
+    # ----------------------------------------------------------- results of jobs
 
     def checked(self, agent: str, verdict: Verdict, now: float) -> list[Effect]:
         """Take in the verdict of a `Check`."""
@@ -270,8 +269,7 @@ class LiveRound:
 
     def next_due(self, now: float) -> float:
         """Return when `tick`, or a look at the close, is wanted."""
-        dues = (self._uploads.next_due(), self._distribution.next_due(now))
-        times = [self.rnd.next_due(now), *(due for due in dues if due is not None)]
+        times = [self.rnd.next_due(now), self._uploads.next_due(), self._distribution.next_due(now)]
         times += [
             part.order_again_at
             for part in self.rnd.parts.values()

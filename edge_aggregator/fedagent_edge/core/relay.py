@@ -3,6 +3,7 @@
 The edge cannot read an envelope. It bounds how much each agent sends, and keeps nothing.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -61,12 +62,12 @@ class Relay:
     _allowed: dict[str, _Allowance] = field(default_factory=dict)
     _graph: Graph = field(default_factory=dict)
     _places: dict[str, Place | None] = field(default_factory=dict)
-    _due: float | None = None
+    _due: float = math.inf
 
     def begin(self, run: str, spec: PeersSpec, *, open_: bool) -> None:
         """Begin with another run or task, and without anybody's neighbours."""
         self.run, self.spec, self.open = run, spec, open_
-        self._graph, self._places, self._due = {}, {}, None
+        self._graph, self._places, self._due = {}, {}, math.inf
         self._allowed.clear()
 
     # ----------------------------------------------------------------- envelopes
@@ -96,7 +97,7 @@ class Relay:
 
     def changed(self, now: float) -> None:
         """Note that somebody came or went."""
-        if self.open and self._due is None:
+        if self.open and self._due == math.inf:
             self._due = now + SOON_S + PER_AGENT_S * len(self._graph)
 
     def placed(self, agent: str, now: float) -> None:
@@ -112,7 +113,7 @@ class Relay:
 
     def refresh(self) -> list[Send]:
         """Look at the graph again; tell those whose neighbours are others now."""
-        self._due = None
+        self._due = math.inf
         self._places = {a: self.sessions.place(a) for a in self.sessions.present_ids()}
         old, self._graph = self._graph, self._drawn()
         return [
@@ -139,8 +140,8 @@ class Relay:
 
     def tick(self, now: float) -> list[Send]:
         """Do what is due."""
-        return self.refresh() if self._due is not None and now >= self._due else []
+        return self.refresh() if now >= self._due else []
 
-    def next_due(self) -> float | None:
+    def next_due(self) -> float:
         """Return when `tick` is wanted."""
         return self._due

@@ -1,20 +1,19 @@
 """The edge's session with the coordinator: which one is served, and when to write what to it."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from fedagent_node.effects import Effect, Emit, OtherVersion, Send, Warn
 from fedagent_protocol.messages import (
     PROTOCOL_VERSION,
     CoordinatorBeacon,
-    EdgeHello,
     EdgeStatus,
+    ReportReceipt,
+    RoundReport,
 )
 from fedagent_protocol.topics import OtherVersions
 
 from .effects import COORDINATOR
-from .sessions import AgentSessions
-from .settings import EdgeSettings, Memory
+from .state import EdgeState
 
 STATUS_S = 5.0
 CHANGES_WAIT_S = 0.5
@@ -23,11 +22,13 @@ HELLO_AGAIN_S = 1.0
 HELLO_SELDOM_S = 5.0
 SILENT_S = 15.0
 """Three silent periods of the coordinator's beacon."""
+REPORT_AGAIN_S = 1.0
+"""How long a report waits for its receipt before it goes again."""
 
 
 @dataclass(slots=True)
 class Upstream:
-    """The session.
+    """The session, and the report that waits for its receipt.
 
     Attributes:
         coordinator: The one served now, or last.
@@ -35,16 +36,14 @@ class Upstream:
         joined: A person was told that it is there.
     """
 
-    settings: EdgeSettings
-    memory: Memory
-    sessions: AgentSessions
-    counters: Counter[str]
+    state: EdgeState
     coordinator: str = ""
     welcomed: bool = False
     joined: bool = False
     _heard_at: float = -1e9
     _hello_at: float = 0.0
     _status_at: float = 0.0
+    _report_at: float = 0.0
     _seq: int = 0
     _others: OtherVersions = field(default_factory=lambda: OtherVersions("edge"))
 
@@ -58,16 +57,16 @@ class Upstream:
         line = self._others.refuse(other.sender, other.version)
         if not line:
             return []
-        self.counters["protocol_version"] += 1
+        self.state.counters["protocol_version"] += 1
         return [
             Warn("", f"coordinator {other.sender} {line}"),
-            Send(COORDINATOR, self._greeting(), version=other.version),
+            Send(COORDINATOR, self.state.me, version=other.version),
         ]
 
     def beacon(self, coordinator: str, beacon: CoordinatorBeacon, now: float) -> list[Effect]:
         """Greet a coordinator that is not served yet, unless another one is."""
         if beacon.coordinator != coordinator or beacon.protocol != PROTOCOL_VERSION:
-            self.counters["beacon_not_usable"] += 1
+            self.state.counters["beacon_not_usable"] += 1
             return []
         if self._serves_another(coordinator, now):
             return []
@@ -93,25 +92,50 @@ class Upstream:
 
     def run_ended(self, now: float) -> None:
         """Be ready to be welcomed again: the next run may come from the same coordinator."""
-        self.welcomed = False
+        self.welcomed, self.state.memory.report = False, None
         self._hello_at = now + HELLO_SELDOM_S
 
+    # ------------------------------------------------------------- what goes up
+
+    def report(self, report: RoundReport, now: float) -> Send:
+        """Send a report, until its receipt comes."""
+        self.state.memory.report, self._report_at = report, now + REPORT_AGAIN_S
+        return Send(COORDINATOR, report)
+
+    def report_again(self, now: float) -> list[Effect]:
+        """Send what was not receipted, if anything."""
+        report = self.state.memory.report
+        return [] if report is None else [self.report(report, now)]
+
+    def receipt(self, receipt: ReportReceipt) -> None:
+        """Take in that a report is settled."""
+        report = self.state.memory.report
+        if report is None or report.round != receipt.round:
+            return
+        if receipt.too_late:
+            self.state.counters["report_too_late"] += 1
+        # Not worth a write: a report that is sent again is only receipted again.
+        self.state.memory.report = None
+
     def status(self, now: float) -> Send:
-        """Return the heartbeat; what is known of agents is said once."""
+        """Return the heartbeat; what is known of agents is sent once."""
         self._seq += 1
+        state, sessions = self.state, self.state.sessions
         message = EdgeStatus(
-            run=self.memory.run,
+            run=state.memory.run,
             seq=self._seq,
-            epoch=self.settings.epoch,
-            agents=self.sessions.present,
-            model=self.memory.model,
-            counters=dict(self.counters),
-            names=self.sessions.new_names(),
-            rent=self.settings.rent_micro,
-            devices=self.sessions.changed_devices(now),
+            epoch=state.me.epoch,
+            agents=sessions.present,
+            model=state.memory.model,
+            counters=dict(state.counters),
+            names=sessions.new_names(),
+            rent=state.me.rent,
+            devices=sessions.changed_devices(now),
         )
-        self._status_at = now + (CHANGES_WAIT_S if self.sessions.has_changes else STATUS_S)
+        self._status_at = now + (CHANGES_WAIT_S if sessions.has_changes else STATUS_S)
         return Send(COORDINATOR, message)
+
+    # ------------------------------------------------------------------- time
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
@@ -123,35 +147,27 @@ class Upstream:
             effects.append(self._hello(now))
         if self.welcomed and now >= self._status_at:
             effects.append(self.status(now))
+        if self.welcomed and self.state.memory.report is not None and now >= self._report_at:
+            self.state.counters["report_again"] += 1
+            effects += self.report_again(now)
         return effects
 
     def next_due(self) -> float:
         """Return when `tick` is wanted."""
         due = self._status_at if self.welcomed else self._hello_at
+        if self.welcomed and self.state.memory.report is not None:
+            due = min(due, self._report_at)
         return min(due, self._heard_at + SILENT_S + 0.001) if self.joined else due
 
     def _serves_another(self, coordinator: str, now: float) -> bool:
-        """Whether another coordinator is served, which is alive.
-
-        Two coordinators of one site must not tear an edge from each other.
-        """
+        """Two coordinators of one site must not tear an edge from each other."""
         alive = self.welcomed and now - self._heard_at <= SILENT_S
         if not alive or coordinator == self.coordinator:
             return False
-        self.counters["other_coordinator"] += 1
+        self.state.counters["other_coordinator"] += 1
         return True
 
     def _hello(self, now: float) -> Send:
         near = now - self._heard_at <= SILENT_S
         self._hello_at = now + (HELLO_AGAIN_S if near else HELLO_SELDOM_S)
-        return Send(COORDINATOR, self._greeting())
-
-    def _greeting(self) -> EdgeHello:
-        return EdgeHello(
-            edge=self.settings.edge,
-            epoch=self.settings.epoch,
-            software=self.settings.software,
-            broker=self.settings.broker,
-            name=self.settings.name,
-            rent=self.settings.rent_micro,
-        )
+        return Send(COORDINATOR, self.state.me)

@@ -1,0 +1,221 @@
+"""What agents answer when they evaluate a model, and what of it goes up: one class a mode."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedagent_protocol.messages import (
+    EdgeMoments,
+    EdgeToCoordinator,
+    Opinion,
+    OpinionMode,
+    OpinionOpen,
+    Opinions,
+    Volunteer,
+    Volunteers,
+)
+from fedagent_task.moments import Moments, MomentsError
+
+from .sessions import AgentSessions
+
+
+@dataclass(slots=True)
+class Scores:
+    """An opinion of each agent, in mode ``report``.
+
+    Attributes:
+        final: They go up together, once nobody is waited for; otherwise as they come.
+    """
+
+    final: bool = field(default=True, init=False)
+    model: str
+    _given: dict[str, Opinion] = field(default_factory=dict)
+    _invalid: set[str] = field(default_factory=set)
+
+    def __contains__(self, agent: str) -> bool:
+        return agent in self._given
+
+    def refuse(self, agent: str, answer: Opinion | Volunteer, *, asked: bool) -> str | None:
+        """Return what an answer that is not taken counts as, maybe as nothing; else None."""
+        if isinstance(answer, Volunteer):
+            return "volunteer_unasked"
+        if not asked:
+            return "opinion_unasked"
+        if answer.model != self.model:
+            return "opinion_of_another_model"
+        return "opinion_twice" if agent in self._given else None
+
+    def take(self, agent: str, answer: Opinion | Volunteer, counters: Counter[str]) -> str:
+        """Take an answer; return what is wrong with it, if a person should know."""
+        assert isinstance(answer, Opinion)
+        self._given[agent] = answer
+        if not 0 <= answer.score <= 1:
+            counters["opinion_invalid"] += 1
+            self._invalid.add(agent)
+        return ""
+
+    def unused(self, agent: str) -> str:
+        """Return why the answer of an agent does not count, or an empty string."""
+        if agent in self._invalid:
+            return "invalid"
+        return "" if self._given[agent].samples else "none"
+
+    @property
+    def used(self) -> int:
+        """How many answers count."""
+        return sum(not self.unused(agent) for agent in self._given)
+
+    def message(
+        self, ask: OpinionOpen, sessions: AgentSessions, asked: int, reasons: Mapping[str, int]
+    ) -> EdgeToCoordinator:
+        """Return a row for every opinion that fits.
+
+        What most scores are is the metric of all, so that no single agent decides it; an
+        answer with another one, or of an agent whose id does not fit yet, has no row.
+        """
+        listing = sessions.listing(ask.epoch, ask.known)
+        valid = {agent: one for agent, one in self._given.items() if not self.unused(agent)}
+        metrics = Counter(one.metric for one in valid.values())
+        metric = max(sorted(metrics), key=metrics.__getitem__, default="")
+        without = Counter(reasons)
+        rows: list[tuple[int, Opinion]] = []
+        for agent, one in valid.items():
+            index = sessions.index(agent)
+            if one.metric != metric:
+                without["metric"] += 1
+            elif index >= listing.named:
+                without["unnamed"] += 1
+            else:
+                rows.append((index, one))
+        rows.sort(key=lambda row: row[0])
+        epsilon = np.array([one.epsilon for _, one in rows], "<f4")
+        return Opinions(
+            run=ask.run,
+            round=ask.round,
+            epoch=sessions.epoch,
+            model=ask.model,
+            known=listing.known,
+            new_ids=listing.new_ids,
+            session=np.array([index for index, _ in rows], "<i4").tobytes(),
+            score=np.array([one.score for _, one in rows], "<f4").tobytes(),
+            samples=np.array([one.samples for _, one in rows], "<i8").tobytes(),
+            epsilon=epsilon.tobytes() if epsilon.any() else b"",
+            metric=metric,
+            asked=asked,
+            reasons=dict(sorted(without.items())),
+        )
+
+
+@dataclass(slots=True)
+class Statistics(Scores):
+    """What the samples of each agent add up to, in mode ``moments``.
+
+    Attributes:
+        features, max_samples: What moments must have, and may count.
+    """
+
+    features: int = 0
+    max_samples: int = 0
+    _moments: list[Moments] = field(default_factory=list)
+
+    def take(self, agent: str, answer: Opinion | Volunteer, counters: Counter[str]) -> str:
+        """As for `Scores`."""
+        Scores.take(self, agent, answer, counters)
+        assert isinstance(answer, Opinion)
+        if not answer.samples:
+            return f"tells no statistics: {answer.reason or 'no samples'}"
+        try:
+            found = Moments.decode(answer.moments, features=self.features, most=self.max_samples)
+            reason = "" if found.count == answer.samples else "count"
+        except MomentsError as error:
+            reason = str(error)
+        if reason:
+            counters[f"moments_{reason}"] += 1
+            self._invalid.add(agent)
+            return f"its statistics cannot be: {reason}"
+        self._moments.append(found)
+        return ""
+
+    def message(
+        self, ask: OpinionOpen, sessions: AgentSessions, asked: int, reasons: Mapping[str, int]
+    ) -> EdgeToCoordinator:
+        """Return one sum of all agents."""
+        found = self._moments
+        return EdgeMoments(
+            run=ask.run,
+            round=ask.round,
+            epoch=sessions.epoch,
+            model=ask.model,
+            moments=sum(found[1:], found[0]).encode() if found else b"",
+            agents=len(found),
+            asked=asked,
+            reasons=dict(sorted(reasons.items())),
+        )
+
+
+@dataclass(slots=True)
+class Volunteering:
+    """Who volunteers, in mode ``peers``; opinions do not come here, and are dropped unread."""
+
+    final: bool = field(default=False, init=False)
+    _agents: dict[str, None] = field(default_factory=dict)
+
+    def __contains__(self, agent: str) -> bool:
+        return agent in self._agents
+
+    def refuse(self, agent: str, answer: Opinion | Volunteer, *, asked: bool) -> str | None:
+        """As for `Scores`."""
+        if isinstance(answer, Opinion):
+            return "opinion_unasked"
+        if not asked:
+            return "volunteer_unasked"
+        # It repeats itself until its order comes.
+        return "" if agent in self._agents else None
+
+    def take(self, agent: str, answer: Opinion | Volunteer, counters: Counter[str]) -> str:  # noqa: ARG002 - others count
+        """As for `Scores`."""
+        self._agents[agent] = None
+        return ""
+
+    def unused(self, agent: str) -> str:  # noqa: ARG002 - others have reasons
+        """As for `Scores`."""
+        return ""
+
+    @property
+    def used(self) -> int:
+        """As for `Scores`."""
+        return len(self._agents)
+
+    def message(
+        self, ask: OpinionOpen, sessions: AgentSessions, asked: int, reasons: Mapping[str, int]
+    ) -> EdgeToCoordinator:
+        """Return everybody who has volunteered so far and can be named."""
+        del reasons
+        listing = sessions.listing(ask.epoch, ask.known)
+        rows = sorted(sessions.index(agent) for agent in self._agents)
+        named = [index for index in rows if index < listing.named]
+        return Volunteers(
+            run=ask.run,
+            round=ask.round,
+            epoch=sessions.epoch,
+            known=listing.known,
+            new_ids=listing.new_ids,
+            session=np.array(named, "<i4").tobytes(),
+            asked=asked,
+        )
+
+
+Answers = Scores | Volunteering
+
+
+def answers_to(ask: OpinionOpen, features: int, max_samples: int) -> Answers:
+    """Return where the answers to a question go."""
+    match ask.mode:
+        case OpinionMode.REPORT:
+            return Scores(ask.model)
+        case OpinionMode.MOMENTS:
+            return Statistics(ask.model, features=features, max_samples=max_samples)
+        case OpinionMode.PEERS:
+            return Volunteering()

@@ -1,0 +1,307 @@
+"""The rounds of an edge, one after the other: ordered, live, committed, reported."""
+
+from msgspec.structs import replace
+
+from fedagent_node.effects import Effect, Emit, Input, Mark, Received, Send, Warn
+from fedagent_protocol.messages import (
+    Chunk,
+    Decline,
+    Need,
+    Outcome,
+    OutcomeStatus,
+    ReceiptStatus,
+    RoundOpen,
+    RoundOrder,
+    RoundReport,
+    UpdateOffer,
+)
+from fedagent_protocol.transfer import CreditPool
+
+from .effects import (
+    COORDINATOR,
+    Admitted,
+    Checked,
+    Commit,
+    Committed,
+    DiskFailed,
+    ForgetRound,
+    SaveRound,
+)
+from .live import LiveRound, receipt
+from .round import EdgeRound, OpenedRound
+from .state import EdgeState
+from .transfers import ModelExchange
+from .upstream import Upstream
+
+OUTCOMES_WITH_CHUNK = 1500
+"""More outcomes leave no room in the report for a chunk of the model."""
+
+
+class Rounds:
+    """At most one round is live; one order may wait for its model, or for the round before.
+
+    Args:
+        opened: A round to go on with after a restart, with the time that is left.
+
+    Attributes:
+        live: The round that is live, until its report.
+        pool: Caps what all updates have authorised together.
+    """
+
+    def __init__(
+        self,
+        state: EdgeState,
+        upstream: Upstream,
+        models: ModelExchange,
+        opened: OpenedRound | None,
+    ) -> None:
+        self.state = state
+        self.live: LiveRound | None = None
+        self.pool = CreditPool(state.config.credit_bytes)
+        self._upstream = upstream
+        self._models = models
+        self._last: LiveRound | None = None
+        self._waiting: RoundOrder | None = None
+        self._committing = False
+        if opened is not None:
+            state.memory.last_round = opened.order.round
+            rnd = EdgeRound(state.memory.run, opened.order, opened.base, opened.began_at)
+            self.live = LiveRound(rnd, state, self.pool, start_at=opened.began_at)
+            self.live.resume(opened.known, opened.have)
+            state.counters["rounds_resumed"] += 1
+
+    # -------------------------------------------------------- from coordinator
+
+    def open(self, ask: RoundOpen, now: float) -> list[Effect]:
+        """Answer with the contexts of all agents."""
+        older = self.live is not None and ask.round > self.live.rnd.round
+        # The coordinator gave an older round up; one that is being committed reports yet.
+        effects = self.drop() if older and not self._committing else []
+        columns = self.state.sessions.columns(ask, model=self.state.memory.model, now=now)
+        return [*effects, Send(COORDINATOR, columns)]
+
+    def order(self, order: RoundOrder, now: float) -> list[Effect]:
+        """Begin a round, now or when it can be."""
+        memory = self.state.memory
+        if memory.report is not None and order.round == memory.report.round:
+            return self._upstream.report_again(now)
+        if order.round <= memory.last_round:
+            self.state.counters["order_twice"] += 1
+            return []
+        lacks_base = bool(order.base) and order.base != memory.model
+        if self._committing or (lacks_base and self._models.expects(order.base)):
+            self._waiting = order
+            return []
+        effects = self.drop()
+        memory.last_round, memory.report = order.round, None
+        rnd = EdgeRound(memory.run, order, memory.model, now)
+        refusal = ""
+        if order.task != memory.task:
+            refusal = "the edge has another task"
+        elif lacks_base or not memory.model:
+            refusal = "the edge has no such model"
+        if refusal:
+            self.state.counters["order_refused"] += 1
+            return effects + self._report(rnd, _not_ordered(rnd, refusal), refusal, now)
+        effects += [SaveRound(memory.run, order, memory.model, now), Mark("edge.round_saved")]
+        self._last = None
+        self.live = LiveRound(rnd, self.state, self.pool, start_at=now + self.state.patience_s)
+        return effects + self.live.begin(now, self.state.sessions.is_present)
+
+    def resume_order(self, now: float) -> list[Effect]:
+        """Begin the round that waited for its model, or for the one before."""
+        waiting, self._waiting = self._waiting, None
+        return self.order(waiting, now) if waiting is not None else []
+
+    def drop(self) -> list[Effect]:
+        """End a round that nobody wants any more."""
+        live, self.live = self.live, None
+        if live is None:
+            return []
+        self._last = live
+        self.state.counters["rounds_dropped"] += 1
+        return [*([] if live.rnd.closed else live.close(live.rnd.give_up)), ForgetRound()]
+
+    def forget(self, *, last: bool) -> None:
+        """Forget what waits, and on request the last round: the run is over or another."""
+        self._waiting = None
+        if last:
+            self._last = None
+
+    # ------------------------------------------------------------- from agents
+
+    def receive(self, event: Received, now: float) -> list[Effect]:
+        """Take in what an agent sends about a round.
+
+        Raises:
+            ChunkError: A chunk does not fit; nothing changed.
+        """
+        message = event.message
+        match message:
+            case Need() if self.live is not None:
+                return self.live.need(event, message, now)
+            case Chunk() | Decline() | UpdateOffer():
+                if live := self._open(message.run, message.round):
+                    return live.receive(event, now)
+                if isinstance(message, UpdateOffer):
+                    return self._too_late(event.sender, message, now)
+        self.state.counters["out_of_round"] += 1
+        return []
+
+    def serves(self, agent: str, digest: str) -> bool:
+        """Whether an agent is to train from this model."""
+        live = self.live
+        return live is not None and agent in live.rnd.parts and digest == live.rnd.base
+
+    def hello(self, agent: str, now: float) -> list[Effect]:
+        """Go on with an agent that came, or came back."""
+        live = self.live
+        return live.hello(agent, now) if live is not None and not live.rnd.closed else []
+
+    def left(self, agent: str, now: float) -> list[Effect]:
+        """Wait no more for an agent that left."""
+        live = self.live
+        return live.gone(agent, now) if live is not None and not live.rnd.closed else []
+
+    def _too_late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
+        last = self._last
+        if last is not None and (last.rnd.run, last.rnd.round) == (offer.run, offer.round):
+            return last.too_late(agent, offer, now)
+        self.state.counters["expired"] += 1
+        reason = "the round is over" if offer.run == self.state.memory.run else "another run"
+        return [receipt(agent, offer, ReceiptStatus.EXPIRED, reason)]
+
+    def _open(self, run: str, number: int) -> LiveRound | None:
+        """Return the live round if it is this one, and open."""
+        live = self.live
+        if live is None or live.rnd.closed or (live.rnd.run, live.rnd.round) != (run, number):
+            return None
+        return live
+
+    # --------------------------------------------------------- results of jobs
+
+    def done(self, event: Input, now: float) -> list[Effect]:
+        """Take in what a job or the disk came to."""
+        match event:
+            case DiskFailed(key=(run, number, agent)):
+                # The update is awaited again.
+                self.state.counters["disk_failed"] += 1
+                live = self._open(run, number)
+                warning = Warn(agent, f"the spool failed: {event.detail}")
+                return [*(live.disk_failed(agent) if live else []), warning]
+            case Checked(key=(run, number, agent)):
+                live = self._open(run, number)
+                return live.checked(agent, event.verdict, now) if live else []
+            case Admitted(key=(run, number, agent)):
+                live = self._open(run, number)
+                return live.admitted(agent) if live else []
+            case Committed():
+                return self._committed(event, now)
+        return []
+
+    def _committed(self, done: Committed, now: float) -> list[Effect]:
+        live, self._committing = self.live, False
+        if live is None or (live.rnd.run, live.rnd.round) != (done.run, done.round):
+            return []
+        failed = ""
+        if done.digest:
+            memory = self.state.memory
+            memory.model, memory.model_bytes = done.digest, done.size
+        else:
+            self.state.counters["aggregate_failed"] += 1
+            failed = "the aggregate is not usable"
+        effects = self._report(live.rnd, live.outcomes, failed, now, first=done.first)
+        self.live, self._last = None, live
+        return effects + self.resume_order(now)
+
+    # -------------------------------------------------------------- the close
+
+    def look(self, now: float) -> list[Effect]:
+        """Close the round if it is over."""
+        live = self.live
+        if live is None or live.rnd.closed or not live.rnd.is_over(now):
+            return []
+        rnd, effects = live.rnd, live.close(now)
+        if not rnd.failed:
+            self._committing = True
+            return [*effects, Commit(rnd.run, rnd.round, rnd.base)]
+        self.live, self._last = None, live
+        return effects + self._report(rnd, live.outcomes, rnd.failed, now)
+
+    def _report(
+        self,
+        rnd: EdgeRound,
+        outcomes: tuple[Outcome, ...],
+        failed: str,
+        now: float,
+        *,
+        first: bytes = b"",
+    ) -> list[Effect]:
+        """Store and send the report of a round; of a failed one nothing is used.
+
+        Args:
+            rnd: The round.
+            outcomes: How everybody ended.
+            failed: Why there is no new model, or an empty string.
+            now: When the new model, if any, was there.
+            first: Chunk 0 of that model.
+        """
+        if failed:
+            outcomes = tuple(replace(one, used=False, weight=0.0) for one in outcomes)
+        with_chunk = rnd.order.want_model and not failed and len(outcomes) <= OUTCOMES_WITH_CHUNK
+        closed_at = rnd.closed_at or now
+        memory, me = self.state.memory, self.state.me
+        report = RoundReport(
+            run=rnd.run,
+            round=rnd.round,
+            epoch=me.epoch,
+            outcomes=outcomes,
+            failed=failed,
+            model=memory.model,
+            size=memory.model_bytes,
+            chunk_bytes=self.state.config.chunk_bytes,
+            used=sum(one.used for one in outcomes),
+            weight=sum(one.weight for one in outcomes),
+            first=first if with_chunk else b"",
+            timing_ms={
+                "collect": round((closed_at - rnd.began_at) * 1e3, 3),
+                "aggregate": round((now - closed_at) * 1e3, 3),
+            },
+        )
+        send = self._upstream.report(report, now)
+        event: dict[str, object] = {
+            "round": rnd.round,
+            "ordered": len(outcomes),
+            "in_time": sum(one.in_time for one in outcomes),
+            "used": report.used,
+            "failed": failed,
+            "seconds": round(now - rnd.began_at, 4),
+        }
+        return [
+            self.state.save(),
+            Mark("edge.reported"),
+            ForgetRound(),
+            Mark("edge.spool_cleared"),
+            send,
+            Emit("round_closed", event),
+        ]
+
+    # ------------------------------------------------------------------- time
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due, and close the round if it is over."""
+        live = self.live
+        due = live.tick(now) if live is not None and not live.rnd.closed else []
+        return due + self.look(now)
+
+    def next_due(self, now: float) -> float:
+        """Return when `tick` is wanted."""
+        live = self.live
+        return live.next_due(now) if live is not None and not live.rnd.closed else float("inf")
+
+
+def _not_ordered(rnd: EdgeRound, reason: str) -> tuple[Outcome, ...]:
+    return tuple(
+        Outcome(agent=agent, status=OutcomeStatus.GONE, censored=True, reason=reason)
+        for agent in rnd.parts
+    )

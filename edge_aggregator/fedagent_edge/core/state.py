@@ -1,0 +1,45 @@
+"""What the parts of an edge share."""
+
+from collections import Counter
+from copy import copy
+from dataclasses import dataclass, field
+
+from fedagent_edge.config import EdgeConfig
+from fedagent_protocol.messages import EdgeHello
+from fedagent_protocol.transfer import Layout
+
+from .effects import Memory, SaveState
+from .sessions import AgentSessions
+
+
+@dataclass(slots=True)
+class EdgeState:
+    """The edge itself; whoever changes `memory` and wants to find it after a restart saves it.
+
+    Attributes:
+        me: The edge as it shows itself to coordinators.
+    """
+
+    config: EdgeConfig
+    me: EdgeHello
+    memory: Memory
+    counters: Counter[str] = field(default_factory=Counter)
+    sessions: AgentSessions = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without agents."""
+        self.sessions = AgentSessions(self.me.epoch)
+
+    @property
+    def layout(self) -> Layout:
+        """How the edge's model is cut."""
+        return Layout(self.memory.model_bytes, self.config.chunk_bytes)
+
+    @property
+    def patience_s(self) -> float:
+        """How long a model waits for agents that have not answered."""
+        return self.config.need_wait_ms / 1000
+
+    def save(self) -> SaveState:
+        """Store what is in the memory now."""
+        return SaveState(copy(self.memory))
