@@ -3,207 +3,29 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 import pytest
 from msgspec import structs
 
-from fedagent_node.broker import Broker, BrokerSpec
-from fedagent_node.link import Arrival, Link
-from fedagent_protocol import topics
-from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
-    AnyMessage,
     Bye,
-    Chunk,
     ContextReport,
     Decline,
     DeclineReason,
-    EdgeBeacon,
-    EdgeToAgent,
     Hello,
-    Need,
-    Receipt,
-    ReceiptStatus,
-    TaskNeed,
     UpdateOffer,
-    Welcome,
-    kind,
 )
-from fedagent_protocol.tensors import encode_tensors
-from fedagent_protocol.transfer import Layout
-from fedagent_task.models import create
 from fedagent_task.spec import LearnerSpec
 from fedagent_testbed.local import RoleProcess
-
-from .support import EDGE, IDLE, REAL, RUN, SITE, digest_of, model_of, order_of, served
-
-MOSQUITTO = shutil.which("mosquitto") or shutil.which("/usr/sbin/mosquitto")
-BROKERS = [
-    "embedded",
-    pytest.param(
-        "mosquitto",
-        marks=[
-            pytest.mark.mosquitto,
-            pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed"),
-        ],
-    ),
-]
-M = TypeVar("M")
-DIGITS = encode_tensors(create(REAL.model).init(1))
-
-
-class PlayedEdge:
-    """An edge whose every word the test chooses; task and model it hands out by itself."""
-
-    def __init__(self, broker: Broker, directory: Path, period_ms: int) -> None:
-        self.broker = broker
-        self.directory = directory
-        self.period_ms = period_ms
-        self.heard: list[AnyMessage] = []
-        self.task = IDLE
-        self.model = b""
-        self.chunk_bytes = 256 * 1024
-        self.beacons = True
-        self.agent = ""
-        self.processes: list[RoleProcess] = []
-        self._news = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def start(self) -> None:
-        self.address = await self.broker.start()
-        self.link = Link(
-            self.address,
-            client_id="played-edge",
-            on_arrivals=self._arrived,
-            on_state=lambda _: None,
-        )
-        await self.link.start()
-        await self.link.subscribe(*topics.edge_lan_filters(SITE, EDGE))
-        self._tasks.append(asyncio.create_task(self._beat()))
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.link.stop()
-        for process in self.processes:
-            await asyncio.to_thread(process.stop)
-        await self.broker.stop()
-
-    def device(self, name: str = "device", **config: object) -> RoleProcess:
-        full = {
-            "data_dir": str(self.directory / name),
-            "site": SITE,
-            "stream": "digits:rate=2000",
-            "edges": [str(self.address)],
-            "discovery": "off",
-            "json_events": True,
-            "watch_parent": True,
-            **config,
-        }
-        process = RoleProcess(
-            name=name, role="agent", config=full, log=self.directory / f"{name}.log"
-        )
-        self.processes.append(process)
-        return process
-
-    async def _beat(self) -> None:
-        while True:
-            if self.beacons and self.link.connected:
-                beacon = EdgeBeacon(edge=EDGE, period_ms=self.period_ms)
-                self.link.publish(topics.edge_beacon(SITE, EDGE), encode(beacon))
-            await asyncio.sleep(self.period_ms / 1000)
-
-    def _arrived(self, arrivals: list[Arrival]) -> None:
-        for arrival in arrivals:
-            message = decode(Direction.AGENT_TO_EDGE, arrival.payload)
-            topic = topics.parse(arrival.topic)
-            assert topic.kind == kind(message)
-            self.agent = topic.agent
-            self.heard.append(message)
-            self._serve(message)
-        self._news.set()
-
-    def _serve(self, message: AnyMessage) -> None:
-        if isinstance(message, Hello):
-            self.say(Welcome(edge=EDGE))
-        elif isinstance(message, TaskNeed | Need):
-            for answer in served(
-                message, self.task, {digest_of(self.model): self.model}, self.chunk_bytes
-            ):
-                if isinstance(answer, Chunk):
-                    topic = topics.model(SITE, EDGE, answer.digest)
-                    self.link.publish(topic, encode(answer))
-                else:
-                    self.say(answer)
-
-    def say(self, message: EdgeToAgent) -> None:
-        topic = topics.agent_down(SITE, self.agent, EDGE, kind(message))
-        assert self.link.publish(topic, encode(message))
-
-    def order(self, number: int, model: bytes, *, give_up_ms: int = 60_000) -> None:
-        self.model = model
-        self.say(order_of(self.task, number, model, self.chunk_bytes, give_up_ms=give_up_ms))
-
-    def receipt(self, offer: UpdateOffer) -> None:
-        status = ReceiptStatus.ACCEPTED
-        self.say(Receipt(run=offer.run, round=offer.round, digest=offer.digest, status=status))
-
-    async def hear(
-        self,
-        wanted: type[M],
-        where: Callable[[M], bool] = lambda _: True,
-        *,
-        since: int = 0,
-        timeout_s: float = 30.0,
-    ) -> M:
-        """Wait for a message of the agent."""
-        async with asyncio.timeout(timeout_s):
-            while True:
-                for message in self.heard[since:]:
-                    if isinstance(message, wanted) and where(message):
-                        return message
-                self._news.clear()
-                await self._news.wait()
-
-    async def update(self, offer: UpdateOffer) -> bytes:
-        """Fetch the rest of an update under credit."""
-        layout = Layout(offer.size, offer.chunk_bytes)
-        pieces = {0: offer.first} if offer.first else {}
-        for index in range(layout.count):
-            if index not in pieces:
-                ranges = ((index, index + 1),)
-                self.say(Need(run=RUN, round=offer.round, digest=offer.digest, ranges=ranges))
-                chunk = await self.hear(Chunk, _is_chunk(offer.digest, index))
-                pieces[index] = chunk.data
-        return b"".join(pieces[index] for index in range(layout.count))
-
-
-@asynccontextmanager
-async def played(
-    directory: Path, *, broker: str = "embedded", period_ms: int = 1000
-) -> AsyncIterator[PlayedEdge]:
-    private = Broker(BrokerSpec(data_dir=directory / "broker", kind=broker))  # type: ignore[arg-type]
-    edge = PlayedEdge(private, directory, period_ms)
-    await edge.start()
-    try:
-        yield edge
-    finally:
-        await edge.stop()
-
-
-async def said(process: RoleProcess, event: str, **where: object) -> dict[str, object]:
-    return await asyncio.to_thread(lambda: process.wait(event, timeout_s=30.0, **where))
+from tests.e2e.support import BROKERS
+from tests.fakes.hand_edge import EDGE, REAL, RUN, digest_of, model_of
+from tests.fakes.played_edge import DIGITS, PlayedEdge, on_a_broker, played, said, wait_for
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -238,35 +60,32 @@ def test_rounds_over_a_real_broker(tmp_path: Path, broker: str, size: int) -> No
     asyncio.run(scenario())
 
 
-def test_a_real_model_is_trained_in_the_child_process(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            edge.task = REAL
-            device = edge.device()
-            await edge.hear(ContextReport)
-            assert not psutil.Process(device.pid).children(), "started lazily"
-            edge.order(1, DIGITS)
-            offer = await edge.hear(UpdateOffer)
-            assert offer.stats.num_samples >= 1
-            assert offer.stats.iterations >= 1
-            assert offer.stats.seconds_per_iteration > 0
-            assert offer.stats.loss > 0
-            assert offer.context is not None
-            assert offer.context.features["cold"] == 0.0
-            edge.receipt(offer)
-            (trainer,) = psutil.Process(device.pid).children()
-            since = len(edge.heard)
-            trainer.kill()
-            await asyncio.to_thread(wait_for, lambda: not trainer.is_running())
-            await edge.hear(ContextReport, lambda c: c.features["cold"] == 1.0, since=since)
-            edge.order(2, DIGITS)
-            again = await edge.hear(UpdateOffer, lambda o: o.round == 2)
-            assert again.digest != offer.digest
-            edge.receipt(again)
-            await said(device, "receipt", round=2)
-            assert len(psutil.Process(device.pid).children()) == 1
-
-    asyncio.run(scenario())
+@on_a_broker()
+async def test_a_real_model_is_trained_in_the_child_process(edge: PlayedEdge) -> None:
+    edge.task = REAL
+    device = edge.device()
+    await edge.hear(ContextReport)
+    assert not psutil.Process(device.pid).children(), "started lazily"
+    edge.order(1, DIGITS)
+    offer = await edge.hear(UpdateOffer)
+    assert offer.stats.num_samples >= 1
+    assert offer.stats.iterations >= 1
+    assert offer.stats.seconds_per_iteration > 0
+    assert offer.stats.loss > 0
+    assert offer.context is not None
+    assert offer.context.features["cold"] == 0.0
+    edge.receipt(offer)
+    (trainer,) = psutil.Process(device.pid).children()
+    since = len(edge.heard)
+    trainer.kill()
+    await asyncio.to_thread(wait_for, lambda: not trainer.is_running())
+    await edge.hear(ContextReport, lambda c: c.features["cold"] == 1.0, since=since)
+    edge.order(2, DIGITS)
+    again = await edge.hear(UpdateOffer, lambda o: o.round == 2)
+    assert again.digest != offer.digest
+    edge.receipt(again)
+    await said(device, "receipt", round=2)
+    assert len(psutil.Process(device.pid).children()) == 1
 
 
 def test_samples_that_are_not_learnt_from_are_told_with_their_reasons(tmp_path: Path) -> None:
@@ -300,102 +119,89 @@ def test_samples_that_are_not_learnt_from_are_told_with_their_reasons(tmp_path: 
     asyncio.run(scenario())
 
 
-def test_a_trainer_that_is_killed_in_training_is_an_answer_and_the_next_round_works(
-    tmp_path: Path,
+@on_a_broker()
+async def test_a_trainer_that_is_killed_in_training_is_an_answer_and_the_next_round_works(
+    edge: PlayedEdge,
 ) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            edge.task = REAL
-            device = edge.device(slow_s=20.0)
-            await edge.hear(ContextReport)
-            edge.order(1, DIGITS)
-            trainer = await child_of(device)
-            await said(device, "ordered", round=1)
-            await asyncio.to_thread(wait_for, lambda: trainer.cpu_times().user > 0.05)
-            trainer.kill()
-            decline = await edge.hear(Decline)
-            assert (decline.round, decline.reason) == (1, DeclineReason.ERROR)
-            edge.order(2, DIGITS, give_up_ms=1500)
-            await said(device, "abandoned", round=2)
-
-    asyncio.run(scenario())
+    edge.task = REAL
+    device = edge.device(slow_s=20.0)
+    await edge.hear(ContextReport)
+    edge.order(1, DIGITS)
+    trainer = await child_of(device)
+    await said(device, "ordered", round=1)
+    await asyncio.to_thread(wait_for, lambda: trainer.cpu_times().user > 0.05)
+    trainer.kill()
+    decline = await edge.hear(Decline)
+    assert (decline.round, decline.reason) == (1, DeclineReason.ERROR)
+    edge.order(2, DIGITS, give_up_ms=1500)
+    await said(device, "abandoned", round=2)
 
 
-def test_a_trainer_that_hangs_is_given_up_and_replaced(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            edge.task = REAL
-            device = edge.device()
-            await edge.hear(ContextReport)
-            edge.order(1, DIGITS)
-            edge.receipt(await edge.hear(UpdateOffer))
-            trainer = await child_of(device)
-            trainer.suspend()
-            edge.order(2, DIGITS, give_up_ms=1000)
-            await said(device, "abandoned", round=2, reason="give_up")
-            edge.order(3, DIGITS)
-            offer = await edge.hear(UpdateOffer, lambda o: o.round == 3)
-            assert offer.size > 0
-            assert not trainer.is_running()
-
-    asyncio.run(scenario())
+@on_a_broker()
+async def test_a_trainer_that_hangs_is_given_up_and_replaced(edge: PlayedEdge) -> None:
+    edge.task = REAL
+    device = edge.device()
+    await edge.hear(ContextReport)
+    edge.order(1, DIGITS)
+    edge.receipt(await edge.hear(UpdateOffer))
+    trainer = await child_of(device)
+    trainer.suspend()
+    edge.order(2, DIGITS, give_up_ms=1000)
+    await said(device, "abandoned", round=2, reason="give_up")
+    edge.order(3, DIGITS)
+    offer = await edge.hear(UpdateOffer, lambda o: o.round == 3)
+    assert offer.size > 0
+    assert not trainer.is_running()
 
 
-def test_a_training_without_memory_is_declined_and_the_session_goes_on(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            # A million samples of 64 float32, under a limit of 128 MB.
-            edge.task = structs.replace(REAL, learner=LearnerSpec(buffer=1_000_000))
-            device = edge.device(memory_limit=128, nice=7)
-            await edge.hear(ContextReport)
-            edge.order(1, DIGITS)
-            decline = await edge.hear(Decline)
-            assert (decline.round, decline.reason) == (1, DeclineReason.LOAD)
-            assert "--memory-limit" in decline.detail
-            edge.task = REAL
-            edge.order(2, DIGITS)
-            offer = await edge.hear(UpdateOffer, _of_round(2))
-            edge.receipt(offer)
-            await said(device, "receipt", round=2)
-            assert not [m for m in edge.heard if isinstance(m, Hello)][1:], "one session for all"
-            assert (await child_of(device)).nice() == max(7, psutil.Process().nice())
-            assert psutil.Process(device.pid).nice() == psutil.Process().nice()
-
-    asyncio.run(scenario())
-
-
-def test_a_broker_that_dies_is_waited_for_and_the_upload_goes_on(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            edge.device()
-            await edge.hear(ContextReport)
-            edge.order(1, model_of(1_500_000))
-            offer = await edge.hear(UpdateOffer)
-            for child in psutil.Process().children(recursive=True):
-                if "amqtt" in " ".join(child.cmdline()) or "embedded" in " ".join(child.cmdline()):
-                    child.kill()
-            before = len(edge.heard)
-            again = await edge.hear(UpdateOffer, since=before)
-            assert again.digest == offer.digest
-            assert digest_of(await edge.update(again)) == offer.digest
-
-    asyncio.run(scenario())
+@on_a_broker()
+async def test_a_training_without_memory_is_declined_and_the_session_goes_on(
+    edge: PlayedEdge,
+) -> None:
+    # A million samples of 64 float32, under a limit of 128 MB.
+    edge.task = structs.replace(REAL, learner=LearnerSpec(buffer=1_000_000))
+    device = edge.device(memory_limit=128, nice=7)
+    await edge.hear(ContextReport)
+    edge.order(1, DIGITS)
+    decline = await edge.hear(Decline)
+    assert (decline.round, decline.reason) == (1, DeclineReason.LOAD)
+    assert "--memory-limit" in decline.detail
+    edge.task = REAL
+    edge.order(2, DIGITS)
+    offer = await edge.hear(UpdateOffer, _of_round(2))
+    edge.receipt(offer)
+    await said(device, "receipt", round=2)
+    assert not [m for m in edge.heard if isinstance(m, Hello)][1:], "one session for all"
+    assert (await child_of(device)).nice() == max(7, psutil.Process().nice())
+    assert psutil.Process(device.pid).nice() == psutil.Process().nice()
 
 
-def test_silence_ends_the_session_and_the_link_is_made_anew(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path, period_ms=200) as edge:
-            device = edge.device()
-            await edge.hear(ContextReport)
-            edge.beacons = False
-            await said(device, "edge_lost", edge=EDGE)
-            before = len(edge.heard)
-            edge.beacons = True
-            await edge.hear(Hello, since=before)
-            await edge.hear(ContextReport, since=before)
-            assert "connecting anew" in device.log.read_text()
+@on_a_broker()
+async def test_a_broker_that_dies_is_waited_for_and_the_upload_goes_on(edge: PlayedEdge) -> None:
+    edge.device()
+    await edge.hear(ContextReport)
+    edge.order(1, model_of(1_500_000))
+    offer = await edge.hear(UpdateOffer)
+    for child in psutil.Process().children(recursive=True):
+        if "amqtt" in " ".join(child.cmdline()) or "embedded" in " ".join(child.cmdline()):
+            child.kill()
+    before = len(edge.heard)
+    again = await edge.hear(UpdateOffer, since=before)
+    assert again.digest == offer.digest
+    assert digest_of(await edge.update(again)) == offer.digest
 
-    asyncio.run(scenario())
+
+@on_a_broker(period_ms=200)
+async def test_silence_ends_the_session_and_the_link_is_made_anew(edge: PlayedEdge) -> None:
+    device = edge.device()
+    await edge.hear(ContextReport)
+    edge.beacons = False
+    await said(device, "edge_lost", edge=EDGE)
+    before = len(edge.heard)
+    edge.beacons = True
+    await edge.hear(Hello, since=before)
+    await edge.hear(ContextReport, since=before)
+    assert "connecting anew" in device.log.read_text()
 
 
 def test_two_agents_on_one_directory(tmp_path: Path) -> None:
@@ -540,18 +346,6 @@ def _child_of(process: RoleProcess) -> psutil.Process:
 
     wait_for(look)
     return found[0]
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Poll what no event tells: another process's state."""
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-def _is_chunk(digest: str, index: int) -> Callable[[Chunk], bool]:
-    return lambda chunk: chunk.digest == digest and chunk.index == index
 
 
 def _of_round(number: int) -> Callable[[UpdateOffer], bool]:

@@ -9,8 +9,7 @@ import pytest
 
 from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol.messages import Decline, DeclineReason, UpdateOffer
-
-from .support import REAL, HandEdge, digest_of, model_of
+from tests.fakes.hand_edge import REAL, HandEdge, digest_of, model_of
 
 SMALL = model_of(22_000)
 BIG = model_of(3 << 20)

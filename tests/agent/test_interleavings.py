@@ -25,8 +25,17 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.transfer import Layout
 from fedagent_task.recipe import task_bytes
-
-from .support import EDGE, LINK, OTHER, REAL, RUN, HandEdge, Outward, digest_of, model_of
+from tests.fakes.hand_edge import (
+    EDGE,
+    LINK,
+    OTHER,
+    REAL,
+    RUN,
+    HandEdge,
+    Outward,
+    digest_of,
+    model_of,
+)
 
 PIECE = 1024
 RUNS = (RUN, "2" * 32)

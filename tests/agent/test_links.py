@@ -12,8 +12,7 @@ from fedagent_node.link import Link
 from fedagent_node.shell import Shell
 from fedagent_protocol import SOFTWARE, topics
 from fedagent_protocol.messages import EdgeBeacon, Hello
-
-from .support import AGENT, EDGE, LINK, OTHER, SITE, HandEdge, model_of
+from tests.fakes.hand_edge import AGENT, EDGE, LINK, OTHER, SITE, HandEdge, model_of
 
 
 @dataclass

@@ -14,8 +14,7 @@ from fedagent_node.effects import Emit
 from fedagent_protocol.messages import Opinion, OpinionMode
 from fedagent_task.moments import Moments
 from fedagent_task.spec import DataSpec
-
-from .support import EDGE, OTHER, REAL, HandEdge, model_of
+from tests.fakes.hand_edge import EDGE, OTHER, REAL, HandEdge, model_of
 
 MODEL = model_of(500)
 TASK = structs.replace(REAL, data=DataSpec(standardize=True))

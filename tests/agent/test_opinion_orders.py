@@ -23,8 +23,17 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.recipe import task_bytes, task_digest
 from fedagent_task.spec import OpinionsSpec
-
-from .support import EDGE, LINK, OTHER, REAL, RUN, HandEdge, Outward, digest_of, model_of
+from tests.fakes.hand_edge import (
+    EDGE,
+    LINK,
+    OTHER,
+    REAL,
+    RUN,
+    HandEdge,
+    Outward,
+    digest_of,
+    model_of,
+)
 
 PIECE = 1024
 MODELS = [model_of(2500, mark) for mark in range(3)]

@@ -29,8 +29,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import OpinionsSpec, PeersSpec
-
-from .support import EDGE, IDLE, OTHER, REAL, RUN, STATS, HandEdge, digest_of, model_of
+from tests.fakes.hand_edge import EDGE, IDLE, OTHER, REAL, RUN, STATS, HandEdge, digest_of, model_of
 
 MODEL, NEWER = model_of(500), model_of(500, 1)
 RUN_2 = "2" * 32

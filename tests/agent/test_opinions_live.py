@@ -11,9 +11,8 @@ from fedagent_protocol.messages import ContextReport, Opinion, UpdateOffer
 from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.models import create
 from fedagent_task.spec import OpinionsSpec
-
-from .support import REAL, RUN, call_of, digest_of
-from .test_daemon import DIGITS, PlayedEdge, played, said
+from tests.fakes.hand_edge import REAL, RUN, call_of, digest_of
+from tests.fakes.played_edge import DIGITS, PlayedEdge, on_a_broker, played, said
 
 NEWER = encode_tensors(create(REAL.model).init(2))
 
@@ -27,31 +26,28 @@ async def opinion(edge: PlayedEdge, number: int, since: int = 0) -> Opinion:
     return await edge.hear(Opinion, lambda o: o.round == number, since=since)
 
 
-def test_a_device_evaluates_trains_and_evaluates_on_fresh_samples(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with played(tmp_path) as edge:
-            edge.task = structs.replace(REAL, opinions=OpinionsSpec(window=100))
-            device = edge.device(stream="digits:start=300,rate=500")
-            await edge.hear(ContextReport)
-            call(edge, 0, DIGITS)
-            first = await opinion(edge, 0)
-            assert (first.samples, first.metric, first.model) == (
-                100,
-                "accuracy",
-                digest_of(DIGITS),
-            )
-            edge.order(1, DIGITS)
-            offer = await edge.hear(UpdateOffer)
-            assert offer.stats.num_samples >= 300
-            call(edge, 1, NEWER)
-            second = await opinion(edge, 1)
-            assert second.samples > 0
-            since = len(edge.heard)
-            call(edge, 1, NEWER)
-            assert await opinion(edge, 1, since) == second
-            assert "score" not in await said(device, "opinion", round=1)
-
-    asyncio.run(scenario())
+@on_a_broker()
+async def test_a_device_evaluates_trains_and_evaluates_on_fresh_samples(edge: PlayedEdge) -> None:
+    edge.task = structs.replace(REAL, opinions=OpinionsSpec(window=100))
+    device = edge.device(stream="digits:start=300,rate=500")
+    await edge.hear(ContextReport)
+    call(edge, 0, DIGITS)
+    first = await opinion(edge, 0)
+    assert (first.samples, first.metric, first.model) == (
+        100,
+        "accuracy",
+        digest_of(DIGITS),
+    )
+    edge.order(1, DIGITS)
+    offer = await edge.hear(UpdateOffer)
+    assert offer.stats.num_samples >= 300
+    call(edge, 1, NEWER)
+    second = await opinion(edge, 1)
+    assert second.samples > 0
+    since = len(edge.heard)
+    call(edge, 1, NEWER)
+    assert await opinion(edge, 1, since) == second
+    assert "score" not in await said(device, "opinion", round=1)
 
 
 def test_noise_is_kept_over_a_restart(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 from fedagent_task.recipe import task_bytes, task_digest
-
-from .support import EDGE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
+from tests.fakes.hand_edge import EDGE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
 
 RUN_B = "2" * 32
 MODEL = model_of(3000)

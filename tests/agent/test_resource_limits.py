@@ -20,9 +20,8 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.recipe import parse_recipe, task_bytes, task_digest
 from fedagent_testbed.world import VirtualFederation
+from tests.fakes.hand_edge import REAL, RUN, HandEdge, model_of
 from tests.testbed.test_survival import RECIPE
-
-from .support import REAL, RUN, HandEdge, model_of
 
 MODEL = model_of(3000)
 EMPTY = Readings(available=False, reason="on battery, at 5%", battery=0.05, temperature_c=41.0)

@@ -9,8 +9,7 @@ from fedagent_agent.errors import OutboxError
 from fedagent_agent.outbox import INLINE_BYTES, Outbox
 from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol.messages import Need, Receipt, ReceiptStatus, TrainStats, UpdateOffer
-
-from .support import CHUNK, EDGE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
+from tests.fakes.hand_edge import CHUNK, EDGE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
 
 SMALL = model_of(3000)
 BIG = model_of(3 * CHUNK // 2)

@@ -17,8 +17,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     Welcome,
 )
-
-from .support import EDGE, LINK, OTHER, HandEdge, model_of
+from tests.fakes.hand_edge import EDGE, LINK, OTHER, HandEdge, model_of
 
 
 @pytest.fixture

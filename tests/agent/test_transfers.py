@@ -17,8 +17,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     Welcome,
 )
-
-from .support import EDGE, LINK, REAL, RUN, HandEdge, digest_of, model_of
+from tests.fakes.hand_edge import EDGE, LINK, REAL, RUN, HandEdge, digest_of, model_of
 
 PIECE = 64 * 1024
 BIG = model_of(20 * PIECE + 1000)

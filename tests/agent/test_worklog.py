@@ -5,8 +5,7 @@ from pathlib import Path
 from fedagent_agent.core.worklog import LINES, SUM_S, LogLine, WorkLog, samples_line
 from fedagent_node.effects import Emit
 from fedagent_protocol.messages import UpdateOffer, Welcome
-
-from .support import EDGE, LINK, RUN, HandEdge, model_of
+from tests.fakes.hand_edge import EDGE, LINK, RUN, HandEdge, model_of
 
 JOINED = Emit("edge_joined", {"edge": EDGE, "name": "hall", "address": "10.0.0.5:1883"})
 TASK = f"digits (run {RUN[:8]})"

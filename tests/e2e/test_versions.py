@@ -9,9 +9,9 @@ from fedagent_node.effects import Emit
 from fedagent_protocol import messages as m
 from fedagent_protocol.codec import Direction
 from fedagent_testbed.local import RoleProcess
-from tests.agent.test_daemon import wait_for
 from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.links import Peer, peer
+from tests.fakes.played_edge import wait_for
 
 GOLDEN = Path(__file__).parents[1] / "protocol" / "golden" / "1"
 SITE = "old-and-new"

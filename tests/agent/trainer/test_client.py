@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,35 +34,74 @@ from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.models import create
 from fedagent_task.recipe import parse_recipe, task_bytes
 
-ROOT = Path(__file__).parents[3]
-RECIPE = parse_recipe((ROOT / "deploy" / "recipes" / "demo.toml").read_text())
+DEMO = (Path(__file__).parents[3] / "deploy/recipes/demo.toml").read_text()
+RECIPE = parse_recipe(DEMO)
 TASK = task_bytes(RECIPE)
 NUMBERS = itertools.count(1)
-Scenario = Callable[[TrainerClient, Path, Path], Awaitable[None]]
 
 
-def _run(
-    folder: Path,
-    scenario: Scenario,
-    *,
-    grace_s: float = 2.0,
-    nice: int = 0,
-    memory_bytes: int = 0,
-    on_end: Callable[[], None] = lambda: None,
-) -> None:
+@dataclass
+class Bench:
+    """A client, and a training for it."""
+
+    client: TrainerClient
+    model: Path
+    out: Path
+
+    async def open(self, task: bytes, stream: str, **fields: Any) -> Reply:
+        request = Open(job=next(NUMBERS), task=task, stream=stream, **{"seed": 0, **fields})
+        reply = await self.client.submit(request)
+        assert reply.job == request.job
+        return reply
+
+    def training(self, **fields: Any) -> Train:
+        files = {"model": str(self.model), "out": str(self.out)}
+        return Train(job=next(NUMBERS), **{**files, **fields})
+
+    async def trains(self) -> Trained:
+        reply = await self.client.submit(self.training())
+        assert isinstance(reply, Trained), reply
+        assert await asyncio.to_thread(_digest, self.out) == reply.digest
+        return reply
+
+    async def fails(self, **fields: Any) -> Failed:
+        reply = await self.client.submit(self.training(**fields))
+        assert isinstance(reply, Failed)
+        return reply
+
+    async def cancelled(self, **fields: Any) -> Failed:
+        request = self.training(**fields)
+        training = asyncio.create_task(self.client.submit(request))
+        await asyncio.sleep(0.05)
+        self.client.cancel(request.job)
+        reply = await training
+        assert isinstance(reply, Failed)
+        assert (reply.job, reply.reason) == (request.job, "cancelled")
+        return reply
+
+
+Scenario = Callable[[Bench], Awaitable[None]]
+
+
+def _run(folder: Path, scenario: Scenario, **options: Any) -> None:
     model = folder / "model"
     model.write_bytes(encode_tensors(create(RECIPE.model).init(0)))
 
     async def run() -> None:
-        client = TrainerClient(grace_s=grace_s, nice=nice, memory_bytes=memory_bytes, on_end=on_end)
+        client = TrainerClient(**options)
         try:
             async with asyncio.timeout(120):
-                await scenario(client, model, folder / "update")
+                await scenario(Bench(client, model, folder / "update"))
         finally:
             await client.close()
         assert client.pid is None
 
     asyncio.run(run())
+
+
+def on_a_client(**options: float) -> Callable[[Scenario], Callable[[Path], None]]:
+    """Make a test of a scenario with a client of its own."""
+    return lambda scenario: lambda tmp_path: _run(tmp_path, scenario, **options)
 
 
 def _digest(path: Path) -> str:
@@ -74,165 +115,94 @@ async def _gone(pid: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def _open(
-    client: TrainerClient, task: bytes, stream: str, *, seed: int = 0, slow_s: float = 0.0
-) -> Reply:
-    request = Open(job=next(NUMBERS), task=task, stream=stream, seed=seed, slow_s=slow_s)
-    reply = await client.submit(request)
-    assert reply.job == request.job
-    return reply
+@on_a_client()
+async def test_one_process_started_lazily_trains_round_after_round(bench: Bench) -> None:
+    client = bench.client
+    assert client.pid is None
+    client.cancel(7)
+    failed = await bench.fails()
+    assert (failed.reason, failed.detail) == ("stream", "stream: none was opened")
+    await bench.open(TASK, "digits:labels=0+1,rate=100000", seed=3)
+    pid, offset = client.pid, 0
+    for _ in range(3):
+        reply = await bench.trains()
+        assert reply.offset > offset
+        offset = reply.offset
+    narrow = task_bytes(parse_recipe(DEMO, ["model.features=63"]))
+    assert isinstance(await bench.open(narrow, "digits"), Refused)
+    assert isinstance(await bench.open(TASK, "digits"), Opened)
+    await bench.trains()
+    assert client.pid == pid
 
 
-def _training(model: Path, out: Path, *, iterations: int = 0, timeout_s: float = 0.0) -> Train:
-    return Train(
-        job=next(NUMBERS),
-        model=str(model),
-        out=str(out),
-        iterations=iterations,
-        timeout_s=timeout_s,
-    )
+@on_a_client(grace_s=30)
+async def test_a_cancelled_training_ends_between_iterations(bench: Bench) -> None:
+    await bench.open(TASK, "digits:start=1000")
+    await bench.cancelled(iterations=1_000_000)
+    assert _digest(bench.out) == "none"
+    await bench.trains()
+    assert bench.client.starts == 1
 
 
-async def _cancelled(client: TrainerClient, request: Train) -> Failed:
-    training = asyncio.create_task(client.submit(request))
-    await asyncio.sleep(0.05)
-    client.cancel(request.job)
-    reply = await training
-    assert isinstance(reply, Failed)
-    assert (reply.job, reply.reason) == (request.job, "cancelled")
-    return reply
+@on_a_client(grace_s=30)
+async def test_extra_seconds_are_waited_and_can_be_cancelled(bench: Bench) -> None:
+    await bench.open(TASK, "digits", slow_s=0.2)
+    began = time.monotonic()
+    await bench.trains()
+    assert time.monotonic() - began >= 0.2
+    await bench.open(TASK, "digits:rate=0.000001", slow_s=1000)
+    assert (await bench.cancelled()).offset == 50
+    assert bench.client.starts == 1
 
 
-async def _trains(client: TrainerClient, model: Path, out: Path) -> Trained:
-    reply = await client.submit(_training(model, out))
-    assert isinstance(reply, Trained), reply
-    assert await asyncio.to_thread(_digest, out) == reply.digest
-    return reply
+@on_a_client(grace_s=0.1)
+async def test_who_does_not_obey_is_killed_and_comes_back_where_it_was(bench: Bench) -> None:
+    await bench.open(TASK, "digits:rate=1000")
+    first = await bench.trains()
+    assert bench.client.pid is not None
+    pid = bench.client.pid
+    os.kill(pid, signal.SIGSTOP)
+    await bench.cancelled(out=str(bench.out.with_name("other")))
+    await _gone(pid)
+    again = await bench.trains()
+    assert bench.client.starts == 2
+    assert again.offset >= first.offset
 
 
-def test_one_process_trains_round_after_round(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        opened = await _open(client, TASK, "digits:labels=0+1,rate=100000", seed=3)
-        assert isinstance(opened, Opened)
-        pid, offset = client.pid, 0
-        for _ in range(3):
-            reply = await _trains(client, model, out)
-            assert reply.offset > offset
-            offset = reply.offset
-        assert (client.starts, client.pid) == (1, pid)
-
-    _run(tmp_path, scenario)
+@on_a_client()
+async def test_the_watchdog_kills_what_hangs(bench: Bench) -> None:
+    await bench.open(TASK, "digits", slow_s=1000)
+    reply = await bench.fails(timeout_s=0.3)
+    assert reply.reason == "timeout"
+    assert bench.client.pid is None
 
 
-def test_nothing_is_started_before_it_is_needed(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        assert client.pid is None
-        client.cancel(7)
-        request = _training(model, out)
-        assert await client.submit(request) == Failed(
-            job=request.job, reason="stream", detail="stream: none was opened"
-        )
-
-    _run(tmp_path, scenario)
-
-
-def test_a_refusal_names_the_key_and_the_process_lives_on(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        narrow = task_bytes(
-            parse_recipe((ROOT / "deploy/recipes/demo.toml").read_text(), ["model.features=63"])
-        )
-        reply = await _open(client, narrow, "digits")
-        assert isinstance(reply, Refused)
-        assert reply.key == "model.features"
-        assert reply.detail == "model.features: task wants 63, the stream has 64"
-        await _open(client, TASK, "digits")
-        await _trains(client, model, out)
-        assert client.starts == 1
-
-    _run(tmp_path, scenario)
+@on_a_client()
+async def test_a_process_that_dies_is_replaced(bench: Bench) -> None:
+    await bench.open(TASK, "digits:rate=1000")
+    assert bench.client.pid is not None
+    os.kill(bench.client.pid, signal.SIGKILL)
+    reply = await bench.client.submit(bench.training())
+    if isinstance(reply, Failed):  # the request may have met the dying process
+        assert reply.reason == "died"
+        await bench.trains()
+    assert bench.client.starts == 2
+    os.kill(bench.client.pid, signal.SIGKILL)
+    opened = await bench.open(TASK, "digits")
+    assert isinstance(opened, Opened) or opened == Failed(job=opened.job, reason="died")
 
 
-def test_a_cancelled_training_ends_between_iterations(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        await _open(client, TASK, "digits:start=1000")
-        await _cancelled(client, _training(model, out, iterations=1_000_000))
-        assert _digest(out) == "none"
-        await _trains(client, model, out)
-        assert client.starts == 1
-
-    _run(tmp_path, scenario, grace_s=30)
-
-
-def test_extra_seconds_are_waited_and_can_be_cancelled(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        await _open(client, TASK, "digits", slow_s=0.2)
-        began = time.monotonic()
-        await _trains(client, model, out)
-        assert time.monotonic() - began >= 0.2
-        await _open(client, TASK, "digits:rate=0.000001", slow_s=1000)
-        assert (await _cancelled(client, _training(model, out))).offset == 50
-        assert client.starts == 1
-
-    _run(tmp_path, scenario, grace_s=30)
-
-
-def test_who_does_not_obey_is_killed_and_comes_back_where_it_was(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        await _open(client, TASK, "digits:rate=1000")
-        first = await _trains(client, model, out)
-        assert client.pid is not None
-        pid = client.pid
-        os.kill(pid, signal.SIGSTOP)
-        await _cancelled(client, _training(model, tmp_path / "other"))
-        await _gone(pid)
-        again = await _trains(client, model, out)
-        assert client.starts == 2
-        assert again.offset >= first.offset
-
-    _run(tmp_path, scenario, grace_s=0.1)
-
-
-def test_the_watchdog_kills_what_hangs(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        await _open(client, TASK, "digits", slow_s=1000)
-        reply = await client.submit(_training(model, out, timeout_s=0.3))
-        assert isinstance(reply, Failed)
-        assert reply.reason == "timeout"
-        assert client.pid is None
-
-    _run(tmp_path, scenario)
-
-
-def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        await _open(client, TASK, "digits:rate=1000")
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)
-        reply = await client.submit(_training(model, out))
-        if isinstance(reply, Failed):  # the request may have met the dying process
-            assert reply.reason == "died"
-            await _trains(client, model, out)
-        assert client.starts == 2
-        os.kill(client.pid, signal.SIGKILL)
-        opened = await _open(client, TASK, "digits")
-        assert isinstance(opened, Opened) or opened == Failed(job=opened.job, reason="died")
-
-    _run(tmp_path, scenario)
-
-
-def test_who_stops_waiting_leaves_no_training_behind(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        await _open(client, TASK, "digits", slow_s=1000)
-        pid = client.pid
-        assert pid is not None
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.submit(_training(model, out)), 0.1)
-        await _gone(pid)
-        await _open(client, TASK, "digits")
-        await _trains(client, model, out)
-        assert client.starts == 2
-
-    _run(tmp_path, scenario)
+@on_a_client()
+async def test_who_stops_waiting_leaves_no_training_behind(bench: Bench) -> None:
+    await bench.open(TASK, "digits", slow_s=1000)
+    pid = bench.client.pid
+    assert pid is not None
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(bench.client.submit(bench.training()), 0.1)
+    await _gone(pid)
+    await bench.open(TASK, "digits")
+    await bench.trains()
+    assert bench.client.starts == 2
 
 
 def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
@@ -258,61 +228,44 @@ asyncio.run(run())
     asyncio.run(_gone(int(done.stdout)))
 
 
-def test_the_process_has_one_thread_and_ignores_ctrl_c(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        await _open(client, TASK, "digits")
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGINT)
-        await _trains(client, model, out)
-        assert psutil.Process(client.pid).num_threads() == 1
-        assert client.starts == 1
-
-    _run(tmp_path, scenario)
-
-
-def test_the_process_stays_behind_the_devices_own_work(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        await _open(client, TASK, "digits")
-        own = psutil.Process().nice()
-        assert psutil.Process(client.pid).nice() == max(own, 12)
-        await _trains(client, model, out)
-        assert psutil.Process().nice() == own
-
-    _run(tmp_path, scenario, nice=12)
+@on_a_client(nice=12)
+async def test_the_process_has_one_thread_ignores_ctrl_c_and_stays_behind(bench: Bench) -> None:
+    await bench.open(TASK, "digits")
+    pid, own = bench.client.pid, psutil.Process().nice()
+    assert pid is not None
+    os.kill(pid, signal.SIGINT)
+    await bench.trains()
+    trainer = psutil.Process(pid)
+    assert (trainer.num_threads(), bench.client.starts) == (1, 1)
+    assert trainer.nice() == max(own, 12)
+    assert psutil.Process().nice() == own
 
 
-BIG = task_bytes(
-    parse_recipe(
-        (ROOT / "deploy/recipes/demo.toml").read_text(),
-        ["learner.buffer=1000000"],  # 256 MB of samples
-    )
-)
+BIG = task_bytes(parse_recipe(DEMO, ["learner.buffer=1000000"]))
+"""256 MB of samples."""
 
 
-def test_a_task_over_the_memory_limit_fails_and_the_next_one_trains(tmp_path: Path) -> None:
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        opened = await _open(client, BIG, "digits")
-        assert isinstance(opened, Failed)
-        assert opened.reason == "memory"
-        assert "raise --memory-limit" in opened.detail
-        assert client.pid is None
-        reply = await client.submit(_training(model, out))
-        assert isinstance(reply, Failed)
-        assert reply.reason == "memory"
-        await _open(client, TASK, "digits")
-        await _trains(client, model, out)
-        limit = psutil.Process(client.pid).rlimit(psutil.RLIMIT_DATA)[0]
-        assert 128 << 20 <= limit < 512 << 20
-        await _open(client, TASK, "digits")
-        assert client.starts == 3
-
-    _run(tmp_path, scenario, memory_bytes=128 << 20)
+@on_a_client(memory_bytes=128 << 20)
+async def test_a_task_over_the_memory_limit_fails_and_the_next_one_trains(bench: Bench) -> None:
+    opened = await bench.open(BIG, "digits")
+    assert isinstance(opened, Failed)
+    assert opened.reason == "memory"
+    assert "raise --memory-limit" in opened.detail
+    assert bench.client.pid is None
+    reply = await bench.fails()
+    assert reply.reason == "memory"
+    await bench.open(TASK, "digits")
+    await bench.trains()
+    limit = psutil.Process(bench.client.pid).rlimit(psutil.RLIMIT_DATA)[0]
+    assert 128 << 20 <= limit < 512 << 20
+    await bench.open(TASK, "digits")
+    assert bench.client.starts == 3
 
 
 def test_a_training_over_the_memory_limit_is_failed_for_memory(tmp_path: Path) -> None:
     csv = tmp_path / "wide.csv"
     wide = parse_recipe(
-        (ROOT / "deploy/recipes/demo.toml").read_text(),
+        DEMO,
         ["model.features=2000", "learner.name=sgd", "learner.buffer=16000", "data.dtype=float64"],
     )
     row = ",".join(["1"] * 2000)
@@ -320,12 +273,11 @@ def test_a_training_over_the_memory_limit_is_failed_for_memory(tmp_path: Path) -
     wide_model = tmp_path / "wide"
     wide_model.write_bytes(encode_tensors(create(wide.model).init(0)))
 
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        await _open(client, task_bytes(wide), f"csv:{csv}")
-        reply = await client.submit(_training(wide_model, out))
-        assert isinstance(reply, Failed)
+    async def scenario(bench: Bench) -> None:
+        await bench.open(task_bytes(wide), f"csv:{csv}")
+        reply = await bench.fails(model=str(wide_model))
         assert reply.reason == "memory"
-        assert _digest(out) == "none"
+        assert _digest(bench.out) == "none"
 
     _run(tmp_path, scenario, memory_bytes=48 << 20)
 
@@ -334,15 +286,15 @@ def test_every_end_of_the_process_is_told_once(tmp_path: Path) -> None:
     ends: list[int] = []
     told = asyncio.Event()
 
-    async def scenario(client: TrainerClient, model: Path, out: Path) -> None:
-        await _open(client, TASK, "digits:rate=1000")
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)  # between two trainings
-        await _gone_child(client.pid)
+    async def scenario(bench: Bench) -> None:
+        await bench.open(TASK, "digits:rate=1000")
+        assert bench.client.pid is not None
+        os.kill(bench.client.pid, signal.SIGKILL)  # between two trainings
+        await _gone_child(bench.client.pid)
         async with asyncio.timeout(60):
             await told.wait()
-        await _trains(client, model, out)
-        assert (len(ends), client.starts) == (1, 2)
+        await bench.trains()
+        assert (len(ends), bench.client.starts) == (1, 2)
 
     def ended() -> None:
         ends.append(1)

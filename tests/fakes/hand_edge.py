@@ -12,7 +12,7 @@ from msgspec import structs
 
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import PriceSettings, Readings
-from fedagent_agent.core.effects import Measured, Relink, Subscribed, SubscribeModel
+from fedagent_agent.core.effects import Measured, Subscribed, SubscribeModel
 from fedagent_agent.core.opinions import NO_LIMITS, PrivacySettings
 from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer.frames import (
@@ -34,7 +34,6 @@ from fedagent_protocol.messages import (
     Chunk,
     EdgeBeacon,
     EdgeToAgent,
-    Hello,
     Need,
     OpinionCall,
     OpinionMode,
@@ -382,21 +381,3 @@ class HandEdge:
     def events(self, name: str) -> list[dict[str, object]]:
         """Return the fields of a kind of event."""
         return [dict(e.fields) for e in self.out if isinstance(e, Emit) and e.name == name]
-
-
-__all__ = [
-    "AGENT",
-    "CHUNK",
-    "EDGE",
-    "IDLE",
-    "LINK",
-    "OTHER",
-    "REAL",
-    "RUN",
-    "SITE",
-    "HandEdge",
-    "Hello",
-    "Relink",
-    "digest_of",
-    "model_of",
-]
