@@ -14,9 +14,9 @@ import pytest
 from fedagent_agent.peers.store import read_slots
 from fedagent_coordinator.reader import open_reader
 from fedagent_protocol import topics
-from fedagent_testbed.kernel import Faults
-from fedagent_testbed.wires import WAN, lan
-from fedagent_testbed.world import AGENT_PRICE_MICRO, Ending, VirtualFederation
+from fedagent_testbed.kernel import WAN, Faults, lan
+from fedagent_testbed.roles import AGENT_PRICE_MICRO
+from fedagent_testbed.world import Ending, VirtualFederation
 
 from .test_survival import ROUNDS, world
 

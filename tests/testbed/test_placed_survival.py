@@ -4,6 +4,8 @@ Whatever dies, no rent is charged twice, nothing is spent beyond the budget, and
 learnt from settled rounds is what an undisturbed run learnt from as many.
 """
 
+import functools
+import hashlib
 from collections import Counter
 from pathlib import Path
 
@@ -11,9 +13,9 @@ import numpy as np
 import pytest
 
 from fedagent_task.recipe import parse_recipe
-from fedagent_testbed.kernel import Faults
-from fedagent_testbed.wires import WAN, lan
-from fedagent_testbed.world import AGENT_PRICE_MICRO, Ending, VirtualFederation
+from fedagent_testbed.kernel import WAN, Faults, lan
+from fedagent_testbed.roles import AGENT_PRICE_MICRO
+from fedagent_testbed.world import Ending, VirtualFederation
 
 from .test_survival import COORDINATOR_POINTS, EDGE_POINTS
 
@@ -94,6 +96,24 @@ def test_a_calm_run_rents_one_edge_a_round_until_the_money_is_gone(
     assert {edge for _, edge, _ in ending.rents} == set(asked)
     rho = [dict(notes)["rho"] for *_, notes in ending.controls]
     assert len(set(rho)) > 3, "the iterations never moved"
+
+
+@pytest.mark.parametrize("placement", ["random", "budgeted-ucb"])
+def test_a_seed_is_a_placed_run_in_every_message(tmp_path: Path, placement: str) -> None:
+    faults = Faults(loss=0.05, duplicate=0.1, delay_s=0.003, jitter_s=0.02)
+    runs = []
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        sets = (f"placement.name={placement}", f"seed={seed}")
+        here, messages = world(tmp_path / name, seed, sets=sets, faults=faults), hashlib.sha256()
+        here.network.heard = functools.partial(note, here, messages)
+        runs.append((here.run(seconds=2000), messages.hexdigest()))
+    assert runs[0] == runs[1]
+    assert runs[0][0].rents != runs[2][0].rents
+    assert runs[0][1] != runs[2][1]
+
+
+def note(here: VirtualFederation, messages: "hashlib._Hash", port: str, topic: str) -> None:
+    messages.update(f"{here.kernel.now!r} {port} {topic}\n".encode())
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from fedagent_task.recipe import parse_recipe
-from fedagent_testbed.kernel import Faults
-from fedagent_testbed.wires import WAN, lan
+from fedagent_testbed.kernel import WAN, Faults, lan
 from fedagent_testbed.world import Ending, VirtualFederation
 
 RECIPE = """

@@ -4,19 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class VirtualDevice:
-    """What an agent finds out about itself in a round.
-
-    Attributes:
-        compute: Cores' worth of processor that others leave free, as it says.
-    """
-
-    training_s: float
-    compute: float = 1.0
-    price_micro: int = 0
-    available: bool = True
+from fedagent_agent.core.device import Readings
 
 
 class Air(Protocol):
@@ -25,7 +13,7 @@ class Air(Protocol):
     def begin(self, round_: int) -> bool:
         """Let a round open; False if nothing changes by that."""
 
-    def device(self, agent: str) -> VirtualDevice:
+    def device(self, agent: str) -> Readings:
         """Return the state of an agent's device."""
 
     def features(self, agent: str, edge: str) -> Mapping[str, float]:
@@ -44,10 +32,11 @@ class Pipes:
     nobody wants it any more.
 
     Attributes:
+        air: None where links take no time.
         names: What the surroundings call an agent, by its id.
     """
 
-    air: Air
+    air: Air | None
     names: Mapping[str, str] = field(default_factory=dict)
     _until: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     _whole: dict[str, int] = field(default_factory=dict)
@@ -65,7 +54,7 @@ class Pipes:
         self, agent: str, edge: str, digest: str, nbytes: int, now: float, *, up: bool
     ) -> float:
         """Put bytes of a model or an update into a pipe; return seconds until the last is out."""
-        if not nbytes:
+        if not nbytes or self.air is None:
             return 0.0
         share = nbytes / self._whole.get(digest, nbytes)
         key = (agent, edge, up)

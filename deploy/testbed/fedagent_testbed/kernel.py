@@ -1,14 +1,23 @@
-"""Virtual time: a scheduler, and a network that delays, loses, repeats and reorders.
+"""Virtual time: a scheduler, and brokers that delay, lose, repeat and reorder.
 
 Deterministic by seed, the order of simultaneous events included.
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+
+WAN = "wan"
+
+Receive = Callable[[str, str, bytes], None]
+"""Takes link, topic and payload."""
+
+
+def lan(edge: str) -> str:
+    """Return the name of an edge's own broker."""
+    return f"lan-{edge}"
 
 
 class Kernel:
@@ -54,55 +63,76 @@ class Faults:
 
 @dataclass(slots=True)
 class Network:
-    """Carries payloads between named ports of nodes.
+    """All brokers: clean sessions, and what is sent to who is not there is lost.
 
-    A port that is not open loses what is sent to it, as a broker with clean
-    sessions does. With `jitter_s` above the spacing of messages they overtake
-    each other.
+    With `jitter_s` above the spacing of messages they overtake each other.
 
     Attributes:
+        deliver: How each member takes what arrives, alive or not.
+        defer: How each member does something a moment later.
         down: Brokers that carry nothing.
-        heard: Told port and topic of everything that arrives.
+        heard: Takes member@broker and topic of everything that arrives.
     """
 
     kernel: Kernel
     rng: np.random.Generator
     faults: Faults = Faults()
-    carried: Counter[str] = field(default_factory=Counter)
+    deliver: dict[str, Receive] = field(default_factory=dict)
+    defer: dict[str, Callable[[Callable[[], None]], None]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     heard: Callable[[str, str], None] | None = None
-    _ports: dict[str, Callable[[str, bytes], None]] = field(default_factory=dict)
+    _members: dict[str, dict[str, None]] = field(default_factory=dict)
+    _topics: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
 
-    def open(self, port: str, receive: Callable[[str, bytes], None]) -> None:
-        """Let a node receive `(topic, payload)` at a port."""
-        self._ports[port] = receive
+    def join(self, broker: str, member: str) -> None:
+        """Connect a member."""
+        self._members.setdefault(broker, {})[member] = None
 
-    def close(self, port: str) -> None:
-        """Stop delivering to a port; what is under way to it is lost."""
-        self._ports.pop(port, None)
+    def leave(self, broker: str, member: str) -> None:
+        """Disconnect a member; its subscriptions go with the session."""
+        self._members.get(broker, {}).pop(member, None)
+        for (where, _), members in self._topics.items():
+            if where == broker:
+                members.pop(member, None)
+
+    def subscribe(self, broker: str, member: str, topic: str) -> None:
+        """Let a member hear a model's topic."""
+        self._topics.setdefault((broker, topic), {})[member] = None
+
+    def unsubscribe(self, broker: str, member: str, topic: str) -> None:
+        """Let a member hear it no more."""
+        self._topics.get((broker, topic), {}).pop(member, None)
 
     def send(
-        self, via: str, port: str, topic: str, payload: bytes, *, seconds: float = 0.0
+        self, broker: str, member: str, topic: str, payload: bytes, *, seconds: float = 0.0
     ) -> None:
-        """Carry one payload through the broker `via` to a port, or lose it.
-
-        It takes `seconds` more than the delays of the network.
-        """
+        """Send to one member, or lose it; it takes `seconds` longer than the network's delays."""
         copies = 1 + (self.rng.random() < self.faults.duplicate)
         for _ in range(copies):
-            if via in self.down or self.rng.random() < self.faults.loss:
-                self.carried["lost"] += 1
+            if broker in self.down or self.rng.random() < self.faults.loss:
                 continue
             delay = self.faults.delay_s + self.faults.jitter_s * self.rng.random()
-            self.kernel.after(delay + seconds, lambda: self._deliver(via, port, topic, payload))
+            self.kernel.after(delay + seconds, lambda: self._arrive(broker, member, topic, payload))
 
-    def _deliver(self, via: str, port: str, topic: str, payload: bytes) -> None:
-        receive = self._ports.get(port)
-        if receive is None or via in self.down:
-            self.carried["lost"] += 1
+    def cast(self, broker: str, topic: str, payload: bytes) -> None:
+        """Send to everybody on a broker."""
+        for member in list(self._members.get(broker, {})):
+            self.send(broker, member, topic, payload)
+
+    def publish(
+        self, broker: str, topic: str, payload: bytes, *, seconds: Callable[[str], float]
+    ) -> None:
+        """Send to those who subscribed; `seconds` says how much longer it takes to each."""
+        for member in list(self._topics.get((broker, topic), {})):
+            self.send(broker, member, topic, payload, seconds=seconds(member))
+
+    def soon(self, member: str, action: Callable[[], None]) -> None:
+        """Let a member do something one network delay later."""
+        self.kernel.after(self.faults.delay_s, lambda: self.defer[member](action))
+
+    def _arrive(self, broker: str, member: str, topic: str, payload: bytes) -> None:
+        if member not in self._members.get(broker, {}) or broker in self.down:
             return
-        self.carried["delivered"] += 1
-        self.carried["bytes"] += len(payload)
         if self.heard is not None:
-            self.heard(port, topic)
-        receive(topic, payload)
+            self.heard(f"{member}@{broker}", topic)
+        self.deliver[member](broker, topic, payload)

@@ -1,19 +1,15 @@
 """A node of the virtual testbed: a role with a directory, that can die and start again."""
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedagent_node.driver import Core, Driver, Job, Links, Store
 from fedagent_node.effects import Connect, Emit, Input, Send
-from fedagent_protocol.codec import (
-    Direction,
-)
+from fedagent_protocol.codec import Direction
 
-from .kernel import Kernel
-from .wires import Wires
+from .kernel import Kernel, Network
 
 RESTART_S = 0.4
 MIN_WAIT_S = 1e-4
@@ -61,42 +57,42 @@ class Node(ABC):
     """One process of the virtual world: a role with a directory.
 
     Attributes:
+        incoming: What comes in, by the broker that it is connected to.
         kill_at: Crash points to die at, each once: name to the number of its visit.
         stay_down_s: How long it is gone after a kill.
         restarts: How often it was started again.
-        passed: Crash points that were passed, by name.
     """
 
-    kernel: Kernel
-    wires: Wires
+    network: Network
     id: str
     directory: Path
     kill_at: dict[str, int] = field(default_factory=dict)
     stay_down_s: float = RESTART_S
     restarts: int = 0
     alive: bool = False
-    passed: Counter[str] = field(default_factory=Counter)
+    incoming: dict[str, Direction] = field(init=False)
     driver: Driver | None = None
     _armed: int = 0
 
     def __post_init__(self) -> None:
         """Connect it to the world."""
+        self.kernel = self.network.kernel
+        self.incoming = self._links()
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.wires.deliver[self.id] = self._deliver
-        self.wires.defer[self.id] = self.run
+        self.network.deliver[self.id] = lambda *arrival: self.run(lambda: self._arrive(*arrival))
+        self.network.defer[self.id] = self.run
 
     @abstractmethod
-    def open(self, checkpoint: Checkpoint) -> tuple[Driver, list[Input]]:
+    def _links(self) -> dict[str, Direction]:
+        """Return what comes in, by broker."""
+
+    @abstractmethod
+    def _open(self) -> tuple[Driver, list[Input]]:
         """Open the role on its directory; return it with what it takes in first."""
-
-    @property
-    @abstractmethod
-    def incoming(self) -> dict[str, Direction]:
-        """What comes in, by the broker that it is connected to."""
 
     @abstractmethod
     def send(self, send: Send) -> bool:
-        """Put a message on the wires."""
+        """Put a message on the network."""
 
     def change(self, effect: Connect) -> None:
         """Change links; only agents do."""
@@ -108,9 +104,9 @@ class Node(ABC):
         self.run(self._start)
 
     def _start(self) -> None:
-        self.driver, first = self.open(self._checkpoint)
+        self.driver, first = self._open()
         for broker in self.incoming:
-            self.wires.join(broker, self.id)
+            self.network.join(broker, self.id)
         self.driver.receive(*first)
 
     def kill(self) -> None:
@@ -125,12 +121,12 @@ class Node(ABC):
         """Forget what is in memory, and lose the connections; the disk stays as it is."""
         self.alive = False
         for broker in self.incoming:
-            self.wires.leave(broker, self.id)
+            self.network.leave(broker, self.id)
         if self.driver is not None:
-            self.close(self.driver.store)
+            self._close(self.driver.store)
         self.driver = None
 
-    def close(self, store: Store) -> None:
+    def _close(self, store: Store) -> None:
         """Close the disk as a kill would leave it."""
         store.close()
 
@@ -150,29 +146,21 @@ class Node(ABC):
         if self.driver is not None:
             self.driver.receive(*events)
 
-    def _deliver(self, broker: str, topic: str, payload: bytes) -> None:
-        self.run(lambda: self.arrive(broker, topic, payload))
-
-    def arrive(self, broker: str, topic: str, payload: bytes) -> None:
-        """Take in what came from a broker."""
+    def _arrive(self, broker: str, topic: str, payload: bytes) -> None:
         if self.driver is not None:
             direction, now = self.incoming[broker], self.kernel.now
             self.driver.arrived(broker, direction, topic, payload, at=now)
             self.driver.flush()
 
-    def _checkpoint(self, name: str) -> None:
-        self.passed[name] += 1
-        left = self.kill_at.get(name)
-        if left is None:
-            return
+    def checkpoint(self, name: str) -> None:
+        """Die here, if this is the visit to die at."""
+        left = self.kill_at.pop(name, 0)
         if left > 1:
             self.kill_at[name] = left - 1
-            return
-        del self.kill_at[name]
-        raise NodeKilledError(name)
+        elif left:
+            raise NodeKilledError(name)
 
-    def next_due(self) -> float | None:
-        """Return when a tick is wanted."""
+    def _next_due(self) -> float | None:
         return self.driver.next_due() if self.driver is not None else None
 
     def _tick(self) -> None:
@@ -180,7 +168,7 @@ class Node(ABC):
             self.driver.tick()
 
     def _set_timer(self) -> None:
-        due = self.next_due()
+        due = self._next_due()
         self._armed += 1
         armed = self._armed
         if due is None:

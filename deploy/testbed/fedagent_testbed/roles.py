@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import structs
@@ -30,10 +30,7 @@ from fedagent_node.data_dir import Identity
 from fedagent_node.driver import Driver, Store
 from fedagent_node.effects import EVERYBODY, Connect, Emit, Input, LinkDown, LinkUp, Send
 from fedagent_protocol import topics
-from fedagent_protocol.codec import (
-    Direction,
-    encode,
-)
+from fedagent_protocol.codec import Direction, encode
 from fedagent_protocol.messages import (
     AnyMessage,
     Chunk,
@@ -48,12 +45,16 @@ from fedagent_protocol.messages import (
 from fedagent_task.spec import Recipe
 
 from .air import Pipes
-from .node import Checkpoint, Node, virtual_driver
-from .seeded_agents import METRIC, SAMPLES
-from .wires import WAN, lan
+from .kernel import WAN, lan
+from .node import Node, virtual_driver
 
 SITE = "virtual"
 BOOT = "one-boot"
+AGENT_PRICE_MICRO = 100_000
+EVALUATING_S = 0.02
+"""How long an agent thinks of a model."""
+METRIC, SAMPLES = "seeded", 100
+"""What a virtual opinion claims to rest on."""
 
 
 @dataclass(kw_only=True)
@@ -64,39 +65,32 @@ class AgentNode(Node):
         name: What people, and the surroundings, call it.
         edges: Ids of the edges it can see.
         slow_s: How long a training takes.
-        pipes: Its surroundings; without any, links take no time, and price and
-            training are always the same.
-        iteration_s: What it says an iteration takes; 0 where it says nothing.
-        arrivals: Samples that it says came in a round.
-        think: What it may say of a model, by its digest; without it, it has no opinions.
-        evaluating_s: How long it thinks.
+        pipes: Its links; without surroundings price and training are always the same.
+        iteration_s: What it reports for an iteration; 0 where it reports nothing.
+        arrivals: Samples that it reports for a round.
+        think: Its opinion of a model, by its digest.
         away: It is out of reach: what it sends and what is sent to it gets lost.
     """
 
     name: str
     identity: Identity
     edges: tuple[str, ...]
-    price_micro: int
     slow_s: float
-    pipes: Pipes | None = None
-    iteration_s: float = 0.0
-    arrivals: int = 0
-    think: Callable[[str], ProtectedScore] | None = None
-    evaluating_s: float = 0.02
+    pipes: Pipes
+    iteration_s: float
+    arrivals: int
+    think: Callable[[str], ProtectedScore]
     away: bool = False
 
-    @property
-    def incoming(self) -> dict[str, Direction]:
-        """What comes in, by the broker that it is connected to."""
+    def _links(self) -> dict[str, Direction]:
         return {lan(edge): Direction.EDGE_TO_AGENT for edge in self.edges}
 
-    def open(self, checkpoint: Checkpoint) -> tuple[Driver, list[Input]]:
-        """Open the agent; it measures its device, then its links are up."""
+    def _open(self) -> tuple[Driver, list[Input]]:
         config = AgentConfig(
             data_dir=str(self.directory),
             site=SITE,
             stream="digits",
-            price=PriceSettings(base=self.price_micro / MICRO, per_compute=0.0),
+            price=PriceSettings(base=AGENT_PRICE_MICRO / MICRO, per_compute=0.0),
             slow_s=self.slow_s,
             name=self.name,
         )
@@ -106,27 +100,25 @@ class AgentNode(Node):
             submit=self._submit,
             pending=self._pending_bytes,
             identity=self.identity,
-            checkpoint=checkpoint,
-            idle_opinions=self.think is not None,
+            checkpoint=self.checkpoint,
+            idle_opinions=True,
         )
         driver = virtual_driver(self.core, self._store, self.kernel, self, me=self.id)
         measured = [Measured(Readings(compute=1.0)), *self._sensed()]
         return driver, [*measured, *(LinkUp(broker) for broker in self.incoming)]
 
-    def close(self, store: Store) -> None:  # noqa: ARG002 - it is the agent's
-        """Close the disk as a kill would leave it."""
+    def _close(self, store: Store) -> None:  # noqa: ARG002 - it is the agent's
         self._store.abandon()
 
-    def arrive(self, broker: str, topic: str, payload: bytes) -> None:
-        """Take in what came from a broker, unless it is out of reach."""
+    def _arrive(self, broker: str, topic: str, payload: bytes) -> None:
         if not self.away:
-            super().arrive(broker, topic, payload)
+            super()._arrive(broker, topic, payload)
 
     def reconnect(self, link: str) -> None:
         """The broker of a link came back."""
         if self.driver is not None:
             self.driver.receive(LinkDown(link))
-            self.wires.join(link, self.id)
+            self.network.join(link, self.id)
             self.driver.receive(LinkUp(link))
 
     def sense(self) -> None:
@@ -134,20 +126,10 @@ class AgentNode(Node):
         self.receive(*self._sensed())
 
     def _sensed(self) -> list[Measured]:
-        if self.pipes is None:
-            return []
-        device = self.pipes.air.device(self.name)
-        readings = Readings(
-            compute=device.compute,
-            available=device.available,
-            price_micro=device.price_micro,
-            slow_s=device.training_s,
-        )
-        return [Measured(readings, report=True)]
+        air = self.pipes.air
+        return [Measured(air.device(self.name), report=True)] if air is not None else []
 
     def _pending_bytes(self, link: str) -> int:
-        if self.pipes is None:
-            return 0
         now = self.kernel.now
         return sum(self.pipes.busy(self.id, e, now, up=True) for e in self.edges if lan(e) == link)
 
@@ -162,24 +144,19 @@ class AgentNode(Node):
                 steps=1,
             )
             message = structs.replace(message, stats=stats)
-        if self.pipes is None:
+        if (air := self.pipes.air) is None:
             return message
         match message:
             case ContextReport():
-                shown = dict(self.pipes.air.features(self.name, edge))
-                return structs.replace(message, features=shown)
-            case UpdateOffer() if message.context is not None:
-                shown = dict(self.pipes.air.features(self.name, edge))
-                return structs.replace(
-                    message, context=structs.replace(message.context, features=shown)
-                )
+                return structs.replace(message, features=dict(air.features(self.name, edge)))
+            case UpdateOffer(context=ContextReport() as context):
+                shown = structs.replace(context, features=dict(air.features(self.name, edge)))
+                return structs.replace(message, context=shown)
             case _:
                 return message
 
     def _seconds(self, edge: str, message: AnyMessage) -> float:
         """Return how long an update, or a part of it, takes beyond a message's delay."""
-        if self.pipes is None:
-            return 0.0
         match message:
             case UpdateOffer():
                 self.pipes.note(message.digest, message.size)
@@ -192,13 +169,13 @@ class AgentNode(Node):
         return self.pipes.carry(self.id, edge, message.digest, nbytes, now, up=True)
 
     def send(self, send: Send) -> bool:
-        """Put a message on the wires."""
+        """Put a message on the network."""
         if not self.away:
             edge, message = send.to, self._as_shown(send.to, send.message)
             topic = topics.agent_up(SITE, self.id, edge, kind(message))
             seconds = self._seconds(edge, message)
             link = self.core.sessions.link_of(edge)
-            self.wires.send(link, edge, topic, encode(message), seconds=seconds)
+            self.network.send(link, edge, topic, encode(message), seconds=seconds)
         return True
 
     def change(self, effect: Connect) -> None:
@@ -206,24 +183,25 @@ class AgentNode(Node):
         match effect:
             case SubscribeModel(edge=edge, digest=digest):
                 topic = topics.model(SITE, edge, digest)
-                self.wires.subscribe(self.core.sessions.link_of(edge), self.id, topic)
-                self.wires.soon(self.id, functools.partial(self.receive, Subscribed(edge, digest)))
+                self.network.subscribe(self.core.sessions.link_of(edge), self.id, topic)
+                self.network.soon(
+                    self.id, functools.partial(self.receive, Subscribed(edge, digest))
+                )
             case UnsubscribeModel(edge=edge, digest=digest):
                 if link := self.core.sessions.link_of(edge):
-                    self.wires.unsubscribe(link, self.id, topics.model(SITE, edge, digest))
+                    self.network.unsubscribe(link, self.id, topics.model(SITE, edge, digest))
             case Relink():
-                self.wires.soon(self.id, functools.partial(self.reconnect, effect.link))
+                self.network.soon(self.id, functools.partial(self.reconnect, effect.link))
 
     def _submit(self, request: TrainerRequest) -> None:
         """Have an opinion after a while, unless the process that wants it is gone by then."""
-        think, asking = self.think, self.driver
-        if think is None or not isinstance(request, Evaluate):
-            return
+        if isinstance(request, Evaluate):
+            answer = functools.partial(self._answer, request, self.driver)
+            self.kernel.after(EVALUATING_S, lambda: self.run(answer))
 
-        def done() -> None:
-            if self.driver is not asking:
-                return
-            opinion = think(Path(request.model).name)
+    def _answer(self, request: Evaluate, asking: Driver | None) -> None:
+        if self.driver is asking:
+            opinion = self.think(Path(request.model).name)
             self.receive(
                 Evaluated(
                     job=request.job,
@@ -234,25 +212,20 @@ class AgentNode(Node):
                 )
             )
 
-        self.kernel.after(self.evaluating_s, lambda: self.wires.defer[self.id](done))
-
 
 @dataclass(kw_only=True)
 class EdgeNode(Node):
     """An edge aggregator with a broker of its own."""
 
     chunk_bytes: int
-    pipes: Pipes | None = None
-    rent_micro: int = 0
+    pipes: Pipes
+    rent_micro: int
     starts: int = 0
 
-    @property
-    def incoming(self) -> dict[str, Direction]:
-        """What comes in, by the broker that it is connected to."""
+    def _links(self) -> dict[str, Direction]:
         return {lan(self.id): Direction.AGENT_TO_EDGE, WAN: Direction.COORDINATOR_TO_EDGE}
 
-    def open(self, checkpoint: Checkpoint) -> tuple[Driver, list[Input]]:
-        """Open the edge; its two links are up."""
+    def _open(self) -> tuple[Driver, list[Input]]:
         self.starts += 1
         config = EdgeConfig(
             data_dir=str(self.directory),
@@ -260,30 +233,29 @@ class EdgeNode(Node):
             credit_bytes=16 * self.chunk_bytes,
         )
         me = EdgeHello(edge=self.id, epoch=f"{self.starts:032x}", rent=self.rent_micro)
-        core, store = open_edge(config, me, now=self.kernel.now, boot=BOOT, checkpoint=checkpoint)
+        now, checkpoint = self.kernel.now, self.checkpoint
+        core, store = open_edge(config, me, now=now, boot=BOOT, checkpoint=checkpoint)
         driver = virtual_driver(core, store, self.kernel, self, me=self.id)
         return driver, [LinkUp("lan"), LinkUp("wan")]
 
     def send(self, send: Send) -> bool:
-        """Put a message on the wires."""
+        """Put a message on the network."""
         to, message = send.to, send.message
         payload, (link, topic) = encode(message), route(SITE, self.id, send)
         if link == "wan":
-            self.wires.send(WAN, "coordinator", topic, payload)
+            self.network.send(WAN, "coordinator", topic, payload)
         elif to != EVERYBODY:
             seconds = self._seconds(to, message)
-            self.wires.send(lan(self.id), to, topic, payload, seconds=seconds)
+            self.network.send(lan(self.id), to, topic, payload, seconds=seconds)
         elif isinstance(message, Chunk):
             seconds_to = functools.partial(self._seconds, message=message)
-            self.wires.publish(lan(self.id), topic, payload, seconds=seconds_to)
+            self.network.publish(lan(self.id), topic, payload, seconds=seconds_to)
         else:
-            self.wires.cast(lan(self.id), topic, payload)
+            self.network.cast(lan(self.id), topic, payload)
         return True
 
     def _seconds(self, agent: str, message: AnyMessage) -> float:
         """Return how long a model, or a part of it, takes beyond a message's delay."""
-        if self.pipes is None:
-            return 0.0
         if isinstance(message, TrainOrder | OpinionCall):
             self.pipes.note(message.model, message.size)
         if not isinstance(message, Chunk):
@@ -297,28 +269,21 @@ class CoordinatorNode(Node):
     """The coordinator with a broker of its own.
 
     Attributes:
-        events: Everything it said, over all its lives.
         done: Why the run ended, once it has.
-        more_rounds: As the option of the start.
-        opening: Told the number of a round that opens; returns how many seconds the edges
-            hear of it later.
+        opening: By the number of a round, how many seconds later the edges hear that it opens.
     """
 
     recipe: Recipe
     wait_edges: int
     wait_agents: int
-    opening: Callable[[int], float] = lambda _round: 0.0
-    events: list[Emit] = field(default_factory=list)
+    opening: Callable[[int], float]
     done: str = ""
     more_rounds: int = 0
 
-    @property
-    def incoming(self) -> dict[str, Direction]:
-        """What comes in, by the broker that it is connected to."""
+    def _links(self) -> dict[str, Direction]:
         return {WAN: Direction.EDGE_TO_COORDINATOR}
 
-    def open(self, checkpoint: Checkpoint) -> tuple[Driver, list[Input]]:
-        """Open the coordinator."""
+    def _open(self) -> tuple[Driver, list[Input]]:
         config = CoordinatorConfig(
             data_dir=str(self.directory),
             recipe="",
@@ -333,34 +298,31 @@ class CoordinatorNode(Node):
             self.recipe,
             coordinator=self.id,
             boot=BOOT,
-            checkpoint=checkpoint,
+            checkpoint=self.checkpoint,
             clock=lambda: self.kernel.now,
             clock_ms=lambda: int(self.kernel.now * 1000),
         )
         driver = virtual_driver(engine, store, self.kernel, self, me=self.id, emit=self._emit)
         return driver, [Start()]
 
-    def arrive(self, broker: str, topic: str, payload: bytes) -> None:
-        """Take in what an edge sent, until the run is over."""
+    def _arrive(self, broker: str, topic: str, payload: bytes) -> None:
         if not self.done:
-            super().arrive(broker, topic, payload)
+            super()._arrive(broker, topic, payload)
 
-    def next_due(self) -> float | None:
-        """Return when a tick is wanted."""
-        return None if self.done else super().next_due()
+    def _next_due(self) -> float | None:
+        return None if self.done else super()._next_due()
 
     def send(self, send: Send) -> bool:
-        """Put a message on the wires."""
+        """Put a message on the network."""
         payload, topic = encode(send.message), topic_of(SITE, self.id, send)
         if send.to == EVERYBODY:
-            self.wires.cast(WAN, topic, payload)
+            self.network.cast(WAN, topic, payload)
         else:
             opens = isinstance(send.message, RoundOpen)
             seconds = self.opening(send.message.round) if opens else 0.0
-            self.wires.send(WAN, send.to, topic, payload, seconds=seconds)
+            self.network.send(WAN, send.to, topic, payload, seconds=seconds)
         return True
 
     def _emit(self, event: Emit) -> None:
-        self.events.append(event)
         if event.name == "end":
             self.done = str(event.fields["reason"])

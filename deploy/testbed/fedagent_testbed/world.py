@@ -6,27 +6,28 @@ directory. Deterministic by seed.
 """
 
 import functools
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypedDict
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedagent_agent.trainer.privacy import ProtectedScore, protect
 from fedagent_coordinator.reader import open_reader
+from fedagent_node.data_dir import Identity, identity_of
 from fedagent_task.spec import Recipe
 
 from .air import Air, Pipes
-from .kernel import Faults, Kernel, Network
+from .kernel import Faults, Kernel, Network, lan
 from .node import Node
 from .roles import AgentNode, CoordinatorNode, EdgeNode
-from .seeded_agents import Score, opinion_of, seeded_identity, seeded_scores
-from .wires import Wires, lan
 
-AGENT_PRICE_MICRO = 100_000
 CALM = Faults()
-
+_TASTE = 0.3
+"""How far two models can be apart for one agent; the rest is the agent's own."""
 
 Control = tuple[int, str, int, tuple[tuple[str, float], ...]]
 
@@ -38,7 +39,7 @@ class Ending:
     Attributes:
         reason: Why; empty if it did not end in time.
         balanced: Whether the ledger adds up, with its hash chain and high-water mark.
-        fates: Number and state of every round.
+        settled_reports: Number and state of every round.
         paid: (round, agent) of every outcome that was settled.
         spent_micro: All that was paid, rents included.
         rents: (round, edge, micro-credits) of every rent that was settled.
@@ -59,17 +60,32 @@ class Ending:
     evaluated: tuple[tuple[int, int], ...] = ()
 
 
-class Place(TypedDict):
-    """Where a node is."""
+def seeded_identity(seed: int, name: str) -> Identity:
+    """Return an identity that follows from a seed, for which it must guard nothing.
 
-    kernel: Kernel
-    wires: Wires
-    id: str
-    directory: Path
+    Its keys are real, so that cards and envelopes are checked as they are live.
+    """
+    private = hashlib.sha256(f"fedagent testbed/{seed}/{name}".encode()).digest()
+    public = Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return Identity(identity_of(public), public, private)
+
+
+def seeded_score(seed: int, agent: str, digest: str) -> float:
+    """Return the score in [0, 1] that an agent gives a model: its own level, moved by the model."""
+    own = _uniform(f"{seed}/{agent}")
+    return (1 - _TASTE) * own + _TASTE * _uniform(f"{seed}/{agent}/{digest}")
+
+
+def _uniform(text: str) -> float:
+    """Return a number in [0, 1) that follows from a text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
 
 
 class VirtualFederation:
     """One coordinator, some edges, and agents that see all of them, or some.
+
+    Opinions follow from the seed, and are clipped, rounded and noised as the recipe says; noise
+    is OpenDP's own and follows from no seed.
 
     Args:
         directory: Data directories are made below it.
@@ -84,8 +100,6 @@ class VirtualFederation:
         iteration_s: What the first agent says an iteration takes, the second twice that, and
             so on; 0 where agents say nothing of their training.
         arrivals: Samples that an agent says came in a round.
-        score: An agent's score of a model, by name and digest; `seeded_scores` by default.
-            What the recipe says of opinions is done to it.
 
     Attributes:
         names: What agents are called here, by the ids that follow from their keys.
@@ -107,20 +121,18 @@ class VirtualFederation:
         rents: tuple[int, ...] = (),
         iteration_s: float = 0.0,
         arrivals: int = 0,
-        score: Score | None = None,
     ) -> None:
         self.kernel = Kernel()
         self.rng = np.random.default_rng(seed)
-        self.network = Network(self.kernel, self.rng, faults)
-        self.wires = Wires(self.network)
-        self.directory = directory
+        self.network = network = Network(self.kernel, self.rng, faults)
         edge_ids = tuple(f"edge-{i}" for i in range(edges))
-        scores = seeded_scores(seed) if score is None else score
         identities = {f"agent-{i}": seeded_identity(seed, f"agent-{i}") for i in range(agents)}
         self.names = {identity.id: name for name, identity in identities.items()}
-        self._pipes = pipes = Pipes(air, self.names) if air is not None else None
+        self._pipes = pipes = Pipes(air, self.names)
         self.coordinator = CoordinatorNode(
-            **self._place("coordinator"),
+            network=network,
+            id="coordinator",
+            directory=directory / "coordinator",
             recipe=recipe,
             wait_edges=edges,
             wait_agents=agents,
@@ -128,25 +140,29 @@ class VirtualFederation:
         )
         self.edges = {
             name: EdgeNode(
-                **self._place(name),
+                network=network,
+                id=name,
+                directory=directory / name,
                 chunk_bytes=chunk_bytes,
                 pipes=pipes,
                 rent_micro=rents[i] if i < len(rents) else 0,
             )
             for i, name in enumerate(edge_ids)
         }
+        self._opinions = recipe.opinions
         self.agents = {
             name: AgentNode(
-                **self._place(name, identity.id),
+                network=network,
+                id=identity.id,
+                directory=directory / name,
                 name=name,
                 identity=identity,
                 edges=sees.get(name, edge_ids),
-                price_micro=AGENT_PRICE_MICRO,
                 slow_s=train_s * float(self.rng.uniform(0.5, 1.5)),
                 pipes=pipes,
                 iteration_s=iteration_s * (i + 1),
                 arrivals=arrivals,
-                think=opinion_of(name, scores, recipe.opinions),
+                think=functools.partial(self._opinion, seed, name),
             )
             for i, (name, identity) in enumerate(identities.items())
         }
@@ -156,10 +172,8 @@ class VirtualFederation:
             **self.agents,
         }
 
-    def _place(self, name: str, id_: str = "") -> Place:
-        return Place(
-            kernel=self.kernel, wires=self.wires, id=id_ or name, directory=self.directory / name
-        )
+    def _opinion(self, seed: int, name: str, digest: str) -> ProtectedScore:
+        return protect(seeded_score(seed, name, digest), self._opinions)
 
     def kill_at(self, name: str, points: Mapping[str, int]) -> None:
         """Let a node die at crash points: name to the number of the visit."""
@@ -196,40 +210,34 @@ class VirtualFederation:
             report = read.ledger.verify()
             run = read.run()
             rows = read.rounds(run.run_id)
-            paid = tuple(
-                (row.round, self.names[row.agent])
-                for row in read.outcomes(run.run_id)
-                if row.paid_micro
-            )
-            evaluated = tuple(
-                (one.round, one.answered) for one in read.evaluations.rows(run.run_id)
-            )
+            outcomes = read.outcomes(run.run_id)
+            evaluated = read.evaluations.rows(run.run_id)
             edges = list(read.edges(run.run_id))
-            rents = [
-                (entry.round or 0, edges[entry.edge or 0], entry.amount_micro)
-                for entry in reversed(read.ledger.show(run_id=run.run_id, limit=-1))
-                if entry.kind == "settle" and entry.client is None
-            ]
+            entries = read.ledger.show(run_id=run.run_id, limit=-1)
         return Ending(
             reason=self.coordinator.done,
             rounds_done=sum(row.state == "done" for row in rows),
             balanced=report.balanced,
             problems=tuple(str(problem) for problem in report.problems),
             settled_reports=tuple((row.round, row.state) for row in rows),
-            paid=paid,
+            paid=tuple((row.round, self.names[row.agent]) for row in outcomes if row.paid_micro),
             spent_micro=report.settled_micro,
-            rents=tuple(rents),
+            rents=tuple(
+                (entry.round or 0, edges[entry.edge or 0], entry.amount_micro)
+                for entry in reversed(entries)
+                if entry.kind == "settle" and entry.client is None
+            ),
             controls=tuple(
                 (row.iterations, row.rented, row.rent_micro, tuple(sorted(row.notes.items())))
                 for row in rows
                 if row.state == "done"
             ),
-            evaluated=evaluated,
+            evaluated=tuple((one.round, one.answered) for one in evaluated),
         )
 
     def _opening(self, round_: int) -> float:
-        """Let the surroundings change, and hold the news back until all agents have said so."""
-        if self._pipes is None:
+        """Let the surroundings change; the opening waits until all agents have reported that."""
+        if self._pipes.air is None:
             return 0.0
         if self._pipes.air.begin(round_):
             self._pipes.clear()

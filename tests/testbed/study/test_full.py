@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedagent_agent.core.device import Readings
 from fedagent_coordinator import policies
 from fedagent_coordinator.policies import (
     Feedback,
@@ -22,7 +23,7 @@ from fedagent_coordinator.policies import (
 from fedagent_coordinator.policies.base import State
 from fedagent_task.errors import RecipeError
 from fedagent_task.spec import ModelSpec
-from fedagent_testbed.air import Pipes, VirtualDevice
+from fedagent_testbed.air import Pipes
 from fedagent_testbed.study import History, World, load_recipe, make_world, play
 from fedagent_testbed.study import TestbedRecipe as Study
 from fedagent_testbed.study.full import FullRun, StudyAir, index, play_full
@@ -309,8 +310,8 @@ class Slow:
     def begin(self, round_: int) -> bool:
         return round_ > 1
 
-    def device(self, agent: str) -> VirtualDevice:
-        return VirtualDevice(training_s=len(agent))
+    def device(self, agent: str) -> Readings:
+        return Readings()
 
     def features(self, agent: str, edge: str) -> dict[str, float]:
         return {agent: 1.0, edge: 2.0}

@@ -27,6 +27,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from fedagent_agent.core.device import Readings
 from fedagent_coordinator.database.rows import OutcomeRow
 from fedagent_coordinator.policies import RoundView
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS
@@ -45,11 +46,9 @@ from fedagent_task.spec import (
     Recipe,
     RoundsSpec,
 )
-from fedagent_testbed.air import VirtualDevice
 from fedagent_testbed.kernel import Faults
 from fedagent_testbed.recipe import TestbedRecipe
-from fedagent_testbed.world import Ending
-from fedagent_testbed.world import VirtualFederation as Federation
+from fedagent_testbed.world import Ending, VirtualFederation
 from fedagent_testbed.worlds import LinkedWorld, Times, make_world
 
 from .history import History
@@ -124,14 +123,14 @@ class StudyAir:
         """Return the pair of the view."""
         return self._rows[index(agent), index(edge)]
 
-    def device(self, agent: str) -> VirtualDevice:
+    def device(self, agent: str) -> Readings:
         """Return what an agent is able to, and asks for."""
         client = index(agent)
         first = int(np.argmax(self.view.pair_client == client))
-        return VirtualDevice(
-            training_s=float(self.times.lc_s[first]),
-            price_micro=int(self.view.client_price[client]),
+        return Readings(
             available=bool(self.view.client_available[client]),
+            price_micro=int(self.view.client_price[client]),
+            slow_s=float(self.times.lc_s[first]),
         )
 
     def features(self, agent: str, edge: str) -> Mapping[str, float]:
@@ -187,7 +186,7 @@ def play_full(
     world = make_world(recipe, seed)
     assert isinstance(world, LinkedWorld)
     air = StudyAir(world)
-    federation = Federation(
+    federation = VirtualFederation(
         directory,
         live_recipe(recipe, policy, seed, rounds),
         seed=seed,
@@ -254,7 +253,7 @@ def _best(params: Params) -> int:
 
 
 def _read(
-    federation: Federation, policy: str, seed: int, rounds: int
+    federation: VirtualFederation, policy: str, seed: int, rounds: int
 ) -> tuple[History, tuple[OutcomeRow, ...], frozenset[tuple[int, str]]]:
     with open_reader(federation.coordinator.directory) as read:
         run = read.run()
