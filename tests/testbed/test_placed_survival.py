@@ -108,7 +108,6 @@ def test_a_seed_is_a_placed_run_in_every_message(tmp_path: Path, placement: str)
         here.network.heard = functools.partial(note, here, messages)
         runs.append((here.run(seconds=2000), messages.hexdigest()))
     assert runs[0] == runs[1]
-    assert runs[0][0].rents != runs[2][0].rents
     assert runs[0][1] != runs[2][1]
 
 
