@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .address import is_loopback, is_wildcard
 from .advert import LOOPBACK, Advert, Reach, Role, reach, reach_of_shared, service_type, to_txt
-from .network import is_own, lan_addresses, multicast_works, shares_network
+from .network import is_own, lan_addresses, look_up, multicast_works, shares_network
 from .watch import OnChange, Watch
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ async def _resolved(listen: str) -> str:
     with suppress(ValueError):
         return str(ipaddress.ip_address(listen or "0.0.0.0"))  # noqa: S104 - compared, not bound
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(listen, None, family=socket.AF_INET)
+        found = await look_up(listen, None, socket.AF_INET)
     except OSError as error:
         _log.warning("%s cannot be announced: %s; %s", listen, error, HINT)
         return "::"

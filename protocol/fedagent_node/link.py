@@ -1,17 +1,12 @@
-"""One MQTT connection in the event loop.
+"""One MQTT connection in the event loop, by paho's interface for external loops.
 
-paho's interface for external event loops lets us read and write without a thread of its
-own, hand messages over in batches, and wait with jitter between attempts. Nothing that a
-callback raises can end the connection.
-
-Delivery is not promised: what was published when the connection broke is gone,
-and is never sent again from here, because the application asks again.
+Nothing that a callback raises can end it. Delivery is not promised: what was published
+when the connection broke is gone, and is never sent again from here, because the
+application asks again.
 """
 
 import asyncio
 import logging
-import os
-import socket
 import ssl
 import time
 from collections import Counter
@@ -28,8 +23,8 @@ from fedagent_protocol.errors import safe_text
 
 from .address import BrokerAddress, TlsFiles, with_hint
 from .errors import LinkError, PlainTextError, SubscribeRefusedError, connect_reason
-from .network import Backoff
-from .paho_client import CONNECT_TIMEOUT_S, Client, PublishQueue, Subscriptions
+from .network import Backoff, connected
+from .paho_client import Client, PublishQueue, Subscriptions
 
 __all__ = ["Arrival", "BrokerAddress", "Link", "TlsFiles"]
 
@@ -64,21 +59,15 @@ class Link:
     Args:
         client_id: Unique at the broker; the start of log lines.
         insecure: Allow an address beyond this machine without certificates.
-        keepalive_s: MQTT keep-alive. A half-open connection is noticed after
-            about twice as long: have an application heartbeat as well.
+        keepalive_s: A half-open connection is noticed after about twice as long: have an
+            application heartbeat as well.
         outbox_bytes: Most bytes that were published and not yet acknowledged.
         max_packet_bytes: Larger messages are refused here, because the broker
             would close the connection.
         on_arrivals: Takes the messages, in order and in batches.
-        on_state: Told of every change of `connected`, in order with the messages.
+        on_state: Takes every change of `connected`, in order with the messages.
             At True the subscriptions are on their way: what the listener publishes
             follows them, while other connections may be faster.
-
-    Attributes:
-        counters: ``received``, ``sent``, ``refused_oversize``, ``refused_offline``,
-            ``refused_full``, ``lost_unacknowledged``, ``connects``, ``losses``,
-            ``failed_connects``, ``callback_errors``, ``subscribe_refused``.
-        last_error: Why there is no connection; empty when there is one.
 
     Raises:
         PlainTextError: The address is beyond this machine, and nothing covers it.
@@ -104,6 +93,7 @@ class Link:
         self.bytes_in = 0
         self.bytes_out = 0
         self.last_error = ""
+        """Why there is no connection; empty when there is one."""
         self._tls = tls
         self._context: ssl.SSLContext | None = None
         self._insecure = insecure
@@ -176,10 +166,7 @@ class Link:
         self._drain()
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 1) -> bool:
-        """Publish; False when refused, with a counter.
-
-        True means handed to the connection, not delivered.
-        """
+        """Publish; True means handed to the connection, not delivered."""
         size = len(payload)
         if size + len(topic) + 16 > self._max_packet_bytes:
             self.counters["refused_oversize"] += 1
@@ -204,8 +191,7 @@ class Link:
     def subscribe(self, *filters: str, qos: int = 1) -> "asyncio.Future[None]":
         """Subscribe now and after every reconnect; the future ends at SUBACK.
 
-        The future raises `SubscribeRefusedError` where the broker refuses, and is
-        cancelled by `stop`.
+        It raises `SubscribeRefusedError` where the broker refuses; `stop` cancels it.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._subscriptions.add(filters, qos, future, now=self._up)
@@ -245,7 +231,8 @@ class Link:
         try:
             # An address that was this machine's own may have become another's.
             self.address.check_cover(insecure=self._insecure)
-            self._client.ready_socket = await self._open()
+            where = self.address
+            self._client.ready_socket = await connected(where.host, where.port, self._context)
             self._client.reconnect()
         except (OSError, ValueError, PlainTextError) as exc:
             self.counters["failed_connects"] += 1
@@ -262,64 +249,6 @@ class Link:
                 async with asyncio.timeout(CHECK_S):
                     await self._broken.wait()
 
-    async def _open(self) -> socket.socket:
-        """Return a connected socket, encrypted where certificates are given."""
-        host, port = self.address.host, self.address.port
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        error: OSError | None = None
-        for family, kind, proto, _, where in found:
-            sock = socket.socket(family, kind, proto)
-            try:
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                try:
-                    # Each address has its time: a name may have one where nobody answers.
-                    async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                        await self._loop.sock_connect(sock, where)
-                except OSError as exc:
-                    sock.close()
-                    # asyncio's own text repeats the address.
-                    error = OSError(exc.errno, os.strerror(exc.errno)) if exc.errno else exc
-                    continue
-                if self._context is None:
-                    return sock
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    return await self._encrypted(sock)
-            except BaseException:
-                sock.close()
-                raise
-        raise error or OSError("no address")
-
-    async def _encrypted(self, sock: socket.socket) -> socket.socket:
-        assert self._context is not None
-        secure = self._context.wrap_socket(
-            sock, server_hostname=self.address.host, do_handshake_on_connect=False
-        )
-        try:
-            while True:
-                try:
-                    secure.do_handshake()
-                except ssl.SSLWantReadError:
-                    await self._ready(self._loop.add_reader, self._loop.remove_reader, secure)
-                except ssl.SSLWantWriteError:
-                    await self._ready(self._loop.add_writer, self._loop.remove_writer, secure)
-                else:
-                    return secure
-        except BaseException:
-            secure.close()
-            raise
-
-    async def _ready(
-        self, add: Callable[..., Any], remove: Callable[..., Any], sock: socket.socket
-    ) -> None:
-        future = self._loop.create_future()
-        add(sock.fileno(), future.set_result, None)
-        try:
-            await future
-        finally:
-            remove(sock.fileno())
-
     def _send_subscribe(self, filters: list[tuple[str, int]]) -> int | None:
         code, packet_id = self._client.subscribe(filters)
         return packet_id if code == _OK else None
@@ -327,7 +256,6 @@ class Link:
     # ----------------------------------------------------------- read and write
 
     def _read(self) -> None:
-        """Take the packets that are here, and hand them over."""
         client, left = self._client, BATCH
         self._reading = True
         try:
@@ -450,7 +378,7 @@ class Link:
             self._down(safe_text(reason), weak=True)
 
     def _down(self, reason: str, *, weak: bool = False) -> None:
-        """Note the loss of the connection, once; a weak reason replaces no other."""
+        """Note a loss once; a weak reason replaces no other."""
         was_up, self._up = self._up, False
         self._subscriptions.connection_lost()
         if not (self._stopping or (weak and self.last_error)):

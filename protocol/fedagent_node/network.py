@@ -7,9 +7,12 @@ import random
 import re
 import secrets
 import socket
-from collections.abc import Collection, Sequence
+import ssl
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ifaddr
 import psutil
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from .address import BrokerAddress
 
 ANSWER_S = 2.0
+CONNECT_TIMEOUT_S = 5.0
 _CONNACK = b"\x20\x02\x00\x00"
 _DISCONNECT = b"\xe0\x00"
 MDNS_GROUP = "224.0.0.251"
@@ -110,10 +114,7 @@ def _version(host: str) -> int:
 
 
 async def answers(address: "BrokerAddress") -> bool:
-    """Return whether an MQTT broker accepts a CONNECT there; with TLS, a connection.
-
-    The exchange is two fixed packets, so that it needs no thread and no client.
-    """
+    """Return whether an MQTT broker accepts a CONNECT there; with TLS, a connection."""
     try:
         async with asyncio.timeout(ANSWER_S):
             reader, writer = await asyncio.open_connection(address.host, address.port)
@@ -186,12 +187,84 @@ def _connect_packet() -> bytes:
     return bytes([0x10, len(body)]) + body
 
 
+async def look_up(
+    host: str, port: int | None, family: int = socket.AF_UNSPEC
+) -> list[tuple[Any, ...]]:
+    """Return what `socket.getaddrinfo` finds, in a thread that no end of the process waits for."""
+    found: Future[list[tuple[Any, ...]]] = Future()
+
+    def work() -> None:
+        found.set_running_or_notify_cancel()
+        try:
+            found.set_result(list(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)))
+        except (OSError, ValueError) as error:
+            found.set_exception(error)
+
+    threading.Thread(target=work, name="look-up", daemon=True).start()
+    return await asyncio.wrap_future(found)
+
+
+async def connected(host: str, port: int, context: ssl.SSLContext | None) -> socket.socket:
+    """Return a non-blocking socket that is connected, encrypted where a context is given."""
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        found = await look_up(host, port)
+    last = OSError("no address")
+    for family, kind, proto, _, where in found:
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                # Each address has its time: a name may have one where nobody answers.
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await asyncio.get_running_loop().sock_connect(sock, where)
+            except OSError as error:
+                sock.close()
+                # asyncio's own text repeats the address.
+                last = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
+                continue
+            if context is None:
+                return sock
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                return await _encrypted(sock, context, host)
+        except BaseException:
+            sock.close()
+            raise
+    raise last
+
+
+async def _encrypted(sock: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    try:
+        while True:
+            try:
+                secure.do_handshake()
+            except ssl.SSLWantReadError:
+                await _ready(loop.add_reader, loop.remove_reader, secure)
+            except ssl.SSLWantWriteError:
+                await _ready(loop.add_writer, loop.remove_writer, secure)
+            else:
+                return secure
+    except BaseException:
+        secure.close()
+        raise
+
+
+async def _ready(add: Callable[..., Any], remove: Callable[..., Any], sock: socket.socket) -> None:
+    future = asyncio.get_running_loop().create_future()
+    add(sock.fileno(), future.set_result, None)
+    try:
+        await future
+    finally:
+        remove(sock.fileno())
+
+
 @dataclass(slots=True)
 class Backoff:
     """Full-jitter backoff: uniform between zero and a bound that doubles.
 
-    After power returns to a hundred devices, full jitter spreads their
-    attempts; a fixed or merely scaled delay would keep them in step.
+    After power returns to a hundred devices, a merely scaled delay would keep them in step.
     """
 
     first_s: float = 0.2

@@ -11,12 +11,12 @@ from paho.mqtt.client import MQTTMessageInfo
 from paho.mqtt.enums import CallbackAPIVersion
 
 from .errors import SubscribeRefusedError
+from .network import CONNECT_TIMEOUT_S
 
 READ_AHEAD_BYTES = 64 * 1024
 """paho reads a packet's head byte by byte; reading ahead saves three calls in four."""
 OUTBOX_LIMIT = 8192
 """Most unacknowledged messages; their ids are 16 bit."""
-CONNECT_TIMEOUT_S = 5.0
 
 
 class Client(PahoClient):
@@ -162,8 +162,7 @@ Waiting = list["asyncio.Future[None]"]
 class Subscriptions:
     """Which topic filters are wanted, and who waits for the broker to grant them.
 
-    Args:
-        send: Sends one SUBSCRIBE; returns its packet id, or None without a connection.
+    `send` sends one SUBSCRIBE; it returns its packet id, or None without a connection.
     """
 
     def __init__(self, send: Callable[[list[tuple[str, int]]], int | None]) -> None:

@@ -7,11 +7,14 @@ import logging
 import os
 import signal
 import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from fedagent_node import link as link_module
+from fedagent_node import network
 from fedagent_node.link import Arrival, BrokerAddress, Link
 from tests.fakes.links import broker, eventually, peer
 
@@ -302,7 +305,7 @@ def test_what_is_no_broker_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -
 def test_a_name_with_a_silent_address_is_reached_at_its_other_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link_module, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(network, "CONNECT_TIMEOUT_S", 0.2)
 
     async def go() -> None:
         loop = asyncio.get_running_loop()
@@ -323,7 +326,7 @@ def test_a_name_with_a_silent_address_is_reached_at_its_other_one(
             async def look_up(*_: object, **__: object) -> list[object]:
                 return list(found)
 
-            monkeypatch.setattr(loop, "getaddrinfo", look_up)
+            monkeypatch.setattr(network, "look_up", look_up)
             link = Link(
                 BrokerAddress("localhost", answering.getsockname()[1]),
                 client_id="one",
@@ -337,3 +340,30 @@ def test_a_name_with_a_silent_address_is_reached_at_its_other_one(
             await link.stop()
 
     asyncio.run(go())
+
+
+def test_a_hanging_lookup_of_a_name_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, end = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> list[object]:
+        asked.set()
+        end.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+
+    async def go() -> None:
+        link = Link(
+            BrokerAddress("localhost", 1883),
+            client_id="one",
+            on_arrivals=lambda _: None,
+            on_state=lambda _: None,
+        )
+        await link.start()
+        await eventually(asked.is_set)
+        await link.stop()
+
+    began = time.monotonic()
+    asyncio.run(go())
+    end.set()
+    assert time.monotonic() - began < 10
