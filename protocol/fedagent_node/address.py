@@ -30,7 +30,7 @@ class BrokerAddress:
     Two are equal where they lead to the same broker, whoever asks there.
 
     Attributes:
-        user: Whom the broker knows us as; empty for nobody. No text of ours shows it.
+        user: Whom the broker knows us as. No text of ours shows it.
         password: None where it is kept elsewhere: see `settings.broker_address`.
     """
 
@@ -71,9 +71,9 @@ class BrokerAddress:
 
     @property
     def exposed(self) -> bool:
-        """Whether what is said there crosses a network unencrypted.
+        """Whether what is sent there crosses a network unencrypted.
 
-        What is said to an address of this machine never leaves it, whichever card has it.
+        What goes to an address of this machine never leaves it, whichever card has it.
         """
         return self.scheme == "mqtt" and not (is_loopback(self.host) or is_own(self.host))
 
@@ -90,26 +90,21 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files: the authority both ends trust, and the own certificate and key."""
+    """PEM files: the authority both ends trust, and the own certificate and key.
+
+    A context raises `TlsFilesError` where one is missing or not PEM.
+    """
 
     ca: Path
     cert: Path
     key: Path
 
     def client_context(self) -> ssl.SSLContext:
-        """Return a context that shows our certificate and checks the broker's.
-
-        Raises:
-            TlsFilesError: A file is missing or not PEM.
-        """
+        """Return a context that shows our certificate and checks the broker's."""
         return self._loaded(ssl.PROTOCOL_TLS_CLIENT)
 
     def server_context(self) -> ssl.SSLContext:
-        """Return a context that refuses clients without a certificate of our authority.
-
-        Raises:
-            TlsFilesError: A file is missing or not PEM.
-        """
+        """Return a context that refuses clients without a certificate of our authority."""
         context = self._loaded(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED
         return context

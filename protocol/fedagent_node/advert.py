@@ -21,11 +21,11 @@ _NUMBER = re.compile(r"[0-9]{1,3}")
 
 @dataclass(frozen=True, slots=True)
 class Advert:
-    """One role that says it is here.
+    """One role that is announced.
 
     Attributes:
-        address: Its broker; of several that it tells, the one that we reach.
-        hosts: Every address that it tells of its own machine; none for a shared broker.
+        address: Its broker; of several that are announced, the one that we reach.
+        hosts: Every announced address of its own machine; none for a shared broker.
     """
 
     role: Role
@@ -43,12 +43,7 @@ def in_words(adverts: Iterable[Advert]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What follows from where a broker listens.
-
-    Attributes:
-        hosts: Addresses of this machine at which others reach the broker.
-        said_on: Addresses of this machine from whose networks it is announced.
-    """
+    """Addresses of this machine at which others reach a broker, and from which it is announced."""
 
     hosts: tuple[str, ...]
     announced_on: tuple[str, ...]
@@ -73,7 +68,7 @@ def reach(listen: str, lan: Sequence[str]) -> Reach:
 
 
 def reach_of_shared(host: str, lan: Sequence[str]) -> Reach:
-    """Return where to announce a broker that is not our own: its address is told as given."""
+    """Return where to announce a broker that is not our own: its address as given."""
     return Reach((), (LOOPBACK,) if is_loopback(host) else (*lan, LOOPBACK))
 
 
@@ -87,11 +82,7 @@ def service_type(role: Role) -> str:
 
 
 def to_txt(advert: Advert, *, external: bool) -> dict[str, str]:
-    """Return the TXT record of an advert.
-
-    An external broker's address is told in full; otherwise the host is left to the
-    address records, and only the scheme is told.
-    """
+    """Return the TXT record; the host of a broker of our own is left to the address records."""
     address = str(advert.address) if external else advert.address.scheme
     return {"v": str(advert.protocol), "site": advert.site, "id": advert.id, "mqtt": address}
 
@@ -104,11 +95,7 @@ def advert_from(
 ) -> Advert | None:
     """Return the advert that a TXT record makes, or None if it is not of our form.
 
-    Args:
-        role: From the service type.
-        properties: The TXT record, unchecked.
-        hosts: The address records, the nearest first.
-        port: From the SRV record.
+    `hosts` are the address records, the nearest first.
     """
     version, site, ident = (_text(properties, key) for key in ("v", "site", "id"))
     where = _text(properties, "mqtt")
@@ -118,17 +105,16 @@ def advert_from(
     address = _address(where, hosts[0] if hosts else None, port)
     if address is None:
         return None
-    told = () if shared else tuple(hosts)
-    return Advert(role, ident, site, address, int(version), told)
+    return Advert(role, ident, site, address, int(version), () if shared else tuple(hosts))
 
 
 def _address(where: str, host: str | None, port: int | None) -> BrokerAddress | None:
     if where not in _SCHEMES:
         try:
-            told = BrokerAddress.parse(where) if len(where) <= MAX_ADDRESS_CHARS else None
+            found = BrokerAddress.parse(where) if len(where) <= MAX_ADDRESS_CHARS else None
         except AddressError:
             return None
-        return None if told is not None and told.user else told
+        return None if found is not None and found.user else found
     if not host or not port or not 0 < port < 65536:
         return None
     return BrokerAddress(host, port, "mqtts" if where == "mqtts" else "mqtt")

@@ -1,8 +1,4 @@
-"""A private broker: chosen, configured, started, watched, and ended with us.
-
-It lives here and not in a role because the edge and the coordinator both run
-one, and roles do not import each other (ADR 2).
-"""
+"""A private broker of the edge or the coordinator: chosen, started, watched, ended (ADR 2)."""
 
 import asyncio
 import importlib.util
@@ -11,7 +7,6 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,34 +81,20 @@ _WRAPPER = "fedagent_node.broker_wrapper"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSpec:
-    """What kind of broker to run, and where.
+    """What kind of broker to run, and where; beyond loopback it needs `tls` or `insecure`."""
 
-    Attributes:
-        kind: ``mosquitto``, ``embedded``, or ``auto``: mosquitto where it is installed.
-        listen: Interface address; beyond loopback `tls` or `insecure` is needed.
-        port: 0 = the port used last, else a free one.
-        data_dir: Where the port, the configuration and the log are kept.
-        max_packet_bytes: Larger packets end the connection they come from.
-    """
-
-    data_dir: Path
+    data_dir: Path  # for the port, the configuration and the log
     kind: Literal["auto", "mosquitto", "embedded"] = "auto"
     listen: str = "127.0.0.1"
-    port: int = 0
+    port: int = 0  # the one used last, else a free one
     tls: TlsFiles | None = None
     insecure: bool = False
-    max_packet_bytes: int = 1 << 20
+    max_packet_bytes: int = 1 << 20  # larger packets end the connection they come from
     name: str = "broker"
 
 
 class Broker:
     """One supervised private broker.
-
-    Args:
-        on_restart: Told after every restart, in the event loop.
-
-    Attributes:
-        counters: ``restarts``, ``failed_starts``.
 
     Raises:
         InsecureListenError: Beyond loopback without certificates or `insecure`.
@@ -121,7 +102,7 @@ class Broker:
         TlsFilesError: The certificate files cannot be used.
     """
 
-    def __init__(self, spec: BrokerSpec, *, on_restart: Callable[[], None] | None = None) -> None:
+    def __init__(self, spec: BrokerSpec) -> None:
         self.spec = spec
         self.kind: Kind = choose_kind(spec.kind)
         self.counters: Counter[str] = Counter()
@@ -135,7 +116,6 @@ class Broker:
                 "anyone on this network can read and forge messages",
                 spec.listen or "all interfaces",
             )
-        self._on_restart = on_restart
         self._port = 0
         self._process: asyncio.subprocess.Process | None = None
         self._broker_pid = 0
@@ -156,9 +136,7 @@ class Broker:
         return tuple(sorted({self._process.pid, self._broker_pid}))
 
     async def start(self) -> BrokerAddress:
-        """Start the broker and wait until it answers.
-
-        The stored port is tried first; another is taken and stored when it is in use.
+        """Start the broker and wait until it answers; the stored port is tried first.
 
         Raises:
             BrokerStartError: It does not come up.
@@ -192,7 +170,7 @@ class Broker:
         return self.address
 
     def _places(self) -> list[str]:
-        """Return where others reach it, for people; where we do if that is nowhere else."""
+        """Return where others reach it; where we do if that is nowhere else."""
         try:
             hosts = reach(self.spec.listen, lan_addresses()).hosts
         except ValueError:  # a name
@@ -225,11 +203,8 @@ class Broker:
                 else:
                     backoff.reset()
                     break
-            if self._on_restart is not None:
-                self._on_restart()
 
     async def _launch(self) -> None:
-        """Start the process and wait for a real answer."""
         arguments = self._arguments()
         log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -259,7 +234,6 @@ class Broker:
             raise BrokerStartError(self.kind, self._port, self._last_words())
 
     async def _ready(self, process: asyncio.subprocess.Process) -> bool:
-        """Return True once the broker answers on our port, False if it ended."""
         assert process.stdout is not None
         line = await process.stdout.readline()
         if not line.strip().isdigit():
@@ -329,11 +303,7 @@ class Broker:
 
 
 def choose_kind(kind: str) -> Kind:
-    """Return which broker ``auto`` means here, or check the one that is named.
-
-    Raises:
-        BrokerMissingError: It is not installed.
-    """
+    """Return which broker ``auto`` means here; raises `BrokerMissingError`."""
     embedded = importlib.util.find_spec("amqtt") is not None
     if kind in {"auto", "mosquitto"} and mosquitto_program() is not None:
         return "mosquitto"

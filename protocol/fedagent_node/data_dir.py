@@ -1,7 +1,5 @@
 """The data directory of a process: private, locked, with its identity and small files."""
 
-import base64
-import binascii
 import errno
 import fcntl
 import hashlib
@@ -12,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from .errors import DataDirBusyError, DataDirError, IdentityError
 
@@ -168,6 +168,12 @@ def store_port(data_dir: Path, name: str, port: int) -> None:
     write_private(data_dir / PORTS_FILE, json.dumps({**kept, name: port}).encode())
 
 
+class _Stored(msgspec.Struct, frozen=True):
+    id: str
+    public: bytes
+    private: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who a process is: an Ed25519 key made at its first start, and the id that follows from it."""
@@ -210,17 +216,14 @@ def identity_of(public_bytes: bytes) -> str:
 
 def _load(path: Path, text: bytes) -> Identity:
     try:
-        content = json.loads(text)
-        public = base64.b64decode(content["public"], validate=True)
-        private = base64.b64decode(content["private"], validate=True)
-        stated = content["id"]
-    except (ValueError, KeyError, TypeError, binascii.Error) as exc:
+        found = msgspec.json.decode(text, type=_Stored)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise IdentityError(path, "not an identity file") from exc
-    if len(public) != _KEY_BYTES or len(private) != _KEY_BYTES:
+    if len(found.public) != _KEY_BYTES or len(found.private) != _KEY_BYTES:
         raise IdentityError(path, "a key has the wrong length")
-    if stated != identity_of(public):
+    if found.id != identity_of(found.public):
         raise IdentityError(path, "the id does not belong to the key")
-    return Identity(stated, public, private)
+    return Identity(found.id, found.public, found.private)
 
 
 def _create(path: Path) -> Identity:
@@ -231,10 +234,6 @@ def _create(path: Path) -> Identity:
     key = Ed25519PrivateKey.generate()
     public, private = key.public_key().public_bytes_raw(), key.private_bytes_raw()
     identity = Identity(identity_of(public), public, private)
-    content = {
-        "id": identity.id,
-        "public": base64.b64encode(public).decode(),
-        "private": base64.b64encode(private).decode(),
-    }
-    write_private(path, json.dumps(content, indent=1).encode())
+    stored = msgspec.json.encode(_Stored(identity.id, public, private))
+    write_private(path, msgspec.json.format(stored, indent=1))
     return identity

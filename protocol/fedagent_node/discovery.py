@@ -33,20 +33,13 @@ HINT = "give the address instead: --edge HOST:PORT or --coordinator HOST:PORT"
 
 
 class Discovery:
-    """Advertise this role and browse for others at one site.
+    """Advertise this role and browse for others at one site (None: at every site).
 
-    What is announced follows from where the broker listens (`advert.reach`), whatever
-    the scope: a broker on loopback is never announced beyond this machine.
-
-    Args:
-        site: Adverts of other sites are ignored; None takes those of every site.
-        scope: Where to browse. ``loopback``: this machine only. ``lan``: its real networks
-            and loopback.
+    What is announced follows from where the broker listens (`advert.reach`), whatever the
+    scope of browsing: a broker on loopback is never announced beyond this machine.
 
     Attributes:
         available: Whether zeroconf runs; what is asked for before is done once it does.
-        counters: ``ignored_site``, ``ignored_malformed``, ``ignored_full``,
-            ``unresolved``, ``unreachable``, ``callback_errors``.
     """
 
     def __init__(self, site: str | None, *, scope: Scope = "loopback") -> None:
@@ -81,11 +74,8 @@ class Discovery:
     async def advertise(self, advert: Advert, *, listen: str | None = LOOPBACK) -> None:
         """Announce this role, in place of what it announced before.
 
-        Args:
-            advert: What to say; its site must be ours.
-            listen: Where the broker listens, which says what is announced and where; None
-                for a broker that is not on this machine, or is shared: its address is told
-                as it is.
+        `listen` is where the broker listens, from which follows what is announced and where;
+        None for one that is shared or not on this machine: its address is given as it is.
         """
         self._said = (advert, listen if listen is None else await _resolved(listen))
         self._warn_if_gone(self._interfaces())
@@ -100,7 +90,7 @@ class Discovery:
     def browse(self, role: Role, on_change: OnChange, *, needed: bool = False) -> None:
         """Watch for a role; `on_change` gets all that are known, at every change.
 
-        With `needed` it is said, once, if nobody is announced.
+        With `needed`, a line in the log if nobody is announced.
         """
         watch = Watch(role, self.site, on_change, self.counters, needed=needed)
         self._watches.append(watch)
@@ -196,7 +186,6 @@ class Discovery:
 
 
 async def _resolved(listen: str) -> str:
-    """Return the address behind a host name that a broker listens on; an address as it is."""
     with suppress(ValueError):
         return str(ipaddress.ip_address(listen or "0.0.0.0"))  # noqa: S104 - compared, not bound
     try:
@@ -272,7 +261,7 @@ class Announcer:
 
 
 async def opened(addresses: list[str]) -> "AsyncZeroconf | None":
-    """Return zeroconf on some of this machine's addresses; None if none has multicast."""
+    """Return zeroconf on some of our addresses; None if none has multicast."""
     interfaces = announceable(addresses)
     if not interfaces:
         return None

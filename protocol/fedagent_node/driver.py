@@ -1,12 +1,6 @@
 """Drive a role's core: feed it inputs, perform its effects in order. No clock, thread or network.
 
-`shell.Shell` drives a process with it, `fedagent_testbed.node` one of the virtual world::
-
-    driver = Driver(core, store, links=links, jobs=jobs, clock=time.monotonic, emit=..., warn=...)
-    driver.arrived("lan", Direction.AGENT_TO_EDGE, topic, payload, at=now)
-    driver.flush()                    # after a batch of messages
-    driver.receive(LinkUp("lan"))     # flushes by itself
-    driver.next_due(), driver.tick()
+`shell.Shell` drives a process with it, `fedagent_testbed.node` one of the virtual world.
 """
 
 import functools
@@ -36,7 +30,7 @@ _ENDS = {
 
 
 class Core(Protocol):
-    """A role's decisions; see `effects`."""
+    """A role's decisions: a state machine without clock, disk or network."""
 
     counters: Counter[str]
 
@@ -52,15 +46,12 @@ class Core(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a `Run` comes to: `work` may run in any thread, and touches nothing of the core.
-
-    Attributes:
-        small: It takes less time than handing it to a thread and back.
-    """
+    """What a `Run` comes to: `work` may run in any thread, and touches nothing of the core."""
 
     name: str
     work: Callable[[], Input]
     small: bool
+    """It takes less time than handing it to a thread and back."""
 
 
 class Store(Protocol):
@@ -86,11 +77,7 @@ class Links(Protocol):
     """A role's connections."""
 
     def send(self, send: Send) -> bool:
-        """Send a message that is complete; False if it could not be handed to a connection.
-
-        Raises:
-            ProtocolError: It cannot be encoded.
-        """
+        """Send a complete message, or raise `ProtocolError`; False if no connection took it."""
 
     def change(self, effect: Connect) -> None:
         """Change links or subscriptions."""
@@ -108,13 +95,9 @@ def _raise(error: Exception) -> None:
 
 
 class Driver:
-    """One role at work.
+    """One role at work: what is addressed to another one than `me` is refused.
 
-    Args:
-        clock: Monotonic seconds.
-        emit, warn: Take what is for people.
-        me: Id of the role: what is addressed to another one is refused.
-        on_error: Takes what an input caused; the others of its batch go on.
+    `on_error` takes what an input caused; the others of its batch go on.
     """
 
     def __init__(
@@ -150,7 +133,7 @@ class Driver:
         at: float,
         link_idle: bool = True,
     ) -> None:
-        """Take in what came on a topic; foreign bytes are counted and change nothing."""
+        """Take in what came on a topic, until `flush`; foreign bytes are only counted."""
         try:
             sender, version = self._sender(direction, topic)
             if version != PROTOCOL_VERSION:
@@ -169,7 +152,7 @@ class Driver:
         self.flush()
 
     def flush(self) -> None:
-        """Make durable what the inputs since the last flush wrote, and tell those who wait."""
+        """Make durable what the inputs since the last flush wrote."""
         try:
             for result in self.store.flush():
                 self._take(result)
@@ -178,11 +161,7 @@ class Driver:
 
     def tick(self) -> None:
         """Do what is due."""
-        now = self._clock()
-        try:
-            self._perform(self.core.tick(now), now)
-        except Exception as error:  # noqa: BLE001 - the owner decides
-            self._on_error(error)
+        self._guarded(self.core.tick)
         self.flush()
 
     def next_due(self) -> float | None:
@@ -190,7 +169,6 @@ class Driver:
         return self.core.next_due()
 
     def _sender(self, direction: Direction, topic: str) -> tuple[str, int]:
-        """Return who wrote to us on a topic, and its protocol version."""
         where = _parse(topic)
         sender, receiver = _ENDS[direction]
         if where.direction is not direction or getattr(where, receiver, "") not in ("", self._me):
@@ -198,9 +176,12 @@ class Driver:
         return getattr(where, sender), where.version
 
     def _take(self, event: Input) -> None:
+        self._guarded(functools.partial(self.core.receive, event))
+
+    def _guarded(self, decide: Callable[[float], list[Effect]]) -> None:
         now = self._clock()
         try:
-            self._perform(self.core.receive(event, now), now)
+            self._perform(decide(now), now)
         except Exception as error:  # noqa: BLE001 - the owner decides
             self._on_error(error)
 

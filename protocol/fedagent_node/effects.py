@@ -1,14 +1,8 @@
 """What a role's core asks of its surroundings, and what it takes in: one vocabulary. Pure.
 
-A core is a state machine without clock, disk or network, with three verbs:
-
-- ``receive(event, now)`` and ``tick(now)`` return effects, which are performed in order: what
-  is written is on the disk before the message that follows it goes out;
-- ``next_due()`` returns when a tick is wanted, or None.
-
-A role's own records are subclasses of `Write`, `Run` and `Input`: ``class SaveRound(Write,
-frozen=True)``.
-The result of a `Write` or a `Run`, if there is one, comes back as an `Input`.
+Effects are performed in order: what is written is on the disk before the message that follows
+it goes out. A role's own records are subclasses of `Write`, `Run` and `Input`; the result of a
+`Write` or a `Run`, if there is one, comes back as an `Input`.
 """
 
 from collections.abc import Mapping
@@ -29,8 +23,7 @@ class Received(Input, frozen=True):
     """A message that came on a link."""
 
     sender: str
-    """Id of the agent, edge or coordinator that the topic names; empty where it names none: a
-    coordinator that writes to one edge."""
+    """Id that the topic names; empty where it names none: a coordinator that writes to one edge."""
     message: AnyMessage
     link: str
     at: float

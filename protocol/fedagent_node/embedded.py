@@ -1,9 +1,8 @@
-"""The embedded broker: amqtt behind a listener of our own.
+"""The embedded broker: amqtt behind a listener of our own, in a process of `broker_wrapper`.
 
 amqtt's own listener accepts clients without a certificate, has no limit on
-packets and waits forever for a CONNECT. Its ``external`` listener type takes
-connections from outside, so we own the socket, the TLS context and the adapters
-where the limits are. Runs in its own process, started by `broker_wrapper`.
+packets and waits forever for a CONNECT. With its ``external`` listener type
+we own the socket, the TLS context and the adapters where the limits are.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ _CONFIG = {
 
 
 class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the broker process is told on its command line, as JSON."""
+    """The command line of the broker process, as JSON."""
 
     host: str
     port: int
@@ -185,7 +184,7 @@ async def _serve_client(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket's base: bound, so that a taken port is an error here."""
+    """Return a bound socket, so that a taken port is an error here."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,20 +1,4 @@
-"""Errors of the transport.
-
-::
-
-    LinkError
-    ├── AddressError          a broker address cannot be read
-    ├── TlsFilesError         a certificate file is missing or not usable
-    ├── SubscribeRefusedError the broker refused a subscription
-    ├── InsecureListenError   listening beyond loopback without certificates
-    ├── PlainTextError        speaking beyond loopback without certificates
-    ├── BrokerMissingError    the chosen kind of broker is not installed
-    ├── ListenAddressError    the address to listen on is not this machine's
-    ├── BrokerStartError      the private broker did not come up
-    ├── IdentityError         the identity file cannot be read
-    ├── DataDirError          the data directory cannot be used
-    └── DataDirBusyError      another process uses the data directory
-"""
+"""Errors of connections, brokers and the data directory."""
 
 import ssl
 from pathlib import Path

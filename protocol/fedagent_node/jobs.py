@@ -12,10 +12,8 @@ from .effects import Input
 class JobQueue:
     """Jobs in the order of asking, `workers` at a time; small ones wait for nothing but order.
 
-    Args:
-        done: Takes the result of a job that was not done at once.
-        fail: Takes what a job was not expected to raise.
-        workers: 1 for jobs that must not overtake each other.
+    `done` takes the result of a job that was not done at once, `fail` what no job should raise.
+    With one worker, jobs do not overtake each other.
     """
 
     def __init__(

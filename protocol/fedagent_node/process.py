@@ -43,13 +43,9 @@ def in_two(error: BaseException) -> tuple[str, str]:
 
 
 def end(role: str, error: BaseException, codes: ExitCodes, *, as_json: bool) -> int:
-    """Say what ended a role, and return its exit code.
+    """Write what ended a role, and return its exit code: of the first class that fits.
 
-    Args:
-        role: What the line begins with.
-        error: Of a class in `codes`.
-        codes: The first class that fits decides.
-        as_json: Whether standard output carries JSON lines; this is the last.
+    `as_json`: standard output carries JSON lines, of which this is the last.
     """
     code = next(code for kind, code in codes if isinstance(error, kind))
     problem, hint = in_two(error)
@@ -80,12 +76,11 @@ TRIM_BYTES = 1024 * 1024
 
 
 def return_freed_memory() -> bool:
-    """Tell glibc to map what is larger than a chunk, and to keep few and short heaps.
+    """Have glibc map what is larger than a chunk, and keep few and short heaps; False without it.
 
     By default the first large block that is freed raises the threshold, after which
     whole models come from heaps that fragment and never shrink. Chunks do come from
     the heap: mapping each of them anew costs more than all the rest of a round.
-    Returns False, and changes nothing, with another C library.
     """
     import ctypes  # noqa: PLC0415 - an agent has no need of it
 

@@ -1,11 +1,7 @@
 """A role's process: directory, signals, broker, links, discovery, and one timer around a driver.
 
-::
-
-    shell = Shell(config, fatal=(StateError,))
-    await shell.run(serve)      # `serve` sets everything up and returns when `stop` is set
-
-`serve` calls `start_broker`, `drive`, `connect` and `spawn`; the shell closes what they opened.
+What `run` is given sets everything up, by `start_broker`, `drive`, `link` and `spawn`, and
+returns when `stop` is set; the shell closes what they opened.
 """
 
 import asyncio
@@ -55,10 +51,6 @@ class Shell:
     Args:
         fatal: Errors that end the process; others are logged and counted, and it goes on.
         needs_reader: End when nobody reads the events any more.
-
-    Attributes:
-        stop: Set to end the process in good order.
-        id: Of the role; begins log lines.
     """
 
     def __init__(
@@ -76,6 +68,7 @@ class Shell:
         self.directory = Path(config.data_dir)
         self.tls: TlsFiles | None = config.tls.files() if config.tls is not None else None
         self.stop = asyncio.Event()
+        """Set to end the process in good order."""
         self.id = ""
         self.links: dict[str, Link] = {}
         self.discovery = Discovery(
@@ -173,14 +166,10 @@ class Shell:
         jobs: int | Jobs = 1,
         links: Links | None = None,
     ) -> Driver:
-        """Drive a core.
+        """Drive a core; its `store` is closed with the shell.
 
-        Args:
-            core: Its decisions.
-            store: Its disk; closed with the shell.
-            route: Where its messages go.
-            jobs: How many work at a time, or who does them.
-            links: Who sends and changes links, if not the shell.
+        `jobs` is how many work at a time, or who does them. Where links change, the role
+        brings its own.
         """
         self._route = route
         if isinstance(jobs, int):
@@ -209,11 +198,7 @@ class Shell:
     def link(
         self, name: str, address: BrokerAddress, *, client_id: str, incoming: Direction
     ) -> Link:
-        """Return a link, not yet started, whose messages go to the core.
-
-        Raises:
-            PlainTextError: The address is beyond this machine, and nothing covers it.
-        """
+        """Return a link, not yet started, whose messages go to the core."""
         link = Link(
             address,
             client_id=client_id,
@@ -236,7 +221,7 @@ class Shell:
         return link.publish(topic, encode(send.message), qos=qos)
 
     def change(self, effect: Connect) -> None:
-        """Roles whose links change bring their own `Links`."""
+        """See `drive`."""
         raise NotImplementedError(effect)
 
     def _arrived(self, name: str, incoming: Direction, batch: list[Arrival]) -> None:

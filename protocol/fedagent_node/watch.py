@@ -37,13 +37,7 @@ OPTIONS = {"edge": "--edge", "coordinator": "--coordinator"}
 
 
 class Watch:
-    """What is known of one role, and whom to tell.
-
-    Args:
-        site: Whose adverts count; None for every site's.
-        on_change: Gets all that are known, at every change.
-        needed: Whether to say so where nobody is announced.
-    """
+    """What is known of one role; `Discovery.browse` has the arguments."""
 
     def __init__(
         self,
@@ -108,7 +102,6 @@ class Watch:
         self._look_up(name, self._resolve(zeroconf, service_type, name))
 
     def _look_up(self, name: str, work: Coroutine[None, None, None]) -> None:
-        """Run one lookup per name, and no more than so many at a time."""
         if name in self._lookups or len(self._lookups) >= MAX_LOOKUPS:
             self._counters["ignored_full"] += name not in self._lookups
             work.close()
@@ -144,7 +137,7 @@ class Watch:
         self._note(name, advert)
 
     async def _tried(self, advert: Advert) -> tuple[Advert, dict[str, str]]:
-        """Take a turn at connecting, which lasts a while if an address was refused."""
+        """Connect in turn; a turn lasts a while if an address was refused."""
         await self._turns.acquire()
         wait_s = AGAIN_S
         try:

@@ -45,11 +45,7 @@ _decoders: Mapping[Direction, Decoder[AnyMessage]] = {
 
 
 def encode(message: AnyMessage) -> bytes:
-    """Return the message's bytes.
-
-    Raises:
-        OversizeError: The message is larger than any broker here accepts.
-    """
+    """Return the message's bytes; raises `OversizeError` above what a broker accepts."""
     payload = _encoder.encode(message)
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise OversizeError(type(message).__name__, len(payload), MAX_PAYLOAD_BYTES)

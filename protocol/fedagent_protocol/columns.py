@@ -61,12 +61,7 @@ def pack(columns: Columns) -> PackedColumns:
 
 
 def unpack(message: RoundColumns) -> Columns:
-    """Return the columns of a message, checked against each other.
-
-    Raises:
-        MalformedError: Lengths differ, a session is named twice or unknown, or
-            a price or age is negative.
-    """
+    """Return the columns of a message, or raise `MalformedError` if they do not fit together."""
     session = column(message.session, np.int32, "session")
     rows = len(session)
     width = len(message.features)

@@ -95,8 +95,7 @@ def locate(data: Buffer) -> tuple[Located, ...]:
 
     Raises:
         OversizeError: Header or tensor count over the limit.
-        ManifestError: The header is not well formed, or data has holes,
-            overlaps, or another length than the header says.
+        ManifestError: The header is not well formed, or does not fit the data.
     """
     view = memoryview(data).cast("B")
     if len(view) < 8:
@@ -127,12 +126,7 @@ def locate(data: Buffer) -> tuple[Located, ...]:
 
 
 def decode_tensors(data: Buffer, manifest: Manifest) -> dict[str, npt.NDArray[np.generic]]:
-    """Return views on the data, exactly as the manifest says.
-
-    Raises:
-        ManifestError: A tensor is missing, extra, or of other dtype or shape.
-        OversizeError: Header or tensor count over the limit.
-    """
+    """Return views on the data, exactly as the manifest says; raises what `locate` raises."""
     located = locate(data)
     expect_manifest(located, manifest)
     return {item.spec.name: tensor_at(data, item) for item in located}

@@ -46,11 +46,7 @@ class Topic:
 
 
 def check_id(value: str) -> str:
-    """Return a site, agent, edge or coordinator id unchanged.
-
-    Raises:
-        TopicError: It is not 1-64 of ``[a-z0-9-]``, or starts with a hyphen.
-    """
+    """Return a site, agent, edge or coordinator id unchanged, or raise `TopicError`."""
     if not _ID.fullmatch(value):
         raise TopicError(f"not an id: {value[:80]!r}; use 1-64 of a-z, 0-9 and hyphen")
     return value
@@ -114,11 +110,7 @@ def coordinator_filters(site: str) -> tuple[str, ...]:
 
 
 def parse(topic: str) -> Topic:
-    """Return the parts of a topic.
-
-    Raises:
-        TopicError: It is not one of the forms above.
-    """
+    """Return the parts of a topic of the forms above, or raise `TopicError`."""
     parts = topic.split("/")
     if len(topic) > 400 or not all(map(_ID.fullmatch, parts)) or parts[0] != "fedagent":
         raise TopicError(f"not a topic of ours: {topic[:120]!r}")

@@ -48,6 +48,7 @@ def test_loading_does_not_import_cryptography(tmp_path: Path) -> None:
         lambda text: text[: len(text) // 2],
         lambda _: b"[]",
         lambda _: b"\xff\xfe",
+        lambda text: text.replace(b'"id": "', b'"id": "\xff'),
         lambda text: json.dumps({**json.loads(text), "id": "0" * 32}).encode(),
         lambda text: json.dumps({**json.loads(text), "private": "AAAA"}).encode(),
         lambda text: json.dumps({**json.loads(text), "public": 7}).encode(),

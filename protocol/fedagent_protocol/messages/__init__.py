@@ -1,8 +1,8 @@
 """Every message on the wire, as frozen structs in one tagged union per direction.
 
-Rules of evolution: new fields come last and have a default; a field is never
-retyped and its name never reused; unknown fields are skipped; unknown words in
-an enumeration decode to ``OTHER``. docs/protocol.md has the flows.
+New fields come last and have a default; a field is never retyped and its name never reused;
+unknown fields are skipped; unknown words in an enumeration decode to ``OTHER``.
+docs/protocol.md has the flows.
 """
 
 from .evaluation import *
@@ -69,7 +69,7 @@ AnyMessage = AgentToEdge | EdgeToAgent | EdgeToCoordinator | CoordinatorToEdge
 
 
 def kind(message: Message) -> str:
-    """Return the message's tag, which is also the last level of its topic."""
+    """Return the message's tag, the last level of its topic."""
     tag = message.__struct_config__.tag
     assert isinstance(tag, str)
     return tag

@@ -78,7 +78,6 @@ class OpinionCall(Message, frozen=True, kw_only=True, tag="opinion-call"):
     """Ask for an opinion of this model, which is fetched as for an order.
 
     Attributes:
-        until_ms: Remaining time in which an answer counts.
         slot: t of the paper, from 1: models evaluated so far in this run, with this one.
         trained: The receiver's update is in the model.
     """
@@ -144,8 +143,7 @@ class Opinions(Message, frozen=True, kw_only=True, tag="opinions"):
 class EdgeMoments(Message, frozen=True, kw_only=True, tag="moments"):
     """What the samples of all agents at one edge add up to; sent as `Opinions` are.
 
-    `moments` is as `fedagent_task.moments` encodes it, empty if nobody had samples, and
-    rests on the samples of `agents`.
+    `moments` is as `fedagent_task.moments` encodes it, and rests on the samples of `agents`.
     """
 
     epoch: RunId

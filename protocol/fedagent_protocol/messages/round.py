@@ -43,13 +43,11 @@ class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
     """Order one agent to train; orders rank by (run of the edge, round).
 
     Attributes:
-        model: Digest of the base model, of `size` bytes in `chunk_bytes` chunks.
+        model: The base model, of `size` bytes.
         iterations: Local iterations rho; 0 leaves it to the learner.
-        deadline_ms: Remaining time until the edge's deadline.
         give_up_ms: Remaining time until the latest possible close (max_wait).
         credit: Chunks of the update that may be sent without a `Need`.
-        price: The price the agent was chosen by.
-        context_seq: The report it was chosen by.
+        price, context_seq: What the agent was chosen by.
         load_limit_ms: Most computation of the round; 0 for no limit but the device's own.
     """
 
@@ -80,10 +78,7 @@ class TaskNeed(Message, frozen=True, kw_only=True, tag="task-need"):
 
 
 class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
-    """The task of a run: canonical bytes of `fedagent_task.recipe.TaskSpec`.
-
-    `recipe` is the name of the run's recipe, for people.
-    """
+    """The task of a run: canonical bytes of `fedagent_task.recipe.TaskSpec`; its recipe's name."""
 
     digest: Digest
     body: Body
@@ -94,7 +89,6 @@ class TrainStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Figures of one training, as the device measured them.
 
     Attributes:
-        num_samples: Samples that the update rests on.
         arrivals: Samples that came since the last training.
         iterations: rho as it was done: the mean of the arrival steps, rounded.
         steps: Arrival steps that were done.
@@ -132,8 +126,8 @@ class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
     """Offer a finished update: what it is, how it came to be, and its first chunk.
 
     Attributes:
-        digest: SHA-256 of the safetensors bytes.
-        base: Digest of the model the float32 delta starts from.
+        digest: Of the safetensors bytes.
+        base: The model that the float32 delta starts from.
         first: Chunk 0, when the order gave credit for it.
         context: The report after the round, saving a message.
         note: A warning about the device's samples.
@@ -166,10 +160,7 @@ class RoundClosed(Message, frozen=True, kw_only=True, tag="closed"):
 
 
 class RoundOpen(Message, frozen=True, kw_only=True, tag="open"):
-    """Ask for the columns of this round.
-
-    `known` is how many session ids of `epoch` the coordinator has already.
-    """
+    """Ask for the columns of this round; `known` session ids of `epoch` are known already."""
 
     epoch: RunId = ""
     known: Count = 0
@@ -178,8 +169,8 @@ class RoundOpen(Message, frozen=True, kw_only=True, tag="open"):
 class RoundColumns(Message, frozen=True, kw_only=True, tag="columns"):
     """All fresh contexts at one edge, as little-endian columns (`columns.py`).
 
-    `new_ids` are the session ids from `known` on; a session index is the
-    position of its agent in the edge's list for this epoch.
+    A session index is the position of its agent in the edge's list for this epoch, of which
+    `new_ids` are those from `known` on.
     """
 
     epoch: RunId
@@ -210,7 +201,6 @@ class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
     Attributes:
         base: Model to start from; empty for the edge's own.
         min_updates: Z; the edge waits for min(Z, ordered) updates.
-        max_wait_ms: When the edge gives up, from the order.
         norm_limit: Largest L2 norm of an update; 0 for none.
         want_model: The report shall offer the edge model for merging.
         load_limit_ms: Most computation of the round on a device; 0 for none.
@@ -234,7 +224,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         in_time: X of the algorithms: a valid update before the deadline.
-        used: It is part of the aggregate, with `weight`.
+        used: It is part of the aggregate.
         valid: A valid update came before the close; this is what is paid.
         tau_ms: Order to whole valid update; when `censored`, the time waited.
         stats: As the agent offered them, its durations no longer than what the edge measured.
@@ -264,9 +254,7 @@ class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
     Attributes:
         failed: Why the edge kept its model; empty when it has a new one.
         model: The edge model after the round, of `size` bytes.
-        weight: Sum of the weights in the aggregate.
-        first: Chunk 0 of the model, when the order asked for the model.
-        timing_ms: Duration of each step at the edge.
+        first: Its chunk 0, when the order asked for the model.
     """
 
     epoch: RunId
@@ -282,7 +270,7 @@ class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
 
 
 class ReportReceipt(Message, frozen=True, kw_only=True, tag="report-receipt"):
-    """The report of this round is settled, or came after the round was: `too_late`."""
+    """The report of this round is settled, or came after the round was."""
 
     too_late: bool = False
 

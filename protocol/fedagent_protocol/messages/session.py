@@ -87,10 +87,7 @@ class EdgeBeacon(Message, frozen=True, kw_only=True, tag="edge-beacon"):
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """Open a session; sent again after every reconnect.
-
-    For people: `name`, and the device's own `address` on the way to this broker.
-    """
+    """Open a session, also after every reconnect; `name` and own `address` are for people."""
 
     agent: Id
     protocol: Version = field(default_factory=_version)
@@ -140,10 +137,7 @@ class CoordinatorBeacon(Message, frozen=True, kw_only=True, tag="coordinator-bea
 
 
 class EdgeHello(Message, frozen=True, kw_only=True, tag="edge-hello"):
-    """Open the edge's session. `epoch` is new at every start of the process.
-
-    `rent` is what it asks for aggregating one round.
-    """
+    """Open the edge's session; `epoch` is new at every start, `rent` is asked for one round."""
 
     edge: Id
     epoch: RunId
@@ -167,7 +161,6 @@ class DeviceNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One agent at an edge, for people.
 
     Attributes:
-        here: It has a live session.
         age_ms: Since it was heard, when it left.
         reason: Why it does not take part; empty if it does.
     """
@@ -184,7 +177,6 @@ class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
     """The edge's heartbeat.
 
     Attributes:
-        model: What the edge holds for the run, if anything.
         names: Agents' names that were not sent since the welcome.
         devices: Agents of which something changed since the welcome or since they were sent.
     """
