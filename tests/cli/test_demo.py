@@ -15,7 +15,6 @@ from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
 from fedagent_agent.peers.store import PeerStore
 from fedagent_agent.streams.spec import parse_stream
 from fedagent_cli import places
-from fedagent_cli.demo.inside import read_inside
 from fedagent_cli.demo.plan import (
     EVERY_DIGIT,
     FEW_DIGITS,
@@ -25,6 +24,7 @@ from fedagent_cli.demo.plan import (
     make_plan,
 )
 from fedagent_cli.demo.prepare import prepare
+from fedagent_cli.demo.result import read_inside
 from fedagent_cli.demo.run import DemoSettings
 from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
 from fedagent_cli.demo.view import LineView, picture, sparkline

@@ -1,12 +1,13 @@
 """`fedagent demo`: ask, run, and tell what came of it."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 from fedagent_cli import command_line, launch, options
-
-from .signals import remembered
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -55,6 +56,9 @@ Keep = Annotated[
 ]
 
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def mount(app: command_line.CommandGroup, *, panel: str) -> None:
     """Add the command to the app."""
     app.command(
@@ -94,7 +98,7 @@ def demo(
     """
     launch.need_coordinator("the demo")
     # Before the heavy imports: a signal has its clean end and its result from here on.
-    with remembered() as caught:
+    with _remembered() as caught:
         from .prepare import prepare  # noqa: PLC0415 - heavy imports belong to the command
 
         settings, plan = prepare(
@@ -111,10 +115,28 @@ def demo(
     raise command_line.Exit(code)
 
 
+@contextmanager
+def _remembered() -> Iterator[Callable[[], int]]:
+    """Take the signals of `ENDING`, so that no clean-up is interrupted.
+
+    Yields what returns the first that came, 0 before it.
+    """
+    seen: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+
+    before = {number: signal.signal(number, remember) for number in ENDING}
+    try:
+        yield lambda: seen[0] if seen else 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _run(
     settings: "DemoSettings", plan: "Plan", *, keep: bool, as_json: bool, caught: Callable[[], int]
 ) -> int:
-    """Run a demo, tell its result, and return the exit code."""
     from .result import conclude  # noqa: PLC0415 - heavy imports belong to the command
     from .run import Demo, tidy  # noqa: PLC0415
     from .view import choose_view  # noqa: PLC0415

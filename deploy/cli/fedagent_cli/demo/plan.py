@@ -1,8 +1,4 @@
-"""Who is who in the demo: labels, prices, the slow one, the one that is killed.
-
-Pure: the same numbers give the same fleet. A recipe by which clients evaluate the model has
-a fleet of another kind: see `make_evaluated_plan`.
-"""
+"""Who is who in the demo; the same numbers give the same fleet."""
 
 import itertools
 import math
@@ -38,13 +34,10 @@ class AgentPlan:
     """One device of the demo.
 
     Attributes:
-        labels: Digits that its stream holds.
         price: Credits it asks for a round.
         slow_s: Extra seconds of training, beyond the deadline for the slow one.
         kind: Of a client, where the demo has several kinds; empty otherwise.
-        start: Samples that are there at once; 0 leaves it to the stream.
-        rate: More of them per second; 0 leaves it to the stream.
-        position_km: Where it says that it is; None: it does not say.
+        start, rate: Samples at once, and more per second; 0 leaves it to the stream.
         held_out: A second stream that it only evaluates by; empty: it has none.
     """
 
@@ -73,14 +66,14 @@ class Plan:
     Attributes:
         budget: Credits that one edge may spend on devices in a round.
         rents: Credits that each edge asks for a round, in a placed run; 0 each otherwise.
-        victim: Name of the agent that is killed half way; empty when nobody can be spared.
-        slow: Name of the agent that misses the deadline; empty when nobody can be spared.
+        victim, slow: The agent that is killed half way, and the one that misses the deadline;
+            empty when nobody can be spared.
     """
 
     agents: tuple[AgentPlan, ...]
     edges: tuple[str, ...]
     budget: float
-    rents: tuple[float, ...] = ()
+    rents: tuple[float, ...]
     victim: str = ""
     slow: str = ""
 
@@ -120,9 +113,8 @@ def make_evaluated_plan(*, agents: int, edges: int, best: int) -> Plan:
     """Return the fleet of a recipe by which clients evaluate the model.
 
     One agent more than trains in a round learns from all ten digits, the others from one or
-    two each; all meet, and evaluate by, every digit. Where they are fills a disc evenly. Nobody is
-    slow or killed: how often each was chosen is to be read off. The budget pays `best` agents
-    over all edges.
+    two each; all evaluate by every digit. Nobody is slow or killed: how often each was chosen
+    is to be read off. The budget pays `best` agents over all edges.
     """
     whole = min(best + 1, agents)
     prices = _prices(agents)
@@ -141,12 +133,8 @@ def make_evaluated_plan(*, agents: int, edges: int, best: int) -> Plan:
         for i, hand in enumerate(hands)
     )
     share = math.ceil(best / edges) * max(prices)
-    return Plan(
-        agents=made,
-        edges=_edge_names(edges),
-        budget=round(share, 3),
-        rents=(0.0,) * edges,
-    )
+    rents = (0.0,) * edges
+    return Plan(agents=made, edges=_edge_names(edges), budget=round(share, 3), rents=rents)
 
 
 def spread(plan: Plan) -> Plan:
@@ -188,14 +176,11 @@ def _edge_names(edges: int) -> tuple[str, ...]:
 def _position(index: int, count: int) -> tuple[float, float]:
     """Return the place of one of `count` on a disc, in kilometres from its lower left."""
     out, angle = RADIUS_KM * math.sqrt((index + 0.5) / count), TURN * index
-    return (
-        round(RADIUS_KM + out * math.cos(angle), 3),
-        round(RADIUS_KM + out * math.sin(angle), 3),
-    )
+    x, y = (round(RADIUS_KM + out * part(angle), 3) for part in (math.cos, math.sin))
+    return x, y
 
 
 def _spared(labels: list[tuple[int, ...]]) -> tuple[int | None, int | None]:
-    """Return the indices of the slow agent and the victim, None where nobody can be spared."""
     held = Counter(label for hand in labels for label in hand)
     spare = {
         i for i, hand in enumerate(labels) if len(labels) > 1 and all(held[x] > 1 for x in hand)

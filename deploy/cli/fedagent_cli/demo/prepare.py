@@ -71,8 +71,7 @@ def prepare(
         )
     # The bundled recipes leave the demo's budget to the fleet; a person's own says what it means.
     bundled = path.parent == places.recipe_folder()
-    placed = read.placement.rents
-    plan = _fleet(read, agents=agents, edges=edges, placed=placed)
+    plan = _fleet(read, agents=agents, edges=edges)
     if POSITION in _needs(read):
         plan = spread(plan)
     settings = DemoSettings(
@@ -89,7 +88,6 @@ def prepare(
 
 
 def _read(path: Path, rounds: int | None, policy: str | None) -> tuple[Recipe, tuple[str, ...]]:
-    """Return a recipe as it was asked for, and the overrides that make it so."""
     sets: tuple[str, ...] = () if rounds is None else (f"rounds.count={rounds}",)
     try:
         text = path.read_text(encoding="utf-8")
@@ -113,7 +111,6 @@ def _read(path: Path, rounds: int | None, policy: str | None) -> tuple[Recipe, t
 
 
 def _needs(recipe: Recipe) -> frozenset[str]:
-    """Return what the policy of a recipe decides by; nothing where it cannot be made."""
     try:
         return policies.create(recipe.policy.name, **recipe.policy.params).needs
     except RegistryError:
@@ -131,8 +128,8 @@ def _carried(recipe: Recipe, policy: str | None) -> str:
     return f"{{ clients_per_round = {size} }}" if takes and isinstance(size, int) else "{}"
 
 
-def _fleet(recipe: Recipe, *, agents: int | None, edges: int | None, placed: bool) -> Plan:
-    """Return the fleet that a recipe is best watched with, as large as asked for."""
+def _fleet(recipe: Recipe, *, agents: int | None, edges: int | None) -> Plan:
+    placed = recipe.placement.rents
     if not placed and recipe.opinions.mode in ("report", "peers"):
         peers = recipe.opinions.mode == "peers"
         named = recipe.policy.params.get("clients_per_round")
@@ -149,7 +146,6 @@ def _fleet(recipe: Recipe, *, agents: int | None, edges: int | None, placed: boo
 
 
 def _check_broker(broker: str) -> None:
-    """Refuse a word that is no broker, and a broker that is not installed or not there."""
     if "://" in broker:
         _check_running(broker)
         return
@@ -183,7 +179,6 @@ def _check_running(url: str) -> None:
 
 
 def _make_folder(wanted: Path | None) -> Path:
-    """Make the demo's folder; one of its own unless a name is given."""
     if wanted is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         wanted = Path("fedagent-demo") / f"{stamp}-{secrets.token_hex(2)}"

@@ -1,5 +1,6 @@
 """How a demo ends: the report's files, one screen, one JSON line, one exit code."""
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -11,13 +12,14 @@ from fedagent_cli.errors import INTERRUPTED, DemoError, NoRunError, UnbalancedEr
 from fedagent_cli.output import credits_text, echo, emit
 from fedagent_cli.report.indices import Columns
 from fedagent_cli.report.page import write_report
-from fedagent_cli.report.run_report import ReportAgent, RunReport
+from fedagent_cli.report.run_report import RunReport, read_run_report
 from fedagent_coordinator.database.evaluations import PEERS
 
 from .plan import Plan
 from .run import DemoSettings, Finish
 from .state import DemoState
 
+_log = logging.getLogger(__name__)
 SIGNAL_BASE = 128
 LEDGER: Mapping[object, str] = {True: "balanced", False: "NOT BALANCED", None: "no run yet"}
 
@@ -30,14 +32,14 @@ def conclude(finish: Finish, *, settings: DemoSettings, plan: Plan, as_json: boo
         DemoError: The run ended by itself before its last round.
     """
     data_dir = settings.directory / "coordinator"
-    run = _read(data_dir)
-    if run is None and not finish.signal:
-        raise DemoError("the coordinator left no run", f"see {data_dir}.log")
-    report = None
-    if run is not None:
-        run = _named(run, finish.state, plan, finish)
+    run, report = None, None
+    try:
+        run = _named(read_run_report(data_dir), plan, finish)
         run = replace(run, inside=_inside(run, finish.state, settings))
         report = write_report(run, settings.directory)
+    except NoRunError as error:
+        if not finish.signal:
+            raise DemoError("the coordinator left no run", f"see {data_dir}.log") from error
     result = summary(finish, run, settings=settings, plan=plan, report=report)
     if as_json:
         emit(result)
@@ -150,23 +152,12 @@ def _program() -> str:
     return "fedagent" if which("fedagent") or called.name != "fedagent" else os.path.relpath(called)
 
 
-def _read(data_dir: Path) -> RunReport | None:
-    from fedagent_cli.report.run_report import read_run_report  # noqa: PLC0415 - needs the store
-
-    try:
-        return read_run_report(data_dir)
-    except NoRunError:
-        return None
-
-
-def _named(run: RunReport, state: DemoState, plan: Plan, finish: Finish) -> RunReport:
+def _named(run: RunReport, plan: Plan, finish: Finish) -> RunReport:
+    state = finish.state
     notes = {agent.name: agent.note for agent in state.agents.values()}
     kinds = {agent.name: agent.kind for agent in plan.agents}
-    agents: list[ReportAgent] = [
-        replace(agent, label=name, kind=kinds.get(name, ""))
-        for agent in run.agents
-        for name in (state.agent_name(agent.agent),)
-    ]
+    agents = [replace(agent, label=state.agent_name(agent.agent)) for agent in run.agents]
+    agents = [replace(agent, kind=kinds.get(agent.label, "")) for agent in agents]
     agents.sort(key=lambda agent: (len(agent.name), agent.name))
     first = finish.seconds_to_first_round
     facts = {
@@ -185,10 +176,35 @@ def _named(run: RunReport, state: DemoState, plan: Plan, finish: Finish) -> RunR
 def _inside(run: RunReport, state: DemoState, settings: DemoSettings) -> dict[str, Columns]:
     if not any(row.mode == PEERS for row in run.evaluations):
         return {}
-    from .inside import read_inside  # noqa: PLC0415 - an agent's store, for few demos
-
     ids = {agent.id: settings.directory / agent.name for agent in state.agents.values()}
     return read_inside(ids, run.run)
+
+
+def read_inside(folders: Mapping[str, Path], run: str) -> dict[str, Columns]:
+    """Return opinions, beliefs and indices that the devices of a run knew and never sent.
+
+    Only the owner of a device can read its directory; in a demo one person owns them all.
+
+    Args:
+        folders: Data directories by agent id.
+        run: Whose slots are wanted.
+    """
+    from fedagent_agent.errors import PeerStoreError  # noqa: PLC0415 - for few demos
+    from fedagent_agent.peers.store import KEPT_SLOTS, read_slots  # noqa: PLC0415
+
+    found: dict[str, Columns] = {name: {} for name in ("opinion", "belief", "index")}
+    for agent, folder in folders.items():
+        try:
+            slots = read_slots(folder, run=run, last=KEPT_SLOTS)
+        except PeerStoreError as error:
+            _log.info("%s keeps no slots: %s", folder, error)
+            continue
+        for slot in slots:
+            for name, columns in found.items():
+                value = getattr(slot, name)
+                if value is not None:
+                    columns.setdefault(agent, []).append((slot.round, float(value)))
+    return {name: columns for name, columns in found.items() if columns}
 
 
 def _was_killed(state: DemoState, plan: Plan) -> bool:

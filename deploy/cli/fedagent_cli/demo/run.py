@@ -33,7 +33,6 @@ class DemoSettings:
         sets: Recipe overrides, ``key.path=value``.
         broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of a running broker.
         directory: Data directories, logs and the report go here.
-        max_wait_s: The recipe's; a round may take that long.
     """
 
     recipe: Path
@@ -48,12 +47,7 @@ class DemoSettings:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How a demo ended.
-
-    Attributes:
-        signal: The signal that ended it early, 0 for none.
-        seconds_to_first_round: From typing the command to the end of round 1.
-    """
+    """How a demo ended; the seconds count from typing the command, the signal is 0 for none."""
 
     state: DemoState
     signal: int
@@ -68,7 +62,7 @@ class Demo:
         settings: What it was asked for.
         plan: The fleet.
         view: Shows it.
-        caught: Returns the signal that is to end it, 0 as long as there is none.
+        caught: Returns the signal that is to end it, 0 before there is one.
     """
 
     def __init__(
@@ -146,7 +140,6 @@ class Demo:
         self._events.put((process.name, event))
 
     def _step(self) -> None:
-        """Take in what has been said, and draw."""
         until = time.monotonic() + REFRESH_S
         while (left := until - time.monotonic()) > 0:
             try:
@@ -203,7 +196,6 @@ class Demo:
         self.view.event("demo", {"event": "note", "text": text}, self.state)
 
     def _finish(self, coordinator: RoleProcess) -> None:
-        """Read the coordinator's last words."""
         code = coordinator.close()
         while not self._events.empty():
             self._take(*self._events.get())
@@ -218,7 +210,6 @@ def tidy(directory: Path, plan: Plan) -> None:
 
 
 def _fallen(process: RoleProcess, code: int) -> DemoError:
-    """Return the error for a process that ended when it should not have."""
     tail = process.log.read_text(errors="replace").strip().splitlines()
     return DemoError(
         f"{process.name} ended with exit code {code}: {tail[-1][:300] if tail else 'no log'}",

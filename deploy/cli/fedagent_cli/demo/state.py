@@ -1,9 +1,6 @@
-"""What the demo knows from the events of its processes.
+"""What the demo knows from the events of its processes: events and our own clock in, fields out."""
 
-Pure: events and our own clock in, fields to show out.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fedagent_task.measures import ACCURACY, BY_KEY, Measure
@@ -11,7 +8,21 @@ from fedagent_task.measures import ACCURACY, BY_KEY, Measure
 Event = Mapping[str, object]
 DOOMED = ", will be killed"
 """The part of the victim's note that ends with it."""
-EdgeNamer = Callable[[str], str]
+AGENT_STATES = {
+    "ready": "searching",
+    "ordered": "training",
+    "update": "sending",
+    "receipt": "waiting",
+    "declined": "waiting",
+    "abandoned": "waiting",
+}
+EDGE_STATES = {
+    "ready": "searching",
+    "coordinator_joined": "waiting",
+    "coordinator_lost": "searching",
+    "round_closed": "waiting",
+}
+"""What one does after an event."""
 
 
 @dataclass(slots=True)
@@ -26,9 +37,30 @@ class AgentState:
     ordered: int = 0
     in_time: int = 0
     late: int = 0
-    declined: int = 0
-    last_round: int = 0
     training_at: str = ""
+
+    def apply(self, kind: str, event: Event) -> None:
+        """Take in one of its events."""
+        self.state = AGENT_STATES.get(kind, self.state)
+        edge = str(event.get("edge"))
+        match kind:
+            case "ready":
+                self.id = str(event.get("id", ""))
+            case "edge_joined":
+                self.edges.add(edge)
+                if self.state in ("searching", "starting"):
+                    self.state = "waiting"
+            case "edge_lost":
+                self.edges.discard(edge)
+                if not self.edges:
+                    self.state = "searching"
+            case "ordered":
+                self.ordered += 1
+            case "receipt":
+                self.in_time += event.get("status") == "accepted"
+                self.late += event.get("status") == "late"
+            case _:
+                pass
 
 
 @dataclass(slots=True)
@@ -38,11 +70,25 @@ class EdgeState:
     name: str
     id: str = ""
     state: str = "starting"
-    broker: str = ""
     agents: set[str] = field(default_factory=set)
     ordered: int = 0
     in_time: int = 0
     spent_micro: int = 0
+
+    def apply(self, kind: str, event: Event) -> None:
+        """Take in one of its events."""
+        self.state = EDGE_STATES.get(kind, self.state)
+        match kind:
+            case "ready":
+                self.id = str(event.get("id", ""))
+            case "agent_joined":
+                self.agents.add(str(event.get("agent")))
+            case "agent_lost":
+                self.agents.discard(str(event.get("agent")))
+            case "round_closed" if event.get("failed"):
+                self.state = "failed"
+            case _:
+                pass
 
 
 @dataclass(slots=True)
@@ -63,7 +109,6 @@ class DemoState:
     opinion: list[float] = field(default_factory=list)
     volunteers: list[int] = field(default_factory=list)
     in_time: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
     end: dict[str, object] | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -72,15 +117,13 @@ class DemoState:
         kind = str(event.get("event", ""))
         if agent := self.agents.get(name):
             was_killed = agent.state == "killed"
-            _apply_agent(agent, kind, event, self.edge_name)
-            if was_killed:
-                # What it had told before may still come out of its pipe.
-                agent.state = "killed"
-                agent.edges.clear()
+            agent.apply(kind, event)
+            if was_killed:  # what it had sent before may still come out of its pipe
+                self.killed(name)
             if kind == "ordered":
-                self._at_work(str(event.get("edge")))
+                self._at_work(agent, str(event.get("edge")))
         elif edge := self.edges.get(name):
-            _apply_edge(edge, kind, event)
+            edge.apply(kind, event)
         else:
             self._apply_coordinator(kind, event, now)
 
@@ -90,11 +133,11 @@ class DemoState:
 
     def edge_name(self, edge_id: str) -> str:
         """Return the name of an edge by its id, or the id."""
-        return next((edge.name for edge in self.edges.values() if edge.id == edge_id), edge_id)
+        return _name_of(self.edges.values(), edge_id)
 
     def agent_name(self, agent_id: str) -> str:
         """Return the name of an agent by its id, or the id."""
-        return next((a.name for a in self.agents.values() if a.id == agent_id), agent_id)
+        return _name_of(self.agents.values(), agent_id)
 
     def killed(self, name: str) -> None:
         """Mark an agent as killed by us."""
@@ -103,8 +146,8 @@ class DemoState:
         agent.note = agent.note.replace(DOOMED, "")
         agent.edges.clear()
 
-    def _at_work(self, edge_id: str) -> None:
-        """Mark the edge that has ordered somebody."""
+    def _at_work(self, agent: AgentState, edge_id: str) -> None:
+        agent.training_at = self.edge_name(edge_id)
         for edge in self.edges.values():
             if edge.id == edge_id:
                 edge.state = "collecting"
@@ -131,13 +174,11 @@ class DemoState:
                 pass
 
     def _measure(self, event: Event) -> None:
-        """Take in how good a model is, by what the run's are evaluated by."""
         numbers = {name: value for name, value in event.items() if isinstance(value, int | float)}
         if (value := self.primary_metric.of(numbers)) is not None:
             self.figures.append(value)
 
     def _evaluate(self, event: Event) -> None:
-        """Take in what clients think of a model, or how many of them volunteer."""
         mean, volunteers = event.get("mean"), event.get("volunteers")
         if isinstance(mean, int | float):
             self.opinion.append(float(mean))
@@ -151,7 +192,6 @@ class DemoState:
             self.first_round_at = now
         self.spent_micro = _integer(event, "total_spent_micro")
         self.in_time.append(_integer(event, "in_time"))
-        self.seconds.append(float(str(event.get("seconds", 0.0))))
         per_edge = event.get("edges")
         if not isinstance(per_edge, dict):
             return
@@ -163,57 +203,8 @@ class DemoState:
                 edge.spent_micro += _integer(part, "spent_micro")
 
 
-def _apply_agent(agent: AgentState, kind: str, event: Event, edge_name: EdgeNamer) -> None:
-    agent.last_round = _integer(event, "round", agent.last_round)
-    match kind:
-        case "ready":
-            agent.id = str(event.get("id", ""))
-            agent.state = "searching"
-        case "edge_joined":
-            agent.edges.add(str(event.get("edge")))
-            if agent.state in ("searching", "starting"):
-                agent.state = "waiting"
-        case "edge_lost":
-            agent.edges.discard(str(event.get("edge")))
-            if not agent.edges:
-                agent.state = "searching"
-        case "ordered":
-            agent.ordered += 1
-            agent.state = "training"
-            agent.training_at = edge_name(str(event.get("edge")))
-        case "update":
-            agent.state = "sending"
-        case "receipt":
-            agent.in_time += event.get("status") == "accepted"
-            agent.late += event.get("status") == "late"
-            agent.state = "waiting"
-        case "declined":
-            agent.declined += 1
-            agent.state = "waiting"
-        case "abandoned":
-            agent.state = "waiting"
-        case _:
-            pass
-
-
-def _apply_edge(edge: EdgeState, kind: str, event: Event) -> None:
-    match kind:
-        case "ready":
-            edge.id = str(event.get("id", ""))
-            edge.broker = str(event.get("broker_kind", ""))
-            edge.state = "searching"
-        case "coordinator_joined":
-            edge.state = "waiting"
-        case "coordinator_lost":
-            edge.state = "searching"
-        case "agent_joined":
-            edge.agents.add(str(event.get("agent")))
-        case "agent_lost":
-            edge.agents.discard(str(event.get("agent")))
-        case "round_closed":
-            edge.state = "failed" if event.get("failed") else "waiting"
-        case _:
-            pass
+def _name_of(known: Iterable[AgentState | EdgeState], identity: str) -> str:
+    return next((one.name for one in known if one.id == identity), identity)
 
 
 def _integer(event: Event, key: str, default: int = 0) -> int:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -11,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedagent_cli.output import credits_text, emit, number_text
+from fedagent_cli.output import credits_text, echo, emit, number_text
 
 from .state import AgentState, DemoState, Event
 
@@ -31,8 +30,8 @@ STATES = {
 }
 
 
-class View(Protocol):
-    """How a demo is shown while it runs."""
+class View:
+    """How a demo is shown while it runs; this one shows nothing."""
 
     def event(self, name: str, event: Event, state: DemoState) -> None:
         """Show one event; `state` has taken it in already."""
@@ -44,16 +43,13 @@ class View(Protocol):
         """Give the terminal back."""
 
 
-class LiveView:
+class LiveView(View):
     """A picture that changes in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
-
-    def event(self, name: str, event: Event, state: DemoState) -> None:
-        """Nothing to do: the picture is drawn from the state."""
 
     def refresh(self, state: DemoState, elapsed_s: float) -> None:
         """Draw the picture."""
@@ -66,7 +62,7 @@ class LiveView:
         self._live.stop()
 
 
-class LineView:
+class LineView(View):
     """One line per round, for logs and pipes."""
 
     def event(self, name: str, event: Event, state: DemoState) -> None:
@@ -84,29 +80,17 @@ class LineView:
         elif kind == "note":
             self._line(str(event.get("text")))
 
-    def refresh(self, state: DemoState, elapsed_s: float) -> None:
-        """Nothing to do between events."""
-
-    def close(self) -> None:
-        """Nothing to give back."""
-
     def _line(self, text: str) -> None:
-        sys.stdout.write(text + "\n")
+        echo(text)
         sys.stdout.flush()
 
 
-class JsonView:
+class JsonView(View):
     """Every event as one JSON line, with the name of the process that said it."""
 
     def event(self, name: str, event: Event, state: DemoState) -> None:  # noqa: ARG002
         """Print the event."""
         emit({"from": name, **{key: value for key, value in event.items() if key != "at"}})
-
-    def refresh(self, state: DemoState, elapsed_s: float) -> None:
-        """Nothing to do between events."""
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
 
 def choose_view(*, as_json: bool) -> View:
@@ -148,19 +132,22 @@ def _head(state: DemoState, elapsed_s: float) -> RenderableType:
     doing = f"{state.round} of {state.rounds}" if state.round else "starting, all find each other"
     grid.add_row("round", Text(doing))
     grid.add_row("", bar)
-    newest = f"{number_text(state.figures[-1])} " if state.figures else ""
-    top = 1.0 if state.primary_metric.rising else max(state.figures, default=1.0)
-    bars = sparkline(state.figures, low=0.0, high=top)
-    grid.add_row(state.primary_metric.word, Text(newest + bars, style="green"))
-    if state.opinion:
-        bars = sparkline(state.opinion, low=0.0, high=1.0)
-        grid.add_row("opinion", Text(f"{state.opinion[-1]:.3f} {bars}", style="magenta"))
-    if state.volunteers:
-        bars = sparkline(state.volunteers, low=0.0, high=max(state.volunteers))
-        grid.add_row("volunteers", Text(f"{state.volunteers[-1]} {bars}", style="magenta"))
-    most = max(state.in_time, default=1)
-    last = f"{state.in_time[-1]} " if state.in_time else ""
-    grid.add_row("in time", Text(last + sparkline(state.in_time, low=0.0, high=most), style="cyan"))
+
+    def history(name: str, values: Sequence[float], newest: str, *, top: float, style: str) -> None:
+        shown = f"{newest} " if values else ""
+        grid.add_row(name, Text(shown + sparkline(values, low=0.0, high=top), style=style))
+
+    figures, opinion, volunteers = state.figures, state.opinion, state.volunteers
+    top = 1.0 if state.primary_metric.rising else max(figures, default=1.0)
+    newest = number_text(figures[-1]) if figures else ""
+    history(state.primary_metric.word, figures, newest, top=top, style="green")
+    if opinion:
+        history("opinion", opinion, f"{opinion[-1]:.3f}", top=1.0, style="magenta")
+    if volunteers:
+        newest, top = str(volunteers[-1]), max(volunteers)
+        history("volunteers", volunteers, newest, top=top, style="magenta")
+    newest = str(state.in_time[-1]) if state.in_time else ""
+    history("in time", state.in_time, newest, top=max(state.in_time, default=1), style="cyan")
     grid.add_row("spent", f"{credits_text(state.spent_micro)} credits")
     grid.add_row(
         "time", f"{elapsed_s:.0f} s" + (f", broker {state.broker}" if state.broker else "")
@@ -170,24 +157,14 @@ def _head(state: DemoState, elapsed_s: float) -> RenderableType:
 
 def _edges(state: DemoState) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name, side in (
-        ("edge", "left"),
-        ("state", "left"),
-        ("agents", "right"),
-        ("ordered", "right"),
-        ("in time", "right"),
-        ("spent", "right"),
-    ):
-        table.add_column(name, justify="right" if side == "right" else "left", min_width=8)
+    for name in ("edge", "state"):
+        table.add_column(name, min_width=8)
+    for name in ("agents", "ordered", "in time", "spent"):
+        table.add_column(name, justify="right", min_width=8)
     for edge in state.edges.values():
-        table.add_row(
-            edge.name,
-            Text(edge.state, style=STATES.get(edge.state, "none")),
-            str(len(edge.agents)),
-            str(edge.ordered),
-            str(edge.in_time),
-            credits_text(edge.spent_micro),
-        )
+        doing = Text(edge.state, style=STATES.get(edge.state, "none"))
+        counts = map(str, (len(edge.agents), edge.ordered, edge.in_time))
+        table.add_row(edge.name, doing, *counts, credits_text(edge.spent_micro))
     return table
 
 
@@ -199,27 +176,19 @@ def _agents(state: DemoState) -> RenderableType:
         table.add_column(name, justify="right", min_width=7)
     table.add_column("", no_wrap=True, overflow="ellipsis")
     for agent in state.agents.values():
-        table.add_row(
-            agent.name,
-            Text(_doing(agent), style=STATES.get(agent.state, "none")),
-            str(len(agent.edges)),
-            str(agent.ordered),
-            str(agent.in_time),
-            str(agent.late),
-            Text(agent.note, style="dim"),
-        )
+        doing = Text(_doing(agent), style=STATES.get(agent.state, "none"))
+        counts = map(str, (len(agent.edges), agent.ordered, agent.in_time, agent.late))
+        table.add_row(agent.name, doing, *counts, Text(agent.note, style="dim"))
     return table
 
 
 def _evaluated(state: DemoState) -> str:
-    """Return the newest mean opinion, or how many volunteered; empty where nobody is asked."""
     if state.opinion:
         return f"opinion {state.opinion[-1]:.3f}  "
     return f"volunteers {state.volunteers[-1]}  " if state.volunteers else ""
 
 
 def _rented(event: Event, state: DemoState) -> str:
-    """Return which edge was rented for a round, and how often devices iterated."""
     if not event.get("rented"):
         return ""
     edge, iterations = state.edge_name(str(event["rented"])), event.get("iterations")
