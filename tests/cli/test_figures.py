@@ -7,8 +7,8 @@ from rich.console import Console
 
 from fedagent_cli.demo.state import DemoState, Event
 from fedagent_cli.demo.view import picture
-from fedagent_cli.figures import NOT_HELD_OUT, columns, metric_line
 from fedagent_cli.output import number_text
+from fedagent_cli.runs import NOT_HELD_OUT, columns, metric_line
 from fedagent_task.measures import (
     ACCURACY,
     DEVICE_SCORE,

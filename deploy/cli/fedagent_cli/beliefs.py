@@ -17,21 +17,12 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 _SHORT = 8
+_COLUMNS = (
+    *("round", "slot", "opinion", "mean", "pulls", "belief", "index", "chosen"),
+    *("agents", "sweeps", "exchanges", "bytes", "seconds"),
+)
 _LINES = (("opinion", "#3b82c4"), ("belief", "#2a9d78"), ("index", "#c2549b"))
 _VOLUNTEERED = "#e08a1e"
-
-
-def mount(app: command_line.CommandGroup, *, panel: str) -> None:
-    """Add the command to the app."""
-    app.command(
-        "beliefs",
-        panel=panel,
-        epilog=options.examples(
-            "fedagent beliefs",
-            "fedagent beliefs --name kitchen --last 100",
-            "fedagent beliefs --plot beliefs.svg",
-        ),
-    )(beliefs)
 
 
 def beliefs(
@@ -76,25 +67,21 @@ def beliefs(
         emit({"data_dir": str(folder), "slots": [asdict(slot) for slot in slots]})
         return
     table(
-        (
-            "run", "round", "slot", "opinion", "mean", "pulls", "belief", "index", "volunteered",
-            "agents", "sweeps", "exchanges", "bytes", "seconds", "best",
-        ),
+        ("run", *("volunteered" if key == "chosen" else key for key in _COLUMNS), "best"),
         (
             (
-                slot.run[:_SHORT], slot.round, slot.slot, slot.opinion, slot.mean, slot.pulls,
-                slot.belief, slot.index, slot.chosen, slot.agents, slot.sweeps, slot.exchanges,
-                slot.bytes, slot.seconds, " ".join(peer[:_SHORT] for peer in slot.best),
+                slot.run[:_SHORT],
+                *(getattr(slot, key) for key in _COLUMNS),
+                " ".join(peer[:_SHORT] for peer in slot.best),
             )
             for slot in slots
         ),
-    )  # fmt: skip
+    )
     if plot is not None:
         echo(str(plot))
 
 
 def _draw(path: Path, slots: "list[SlotRecord]") -> None:
-    """Draw the slots of the newest run: opinion, belief and index, and the pulls."""
     from .drawing import check_plot, draw_panels  # noqa: PLC0415 - optional package
 
     check_plot(path)

@@ -26,8 +26,8 @@ class SeenDevice:
         online: It has a session with an edge; None if unknown.
         last_seen_ms: Wall clock, now for one that is online; None if unknown.
         edges: Ids of the edges where it has a session.
-        reason: Why it does not take part, in words; empty if it does.
-        note: What it has to say of its samples, though it takes part.
+        reason: Why it does not take part; empty if it does.
+        note: What is to be known of its samples, though it takes part.
     """
 
     agent: str

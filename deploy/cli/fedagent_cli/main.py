@@ -2,17 +2,23 @@
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 from click.exceptions import ClickException, NoArgsIsHelpError
 
-from . import beliefs, command_line, doctor, launch, models, opinions, predict, reading, start
-from .demo import command as demo_command
+from . import command_line, doctor, launch, ledger, models, start
+from .beliefs import beliefs
+from .demo.command import demo
+from .devices import devices
 from .errors import UsageError
+from .opinions import opinions
 from .options import examples
 from .output import echo
-from .report import command as report_command
+from .predict import predict
+from .report.command import report
 from .service import command as service_command
+from .status import rounds, runs, status
 from .testbed import command as testbed_command
 
 app = command_line.CommandGroup(
@@ -33,16 +39,46 @@ USE = "Use a model"
 STUDY = "Study policies"
 MACHINE = "Maintain this machine"
 
+
+def add(panel: str, command: Callable[..., None], *lines: str) -> None:
+    """Add a command under its heading, with examples."""
+    app.command(panel=panel, epilog=examples(*lines))(command)
+
+
 start.mount(app, panel=AGENT)
-demo_command.mount(app, panel=AGENT)
-reading.mount(app, panel=READ)
-opinions.mount(app, panel=READ)
-models.mount(app, panel=READ)
-predict.mount(app, panel=USE)
-report_command.mount(app, panel=READ)
+add(
+    *(AGENT, demo, "fedagent demo", "fedagent demo --policy cheapest --rounds 30"),
+    "fedagent demo --agents 12 --edges 3 --broker embedded",
+    "fedagent demo --rounds 5 --json",
+    "fedagent demo --recipe bas-digits",
+    "fedagent demo --recipe fa-digits",
+)
+add(READ, status, "fedagent status", "fedagent status --json --data-dir /srv/coordinator")
+add(READ, rounds, "fedagent rounds --last 5", "fedagent rounds --last 0 --json")
+add(READ, devices, "fedagent devices", "fedagent devices --run 3f2a")
+add(READ, runs, "fedagent runs", "fedagent runs --json --data-dir /srv/coordinator")
+app.add_group(ledger.app, panel=READ)
+add(
+    *(READ, opinions, "fedagent opinions", "fedagent opinions --round 12"),
+    "fedagent opinions --client kitchen --last 0",
+    "fedagent opinions --plot opinions.svg",
+)
+app.add_group(models.app, panel=READ)
+add(
+    *(USE, predict, "fedagent predict model.safetensors --stream csv:meter.csv"),
+    "fedagent predict model.onnx --stream csv:new.csv,label=none --json",
+    "fedagent predict model.onnx --stream 'mqtt://pi/home?features=a,b&label=y' --count 10",
+)
+add(
+    *(READ, report, "fedagent report"),
+    "fedagent report /srv/fedagent/coordinator --out /var/www/run-7",
+)
 testbed_command.mount(app, panel=STUDY)
 service_command.mount(app, panel=MACHINE)
-beliefs.mount(app, panel=MACHINE)
+add(
+    *(MACHINE, beliefs, "fedagent beliefs", "fedagent beliefs --name kitchen --last 100"),
+    "fedagent beliefs --plot beliefs.svg",
+)
 doctor.mount(app, panel=MACHINE)
 
 

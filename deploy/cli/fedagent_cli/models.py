@@ -1,22 +1,21 @@
 """`fedagent models`: the global models that a run has kept."""
 
 from enum import StrEnum
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from fedagent_protocol.extras import how_to_add
 
 from . import command_line, options
-from .errors import MissingError, UsageError
-from .output import echo, emit, table
+from .errors import MissingError
+from .output import echo, emit, table, writing
 
 if TYPE_CHECKING:
     from fedagent_coordinator.database.models import ModelRow
     from fedagent_task.spec import Recipe
 
-models_app = command_line.CommandGroup(
-    name="models", help="List and export models.", no_args_is_help=True
-)
+app = command_line.CommandGroup(name="models", help="List and export models.", no_args_is_help=True)
 FOLDER = "models"
 
 
@@ -31,14 +30,7 @@ class ModelFormat(StrEnum):
 _BY_SUFFIX = {".npz": ModelFormat.NPZ, ".onnx": ModelFormat.ONNX}
 
 
-def mount(app: command_line.CommandGroup, *, panel: str) -> None:
-    """Add the group to the app."""
-    app.add_group(models_app, panel=panel)
-
-
-@models_app.command(
-    "list", epilog=options.examples("fedagent models list", "fedagent models list --json")
-)
+@app.command("list", epilog=options.examples("fedagent models list", "fedagent models list --json"))
 def models_list(
     *,
     data_dir: options.CoordinatorData = None,
@@ -46,8 +38,7 @@ def models_list(
     as_json: options.AsJson = False,
 ) -> None:
     """List the global models whose content is kept: the newest ones and the best."""
-    from .figures import columns  # noqa: PLC0415 - heavy imports
-    from .runs import open_run  # noqa: PLC0415
+    from .runs import columns, open_run  # noqa: PLC0415 - heavy imports
 
     with open_run(data_dir, run) as (reader, chosen):
         found = [
@@ -56,15 +47,9 @@ def models_list(
         shown = columns(reader.models.measures(chosen.run_id), (row.metrics for row in found))
         best = reader.models.best(chosen.run_id)
     if as_json:
+        keys = ("round", "digest", "size_bytes", "metrics")
         listed = [
-            {
-                "round": row.round,
-                "digest": row.digest,
-                "size_bytes": row.size_bytes,
-                "metrics": dict(row.metrics),
-                "best": row == best,
-            }
-            for row in found
+            {**{key: getattr(row, key) for key in keys}, "best": row == best} for row in found
         ]
         emit({"run": chosen.run_id, "models": listed})
         return
@@ -83,7 +68,7 @@ def models_list(
     )
 
 
-@models_app.command(
+@app.command(
     "export",
     epilog=options.examples(
         "fedagent models export --out model.safetensors",
@@ -128,22 +113,11 @@ def models_export(
         style = _BY_SUFFIX.get("" if out is None else out.suffix, ModelFormat.SAFETENSORS)
     target = out if out is not None else Path(f"model.{style}")
     content = _as_file(recipe_of(chosen), data, style, {"round": str(model.round)})
-    try:
-        _write(target, content, style)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {target}: {error.strerror or error}", "name another file"
-        ) from error
+    with writing(target):
+        target.write_bytes(content)
     if as_json:
-        emit(
-            {
-                "out": str(target),
-                "format": style.value,
-                "round": model.round,
-                "digest": model.digest,
-                "metrics": dict(model.metrics),
-            }
-        )
+        written = {"out": str(target), "format": style.value, "round": model.round}
+        emit({**written, "digest": model.digest, "metrics": dict(model.metrics)})
     else:
         echo(f"{target}: model after round {model.round}, {len(data)} bytes of tensors")
 
@@ -185,11 +159,17 @@ def _as_file(
 ) -> bytes:
     if style is ModelFormat.ONNX:
         return _as_onnx(recipe, data, more)
-    if style is ModelFormat.NPZ or recipe is None:
-        return data
     from safetensors.numpy import load, save  # noqa: PLC0415 - only here
 
-    from fedagent_task.exported import described  # noqa: PLC0415
+    if style is ModelFormat.NPZ:
+        import numpy as np  # noqa: PLC0415 - only here
+
+        file = BytesIO()
+        np.savez_compressed(file, **load(data))  # type: ignore[arg-type]  # stub: names are options
+        return file.getvalue()
+    if recipe is None:
+        return data
+    from fedagent_task.exported import described  # noqa: PLC0415 - heavy imports
 
     return save(load(data), described(recipe.model, recipe.data, **more))
 
@@ -225,14 +205,3 @@ def _as_onnx(recipe: "Recipe | None", data: bytes, more: dict[str, str]) -> byte
         ) from error
     except ExportError as error:
         raise MissingError(str(error)) from error
-
-
-def _write(target: Path, data: bytes, style: ModelFormat) -> None:
-    if style is not ModelFormat.NPZ:
-        target.write_bytes(data)
-        return
-    import numpy as np  # noqa: PLC0415 - only here
-    from safetensors.numpy import load  # noqa: PLC0415
-
-    with target.open("wb") as file:
-        np.savez_compressed(file, **load(data))  # type: ignore[arg-type]  # stub: names are options

@@ -1,6 +1,7 @@
 """`opinions`: what clients think of a run's models, or who volunteered after each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from fedagent_coordinator.database.evaluations import ModelEvaluation
+
+    from .drawing import Draw
 
 Names = dict[str, str]
 MATRIX = 10
@@ -31,31 +34,17 @@ Client = Annotated[
         "--client", metavar="NAME", help="One client: its name, or the start of its id."
     ),
 ]
-Last = Annotated[int, command_line.Option(min=0, help="How many of the newest; 0 for all.")]
 Plot = Annotated[
     Path | None,
     command_line.Option("--plot", metavar="FILE.svg", help="Draw them; .svg, .png or .pdf."),
 ]
 
 
-def mount(app: command_line.CommandGroup, *, panel: str) -> None:
-    """Add the command to the app."""
-    app.command(
-        panel=panel,
-        epilog=options.examples(
-            "fedagent opinions",
-            "fedagent opinions --round 12",
-            "fedagent opinions --client kitchen --last 0",
-            "fedagent opinions --plot opinions.svg",
-        ),
-    )(opinions)
-
-
 def opinions(
     *,
     round_: Round = None,
     client: Client = None,
-    last: Last = 20,
+    last: options.Last = 20,
     plot: Plot = None,
     data_dir: options.CoordinatorData = None,
     run: options.RunId = None,
@@ -128,9 +117,9 @@ def _record(row: "ModelEvaluation", agent: str | None) -> dict[str, object]:
 
 def _show(rows: Sequence["ModelEvaluation"], names: Names) -> None:
     reported = [row for row in rows if row.mode != "peers"]
+    volunteered = [row for row in rows if row.mode == "peers"]
     if reported:
         _show_reported(reported)
-    volunteered = [row for row in rows if row.mode == "peers"]
     if volunteered:
         _show_volunteers(volunteered, names)
     newest = rows[-MATRIX:]
@@ -226,7 +215,6 @@ def _cell(row: "ModelEvaluation", agent: str) -> str:
 
 
 def _whole(rows: Sequence["ModelEvaluation"], agent: str) -> object:
-    """Return a client's mean opinion over the rows, or how often it volunteered."""
     if any(row.mode == "peers" for row in rows):
         return sum(agent in row.volunteers for row in rows)
     scores = [row.scores[agent] for row in rows if agent in row.scores]
@@ -234,24 +222,15 @@ def _whole(rows: Sequence["ModelEvaluation"], agent: str) -> object:
 
 
 def _draw(rows: Sequence["ModelEvaluation"], names: Names, path: Path) -> None:
-    """Draw all evaluated models.
-
-    Raises:
-        MissingError: matplotlib is not installed, or there is nothing to draw.
-        UsageError: The file cannot be written.
-    """
     from .drawing import draw_panels  # noqa: PLC0415
     from .report.opinions import panels  # noqa: PLC0415 - heavy imports
 
     if not rows:
         raise MissingError("there are no opinions to draw", "leave out --plot")
-    draws: list[Callable[[Axes], None]] = [_titled(*panel) for panel in panels(rows, names)]
+    draws = [partial(_titled, *panel) for panel in panels(rows, names)]
     draw_panels(draws, "clients' opinions of the global model", path)
 
 
-def _titled(title: str, draw: Callable[["Axes"], None]) -> Callable[["Axes"], None]:
-    def drawn(axes: "Axes") -> None:
-        axes.set_title(title)
-        draw(axes)
-
-    return drawn
+def _titled(title: str, draw: "Draw", axes: "Axes") -> None:
+    axes.set_title(title)
+    draw(axes)

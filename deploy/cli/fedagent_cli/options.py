@@ -22,6 +22,7 @@ RunId = Annotated[
     str | None,
     command_line.Option("--run", help="A run by the start of its id.", show_default="the newest"),
 ]
+Last = Annotated[int, command_line.Option(min=0, help="How many of the newest; 0 for all.")]
 ConfigFile = Annotated[
     Path | None,
     command_line.Option(

@@ -1,19 +1,20 @@
-"""What reaches standard output: text for people, or JSON lines for programs.
+"""What reaches standard output: text for people, or with ``--json`` nothing but JSON lines.
 
-With ``--json`` a command prints nothing but JSON: long-running ones one event per
-line, and every one a single object as its last line.
+Commands that run long print one event per line, and every one a single object as its last line.
 """
 
 import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from fedagent_protocol.errors import hide_password
 
-from .errors import CliError
+from .errors import CliError, UsageError
 
 MICRO = 1_000_000
 
@@ -27,6 +28,19 @@ def emit(record: Mapping[str, object]) -> None:
     """Print one JSON object on a line of its own."""
     sys.stdout.write(json.dumps(record, separators=(",", ":"), default=str) + "\n")
     sys.stdout.flush()
+
+
+@contextmanager
+def writing(path: Path, *, what: str = "", hint: str = "name another file") -> Iterator[None]:
+    """Say of a file that cannot be written why.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write {what}{path}: {error.strerror or error}", hint) from error
 
 
 def credits_text(micro: int) -> str:
@@ -64,21 +78,17 @@ def table(
 ) -> None:
     """Print a table: numbers to the right, words to the left; only the last column is folded.
 
-    Args:
-        columns: Heads.
-        rows: One value per column each.
-        title: Printed above.
-        unless: Columns that are left out where every row has this value.
+    Columns in `unless` are left out where every row has the value that stands there.
     """
     listed = [tuple(row) for row in rows]
     plain = unless or {}
-    told = [
+    kept = [
         index
         for index, name in enumerate(columns)
         if name not in plain or any(row[index] != plain[name] for row in listed)
     ]
-    listed = [tuple(row[index] for index in told) for row in listed]
-    columns = [columns[index] for index in told]
+    listed = [tuple(row[index] for index in kept) for row in listed]
+    columns = [columns[index] for index in kept]
     numeric = [
         bool(listed) and all(isinstance(row[i], int | float) or row[i] is None for row in listed)
         for i in range(len(columns))
@@ -92,25 +102,13 @@ def table(
     if title:
         echo(title)
     for row in ([*columns], *cells):
-        for line in _folded(row, widths[-1]):
-            _write_row(line, widths, numeric)
-
-
-def _folded(row: list[str], width: int) -> list[list[str]]:
-    """Return a row as lines; only its last cell has more than one."""
-    parts = textwrap.wrap(row[-1], width) or [""]
-    return [
-        [*(row[:-1] if number == 0 else [""] * (len(row) - 1)), part]
-        for number, part in enumerate(parts)
-    ]
-
-
-def _write_row(cells: list[str], widths: list[int], numeric: list[bool]) -> None:
-    padded = [
-        cell.rjust(width) if to_the_right else cell.ljust(width)
-        for cell, width, to_the_right in zip(cells, widths, numeric, strict=True)
-    ]
-    echo("  ".join(padded).rstrip())
+        for number, part in enumerate(textwrap.wrap(row[-1], widths[-1]) or [""]):
+            line = [*(row[:-1] if number == 0 else [""] * (len(row) - 1)), part]
+            padded = (
+                cell.rjust(width) if to_the_right else cell.ljust(width)
+                for cell, width, to_the_right in zip(line, widths, numeric, strict=True)
+            )
+            echo("  ".join(padded).rstrip())
 
 
 def _cell(value: object) -> str:

@@ -22,19 +22,6 @@ LOOK_S = 0.1
 """How often a stream is looked at while nothing comes."""
 
 
-def mount(app: command_line.CommandGroup, *, panel: str) -> None:
-    """Add the command to the app."""
-    app.command(
-        "predict",
-        panel=panel,
-        epilog=options.examples(
-            "fedagent predict model.safetensors --stream csv:meter.csv",
-            "fedagent predict model.onnx --stream csv:new.csv,label=none --json",
-            "fedagent predict model.onnx --stream 'mqtt://pi/home?features=a,b&label=y' --count 10",
-        ),
-    )(predict)
-
-
 def predict(
     model: Annotated[
         Path,
@@ -110,22 +97,21 @@ def _stream(predictor: "Predictor", text: str) -> "Stream":
     from fedagent_agent.trainer.open_task import misfit_of  # noqa: PLC0415
     from fedagent_task.spec import TaskSpec  # noqa: PLC0415
 
-    told = predictor.described
+    model = predictor.described
     try:
-        source = create(parse_stream(text), seed=0, labels=told.data.labels)
+        source = create(parse_stream(text), seed=0, labels=model.data.labels)
         schema = source.open(time.monotonic())
     except StreamError as error:
         raise UsageError(f"{error.key}: {error.reason}", error.hint) from error
-    misfit = misfit_of(schema, TaskSpec(model=told.model, data=told.data))
+    misfit = misfit_of(schema, TaskSpec(model=model.model, data=model.data))
     if misfit is not None:
         source.close()
         detail = misfit[1].replace("task wants", "it takes")
-        raise UsageError(f"the stream does not fit the model: {detail}", _hint(told.data, text))
+        raise UsageError(f"the stream does not fit the model: {detail}", _hint(model.data, text))
     return source
 
 
 def _hint(data: "DataSpec", text: str) -> str:
-    """Return what to write in a stream's options, as that kind of stream reads it."""
     from fedagent_task.features import names_of  # noqa: PLC0415
     from fedagent_task.spec import DataSpec  # noqa: PLC0415
 
@@ -139,7 +125,6 @@ def _hint(data: "DataSpec", text: str) -> str:
 
 
 def _arrivals(source: "Stream", count: int) -> "Iterator[Samples]":
-    """Yield samples until there are enough."""
     from fedagent_agent.streams.spec import StreamError  # noqa: PLC0415
 
     seen, live = 0, False
@@ -220,16 +205,14 @@ class _Tally:
 
 
 def _in_words(line: dict[str, object]) -> str:
-    """Return a prediction for a person."""
-    said, sure = line["prediction"], line.get("probabilities", line.get("scores"))
-    text = f"{said:<16} {max(sure):7.3f}" if isinstance(sure, list) else f"{said:.6g}"
+    found, sure = line["prediction"], line.get("probabilities", line.get("scores"))
+    text = f"{found:<16} {max(sure):7.3f}" if isinstance(sure, list) else f"{found:.6g}"
     return f"{text}   label {line['label']}" if "label" in line else text
 
 
 def _summed_up(record: dict[str, object]) -> str:
-    """Return the last line for a person."""
-    told = ("accuracy", "rmse", "mae")
-    good = ", ".join(f"{key} {record[key]:.4g}" for key in told if record.get(key) is not None)
+    keys = ("accuracy", "rmse", "mae")
+    good = ", ".join(f"{key} {record[key]:.4g}" for key in keys if record.get(key) is not None)
     counters = record["counters"]
     assert isinstance(counters, dict)
     refused = "".join(f"; {name} {n}" for name, n in counters.items())

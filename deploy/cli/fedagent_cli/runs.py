@@ -1,9 +1,9 @@
-"""Open a coordinator's data directory for reading, with errors for people."""
+"""What reading commands share: a run of a data directory, and how good its models are, in words."""
 
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,15 +18,20 @@ from fedagent_coordinator.errors import (
 )
 from fedagent_coordinator.reader import Reader, open_reader
 from fedagent_coordinator.status_files import RunStatus, read_run_status
-from fedagent_node.data_dir import LOCK_FILE
-from fedagent_node.data_dir import holder_of as holder
+from fedagent_node.data_dir import LOCK_FILE, holder_of
 from fedagent_node.process import boot_id
+from fedagent_task.measures import HELD_OUT, IN_TRAINING, Measure, few
 from fedagent_task.spec import Recipe
 
 from . import places
 from .errors import NoRunError, UnreadableError
+from .output import number_text
 
-__all__ = ["forbidden", "holder", "next_round_s", "open_run", "recipe_of", "run_status_of"]
+LABELS = {"rmse": "error", "train_error": "error", "train_loss": "loss", "device_score": "score"}
+"""What a line about it begins with, where that is not its key."""
+UNTOLD = "not measured: where neighbours decide, devices tell neither score nor loss"
+NOT_HELD_OUT = "not measured on held-out samples (evaluation.dataset)"
+Metrics = Mapping[str, float]
 
 
 @contextmanager
@@ -38,7 +43,12 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         UnreadableError: The database is damaged, or of another release.
     """
     folder = (data_dir if data_dir is not None else places.data_dir("coordinator")).expanduser()
-    _check_access(folder)
+    try:
+        (folder / DATABASE).open("rb").close()
+    except PermissionError as error:
+        raise forbidden(folder) from error
+    except OSError:
+        pass  # not there, or broken: opening it says which
     try:
         with open_reader(folder) as reader:
             yield reader, reader.run(run_id)
@@ -61,33 +71,14 @@ def open_run(data_dir: Path | None, run_id: str | None = None) -> Iterator[tuple
         raise NoRunError(f"{folder} cannot be read: {error}", "is it a coordinator's?") from error
 
 
-def _check_access(folder: Path) -> None:
-    """Refuse a data directory that is another user's.
-
-    Raises:
-        NoRunError: This user may not read its database.
-    """
-    try:
-        with (folder / DATABASE).open("rb"):
-            pass
-    except PermissionError as error:
-        raise forbidden(folder) from error
-    except OSError:
-        pass  # not there, or broken: opening it says which
-
-
 def forbidden(folder: Path) -> NoRunError:
     """Return that a data directory, or a file in it, is another user's, and whose."""
-    owner = "its owner"
-    with suppress(OSError, KeyError):
-        owner = f"its owner (sudo -u {_owner(folder)} fedagent ...)"
-    return NoRunError(f"this user may not read {folder}", f"run the command as {owner}")
-
-
-def _owner(folder: Path) -> str:
     import pwd  # noqa: PLC0415 - only here
 
-    return pwd.getpwuid(folder.stat().st_uid).pw_name
+    owner = "its owner"
+    with suppress(OSError, KeyError):
+        owner = f"its owner (sudo -u {pwd.getpwuid(folder.stat().st_uid).pw_name} fedagent ...)"
+    return NoRunError(f"this user may not read {folder}", f"run the command as {owner}")
 
 
 def is_running(folder: Path) -> bool | None:
@@ -95,7 +86,7 @@ def is_running(folder: Path) -> bool | None:
     lock = folder / LOCK_FILE
     if lock.exists() and not os.access(lock, os.R_OK):
         return None
-    return holder(folder) is not None
+    return holder_of(folder) is not None
 
 
 def recipe_of(run: RunRow) -> Recipe | None:
@@ -113,3 +104,41 @@ def next_round_s(now: RunStatus) -> float | None:
     """Return the seconds until a scheduled round may begin; None where none is to come."""
     left = now.next_at - time.monotonic()
     return round(left, 1) if left > 0 and now.boot == boot_id() else None
+
+
+def metric_line(measures: Sequence[Measure], metrics: Metrics) -> tuple[str, str]:
+    """Return a label and one line on how good a model is."""
+    if not measures:
+        return "accuracy", UNTOLD
+    by = measures[0]
+    label = LABELS.get(by.key, by.key)
+    known = [one for one in measures if one.key in metrics]
+    if by.where == HELD_OUT:
+        known = [one for one in known if one.where != IN_TRAINING]
+    if not known:
+        return label, "not measured yet"
+    line = ", ".join(_with_unit(one, metrics[one.key], by) for one in known)
+    return label, f"{line}; {NOT_HELD_OUT}" if by.where == IN_TRAINING else line
+
+
+def columns(measures: Sequence[Measure], rows: Iterable[Metrics]) -> tuple[Measure, ...]:
+    """Return what a table shows: what is evaluated by, and the few others that were measured."""
+    listed = list(rows)
+    return tuple(
+        one
+        for one in few(measures)
+        if one is measures[0] or any(one.key in metrics for metrics in listed)
+    )
+
+
+def _with_unit(one: Measure, value: float, by: Measure) -> str:
+    number = number_text(value)
+    match one.key:
+        case "rmse" | "mae":
+            return f"{number} ({one.key})"
+        case "device_score":
+            return f"{number} on the devices' new samples"
+        case _ if one is not by:
+            return f"{one.word if by.where != one.where else 'loss'} {number}"
+        case _:
+            return f"{number} in training" if one.where == IN_TRAINING else number

@@ -1,7 +1,8 @@
-"""`fedagent status` and `fedagent runs`: one run in a few lines, and every run in one."""
+"""`fedagent status`, `rounds` and `runs`: one run in a few lines, its rounds, and every run."""
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from .devices import SeenDevice, print_reasons, seen_devices
 from .output import credits_text, echo, emit, number_text, rounds_text, table
 
 if TYPE_CHECKING:
+    from fedagent_coordinator.database.rows import RoundRow
     from fedagent_coordinator.status_files import RunStatus
     from fedagent_coordinator.summary import RunSummary
 
@@ -35,15 +37,15 @@ def status(
 ) -> None:
     """Show a run in a few lines, while the coordinator runs or afterwards."""
     from fedagent_coordinator.summary import summarize  # noqa: PLC0415 - heavy imports
+    from fedagent_node.data_dir import holder_of  # noqa: PLC0415
 
-    from .figures import metric_line  # noqa: PLC0415
-    from .runs import holder, open_run, run_status_of  # noqa: PLC0415
+    from .runs import metric_line, open_run, run_status_of  # noqa: PLC0415
 
     with open_run(data_dir, run) as (reader, chosen):
         agents = seen_devices(reader, chosen)
         summary = summarize(reader, chosen)
     folder = reader.folder
-    pid = holder(folder)
+    pid = holder_of(folder)
     now = run_status_of(folder, chosen) if pid is not None else None
     live = _live(folder, agents, now)
     record = {**summary.record(), "edges": len(summary.edges), **live}
@@ -86,7 +88,6 @@ def _print_status(
     pid: int | None,
     good: tuple[str, str],
 ) -> None:
-    """Print what `status` found in a few lines; `good` says how good the model is."""
     process = f"coordinator runs (process {pid})" if pid else "coordinator does not run"
     if live["running"] is None:
         process = "only its owner can see whether the coordinator runs"
@@ -115,6 +116,49 @@ def _print_status(
     echo(f"agents    {here}{live['agents']} seen")
     here = f"{now.edges_live} live of " if now is not None else ""
     echo(f"edges     {here}{len(run.edges)} seen")
+
+
+def rounds(
+    *,
+    last: options.Last = 20,
+    data_dir: options.CoordinatorData = None,
+    run: options.RunId = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the newest rounds: who came in time, what it cost, how long it took."""
+    from .runs import columns, open_run  # noqa: PLC0415 - heavy imports
+
+    with open_run(data_dir, run) as (reader, chosen):
+        found = reader.rounds(chosen.run_id, last=last or None)
+        shown = columns(reader.models.measures(chosen.run_id), (row.metrics for row in found))
+        names = {edge: name or edge for edge, name in reader.edges(chosen.run_id).items()}
+    if as_json:
+        emit({"run": chosen.run_id, "rounds": [asdict(row) for row in found]})
+        return
+    controlled = any(row.rented or row.iterations for row in found)
+    more = ("rho", "edge", "rent") if controlled else ()
+    table(
+        (
+            *("round", "state", "ordered", "in time", "used", *(one.word for one in shown)),
+            *("spent", "seconds", *more, "reason"),
+        ),
+        (
+            (
+                *(row.round, row.state, row.ordered, row.in_time, row.used),
+                *(row.metrics.get(one.key) for one in shown),
+                credits_text(row.paid_micro),
+                sum(row.timing_ms.values()) / 1000 if row.timing_ms else None,
+                *(_controls(row, names) if controlled else ()),
+                row.reason,
+            )
+            for row in found
+        ),
+        unless={"state": "done", "reason": ""},
+    )
+
+
+def _controls(row: "RoundRow", names: Mapping[str, str]) -> tuple[object, ...]:
+    return (row.iterations or "-", names.get(row.rented, "-"), credits_text(row.rent_micro))
 
 
 def runs(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = False) -> None:
@@ -150,7 +194,6 @@ def runs(*, data_dir: options.CoordinatorData = None, as_json: options.AsJson = 
 
 
 def _good(record: dict[str, object]) -> str:
-    """Return what a run is evaluated by, and the newest value."""
     from fedagent_task.measures import BY_KEY  # noqa: PLC0415 - heavy imports
 
     by, metrics = BY_KEY.get(str(record["primary_metric"])), record["metrics"]

@@ -59,22 +59,6 @@ Keep = Annotated[
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def mount(app: command_line.CommandGroup, *, panel: str) -> None:
-    """Add the command to the app."""
-    app.command(
-        "demo",
-        panel=panel,
-        epilog=options.examples(
-            "fedagent demo",
-            "fedagent demo --policy cheapest --rounds 30",
-            "fedagent demo --agents 12 --edges 3 --broker embedded",
-            "fedagent demo --rounds 5 --json",
-            "fedagent demo --recipe bas-digits",
-            "fedagent demo --recipe fa-digits",
-        ),
-    )(demo)
-
-
 def demo(
     *,
     agents: Agents = None,

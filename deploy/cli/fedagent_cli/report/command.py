@@ -5,8 +5,7 @@ from typing import Annotated
 
 from fedagent_cli import command_line, options, places
 from fedagent_cli.drawing import available
-from fedagent_cli.errors import UsageError
-from fedagent_cli.output import echo, emit
+from fedagent_cli.output import echo, emit, writing
 from fedagent_protocol.extras import how_to_add
 
 Data = Annotated[
@@ -20,17 +19,6 @@ Data = Annotated[
 Folder = Annotated[
     Path | None, command_line.Option("--out", help="Folder for the files.", show_default="here")
 ]
-
-
-def mount(app: command_line.CommandGroup, *, panel: str) -> None:
-    """Add the command to the app."""
-    app.command(
-        "report",
-        panel=panel,
-        epilog=options.examples(
-            "fedagent report", "fedagent report /srv/fedagent/coordinator --out /var/www/run-7"
-        ),
-    )(report)
 
 
 def report(
@@ -49,11 +37,8 @@ def report(
 
     found = read_run_report(data_dir or places.data_dir("coordinator"), run)
     folder = (out or Path()).expanduser().resolve()
-    try:
+    with writing(folder, what="the report to ", hint="name another folder with --out"):
         html = write_report(found, folder)
-    except OSError as error:
-        problem = f"cannot write the report to {folder}: {error.strerror or error}"
-        raise UsageError(problem, "name another folder with --out") from error
     if as_json:
         emit(
             {

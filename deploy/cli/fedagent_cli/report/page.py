@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 
 from fedagent_cli.drawing import available
-from fedagent_cli.figures import NOT_HELD_OUT, UNTOLD
 from fedagent_cli.output import credits_text, number_text
+from fedagent_cli.runs import NOT_HELD_OUT, UNTOLD
 from fedagent_coordinator.database.evaluations import PEERS
 from fedagent_task.measures import HELD_OUT
 

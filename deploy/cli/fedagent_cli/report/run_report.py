@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedagent_cli.figures import metric_line
-from fedagent_cli.runs import open_run, recipe_of
+from fedagent_cli.runs import metric_line, open_run, recipe_of
 from fedagent_coordinator.database.evaluations import ModelEvaluation
 from fedagent_coordinator.database.rows import DeviceRow, EdgeRow, OutcomeRow, RoundRow
 from fedagent_coordinator.summary import RunSummary, summarize
