@@ -22,6 +22,8 @@ from fedagent_node.settings import SettingError
         ({"broker": "mqtt://192.168.1.20"}, "broker"),
         ({"strem": "digits"}, "strem"),
         ({"slow_s": -1}, "slow_s"),
+        ({"price": {"base": -1}}, "price.base"),
+        ({"tls": {"ca": "x", "cert": "y", "key": "z"}, "edges": ["127.0.0.1:1"]}, "edges"),
         ({"held_out": "bogus:1"}, "held_out"),
         ({"held_out": "digits"}, "held_out"),
         ({"privacy": {"max_epsilon": -1}}, "privacy.max_epsilon"),

@@ -9,7 +9,7 @@ import pytest
 
 from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol.messages import Decline, DeclineReason, UpdateOffer
-from tests.fakes.hand_edge import REAL, HandEdge, digest_of, model_of
+from tests.fakes.hand_edge import REAL, HandEdge, digest_of, joined, model_of
 
 SMALL = model_of(22_000)
 BIG = model_of(3 << 20)
@@ -28,8 +28,7 @@ def left(edge: HandEdge) -> list[str]:
 
 
 def test_a_small_model_that_finds_no_room_is_declined_until_there_is_some(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, task=REAL)
-    edge.join()
+    edge = joined(tmp_path, task=REAL)
     for number in (1, 2, 3):
         without_room(edge, SMALL, ".new")
         edge.serve(edge.order(number, SMALL), SMALL)
@@ -48,8 +47,7 @@ def test_a_small_model_that_finds_no_room_is_declined_until_there_is_some(tmp_pa
 def test_a_big_model_that_finds_no_room_is_declined_until_there_is_some(
     tmp_path: Path, suffix: str
 ) -> None:
-    edge = HandEdge(tmp_path, task=REAL)
-    edge.join()
+    edge = joined(tmp_path, task=REAL)
     without_room(edge, BIG, suffix)
     edge.serve(edge.order(1, BIG), BIG)
     decline = edge.said(Decline)[-1]
@@ -63,8 +61,7 @@ def test_a_big_model_that_finds_no_room_is_declined_until_there_is_some(
 
 
 def test_a_deletion_that_finds_no_room_waits_and_the_clock_goes_on(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path)
-    edge.join()
+    edge = joined(tmp_path)
     offer = edge.round(1, SMALL)
     edge.store.outbox._db.execute("PRAGMA query_only = ON")
     edge.receipt(offer)

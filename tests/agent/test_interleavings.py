@@ -34,6 +34,7 @@ from tests.fakes.hand_edge import (
     HandEdge,
     Outward,
     digest_of,
+    joined,
     model_of,
 )
 
@@ -265,8 +266,7 @@ TestAgentUnderFire = AgentUnderFire.TestCase
 @given(st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=40))
 def test_a_model_arrives_through_any_loss_and_repetition(events: list[tuple[int, bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        edge = HandEdge(Path(folder), chunk_bytes=PIECE)
-        edge.join()
+        edge = joined(Path(folder), chunk_bytes=PIECE)
         model = MODELS[0]
         out = edge.order(1, model)
         edge.serve([e for e in out if not isinstance(e, SubscribeModel)], model)

@@ -14,7 +14,7 @@ from fedagent_node.effects import Emit
 from fedagent_protocol.messages import Opinion, OpinionMode
 from fedagent_task.moments import Moments
 from fedagent_task.spec import DataSpec
-from tests.fakes.hand_edge import EDGE, OTHER, REAL, HandEdge, model_of
+from tests.fakes.hand_edge import EDGE, OTHER, REAL, HandEdge, joined, model_of
 
 MODEL = model_of(500)
 TASK = structs.replace(REAL, data=DataSpec(standardize=True))
@@ -22,10 +22,7 @@ TASK = structs.replace(REAL, data=DataSpec(standardize=True))
 
 @pytest.fixture
 def edge(tmp_path: Path) -> HandEdge:
-    made = HandEdge(tmp_path, task=TASK)
-    made.join()
-    made.join(edge=OTHER)
-    return made
+    return joined(tmp_path, OTHER, task=TASK)
 
 
 def ask(edge: HandEdge, *, name: str = "", until_ms: int = 10_000) -> None:
@@ -39,7 +36,7 @@ def found(edge: HandEdge, samples: int) -> bytes:
     assert start.moments
     body = Moments.of(np.ones((samples, 64), np.float32)).encode() if samples else b""
     evaluated = Evaluated(job=start.job, samples=samples, metric="moments", moments=body)
-    edge.replied(evaluated)
+    edge.take(evaluated)
     return body
 
 
@@ -101,8 +98,7 @@ def test_after_half_of_the_time_it_tells_what_there_is(edge: HandEdge, samples: 
 def test_an_owner_that_limits_opinions_gives_no_statistics(
     tmp_path: Path, limits: PrivacySettings
 ) -> None:
-    edge = HandEdge(tmp_path, task=TASK, privacy=limits)
-    edge.join()
+    edge = joined(tmp_path, task=TASK, privacy=limits)
     ask(edge)
     assert edge.said(Opinion)[0].reason == "the owner limits what is told of the samples"
     assert not edge.jobs(Evaluate)
@@ -110,8 +106,7 @@ def test_an_owner_that_limits_opinions_gives_no_statistics(
 
 
 def test_an_edge_gets_none_for_a_task_that_does_not_standardize(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, task=REAL)
-    edge.join()
+    edge = joined(tmp_path, task=REAL)
     ask(edge)
     assert edge.said(Opinion)[0].reason == "the task does not standardize"
     assert not edge.jobs(Evaluate)
@@ -121,7 +116,7 @@ def test_a_broken_stream_is_no_statistics(edge: HandEdge) -> None:
     ask(edge)
     start = edge.jobs(Evaluate)[-1]
     failed = Failed(job=start.job, reason="stream", detail="csv: is gone")
-    edge.replied(failed)
+    edge.take(failed)
     assert [(o.samples, o.reason) for o in edge.said(Opinion)] == [(0, "csv: is gone")]
 
 

@@ -32,6 +32,7 @@ from tests.fakes.hand_edge import (
     HandEdge,
     Outward,
     digest_of,
+    joined,
     model_of,
 )
 
@@ -50,10 +51,9 @@ class EvaluatorUnderFire(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.edge = HandEdge(Path(self.folder.name), chunk_bytes=PIECE, task=TASK)
-        self.edge.privacy = PrivacySettings(max_epsilon=1.0, total_epsilon=TOTAL)
-        self.edge.store.close()
-        self.edge.boot()
+        limits = PrivacySettings(max_epsilon=1.0, total_epsilon=TOTAL)
+        folder = Path(self.folder.name)
+        self.edge = HandEdge(folder, chunk_bytes=PIECE, task=TASK, privacy=limits)
         self.subscriptions: list[SubscribeModel] = []
         self.opening: list[Open] = []
         self.evaluating: dict[int, Evaluate] = {}
@@ -199,8 +199,7 @@ TestEvaluatorUnderFire = EvaluatorUnderFire.TestCase
 @given(losses=st.lists(st.booleans(), max_size=40), order_at=st.integers(0, 6))
 def test_whoever_asks_often_enough_has_an_answer(losses: list[bool], order_at: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        edge = HandEdge(Path(folder), chunk_bytes=PIECE, task=REAL)
-        edge.join()
+        edge = joined(Path(folder), chunk_bytes=PIECE, task=REAL)
         lost = iter(losses)
 
         def serve(out: list[Outward]) -> None:

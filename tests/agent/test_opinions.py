@@ -29,7 +29,18 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import OpinionsSpec, PeersSpec
-from tests.fakes.hand_edge import EDGE, IDLE, OTHER, REAL, RUN, STATS, HandEdge, digest_of, model_of
+from tests.fakes.hand_edge import (
+    EDGE,
+    IDLE,
+    OTHER,
+    REAL,
+    RUN,
+    STATS,
+    HandEdge,
+    digest_of,
+    joined,
+    model_of,
+)
 
 MODEL, NEWER = model_of(500), model_of(500, 1)
 RUN_2 = "2" * 32
@@ -38,21 +49,13 @@ PEERS = OpinionMode.PEERS
 
 @pytest.fixture
 def edge(tmp_path: Path) -> HandEdge:
-    edge = HandEdge(tmp_path, task=REAL)
-    edge.join()
-    edge.join(edge=OTHER)
-    return edge
+    return joined(tmp_path, OTHER, task=REAL)
 
 
 def with_opinions(folder: Path, limits: PrivacySettings | None = None, **spec: object) -> HandEdge:
     opinions = OpinionsSpec(**spec)  # type: ignore[arg-type]  # by test
-    edge = HandEdge(folder, task=structs.replace(REAL, opinions=opinions))
-    if limits is not None:
-        edge.privacy = limits
-        edge.boot()
-    edge.join()
-    edge.join(edge=OTHER)
-    return edge
+    task = structs.replace(REAL, opinions=opinions)
+    return joined(folder, OTHER, task=task, privacy=limits or PrivacySettings())
 
 
 def asked(edge: HandEdge, number: int, model: bytes = MODEL, **fields: object) -> Evaluate:
@@ -123,8 +126,7 @@ def test_lost_chunks_and_tasks_are_asked_for_again(edge: HandEdge) -> None:
 
 
 def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, task=REAL, chunk_bytes=1024)
-    edge.join()
+    edge = joined(tmp_path, task=REAL, chunk_bytes=1024)
     big, other = model_of(4500), model_of(4500, 1)
     edge.call(1, big)
     edge.take(Subscribed(EDGE, digest_of(big)))
@@ -144,8 +146,7 @@ def test_the_model_of_an_order_comes_in_first_and_both_are_done(tmp_path: Path) 
 
 
 def test_a_call_waits_while_an_order_loads_and_for_another_task(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, task=REAL)
-    edge.join()
+    edge = joined(tmp_path, task=REAL)
     out = edge.order(2, NEWER)
     called = edge.call(1, MODEL)
     assert not edge.jobs(SubscribeModel, called)
@@ -199,8 +200,7 @@ def test_a_model_that_came_in_while_work_was_forbidden_is_not_evaluated(edge: Ha
 
 
 def test_a_task_without_training_has_no_opinions(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, task=IDLE)
-    edge.join()
+    edge = joined(tmp_path, task=IDLE)
     edge.serve(edge.call(1, MODEL), MODEL)
     assert [o.reason for o in edge.said(Opinion)] == ["the task learns nothing"]
 
@@ -237,9 +237,7 @@ def test_peers_get_the_opinion_and_no_edge_does(tmp_path: Path) -> None:
     edge = with_opinions(tmp_path, mode="peers")
     edge.evaluate(asked(edge, 7, mode=PEERS), 0.5)
     assert edge.core.counters["peers_unsupported"] == 1
-    edge.restart()
-    edge.join()
-    edge.join(edge=OTHER)
+    edge.restart(EDGE, OTHER)
     peers = Neighbourhood(edge)
     edge.evaluate(asked(edge, 1, mode=PEERS), 0.625)
     edge.call(1, MODEL, mode=PEERS, edge=OTHER)
@@ -321,14 +319,12 @@ def test_noise_is_drawn_once_and_stays_spent_over_restarts(tmp_path: Path) -> No
     edge = with_opinions(tmp_path, limits, epsilon=1.0)
     edge.evaluate(asked(edge, 1), 0.31, epsilon=1.0)
     (opinion,) = edge.said(Opinion)
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     edge.call(1, MODEL)
     assert edge.said(Opinion) == [opinion]
     assert not edge.jobs(Evaluate)
     edge.evaluate(asked(edge, 2), 0.5, epsilon=1.0)
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     edge.serve(edge.call(3, MODEL), MODEL)
     assert not edge.jobs(Evaluate)
     assert "epsilon of 2 for this run is used up" in edge.said(Opinion)[-1].reason
@@ -354,8 +350,7 @@ def test_an_edge_that_makes_up_runs_spends_no_more_than_a_life_has(
     for run in runs[:4]:
         edge.evaluate(asked(edge, 1, run=run), 0.5, epsilon=1.0)
     assert edge.core.evaluator.ever == 4.0
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     assert edge.core.evaluator.spent == dict.fromkeys(runs[2:4], 1.0)
     for run in (runs[0], runs[4]):
         edge.serve(edge.call(2, MODEL, run=run), MODEL)

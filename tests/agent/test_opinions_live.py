@@ -19,7 +19,7 @@ NEWER = encode_tensors(create(REAL.model).init(2))
 
 def call(edge: PlayedEdge, number: int, model: bytes) -> None:
     edge.model = model
-    edge.say(call_of(edge.task, number, model, edge.chunk_bytes))
+    edge.say(call_of(edge.task, number, model, edge.chunk_bytes, until_ms=60_000))
 
 
 async def opinion(edge: PlayedEdge, number: int, since: int = 0) -> Opinion:

@@ -19,7 +19,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
 )
 from fedagent_task.recipe import task_bytes, task_digest
-from tests.fakes.hand_edge import EDGE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
+from tests.fakes.hand_edge import EDGE, OTHER, REAL, RUN, HandEdge, digest_of, joined, model_of
 
 RUN_B = "2" * 32
 MODEL = model_of(3000)
@@ -27,17 +27,13 @@ MODEL = model_of(3000)
 
 @pytest.fixture
 def edge(tmp_path: Path) -> HandEdge:
-    edge = HandEdge(tmp_path)
-    edge.join()
-    return edge
+    return joined(tmp_path)
 
 
 @pytest.fixture
 def trainee(tmp_path: Path) -> HandEdge:
     """An agent whose task needs a trainer."""
-    edge = HandEdge(tmp_path, task=REAL)
-    edge.join()
-    return edge
+    return joined(tmp_path, task=REAL)
 
 
 def start(edge: HandEdge, number: int, *, give_up_ms: int = 20_000) -> Train:
@@ -104,8 +100,7 @@ def test_the_same_order_after_the_receipt_is_silent(edge: HandEdge) -> None:
 
 
 def test_the_same_order_after_a_refusal_repeats_the_refusal(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path)
-    edge.join()
+    edge = joined(tmp_path)
     edge.measure(Readings(available=False, reason="on battery"))
     edge.order(1, MODEL)
     edge.measure(Readings())
@@ -119,7 +114,7 @@ def test_a_newer_order_cancels_older_work_and_says_so(trainee: HandEdge) -> None
     trainee.serve(trainee.order(2, MODEL), MODEL)
     assert trainee.jobs(Cancel) == [Cancel(job=job)]
     assert reasons(trainee) == [(1, DeclineReason.BUSY)]
-    trainee.replied(Failed(job=job, reason="cancelled"))
+    trainee.take(Failed(job=job, reason="cancelled"))
     assert reasons(trainee) == [(1, DeclineReason.BUSY)]
     trainee.train(trainee.jobs(Train)[-1], b"update of round two")
     assert [offer.round for offer in trainee.said(UpdateOffer)] == [2]
@@ -184,16 +179,14 @@ def test_another_run_of_another_edge_waits_its_turn(trainee: HandEdge) -> None:
 def test_a_price_that_rose_by_more_than_a_tenth_is_stale(
     tmp_path: Path, offered: int, stale: bool
 ) -> None:
-    edge = HandEdge(tmp_path, price=PriceSettings(base=0.5, per_compute=0.5))
-    edge.join()
+    edge = joined(tmp_path, price=PriceSettings(base=0.5, per_compute=0.5))
     edge.measure(Readings(compute=2.0))
     edge.order(1, MODEL, price=offered, context_seq=1)
     assert [reason for _, reason in reasons(edge)] == ([DeclineReason.STALE] if stale else [])
 
 
 def test_an_order_that_names_no_price_is_taken(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, price=PriceSettings(base=0.5, per_compute=0))
-    edge.join()
+    edge = joined(tmp_path, price=PriceSettings(base=0.5, per_compute=0))
     assert edge.round(1, MODEL)
 
 
@@ -301,8 +294,7 @@ def test_a_model_that_is_no_float32_tensors_cannot_be_idled_on(edge: HandEdge) -
 
 
 def test_a_slow_device_takes_its_extra_seconds(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, slow_s=3.0)
-    edge.join()
+    edge = joined(tmp_path, slow_s=3.0)
     edge.serve(edge.order(1, MODEL), MODEL)
     edge.later(2.9)
     assert not edge.said(UpdateOffer)
@@ -312,8 +304,7 @@ def test_a_slow_device_takes_its_extra_seconds(tmp_path: Path) -> None:
 
 
 def test_a_slow_update_is_cancelled_by_a_newer_order(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, slow_s=3.0)
-    edge.join()
+    edge = joined(tmp_path, slow_s=3.0)
     edge.serve(edge.order(1, MODEL), MODEL)
     edge.serve(edge.order(2, MODEL), MODEL)
     edge.later(3.5)
@@ -345,7 +336,7 @@ def test_samples_of_a_stream_that_is_opened_anew_add_to_those_before(trainee: Ha
     counts = [{}, {"bad_json": 3}, {"bad_json": 3}, {"bad_json": 5, "dropped": 1}]
     counts += [{"bad_json": 2}, {}, {"bad_json": 2}]
     for counters in counts:
-        trainee.replied(Failed(job=99, reason="no_data", counters=counters))
+        trainee.take(Failed(job=99, reason="no_data", counters=counters))
     totals = [event["counters"] for event in trainee.events("samples")]
     assert totals == [
         {"bad_json": n, **dropped}

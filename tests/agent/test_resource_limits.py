@@ -20,7 +20,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.recipe import parse_recipe, task_bytes, task_digest
 from fedagent_testbed.world import VirtualFederation
-from tests.fakes.hand_edge import REAL, RUN, HandEdge, model_of
+from tests.fakes.hand_edge import REAL, RUN, HandEdge, joined, model_of
 from tests.testbed.test_survival import RECIPE
 
 MODEL = model_of(3000)
@@ -30,8 +30,7 @@ EMPTY = Readings(available=False, reason="on battery, at 5%", battery=0.05, temp
 @pytest.fixture
 def edge(tmp_path: Path) -> HandEdge:
     """An agent in training, whose device and task have load limits."""
-    edge = HandEdge(tmp_path, task=REAL, load_limit_s=2.0)
-    edge.join()
+    edge = joined(tmp_path, task=REAL, load_limit_s=2.0)
     edge.serve(edge.order(1, MODEL, load_limit_ms=1300), MODEL)
     return edge
 
@@ -116,8 +115,7 @@ def test_an_abort_in_mid_round_voids_the_reservation_once(tmp_path: Path, agents
 def test_the_smaller_of_both_load_limits_counts(
     tmp_path: Path, device: float, task_ms: int, limit: float
 ) -> None:
-    edge = HandEdge(tmp_path, task=REAL, load_limit_s=device)
-    edge.join()
+    edge = joined(tmp_path, task=REAL, load_limit_s=device)
     edge.serve(edge.order(1, MODEL, load_limit_ms=task_ms), MODEL)
     assert edge.jobs(Train)[0].load_limit_s == limit
     assert features(edge).get("load_limit_s") == (device or None)
@@ -165,8 +163,7 @@ def test_what_the_trainer_did_is_offered(edge: HandEdge) -> None:
 def test_a_stream_without_memory_is_declined_for_load_and_not_opened_in_every_round(
     tmp_path: Path,
 ) -> None:
-    edge = HandEdge(tmp_path, task=REAL)
-    edge.join()
+    edge = joined(tmp_path, task=REAL)
     edge.order(1, MODEL)
     body = TaskBody(run=RUN, digest=task_digest(task_bytes(REAL)), body=task_bytes(REAL))
     (opening,) = edge.jobs(Open, edge.say(body))

@@ -9,7 +9,17 @@ from fedagent_agent.errors import OutboxError
 from fedagent_agent.outbox import INLINE_BYTES, Outbox
 from fedagent_agent.trainer.frames import Open, Train
 from fedagent_protocol.messages import Need, Receipt, ReceiptStatus, TrainStats, UpdateOffer
-from tests.fakes.hand_edge import CHUNK, EDGE, OTHER, REAL, RUN, HandEdge, digest_of, model_of
+from tests.fakes.hand_edge import (
+    CHUNK,
+    EDGE,
+    OTHER,
+    REAL,
+    RUN,
+    HandEdge,
+    digest_of,
+    joined,
+    model_of,
+)
 
 SMALL = model_of(3000)
 BIG = model_of(3 * CHUNK // 2)
@@ -67,8 +77,7 @@ def test_killed_anywhere_the_agent_goes_on_and_answers_each_round_once(
         with pytest.raises(KilledError):
             play(edge, model)
         told = [offer.round for offer in edge.said(UpdateOffer)]
-        edge.restart()
-        edge.join()
+        edge.restart(EDGE)
         kept = [offer.round for offer in edge.said(UpdateOffer)]
         assert len(kept) <= 2
         # What the old process had offered and had no receipt for is offered again.
@@ -88,8 +97,7 @@ def test_an_update_that_was_trained_but_not_offered_is_offered_after_the_restart
     tmp_path: Path,
 ) -> None:
     killer = Killer()
-    edge = HandEdge(tmp_path, task=REAL, checkpoint=killer)
-    edge.join()
+    edge = joined(tmp_path, task=REAL, checkpoint=killer)
     edge.serve(edge.order(1, SMALL), SMALL)
     start = edge.jobs(Train)[0]
     edge.checkpoint = killer
@@ -97,64 +105,53 @@ def test_an_update_that_was_trained_but_not_offered_is_offered_after_the_restart
     with pytest.raises(KilledError, match="before-offer"):
         edge.train(start, BODY)
     assert not edge.said(UpdateOffer)
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     (offer,) = edge.said(UpdateOffer)
     assert (offer.digest, offer.first) == (digest_of(BODY), BODY)
     edge.receipt(offer)
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     assert len(edge.said(UpdateOffer)) <= 1, "the deletion may wait for the next commit"
 
 
 def test_a_receipt_is_on_disk_after_the_idle_commit(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path)
-    edge.join()
+    edge = joined(tmp_path)
     edge.receipt(edge.round(1, SMALL))
     edge.later(3.0)
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     assert not edge.said(UpdateOffer)
 
 
 def test_a_round_that_was_answered_is_not_trained_again_after_a_restart(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path)
-    edge.join()
+    edge = joined(tmp_path)
     edge.receipt(edge.round(1, SMALL))
     edge.later(3.0)
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     edge.serve(edge.order(1, SMALL), SMALL)
     assert not edge.events("ordered")
     assert not edge.said(UpdateOffer)
 
 
 def test_a_stream_goes_on_where_the_last_kept_training_left_it(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, task=REAL)
-    edge.join()
+    edge = joined(tmp_path, task=REAL)
     edge.serve(edge.order(1, SMALL), SMALL)
     assert edge.jobs(Open)[0].offset == 0
     edge.train(edge.jobs(Train)[0], BODY)
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     edge.serve(edge.order(2, SMALL), SMALL)
     assert edge.jobs(Open)[0].offset == 42
 
 
 def test_needs_after_a_restart_are_served_from_disk(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path)
-    edge.join()
+    edge = joined(tmp_path)
     offer = edge.round(1, BIG)
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     edge.say(Need(run=RUN, round=1, digest=offer.digest, ranges=((0, 2),)))
     chunks = [m for m in edge.said(object) if type(m).__name__ == "Chunk"]
     assert len(chunks) == 2
 
 
 def test_an_update_whose_file_is_gone_is_forgotten(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path)
-    edge.join()
+    edge = joined(tmp_path)
     edge.round(1, BIG)
     edge.store.abandon()
     for path in (tmp_path / "outbox").glob("*.update"):
@@ -208,8 +205,7 @@ def test_a_dropped_update_is_told_to_the_core(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_refuses_is_a_decline_not_a_crash(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path)
-    edge.join()
+    edge = joined(tmp_path)
     edge.store.outbox._db.execute("PRAGMA query_only = ON")
     edge.serve(edge.order(1, SMALL), SMALL)
     declines = [m for m in edge.said(object) if type(m).__name__ == "Decline"]
@@ -235,9 +231,7 @@ def test_an_outbox_that_is_no_database_is_refused_with_its_name(tmp_path: Path) 
 
 
 def test_a_receipt_for_an_edge_it_was_not_sent_to_ends_nothing(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path)
-    edge.join()
-    edge.join(edge=OTHER)
+    edge = joined(tmp_path, OTHER)
     offer = edge.round(1, SMALL)
     stray = Receipt(run=RUN, round=1, digest=offer.digest, status=ReceiptStatus.ACCEPTED)
     edge.say(stray, edge=OTHER)

@@ -17,7 +17,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     Welcome,
 )
-from tests.fakes.hand_edge import EDGE, LINK, OTHER, HandEdge, model_of
+from tests.fakes.hand_edge import EDGE, LINK, OTHER, HandEdge, joined, model_of
 
 
 @pytest.fixture
@@ -147,8 +147,7 @@ def test_more_edges_than_anybody_has_are_counted_not_greeted(edge: HandEdge) -> 
 
 
 def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, price=PriceSettings(base=1.0, per_compute=0.5))
-    edge.join()
+    edge = joined(tmp_path, price=PriceSettings(base=1.0, per_compute=0.5))
     quiet(edge)
     edge.later(2.0)
     before = len(edge.said(ContextReport))
@@ -172,8 +171,7 @@ def test_reports_come_when_something_moved_and_otherwise_in_their_period(tmp_pat
 def test_seq_grows_over_restarts(edge: HandEdge) -> None:
     edge.join()
     last = edge.said(ContextReport)[-1].seq
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     assert edge.said(ContextReport)[0].seq > last + 2**31
 
 
@@ -226,8 +224,7 @@ def test_goodbye_is_said_to_open_sessions_only(edge: HandEdge) -> None:
 
 
 def test_the_name_for_people_goes_with_the_hello(tmp_path: Path) -> None:
-    edge = HandEdge(tmp_path, name="kitchen")
-    edge.join()
+    edge = joined(tmp_path, name="kitchen")
     assert edge.said(Hello)[0].name == "kitchen"
 
 

@@ -17,7 +17,7 @@ from fedagent_protocol.messages import (
     UpdateOffer,
     Welcome,
 )
-from tests.fakes.hand_edge import EDGE, LINK, REAL, RUN, HandEdge, digest_of, model_of
+from tests.fakes.hand_edge import EDGE, LINK, REAL, RUN, HandEdge, digest_of, joined, model_of
 
 PIECE = 64 * 1024
 BIG = model_of(20 * PIECE + 1000)
@@ -27,9 +27,7 @@ SMALL = model_of(3 * 1024)
 
 @pytest.fixture
 def edge(tmp_path: Path) -> HandEdge:
-    edge = HandEdge(tmp_path, chunk_bytes=PIECE)
-    edge.join()
-    return edge
+    return joined(tmp_path, chunk_bytes=PIECE)
 
 
 def chunk(edge: HandEdge, model: bytes, index: int, **wrong: bytes) -> Chunk:
@@ -129,8 +127,7 @@ def test_after_a_kill_a_transfer_goes_on_where_it_was(edge: HandEdge) -> None:
     ordered(edge, BIG)
     for index in (0, 1):
         edge.say(chunk(edge, BIG, index))
-    edge.restart()
-    edge.join()
+    edge.restart(EDGE)
     ordered(edge, BIG)
     while not edge.said(UpdateOffer):
         before = asked(edge)
@@ -181,8 +178,7 @@ def test_a_transfer_of_many_chunks_measures_the_download(edge: HandEdge) -> None
 @pytest.fixture
 def uploader(tmp_path: Path) -> HandEdge:
     """An agent with an update of twenty chunks that was just offered."""
-    edge = HandEdge(tmp_path, chunk_bytes=PIECE, task=REAL)
-    edge.join()
+    edge = joined(tmp_path, chunk_bytes=PIECE, task=REAL)
     edge.serve(edge.order(1, SMALL), SMALL)
     edge.train(edge.jobs(Train)[0], BODY)
     return edge

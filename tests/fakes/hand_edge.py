@@ -4,16 +4,14 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import structs
 
 from fedagent_agent.config import AgentConfig
 from fedagent_agent.core.device import PriceSettings, Readings
 from fedagent_agent.core.effects import Measured, Subscribed, SubscribeModel
-from fedagent_agent.core.opinions import NO_LIMITS, PrivacySettings
 from fedagent_agent.store import TrainerRequest, open_agent
 from fedagent_agent.trainer.frames import (
     Evaluate,
@@ -22,7 +20,6 @@ from fedagent_agent.trainer.frames import (
     Open,
     Opened,
     Refused,
-    Reply,
     Train,
     Trained,
 )
@@ -36,7 +33,6 @@ from fedagent_protocol.messages import (
     EdgeToAgent,
     Need,
     OpinionCall,
-    OpinionMode,
     Receipt,
     ReceiptStatus,
     TaskBody,
@@ -80,46 +76,31 @@ def model_of(size: int, mark: int = 0) -> bytes:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the name of content."""
     return hashlib.sha256(data).hexdigest()
 
 
 def order_of(
-    task: TaskSpec,
-    number: int,
-    model: bytes,
-    chunk_bytes: int,
-    *,
-    run: str = RUN,
-    **fields: int,
+    task: TaskSpec, number: int, model: bytes, chunk_bytes: int, **fields: Any
 ) -> TrainOrder:
-    """Return the order of a round."""
-    return TrainOrder(
-        run=run,
-        round=number,
-        task=task_digest(task_bytes(task)),
-        model=digest_of(model),
-        size=len(model),
-        chunk_bytes=chunk_bytes,
-        deadline_ms=10_000,
-        give_up_ms=fields.pop("give_up_ms", 20_000),
-        **fields,
-    )
+    times = {"deadline_ms": 10_000, "give_up_ms": 20_000}
+    return TrainOrder(**{**_named(task, number, model, chunk_bytes), **times, **fields})
 
 
 def call_of(
-    task: TaskSpec, number: int, model: bytes, chunk_bytes: int, *, run: str = RUN
+    task: TaskSpec, number: int, model: bytes, chunk_bytes: int, **fields: Any
 ) -> OpinionCall:
-    """Return the call for opinions of a model."""
-    return OpinionCall(
-        run=run,
-        round=number,
-        task=task_digest(task_bytes(task)),
-        model=digest_of(model),
-        size=len(model),
-        chunk_bytes=chunk_bytes,
-        until_ms=60_000,
-    )
+    return OpinionCall(**{**_named(task, number, model, chunk_bytes), **fields})
+
+
+def _named(task: TaskSpec, number: int, model: bytes, chunk_bytes: int) -> dict[str, Any]:
+    return {
+        "run": RUN,
+        "round": number,
+        "task": task_digest(task_bytes(task)),
+        "model": digest_of(model),
+        "size": len(model),
+        "chunk_bytes": chunk_bytes,
+    }
 
 
 def served(
@@ -145,48 +126,41 @@ def served(
             )
 
 
-@dataclass
 class HandEdge:
     """One edge for one runtime: remembers everything that left the agent.
+
+    Args:
+        settings: Of the agent.
 
     Attributes:
         out: All that left the agent, in order.
         models: Those that were called for, by digest; served whatever `serve` is given.
+        pending: Bytes that the link holds unacknowledged.
         now: The clock; the test moves it.
     """
 
-    directory: Path
-    edge: str = EDGE
-    link: str = LINK
-    price: PriceSettings = FREE
-    stream: str = "digits"
-    slow_s: float = 0.0
-    load_limit_s: float = 0.0
-    name: str = ""
-    privacy: PrivacySettings = NO_LIMITS
-    chunk_bytes: int = CHUNK
-    task: TaskSpec = IDLE
-    checkpoint: Checkpoint = hit
-    pending: int = 0
-    now: float = 100.0
-    out: list[Outward] = field(default_factory=list)
-    models: dict[str, bytes] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        task: TaskSpec = IDLE,
+        chunk_bytes: int = CHUNK,
+        checkpoint: Checkpoint = hit,
+        **settings: Any,
+    ) -> None:
+        self.directory, self.task, self.chunk_bytes = directory, task, chunk_bytes
+        self.checkpoint, self.settings = checkpoint, settings
+        self.pending, self.now = 0, 100.0
+        self.out: list[Outward] = []
+        self.models: dict[str, bytes] = {}
         self.boot()
 
     def boot(self) -> None:
-        """Start (again) on the directory."""
         config = AgentConfig(
             data_dir=str(self.directory),
             site=SITE,
-            stream=self.stream,
             seed=1,
-            price=self.price,
-            slow_s=self.slow_s,
-            load_limit_s=self.load_limit_s,
-            name=self.name,
-            privacy=self.privacy,
+            **{"stream": "digits", "price": FREE, **self.settings},
         )
         self.core, self.store = open_agent(
             config,
@@ -205,21 +179,21 @@ class HandEdge:
             warn=lambda _: None,
             me=AGENT,
         )
-        self.driver.receive(LinkUp(self.link))
+        self.driver.receive(LinkUp(LINK))
 
-    def restart(self) -> None:
-        """Kill the agent and start it again."""
+    def restart(self, *edges: str) -> None:
+        """Kill the agent and start it again; these edges welcome it."""
         self.store.abandon()
         self.boot()
         self.out.clear()
+        for edge in edges:
+            self.join(edge=edge)
 
     def send(self, send: Send) -> bool:
-        """Remember a message that left the agent."""
         self.out.append(send)
         return True
 
     def change(self, effect: Connect) -> None:
-        """Remember a change of links or subscriptions."""
         self.out.append(effect)
 
     def submit(self, job: Job) -> Input | None:
@@ -229,88 +203,52 @@ class HandEdge:
     # ----------------------------------------------------------------- in
 
     def take(self, *events: Input) -> list[Outward]:
-        """Give the agent inputs; return what it did."""
         before = len(self.out)
         self.driver.receive(*events)
         return self.out[before:]
 
     def tick(self) -> list[Outward]:
-        """Let the agent do what is due; return that."""
         before = len(self.out)
         self.driver.tick()
         return self.out[before:]
 
     def measure(self, readings: Readings) -> list[Outward]:
-        """Give the agent readings of its device."""
         return self.take(Measured(readings))
 
     def say(self, message: EdgeToAgent, *, edge: str = "") -> list[Outward]:
         """Send a message to the agent; return what it did."""
-        return self.take(Received(edge or self.edge, message, self.link, self.now))
+        return self.take(Received(edge or EDGE, message, LINK, self.now))
 
     def join(self, *, edge: str = "") -> None:
-        """Open the session."""
-        name = edge or self.edge
+        name = edge or EDGE
         self.say(EdgeBeacon(edge=name), edge=name)
         self.say(Welcome(edge=name), edge=name)
 
     def order(
-        self,
-        number: int,
-        model: bytes,
-        *,
-        run: str = RUN,
-        edge: str = "",
-        task: str = "",
-        **fields: int,
+        self, number: int, model: bytes, *, edge: str = "", task: str = "", **fields: Any
     ) -> list[Outward]:
-        """Order a round."""
-        order = order_of(self.task, number, model, self.chunk_bytes, run=run, **fields)
-        if task:
-            order = structs.replace(order, task=task)
-        return self.say(order, edge=edge)
+        order = order_of(self.task, number, model, self.chunk_bytes, **fields)
+        return self.say(structs.replace(order, task=task or order.task), edge=edge)
 
-    def call(
-        self,
-        number: int,
-        model: bytes,
-        *,
-        run: str = RUN,
-        edge: str = "",
-        mode: OpinionMode = OpinionMode.REPORT,
-        until_ms: int = 5000,
-    ) -> list[Outward]:
-        """Ask for an opinion."""
+    def call(self, number: int, model: bytes, *, edge: str = "", **fields: Any) -> list[Outward]:
         self.models[digest_of(model)] = model
-        call = call_of(self.task, number, model, self.chunk_bytes, run=run)
-        call = structs.replace(call, until_ms=until_ms, mode=mode)
+        call = call_of(self.task, number, model, self.chunk_bytes, **{"until_ms": 5000, **fields})
         return self.say(call, edge=edge)
 
-    def replied(self, reply: Reply) -> list[Outward]:
-        """Be the trainer: answer a job."""
-        return self.take(reply)
-
     def opened(self, job: Open) -> list[Outward]:
-        """Be the trainer: the stream fits."""
-        return self.replied(Opened(job=job.job))
+        return self.take(Opened(job=job.job))
 
     def refused(self, job: Open, detail: str) -> list[Outward]:
-        """Be the trainer: the stream does not fit."""
-        return self.replied(Refused(job=job.job, key="model.features", detail=detail))
+        return self.take(Refused(job=job.job, key="model.features", detail=detail))
 
     def failed(self, job: Open | Train | Evaluate, reason: str, detail: str = "") -> list[Outward]:
-        """Be the trainer: there is no result."""
-        return self.replied(Failed(job=job.job, reason=reason, detail=detail))
+        return self.take(Failed(job=job.job, reason=reason, detail=detail))
 
     def evaluate(
         self, job: Evaluate, score: float = 0.5, *, samples: int = 7, epsilon: float = 0.0
     ) -> list[Outward]:
-        """Be the trainer: score the model."""
-        metric = "accuracy"
-        result = Evaluated(
-            job=job.job, score=score, samples=samples, metric=metric, epsilon=epsilon
-        )
-        return self.replied(result)
+        fields: Any = {"score": score, "samples": samples, "epsilon": epsilon}
+        return self.take(Evaluated(job=job.job, metric="accuracy", **fields))
 
     def serve(self, outward: list[Outward], model: bytes, *, run: str = RUN) -> None:
         """Answer what the agent asks for, until it asks no more."""
@@ -327,7 +265,6 @@ class HandEdge:
                     todo += self.say(answer)
 
     def round(self, number: int, model: bytes) -> UpdateOffer:
-        """Order a round and see it through to the offer."""
         self.serve(self.order(number, model), model)
         return self.said(UpdateOffer)[-1]
 
@@ -344,12 +281,11 @@ class HandEdge:
             train_s=train_s,
             stats=stats,
         )
-        return self.replied(trained)
+        return self.take(trained)
 
     def receipt(
         self, offer: UpdateOffer, status: ReceiptStatus = ReceiptStatus.ACCEPTED
     ) -> list[Outward]:
-        """Receipt an update."""
         return self.say(
             Receipt(run=offer.run, round=offer.round, digest=offer.digest, status=status)
         )
@@ -369,15 +305,20 @@ class HandEdge:
     # ---------------------------------------------------------------- out
 
     def said(self, kind: type[M], outward: list[Outward] | None = None) -> list[M]:
-        """Return the messages of a kind that left the agent."""
         effects = self.out if outward is None else outward
         messages = [effect.message for effect in effects if isinstance(effect, Send)]
         return [message for message in messages if isinstance(message, kind)]
 
     def jobs(self, kind: type[M], outward: list[Outward] | None = None) -> list[M]:
-        """Return the outward effects of a kind."""
         return [e for e in (self.out if outward is None else outward) if isinstance(e, kind)]
 
     def events(self, name: str) -> list[dict[str, object]]:
-        """Return the fields of a kind of event."""
         return [dict(e.fields) for e in self.out if isinstance(e, Emit) and e.name == name]
+
+
+def joined(folder: Path, *others: str, **fields: Any) -> HandEdge:
+    """Return an agent that has a session with `EDGE`, and with others."""
+    edge = HandEdge(folder, **fields)
+    for name in (EDGE, *others):
+        edge.join(edge=name)
+    return edge
