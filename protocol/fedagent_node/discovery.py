@@ -82,11 +82,6 @@ class Discovery:
         if self.available:
             await self._announce()
 
-    async def withdraw(self) -> None:
-        """Take the announcement back. Idempotent."""
-        self._said = None
-        await self._announcer.silence()
-
     def browse(self, role: Role, on_change: OnChange, *, needed: bool = False) -> None:
         """Watch for a role; `on_change` gets all that are known, at every change.
 
@@ -239,19 +234,16 @@ class Announcer:
         self._announcing = asyncio.ensure_future(_finished(announced))
         return True
 
-    async def silence(self) -> None:
-        """Take the announcement back. Idempotent."""
-        info, self._info = self._info, None
-        await self._end_announcing()
-        if info is not None and self._zeroconf is not None:
-            await (await self._zeroconf.async_unregister_service(info))
-
     async def close(self) -> None:
         """Take the announcement back, and close the sockets. Idempotent."""
-        await self.silence()
+        info, self._info = self._info, None
+        await self._end_announcing()
         zeroconf, self._zeroconf, self._announced_on = self._zeroconf, None, ()
-        if zeroconf is not None:
-            await zeroconf.async_close()
+        if zeroconf is None:
+            return
+        if info is not None:
+            await (await zeroconf.async_unregister_service(info))
+        await zeroconf.async_close()
 
     async def _end_announcing(self) -> None:
         announcing, self._announcing = self._announcing, None

@@ -47,7 +47,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_kill_of_the_parent_leaves_no_broker_and_a_free_port(kind: str, tmp_path: Path) -> None:
+async def test_kill_of_the_parent_leaves_no_broker_and_a_free_port(
+    kind: str, tmp_path: Path
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, kind, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -55,74 +57,60 @@ def test_kill_of_the_parent_leaves_no_broker_and_a_free_port(kind: str, tmp_path
         port, *pids = map(int, parent.stdout.readline().split())
         assert all(map(alive, pids))
         parent.kill()
-
-    async def go() -> None:
-        await eventually(lambda: not any(map(alive, pids)))
-        assert bindable("127.0.0.1", port)
-        async with broker(kind, tmp_path) as again:
-            assert again.address.port == port
-
-    asyncio.run(go())
+    await eventually(lambda: not any(map(alive, pids)))
+    assert bindable("127.0.0.1", port)
+    async with broker(kind, tmp_path) as again:
+        assert again.address.port == port
 
 
-def test_kill_of_the_wrapper_leaves_no_broker(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        one = Broker(BrokerSpec(kind=kind, data_dir=tmp_path))  # type: ignore[arg-type]  # parametrised
-        address = await one.start()
-        before = one.pids
-        assert one._process is not None
-        os.kill(one._process.pid, signal.SIGKILL)
-        await eventually(lambda: not any(map(alive, before)))
-        async with asyncio.timeout(60):
-            while not await answers(address):  # noqa: ASYNC110 - nobody announces it
-                await asyncio.sleep(0.02)
-        assert one.address == address
-        assert one.counters["restarts"] == 1
-        await one.stop()
-        await one.stop()
-        assert one.pids == ()
-        assert bindable("127.0.0.1", address.port)
-
-    asyncio.run(go())
+async def test_kill_of_the_wrapper_leaves_no_broker(kind: str, tmp_path: Path) -> None:
+    one = Broker(BrokerSpec(kind=kind, data_dir=tmp_path))  # type: ignore[arg-type]  # parametrised
+    address = await one.start()
+    before = one.pids
+    assert one._process is not None
+    os.kill(one._process.pid, signal.SIGKILL)
+    await eventually(lambda: not any(map(alive, before)))
+    async with asyncio.timeout(60):
+        while not await answers(address):  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.02)
+    assert one.address == address
+    assert one.counters["restarts"] == 1
+    await one.stop()
+    await one.stop()
+    assert one.pids == ()
+    assert bindable("127.0.0.1", address.port)
 
 
-def test_a_taken_port_gives_another_which_is_remembered(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with broker(kind, tmp_path) as first:
-            port = first.address.port
-        with socket.socket() as squatter:
-            squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            squatter.bind(("127.0.0.1", port))
-            squatter.listen()
-            async with broker(kind, tmp_path) as second:
-                moved = second.address.port
-                assert moved != port
-        async with broker(kind, tmp_path) as third:
-            assert third.address.port == moved
-
-    asyncio.run(go())
+async def test_a_taken_port_gives_another_which_is_remembered(kind: str, tmp_path: Path) -> None:
+    async with broker(kind, tmp_path) as first:
+        port = first.address.port
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", port))
+        squatter.listen()
+        async with broker(kind, tmp_path) as second:
+            moved = second.address.port
+            assert moved != port
+    async with broker(kind, tmp_path) as third:
+        assert third.address.port == moved
 
 
-def test_a_fixed_port_that_is_taken_is_an_error_with_the_reason(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with broker("embedded", tmp_path / "a") as first:
-            spec = BrokerSpec(
-                kind=kind,  # type: ignore[arg-type]  # parametrised
-                data_dir=tmp_path / "b",
-                port=first.address.port,
-            )
-            with pytest.raises(BrokerStartError, match="in use"):
-                await Broker(spec).start()
+async def test_a_fixed_port_that_is_taken_is_an_error_with_the_reason(
+    kind: str, tmp_path: Path
+) -> None:
+    async with broker("embedded", tmp_path / "a") as first:
+        spec = BrokerSpec(
+            kind=kind,  # type: ignore[arg-type]  # parametrised
+            data_dir=tmp_path / "b",
+            port=first.address.port,
+        )
+        with pytest.raises(BrokerStartError, match="in use"):
+            await Broker(spec).start()
 
-    asyncio.run(go())
 
-
-def test_private_files_are_private(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with broker(kind, tmp_path):
-            pass
-
-    asyncio.run(go())
+async def test_private_files_are_private(kind: str, tmp_path: Path) -> None:
+    async with broker(kind, tmp_path):
+        pass
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
@@ -165,17 +153,16 @@ def test_the_wrapper_refuses_other_arguments() -> None:
     assert done.returncode == EXIT_USAGE
 
 
-def test_an_embedded_broker_closes_connections_that_say_nothing_sensible(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with broker("embedded", tmp_path) as b:
-            for junk in (b"", b"\x00" * 64, b"\xff" * 64, b"\x10\xff\xff\xff\x7f"):
-                reader, writer = await asyncio.open_connection(b.address.host, b.address.port)
-                writer.write(junk)
-                writer.write_eof()
-                with pytest.raises(asyncio.IncompleteReadError):
-                    await asyncio.wait_for(reader.readexactly(1), 60)
-                writer.close()
-            assert await answers(b.address)
-            assert b.counters["restarts"] == 0
-
-    asyncio.run(go())
+async def test_an_embedded_broker_closes_connections_that_say_nothing_sensible(
+    tmp_path: Path,
+) -> None:
+    async with broker("embedded", tmp_path) as b:
+        for junk in (b"", b"\x00" * 64, b"\xff" * 64, b"\x10\xff\xff\xff\x7f"):
+            reader, writer = await asyncio.open_connection(b.address.host, b.address.port)
+            writer.write(junk)
+            writer.write_eof()
+            with pytest.raises(asyncio.IncompleteReadError):
+                await asyncio.wait_for(reader.readexactly(1), 60)
+            writer.close()
+        assert await answers(b.address)
+        assert b.counters["restarts"] == 0

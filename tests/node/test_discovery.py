@@ -55,45 +55,37 @@ async def opened(stack: AsyncExitStack, site: str) -> Discovery:
     return one
 
 
-def test_sites_do_not_mix_and_adverts_come_and_go() -> None:
-    async def go() -> None:
-        async with AsyncExitStack() as stack:
-            homes = [await opened(stack, HOME) for _ in range(3)]
-            works = [await opened(stack, WORK) for _ in range(2)]
-            at_home, at_work = Watcher(homes[0]), Watcher(works[0])
-            first, second, other = edge("aa", HOME, 1), edge("bb", HOME, 2), edge("cc", WORK)
-            await homes[1].advertise(first)
-            await homes[2].advertise(second)
-            await works[1].advertise(other)
-            await at_home.until(lambda now: now == {first, second})
-            await at_work.until(lambda now: now == {other})
-            await eventually(lambda: homes[0].counters["ignored_site"] >= 1)
-            late = Watcher(homes[2])
-            await late.until(lambda now: now == {first, second})
-            await homes[1].withdraw()
-            await at_home.until(lambda now: now == {second})
-
-    asyncio.run(go())
+async def test_sites_do_not_mix_and_adverts_come_and_go() -> None:
+    async with AsyncExitStack() as stack:
+        homes = [await opened(stack, HOME) for _ in range(3)]
+        works = [await opened(stack, WORK) for _ in range(2)]
+        at_home, at_work = Watcher(homes[0]), Watcher(works[0])
+        first, second, other = edge("aa", HOME, 1), edge("bb", HOME, 2), edge("cc", WORK)
+        await homes[1].advertise(first)
+        await homes[2].advertise(second)
+        await works[1].advertise(other)
+        await at_home.until(lambda now: now == {first, second})
+        await at_work.until(lambda now: now == {other})
+        await eventually(lambda: homes[0].counters["ignored_site"] >= 1)
+        late = Watcher(homes[2])
+        await late.until(lambda now: now == {first, second})
+        await homes[1].stop()
+        await at_home.until(lambda now: now == {second})
 
 
-def test_a_changed_advert_replaces_the_old_one() -> None:
-    async def go() -> None:
-        async with AsyncExitStack() as stack:
-            announcer, listener = await opened(stack, SITE), await opened(stack, SITE)
-            watcher = Watcher(listener)
-            await announcer.advertise(edge("aa", SITE, 1))
-            await watcher.until(lambda now: now == {edge("aa", SITE, 1)})
-            shared = Advert(
-                "edge", f"aa-{RUN}", SITE, BrokerAddress("b.example.org", 8883, "mqtts"), 1
-            )
-            await announcer.advertise(shared, listen=None)
-            await watcher.until(lambda now: now == {shared})
-            assert watcher.told == 2
-
-    asyncio.run(go())
+async def test_a_changed_advert_replaces_the_old_one() -> None:
+    async with AsyncExitStack() as stack:
+        announcer, listener = await opened(stack, SITE), await opened(stack, SITE)
+        watcher = Watcher(listener)
+        await announcer.advertise(edge("aa", SITE, 1))
+        await watcher.until(lambda now: now == {edge("aa", SITE, 1)})
+        shared = Advert("edge", f"aa-{RUN}", SITE, BrokerAddress("b.example.org", 8883, "mqtts"), 1)
+        await announcer.advertise(shared, listen=None)
+        await watcher.until(lambda now: now == {shared})
+        assert watcher.told == 2
 
 
-def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
+async def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
     code = (
         "import asyncio, sys\n"
         "from fedagent_node.discovery import Advert, Discovery\n"
@@ -105,21 +97,15 @@ def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
         "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
     )
-
-    async def go() -> None:
-        async with AsyncExitStack() as stack:
-            listener, again = await opened(stack, SITE), await opened(stack, SITE)
-            watcher = Watcher(listener)
-            child = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", code, SITE, f"aa-{RUN}"
-            )
-            await watcher.until(lambda now: now == {edge("aa", SITE, 1)})
-            child.kill()
-            await child.wait()
-            await again.advertise(edge("aa", SITE, 2))
-            await watcher.until(lambda now: now == {edge("aa", SITE, 2)})
-
-    asyncio.run(go())
+    async with AsyncExitStack() as stack:
+        listener, again = await opened(stack, SITE), await opened(stack, SITE)
+        watcher = Watcher(listener)
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, SITE, f"aa-{RUN}")
+        await watcher.until(lambda now: now == {edge("aa", SITE, 1)})
+        child.kill()
+        await child.wait()
+        await again.advertise(edge("aa", SITE, 2))
+        await watcher.until(lambda now: now == {edge("aa", SITE, 2)})
 
 
 @pytest.mark.parametrize(
@@ -131,107 +117,91 @@ def test_after_a_kill_the_name_is_taken_back_with_the_new_port() -> None:
         {"v": "1", "site": SITE, "id": "aa", "mqtt": "mqtt", "pad": "x" * 200, "more": "x" * 200},
     ],
 )
-def test_malformed_adverts_are_ignored_and_counted(properties: dict[str, str]) -> None:
-    async def go() -> None:
-        async with AsyncExitStack() as stack:
-            listener, honest = await opened(stack, SITE), await opened(stack, SITE)
-            watcher = Watcher(listener)
-            rogue = AsyncZeroconf(interfaces=["127.0.0.1"])
-            stack.push_async_callback(rogue.async_close)
+async def test_malformed_adverts_are_ignored_and_counted(properties: dict[str, str]) -> None:
+    async with AsyncExitStack() as stack:
+        listener, honest = await opened(stack, SITE), await opened(stack, SITE)
+        watcher = Watcher(listener)
+        rogue = AsyncZeroconf(interfaces=["127.0.0.1"])
+        stack.push_async_callback(rogue.async_close)
+        info = AsyncServiceInfo(
+            EDGE,
+            f"rogue-{RUN}.{EDGE}",
+            port=1,
+            properties=properties,
+            server=f"rogue-{RUN}.local.",
+            parsed_addresses=["127.0.0.1"],
+        )
+        await (await rogue.async_register_service(info, cooperating_responders=True))
+        await honest.advertise(edge("bb", SITE))
+        await watcher.until(lambda now: now == {edge("bb", SITE)})
+        await eventually(lambda: listener.counters["ignored_malformed"] >= 1)
+
+
+async def test_candidates_are_capped() -> None:
+    async with AsyncExitStack() as stack:
+        listener = await opened(stack, SITE)
+        watcher = Watcher(listener)
+        announcer = AsyncZeroconf(interfaces=["127.0.0.1"])
+        stack.push_async_callback(announcer.async_close)
+        for i in range(MAX_CANDIDATES + 8):
             info = AsyncServiceInfo(
                 EDGE,
-                f"rogue-{RUN}.{EDGE}",
+                f"e{i}-{RUN}.{EDGE}",
                 port=1,
-                properties=properties,
-                server=f"rogue-{RUN}.local.",
+                properties={"v": "1", "site": SITE, "id": f"e{i}", "mqtt": "mqtt"},
+                server=f"e{i}-{RUN}.local.",
                 parsed_addresses=["127.0.0.1"],
             )
-            await (await rogue.async_register_service(info, cooperating_responders=True))
-            await honest.advertise(edge("bb", SITE))
-            await watcher.until(lambda now: now == {edge("bb", SITE)})
-            await eventually(lambda: listener.counters["ignored_malformed"] >= 1)
-
-    asyncio.run(go())
+            await announcer.async_register_service(info, cooperating_responders=True)
+        await watcher.until(lambda now: len(now) == MAX_CANDIDATES)
+        await eventually(lambda: listener.counters["ignored_full"] >= 1)
+        assert len(watcher.now) == MAX_CANDIDATES
 
 
-def test_candidates_are_capped() -> None:
-    async def go() -> None:
-        async with AsyncExitStack() as stack:
-            listener = await opened(stack, SITE)
-            watcher = Watcher(listener)
-            announcer = AsyncZeroconf(interfaces=["127.0.0.1"])
-            stack.push_async_callback(announcer.async_close)
-            for i in range(MAX_CANDIDATES + 8):
-                info = AsyncServiceInfo(
-                    EDGE,
-                    f"e{i}-{RUN}.{EDGE}",
-                    port=1,
-                    properties={"v": "1", "site": SITE, "id": f"e{i}", "mqtt": "mqtt"},
-                    server=f"e{i}-{RUN}.local.",
-                    parsed_addresses=["127.0.0.1"],
-                )
-                await announcer.async_register_service(info, cooperating_responders=True)
-            await watcher.until(lambda now: len(now) == MAX_CANDIDATES)
-            await eventually(lambda: listener.counters["ignored_full"] >= 1)
-            assert len(watcher.now) == MAX_CANDIDATES
-
-    asyncio.run(go())
-
-
-def test_without_multicast_there_is_one_warning_and_work_goes_on(
+async def test_without_multicast_there_is_one_warning_and_work_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def go() -> None:
-        one = Discovery(SITE)
-        monkeypatch.setattr(one, "_interfaces", lambda: ["198.51.100.1"])
-        await one.start()
-        assert not one.available
-        one.browse("edge", lambda _: None)
-        await one.advertise(edge("aa", SITE))
-        await one.withdraw()
-        await one.stop()
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(go())
+    caplog.set_level(logging.WARNING)
+    one = Discovery(SITE)
+    monkeypatch.setattr(one, "_interfaces", lambda: ["198.51.100.1"])
+    await one.start()
+    assert not one.available
+    one.browse("edge", lambda _: None)
+    await one.advertise(edge("aa", SITE))
+    await one.stop()
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert "--edge HOST:PORT" in caplog.text
 
 
-def test_multicast_that_comes_late_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def go() -> None:
-        async with AsyncExitStack() as stack:
-            announcer, listener = Discovery(SITE), Discovery(SITE)
-            monkeypatch.setattr(discovery, "FOLLOW_S", 0.05)
-            for one in (announcer, listener):
-                stack.push_async_callback(one.stop)
-                monkeypatch.setattr(one, "_interfaces", lambda: ["198.51.100.1"])
-                await one.start()
-                assert not one.available
-            watcher = Watcher(listener)
-            await announcer.advertise(edge("aa", SITE))
-            for one in (announcer, listener):
-                monkeypatch.setattr(one, "_interfaces", lambda: ["127.0.0.1"])
-            await watcher.until(lambda now: now == {edge("aa", SITE)})
-
-    asyncio.run(go())
+async def test_multicast_that_comes_late_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncExitStack() as stack:
+        announcer, listener = Discovery(SITE), Discovery(SITE)
+        monkeypatch.setattr(discovery, "FOLLOW_S", 0.05)
+        for one in (announcer, listener):
+            stack.push_async_callback(one.stop)
+            monkeypatch.setattr(one, "_interfaces", lambda: ["198.51.100.1"])
+            await one.start()
+            assert not one.available
+        watcher = Watcher(listener)
+        await announcer.advertise(edge("aa", SITE))
+        for one in (announcer, listener):
+            monkeypatch.setattr(one, "_interfaces", lambda: ["127.0.0.1"])
+        await watcher.until(lambda now: now == {edge("aa", SITE)})
 
 
-def test_where_nobody_is_announced_the_hint_and_other_sites_are_said(
+async def test_where_nobody_is_announced_the_hint_and_other_sites_are_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def go() -> None:
-        async with AsyncExitStack() as stack:
-            lonely, other = await opened(stack, HOME), await opened(stack, WORK)
-            await other.advertise(edge("aa", WORK))
-            Watcher(lonely)
-            await eventually(lambda: lonely.counters["ignored_site"] >= 1)
-            assert not caplog.records
-            monkeypatch.setattr(watch, "QUIET_S", 1.0)
-            lonely.browse("edge", lambda _: None, needed=True)
-            await eventually(lambda: "announced here" in caplog.text)
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(go())
+    caplog.set_level(logging.WARNING)
+    async with AsyncExitStack() as stack:
+        lonely, other = await opened(stack, HOME), await opened(stack, WORK)
+        await other.advertise(edge("aa", WORK))
+        Watcher(lonely)
+        await eventually(lambda: lonely.counters["ignored_site"] >= 1)
+        assert not caplog.records
+        monkeypatch.setattr(watch, "QUIET_S", 1.0)
+        lonely.browse("edge", lambda _: None, needed=True)
+        await eventually(lambda: "announced here" in caplog.text)
     (record,) = caplog.records
     assert f"no edge of site {HOME} is announced here" in record.getMessage()
     assert "--listen 0.0.0.0" in record.getMessage()
@@ -242,15 +212,11 @@ def test_where_nobody_is_announced_the_hint_and_other_sites_are_said(
     ("listen", "warned"),
     [("192.0.2.77", 1), ("127.0.0.1", 0), ("0.0.0.0", 0), ("fd00::77", 0), (None, 0)],
 )
-def test_an_address_that_is_gone_when_announcing_begins_is_said_once(
+async def test_an_address_that_is_gone_when_announcing_begins_is_said_once(
     listen: str | None, warned: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The cable was pulled between the broker's start and ours."""
-
-    async def go() -> None:
-        one = Discovery(SITE)
-        await one.advertise(edge("gone", SITE), listen=listen)
-        await one.advertise(edge("gone", SITE), listen=listen)
-
-    asyncio.run(go())
+    one = Discovery(SITE)
+    await one.advertise(edge("gone", SITE), listen=listen)
+    await one.advertise(edge("gone", SITE), listen=listen)
     assert caplog.text.count("which this machine no longer has") == warned

@@ -23,65 +23,52 @@ def job(name: str, *, small: bool = False) -> Job:
     return Job(name, lambda: Done(name), small)
 
 
-def test_what_waits_begins_after_the_effects_of_a_result() -> None:
+async def test_what_waits_begins_after_the_effects_of_a_result() -> None:
     log: list[str] = []
+    over = asyncio.Event()
 
-    async def play() -> None:
-        over = asyncio.Event()
+    def done(result: Input) -> None:
+        assert isinstance(result, Done)
+        log.append(f"{result.name} begins")
+        if result.name == "first":
+            queue.submit(job("third"))
+        log.append(f"{result.name} ends")
+        if result.name == "third":
+            over.set()
 
-        def done(result: Input) -> None:
-            assert isinstance(result, Done)
-            log.append(f"{result.name} begins")
-            if result.name == "first":
-                queue.submit(job("third"))
-            log.append(f"{result.name} ends")
-            if result.name == "third":
-                over.set()
-
-        queue = JobQueue(done, unexpected)
-        assert queue.submit(job("first")) is None
-        assert queue.submit(job("second", small=True)) is None
-        await asyncio.wait_for(over.wait(), 10)
-        queue.close()
-
-    asyncio.run(play())
+    queue = JobQueue(done, unexpected)
+    assert queue.submit(job("first")) is None
+    assert queue.submit(job("second", small=True)) is None
+    await asyncio.wait_for(over.wait(), 10)
+    queue.close()
     names = ("first", "second", "third")
     assert log == [f"{name} {what}" for name in names for what in ("begins", "ends")]
 
 
-def test_small_jobs_that_waited_do_not_nest() -> None:
+async def test_small_jobs_that_waited_do_not_nest() -> None:
     log: list[str] = []
+    over = asyncio.Event()
 
-    async def play() -> None:
-        over = asyncio.Event()
+    def done(result: Input) -> None:
+        assert isinstance(result, Done)
+        log.append(result.name)
+        if result.name == "second":
+            # It waits behind the third.
+            assert queue.submit(job("fourth", small=True)) is None
+            log.append("second ends")
+        if result.name == "fourth":
+            over.set()
 
-        def done(result: Input) -> None:
-            assert isinstance(result, Done)
-            log.append(result.name)
-            if result.name == "second":
-                # It waits behind the third.
-                assert queue.submit(job("fourth", small=True)) is None
-                log.append("second ends")
-            if result.name == "fourth":
-                over.set()
-
-        queue = JobQueue(done, unexpected)
-        queue.submit(job("first"))
-        queue.submit(job("second", small=True))
-        queue.submit(job("third", small=True))
-        await asyncio.wait_for(over.wait(), 10)
-        queue.close()
-
-    asyncio.run(play())
+    queue = JobQueue(done, unexpected)
+    queue.submit(job("first"))
+    queue.submit(job("second", small=True))
+    queue.submit(job("third", small=True))
+    await asyncio.wait_for(over.wait(), 10)
+    queue.close()
     assert log == ["first", "second", "second ends", "third", "fourth"]
 
 
-def test_a_small_job_is_done_at_once() -> None:
-    async def play() -> Input | None:
-        queue = JobQueue(unexpected, unexpected)
-        try:
-            return queue.submit(job("only", small=True))
-        finally:
-            queue.close()
-
-    assert asyncio.run(play()) == Done("only")
+async def test_a_small_job_is_done_at_once() -> None:
+    queue = JobQueue(unexpected, unexpected)
+    assert queue.submit(job("only", small=True)) == Done("only")
+    queue.close()

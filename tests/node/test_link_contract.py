@@ -9,337 +9,246 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from fedagent_node import link as link_module
 from fedagent_node import network
+from fedagent_node.broker import Broker
 from fedagent_node.link import Arrival, BrokerAddress, Link
-from tests.fakes.links import broker, eventually, peer
+from tests.fakes.links import Peer, broker, eventually, peer
 
 
-def test_echo_keeps_order_and_stamps_rise(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with (
-            broker(kind, tmp_path) as b,
-            peer(b.address, "one") as one,
-            peer(b.address, "two") as two,
-        ):
-            await two.link.subscribe("t/#")
-            payloads = [str(i).encode() for i in range(300)]
-            for payload in payloads:
-                assert one.link.publish("t/x", payload)
-            await two.until(lambda: len(two.heard) == len(payloads))
-            assert [a.payload for a in two.heard] == payloads
-            stamps = [a.at for a in two.heard]
-            assert stamps == sorted(stamps)
-            await eventually(lambda: one.link.pending_bytes == 0)
-            assert one.link.bytes_out == two.link.bytes_in == sum(map(len, payloads))
-
-    asyncio.run(go())
+@contextlib.asynccontextmanager
+async def pair(kind: str, folder: Path) -> AsyncIterator[tuple[Broker, Peer, Peer]]:
+    async with (
+        broker(kind, folder) as b,
+        peer(b.address, "one") as one,
+        peer(b.address, "two") as two,
+    ):
+        yield b, one, two
 
 
-def test_subscribe_then_publish_on_one_connection_is_heard(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
-            for i in range(30):
-                one.link.subscribe(f"own/{i}")
-                assert one.link.publish(f"own/{i}", b"x")
-            await one.until(lambda: len(one.heard) == 30)
-
-    asyncio.run(go())
-
-
-def test_large_messages_both_ways(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        chunk = os.urandom(256 * 1024)
-        async with (
-            broker(kind, tmp_path) as b,
-            peer(b.address, "one") as one,
-            peer(b.address, "two") as two,
-        ):
-            await two.link.subscribe("c")
-            for _ in range(20):
-                assert one.link.publish("c", chunk)
-            await two.until(lambda: len(two.heard) == 20)
-            assert all(a.payload == chunk for a in two.heard)
-
-    asyncio.run(go())
+@contextlib.asynccontextmanager
+async def dialled(address: BrokerAddress) -> AsyncIterator[Link]:
+    """A link that may get nowhere."""
+    link = Peer(address, "one").link
+    await link.start()
+    try:
+        yield link
+    finally:
+        await link.stop()
 
 
-def test_subscriptions_come_back_after_the_broker_was_killed(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with (
-            broker(kind, tmp_path) as b,
-            peer(b.address, "one") as one,
-            peer(b.address, "two") as two,
-        ):
-            await two.link.subscribe("t", "u")
-            two.link.unsubscribe("u")
-            before = b.address
-            os.kill(b.pids[-1], signal.SIGKILL)
-            await asyncio.gather(
-                one.until(lambda: False in one.states), two.until(lambda: False in two.states)
-            )
-            waiting = two.link.subscribe("late")
-            assert not waiting.done()
-            await asyncio.gather(one.up(), two.up())
-            assert b.address == before
-            await waiting
-            for topic in ("u", "t", "late"):
-                assert one.link.publish(topic, topic.encode())
-            await two.until(lambda: len(two.heard) >= 2)
-            assert [a.payload for a in two.heard] == [b"t", b"late"]
-            assert two.states == [True, False, True]
-            assert two.link.counters["losses"] == 1
-            assert b.counters["restarts"] == 1
-
-    asyncio.run(go())
+async def test_echo_keeps_order_and_stamps_rise(kind: str, tmp_path: Path) -> None:
+    async with pair(kind, tmp_path) as (_, one, two):
+        await two.link.subscribe("t/#")
+        payloads = [str(i).encode() for i in range(300)]
+        for payload in payloads:
+            assert one.link.publish("t/x", payload)
+        await two.until(lambda: len(two.heard) == len(payloads))
+        assert [a.payload for a in two.heard] == payloads
+        stamps = [a.at for a in two.heard]
+        assert stamps == sorted(stamps)
+        await eventually(lambda: one.link.pending_bytes == 0)
+        assert one.link.bytes_out == two.link.bytes_in == sum(map(len, payloads))
 
 
-def test_nothing_stale_is_sent_after_a_reconnect(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with (
-            broker(kind, tmp_path) as b,
-            peer(b.address, "one") as one,
-            peer(b.address, "two") as two,
-        ):
-            await two.link.subscribe("t")
-            os.kill(b.pids[-1], signal.SIGKILL)
-            # Accepted until the loss is noticed, refused and counted from then on.
-            while one.link.publish("t", b"stale"):  # noqa: ASYNC110 - the refusal is the event
-                await asyncio.sleep(0)
-            await asyncio.gather(
-                two.until(lambda: False in two.states), one.until(lambda: False in one.states)
-            )
-            await asyncio.gather(one.up(), two.up())
-            assert one.link.counters["refused_offline"] == 1
-            assert one.link.pending_bytes == 0
-            # `up` says that the SUBSCRIBE is on its way, not that it has arrived.
-            await two.link.subscribe("t")
-            assert one.link.publish("t", b"fresh")
-            await two.until(lambda: bool(two.heard))
-            assert [a.payload for a in two.heard] == [b"fresh"]
-
-    asyncio.run(go())
+async def test_subscribe_then_publish_on_one_connection_is_heard(kind: str, tmp_path: Path) -> None:
+    async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
+        for i in range(30):
+            one.link.subscribe(f"own/{i}")
+            assert one.link.publish(f"own/{i}", b"x")
+        await one.until(lambda: len(one.heard) == 30)
 
 
-def test_a_raising_callback_is_counted_and_the_link_goes_on(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_subscriptions_come_back_after_the_broker_was_killed(
+    kind: str, tmp_path: Path
 ) -> None:
-    async def go() -> None:
-        heard: list[bytes] = []
-        done = asyncio.Event()
+    async with pair(kind, tmp_path) as (b, one, two):
+        await two.link.subscribe("t", "u")
+        two.link.unsubscribe("u")
+        before = b.address
+        os.kill(b.pids[-1], signal.SIGKILL)
+        await asyncio.gather(
+            one.until(lambda: False in one.states), two.until(lambda: False in two.states)
+        )
+        waiting = two.link.subscribe("late")
+        assert not waiting.done()
+        await asyncio.gather(one.up(), two.up())
+        assert b.address == before
+        await waiting
+        for topic in ("u", "t", "late"):
+            assert one.link.publish(topic, topic.encode())
+        await two.until(lambda: len(two.heard) >= 2)
+        assert [a.payload for a in two.heard] == [b"t", b"late"]
+        assert two.states == [True, False, True]
+        assert two.link.counters["losses"] == 1
+        assert b.counters["restarts"] == 1
 
-        def listener(batch: list[Arrival]) -> None:
-            heard.extend(a.payload for a in batch)
-            if b"last" in heard:
-                done.set()
-            raise ValueError("a defect in the application")
 
-        async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
-            up = asyncio.Event()
-            two = Link(
-                b.address, client_id="two", on_arrivals=listener, on_state=lambda _: up.set()
-            )
-            await two.start()
-            await up.wait()
-            await two.subscribe("t")
-            for payload in (b"first", b"second", b"last"):
-                assert one.link.publish("t", payload)
-                await eventually(lambda wanted=payload: wanted in heard)  # type: ignore[misc]  # bound default
-            await asyncio.wait_for(done.wait(), 60)
-            assert two.connected
-            assert two.counters["callback_errors"] == 3
-            await two.stop()
+async def test_nothing_stale_is_sent_after_a_reconnect(kind: str, tmp_path: Path) -> None:
+    async with pair(kind, tmp_path) as (b, one, two):
+        await two.link.subscribe("t")
+        os.kill(b.pids[-1], signal.SIGKILL)
+        # Accepted until the loss is noticed, refused and counted from then on.
+        while one.link.publish("t", b"stale"):  # noqa: ASYNC110 - the refusal is the event
+            await asyncio.sleep(0)
+        await asyncio.gather(
+            two.until(lambda: False in two.states), one.until(lambda: False in one.states)
+        )
+        await asyncio.gather(one.up(), two.up())
+        assert one.link.counters["refused_offline"] == 1
+        assert one.link.pending_bytes == 0
+        # `up` says that the SUBSCRIBE is on its way, not that it has arrived.
+        await two.link.subscribe("t")
+        assert one.link.publish("t", b"fresh")
+        await two.until(lambda: bool(two.heard))
+        assert [a.payload for a in two.heard] == [b"fresh"]
 
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(go())
+
+async def test_a_raising_callback_is_counted_and_the_link_goes_on(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def heard(self: Peer, batch: list[Arrival]) -> None:
+        self.heard += batch
+        raise ValueError("a defect in the application")
+
+    monkeypatch.setattr(Peer, "_arrived", heard)
+    async with pair(kind, tmp_path) as (_, one, two):
+        await two.link.subscribe("t")
+        for number, payload in enumerate((b"first", b"second", b"last"), 1):
+            assert one.link.publish("t", payload)
+            await eventually(lambda wanted=number: len(two.heard) == wanted)  # type: ignore[misc]  # bound default
+        assert two.link.connected
+        assert two.link.counters["callback_errors"] == 3
     assert sum("could not be handled" in r.message for r in caplog.records) == 1
 
 
-def test_oversize_is_refused_before_the_broker_sees_it(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
-            assert not one.link.publish("t", bytes(1 << 20))
-            assert one.link.counters["refused_oversize"] == 1
-            await one.link.subscribe("t")
-            assert one.link.publish("t", b"small")
-            await one.until(lambda: bool(one.heard))
-            assert one.states == [True]
-
-    asyncio.run(go())
+async def test_oversize_is_refused_before_the_broker_sees_it(kind: str, tmp_path: Path) -> None:
+    async with broker(kind, tmp_path) as b, peer(b.address, "one") as one:
+        assert not one.link.publish("t", bytes(1 << 20))
+        assert one.link.counters["refused_oversize"] == 1
+        await one.link.subscribe("t")
+        assert one.link.publish("t", b"small")
+        await one.until(lambda: bool(one.heard))
+        assert one.states == [True]
 
 
-def test_the_broker_ends_connections_with_oversize_packets(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with (
-            broker(kind, tmp_path) as b,
-            peer(b.address, "big", max_packet_bytes=8 << 20) as big,
-            peer(b.address, "other") as other,
-        ):
-            await other.link.subscribe("t")
-            assert big.link.publish("t", bytes(3 << 20))
-            await big.until(lambda: False in big.states)
-            assert other.link.publish("t", b"fine")
-            await other.until(lambda: bool(other.heard))
-            assert [a.payload for a in other.heard] == [b"fine"]
-            assert other.states == [True]
-
-    asyncio.run(go())
+async def test_the_broker_ends_connections_with_oversize_packets(kind: str, tmp_path: Path) -> None:
+    async with (
+        broker(kind, tmp_path) as b,
+        peer(b.address, "big", max_packet_bytes=8 << 20) as big,
+        peer(b.address, "other") as other,
+    ):
+        await other.link.subscribe("t")
+        assert big.link.publish("t", bytes(3 << 20))
+        await big.until(lambda: False in big.states)
+        assert other.link.publish("t", b"fine")
+        await other.until(lambda: bool(other.heard))
+        assert [a.payload for a in other.heard] == [b"fine"]
+        assert other.states == [True]
 
 
-def test_a_flood_leaves_others_their_turn(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with (
-            broker(kind, tmp_path) as b,
-            peer(b.address, "one") as one,
-            peer(b.address, "two") as two,
-        ):
-            await two.link.subscribe("t")
-            many = 20 * link_module.BATCH
-            turns: list[int] = []
+async def test_a_flood_leaves_others_their_turn(kind: str, tmp_path: Path) -> None:
+    async with pair(kind, tmp_path) as (_, one, two):
+        await two.link.subscribe("t")
+        many = 20 * link_module.BATCH
+        turns: list[int] = []
 
-            async def others() -> None:
-                while len(two.heard) < many:
-                    turns.append(len(two.heard))
-                    await asyncio.sleep(0)
-
-            turn = asyncio.create_task(others())
+        async def others() -> None:
             while len(two.heard) < many:
-                while two.link.counters["received"] + 200 > one.link.counters["sent"] < many:
-                    assert one.link.publish("t", b"x")
+                turns.append(len(two.heard))
                 await asyncio.sleep(0)
-            await turn
-            steps = [after - before for before, after in itertools.pairwise([*turns, many])]
-            assert max(steps) <= link_module.BATCH
-            assert len(two.heard) == many
 
-    asyncio.run(go())
-
-
-def test_outbox_is_bounded_in_bytes(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with (
-            broker(kind, tmp_path) as b,
-            peer(b.address, "one", outbox_bytes=1_000_000) as one,
-        ):
-            sent = [one.link.publish("t", bytes(400_000)) for _ in range(3)]
-            assert sent == [True, True, False]
-            assert one.link.counters["refused_full"] == 1
-            await eventually(lambda: one.link.pending_bytes == 0)
-            assert one.link.publish("t", bytes(400_000))
-
-    asyncio.run(go())
+        turn = asyncio.create_task(others())
+        while len(two.heard) < many:
+            while two.link.counters["received"] + 200 > one.link.counters["sent"] < many:
+                assert one.link.publish("t", b"x")
+            await asyncio.sleep(0)
+        await turn
+        steps = [after - before for before, after in itertools.pairwise([*turns, many])]
+        assert max(steps) <= link_module.BATCH
+        assert len(two.heard) == many
 
 
-def test_stop_flushes_what_was_published(kind: str, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with broker(kind, tmp_path) as b, peer(b.address, "two") as two:
-            await two.link.subscribe("t")
-            async with peer(b.address, "one") as one:
-                for _ in range(40):
-                    assert one.link.publish("t", bytes(100_000))
-            await two.until(lambda: len(two.heard) == 40)
-            assert one.link.counters["lost_unacknowledged"] == 0
-        assert not [t for t in asyncio.all_tasks() if t.get_name().startswith("mqtt-")]
-
-    asyncio.run(go())
+async def test_outbox_is_bounded_in_bytes(kind: str, tmp_path: Path) -> None:
+    async with (
+        broker(kind, tmp_path) as b,
+        peer(b.address, "one", outbox_bytes=1_000_000) as one,
+    ):
+        sent = [one.link.publish("t", bytes(400_000)) for _ in range(3)]
+        assert sent == [True, True, False]
+        assert one.link.counters["refused_full"] == 1
+        await eventually(lambda: one.link.pending_bytes == 0)
+        assert one.link.publish("t", bytes(400_000))
 
 
-@pytest.mark.mosquitto
-def test_sockets_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with broker("mosquitto", tmp_path) as b, peer(b.address, "one") as one:
+async def test_stop_flushes_what_was_published(kind: str, tmp_path: Path) -> None:
+    chunk = os.urandom(256 * 1024)
+    async with broker(kind, tmp_path) as b, peer(b.address, "two", "t") as two:
+        async with peer(b.address, "one") as one:
+            for _ in range(20):
+                assert one.link.publish("t", chunk)
             sock = one.link._client.socket()
             assert isinstance(sock, socket.socket)
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await two.until(lambda: len(two.heard) == 20)
+        assert all(a.payload == chunk for a in two.heard)
+        assert one.link.counters["lost_unacknowledged"] == 0
+    assert not [t for t in asyncio.all_tasks() if t.get_name().startswith("mqtt-")]
 
-    asyncio.run(go())
 
-
-def test_no_broker_gives_one_line_and_a_reason(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def go() -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = BrokerAddress("127.0.0.1", free.getsockname()[1])
-            link = Link(
-                address, client_id="one", on_arrivals=lambda _: None, on_state=lambda _: None
-            )
-            await link.start()
+async def test_no_broker_gives_one_line_and_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as free, caplog.at_level(logging.WARNING):
+        free.bind(("127.0.0.1", 0))
+        async with dialled(BrokerAddress("127.0.0.1", free.getsockname()[1])) as link:
             await eventually(lambda: link.counters["failed_connects"] >= 3)
             assert link.last_error == "Connection refused"
             assert not link.connected
             assert not link.publish("t", b"x")
             waiting = link.subscribe("t")
             await link.stop()
-            await link.stop()
             assert waiting.cancelled()
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(go())
     assert len([r for r in caplog.records if "Connection refused" in r.message]) == 1
 
 
-def test_what_is_no_broker_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_no_broker_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "ANSWER_S", 0.0)
-
-    async def go() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as mute:
-            link = Link(
-                BrokerAddress("127.0.0.1", mute.getsockname()[1]),
-                client_id="one",
-                on_arrivals=lambda _: None,
-                on_state=lambda _: None,
-            )
-            await link.start()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        async with dialled(BrokerAddress("127.0.0.1", mute.getsockname()[1])) as link:
             await eventually(lambda: link.last_error == link_module.NO_BROKER)
-            await link.stop()
-
-    asyncio.run(go())
 
 
-def test_a_name_with_a_silent_address_is_reached_at_its_other_one(
+async def test_a_name_with_a_silent_address_is_reached_at_its_other_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(network, "CONNECT_TIMEOUT_S", 0.2)
+    loop = asyncio.get_running_loop()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as answering,
+        socket.create_server(("127.0.0.2", answering.getsockname()[1]), backlog=0) as silent,
+        contextlib.ExitStack() as full,
+    ):
+        for _ in range(3):  # its queue is full: what comes next is never answered
+            caller = full.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(silent.getsockname())
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", each.getsockname())
+            for each in (silent, answering)
+        ]
 
-    async def go() -> None:
-        loop = asyncio.get_running_loop()
-        with (
-            socket.create_server(("127.0.0.1", 0)) as answering,
-            socket.create_server(("127.0.0.2", answering.getsockname()[1]), backlog=0) as silent,
-            contextlib.ExitStack() as full,
-        ):
-            for _ in range(3):  # its queue is full: what comes next is never answered
-                caller = full.enter_context(socket.socket())
-                caller.setblocking(False)
-                caller.connect_ex(silent.getsockname())
-            found = [
-                (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", each.getsockname())
-                for each in (silent, answering)
-            ]
+        async def look_up(*_: object, **__: object) -> list[object]:
+            return list(found)
 
-            async def look_up(*_: object, **__: object) -> list[object]:
-                return list(found)
-
-            monkeypatch.setattr(network, "look_up", look_up)
-            link = Link(
-                BrokerAddress("localhost", answering.getsockname()[1]),
-                client_id="one",
-                on_arrivals=lambda _: None,
-                on_state=lambda _: None,
-            )
-            answering.setblocking(False)
-            await link.start()
+        monkeypatch.setattr(network, "look_up", look_up)
+        answering.setblocking(False)
+        async with dialled(BrokerAddress("localhost", answering.getsockname()[1])):
             called, _ = await asyncio.wait_for(loop.sock_accept(answering), 10)
             called.close()
-            await link.stop()
-
-    asyncio.run(go())
 
 
 def test_a_hanging_lookup_of_a_name_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,15 +262,8 @@ def test_a_hanging_lookup_of_a_name_does_not_delay_the_end(monkeypatch: pytest.M
     monkeypatch.setattr(socket, "getaddrinfo", hang)
 
     async def go() -> None:
-        link = Link(
-            BrokerAddress("localhost", 1883),
-            client_id="one",
-            on_arrivals=lambda _: None,
-            on_state=lambda _: None,
-        )
-        await link.start()
-        await eventually(asked.is_set)
-        await link.stop()
+        async with dialled(BrokerAddress("localhost", 1883)):
+            await eventually(asked.is_set)
 
     began = time.monotonic()
     asyncio.run(go())

@@ -1,8 +1,6 @@
 """No role speaks beyond this machine in the clear unless it was allowed to."""
 
-import asyncio
 import json
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -13,29 +11,19 @@ from fedagent_edge.config import EdgeConfig
 from fedagent_edge.daemon import EdgeDaemon
 from fedagent_node.address import BrokerAddress
 from fedagent_node.errors import PlainTextError
-from fedagent_node.link import Link
+from tests.fakes.links import Peer
 
 FAR = "192.0.2.1:1883"
 RECIPE = Path(__file__).parents[3] / "deploy" / "recipes" / "demo.toml"
 
 
-def link(address: str, *, insecure: bool = False) -> Link:
-    return Link(
-        BrokerAddress.parse(address),
-        client_id="one",
-        on_arrivals=lambda _: None,
-        on_state=lambda _: None,
-        insecure=insecure,
-    )
-
-
 def test_a_link_refuses_before_it_connects() -> None:
     for address in (FAR, "mqtt://broker.lan", "[2001:db8::1]:1883"):
         with pytest.raises(PlainTextError, match="--insecure"):
-            link(address)
-        link(address, insecure=True)
+            Peer(BrokerAddress.parse(address), "one")
+        Peer(BrokerAddress.parse(address), "one", insecure=True)
     for address in ("127.0.0.1:1", "localhost:1", "[::1]:1", "mqtts://broker.lan"):
-        link(address)
+        Peer(BrokerAddress.parse(address), "one")
 
 
 @pytest.mark.parametrize(
@@ -63,18 +51,14 @@ def test_every_role_refuses_to_start(tmp_path: Path, role: str, setting: dict[st
     assert not (tmp_path / "d").exists()
 
 
-def test_an_edge_does_not_follow_an_advert_into_the_open(
+async def test_an_edge_does_not_follow_an_advert_into_the_open(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        daemon = EdgeDaemon(EdgeConfig(data_dir=str(tmp_path)))
-        daemon._shell.id = "e"
-        for _ in range(3):
-            await daemon._dial(BrokerAddress.parse(FAR))
-        assert not daemon._shell.links
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(scenario())
+    daemon = EdgeDaemon(EdgeConfig(data_dir=str(tmp_path)))
+    daemon._shell.id = "e"
+    for _ in range(3):
+        await daemon._dial(BrokerAddress.parse(FAR))
+    assert not daemon._shell.links
     (said,) = caplog.messages
     assert FAR in said
     assert "--insecure" in said

@@ -1,6 +1,5 @@
 """What is announced follows from where the broker listens."""
 
-import asyncio
 import logging
 from collections import Counter
 
@@ -47,16 +46,14 @@ def test_an_address_of_this_machine_is_not_beyond_it() -> None:
         BrokerAddress(own, 1883).check_cover(insecure=False)
 
 
-def test_why_nothing_answers_is_one_line() -> None:
-
-    reason = asyncio.run(refusal(HERE, free_port(HERE)))
-    assert reason == "Connection refused"
+async def test_why_nothing_answers_is_one_line() -> None:
+    assert await refusal(HERE, free_port(HERE)) == "Connection refused"
 
 
-def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:
+async def test_an_advert_of_many_addresses_has_nobody_scan_a_network() -> None:
     address = BrokerAddress(HERE, free_port(HERE))
     hosts = tuple(f"127.0.1.{number}" for number in range(1, 60))
-    _, refused = asyncio.run(reachable(Advert("edge", "aa", "site", address, 1, hosts)))
+    _, refused = await reachable(Advert("edge", "aa", "site", address, 1, hosts))
     assert len(refused) == MAX_HOSTS
 
 

@@ -1,6 +1,5 @@
 """Certificates on both kinds of broker: with ours in, without it out."""
 
-import asyncio
 import ssl
 from dataclasses import replace
 from pathlib import Path
@@ -8,87 +7,65 @@ from pathlib import Path
 import pytest
 
 from fedagent_node.errors import LinkError, TlsFilesError
-from fedagent_node.link import BrokerAddress, Link, TlsFiles
+from fedagent_node.link import BrokerAddress, TlsFiles
 from tests.fakes.links import Peer, broker, eventually, peer
 
 from .conftest import Pki
 
 
-def test_a_certificate_of_our_authority_opens(kind: str, tmp_path: Path, pki: Pki) -> None:
-    async def go() -> None:
-        async with broker(kind, tmp_path, tls=pki.broker) as b:
-            assert b.address.scheme == "mqtts"
-            async with peer(b.address, "one", tls=pki.client) as one:
-                await one.link.subscribe("t")
-                assert one.link.publish("t", bytes(600_000))
-                await one.until(lambda: bool(one.heard))
-                assert len(one.heard[0].payload) == 600_000
-
-    asyncio.run(go())
+async def test_a_certificate_of_our_authority_opens(kind: str, tmp_path: Path, pki: Pki) -> None:
+    async with broker(kind, tmp_path, tls=pki.broker) as b:
+        assert b.address.scheme == "mqtts"
+        async with peer(b.address, "one", tls=pki.client) as one:
+            await one.link.subscribe("t")
+            assert one.link.publish("t", bytes(600_000))
+            await one.until(lambda: bool(one.heard))
+            assert len(one.heard[0].payload) == 600_000
 
 
 @pytest.mark.parametrize("who", ["wrong_ca", "expired"])
-def test_other_certificates_are_refused(kind: str, tmp_path: Path, pki: Pki, who: str) -> None:
-    async def go() -> None:
-        files: TlsFiles = getattr(pki, who)
-        async with broker(kind, tmp_path, tls=pki.broker) as b:
-            await _stays_out(Peer(b.address, "one", tls=files))
+async def test_other_certificates_are_refused(
+    kind: str, tmp_path: Path, pki: Pki, who: str
+) -> None:
+    files: TlsFiles = getattr(pki, who)
+    async with broker(kind, tmp_path, tls=pki.broker) as b:
+        await _stays_out(Peer(b.address, "one", tls=files))
 
-    asyncio.run(go())
 
-
-def test_no_certificate_is_refused(
+async def test_no_certificate_is_refused(
     kind: str, tmp_path: Path, pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def go() -> None:
-        async with broker(kind, tmp_path, tls=pki.broker) as b:
-            one = Peer(b.address, "one", tls=pki.client)
-            bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            bare.load_verify_locations(pki.client.ca)
-            monkeypatch.setattr(TlsFiles, "client_context", lambda _: bare)
-            await _stays_out(one)
-
-    asyncio.run(go())
+    async with broker(kind, tmp_path, tls=pki.broker) as b:
+        one = Peer(b.address, "one", tls=pki.client)
+        bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        bare.load_verify_locations(pki.client.ca)
+        monkeypatch.setattr(TlsFiles, "client_context", lambda _: bare)
+        await _stays_out(one)
 
 
-def test_a_broker_of_another_authority_is_refused(kind: str, tmp_path: Path, pki: Pki) -> None:
-    async def go() -> None:
-        other = pki.files("other", pki.stranger)
-        async with broker(kind, tmp_path, tls=other) as b:
-            one = Peer(b.address, "one", tls=pki.client)
-            await _stays_out(one)
-            assert "certificate" in one.link.last_error
-
-    asyncio.run(go())
-
-
-def test_plain_text_to_a_tls_broker_gets_nowhere(kind: str, tmp_path: Path, pki: Pki) -> None:
-    async def go() -> None:
-        async with broker(kind, tmp_path, tls=pki.broker) as b:
-            await _stays_out(Peer(replace(b.address, scheme="mqtt"), "one"))
-
-    asyncio.run(go())
+async def test_a_broker_of_another_authority_is_refused(
+    kind: str, tmp_path: Path, pki: Pki
+) -> None:
+    other = pki.files("other", pki.stranger)
+    async with broker(kind, tmp_path, tls=other) as b:
+        one = Peer(b.address, "one", tls=pki.client)
+        await _stays_out(one)
+        assert "certificate" in one.link.last_error
 
 
-def test_certificates_and_scheme_must_agree(tmp_path: Path, pki: Pki) -> None:
-    async def go(address: BrokerAddress, tls: TlsFiles | None) -> None:
-        link = Link(
-            address,
-            client_id="one",
-            tls=tls,
-            on_arrivals=lambda _: None,
-            on_state=lambda _: None,
-        )
-        await link.start()
+async def test_plain_text_to_a_tls_broker_gets_nowhere(kind: str, tmp_path: Path, pki: Pki) -> None:
+    async with broker(kind, tmp_path, tls=pki.broker) as b:
+        await _stays_out(Peer(replace(b.address, scheme="mqtt"), "one"))
 
+
+async def test_certificates_and_scheme_must_agree(tmp_path: Path, pki: Pki) -> None:
+    gone = replace(pki.client, ca=tmp_path / "none.pem")
     with pytest.raises(LinkError, match="needs certificates"):
-        asyncio.run(go(BrokerAddress("h", 1, "mqtts"), None))
+        await Peer(BrokerAddress("h", 1, "mqtts"), "one").link.start()
     with pytest.raises(LinkError, match="takes no certificates"):
-        asyncio.run(go(BrokerAddress("localhost", 1), pki.client))
+        await Peer(BrokerAddress("localhost", 1), "one", tls=pki.client).link.start()
     with pytest.raises(TlsFilesError, match=r"none\.pem"):
-        asyncio.run(
-            go(BrokerAddress("h", 1, "mqtts"), replace(pki.client, ca=tmp_path / "none.pem"))
-        )
+        await Peer(BrokerAddress("h", 1, "mqtts"), "one", tls=gone).link.start()
 
 
 async def _stays_out(one: Peer) -> None:
