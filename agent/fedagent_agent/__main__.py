@@ -17,7 +17,7 @@ from .config import AgentConfig, load
 from .daemon import AgentDaemon
 from .errors import AgentError, OpinionBookError, OutboxError
 from .startup import check_stream
-from .streams.spec import StreamError
+from .streams.base import StreamError
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),

@@ -14,7 +14,8 @@ from fedagent_protocol.option import Option
 from .availability import LimitsSettings
 from .core.device import PriceSettings
 from .core.opinions import PrivacySettings
-from .streams.spec import MqttSpec, StreamError, parse_stream
+from .streams import parse_stream
+from .streams.base import StreamError
 
 PREFIX = "FEDAGENT_AGENT_"
 _RENAMED = {
@@ -180,9 +181,7 @@ def load(text: str | None, environment: Mapping[str, str] = os.environ) -> Agent
 def _check_stream(key: str, text: str) -> None:
     """Check that a stream is one; what is wrong with `stream` is told by its own part."""
     try:
-        spec = parse_stream(text)
-        if isinstance(spec, MqttSpec):
-            spec.address()
+        parse_stream(text).check()
     except StreamError as error:
         named = error.key if key == "stream" else key
         raise SettingError(named, error.reason, error.hint) from error

@@ -11,20 +11,9 @@ from pathlib import Path
 
 from fedagent_node.data_dir import IDENTITY_FILE, Identity, load_or_create
 
-from .streams.spec import (
-    DIGITS,
-    CsvSpec,
-    ReplaySpec,
-    SeriesSpec,
-    StreamError,
-    StreamOpenError,
-    StreamSpec,
-    parse_stream,
-)
-
-_DIGITS_LABELS = frozenset(range(10))
-_DIGITS_PARTS = 100
-"""The bundled digits have more samples of each label than that."""
+from .streams import parse_stream
+from .streams.base import StreamError, StreamOpenError
+from .streams.spec import StreamSpec
 
 
 def load_identity(data_dir: Path) -> Identity:
@@ -50,7 +39,7 @@ def check_stream(text: str) -> None:
         StreamError: It cannot be read: no such file, column or label.
     """
     spec = parse_stream(text)
-    if not _doubtful(spec):
+    if not spec.opened_at_start:
         return
     # A child that was killed has no result: then the first order will show it.
     problem = _forked(lambda: _problem(spec))
@@ -75,17 +64,8 @@ def _forked(work: Callable[[], object]) -> object:
     return json.loads(found) if found else None
 
 
-def _doubtful(spec: StreamSpec) -> bool:
-    """Whether there is a file that could be missing, or a filter that fits nothing."""
-    if isinstance(spec, ReplaySpec) and spec.dataset == DIGITS:
-        return not _DIGITS_LABELS.issuperset(spec.labels) or spec.part[1] > _DIGITS_PARTS
-    return isinstance(spec, ReplaySpec | SeriesSpec | CsvSpec)
-
-
 def _problem(spec: StreamSpec) -> tuple[str, str, str] | None:
-    from .streams.open import create  # noqa: PLC0415 - numpy comes with it
-
-    stream = create(spec, seed=0)
+    stream = spec.create(seed=0)
     try:
         stream.open(time.monotonic())
     except StreamError as error:

@@ -49,7 +49,7 @@ class Declared:
         kind: Its type, without None; of a list, that of its items.
         many: Whether it is a list.
         limits: Its range, if it has one.
-        default: None where it is required, or nothing is set.
+        default: Of the field; None where it is required.
     """
 
     keys: tuple[str, ...]
@@ -57,6 +57,7 @@ class Declared:
     many: bool
     option: Option
     limits: Meta | None
+    required: bool
     default: object
     panel: str
 
@@ -90,8 +91,9 @@ def declared(kind: type[Struct], *tables: str, panel: str = "Options") -> Iterat
         if isinstance(plain, type) and issubclass(plain, Struct):
             yield from declared(plain, *keys, panel=heading)
         elif option is not None:
-            default = None if field.default is NODEFAULT else field.default
-            yield Declared(keys, plain, many, option, limits, default, heading)
+            required = field.default is NODEFAULT
+            default = None if required else field.default
+            yield Declared(keys, plain, many, option, limits, required, default, heading)
 
 
 def _read(hint: Any) -> tuple[Any, Meta | None, Option | None, bool]:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
 from fedagent_agent.peers.store import PeerStore
-from fedagent_agent.streams.spec import parse_stream
+from fedagent_agent.streams import parse_stream
 from fedagent_cli import places
 from fedagent_cli.demo.plan import (
     EVERY_DIGIT,

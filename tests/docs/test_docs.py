@@ -11,10 +11,6 @@ import pytest
 import fedagent_agent.__main__
 import fedagent_coordinator.__main__
 import fedagent_edge.__main__
-from fedagent_agent.availability import LimitsSettings
-from fedagent_agent.config import AgentConfig
-from fedagent_agent.core.device import PriceSettings
-from fedagent_agent.streams.spec import OPTIONS
 from fedagent_cli import errors
 from fedagent_cli.main import app
 from fedagent_protocol import VERSION
@@ -108,23 +104,3 @@ def test_every_exit_code_is_documented() -> None:
             elif name.startswith("EXIT_"):
                 own.add(value)
     assert own | {errors.OK, errors.WARNED, errors.FAILED, errors.INTERRUPTED} <= listed
-
-
-def test_every_option_of_every_stream_is_documented() -> None:
-    text = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8").partition("## Streams")[2]
-    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    assert rows
-    for kind, options in OPTIONS.items():
-        # Options that a kind shares with digits stand in its row.
-        own = "".join(row for row in rows if row.strip(" `").startswith((kind, "digits", "mqtt")))
-        own += "" if kind != "mqtt" else text
-        missing = [option for option in options if f"{option}=" not in own]
-        assert not missing, f"docs/recipe.md does not name {missing} of {kind}"
-
-
-def test_every_setting_of_an_agent_is_documented() -> None:
-    text = (ROOT / "docs" / "agent.md").read_text(encoding="utf-8")
-    tables = (AgentConfig, LimitsSettings, PriceSettings)
-    keys = [key for table in tables for key in table.__struct_fields__]
-    missing = [key for key in keys if not re.search(rf"\b{key}\b", text)]
-    assert not missing

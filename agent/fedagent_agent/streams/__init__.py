@@ -1,1 +1,46 @@
-"""Sources of samples. Importing this package, or `spec`, does not import numpy."""
+"""Where an agent's samples come from: kinds of streams, found by the name before the colon.
+
+A kind is a module with its struct (`spec.StreamSpec`) and a line here; the tables of options in
+docs/recipe.md follow. Nothing of this imports numpy before a stream is opened.
+"""
+
+from typing import cast
+
+from fedagent_protocol.registry import Registry
+
+from .base import StreamSpecError
+from .spec import EXAMPLES, StreamSpec, no_kind
+
+__all__ = ["parse_stream", "registry"]
+
+registry: Registry[StreamSpec] = Registry(
+    kind="stream",
+    package=__name__,
+    builtin={
+        "digits": "replay:Digits",
+        "replay": "replay:Replay",
+        "series": "series:Series",
+        "csv": "csv_tail:Csv",
+        "mqtt": "mqtt_topic:Mqtt",
+        "mqtts": "mqtt_topic:Mqtt",
+    },
+    group="fedagent.streams",
+)
+
+
+def parse_stream(text: str) -> StreamSpec:
+    """Read the description of a stream.
+
+    Raises:
+        StreamSpecError: It is none; says which part, and what to write instead.
+    """
+    if len(text) > 4096 or not text.isprintable():
+        raise StreamSpecError("stream", "is too long or not printable", f"write {EXAMPLES}")
+    kind, _, rest = text.strip().partition(":")
+    if kind in registry.builtin:
+        return cast("type[StreamSpec]", registry.factory(kind)).read(kind, rest)
+    if kind in registry.names():
+        from .own import Own  # noqa: PLC0415 - needs this registry
+
+        return Own(kind=kind, text=rest)
+    raise no_kind(kind)

@@ -1,16 +1,70 @@
-"""What the trainer asks of a stream."""
+"""What a stream gives to the trainer, and its errors.
 
-from collections.abc import Mapping
+::
+
+    StreamError
+    ├── StreamSpecError    text describes no stream
+    ├── StreamOpenError    a stream that is well described cannot be read
+    └── StreamBrokenError  a stream that was open gives no samples any more
+"""
+
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import numpy.typing as npt
+from fedagent_protocol.errors import FedagentError
 
-from fedagent_task.samples import Csr
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-Raw = npt.NDArray[np.generic]
-Labels = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+    import numpy as np
+    import numpy.typing as npt
+
+    from fedagent_task.samples import Csr
+else:
+
+    class _Numpy:
+        """Numpy, imported at its first use: an agent reads what a stream is, and needs none."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(import_module("numpy"), name)
+
+    np = _Numpy()
+
+__all__ = [
+    "Samples",
+    "Stream",
+    "StreamBrokenError",
+    "StreamError",
+    "StreamOpenError",
+    "StreamSchema",
+    "StreamSpecError",
+    "np",
+]
+
+
+class StreamError(FedagentError):
+    """Base of the errors of streams; `key` is the option or part that is wrong."""
+
+    template = "{key}: {reason}"
+
+    key: str
+    reason: str
+    hint: str
+
+
+class StreamSpecError(StreamError):
+    """Raised when text describes no stream."""
+
+
+class StreamOpenError(StreamError):
+    """Raised when a stream that is well described cannot be read."""
+
+
+class StreamBrokenError(StreamError):
+    """Raised when an open stream fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +90,13 @@ class StreamSchema:
 class Samples:
     """Arrivals in order: raw features [n, features], dense or sparse, and labels [n]."""
 
-    x: Raw | Csr
-    y: Labels
+    x: npt.NDArray[np.generic] | Csr
+    y: npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.y)
 
-    def rows(self, part: slice) -> "Samples":
+    def rows(self, part: slice) -> Samples:
         """Return some of the samples, in the same order."""
         return Samples(self.x[part], self.y[part])
 

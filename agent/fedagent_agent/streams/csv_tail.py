@@ -8,15 +8,49 @@ import os
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from io import FileIO
+from pathlib import Path
+from typing import Annotated, ClassVar
 
-from .base import Samples, StreamSchema
-from .errors import StreamOpenError
-from .kinds import CsvSpec
+from fedagent_protocol.option import Option
+
+from .base import Samples, StreamOpenError, StreamSchema
 from .rows import BadSampleError, RowReader
+from .spec import Buffer, DType, StreamSpec
 
 MAX_LINE_BYTES = 1 << 20
 MAX_BACKLOG_BYTES = 4 << 20
 """Most unread bytes that a take parses; of more, only the newest are read."""
+
+
+class Csv(StreamSpec, frozen=True, kw_only=True):
+    """A CSV file that is being appended; no quotes, and no comma in the path."""
+
+    form: ClassVar[str] = "csv:PATH"
+    path: str
+    label: Annotated[
+        str,
+        Option(
+            "Column of the label: `last`, `first`, a name, a number from 0, or `none` "
+            "(to predict only).",
+            example="last",
+        ),
+    ] = "last"
+    features: Annotated[
+        tuple[str, ...],
+        Option("Names of the columns to learn from; all others without it.", example="a+b"),
+    ] = ()
+    dtype: Annotated[DType, Option("Type that the numbers must fit.")] = "float64"
+    buffer: Buffer = 4096
+
+    @property
+    def file(self) -> Path:
+        """The path, with a home in it."""
+        return Path(self.path).expanduser()
+
+    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> "CsvStream":
+        """Return the stream; no seed matters."""
+        del seed
+        return CsvStream(self, labels=labels, offset=offset)
 
 
 class CsvStream:
@@ -31,7 +65,7 @@ class CsvStream:
         offset: Byte position to go on at.
     """
 
-    def __init__(self, spec: CsvSpec, *, labels: Sequence[str] = (), offset: int = 0) -> None:
+    def __init__(self, spec: Csv, *, labels: Sequence[str] = (), offset: int = 0) -> None:
         self._spec = spec
         self._reader = RowReader(dtype=spec.dtype, labels=labels)
         self._offset = offset
@@ -98,7 +132,7 @@ class CsvStream:
         """Return the file, or None while there is none."""
         try:
             # Unbuffered: what was read before a truncation must not come again.
-            return self._spec.path.open("rb", buffering=0)
+            return self._spec.file.open("rb", buffering=0)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -108,9 +142,9 @@ class CsvStream:
 
     def _was_replaced(self) -> bool:
         if self._file is None:
-            return self._spec.path.exists()
+            return self._spec.file.exists()
         try:
-            return not os.path.samestat(os.fstat(self._file.fileno()), self._spec.path.stat())
+            return not os.path.samestat(os.fstat(self._file.fileno()), self._spec.file.stat())
         except OSError:
             return False  # renamed away, and the new one is not there yet
 

@@ -8,19 +8,50 @@ sample.
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-import numpy as np
+from fedagent_protocol.errors import PluginError, UnknownNameError
 
-from .base import Samples, StreamSchema
-from .errors import StreamBrokenError, StreamError, StreamOpenError
-from .kinds import OwnSpec
-from .spec import own_streams
+from . import registry
+from .base import (
+    Samples,
+    StreamBrokenError,
+    StreamError,
+    StreamOpenError,
+    StreamSchema,
+    np,
+)
+from .spec import StreamSpec
 
 R = TypeVar("R")
 _HINT = "fix the stream's class"
+
+
+class Own(StreamSpec, frozen=True, kw_only=True):
+    """Somebody's own stream, an entry point of the group ``fedagent.streams``.
+
+    Attributes:
+        kind: Name of the entry point.
+        text: What stands behind the colon; the class reads it.
+        buffer: Most samples of one take; the newest stay.
+    """
+
+    form: ClassVar[str] = "NAME:TEXT"
+    kind: str
+    text: str
+    buffer: int = 4096
+
+    @property
+    def opened_at_start(self) -> bool:
+        """What it needs is its own affair."""
+        return False
+
+    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> "OwnStream":
+        """Return the stream; its labels are numbers."""
+        del labels
+        return OwnStream(self, seed=seed, offset=offset)
 
 
 class OwnStream:
@@ -32,7 +63,7 @@ class OwnStream:
         offset: Given to the class if it has an attribute ``resume_at``.
     """
 
-    def __init__(self, spec: OwnSpec, *, seed: int, offset: int = 0) -> None:
+    def __init__(self, spec: Own, *, seed: int, offset: int = 0) -> None:
         self._spec = spec
         self._given = {"seed": seed, "resume_at": offset}
         self._own: object | None = None
@@ -46,10 +77,14 @@ class OwnStream:
             StreamOpenError: The class cannot be loaded, or does not do what it must.
         """
         name = self._spec.kind
-        point = own_streams().get(name)
-        if point is None:
-            raise StreamOpenError(name, "is not installed any more", "install its package")
-        self._own = self._guarded(StreamOpenError, lambda: point.load()(self._spec.text))
+        try:
+            factory: Callable[[str], object] = registry.factory(name)
+        except UnknownNameError as error:
+            hint = "install its package"
+            raise StreamOpenError(name, "is not installed any more", hint) from error
+        except PluginError as error:
+            raise StreamOpenError(name, error.problem, _HINT) from error
+        self._own = self._guarded(StreamOpenError, lambda: factory(self._spec.text))
         for key, value in self._given.items():
             if hasattr(self._own, key):
                 setattr(self._own, key, value)

@@ -1,20 +1,113 @@
 """A dataset that arrives as a stream, for ever: at random times, or at those it recorded."""
 
+from __future__ import annotations
+
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import numpy as np
-import numpy.typing as npt
+from msgspec import Meta, structs
 
+from fedagent_protocol.option import Option
 from fedagent_task.errors import DatasetError
-from fedagent_task.readers import Dataset, SparseDataset, load, load_sparse, part_of, with_labels
 
-from .base import Samples, StreamSchema
-from .errors import StreamOpenError
-from .kinds import ReplaySpec
+from .base import Samples, StreamOpenError, StreamSchema, StreamSpecError, np
+from .spec import Buffer, Faster, Pace, Start, StreamSpec
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from fedagent_task.readers import Dataset, SparseDataset
+
+DIGITS = "digits-train"
 _ORDER, _ARRIVALS = 0, 1
 _MAX_MEAN = 1e9
+_DIGITS_PARTS = 100
+"""The bundled digits have more samples of each label than that."""
+_Index = Annotated[int, Meta(ge=1, le=10**6)]
+
+
+class Digits(StreamSpec, frozen=True, kw_only=True):
+    """The bundled training digits, arriving at random times again and again."""
+
+    form: ClassVar[str] = "digits"
+    labels: Annotated[
+        tuple[Annotated[int, Meta(ge=0, le=10**6)], ...],
+        Option("Only samples with these labels.", example="3+7"),
+    ] = ()
+    rate: Pace = 20.0
+    start: Start = 50
+    part: Annotated[
+        tuple[_Index, _Index],
+        Option("Only this one of so many equal parts, counted from 1.", example="1/4"),
+    ] = (1, 1)
+    buffer: Buffer = 4096
+    accelerate: Faster = 1.0
+
+    def __post_init__(self) -> None:
+        index, count = self.part
+        if index > count:
+            raise StreamSpecError("part", f"there is no part {index} of {count}", "write part=1/4")
+
+    @property
+    def opened_at_start(self) -> bool:
+        """Whether a filter may fit nothing."""
+        return not set(range(10)).issuperset(self.labels) or self.part[1] > _DIGITS_PARTS
+
+    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> ReplayStream:
+        """Return a replay of the digits; they have no names for labels."""
+        spec = Replay(path=DIGITS, **structs.asdict(self))
+        return spec.create(seed=seed, offset=offset, labels=labels)
+
+
+class Replay(Digits, frozen=True, kw_only=True):
+    """A dataset file in the same way.
+
+    `.npz` with `x` and `y`, `.csv`, IDX, LIBSVM, `u.data` (features: user and item, numbered
+    from 1; label: the rating), CIFAR-10 (`data_batch_1.bin`), all but npz also as `.gz`; no
+    comma in the path.
+    """
+
+    form: ClassVar[str] = "replay:PATH"
+    path: str
+    order: Annotated[
+        Literal["seed", "time"],
+        Option(
+            "In the order and at the times that were recorded, for datasets with times "
+            "(`u.data`); without `rate`.",
+            example="time",
+        ),
+    ] = "seed"
+    sparse: Annotated[
+        bool,
+        Option(
+            "A LIBSVM file as sparse rows, for linear, logistic, softmax and svm with "
+            "`data.offset = 0`.",
+            example="1",
+        ),
+    ] = False
+    width: Annotated[
+        int,
+        Meta(ge=0, le=10**8),
+        Option("Features of a LIBSVM file, where its largest index is less.", example="123"),
+    ] = 0
+
+    @classmethod
+    def check_options(cls, given: dict[str, str]) -> None:
+        """Refuse a rate beside recorded times."""
+        if given.get("order") == "time" and "rate" in given:
+            reason = "the recorded times say when samples arrive"
+            raise StreamSpecError("rate", reason, "write accelerate=60 instead")
+
+    @property
+    def opened_at_start(self) -> bool:
+        """The file may be missing."""
+        return True
+
+    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> ReplayStream:
+        """Return the replay; a dataset's labels are numbers."""
+        del labels
+        return ReplayStream(self, seed=seed, offset=offset)
 
 
 class ReplayStream:
@@ -29,7 +122,7 @@ class ReplayStream:
         offset: Samples that were taken before.
     """
 
-    def __init__(self, spec: ReplaySpec, *, seed: int, offset: int = 0) -> None:
+    def __init__(self, spec: Replay, *, seed: int, offset: int = 0) -> None:
         self._spec = spec
         self._seed = seed
         self._offset = offset
@@ -46,19 +139,21 @@ class ReplayStream:
 
     def open(self, now: float) -> StreamSchema:
         """Read the dataset; `spec.start` samples are there at once."""
+        from fedagent_task.readers import Dataset, SparseDataset  # noqa: PLC0415 - numpy
+
         try:
             data = self._read()
         except DatasetError as error:
             raise StreamOpenError("stream", f"{error.path}: {error.reason}", error.hint) from error
         if not len(data):
             raise StreamOpenError(
-                "labels", f"{self._spec.dataset} has no such sample", "choose other labels"
+                "labels", f"{self._spec.path} has no such sample", "choose other labels"
             )
         self._due = self._spec.start if self._offset == 0 else 0
-        if self._spec.by_time:
+        if self._spec.order == "time":
             if not isinstance(data, Dataset) or data.times is None:
                 raise StreamOpenError(
-                    "order", f"{self._spec.dataset} has recorded no times", "leave out order=time"
+                    "order", f"{self._spec.path} has recorded no times", "leave out order=time"
                 )
             self._order, self._lap = np.argsort(data.times, kind="stable"), 0
             self._recorded = _Recorded(data.times[self._order], self._spec.accelerate)
@@ -102,14 +197,21 @@ class ReplayStream:
 
     def _read(self) -> Dataset | SparseDataset:
         """Return this device's part of the dataset."""
+        from fedagent_task.readers import (  # noqa: PLC0415 - numpy
+            load,
+            load_sparse,
+            part_of,
+            with_labels,
+        )
+
         spec = self._spec
         index, count = spec.part
         if spec.sparse:
-            sparse = load_sparse(spec.dataset, features=spec.width or None)
+            sparse = load_sparse(spec.path, features=spec.width or None)
             self._expect_samples(len(sparse))
             sparse = with_labels(sparse, spec.labels) if spec.labels else sparse
             return part_of(sparse, index - 1, count)
-        data = load(spec.dataset, features=spec.width or None)
+        data = load(spec.path, features=spec.width or None)
         self._expect_samples(len(data))
         data = with_labels(data, spec.labels) if spec.labels else data
         return part_of(data, index - 1, count)
@@ -118,7 +220,7 @@ class ReplayStream:
         """Refuse a file of nothing, before labels and part choose from it."""
         if not count:
             raise StreamOpenError(
-                "stream", f"{self._spec.dataset} is empty", "put samples into it, or name another"
+                "stream", f"{self._spec.path} is empty", "put samples into it, or name another"
             )
 
     def _rows(self, first: int, last: int) -> npt.NDArray[np.intp]:

@@ -3,10 +3,7 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from .base import Samples
-from .kinds import Field
+from .base import Samples, np
 
 
 class BadSampleError(ValueError):
@@ -15,27 +12,6 @@ class BadSampleError(ValueError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-def declared(field: Field, value: float | str) -> None:
-    """Raise `BadSampleError` unless a message's value is what its field declares.
-
-    Text and true or false are no numbers here: who declares a type wants it kept.
-    """
-    if isinstance(value, bool | str):
-        raise BadSampleError("bad_dtype")
-    dtype = np.dtype(field.dtype)
-    if not math.isfinite(value):
-        raise BadSampleError("bad_not_finite")
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        fits = value == int(value) and limits.min <= value <= limits.max
-    else:
-        fits = abs(value) <= float(np.finfo(dtype).max)
-    if not fits:
-        raise BadSampleError("bad_dtype")
-    if not field.least <= value <= field.most:
-        raise BadSampleError("bad_range")
 
 
 class RowReader:

@@ -1,17 +1,70 @@
 """Sensors of a station as a stream: each arrival is one reading, with those before it."""
 
+from __future__ import annotations
+
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import numpy as np
-import numpy.typing as npt
+from msgspec import Meta
 
+from fedagent_protocol.option import Option
 from fedagent_task.errors import DatasetError
-from fedagent_task.readers import load_series
 
-from .base import Samples, StreamSchema
-from .errors import StreamOpenError
-from .kinds import SeriesSpec
+from .base import Samples, StreamOpenError, StreamSchema, StreamSpecError, np
+from .spec import Buffer, Faster, Pace, Start, StreamSpec
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Series(StreamSpec, frozen=True, kw_only=True):
+    """A station's sensors, one reading after the other: learn to predict one of them.
+
+    `.npz` with `values` [station, time, sensor] and `columns`. A sample is the last `lags`
+    readings of each feature, oldest first, as (value - mean) / deviation; its label is what
+    `predict` says `ahead` readings after the newest. Readings with gaps are counted as `missing`.
+    """
+
+    form: ClassVar[str] = "series:PATH"
+    path: str
+    station: Annotated[str, Option("Its name, or its number from 0.", example="3")] = "0"
+    features: Annotated[
+        tuple[str, ...], Option("Names of columns; all without it.", example="TEMP_C+PRES_hPa")
+    ] = ()
+    predict: Annotated[str, Option("Name of a column; required.", example="COLUMN")]
+    ahead: Annotated[
+        int, Meta(ge=1, le=10**6), Option("Readings from the newest to the label.", example="1")
+    ] = 1
+    lags: Annotated[
+        int, Meta(ge=1, le=10**5), Option("Readings of each feature in a sample.", example="24")
+    ] = 24
+    mean: Annotated[
+        tuple[float, ...], Option("One number for each feature; 0 without it.", example="0.5")
+    ] = ()
+    deviation: Annotated[
+        tuple[float, ...], Option("The same, other than 0; 1 without it.", example="0.5")
+    ] = ()
+    rate: Pace = 1.0
+    accelerate: Faster = 1.0
+    start: Start = 0
+    buffer: Buffer = 4096
+
+    def __post_init__(self) -> None:
+        for key, values in (("mean", self.mean), ("deviation", self.deviation)):
+            if values and len(values) != len(self.features):
+                raise StreamSpecError(
+                    key,
+                    f"has {len(values)} numbers for {len(self.features)} features",
+                    "name the features, and give one number for each, with + between",
+                )
+        if not all(self.deviation):
+            raise StreamSpecError("deviation", "is 0", "give numbers other than 0")
+
+    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> SeriesStream:
+        """Return the stream, evenly spaced: no seed and no label's name matters."""
+        del seed, labels
+        return SeriesStream(self, offset=offset)
 
 
 class SeriesStream:
@@ -25,7 +78,7 @@ class SeriesStream:
         offset: Readings that arrived before.
     """
 
-    def __init__(self, spec: SeriesSpec, *, offset: int = 0) -> None:
+    def __init__(self, spec: Series, *, offset: int = 0) -> None:
         self._spec = spec
         self._offset = offset
         self._counters: Counter[str] = Counter()
@@ -36,6 +89,8 @@ class SeriesStream:
 
     def open(self, now: float) -> StreamSchema:
         """Read the series; `spec.start` readings are there at once."""
+        from fedagent_task.readers import load_series  # noqa: PLC0415 - numpy
+
         spec = self._spec
         try:
             series = load_series(spec.path)

@@ -1,258 +1,169 @@
-"""Where an agent's samples come from, as one line of text.
+"""A stream as text, ``KIND:PATH,option=value,…``: the struct of a kind declares its options."""
 
-::
+import difflib
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
-    digits                                    the bundled digits, replayed
-    digits:labels=3+7,rate=20,start=50,part=1/4
-    replay:PATH,labels=0+1,rate=5             a dataset file, replayed
-    series:PATH,station=3,predict=TEMP_C      sensors of a station, hour by hour
-    csv:PATH,label=last,features=a+b          a CSV file that is being appended
-    mqtt://HOST:PORT/TOPIC?features=a,b&label=y    JSON messages of a sensor
-    mqtt://USER:PASSWORD@HOST/TOPIC?…         the same, where the broker wants a password
-    NAME:TEXT                                 your own: an entry point of `fedagent.streams`
-"""
+import msgspec
+from msgspec import Meta, Struct
 
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from fedagent_protocol.option import Declared, Option, declared
 
-from fedagent_node.address import BrokerAddress
-from fedagent_node.errors import AddressError
+from .base import Stream, StreamSpecError
 
-from .errors import StreamBrokenError, StreamError, StreamOpenError, StreamSpecError
-from .kinds import DIGITS, CsvSpec, Field, MqttSpec, OwnSpec, ReplaySpec, SeriesSpec, StreamSpec
-from .options import (
-    EXAMPLES,
-    buffer,
-    flag,
-    names,
-    need,
-    number,
-    numbers,
-    options_of,
-    positive,
-    whole,
-)
-
-__all__ = [
-    "DIGITS",
-    "DTYPES",
-    "GROUP",
-    "OPTIONS",
-    "CsvSpec",
-    "Field",
-    "MqttSpec",
-    "OwnSpec",
-    "ReplaySpec",
-    "SeriesSpec",
-    "StreamBrokenError",
-    "StreamError",
-    "StreamOpenError",
-    "StreamSpec",
-    "StreamSpecError",
-    "own_streams",
-    "parse_stream",
+EXAMPLES = "digits:labels=3+7,rate=20, csv:PATH,label=last or mqtt://HOST:PORT/TOPIC?features=a,b"
+DType = Literal["float32", "float64", "uint8", "int16", "int32", "int64"]
+Pace = Annotated[
+    float, Meta(gt=0, le=1e6), Option("Arrivals per second, on average.", example="20")
+]
+Faster = Annotated[
+    float, Meta(gt=0, le=1e9), Option("How much faster than that it arrives.", example="20")
+]
+Start = Annotated[
+    int,
+    Meta(ge=0, le=10**6),
+    Option("Samples that are there when the stream is opened first.", example="50"),
+]
+Buffer = Annotated[
+    int,
+    Meta(ge=1, le=10**6),
+    Option("Most samples kept between two takes; the newest stay.", example="4096"),
 ]
 
-DTYPES = ("float32", "float64", "uint8", "int16", "int32", "int64")
-GROUP = "fedagent.streams"
-"""Group of the entry points that are users' own streams."""
-_DIGITS = ("labels", "rate", "start", "part", "buffer", "accelerate")
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "digits": _DIGITS,
-    "replay": (*_DIGITS, "order", "sparse", "width"),
-    "series": (
-        "station",
-        "features",
-        "predict",
-        "ahead",
-        "lags",
-        "mean",
-        "deviation",
-        "rate",
-        "accelerate",
-        "start",
-        "buffer",
-    ),
-    "csv": ("label", "features", "dtype", "buffer"),
-    "mqtt": ("features", "label", "ca", "cert", "key", "insecure", "password_file", "buffer"),
-}
-"""The options of each kind."""
-_MAX_FACTOR = 1e9
+
+S = TypeVar("S", bound="StreamSpec")
 
 
-def parse_stream(text: str) -> StreamSpec:
-    """Read the description of a stream.
+class StreamSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of stream: its fields with an `Option` are options, `path` stands before them.
 
-    Raises:
-        StreamSpecError: It is none; says which part, and what to write instead.
+    Attributes:
+        form: How it begins, for people.
     """
-    if len(text) > 4096 or not text.isprintable():
-        raise StreamSpecError("stream", "is too long or not printable", f"write {EXAMPLES}")
-    if text.startswith(("mqtt://", "mqtts://")):
-        return _mqtt(text)
-    kind, _, rest = text.strip().partition(":")
-    if kind == "digits":
-        return _replay(DIGITS, options_of(rest, OPTIONS["digits"]))
-    path, _, more = rest.partition(",")
-    match kind:
-        case "replay":
-            return _replay(need(path, "replay"), options_of(more, OPTIONS["replay"]))
-        case "series":
-            return _series(need(path, "series"), options_of(more, OPTIONS["series"]))
-        case "csv":
-            return _csv(need(path, "csv"), options_of(more, OPTIONS["csv"]))
-        case _ if kind.isidentifier() and kind in own_streams():
-            return OwnSpec(kind=kind, text=rest)
-    raise StreamSpecError("stream", f"{kind[:40]!r} is no kind of stream", f"write {EXAMPLES}")
+
+    form: ClassVar[str]
+
+    @classmethod
+    def read(cls, kind: str, text: str) -> Self:
+        """Return the stream that the text behind ``KIND:`` describes.
+
+        Raises:
+            StreamSpecError: It describes none; says which part, and what to write instead.
+        """
+        given: dict[str, str] = {}
+        if "path" in cls.__struct_fields__:
+            path, _, text = text.partition(",")
+            if not path.strip():
+                raise StreamSpecError(kind, "has no value", f"write {EXAMPLES}")
+            given["path"] = path.strip()
+        options = options_of(cls, text)
+        cls.check_options(options)
+        return made(cls, options, **given)
+
+    @classmethod
+    def check_options(cls, given: dict[str, str]) -> None:
+        """Raise `StreamSpecError` for options that do not go together as they are given."""
+
+    def check(self) -> None:
+        """Raise `StreamError` for what lies beside the text, such as a password."""
+
+    @property
+    def opened_at_start(self) -> bool:
+        """Whether an agent tries it before its first round: a file may be missing."""
+        return True
+
+    def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> Stream:
+        """Return the stream, not yet open.
+
+        Args:
+            seed: Of a replay's order and arrivals.
+            offset: Where to go on, as the stream said before.
+            labels: Names of the classes, for streams that carry names.
+        """
+        raise NotImplementedError
 
 
-@cache
-def own_streams() -> dict[str, EntryPoint]:
-    """Return the entry points of users' own streams, by name."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+def options_of(kind: type[StreamSpec], text: str) -> dict[str, str]:
+    """Return ``name=value`` pairs between commas, all of known names."""
+    known = [one.keys[0] for one in declared(kind)]
+    options: dict[str, str] = {}
+    for item in filter(None, text.split(",")):
+        name, equals, value = item.partition("=")
+        name = name.strip()
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise StreamSpecError(name[:40] or "stream", "is no option here", hint)
+        if not equals or not value.strip():
+            raise StreamSpecError(name, "has no value", f"write {name}=...")
+        options[name] = value.strip()
+    return options
 
 
-def _replay(dataset: str, options: dict[str, str]) -> ReplaySpec:
-    default = ReplaySpec()
-    index, _, count = options.get("part", "1/1").partition("/")
-    part = (whole("part", index, 1, 10**6), whole("part", count or "0", 1, 10**6))
-    if part[0] > part[1]:
-        raise StreamSpecError("part", f"there is no part {part[0]} of {part[1]}", "write part=1/4")
-    order = options.get("order", "seed")
-    if order not in ("seed", "time"):
-        raise StreamSpecError("order", f"{order[:40]!r} is no order", "write order=time")
-    if order == "time" and "rate" in options:
-        raise StreamSpecError(
-            "rate", "the recorded times say when samples arrive", "write accelerate=60 instead"
-        )
-    labels = options.get("labels", "")
-    return ReplaySpec(
-        dataset=dataset,
-        labels=tuple(whole("labels", item, 0, 10**6) for item in labels.split("+") if labels),
-        rate=positive("rate", options, default.rate),
-        start=whole("start", options.get("start", str(default.start)), 0, 10**6),
-        part=part,
-        buffer=buffer(options),
-        accelerate=positive("accelerate", options, 1.0, _MAX_FACTOR),
-        by_time=order == "time",
-        sparse=flag("sparse", options),
-        width=whole("width", options.get("width", "0"), 0, 10**8),
-    )
+def no_kind(kind: str) -> StreamSpecError:
+    """Return the error of a text that begins with no kind of stream."""
+    return StreamSpecError("stream", f"{kind[:40]!r} is no kind of stream", f"write {EXAMPLES}")
 
 
-def _series(path: str, options: dict[str, str]) -> SeriesSpec:
-    features = names(options.get("features", ""))
-    constants = {key: numbers(key, options.get(key, "")) for key in ("mean", "deviation")}
-    for key, values in constants.items():
-        if values and len(values) != len(features):
-            raise StreamSpecError(
-                key,
-                f"has {len(values)} numbers for {len(features)} features",
-                "name the features, and give one number for each, with + between",
-            )
-    if not all(constants["deviation"]):
-        raise StreamSpecError("deviation", "is 0", "give numbers other than 0")
-    if "predict" not in options:
-        raise StreamSpecError("predict", "is not said", "write predict=COLUMN")
-    return SeriesSpec(
-        path=path,
-        predict=options["predict"],
-        station=options.get("station", "0"),
-        features=features,
-        ahead=whole("ahead", options.get("ahead", "1"), 1, 10**6),
-        lags=whole("lags", options.get("lags", "24"), 1, 10**5),
-        mean=constants["mean"],
-        deviation=constants["deviation"],
-        rate=positive("rate", options, 1.0),
-        accelerate=positive("accelerate", options, 1.0, _MAX_FACTOR),
-        start=whole("start", options.get("start", "0"), 0, 10**6),
-        buffer=buffer(options),
-    )
-
-
-def _csv(path: str, options: dict[str, str]) -> CsvSpec:
-    return CsvSpec(
-        path=Path(path).expanduser(),
-        label=need(options.get("label", "last"), "label"),
-        features=names(options.get("features", "")),
-        dtype=_dtype("dtype", options.get("dtype", "float64")),
-        buffer=buffer(options),
-    )
-
-
-def _mqtt(text: str) -> MqttSpec:
-    form = "mqtt://HOST:PORT/TOPIC?features=a,b&label=y"
-    url = urlsplit(text)
-    topic = unquote(url.path.lstrip("/"))
-    if not url.netloc or not topic:
-        raise StreamSpecError("mqtt", "needs a host and a topic", f"write {form}")
+def made(kind: type[S], options: dict[str, str], **more: object) -> S:
+    """Return the struct of options as text, and of values."""
+    fields = {one.keys[0]: one for one in declared(kind)}
+    for name, field in fields.items():
+        if field.required and name not in options:
+            raise StreamSpecError(name, "is not said", f"write {name}={field.option.example}")
+    values = {name: _value(fields[name], text) for name, text in options.items()}
     try:
-        broker = BrokerAddress.parse(f"{url.scheme}://{url.netloc}")
-    except AddressError as error:
-        if "@" in url.netloc:
-            form = form.replace("HOST", "USER:PASSWORD@HOST") + ", with %40 for @ and %3A for :"
-        raise StreamSpecError("mqtt", "is no address", f"write {form}") from error
-    query = ",".join(f"{k}={v.replace(',', '+')}" for k, v in parse_qsl(url.query))
-    options = options_of(query, OPTIONS["mqtt"])
-    features = names(options.get("features", ""))
-    if not features or "label" not in options:
-        raise StreamSpecError("mqtt", "needs features and a label", f"write {form}")
-    files = [Path(options[name]) for name in ("ca", "cert", "key") if name in options]
-    if len(files) != (3 if url.scheme == "mqtts" else 0):
-        raise StreamSpecError(
-            "mqtt", "takes ca, cert and key exactly with mqtts", "add &ca=..&cert=..&key=.."
+        return msgspec.convert({**values, **more}, kind)
+    except msgspec.ValidationError as error:
+        key, bracket, index = str(error).partition(" - at `$.")[2].rstrip("`").partition("[")
+        wrong = (
+            values[key][int(index.rstrip("]"))] if bracket and fields[key].many else options[key]
         )
-    fields = [_field("features", item) for item in features]
-    label = _field("label", options["label"])
-    return MqttSpec(
-        host=broker.host,
-        port=broker.port,
-        topic=topic,
-        features=tuple(name for name, _ in fields),
-        label=label[0],
-        declared=tuple(field for _, field in (*fields, label) if field is not None),
-        tls=(files[0], files[1], files[2]) if files else None,
-        buffer=buffer(options),
-        insecure=flag("insecure", options),
-        user=broker.user,
-        password=broker.password,
-        password_file=options.get("password_file"),
-    )
+        raise _refused(fields[key], wrong) from error
 
 
-def _field(key: str, text: str) -> tuple[str, Field | None]:
-    """Read ``NAME``, ``NAME:DTYPE`` or ``NAME:DTYPE:LEAST..MOST``; either end may be left out."""
-    name, colon, rest = text.partition(":")
-    if not name.strip():
-        raise StreamSpecError(
-            key, f"{text[:40]!r} has no name", f"write {key}=temp:float32:-40..60"
-        )
-    if not colon:
-        return name, None
-    dtype, _, span = rest.partition(":")
-    field = Field(name, _dtype(key, dtype))
-    if not span:
-        return name, field
-    least, dots, most = span.partition("..")
-    if not dots:
-        raise StreamSpecError(key, f"{span[:40]!r} is no range", f"write {name}:{dtype}:-40..60")
-    hint = f"write {name}:{dtype}:-40..60"
-    field = Field(
-        name,
-        field.dtype,
-        number(key, least, hint) if least else field.least,
-        number(key, most, hint) if most else field.most,
-    )
-    if field.least > field.most:
-        raise StreamSpecError(key, f"the range {span[:40]} is empty", "put the smaller one first")
-    return name, field
+def number(text: str) -> float | None:
+    """Return a finite number, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
-def _dtype(key: str, text: str) -> str:
-    if text not in DTYPES:
-        raise StreamSpecError(
-            key, f"{text[:40]!r} is not known", f"write one of {', '.join(DTYPES)}"
-        )
-    return text
+def _value(field: Declared, text: str) -> Any:
+    """Return what text says; what does not fit stays text, which is refused then."""
+    if field.many:
+        items = [item.strip() for item in text.split("+") if item.strip() or field.kind is int]
+        return [_scalar(field.kind, item) for item in items]
+    if get_origin(field.kind) is tuple:
+        return [_scalar(int, item) for item in text.split("/")]
+    return _scalar(field.kind, text)
+
+
+def _scalar(kind: object, text: str) -> object:
+    if kind is bool:
+        return {"0": False, "1": True}.get(text, text)
+    if kind is int:
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
+    found = number(text) if kind is float else None
+    return text if found is None else found
+
+
+def _refused(field: Declared, wrong: object) -> StreamSpecError:
+    key, limits = field.keys[0], field.limits
+    hint = f"write {key}={field.option.example}"
+    if get_origin(field.kind) is Literal:
+        reason = "is not known"
+        if not field.option.example:
+            hint = f"write one of {', '.join(get_args(field.kind))}"
+    elif field.kind is bool:
+        reason, hint = "is neither 0 nor 1", f"write {key}=1"
+    elif limits is not None and limits.ge is not None:
+        reason = f"is no number from {limits.ge} to {limits.le}"
+    elif limits is not None and limits.gt is not None:
+        reason = "is no number over 0"
+    else:
+        reason = f"is no {'number' if field.kind is float else key}"
+    return StreamSpecError(key, f"{str(wrong)[:40]!r} {reason}", hint)

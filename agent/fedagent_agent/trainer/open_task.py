@@ -8,9 +8,8 @@ import numpy as np
 from fedagent_agent.learners import NO_TRAINING, instead_of
 from fedagent_agent.learners import create as create_learner
 from fedagent_agent.learners.warm import ready_or_start
-from fedagent_agent.streams.base import Samples, Stream, StreamSchema
-from fedagent_agent.streams.open import create as create_stream
-from fedagent_agent.streams.spec import StreamError, parse_stream
+from fedagent_agent.streams import parse_stream
+from fedagent_agent.streams.base import Samples, Stream, StreamError, StreamSchema
 from fedagent_task.features import fitting, names_of, offset_key, scaled, scaling_of
 from fedagent_task.models import create as create_model
 from fedagent_task.recipe import parse_task
@@ -53,7 +52,7 @@ class OpenTask:
         self.model = create_model(task.model)
         labels = task.data.labels
         spec = parse_stream(request.stream)
-        self.stream = create_stream(spec, seed=request.seed, offset=request.offset, labels=labels)
+        self.stream = spec.create(seed=request.seed, offset=request.offset, labels=labels)
         # A round has no time for a compiler: what is not compiled yet is done in numpy.
         fast = task.learner.name == "strsaga" and ready_or_start()
         seeds = np.random.SeedSequence(request.seed, spawn_key=(1, request.offset))
@@ -67,7 +66,7 @@ class OpenTask:
         self.validation: ValidationStream | None = None
         if request.held_out:
             apart = parse_stream(request.held_out)
-            stream = create_stream(apart, seed=request.seed + 1, offset=0, labels=labels)
+            stream = apart.create(seed=request.seed + 1, labels=labels)
             self.validation = ValidationStream(stream, task.opinions.window)
         self.arrived = 0
         self._unfit = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedagent_agent.learners import Learner, Tensors
-from fedagent_agent.streams.spec import StreamError
+from fedagent_agent.streams.base import StreamError
 from fedagent_node.data_dir import write_private
 from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.messages import TrainStats

@@ -92,14 +92,14 @@ def _opened(path: Path, data: bytes) -> "Predictor":
 
 def _stream(predictor: "Predictor", text: str) -> "Stream":
     """Open the stream, if the model can take what it gives."""
-    from fedagent_agent.streams.open import create  # noqa: PLC0415
-    from fedagent_agent.streams.spec import StreamError, parse_stream  # noqa: PLC0415
+    from fedagent_agent.streams import parse_stream  # noqa: PLC0415
+    from fedagent_agent.streams.base import StreamError  # noqa: PLC0415
     from fedagent_agent.trainer.open_task import misfit_of  # noqa: PLC0415
     from fedagent_task.spec import TaskSpec  # noqa: PLC0415
 
     model = predictor.described
     try:
-        source = create(parse_stream(text), seed=0, labels=model.data.labels)
+        source = parse_stream(text).create(seed=0, labels=model.data.labels)
         schema = source.open(time.monotonic())
     except StreamError as error:
         raise UsageError(f"{error.key}: {error.reason}", error.hint) from error
@@ -125,7 +125,7 @@ def _hint(data: "DataSpec", text: str) -> str:
 
 
 def _arrivals(source: "Stream", count: int) -> "Iterator[Samples]":
-    from fedagent_agent.streams.spec import StreamError  # noqa: PLC0415
+    from fedagent_agent.streams.base import StreamError  # noqa: PLC0415
 
     seen, live = 0, False
     while True:

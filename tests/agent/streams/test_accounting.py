@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_agent.streams.base import Samples, Stream, StreamSchema
-from fedagent_agent.streams.csv_tail import CsvStream
-from fedagent_agent.streams.kinds import CsvSpec, MqttSpec, ReplaySpec, SeriesSpec
-from fedagent_agent.streams.mqtt_topic import MqttStream
-from fedagent_agent.streams.replay import ReplayStream
-from fedagent_agent.streams.series import SeriesStream
+from fedagent_agent.streams.csv_tail import Csv
+from fedagent_agent.streams.mqtt_topic import Mqtt
+from fedagent_agent.streams.replay import DIGITS, Replay, ReplayStream
+from fedagent_agent.streams.series import Series
+from fedagent_node.address import BrokerAddress
 from fedagent_node.link import Arrival
 
 from .support import dense
@@ -36,7 +36,7 @@ def _taken(stream: Stream, moments: Sequence[float]) -> int:
 def test_a_replay_accounts_for_all(
     moments: list[float], start: int, rate: float, buffer: int
 ) -> None:
-    stream = ReplayStream(ReplaySpec(start=start, rate=rate, buffer=buffer), seed=1)
+    stream = Replay(path=DIGITS, start=start, rate=rate, buffer=buffer).create(seed=1)
     taken = _taken(stream, moments)
     arrived = stream.offset
     # Nothing waits: what has come up to a take is handed over or dropped by it.
@@ -58,8 +58,8 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_series_accounts_for_all(
     series: str, moments: list[float], start: int, rate: float, buffer: int
 ) -> None:
-    spec = SeriesSpec(path=series, predict="t", lags=3, start=start, rate=rate, buffer=buffer)
-    stream = SeriesStream(spec)
+    spec = Series(path=series, predict="t", lags=3, start=start, rate=rate, buffer=buffer)
+    stream = spec.create(seed=0)
     taken = _taken(stream, moments)
     lost = stream.counters.get("dropped", 0) + stream.counters.get("missing", 0)
     assert stream.offset == taken + lost
@@ -76,8 +76,9 @@ def test_a_series_accounts_for_all(
 @settings(deadline=None)
 def test_a_topic_accounts_for_all(events: list[int | str], buffer: int) -> None:
     """Without a broker: messages are given to the stream as its link gives them."""
-    spec = MqttSpec(host="box", port=1883, topic="t", features=("v",), label="y", buffer=buffer)
-    stream = MqttStream(spec, client_id="stream")
+    broker = BrokerAddress("box", 1883)
+    spec = Mqtt(broker=broker, topic="t", features=("v",), label="y", buffer=buffer)
+    stream = spec.create(seed=0)
     good = taken = bad = 0
     for event in events:
         if event == "take":
@@ -100,7 +101,7 @@ def test_a_growing_file_accounts_for_all(
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     path.write_text("v,y\n")
-    stream = CsvStream(CsvSpec(path=path, buffer=buffer))
+    stream = Csv(path=str(path), buffer=buffer).create(seed=0)
     stream.open(0.0)
     written = taken = 0
     for event in events:
@@ -119,8 +120,8 @@ def test_a_growing_file_accounts_for_all(
 
 
 def test_acceleration_multiplies_the_rate() -> None:
-    spec = ReplaySpec(start=0, rate=2.0, accelerate=10.0, buffer=100_000)
-    stream = ReplayStream(spec, seed=1)
+    spec = Replay(path=DIGITS, start=0, rate=2.0, accelerate=10.0, buffer=100_000)
+    stream = spec.create(seed=1)
     stream.open(0.0)
     assert len(stream.take(500.0)) == pytest.approx(10_000, abs=400)
 
@@ -134,8 +135,8 @@ RATINGS = "".join(
 def _ratings(folder: Path, offset: int = 0, **keys: object) -> ReplayStream:
     path = folder / "u.data"
     path.write_text(RATINGS)
-    spec = ReplaySpec(dataset=str(path), by_time=True, start=0, **keys)  # type: ignore[arg-type]  # by test
-    return ReplayStream(spec, seed=1, offset=offset)
+    spec = Replay(path=str(path), order="time", start=0, **keys)  # type: ignore[arg-type]  # by test
+    return spec.create(seed=1, offset=offset)
 
 
 def _users(samples: Samples) -> list[int]:
@@ -185,7 +186,7 @@ def test_recorded_times_account_for_all(
 
 
 def test_a_reading_comes_with_those_before_it_and_the_one_to_predict(series: str) -> None:
-    spec = SeriesSpec(
+    spec = Series(
         path=series,
         station="b",
         features=("h", "t"),
@@ -196,7 +197,7 @@ def test_a_reading_comes_with_those_before_it_and_the_one_to_predict(series: str
         deviation=(2.0, 1.0),
         rate=1.0,
     )
-    stream = SeriesStream(spec)
+    stream = spec.create(seed=0)
     assert stream.open(10.0) == StreamSchema(4, "float32")
     samples = stream.take(12.0)
     # Station b starts at 100: t is 100, 102, ..., h is 101, 103, ...
@@ -205,7 +206,7 @@ def test_a_reading_comes_with_those_before_it_and_the_one_to_predict(series: str
 
 
 def test_a_series_with_gaps_gives_no_sample_with_a_hole(series: str) -> None:
-    stream = SeriesStream(SeriesSpec(path=series, predict="t", lags=2, start=48))
+    stream = Series(path=series, predict="t", lags=2, start=48).create(seed=0)
     stream.open(0.0)
     samples = stream.take(0.0)
     assert np.isfinite(dense(samples)).all()
@@ -215,11 +216,11 @@ def test_a_series_with_gaps_gives_no_sample_with_a_hole(series: str) -> None:
 
 
 def test_a_series_that_is_resumed_goes_on(series: str) -> None:
-    spec = SeriesSpec(path=series, station="1", predict="t", lags=1, start=5)
-    stream = SeriesStream(spec)
+    spec = Series(path=series, station="1", predict="t", lags=1, start=5)
+    stream = spec.create(seed=0)
     stream.open(0.0)
     first = stream.take(2.0)
-    again = SeriesStream(spec, offset=stream.offset)
+    again = spec.create(seed=0, offset=stream.offset)
     again.open(50.0)
     assert len(again.take(50.0)) == 0
     assert again.take(51.0).y[0] == first.y[-1] + 2
@@ -228,9 +229,9 @@ def test_a_series_that_is_resumed_goes_on(series: str) -> None:
 def test_sparse_rows_are_the_rows_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.libsvm"
     path.write_text("".join(f"{(-1) ** i} {i % 3 + 1}:1 {5 + i % 2}:{i}.5\n" for i in range(20)))
-    keys = {"dataset": str(path), "start": 7, "labels": (1,), "part": (1, 2), "width": 9}
-    sparse = ReplayStream(ReplaySpec(sparse=True, **keys), seed=3)  # type: ignore[arg-type]  # by test
-    full = ReplayStream(ReplaySpec(**keys), seed=3)  # type: ignore[arg-type]  # by test
+    keys = {"path": str(path), "start": 7, "labels": (1,), "part": (1, 2), "width": 9}
+    sparse = Replay(sparse=True, **keys).create(seed=3)  # type: ignore[arg-type]  # by test
+    full = Replay(**keys).create(seed=3)  # type: ignore[arg-type]  # by test
     schema = sparse.open(0.0)
     assert (schema.features, schema.dtype, schema.sparse) == (9, "float32", True)
     assert not full.open(0.0).sparse

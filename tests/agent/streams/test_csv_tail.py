@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedagent_agent.streams.csv_tail import MAX_BACKLOG_BYTES, MAX_LINE_BYTES, CsvStream
-from fedagent_agent.streams.spec import CsvSpec, StreamOpenError
+from fedagent_agent.streams.base import StreamOpenError
+from fedagent_agent.streams.csv_tail import MAX_BACKLOG_BYTES, MAX_LINE_BYTES, Csv, CsvStream
 
 from .support import dense
 
@@ -19,7 +19,8 @@ def _append(path: Path, text: str) -> None:
 
 
 def _open(path: Path, offset: int = 0, labels: tuple[str, ...] = (), **keys: object) -> CsvStream:
-    stream = CsvStream(CsvSpec(path=path, **keys), labels=labels, offset=offset)  # type: ignore[arg-type] # by test
+    spec = Csv(path=str(path), **keys)  # type: ignore[arg-type] # by test
+    stream = spec.create(seed=0, labels=labels, offset=offset)
     stream.open(0.0)
     return stream
 

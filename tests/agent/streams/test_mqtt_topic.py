@@ -2,14 +2,15 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, MqttStream
-from fedagent_agent.streams.spec import Field, MqttSpec
+from msgspec import structs
+
+from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, Mqtt, MqttStream
+from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Link
 
@@ -17,7 +18,7 @@ from .support import dense
 
 
 @contextlib.asynccontextmanager
-async def _sensor(data_dir: Path) -> AsyncIterator[tuple[Link, MqttSpec]]:
+async def _sensor(data_dir: Path) -> AsyncIterator[tuple[Link, Mqtt]]:
     """Yield a connected link of a sensor, and the stream that hears it."""
     broker = Broker(BrokerSpec(data_dir=data_dir))
     address = await broker.start()
@@ -33,14 +34,7 @@ async def _sensor(data_dir: Path) -> AsyncIterator[tuple[Link, MqttSpec]]:
         await asyncio.wait_for(up.wait(), 10)
         yield (
             link,
-            MqttSpec(
-                host=address.host,
-                port=address.port,
-                topic="home/t",
-                features=("t", "h"),
-                label="kind",
-                buffer=5,
-            ),
+            Mqtt(broker=address, topic="home/t", features=("t", "h"), label="kind", buffer=5),
         )
     finally:
         await link.stop()
@@ -59,7 +53,7 @@ async def _until(stream: MqttStream, link: Link, payload: bytes, reason: str) ->
 def test_messages_become_samples_and_bad_ones_are_counted(tmp_path: Path) -> None:
     async def run() -> None:
         async with _sensor(tmp_path) as (link, spec):
-            stream = MqttStream(spec, client_id="stream", labels=("ok", "alarm"))
+            stream = spec.create(seed=0, labels=("ok", "alarm"))
             schema = await asyncio.to_thread(stream.open, 0.0)
             assert (schema.features, schema.dtype) == (2, "float64")
             await _until(stream, link, b"no json", "bad_json")
@@ -87,12 +81,9 @@ def test_messages_become_samples_and_bad_ones_are_counted(tmp_path: Path) -> Non
 def test_a_declared_schema_is_kept_and_what_breaks_it_is_counted(tmp_path: Path) -> None:
     async def run() -> None:
         async with _sensor(tmp_path) as (link, spec):
-            schema = (
-                Field("t", "float32", -40, 60),
-                Field("h", "float32", 0),
-                Field("kind", "uint8", 0, 1),
-            )
-            stream = MqttStream(dataclasses.replace(spec, declared=schema), client_id="stream")
+            features = ("t:float32:-40..60", "h:float32:0..")
+            strict = structs.replace(spec, features=features, label="kind:uint8:0..1")
+            stream = strict.create(seed=0)
             assert (await asyncio.to_thread(stream.open, 0.0)).dtype == "float32"
             await _until(stream, link, b"{}", "bad_missing")
             for message in (
@@ -118,7 +109,7 @@ def test_a_declared_schema_is_kept_and_what_breaks_it_is_counted(tmp_path: Path)
 def test_what_nobody_takes_is_dropped_oldest_first(tmp_path: Path) -> None:
     async def run() -> None:
         async with _sensor(tmp_path) as (link, spec):
-            stream = MqttStream(spec, client_id="stream")
+            stream = spec.create(seed=0)
             await asyncio.to_thread(stream.open, 0.0)
             await _until(stream, link, b"{}", "bad_missing")
             for number in range(8):
@@ -134,8 +125,9 @@ def test_what_nobody_takes_is_dropped_oldest_first(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:
-    spec = MqttSpec(host="127.0.0.1", port=9, topic="t", features=("a",), label="y")
-    stream = MqttStream(spec, client_id="stream")
+    broker = BrokerAddress("127.0.0.1", 9)
+    spec = Mqtt(broker=broker, topic="t", features=("a",), label="y")
+    stream = spec.create(seed=0)
     stream.open(0.0)
     assert len(stream.take(1.0)) == 0
     stream.close()

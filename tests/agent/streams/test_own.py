@@ -10,15 +10,17 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedagent_agent.streams import spec as spec_module
-from fedagent_agent.streams.base import Samples, StreamSchema
-from fedagent_agent.streams.errors import StreamBrokenError, StreamOpenError
-from fedagent_agent.streams.kinds import OwnSpec
-from fedagent_agent.streams.open import create
-from fedagent_agent.streams.own import OwnStream
-from fedagent_agent.streams.spec import parse_stream
+from fedagent_agent.streams import parse_stream
+from fedagent_agent.streams.base import (
+    Samples,
+    StreamBrokenError,
+    StreamOpenError,
+    StreamSchema,
+    StreamSpecError,
+)
+from fedagent_agent.streams.own import Own, OwnStream
 
-from .support import dense
+from .support import dense, install_stream
 
 PAGE = Path(__file__).parents[3] / "docs" / "tutorials" / "sensor.md"
 
@@ -33,9 +35,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (info / "entry_points.txt").write_text("[fedagent.streams]\nmine = mysensor:Mine\n")
     monkeypatch.syspath_prepend(str(site))
     importlib.invalidate_caches()
-    spec_module.own_streams.cache_clear()
     yield site
-    spec_module.own_streams.cache_clear()
     sys.modules.pop("mysensor", None)
 
 
@@ -48,8 +48,8 @@ def test_the_documented_example_is_a_stream(install: Path) -> None:
     assert len(_example().strip().splitlines()) <= 25
     (install / "mysensor.py").write_text(_example())
     spec = parse_stream("mine:noise=0.5, or anything else: that is yours")
-    assert spec == OwnSpec(kind="mine", text="noise=0.5, or anything else: that is yours")
-    stream = create(spec, seed=7)
+    assert spec == Own(kind="mine", text="noise=0.5, or anything else: that is yours")
+    stream = spec.create(seed=7)
     schema = stream.open(100.0)
     assert (schema.features, schema.dtype) == (2, "float32")
     assert len(stream.take(100.0)) == 0
@@ -61,7 +61,7 @@ def test_the_documented_example_is_a_stream(install: Path) -> None:
 
 
 def test_who_has_no_such_package_is_told_what_there_is() -> None:
-    with pytest.raises(spec_module.StreamSpecError, match="no kind of stream"):
+    with pytest.raises(StreamSpecError, match="no kind of stream"):
         parse_stream("nobodys:x")
 
 
@@ -82,12 +82,8 @@ class Good:
 
 
 def _own(monkeypatch: pytest.MonkeyPatch, kind: type, buffer: int = 4096) -> OwnStream:
-    class Point:
-        def load(self) -> type:
-            return kind
-
-    monkeypatch.setattr("fedagent_agent.streams.own.own_streams", lambda: {"mine": Point()})
-    return OwnStream(OwnSpec(kind="mine", text="secret", buffer=buffer), seed=1, offset=4)
+    install_stream(monkeypatch, "mine", kind)
+    return Own(kind="mine", text="secret", buffer=buffer).create(seed=1, offset=4)
 
 
 def test_the_least_that_a_class_must_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +174,5 @@ def test_a_class_that_cannot_be_made_or_opened(monkeypatch: pytest.MonkeyPatch) 
         _own(monkeypatch, NoOpen).open(0.0)
     with pytest.raises(StreamOpenError, match="mine: open returns no StreamSchema"):
         _own(monkeypatch, NoSchema).open(0.0)
-    monkeypatch.setattr("fedagent_agent.streams.own.own_streams", dict)
     with pytest.raises(StreamOpenError, match="not installed"):
-        OwnStream(OwnSpec(kind="mine", text=""), seed=1).open(0.0)
+        Own(kind="nobodys", text="").create(seed=1).open(0.0)

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedagent_agent.streams.base import Samples
-from fedagent_agent.streams.replay import ReplayStream
-from fedagent_agent.streams.spec import ReplaySpec, StreamOpenError
+from fedagent_agent.streams.base import Samples, StreamOpenError
+from fedagent_agent.streams.replay import DIGITS, Digits, Replay, ReplayStream
 
 from .support import dense
 
 
 def _stream(seed: int = 1, offset: int = 0, **keys: object) -> ReplayStream:
-    stream = ReplayStream(ReplaySpec(**keys), seed=seed, offset=offset)  # type: ignore[arg-type] # by test
+    spec = Replay(**{"path": DIGITS, **keys})  # type: ignore[arg-type] # by test
+    stream = spec.create(seed=seed, offset=offset)
     stream.open(100.0)
     return stream
 
@@ -23,7 +23,7 @@ def _rows(samples: Samples) -> list[bytes]:
 
 
 def test_the_schema_tells_what_can_come() -> None:
-    schema = ReplayStream(ReplaySpec(labels=(7, 3)), seed=0).open(0.0)
+    schema = Digits(labels=(7, 3)).create(seed=0).open(0.0)
     assert (schema.features, schema.dtype, schema.labels) == (64, "uint8", (3, 7))
 
 
@@ -86,4 +86,4 @@ def test_nothing_to_replay_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(StreamOpenError, match="no such sample"):
         _stream(labels=(11,))
     with pytest.raises(StreamOpenError, match="no such file"):
-        _stream(dataset=str(tmp_path / "none.npz"))
+        _stream(path=str(tmp_path / "none.npz"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedagent_agent.startup import check_stream
-from fedagent_agent.streams.spec import StreamError
+from fedagent_agent.streams.base import StreamError
 
 
 def start(folder: Path, stream: str) -> subprocess.CompletedProcess[str]:

@@ -2,21 +2,20 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.streams.spec import (
-    CsvSpec,
-    Field,
-    MqttSpec,
-    ReplaySpec,
-    SeriesSpec,
-    StreamSpecError,
-    parse_stream,
-)
+from fedagent_agent.streams import parse_stream, registry
+from fedagent_agent.streams.base import StreamSpecError
+from fedagent_agent.streams.csv_tail import Csv
+from fedagent_agent.streams.mqtt_topic import Field, Mqtt
+from fedagent_agent.streams.replay import Digits, Replay
+from fedagent_agent.streams.series import Series
+from fedagent_agent.streams.spec import StreamSpec
+from fedagent_node.address import BrokerAddress
+from fedagent_protocol.option import declared
 
 FULL_SERIES = (
     "series:w.npz,station=3,features=t+h,predict=t,ahead=2,lags=6,mean=12.5+-3,deviation=11+2,"
@@ -27,22 +26,22 @@ FULL_SERIES = (
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("digits", ReplaySpec()),
-        ("digits:labels=3+7,rate=20", ReplaySpec(labels=(3, 7), rate=20.0)),
-        ("digits:part=2/4,start=0,buffer=9", ReplaySpec(part=(2, 4), start=0, buffer=9)),
-        ("replay:a/b.npz,rate=0.5", ReplaySpec(dataset="a/b.npz", rate=0.5)),
+        ("digits", Digits()),
+        ("digits:labels=3+7,rate=20", Digits(labels=(3, 7), rate=20.0)),
+        ("digits:part=2/4,start=0,buffer=9", Digits(part=(2, 4), start=0, buffer=9)),
+        ("replay:a/b.npz,rate=0.5", Replay(path="a/b.npz", rate=0.5)),
         (
             "replay:u.data,order=time,accelerate=3600",
-            ReplaySpec(dataset="u.data", by_time=True, accelerate=3600.0),
+            Replay(path="u.data", order="time", accelerate=3600.0),
         ),
         (
             "replay:a9a.gz,sparse=1,width=123",
-            ReplaySpec(dataset="a9a.gz", sparse=True, width=123),
+            Replay(path="a9a.gz", sparse=True, width=123),
         ),
-        ("series:w.npz,predict=t", SeriesSpec(path="w.npz", predict="t")),
+        ("series:w.npz,predict=t", Series(path="w.npz", predict="t")),
         (
             FULL_SERIES,
-            SeriesSpec(
+            Series(
                 path="w.npz",
                 station="3",
                 features=("t", "h"),
@@ -57,46 +56,57 @@ FULL_SERIES = (
                 buffer=8,
             ),
         ),
-        (
-            "mqtt://box/t?features=temp:float32:-40..60,hum:float32:0..,n:int16&label=y:uint8:..1",
-            MqttSpec(
-                host="box",
-                port=1883,
-                topic="t",
-                features=("temp", "hum", "n"),
-                label="y",
-                declared=(
-                    Field("temp", "float32", -40.0, 60.0),
-                    Field("hum", "float32", 0.0),
-                    Field("n", "int16"),
-                    Field("y", "uint8", most=1.0),
-                ),
-            ),
-        ),
-        ("csv:/path.csv,label=last", CsvSpec(path=Path("/path.csv"))),
+        ("csv:/path.csv,label=last", Csv(path="/path.csv")),
         (
             "csv:/p.csv,label=kind,features=a+b,dtype=int16",
-            CsvSpec(path=Path("/p.csv"), label="kind", features=("a", "b"), dtype="int16"),
+            Csv(path="/p.csv", label="kind", features=("a", "b"), dtype="int16"),
         ),
         (
             "mqtt://box:1884/home/t?features=a,b&label=y",
-            MqttSpec(host="box", port=1884, topic="home/t", features=("a", "b"), label="y"),
+            Mqtt(broker=BrokerAddress("box", 1884), topic="home/t", features=("a", "b"), label="y"),
         ),
         (
             "mqtts://box/t?features=a&label=y&ca=c.pem&cert=d.pem&key=e.pem",
-            MqttSpec(
-                host="box",
-                port=8883,
+            Mqtt(
+                broker=BrokerAddress("box", 8883, "mqtts"),
                 topic="t",
                 features=("a",),
                 label="y",
-                tls=(Path("c.pem"), Path("d.pem"), Path("e.pem")),
+                ca="c.pem",
+                cert="d.pem",
+                key="e.pem",
             ),
         ),
     ],
 )
 def test_a_line_of_text_is_a_stream(text: str, spec: object) -> None:
     assert parse_stream(text) == spec
+
+
+def test_fields_of_messages_declare_types_and_ranges() -> None:
+    spec = parse_stream(
+        "mqtt://box/t?features=temp:float32:-40..60,hum:float32:0..,n:int16&label=y:uint8:..1"
+    )
+    assert isinstance(spec, Mqtt)
+    assert spec.fields == (
+        Field("temp", "float32", -40.0, 60.0),
+        Field("hum", "float32", 0.0),
+        Field("n", "int16"),
+    )
+    assert spec.label_field == Field("y", "uint8", most=1.0)
+    assert spec.dtype == "float64", "they differ"
+    assert spec.certificates() is None
+
+
+@pytest.mark.parametrize("kind", sorted(registry.builtin))
+def test_every_kind_declares_its_options_with_help_and_example(kind: str) -> None:
+    made = registry.factory(kind)
+    assert isinstance(made, type)
+    assert issubclass(made, StreamSpec)
+    assert made.form.startswith(kind.removesuffix("s") if kind == "mqtts" else kind)
+    for option in declared(made):
+        assert option.option.help.endswith("."), option.name
+        assert option.option.example or option.kind is str or option.shown_default, option.name
 
 
 @pytest.mark.parametrize(
@@ -153,7 +163,9 @@ def test_any_text_is_a_stream_or_a_typed_error(text: str) -> None:
 
 def test_the_agents_side_needs_no_numpy() -> None:
     code = (
-        "import sys, fedagent_agent.trainer.client, fedagent_agent.streams.spec, "
-        "fedagent_task.recipe; sys.exit('numpy' in sys.modules)"
+        "import sys, fedagent_agent.trainer.client, fedagent_task.recipe\n"
+        "from fedagent_agent.streams import registry\n"
+        "for kind in registry.builtin: registry.factory(kind)\n"
+        "sys.exit('numpy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,7 +9,6 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.streams.base import Samples, StreamSchema
-from fedagent_agent.streams.spec import own_streams
 from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed, Open, Opened, Train, Trained
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import decode_tensors, encode_tensors
@@ -17,6 +16,7 @@ from fedagent_task.models import create
 from fedagent_task.moments import Moments
 from fedagent_task.recipe import frozen, parse_recipe, task_bytes, task_of
 from fedagent_task.spec import TaskSpec
+from tests.agent.streams.support import install_stream
 
 from .test_training import ROOT
 
@@ -93,18 +93,10 @@ class Topic:
         return Samples(x[:, :2], x[:, 2].astype(np.int64))
 
 
-class _Point:
-    def load(self) -> type[Topic]:
-        return Topic
-
-
 def test_messages_that_come_once_are_not_lost(
     trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own_streams.cache_clear()
-    known = {"topic": _Point()}
-    for module in ("spec", "own"):
-        monkeypatch.setattr(f"fedagent_agent.streams.{module}.own_streams", lambda: known)
+    install_stream(monkeypatch, "topic", Topic)
     opened(trainer, TASK, "topic:x")
     assert measured(trainer) == Evaluated(job=2, metric="moments"), "nothing yet"
     Topic.waiting, found = rows(40)

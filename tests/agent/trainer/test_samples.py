@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedagent_agent.streams.open import create as create_stream
-from fedagent_agent.streams.spec import parse_stream
+from fedagent_agent.streams import parse_stream
 from fedagent_agent.trainer.samples import (
     ENOUGH,
     HeldOutSamples,
@@ -79,9 +78,7 @@ def test_a_stream_that_began_anew_is_read_from_its_own_position() -> None:
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 8))
 def test_a_stream_apart_keeps_the_newest_and_no_more(arrivals: list[int], count: int) -> None:
-    apart = ValidationStream(
-        create_stream(parse_stream("digits"), seed=0, offset=0, labels=()), count
-    )
+    apart = ValidationStream(parse_stream("digits").create(seed=0), count)
     came = 0
     for number in arrivals:
         ids = np.arange(came, came + number)
