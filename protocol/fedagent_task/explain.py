@@ -121,7 +121,6 @@ def _walk(struct: type[msgspec.Struct], prefix: str) -> Iterator[RecipeKey]:
 
 
 def _metas(annotation: object) -> Iterator[msgspec.Meta]:
-    """Yield the descriptions inside an annotation, outermost first."""
     if get_origin(annotation) is Annotated:
         inner, *metas = get_args(annotation)
         yield from (m for m in metas if isinstance(m, msgspec.Meta) and m.description)

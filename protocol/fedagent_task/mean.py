@@ -34,11 +34,7 @@ class RunningMean:
         self.count += 1
 
     def apply(self, base: Arrays) -> dict[str, npt.NDArray[np.generic]]:
-        """Return base + mean, in the base's dtypes and shapes.
-
-        Raises:
-            ZeroDivisionError: Nothing was added.
-        """
+        """Return base + mean in the base's dtypes; `ZeroDivisionError` if nothing was added."""
         if not self.weight:
             raise ZeroDivisionError("nothing was added")
         result: dict[str, npt.NDArray[np.generic]] = {}

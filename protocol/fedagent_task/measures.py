@@ -16,8 +16,7 @@ class Measure:
     """One figure of a model.
 
     Attributes:
-        key: Its name among the metrics of a round.
-        word: Its name for people.
+        key: Its name among the metrics of a round; `word` for people.
         where: On which samples it was measured.
         rising: More is better.
         rooted: The metric whose root it is, and the factor before the root is drawn.
@@ -60,10 +59,8 @@ def measures_of(recipe: Recipe | None) -> tuple[Measure, ...]:
 
     With held-out samples that is the accuracy of a classifier and the error of a
     regression, without them what devices report: a score, or the loss of their training.
-    Where neighbours decide (mode ``peers``) devices report neither.
-
-    Args:
-        recipe: Of the run; None where this version cannot read it.
+    Where neighbours decide (mode ``peers``) devices report neither. A recipe that this version
+    cannot read is None.
     """
     if recipe is None:
         return (ACCURACY, LOSS, DEVICE_SCORE, TRAIN_LOSS)

@@ -59,14 +59,7 @@ def mse(predicted: Labels, y: Labels) -> float:
 
 
 def evaluate(model: Model, weights: Weights, x: Inputs, y: Labels) -> Evaluation:
-    """Evaluate a model, in batches so that memory stays small.
-
-    Args:
-        model: What to evaluate.
-        weights: Its tensors.
-        x: Scaled samples, float [n, features] or sparse; see `features.scaled`.
-        y: Labels [n].
-    """
+    """Evaluate a model on scaled samples, in batches so that memory stays small."""
     regression = model.spec.regression
     loss = right = wrong = 0.0
     for start in range(0, len(y), _BATCH):

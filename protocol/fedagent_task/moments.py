@@ -104,13 +104,10 @@ class Moments:
 
     @classmethod
     def decode(cls, data: bytes, *, features: int, most: int) -> "Moments":
-        """Return what `encode` made, if samples can be like that.
+        """Return what `encode` made, if samples can be like that: at most `most` of them.
 
-        Args:
-            data: The count, all sums, all squares; each two bytes of length and a
-                signed big-endian number.
-            features: How many there must be.
-            most: Largest count.
+        The bytes are the count, all sums, all squares; each two bytes of length and a signed
+        big-endian number.
 
         Raises:
             MomentsError: They cannot, in one word: ``form``, ``count``, ``sum`` or ``square``.

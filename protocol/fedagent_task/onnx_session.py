@@ -43,11 +43,8 @@ def _open(data: bytes) -> "onnxruntime.InferenceSession":
 class OnnxFile:
     """A whole model with its weights, which takes samples as the sensors say them.
 
-    Args:
-        data: What `fedagent models export --onnx` wrote.
-
     Raises:
-        TaskFormatError: It is no such file.
+        TaskFormatError: The bytes are nothing that `fedagent models export --onnx` wrote.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -76,12 +73,8 @@ class OnnxFile:
 class OnnxSession:
     """One graph, ready to run on any weights of its shapes.
 
-    Args:
-        graph: The task's ONNX bytes.
-        model: The same network in numpy; its tensors must be exactly the graph's inputs.
-
     Raises:
-        TaskFormatError: The bytes are no graph of this model.
+        TaskFormatError: The graph's inputs are not exactly the tensors of the network in numpy.
     """
 
     def __init__(self, graph: bytes, model: Mlp) -> None:

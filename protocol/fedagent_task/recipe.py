@@ -53,12 +53,9 @@ def read_table(text: str) -> Table:
 
 
 def override(table: Mapping[str, object], assignment: str) -> Table:
-    """Return the table with one key set, ``"a.b=value"``.
+    """Return the table with one key set, ``"a.b=value"``; else raise `RecipeError`.
 
     The value is read as TOML; a bare word is taken as text.
-
-    Raises:
-        RecipeError: There is no key, no value, or the path leads through a value.
     """
     path, equals, value = assignment.partition("=")
     parts = [part.strip() for part in path.split(".")]
@@ -104,13 +101,7 @@ def task_of(recipe: Recipe) -> TaskSpec:
 
 
 def frozen(data: DataSpec, means: Sequence[float], deviations: Sequence[float]) -> DataSpec:
-    """Return the same with explicit scaling: what a feature declares itself stays.
-
-    Args:
-        data: As the recipe has it, with or without names.
-        means: Of each feature.
-        deviations: The same; over 0.
-    """
+    """Return the same with explicit scaling: what a feature declares itself stays."""
     given = data.features or tuple(FeatureSpec(name=f"x{i}") for i in range(1, len(means) + 1))
     made = tuple(
         one if one.declared else FeatureSpec(name=one.name, mean=mean, deviation=deviation)
@@ -131,12 +122,9 @@ def task_digest(body: bytes) -> str:
 
 
 def parse_task(body: bytes) -> TaskSpec:
-    """Read a task that came over the wire; unknown keys are refused.
+    """Read a task that came over the wire, or raise `TaskFormatError`; unknown keys are refused.
 
     A device that skipped a key would learn something else than was asked for.
-
-    Raises:
-        TaskFormatError: The bytes are no task, or name something unknown here.
     """
     if len(body) > MAX_TASK_BYTES:
         raise TaskFormatError("task", f"is {len(body)} bytes, the limit is {MAX_TASK_BYTES}")
@@ -192,7 +180,6 @@ def _toml_value(text: str) -> object:
 
 
 def _plain(value: object, key: str) -> object:
-    """Copy a TOML value with decimals as finite floats."""
     if isinstance(value, Mapping):
         return {name: _plain(item, f"{key}.{name}") for name, item in value.items()}
     if isinstance(value, list):
@@ -221,7 +208,6 @@ def _micro(key: str, value: object) -> int:
 
 
 def _fill_in(plain: Table) -> None:
-    """Write the defaults that depend on other keys."""
     rounds = plain.get("rounds")
     if isinstance(rounds, dict) and isinstance(rounds.get("deadline_s"), int | float):
         rounds.setdefault("max_wait_s", min(2 * rounds["deadline_s"], MAX_SECONDS))

@@ -15,11 +15,7 @@ MAX_BUFFER_BYTES = 256 * 1024 * 1024
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Check what no single key of a recipe can tell.
-
-    Raises:
-        RecipeError: Two keys do not go together.
-    """
+    """Raise `RecipeError` if two keys do not go together."""
     rounds, budget = recipe.rounds, recipe.budget
     if rounds.max_wait_s < rounds.deadline_s:
         raise RecipeError(

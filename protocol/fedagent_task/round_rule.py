@@ -59,11 +59,7 @@ class RoundRule:
     def is_over(self, now_s: float, *, used: int, ordered: int, slack_s: float = 0.0) -> bool:
         """Return whether nobody is waited for any more, with `used` updates in the sum.
 
-        Args:
-            now_s: When it is asked.
-            used: Updates in the sum.
-            ordered: Clients that were ordered.
-            slack_s: How long what came before a limit may take to be seen.
+        `slack_s` is how long what came before a limit may take to be seen.
         """
         if now_s <= self.deadline_s + slack_s:
             return False

@@ -30,7 +30,6 @@ class Csr:
         return len(self.indptr) - 1
 
     def __getitem__(self, index: Rows) -> "Csr":
-        """Return some of the rows, as an array would."""
         return self.rows(index)
 
     @classmethod

@@ -72,9 +72,7 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
         classes: Outputs; 0 where the kind implies it (logistic, linear, mf, svm of two).
         l2: Weight of 0.5·|weights|² in the loss; biases are left out. Of mf, only
             the rows of the sample's user and item count, so that a step touches no others.
-        loss: Of an svm.
-        users: Of mf, as are items and rank: its samples are (user, item) from 0.
-        hidden: Units of each hidden layer of an mlp.
+        users, items, rank: Of mf; its samples are (user, item) from 0.
         layout: Which of the papers' networks a cnn is.
         image: Rows, columns and channels of a cnn's samples; empty for the layout's own.
     """
@@ -183,7 +181,6 @@ class DataSpec(_Section, frozen=True, kw_only=True):
 
     Attributes:
         dtype: Type that must hold a stream's raw values.
-        labels: Names of the classes, by index; empty for numbers only.
         features: One for each number of a sample, in order, instead of scale and offset.
         standardize: Devices are asked for count, sums and squares before round 1, and
             features without a form of their own get mean and deviation from them (ADR 10).
@@ -216,8 +213,6 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
     """How a device learns from its stream.
 
     Attributes:
-        name: ``minibatch``, ``sgd``, ``bgd``, ``strsaga``, or ``none`` (no training; for
-            benches of the wire).
         buffer: Samples that a device keeps: newest first to stay.
         cap: Samples that strsaga keeps gradients of; beyond, a uniform choice stays.
         steps: |M_t|, arrival steps of a round, with iterations after each.
@@ -247,7 +242,6 @@ class RoundsSpec(_Section, frozen=True, kw_only=True):
     """The rounds of the run (ALGORITHMS section 1).
 
     Attributes:
-        count: Rounds of the run; 0 for a run without an end.
         max_wait_s: When an edge gives up; absent, twice the deadline.
         min_updates: Z, the updates that a round at an edge waits for.
         merge_every: T_ES, rounds between two merges of the edge models.
@@ -271,12 +265,7 @@ class RoundsSpec(_Section, frozen=True, kw_only=True):
 
 
 class BudgetSpec(_Section, frozen=True, kw_only=True):
-    """Money, in the recipe as credits, here as micro-credits.
-
-    Attributes:
-        per_edge_micro: ``per_edge``: what one edge may spend in one round.
-        total_micro: ``total``: what the run may spend; None for no limit.
-    """
+    """Money, in the recipe as credits (``per_edge``, ``total``), here as micro-credits."""
 
     per_edge_micro: Annotated[int, Meta(gt=0, le=10**15), _text("credits", 3.5)] = field(
         name="per_edge"
@@ -328,7 +317,6 @@ class EvaluationSpec(_Section, frozen=True, kw_only=True):
     """How a global model is evaluated.
 
     Attributes:
-        dataset: Held-out data: a bundled name, a path, or ``none``.
         target: What the models shall come to, as the report names it: an accuracy to reach, or
             of a regression an error to get below; 0 for none.
         on_device: Devices score each order's model on their new samples and tell.
@@ -346,7 +334,6 @@ class OpinionsSpec(_Section, frozen=True, kw_only=True):
 
     Attributes:
         mode: ``auto`` is ``report`` if the policy decides by opinions, else ``off``.
-        every: Merges from one call for opinions to the next.
         timeout_s: How long a call waits; later opinions do not count.
         window: Newest samples, not learnt from yet, that an opinion rests on.
         low, high: An opinion is clipped to these before noise.
@@ -371,12 +358,9 @@ class PeersSpec(_Section, frozen=True, kw_only=True):
     """How neighbours decide among themselves who trains, in mode ``peers`` (docs/democratized.md).
 
     Attributes:
-        best: K, how many volunteer.
-        mu: Weight of exploration.
         graph: ``near`` are the nearest of the same edge by declared positions, or next in
             the order of ids where nobody declares one; ``radius`` those within `radius_km`;
             ``declared`` those that the devices name themselves.
-        neighbours: Of ``near``.
         slot_rounds: L, rounds with one set of volunteers.
     """
 

@@ -48,11 +48,7 @@ def create(
 ) -> Learner:
     """Return the learner that a task names, or its stand-in (`instead_of`).
 
-    Args:
-        model: What is learnt.
-        spec: Name and parameters.
-        rng: Source of the learner's random numbers.
-        compile_loops: Whether strSAGA may use numba, and wait seconds if it has to compile.
+    `compile_loops`: whether strSAGA may use numba, and wait seconds if it has to compile.
 
     Raises:
         TaskFormatError: This software knows no such learner, it cannot learn the model, or
@@ -73,7 +69,6 @@ def create(
 
 
 def _backed(model: Model, spec: LearnerSpec) -> Model:
-    """Return the model with the gradients of the back end that the task wants."""
     if not isinstance(model, Mlp) or spec.backend == "numpy" or spec.name == NO_TRAINING:
         return model
     if spec.backend == "auto" and model.spec.kind != "cnn":

@@ -17,7 +17,6 @@ class StepResult:
     """What some iterations did.
 
     Attributes:
-        iterations: How many were done; fewer than asked when there was nothing left.
         samples: Samples looked at, counted each time.
         loss: Mean loss over them, each before its own step; 0 without samples.
     """

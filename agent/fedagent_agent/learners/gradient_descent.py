@@ -13,11 +13,9 @@ Places = npt.NDArray[np.intp] | npt.NDArray[np.int64]
 
 
 class Ring:
-    """At most `size` samples; new ones take the places of the oldest.
+    """The memory of the newest samples, dense or sparse: at most `size`, each of `width` features.
 
-    Args:
-        size: Most samples.
-        width: Features of a sample.
+    No reservoir: streams drift, and what a device sees now is what its model is for.
     """
 
     def __init__(self, size: int, width: int) -> None:
@@ -51,7 +49,6 @@ class Ring:
         return x[index], self._y[index]
 
     def _absorb_sparse(self, x: Csr, y: Labels) -> None:
-        """Append, and let go of the oldest; places are by age."""
         kept = self._sparse if self._sparse is not None else Csr.empty(x.width)
         stays = slice(max(0, len(kept) + len(y) - self._size), len(kept))
         labels = np.concatenate([self._y[stays], y])
@@ -61,30 +58,19 @@ class Ring:
 
 
 class _Descent:
-    """The model, its weights within a round, and one step.
-
-    Args:
-        model: What is learnt.
-        spec: Rate, batch size, default number of passes, memory in samples.
-        rng: Source of the shuffles.
-    """
-
     def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:
         self._model, self._spec, self._rng = model, spec, rng
         self._base: Tensors = {}
         self._weights: dict[str, npt.NDArray[np.float32]] = {}
 
     def begin(self, base: Tensors) -> None:
-        """Start from a new global model; samples stay."""
         self._base = base
         self._weights = {name: np.array(tensor, np.float32) for name, tensor in base.items()}
 
     def update(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return the float32 difference to the model that `begin` gave."""
         return {name: np.subtract(now, self._base[name]) for name, now in self._weights.items()}
 
     def _descend(self, x: Inputs, y: Labels) -> float:
-        """Move the weights one step in place; return the mean loss before."""
         if isinstance(self._model, Factors):
             return self._model.descend(self._weights, x, y, self._spec.rate)
         loss, gradient = self._model.loss_and_gradient(self._weights, x, y)
@@ -212,7 +198,6 @@ class Sgd(_Descent):
 
 
 def _after(old: Inputs, new: Inputs) -> Inputs:
-    """Return old samples and then new ones, in arrays of their own."""
     if isinstance(new, Csr):
         return joined([old if isinstance(old, Csr) else Csr.from_dense(old), new])
     first = old.dense() if isinstance(old, Csr) else old
@@ -223,12 +208,10 @@ _LARGEST = 1e-3
 
 
 class NoTraining:
-    """The learner ``none``; an iteration does nothing.
+    """The learner ``none``, for benches of the wire; an iteration does nothing.
 
-    Args:
-        model: Whose manifest the updates have.
-        spec: Nothing of it is used.
-        rng: Source of the number in the updates.
+    Every update is one small random number in every place, so that each update and
+    each model after it has another digest and is really sent.
     """
 
     def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:

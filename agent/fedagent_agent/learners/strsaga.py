@@ -67,8 +67,7 @@ class StrSaga:
         model: What is learnt.
         spec: Rate, most samples of the buffer (`buffer`) and of the set (`cap`).
         rng: Source of three numbers an iteration, however the iterations are called.
-        compile_loops: Whether to use numba where it is installed; the first use on a
-            machine waits for its compiler, see `warm`.
+        compile_loops: Whether to use numba where it is installed; see `warm`.
     """
 
     def __init__(

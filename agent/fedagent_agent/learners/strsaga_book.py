@@ -43,10 +43,6 @@ class Book:
 
     The set is a uniform choice of everything that was moved since `clear`: beyond
     its cap a new sample takes the place of a random one, or is refused.
-
-    Args:
-        cap: Largest size of the set.
-        loops: Compiled loops, or None.
     """
 
     def __init__(self, cap: int, loops: SagaLoops | None) -> None:

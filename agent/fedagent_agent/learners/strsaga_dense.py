@@ -93,7 +93,6 @@ class DenseTable:
         return {"weight": self._w[:, :-1], "bias": self._w[:, -1]}
 
     def _store(self, n: int, source: int, slot: int, g: Doubles) -> int:
-        """Put a sample into a slot; return the size of the set."""
         if slot < n:
             lost = self._delta[slot]
             g[:, :-1] -= lost[:, None] * self._x[slot]
@@ -140,7 +139,6 @@ class DenseTable:
         return total + math.log(product)
 
     def _many(self, moves: Moves) -> float:
-        """Do iterations of several outputs."""
         w, g, rate, n, total = self._w, self._g, self._rate, moves.stored, 0.0
         sample, turn, drift = np.ones(w.shape[1]), np.empty_like(w), np.empty_like(w)
         for source, slot, i in zip(moves.source, moves.slot, moves.draw, strict=True):

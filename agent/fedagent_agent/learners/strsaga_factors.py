@@ -42,12 +42,10 @@ class Blocks:
         rows: Rows of its user and its item, items behind the users [k, 2].
         y: Its rating [k].
         sizes: Size of the set [k].
-        stores: Iterations that move a sample into the set [s].
-        slots: Slots that they move it to [s].
-        fresh: User, item and rating of that sample [s, 3].
-        evictions: Iterations whose slot was taken [e].
-        lost: Those slots [e].
-        lost_rows: Rows of the user and the item that they held [e, 2].
+        stores, slots, fresh: Iterations that move a sample into the set, where to, and its
+            user, item and rating [s], [s], [s, 3].
+        evictions, lost, lost_rows: Iterations whose slot was taken, those slots, and the rows of
+            the user and the item that they held [e], [e], [e, 2].
     """
 
     bounds: list[tuple[int, int]]
@@ -66,15 +64,7 @@ class Blocks:
 def blocks(
     moves: Moves, users: int, kept: Doubles, buffer_pair: npt.NDArray[np.int32], buffer_y: Doubles
 ) -> Blocks:
-    """Cut a plan.
-
-    Args:
-        moves: The plan.
-        users: Number of users: the row of the first item.
-        kept: The set before the plan, whose first columns are user, item and rating.
-        buffer_pair: User and item of each waiting sample [n, 2].
-        buffer_y: Their ratings [n].
-    """
+    """Cut a plan; the first columns of `kept`, the set before it, are user, item and rating."""
     planned = np.array((moves.source, moves.slot, moves.draw), np.intp)
     source, slot, draw = planned[:, int(np.count_nonzero(planned[2] < 0)) :]
     stores = np.flatnonzero(slot >= 0)
@@ -101,8 +91,6 @@ def blocks(
 
 
 class _History:
-    """What a slot holds at any time of a plan."""
-
     def __init__(
         self, count: int, kept: Doubles, stores: Places, slots: Places, fresh: Doubles
     ) -> None:
@@ -126,12 +114,7 @@ class _History:
 
 
 def _last_use(times: Places, rows: Places) -> Places:
-    """Return for each time when one of its rows was used before, -1 for never.
-
-    Args:
-        times: When a pair of rows is used [n]; some times twice, all from 0 on.
-        rows: The pairs [n, 2].
-    """
+    """Return for each time from 0 on when one of its rows [n, 2] was used before, -1 for never."""
     count = times.max(initial=-1) + 1
     bits = int(count).bit_length()
     last = np.full(count, -1)
@@ -145,9 +128,8 @@ def _last_use(times: Places, rows: Places) -> Places:
 def _bounds(after: list[int]) -> list[tuple[int, int]]:
     """Return the longest blocks in which no iteration waits for another.
 
-    Args:
-        after: For each iteration the last one that has to be over before its block
-            begins, -1 for none.
+    ``after`` is, for each iteration, the last one that has to be over before its block
+    begins, -1 for none.
     """
     edges, start = [0], 0
     for k, last in enumerate(after):
@@ -168,11 +150,6 @@ class FactorTable:
     A row of the set is user, item, rating and gradient, that of the user's factors and
     bias and that of the item's. A row of a table is a user or an item: factors and bias
     with what is due, then their sums.
-
-    Args:
-        spec: Sizes and penalty of the model.
-        rate: Step size.
-        loops: Compiled loops, or None.
     """
 
     def __init__(self, spec: ModelSpec, *, rate: float, loops: SagaLoops | None) -> None:
@@ -251,13 +228,11 @@ class FactorTable:
         }
 
     def _flush(self) -> None:
-        """Pay everything that is due."""
         size = self._rank + 1
         self._rows[:, :size] -= self._clock[0] * self._rows[:, size:]
         self._clock[0], self._iterations = 0.0, 0
 
     def _walk(self, moves: Moves) -> float:
-        """Do the planned iterations block by block; return the sum of the losses."""
         plan = blocks(moves, len(self._users), self._kept, self._buffer_pair, self._buffer_y)
         shares = self._rate / plan.sizes
         due = np.cumsum(np.append(self._clock[0], shares))
@@ -290,7 +265,6 @@ class FactorTable:
         return total
 
     def _evict(self, slots: Places, halves: Places, due: Doubles) -> list[float]:
-        """Take the gradients of some slots out of the sums; return their errors."""
         lost = self._kept[slots, 3:].reshape(due.shape)
         self._halves[halves] -= due * lost, lost
         errors: list[float] = lost[:, 0, -1].tolist()
@@ -351,7 +325,7 @@ class FactorTable:
     ) -> Doubles:
         """Return by how much errors changed; move the mean, which all of them share.
 
-        ``misses`` are these changes but for the mean; the others are those of `_leap`.
+        ``misses`` are these changes but for the mean.
         """
         rate, changes = self._rate, list[float]()
         mean, mean_sum = self._mean.tolist()
@@ -373,5 +347,4 @@ def _record(numbers: int) -> np.dtype[np.void]:
 
 
 def _halves(rows: Places) -> Places:
-    """Return where factors and sums of some rows are [2, ...] when both are rows."""
     return np.stack((2 * rows, 2 * rows + 1))

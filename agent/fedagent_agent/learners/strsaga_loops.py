@@ -241,7 +241,7 @@ def store_sparse(
     table: Doubles,
     bias: Doubles,
 ) -> None:
-    """Put a sample into a slot; what an occupied one had leaves the sums."""
+    """As `store_dense`."""
     columns, values = rows
     start, length, y, delta = kept
     outputs = delta.shape[1]

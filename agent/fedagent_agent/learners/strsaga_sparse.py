@@ -134,7 +134,6 @@ class SparseTable:
         return {"weight": self._table[:, : self._outputs].T, "bias": self._bias[0]}
 
     def _flush(self) -> None:
-        """Pay everything that is due."""
         k, (due, scale) = self._outputs, self._clock
         self._table[:, :k] -= due * self._table[:, k:]
         self._table[:, :k] *= scale
@@ -142,7 +141,6 @@ class SparseTable:
         self._iterations = 0
 
     def _one(self, moves: Moves) -> float:
-        """Do iterations of one output."""
         loss, rate, decay, n, total = self._loss, self._rate, self._decay, moves.stored, 0.0
         weights, sums = self._table[:, 0], self._table[:, 1]
         bias, bias_sum = self._bias[:, 0].tolist()
@@ -174,7 +172,6 @@ class SparseTable:
         return total
 
     def _many(self, moves: Moves) -> float:
-        """Do iterations of several outputs."""
         k, rate, n, total = self._outputs, self._rate, moves.stored, 0.0
         bias, decay = self._bias, self._decay
         due, scale = self._clock.tolist()
@@ -204,13 +201,12 @@ class SparseTable:
         return total
 
     def _row(self, slot: int) -> tuple[npt.NDArray[np.intp], Doubles]:
-        """Return columns and values of a stored sample, as copies."""
         first = self._start[slot]
         part = slice(first, first + self._length[slot])
         return self._columns[part].astype(np.intp), self._values[part].astype(np.float64)
 
     def _store(self, n: int, source: int, slot: int, due: float) -> int:
-        """Put a sample into a slot; return the size of the set. Biases are the caller's."""
+        """The biases of what an occupied slot had are the caller's to take out."""
         if slot < n:
             k = self._outputs
             at, value = self._row(slot)

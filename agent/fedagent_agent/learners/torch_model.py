@@ -23,9 +23,6 @@ class TorchModel:
 
     One thread and deterministic kernels: the same samples give the same sums on any
     number of cores. Nothing random happens in torch, all draws are the learner's.
-
-    Args:
-        model: The same network in numpy.
     """
 
     def __init__(self, model: Mlp) -> None:
@@ -82,7 +79,6 @@ class TorchModel:
         }
 
     def _logits(self, leaves: "dict[str, torch.Tensor]", x: "torch.Tensor") -> "torch.Tensor":
-        """Return the scores of the classes [n, classes]."""
         seen = x.to(next(iter(leaves.values())).dtype)
         if self.spec.kind == "cnn":
             rows, columns, channels = self.spec.picture

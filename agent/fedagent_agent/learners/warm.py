@@ -100,7 +100,6 @@ def _start() -> None:
 
 
 def _is_free() -> bool:
-    """Return whether there is a place for the loops and no process compiles."""
     try:
         with _lock() as mine:
             return mine
@@ -110,7 +109,6 @@ def _is_free() -> bool:
 
 @contextmanager
 def _lock() -> Iterator[bool]:
-    """Hold the machine's lock; False if another process has it."""
     path = _folder() / "fedagent-strsaga.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:

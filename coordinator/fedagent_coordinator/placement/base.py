@@ -50,7 +50,6 @@ class PlacementView:
     edge_transfer_s: npt.NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse columns that contradict each other."""
         shape = (len(self.edge_live),)
         check_column(self, "edge_live", np.bool_, shape)
         check_column(self, "edge_rent", np.int64, shape)
@@ -68,11 +67,7 @@ class PlacementView:
         return np.asarray(self.edge_live & (self.edge_rent <= left), dtype=np.bool_)
 
     def known_transfer(self) -> FloatArray:
-        """Return `edge_transfer_s`.
-
-        Raises:
-            MissingFeatureError: It is not estimated in this run.
-        """
+        """Return `edge_transfer_s`; raise `MissingFeatureError` where it is not estimated."""
         if self.edge_transfer_s is None:
             raise MissingFeatureError(TRANSFER, ())
         return self.edge_transfer_s
@@ -82,10 +77,7 @@ class PlacementView:
 class Placement:
     """Where to aggregate: an edge's index, or None for the coordinator itself.
 
-    Attributes:
-        edge: Index of the edge, or None.
-        rent_micro: What it is paid for this round.
-        exhausted: No live edge's rent fits what is left: the run ends (stopping time).
+    `exhausted`: no live edge's rent fits what is left, and the run ends (stopping time).
 
     Raises:
         InvalidViewError: Rent is negative or paid to no edge, or the run ends at an edge.
@@ -96,7 +88,6 @@ class Placement:
     exhausted: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a contradiction."""
         if self.rent_micro < 0 or (self.edge is None and self.rent_micro):
             raise InvalidViewError("rent_micro", f"is {self.rent_micro} at edge {self.edge}")
         if self.exhausted and self.edge is not None:
@@ -121,11 +112,7 @@ class PlacementPolicy(Protocol):
         """Return a copy of everything learnt."""
 
     def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is not one of this policy.
-        """
+        """Continue from `state` exactly; raise `StateError` if it is not one of this policy."""
 
 
 def rented(view: PlacementView, edge: int) -> Placement:

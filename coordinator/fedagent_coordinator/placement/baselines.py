@@ -33,9 +33,6 @@ class FixedPlacement(StatelessPlacement):
 
     While it is away or not seen yet the coordinator averages, for no rent; when its rent
     no longer fits what is left, the run ends, whatever others ask.
-
-    Args:
-        edge: Its index.
     """
 
     name = "fixed"
@@ -65,16 +62,15 @@ class MinCostPlacement(StatelessPlacement):
 
 
 class MinTransPlacement(StatelessPlacement):
-    """Rent the edge of least expected transmission time; needs `edge_transfer_s`."""
+    """Rent the edge of least expected transmission time; needs `edge_transfer_s`.
+
+    Edges of unknown time come last, ties go to the cheaper edge.
+    """
 
     name = "min-trans"
 
     def choose(self, view: PlacementView, rng: np.random.Generator) -> Placement:  # noqa: ARG002 - the interface's arguments
-        """Decide one round; edges of unknown time come last, ties go to the cheaper edge.
-
-        Raises:
-            MissingFeatureError: Transmission times are not estimated in this run.
-        """
+        """Decide one round."""
         seconds = view.known_transfer()
         known = np.where(np.isnan(seconds), np.inf, seconds)
         return first_by(view, known, view.edge_rent)

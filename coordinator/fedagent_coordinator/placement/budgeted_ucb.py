@@ -39,7 +39,7 @@ class EdgeHistory(ArrayState):
     Attributes:
         plays: int64[E], how often each edge was rented; edges from E on never were.
         observed: int64[E], how many of these plays showed their psi.
-        psi_sum: float64[E], sum of the psi shown.
+        psi_sum: float64[E].
         psi_bounds: float64[2], least and greatest psi ever shown.
         paid: int64[2], micro-credits paid so far: in all, and for edges' first plays.
     """
@@ -71,11 +71,7 @@ class EdgeHistory(ArrayState):
             self.psi_bounds = np.array([min(low, psi), max(high, psi)])
 
     def plays_of(self, edges: int) -> IntArray:
-        """Return int64[M], the plays of the first M edges.
-
-        Raises:
-            InvalidViewError: Edges were forgotten; their indices only grow.
-        """
+        """Return int64[M]; raise `InvalidViewError` if edges were forgotten: indices grow."""
         if edges < len(self.plays):
             raise InvalidViewError("edge_live", f"has {edges} edges, {len(self.plays)} were known")
         return grown(self.plays, edges)
@@ -128,13 +124,9 @@ class EdgeHistory(ArrayState):
 def choose_by_index(
     history: EdgeHistory, view: PlacementView, rank: FloatArray, rng: np.random.Generator
 ) -> Placement:
-    """Play an unplayed edge if one is due, else the played edge of greatest `rank`.
+    """Play an unplayed edge if one is due, else the played edge of greatest `rank`, float64[M].
 
-    Args:
-        history: What is known of the edges.
-        view: The round.
-        rank: float64[M], the index of each edge; ties go to the lowest edge.
-        rng: The round's chance.
+    Ties go to the lowest edge.
     """
     first = history.first_play(view, rng)
     if first is not None:
@@ -181,17 +173,11 @@ class BudgetedUcbPlacement(ArrayState):
         )
 
     def learn(self, placement: Placement, psi: float | None) -> None:
-        """Count the play and its cost.
-
-        Raises:
-            InvalidViewError: `psi` is not a number in range.
-        """
+        """Count the play and its cost."""
         self._history.add(placement, psi)
 
 
 class _LiteralBonus(ArrayState):
-    """q of every edge as Algorithm 3 keeps it."""
-
     q = floats("edges", infinite=True)
 
 
@@ -237,11 +223,7 @@ class BudgetedUcbPaperPlacement(ArrayState):
         return q - self._history.scaled_mean(edges)
 
     def learn(self, placement: Placement, psi: float | None) -> None:
-        """Count the play and its cost; `literal` refreshes the edge's q.
-
-        Raises:
-            InvalidViewError: `psi` is not a number in range.
-        """
+        """Count the play and its cost; `literal` refreshes the edge's q."""
         self._history.add(placement, psi)
         if self._bonuses is None or placement.edge is None:
             return

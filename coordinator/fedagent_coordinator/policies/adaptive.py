@@ -1,12 +1,12 @@
 """`adaptive`, ours: experts that know the physics of a deadline, weighed by their forecasts.
 
-Four experts forecast the chance that a pair's update arrives in time:
+Four experts forecast the chance that a pair's update arrives in time (`experts`):
 
-- two regressions on what the deadline asks of the uplink (`slack.py`), one with a long
-  and one with a short memory, exact under Rayleigh fading;
+- two regressions on what the deadline asks of the uplink, one with a long and one with a
+  short memory, exact under Rayleigh fading;
 - a logistic regression on download rate and compute, as LinUCB sees them;
 - the regression with the long memory, corrected by what each client made of its
-  forecasts lately (`reliability.py`): a device that died or broke is soon left alone.
+  forecasts lately (`Reliability`): a device that died or broke is soon left alone.
 
 Their forecasts are averaged with weights that fall by the log-loss of what was played
 and never reach zero, so that after a change of the radio the one with the short memory
@@ -172,7 +172,6 @@ class AdaptivePolicy(ArrayState):
         return scores
 
     def _forecasts(self, view: RoundView, rows: Rows) -> FloatArray:
-        """Return every expert's forecast of every row, float64[4, R]."""
         physics, plain, left = self._design(view, rows)
         hopeless = self._slack.hopeless(left, view.deadline_s)
         forecasts = np.empty((len(self._weights), len(left)))
@@ -205,7 +204,6 @@ class AdaptivePolicy(ArrayState):
         return physics, plain, left
 
     def _settle_centre(self, view: RoundView) -> None:
-        """Fix the middle of each logarithm the first time that it is there."""
         if len(view.pair_client) == 0:
             return
         if not np.isfinite(self._centre[0]) and np.isfinite(view.deadline_s):
@@ -216,14 +214,12 @@ class AdaptivePolicy(ArrayState):
                 self._centre[k] = float(np.median(np.log(np.maximum(column, 1e-9))))
 
     def _weigh(self, forecasts: FloatArray, success: BoolArray) -> None:
-        """Move weight to the experts that had the smaller log-loss."""
         gain = np.where(success, np.log(forecasts), np.log1p(-forecasts)).sum(axis=1)
         weights = self._weights * np.exp(gain - gain.max())
         weights /= weights.sum()
         self._weights = (1 - self._share) * weights + self._share / len(weights)
 
     def _waiting(self, view: RoundView) -> FloatArray:
-        """Return float64[P], 1 and up to `patience` more for clients that have waited."""
         last = grown(self._played, len(view.client_price)).astype(np.float64)
         idle = np.minimum(view.round - last, self._idle_rounds) / self._idle_rounds
         return np.asarray((1.0 + self._patience * idle)[view.pair_client], dtype=np.float64)

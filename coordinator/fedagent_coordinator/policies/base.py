@@ -90,10 +90,8 @@ class RoundView:
 
     Attributes:
         round: From 1.
-        pair_client: int32[P], client of each visible pair.
-        pair_edge: int32[P], edge of each visible pair.
+        pair_client, pair_edge: int32[P], the two ends of each visible pair.
         pair_features: float32[P, F]; NaN where an agent did not report.
-        feature_names: Names of the F columns.
         client_price: int64[N], micro-credits for one round.
         client_available: bool[N].
         edge_budget: int64[M], micro-credits for this round.
@@ -122,7 +120,6 @@ class RoundView:
     volunteers: BoolArray | None = None
 
     def __post_init__(self) -> None:
-        """Refuse columns that contradict each other."""
         p, n = len(self.pair_client), len(self.client_price)
         check_column(self, "pair_client", np.int32, (p,))
         check_column(self, "pair_edge", np.int32, (p,))
@@ -175,21 +172,13 @@ class RoundView:
         return column
 
     def known_truth(self) -> Truth:
-        """Return what oracles need.
-
-        Raises:
-            MissingFeatureError: It is unknown in this run.
-        """
+        """Return what oracles need, or raise `MissingFeatureError` where it is unknown."""
         if self.truth is None:
             raise MissingFeatureError(TRUTH, self.feature_names)
         return self.truth
 
     def known_volunteers(self) -> BoolArray:
-        """Return bool[N], the clients that have volunteered.
-
-        Raises:
-            MissingFeatureError: This run does not call for volunteers.
-        """
+        """Return bool[N]; raise `MissingFeatureError` in a run that calls for no volunteers."""
         if self.volunteers is None:
             raise MissingFeatureError(VOLUNTEERS, self.feature_names)
         return self.volunteers
@@ -302,7 +291,6 @@ class Feedback:
     rent_micro: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse columns that contradict each other."""
         s = (len(self.pairs),)
         for name, dtype in _TRAINING.items():
             if getattr(self, name) is not None:
@@ -342,17 +330,13 @@ class SelectionPolicy(Protocol):
         """Return a copy of everything learnt."""
 
     def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is not one of this policy with these parameters.
-        """
+        """Continue from `state` exactly; raise `StateError` if it is of other parameters."""
 
 
 def check_column(
     record: object, name: str, dtype: type[np.generic], shape: tuple[int, ...]
 ) -> None:
-    """Refuse a column of another dtype or shape than it must have."""
+    """Raise `InvalidViewError` for a column of another dtype or shape than it must have."""
     value = getattr(record, name)
     if not isinstance(value, np.ndarray) or value.dtype != dtype:
         raise InvalidViewError(name, f"is not an array of {np.dtype(dtype).name}")
@@ -361,6 +345,5 @@ def check_column(
 
 
 def _within(name: str, column: npt.NDArray[np.integer], top: int) -> None:
-    """Refuse values outside 0..top."""
     if len(column) and not (column.min() >= 0 and column.max() <= top):
         raise InvalidViewError(name, f"has a value outside 0..{top}")

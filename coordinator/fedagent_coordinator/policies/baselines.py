@@ -55,8 +55,7 @@ class CheapestPolicy(StatelessPolicy):
 class RandomPolicy(ArrayState):
     """Take visible pairs in random order while they fit (COCS, baseline 4; GDA).
 
-    Args:
-        slot_rounds: L, rounds with one set of clients; each slot draws anew.
+    `slot_rounds`: L, rounds with one set of clients; each slot draws anew.
     """
 
     name = "random"
@@ -83,11 +82,7 @@ class RandomPolicy(ArrayState):
 
 
 class FixedPolicy(StatelessPolicy):
-    """Take the same clients whenever they can be chosen and fit.
-
-    Args:
-        clients: Client indices from 0, first choice first.
-    """
+    """Take the same clients whenever they can be chosen and fit; first choice first."""
 
     name = "fixed"
     needs: frozenset[str] = frozenset()
@@ -135,7 +130,6 @@ class RoundRobinPolicy(StatelessPolicy):
         return explained(view, take(view, clients, len(clients)), notes={"set": float(number)})
 
     def _set(self, turn: int, total: int) -> tuple[IntArray, int]:
-        """Return the clients of this turn's set that exist, and the set's number."""
         if self._sets is not None:
             number = turn % len(self._sets)
             return self._sets[number][self._sets[number] < total], number
@@ -148,9 +142,7 @@ class VolunteersPolicy(StatelessPolicy):
     """Take volunteers only, in random order, while they fit.
 
     More or fewer may volunteer than were wanted; the budgets hold in any case.
-
-    Args:
-        clients_per_round: Most clients taken; 0 for all that fit.
+    `clients_per_round`: most clients taken; 0 for all that fit.
     """
 
     name = "volunteers"
@@ -179,11 +171,7 @@ def _checked(name: str, parameter: str, clients: Sequence[int]) -> IntArray:
 
 
 class OraclePolicy(StatelessPolicy):
-    """Solve P2 with hindsight: X as it will turn out (COCS, baseline 1).
-
-    Args:
-        solver: Name of the solver of P2, or a solver.
-    """
+    """Solve P2 with hindsight: X as it will turn out (COCS, baseline 1)."""
 
     name = "oracle"
     needs = frozenset({TRUTH})
@@ -213,9 +201,6 @@ class FedCsPolicy(StatelessPolicy):
     """Take all clients whose expected exchange time is below the deadline (RBCS-F section 6.1).
 
     It has no cap: the budgets are its only limit.
-
-    Args:
-        deadline_s: The deadline.
     """
 
     name = "fedcs"
@@ -227,11 +212,7 @@ class FedCsPolicy(StatelessPolicy):
         self._deadline_s = deadline_s
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
-        """Decide one round, fastest pair first; the score of a pair is minus its time.
-
-        Raises:
-            MissingFeatureError: The true times are unknown in this run.
-        """
+        """Decide one round, fastest pair first; the score of a pair is minus its time."""
         tau = view.known_truth().tau_s
         order = np.lexsort((rng.random(len(tau)), tau)).astype(np.int64)
         in_time = order[tau[order] < self._deadline_s]

@@ -56,7 +56,6 @@ class BeliefResult:
 
     Attributes:
         belief: float64[N], marginal of state 1, in [0, 1].
-        sweeps: How many were made.
         residual: The largest change of a message's log ratio in the last sweep.
         contraction: See `Wiring`.
     """
@@ -102,12 +101,8 @@ def propagate(
 ) -> BeliefResult:
     """Exchange messages until they stand still.
 
-    Args:
-        wiring: The neighbours.
-        opinion: float64[N], r; clipped to [0, 1]; NaN is no opinion (phi = 1/2).
-        tolerance: Largest change of a log ratio that counts as none.
-        max_sweeps: When to stop without that.
-        damping: Share of the old message in the new one, in [0, 1).
+    `opinion` is float64[N], r, clipped to [0, 1]; NaN is no opinion (phi = 1/2). `tolerance` is
+    of log ratios, `damping` the share of the old message in the new one, in [0, 1).
     """
     own = log_ratio(opinion)
     edges, half = len(wiring.source), len(wiring.source) // 2
@@ -149,16 +144,9 @@ def propagate_literal(
     holds the same product over the whole tree; on loops the products grow or shrink without
     end. That is why `propagate` has potentials that depend on the state.
 
-    Args:
-        graph: Undirected, each edge once; distances in km.
-        opinion: float64[N], r; clipped to [1e-12, 1], NaN counts as 1.
-        constant: C of eq. (7).
-        tolerance: Largest change of a log message that counts as none.
-        max_sweeps: When to stop without that.
-
-    Returns:
-        Beliefs that sum to 1; with a `residual` above the tolerance they mean nothing;
-        `contraction` is the largest number of neighbours but one.
+    `opinion` is clipped to [1e-12, 1], NaN counts as 1; `constant` is C of eq. (7) for distances
+    in km. Beliefs sum to 1; with a `residual` above the tolerance they mean nothing;
+    `contraction` is the largest number of neighbours but one.
     """
     own = 2 * np.log(np.clip(np.where(np.isnan(opinion), 1.0, opinion), _MIN_OPINION, 1.0))
     source = np.concatenate((graph.left, graph.right))
@@ -198,7 +186,6 @@ def _ranked(graph: Graph, agreement: FloatArray | None) -> tuple[Graph, FloatArr
 
 
 def _couplings(distance: FloatArray, degree: int) -> FloatArray:
-    """Return 2 w - 1 of edges by their distance, float64[E], given the highest degree."""
     if not len(distance):
         return np.empty(0)
     typical = np.full(len(distance), np.median(distance))
@@ -206,7 +193,6 @@ def _couplings(distance: FloatArray, degree: int) -> FloatArray:
 
 
 def _local_couplings(graph: Graph) -> FloatArray:
-    """Return 2 w - 1 of edges by what their two ends know, float64[E]."""
     end = np.concatenate((graph.left, graph.right))
     far = np.tile(graph.distance, 2)
     ranked = far[np.lexsort((far, end))]

@@ -141,7 +141,6 @@ class BpUcbPolicy(ArrayState):
     def _with_first(
         self, opinions: FloatArray | None, total: int | None = None
     ) -> tuple[FloatArray, IntArray]:
-        """Return means and counts after taking in opinions of clients without one."""
         total = len(self._mean) if total is None else total
         mean, count = grown(self._mean, total).copy(), grown(self._count, total).copy()
         if opinions is not None:
@@ -164,7 +163,6 @@ class BpUcbPolicy(ArrayState):
         return places
 
     def _propagated(self, opinion: FloatArray, places: FloatArray) -> BeliefResult:
-        """Return what these opinions make of clients at these places."""
         graph, wiring = self._wiring(places)
         if self._literal:
             return propagate_literal(graph, opinion, max_sweeps=self._max_sweeps)
@@ -181,7 +179,6 @@ class BpUcbPolicy(ArrayState):
         return self._wired[1:]
 
     def _neighbourhood(self, places: FloatArray) -> Graph:
-        """Return the graph of the parameter's kind."""
         if self._graph == "declared":
             return declared(self.name, self._edges, len(places))
         if self._graph == "radius":

@@ -41,7 +41,6 @@ class _Cells(ArrayState):
     successes = ints("cells")
 
     def lookup(self, keys: IntArray) -> tuple[IntArray, IntArray]:
-        """Return counts and successes of these keys, 0 where never played."""
         at = np.searchsorted(self.keys, keys)
         known = np.zeros(len(keys), dtype=np.bool_)
         inside = at < len(self.keys)
@@ -52,7 +51,6 @@ class _Cells(ArrayState):
         return counts, successes
 
     def count(self, keys: IntArray, success: BoolArray) -> None:
-        """Count one more play of each of these keys."""
         merged, inverse = np.unique(np.concatenate((self.keys, keys)), return_inverse=True)
         counts, successes = np.zeros((2, len(merged)), dtype=np.int64)
         old = len(self.keys)
@@ -63,7 +61,6 @@ class _Cells(ArrayState):
         self.keys, self.counts, self.successes = merged, counts, successes
 
     def problems(self) -> Iterator[str]:
-        """Refuse more successes than plays."""
         if (self.successes > self.counts).any():
             yield "has counters that are none"
 
@@ -138,7 +135,7 @@ class CocsPolicy(ArrayState):
             self._high = np.maximum(self._high, contexts.max(axis=0))
 
     def problems(self) -> Iterator[str]:
-        """Refuse counters of other cells, or that contradict each other or their bounds."""
+        """Refuse counters of another meaning, and impossible bounds."""
         if not np.array_equal(self._made_for, self._meaning()):
             yield "is of another scope, h, logs or features"
         low, high = self._low, self._high
@@ -147,17 +144,14 @@ class CocsPolicy(ArrayState):
             yield "has bounds that are none"
 
     def _meaning(self) -> IntArray:
-        """Return what the meaning of the counters depends on, int64[4]."""
         features = crc32("\n".join(self._features).encode())
         scope = _SCOPES.index(self._scope)
         return np.array([scope, self._h, self._logs, features], dtype=np.int64)
 
     def _contexts(self, view: RoundView) -> FloatArray:
-        """Return the raw contexts, float64[P, D]."""
         return np.column_stack([self._context(view, name) for name in self._features])
 
     def _context(self, view: RoundView, name: str) -> FloatArray:
-        """Return one context of every pair, float64[P]."""
         column = view.feature(name)
         if self._logs and name.endswith(("_bps", "_hz")):
             return np.asarray(np.log10(np.maximum(column, 1.0)), dtype=np.float64)

@@ -44,11 +44,6 @@ class ColdStart(ArrayState):
 
         Clients that were in no group come first, in random order, then the others to
         top up if fewer than K are new; a group that is to be retried is all there is.
-
-        Args:
-            there: bool[N], clients that can be chosen.
-            size: K.
-            rng: The round's.
         """
         if self.warm:
             return None
@@ -65,15 +60,9 @@ class ColdStart(ArrayState):
         return np.concatenate((rng.permutation(fresh), rng.permutation(earlier)))
 
     def learn(self, clients: IntArray, reward: float, there: BoolArray) -> bool:
-        """Take in the slot that these ascending clients played.
+        """Take in the slot that these ascending clients played; return whether it was a group.
 
-        Args:
-            clients: int64[S], S >= 1.
-            reward: NaN if there was no opinion.
-            there: bool[N], clients that could have been chosen.
-
-        Returns:
-            Whether it was a group of the cold start.
+        The reward is NaN if there was no opinion; `there`, bool[N], could have been chosen.
         """
         if self.warm:
             return False
@@ -119,7 +108,6 @@ class ColdStart(ArrayState):
         self.version += 1
 
     def _known(self, total: int) -> BoolArray:
-        """Return a copy of which of `total` clients were in a group."""
         grown = np.zeros(total, dtype=np.bool_)
         known = self._covered[:total]
         grown[: len(known)] = known
@@ -171,7 +159,6 @@ class Scores:
 
 
 def _scores(members: IntArray, sizes: IntArray, rewards: FloatArray, total: int) -> Scores:
-    """Return the scores that groups, one after the other in `members`, give `total` clients."""
     worth = [Fraction(value) for value in rewards.tolist()]
     group_of = np.repeat(np.arange(len(sizes)), sizes)
     times = np.bincount(members, minlength=total)

@@ -32,11 +32,7 @@ contexts no longer differ, and H^-1 keeps half of its digits."""
 
 
 class LinearModel(ArrayState):
-    """Ridge regression of N clients at once; a client not yet seen has the prior.
-
-    Args:
-        ridge: lambda of H = lambda I.
-    """
+    """Ridge regression of N clients at once; a client not yet seen has the prior, H = lambda I."""
 
     inverse = floats("clients", _D, _D, start=lambda model: model.prior)
     moment = floats("clients", _D)
@@ -49,10 +45,7 @@ class LinearModel(ArrayState):
     ) -> tuple[FloatArray, FloatArray]:
         """Return the expected time and its lower bound (eq. 19), float64[P] each.
 
-        Args:
-            client: int32[P].
-            context: float64[P, 3].
-            alpha: Width of the bound in standard deviations.
+        The context is float64[P, 3], `alpha` the width of the bound in standard deviations.
         """
         clients = int(client.max(initial=-1)) + 1
         inverse, moment = grown(self.inverse, clients, self.prior), grown(self.moment, clients)
@@ -61,13 +54,7 @@ class LinearModel(ArrayState):
         return mean, np.maximum(mean - alpha * np.sqrt(spread), 0.0)
 
     def update(self, client: IndexArray, context: FloatArray, tau_s: FloatArray) -> None:
-        """Take in one observation of each of these clients, every client at most once.
-
-        Args:
-            client: int32[S], distinct and known (`grow`).
-            context: float64[S, 3].
-            tau_s: float64[S].
-        """
+        """Take in one observation of each of these clients, distinct and known (`grow`)."""
         turned, spread = _turned(self.inverse[client], context)
         outer = turned[:, :, None] * turned[:, None, :]
         self.inverse[client] -= outer / (1.0 + spread)[:, None, None]
@@ -83,17 +70,12 @@ class ExchangeTimes(ArrayState):
     """The regression as policies use it: contexts from a view, answers from feedback.
 
     Args:
-        name: The policy, for errors.
-        lambda_: Ridge of the regression.
         alpha: Width of the confidence bound.
         model_bits: M, size of the model in bits.
         compute: Feature with mu, the available CPU ratio.
         bandwidth: Feature with B; with bit/s, M/B is seconds and theta a factor.
         deadline_s: What an exchange that did not come in time took at least; None
             takes the round's deadline, where it has one.
-
-    Raises:
-        ParameterError: A parameter is out of range.
     """
 
     parts = ("_model",)
@@ -152,7 +134,6 @@ class ExchangeTimes(ArrayState):
         self._warm[played] = True
 
     def _late_after(self, view: RoundView) -> float:
-        """Return the deadline in seconds; 0 if unknown."""
         if self._deadline_s is not None:
             return self._deadline_s
         return view.deadline_s if math.isfinite(view.deadline_s) else 0.0

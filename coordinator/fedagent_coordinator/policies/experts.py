@@ -44,17 +44,10 @@ class Slack(ArrayState):
     slack_count = floats("clients", least=0)
 
     def required(self, view: RoundView, rows: Rows = EVERY) -> tuple[FloatArray, FloatArray]:
-        """Return seconds left for the upload and the log of the demand it makes.
+        """Return seconds left for the upload and the log of the demand it makes, float64[R].
 
         The demand is the required rate; with the feature ``bandwidth_hz`` it is the noise
         that this rate has to overcome, ``(2^(rate/b) - 1) b``, by Shannon.
-
-        Args:
-            view: The round.
-            rows: Which pairs.
-
-        Returns:
-            float64[R] seconds, at least the floor, and float64[R].
         """
         left = np.full(len(view.pair_client), view.deadline_s)[rows]
         if not math.isfinite(view.deadline_s):
@@ -197,14 +190,7 @@ def chance(prior: Prior, theta: FloatArray, x: FloatArray) -> FloatArray:
 
 
 def updated(prior: Prior, belief: Belief, x: FloatArray, success: BoolArray) -> Belief:
-    """Return the belief after one round's outcomes.
-
-    Args:
-        prior: Of this model.
-        belief: Before the round.
-        x: float64[S, D].
-        success: bool[S].
-    """
+    """Return the belief after one round's outcomes, x float64[S, D] and success bool[S]."""
     if not len(x):
         return belief
     k = prior.keep

@@ -74,7 +74,6 @@ class _Blocks:
     after: FloatArray
 
     def halved(self, best: float) -> tuple["_Blocks", FloatArray]:
-        """Return the halves that may hold less than `best`, and f in the middles, [R]."""
         half = self.z.shape[1] // 2
         merged = np.concatenate((self.least, self.z[:, :half]), axis=1)
         _part(merged, half, 2 * half)
@@ -105,13 +104,7 @@ def _part(rows: FloatArray, *bounds: int) -> None:
 
 
 def _best_prefix(delay: FloatArray, z: FloatArray, k: int) -> int:
-    """Return the p in k..N of least f(p); of equal ones any, the same in every run.
-
-    Args:
-        delay: float64[N], V tau, increasing.
-        z: float64[N], queues in the same order.
-        k: At least 1.
-    """
+    """Return the p in k..N of least f(p); of equal ones any, the same in every run."""
     n = len(z)
     first = float(z[:k].sum())
     best, prefix = float(delay[k - 1]) - first, k
@@ -130,7 +123,6 @@ def _best_prefix(delay: FloatArray, z: FloatArray, k: int) -> int:
 
 
 def _whole(delay: FloatArray, z: FloatArray, k: int, first: float) -> _Blocks:
-    """Return all clients behind the first k as one block, of a power of two."""
     n = len(z)
     size = 1 << (n - k - 1).bit_length()
     padding = size - (n - k)

@@ -51,13 +51,7 @@ def compiled() -> ArmLoops | None:
 
 
 class LinearArms(ArrayState):
-    """K regressions on D features.
-
-    Attributes:
-        inverse: float64[K, D, D], inverse of lambda I + sum x x^T.
-        moment: float64[K, D], sum of x y.
-        theta: float64[K, D], inverse times moment.
-    """
+    """K regressions on D features."""
 
     inverse = floats("edges", "width", "width", start=lambda arms: np.eye(arms.width) / arms.ridge)
     moment = floats("edges", "width")
@@ -83,11 +77,8 @@ class LinearArms(ArrayState):
     ) -> FloatArray:
         """Return the upper confidence bound of each row, float64[P].
 
-        Args:
-            arm: int64[P], whose regression evaluates the row.
-            x: float64[P, D].
-            alpha: Width of the bound in standard deviations.
-            block: Rows at a time, which bounds the memory.
+        `arm`, int64[P], names the regression that evaluates the row of x, float64[P, D]; `alpha` is
+        the width in standard deviations; `block` rows at a time bound the memory.
         """
         out = np.empty(len(x))
         loops = compiled()
@@ -243,12 +234,10 @@ class LinUcbPolicy(ArrayState):
             yield "has bounds that are none"
 
     def _features(self, view: RoundView, rows: IntArray) -> FloatArray:
-        """Return what the regressions see of some pairs, float64[R, 5]."""
         scaled = (self._raw(view)[rows] - self._low) / (self._high - self._low)
         one, two = np.clip(scaled, 0.0, 1.0).T
         return np.stack((np.ones(len(rows)), one, two, one * one, one * two), axis=1)
 
     def _raw(self, view: RoundView) -> FloatArray:
-        """Return log rate and compute of all pairs, float64[P, 2]."""
         rate = np.log10(np.maximum(view.feature("download_bps"), 1.0))
         return np.stack((rate, view.feature("compute")), axis=1)

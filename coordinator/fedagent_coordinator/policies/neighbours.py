@@ -21,10 +21,9 @@ _SIDE = 2**31
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """An undirected graph of clients.
+    """An undirected graph of N clients.
 
     Attributes:
-        nodes: N.
         left, right: int64[E], the ends of each edge, left < right, no edge twice.
         distance: float64[E], km (or any unit; only ratios matter).
     """
@@ -36,12 +35,7 @@ class Graph:
 
 
 def within_radius(name: str, places: FloatArray, radius_km: float) -> Graph:
-    """Join clients that are at most `radius_km` apart.
-
-    Args:
-        name: The policy, for the error.
-        places: float64[N, 2], km; rows with NaN have no neighbours.
-        radius_km: > 0.
+    """Join clients that are at most `radius_km` apart; places with NaN have no neighbours.
 
     Raises:
         ParameterError: So many pairs are that near that they would not fit.
@@ -54,11 +48,6 @@ def within_radius(name: str, places: FloatArray, radius_km: float) -> Graph:
 
 def k_nearest(name: str, places: FloatArray, k: int) -> Graph:
     """Join each client with its k nearest, ties by index; either end may have asked.
-
-    Args:
-        name: The policy, for the error.
-        places: float64[N, 2], km; rows with NaN have no neighbours.
-        k: >= 1.
 
     Raises:
         ParameterError: So many clients are at one place that near pairs would not fit.
@@ -87,12 +76,7 @@ def k_nearest(name: str, places: FloatArray, k: int) -> Graph:
 
 
 def declared(name: str, edges: Iterable[Sequence[float]], total: int) -> Graph:
-    """Join the named pairs; edges to clients that do not exist yet wait for them.
-
-    Args:
-        name: The policy, for the error.
-        edges: (i, j) or (i, j, distance); without one all are equally far.
-        total: N.
+    """Join the named pairs, (i, j) or (i, j, distance); those of clients yet to come wait for them.
 
     Raises:
         ParameterError: An edge is no pair of two clients, or its distance is not >= 0.
@@ -108,7 +92,6 @@ def declared(name: str, edges: Iterable[Sequence[float]], total: int) -> Graph:
 
 
 def _joined(total: int, left: IntArray, right: IntArray, distance: FloatArray) -> Graph:
-    """Return the graph of edges that may be there twice or in both directions."""
     low, high = np.minimum(left, right), np.maximum(left, right)
     _, first = np.unique(low * max(total, 1) + high, return_index=True)
     return Graph(total, low[first], high[first], distance[first])

@@ -107,7 +107,6 @@ class QuickInitUcbPolicy(UcbPolicy):
         return self._remember(scores, played, np.array(ranked, dtype=np.int64))
 
     def _remember(self, scores: Scores, played: Played, ranked: IntArray) -> _Exact:
-        """Keep what follows from the state until the state moves on."""
         exact = scores, played, ranked
         self._cache = self._cold.version, exact
         return exact

@@ -33,9 +33,6 @@ class FairnessQueues(ArrayState):
         name: The policy, for errors.
         beta: Rounds in which every client takes part at least, as a share of all.
         freeze_after: Rounds without a session after which a queue stands still.
-
-    Raises:
-        ParameterError: A parameter is out of range.
     """
 
     _queue = floats("clients", least=0)
@@ -97,7 +94,6 @@ class FairnessQueues(ArrayState):
         self._queue = np.where(self._idle <= self._freeze_after, moved, queue)
 
     def _owed(self, running: int) -> int:
-        """Return beta N, rounded up."""
         return math.ceil(self._beta * running - 1e-9)
 
 
@@ -106,10 +102,7 @@ def capacity(view: RoundView, most: int | None = None) -> int:
 
     Never less than the truth: the cheapest clients are filled into the edges' budgets,
     once edge by edge as if no client were seen twice, once as if the edges had one purse.
-
-    Args:
-        view: The round; its pairs, prices and budgets count, not availability.
-        most: The policy's own limit, m.
+    `most` is the policy's own limit, m.
     """
     rows = np.flatnonzero(view.pair_price <= view.edge_budget[view.pair_edge])
     edge, price = view.pair_edge[rows], view.pair_price[rows]
@@ -123,13 +116,11 @@ def capacity(view: RoundView, most: int | None = None) -> int:
 
 
 def _paid(price: IntArray, budget: int) -> int:
-    """Return how many of these ascending prices a budget pays."""
     # As floats, which are exact up to any edge's budget: sums of integers could overflow.
     return int(np.searchsorted(np.cumsum(price, dtype=np.float64), budget, side="right"))
 
 
 def _seen(view: RoundView) -> BoolArray:
-    """Return which clients have a session, bool[N]."""
     seen = np.zeros(len(view.client_price), dtype=np.bool_)
     seen[view.pair_client] = True
     return seen

@@ -18,10 +18,7 @@ _TIE = 1e-10
 def fill(view: RoundView, order: IntArray, chosen: IntArray | None = None) -> IntArray:
     """Walk pairs in `order` and take each that still fits; return all taken, int64[S].
 
-    Args:
-        view: The round.
-        order: int64[K], candidate pairs, best first; unavailable ones are skipped.
-        chosen: Pairs taken before, which stay and are charged first.
+    Unavailable ones are skipped; pairs `chosen` before stay and are charged first.
     """
     taken = [] if chosen is None else chosen.tolist()
     budget = view.edge_budget.tolist()
@@ -54,11 +51,7 @@ def spent_per_edge(view: RoundView, pairs: IntArray) -> list[int]:
 
 
 def check_view(view: RoundView) -> None:
-    """Refuse a view that holds a client-edge pair twice (the rest is checked when built).
-
-    Raises:
-        InvalidViewError: A pair is there twice.
-    """
+    """Raise `InvalidViewError` for a pair that is there twice; the rest is checked when built."""
     edges = max(len(view.edge_budget), 1)
     keys = view.pair_client.astype(np.int64) * edges + view.pair_edge
     if len(np.unique(keys)) != len(keys):
@@ -66,11 +59,9 @@ def check_view(view: RoundView) -> None:
 
 
 def check_selection(view: RoundView, pairs: IntArray) -> None:
-    """Refuse a selection that breaks a constraint of the round.
+    """Raise `InvalidSelectionError` for a selection that breaks a constraint of the round.
 
-    Raises:
-        InvalidSelectionError: `constraint` is ``visible``, ``available``,
-            ``one_edge_per_client`` or ``edge_budget``.
+    Its `constraint` is ``visible``, ``available``, ``one_edge_per_client`` or ``edge_budget``.
     """
     outside = (pairs < 0) | (pairs >= len(view.pair_client))
     if outside.any():
@@ -124,7 +115,6 @@ def explained(
 
 
 def _rows(view: RoundView, pairs: IntArray) -> "zip[tuple[int, int, int]]":
-    """Iterate (client, edge, price) of pairs as Python integers."""
     clients = view.pair_client[pairs]
     return zip(
         clients.tolist(),

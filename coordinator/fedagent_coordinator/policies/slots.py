@@ -29,17 +29,11 @@ _WINDOW = 64
 
 
 class Slot(ArrayState):
-    """The running slot and how many are over.
+    """The running slot, sorted clients or none between slots, and how many are over.
 
     Its set is what was really played in its first round. Members who drop out leave
     the later rounds smaller and are chosen again when they are back; they are not
     replaced.
-
-    Args:
-        rounds: L.
-
-    Attributes:
-        running: int64[S], the set of the running slot, sorted; empty between slots.
     """
 
     slot = ints(2)
@@ -104,12 +98,8 @@ def take(view: RoundView, clients: IntArray, limit: int) -> IntArray:
     """Return a pair for each client that still fits, in order, `limit` at most.
 
     A client seen by several edges goes to the one with the largest budget that still
-    pays for it (ties by edge index); its price is the same everywhere.
-
-    Args:
-        view: The round.
-        clients: int64[S], distinct, best first; those out of sight are skipped.
-        limit: How many to take.
+    pays for it (ties by edge index); its price is the same everywhere. `clients` are distinct,
+    best first; those out of sight are skipped.
     """
     near = np.zeros(len(view.client_price), dtype=np.bool_)
     rank = np.empty(len(near), dtype=np.int64)
@@ -147,15 +137,10 @@ def keys_of(rows: IndexArray) -> list[bytes]:
 
 
 class ArmTable(ArrayState):
-    """Arms that have been played; memory O(A K).
+    """Arms that have been played, in the order of first plays; memory O(A K).
 
-    Args:
-        size: K, clients of an arm. Sets of another size are no arms: with K or fewer
-            clients there is nothing to choose, so nothing to learn.
-
-    Attributes:
-        arms: int32[A, K], clients of each arm, ascending, in the order of first plays.
-        keys: Row of each arm by its key (`keys_of`).
+    Sets of another size than K are no arms: with K or fewer clients there is nothing to
+    choose, so nothing to learn.
     """
 
     arms = indices("arms", "size")
@@ -179,10 +164,8 @@ class ArmTable(ArrayState):
     def credit(self, clients: IntArray, reward: float, prior: float | None = None) -> bool:
         """Take in one play of ascending clients; return whether it made a new arm.
 
-        Args:
-            clients: int64[S]; ignored unless S = K.
-            reward: Of the slot; ignored if NaN.
-            prior: Mean of a new arm before this play, which counts as one play too.
+        Ignored unless K clients played and there is a reward. `prior` is the mean of a new arm
+        before this play, which counts as one play too.
         """
         if len(clients) != self._size or math.isnan(reward):
             return False
@@ -201,20 +184,12 @@ class ArmTable(ArrayState):
         return True
 
     def require_known(self, clients: int) -> None:
-        """Refuse arms of clients that do not exist: indices only grow, so the state is not ours.
-
-        Raises:
-            StateError: An arm names a client from `clients` on.
-        """
+        """Raise `StateError` for arms of clients that do not exist: indices only grow."""
         if self._top >= clients:
             raise StateError("arms", f"names client {self._top}, and there are {clients}")
 
     def inside(self, allowed: BoolArray) -> BoolArray:
-        """Return bool[A]: arms whose clients are all allowed (bool[N]).
-
-        Raises:
-            StateError: See `require_known`.
-        """
+        """Return bool[A]: arms whose clients are all allowed (bool[N]); see `require_known`."""
         self.require_known(len(allowed))
         if allowed.all():
             return np.ones(len(self), dtype=np.bool_)
@@ -242,7 +217,6 @@ class ArmTable(ArrayState):
         self._top = int(self.arms.max(initial=-1))
 
     def _add(self, row: int, reward: float) -> None:
-        """Move a mean by one more play."""
         count = int(self.arm_count[row])
         self.arm_mean[row] = (self.arm_mean[row] * count + reward) / (count + 1)
         self.arm_count[row] = count + 1

@@ -55,7 +55,6 @@ class _Field:
         return value
 
     def first(self, owner: "ArrayState") -> object:
-        """Return the first value, given the sizes that `fix` has named."""
         if self.scalar:
             return self.dtype(self.start).item()
         shape = [owner.fixed.get(axis, 0) if isinstance(axis, str) else axis for axis in self.axes]
@@ -132,7 +131,6 @@ class ArrayState:
     """Base of everything that learns: policies, placements, controls and their parts.
 
     Attributes:
-        name: Of the policy, for errors.
         parts: Attributes that are an `ArrayState`, or None; they share names and axes.
         prefixed: Prefixes and attributes of anything else with `state` and `restore`.
     """
@@ -173,11 +171,7 @@ class ArrayState:
         return state
 
     def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: It is not one of this object with these parameters; nothing changed.
-        """
+        """Continue from `state` exactly, or change nothing and raise `StateError`."""
         rest = dict(state)
         others = [(getattr(self, part), taken(rest, prefix)) for prefix, part in self.prefixed]
         self._check(rest)
@@ -206,7 +200,6 @@ class ArrayState:
         """Compute anew what follows from the arrays."""
 
     def _check(self, state: State) -> None:
-        """Refuse names, dtypes, shapes and values that were not declared."""
         fields = {
             _key(name): field for owner in self.owners() for name, field in owner._fields.items()
         }
@@ -222,7 +215,6 @@ class ArrayState:
                 raise StateError(self._called, f"{key} {found}")
 
     def _check_rules(self) -> None:
-        """Refuse what the arrays contradict."""
         for problem in (problem for owner in self.owners() for problem in owner.problems()):
             raise StateError(self._called, problem)
 

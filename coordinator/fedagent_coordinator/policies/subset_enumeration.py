@@ -121,7 +121,6 @@ class _Moves:
     totals: ExactArray
 
     def take(self, rows: BoolArray) -> "_Moves":
-        """Return those of a mask."""
         return _Moves(self.source[rows], self.leave[rows], self.totals[rows])
 
 
@@ -136,11 +135,7 @@ class Subset:
 def best_unplayed(line: RankedClients, size: int, played: Played, rows: IntArray) -> Subset | None:
     """Return the first subset of the order that was not played; None if all were.
 
-    Args:
-        line: The n clients to choose from, n >= K.
-        size: K.
-        played: Subsets of any clients.
-        rows: int64[R], the played subsets of this line's clients, by decreasing sum.
+    `line` has at least K clients; `rows` are the played subsets of its clients, by decreasing sum.
     """
     root = np.sort(line.clients[:size]).astype(np.int32)
     if keys_of(root[np.newaxis])[0] not in played.keys:
@@ -183,7 +178,6 @@ def _first_unplayed(
 
 
 def _moves(line: RankedClients, played: Played, rows: IntArray) -> _Moves:
-    """Return the moves that lead from these subsets to their children."""
     places = line.places(played.ranks[rows])
     size, n = places.shape[1], len(line.clients)
     first = (places != np.arange(size, dtype=places.dtype)).argmax(axis=1)
@@ -204,7 +198,6 @@ def _moves(line: RankedClients, played: Played, rows: IntArray) -> _Moves:
 
 
 def _children(line: RankedClients, played: Played, moves: _Moves) -> IndexArray:
-    """Return the children that these moves make, int32[C, K], ascending clients."""
     children = played.members[moves.source]
     leaver = line.clients[moves.leave].astype(np.int32)
     at = np.flatnonzero((children == leaver[:, np.newaxis]).ravel())

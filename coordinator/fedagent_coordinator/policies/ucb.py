@@ -53,7 +53,6 @@ class UcbPolicy(ArrayState):
     def _next(
         self, there: BoolArray, rng: np.random.Generator, notes: dict[str, float]
     ) -> IntArray:
-        """Return the clients of the next slot's arm."""
         clients = np.flatnonzero(there).astype(np.int64)
         if len(clients) <= self._size:
             return clients

@@ -27,8 +27,7 @@ class AssignmentProblem:
     Attributes:
         value: float64[P], finite; a pair with value <= 0 is never chosen.
         cost: int64[P], micro-credits, >= 0.
-        client: int32[P].
-        edge: int32[P].
+        client, edge: int32[P].
         budget: int64[M], micro-credits.
 
     Raises:
@@ -42,7 +41,6 @@ class AssignmentProblem:
     budget: IntArray
 
     def __post_init__(self) -> None:
-        """Refuse what no solver can order."""
         if {len(self.value), len(self.cost), len(self.client)} != {len(self.edge)}:
             raise InvalidViewError("value", "and the other columns differ in length")
         if not np.isfinite(self.value).all():
@@ -77,13 +75,8 @@ def assign(
 ) -> IntArray:
     """Return the pairs of a round that the solver chooses, int64[S] ascending; ties by chance.
 
-    Args:
-        view: The round.
-        value: float64[P].
-        solver: Of P2.
-        rng: Breaks ties.
-        wanted: bool[P], the pairs to choose from; those of available clients if not given.
-        budget: int64[M], what each edge has left; its whole budget if not given.
+    Only `wanted` pairs, bool[P], count, else those of available clients; `budget`, int64[M], is
+    what each edge has left, else its whole budget.
     """
     choice = view.eligible if wanted is None else wanted
     problem = AssignmentProblem(

@@ -23,11 +23,7 @@ _FIRST = 4096
 
 
 class DensitySolver:
-    """Greedy by density with local search.
-
-    Args:
-        max_visits: Edge visits of the search; 0 is the plain greedy.
-    """
+    """Greedy by density; `max_visits` edge visits of local search, 0 for the plain greedy."""
 
     def __init__(self, *, max_visits: int = 500) -> None:
         require("density", "max_visits", max_visits, max_visits >= 0, ">= 0")
@@ -73,7 +69,6 @@ def _fill_lazily(search: LocalSearch, rows: IntArray, density: FloatArray) -> No
 
 
 def _best_per_edge(problem: AssignmentProblem, rows: IntArray) -> IntArray:
-    """Return the most valuable row of each edge, best first."""
     value, edge = problem.value[rows], problem.edge[rows]
     top = np.zeros(len(problem.budget))
     np.maximum.at(top, edge, value)

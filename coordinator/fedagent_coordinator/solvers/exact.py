@@ -55,12 +55,10 @@ class ExactSolver:
     Deterministic unless the time limit hits.
 
     Args:
-        time_limit_s: Seconds for the first search; all repeated ones together get as
-            much again.
+        time_limit_s: For the first search; all repeated ones together get as much again.
         mip_gap: Relative gap at which a solution is good enough; 0 for the optimum.
 
     Raises:
-        ParameterError: A parameter is out of range.
         MissingPackageError: scipy is not installed.
     """
 
@@ -111,7 +109,6 @@ class ExactSolver:
         covers: list[tuple[IntArray, int]],
         limit_s: float,
     ) -> _Answer:
-        """Let HiGHS search once."""
         value, exponent = _scaled(problem.value[rows])
         matrix, upper = self._constraints(problem, rows, covers)
         result = self._optimize.milp(
@@ -213,13 +210,11 @@ def _loose_bound(problem: AssignmentProblem, rows: IntArray) -> float:
 
 
 def _scaled(value: FloatArray) -> tuple[FloatArray, int]:
-    """Return positive values times 2^e, the largest just below 2^10, and e."""
     exponent = _BITS - int(np.frexp(value.max())[1])
     return np.ldexp(value, exponent), exponent
 
 
 def _total(problem: AssignmentProblem, pairs: IntArray) -> float:
-    """Return the value of these pairs."""
     return float(problem.value[pairs].sum())
 
 

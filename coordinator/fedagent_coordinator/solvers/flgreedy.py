@@ -105,11 +105,7 @@ UTILITIES: dict[str, Utility] = {
 
 
 def named_utility(name: str) -> Utility:
-    """Return the utility of this name.
-
-    Raises:
-        UnknownNameError: There is none.
-    """
+    """Return the utility of this name, or raise `UnknownNameError`."""
     if name not in UTILITIES:
         raise UnknownNameError("utility", name, sorted(UTILITIES))
     return UTILITIES[name]
@@ -150,16 +146,7 @@ class _Items:
 
 
 class FlgreedySolver:
-    """Threshold greedy with a guarantee.
-
-    Args:
-        epsilon: Ratio of neighbouring thresholds and of neighbouring guesses, minus 1.
-        utility: Name of the utility, `linear`, `sqrt-total` or `sqrt-per-edge`, or one.
-
-    Raises:
-        ParameterError: `epsilon` is out of range.
-        UnknownNameError: No utility has the name.
-    """
+    """Threshold greedy; `epsilon` is the ratio of neighbouring thresholds and guesses, minus 1."""
 
     def __init__(self, *, epsilon: float = 0.3, utility: str | Utility = "linear") -> None:
         require(_NAME, "epsilon", epsilon, 0.001 <= epsilon <= 1, "in [0.001, 1]")
@@ -226,7 +213,6 @@ class FlgreedySolver:
     def _gains(
         self, sums: FloatArray, items: _Items, which: IntArray, free: BoolArray
     ) -> FloatArray:
-        """Return the gains of items now, float64[R]; -1 where the client is taken."""
         gains = self._utility.gains(sums, items.edge[which], items.value[which])
         return np.where(free[items.client[which]], gains, -1.0)
 
@@ -253,7 +239,6 @@ class FlgreedySolver:
 
 
 def _items(problem: AssignmentProblem) -> _Items:
-    """Return the pairs that have a value and fit alone."""
     budget = problem.budget[problem.edge]
     row = np.flatnonzero((problem.value > 0) & (problem.cost <= budget)).astype(np.int64)
     weight = problem.cost[row] / np.maximum(budget[row], 1)

@@ -56,11 +56,7 @@ class _Entrants:
 
 
 class LocalSearch:
-    """One feasible solution.
-
-    Args:
-        problem: The instance.
-    """
+    """One feasible solution."""
 
     def __init__(self, problem: AssignmentProblem) -> None:
         clients = int(problem.client.max(initial=-1)) + 1
@@ -105,12 +101,9 @@ class LocalSearch:
         return np.asarray(room & (self._at[self._client[rows]] < 0), dtype=np.bool_)
 
     def improve(self, rows: IntArray, visits: int) -> None:
-        """Make the best move at one edge after the other until none gains.
+        """Make the best move at one edge after the other until none gains, `visits` at most.
 
-        Args:
-            rows: int64[R], rows with positive value that fit their edge's budget, in
-                the order of preference for candidates.
-            visits: At most so many.
+        `rows` have a positive value and fit their edge's budget, best candidates first.
         """
         edge_of = self._edge[rows]
         ordered = rows[np.argsort(edge_of, kind="stable")]
@@ -132,14 +125,12 @@ class LocalSearch:
                 waiting.update(dict.fromkeys(self._apply(move)))
 
     def _entrants(self, edge: int) -> _Entrants:
-        """Return the most promising rows that are not chosen at `edge`, until a move is made."""
         found = self._found.get(edge)
         if found is None:
             found = self._found[edge] = self._look(edge)
         return found
 
     def _look(self, edge: int) -> _Entrants:
-        """Find them."""
         pool = self._pools[edge]
         clients = self._client[pool]
         at = self._at[clients]
@@ -161,7 +152,6 @@ class LocalSearch:
         )
 
     def _best_entry(self, edge: int) -> _Move | None:
-        """Return the entry at `edge` that raises the value most, if any does."""
         entrants = self._entrants(edge)
         best: _Move | None = None
         members = self._leavers(edge)
@@ -174,7 +164,6 @@ class LocalSearch:
         return best
 
     def _best_crossing(self, edge: int) -> _Move | None:
-        """Return the crossing from `edge` that raises the value most, if any does."""
         here = self._entrants(edge)
         best: _Move | None = None
         for member in self._leavers(edge):
@@ -223,7 +212,6 @@ class LocalSearch:
         return _Move(gain, leave, tuple(enter))
 
     def _leavers(self, edge: int) -> list[int]:
-        """Return the chosen rows of an edge that may leave it."""
         members = self._members.get(edge, [])
         if len(members) <= _LEAVERS:
             return list(members)
@@ -233,13 +221,11 @@ class LocalSearch:
         return by_density[:_LEAVERS]
 
     def _rows_of(self, client: int) -> list[int]:
-        """Return all rows of a client."""
         span = slice(self._start[client], self._start[client + 1])
         rows: list[int] = self._by_client[span].tolist()
         return rows
 
     def _row_at(self, client: int, edge: int) -> int:
-        """Return a client's row at an edge, or -1."""
         return next((row for row in self._rows_of(client) if self._edge[row] == edge), -1)
 
     def _apply(self, move: _Move) -> list[int]:
@@ -276,15 +262,9 @@ class LocalSearch:
 
 
 def best_two(cost: IntArray, net: FloatArray, room: int) -> tuple[float, tuple[int, ...]]:
-    """Return the best one or two candidates that fit into `room` together.
+    """Return net value and positions of the best one or two candidates that fit into `room`.
 
-    Args:
-        cost: int64[K], ascending.
-        net: float64[K], positive.
-        room: Micro-credits.
-
-    Returns:
-        Their summed net value and their positions; (0.0, ()) when none fits.
+    `cost` ascends, `net` is positive; (0.0, ()) when none fits.
     """
     k = int(np.searchsorted(cost, room, side="right"))
     if k == 0:

@@ -35,11 +35,7 @@ registry: Registry[Model] = Registry(
 
 
 def create(spec: ModelSpec) -> Model:
-    """Return the model that a recipe names.
-
-    Raises:
-        TaskFormatError: This software knows no such kind.
-    """
+    """Return the model that a recipe names, or raise `TaskFormatError`."""
     try:
         return registry.factory(spec.kind)(spec)
     except UnknownNameError as error:

@@ -83,7 +83,6 @@ class Cnn(Mlp):
 
 
 def _convolved(images: Floats, weight: Floats, bias: Floats) -> _Seen:
-    """Convolve, pool and rectify images [n, rows, columns, in]."""
     windows = sliding_window_view(images, (KERNEL, KERNEL), axis=(1, 2))
     n, rows, columns = windows.shape[:3]
     flat = cast("Floats", windows.reshape(n * rows * columns, -1))

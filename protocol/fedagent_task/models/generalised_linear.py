@@ -81,7 +81,6 @@ class GeneralisedLinear(ABC):
         return 0.5 * self.spec.l2 * float(flat @ flat)
 
     def _pulled_back(self, weights: Weights, x: Inputs, slopes: Doubles) -> dict[str, Floats]:
-        """Return the mean gradient from d loss / d output [n, outputs]."""
         weight = weights["weight"]
         dtype = weight.dtype
         exact = slopes / max(len(x), 1)
@@ -195,7 +194,6 @@ def _sigmoid(z: Doubles) -> Doubles:
 
 
 def _affine(weights: Weights, x: Inputs) -> Doubles:
-    """Return ``x · weightᵀ + bias`` [n, outputs] as float64."""
     weight = weights["weight"]
     product = x.dot(weight) if isinstance(x, Csr) else x @ weight.T
     return np.add(product, weights["bias"], dtype=np.float64)

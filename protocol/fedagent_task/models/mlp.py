@@ -95,7 +95,6 @@ class Mlp:
 
     @property
     def _lifts(self) -> bool:
-        """Whether something comes first."""
         return False
 
     # ---------------------------------------------------------------- the dense layers
@@ -108,7 +107,6 @@ class Mlp:
         return np.concatenate(parts)
 
     def _activations(self, weights: Weights, first: Floats) -> list[Floats]:
-        """Return what each layer sees [n, width], and the logits at the end."""
         seen = [first]
         for index in range(1, self._depth + 1):
             z = seen[-1] @ weights[f"dense{index}.weight"].T

@@ -45,14 +45,11 @@ DATA_VARIABLE = "FEDAGENT_DATA"
 
 
 def load(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> Dataset:
-    """Read a bundled dataset, or a file by what its name says it is.
+    """Read a bundled dataset, or a file by what its name says it is; else raise `DatasetError`.
 
     ``*.npz``, ``*.csv``, ``*images-idx3*``, ``u.data``, ``data_batch*.bin`` or
     ``test_batch.bin`` (CIFAR-10), else LIBSVM text; all but npz may be gzip. A relative
-    path that is not here is sought in `FEDAGENT_DATA`.
-
-    Raises:
-        DatasetError: It is missing, malformed or over the limit (bytes).
+    path that is not here is sought in `FEDAGENT_DATA`. The limit is in bytes.
     """
     if name in BUNDLED:
         return read_digits(name.removeprefix("digits-"))
@@ -72,20 +69,12 @@ def load(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> D
 
 
 def load_sparse(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> SparseDataset:
-    """Read a LIBSVM file as sparse rows; it is sought as by `load`.
-
-    Raises:
-        DatasetError: It is missing, malformed or over the limit (bytes).
-    """
+    """Read a LIBSVM file as sparse rows; it is sought as by `load`."""
     return read_libsvm_sparse(_found(name), features, limit)
 
 
 def load_series(name: str, *, limit: int = MAX_BYTES) -> Series:
-    """Read a time series of stations; the file is sought as by `load`.
-
-    Raises:
-        DatasetError: It is missing, malformed or over the limit (bytes).
-    """
+    """Read a time series of stations; the file is sought as by `load`."""
     return read_series(_found(name), limit)
 
 
@@ -95,11 +84,7 @@ def with_labels(data: AnyDataset, labels: Iterable[int]) -> AnyDataset:
 
 
 def part_of(data: AnyDataset, index: int, count: int) -> AnyDataset:
-    """Return part `index` (from 0) of `count` equal parts: every count-th sample.
-
-    Raises:
-        ValueError: There is no such part.
-    """
+    """Return part `index` of `count`, every count-th sample; `ValueError` for no part."""
     if not 0 <= index < count:
         raise ValueError(f"no part {index} of {count}")
     return data.rows(slice(index, None, count))

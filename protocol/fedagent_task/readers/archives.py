@@ -38,11 +38,7 @@ def _archive(path: Path, limit: int, wrong: str, hint: str) -> Iterator[NpzFile]
 
 
 def read_npz(path: Path, limit: int = MAX_BYTES) -> Dataset:
-    """Return ``x`` [n, ...], flattened to rows, and ``y`` [n].
-
-    Raises:
-        DatasetError: The file is no such archive, holds objects, or is too large.
-    """
+    """Return ``x`` [n, ...], flattened to rows, and ``y`` [n]."""
     with _archive(path, limit, "is no archive with x and y", _SAMPLES_HINT) as arrays:
         x, y = arrays["x"], arrays["y"]
     numeric = x.dtype.kind in "fiub" and y.dtype.kind in "fiub"
@@ -58,10 +54,8 @@ class Series:
     """Readings of several stations at the same times.
 
     Attributes:
-        name: File that it came from.
         values: float32 [station, time, sensor]; NaN where a reading is missing.
-        columns: Names of the sensors.
-        stations: Names of the stations; empty where they have none.
+        columns, stations: Names of the sensors and stations; these may have none.
     """
 
     name: str
@@ -70,11 +64,7 @@ class Series:
     stations: tuple[str, ...] = ()
 
     def station(self, which: str) -> npt.NDArray[np.float32]:
-        """Return one station's readings [time, sensor], by its name or number from 0.
-
-        Raises:
-            DatasetError: There is no such station.
-        """
+        """Return one station's readings [time, sensor], by its name or number from 0."""
         if which in self.stations:
             return np.asarray(self.values[self.stations.index(which)])
         if which.isdigit() and int(which) < len(self.values):
@@ -83,11 +73,7 @@ class Series:
         raise DatasetError(self.name, f"has no station {which[:40]!r}", f"take one of {known}")
 
     def column(self, name: str) -> int:
-        """Return the place of a sensor.
-
-        Raises:
-            DatasetError: There is no such sensor.
-        """
+        """Return the place of a sensor."""
         if name not in self.columns:
             known = ", ".join(self.columns)
             raise DatasetError(self.name, f"has no column {name[:40]!r}", f"take one of {known}")
@@ -95,11 +81,7 @@ class Series:
 
 
 def read_series(path: Path, limit: int = MAX_BYTES) -> Series:
-    """Return an archive of ``values``, ``columns`` and, if there, ``stations``.
-
-    Raises:
-        DatasetError: The file is no such archive, holds objects, or is too large.
-    """
+    """Return an archive of ``values``, ``columns`` and, if there, ``stations``."""
     with _archive(path, limit, "is no archive of a series", _SERIES_HINT) as arrays:
         values, columns = arrays["values"], arrays["columns"]
         stations = arrays["stations"] if "stations" in arrays else np.empty(0, np.str_)

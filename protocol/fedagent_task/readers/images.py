@@ -14,11 +14,7 @@ _IDX = "give an IDX file as MNIST has them"
 
 
 def read_idx_array(path: Path, limit: int = MAX_BYTES) -> Raw:
-    """Return the one array of an IDX file, in native byte order.
-
-    Raises:
-        DatasetError: The header is no IDX header, or does not fit the data.
-    """
+    """Return the one array of an IDX file, in native byte order."""
     data = read_bytes(path, limit)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _DTYPES or not 1 <= data[3] <= 8:
         raise DatasetError(str(path), "has no IDX header", _IDX)
@@ -61,11 +57,7 @@ def is_cifar(file: str) -> bool:
 
 
 def read_cifar(path: Path, limit: int = MAX_BYTES) -> Dataset:
-    """Return samples uint8 [n, 3072] (red, green, blue plane) and labels int64 [n].
-
-    Raises:
-        DatasetError: It is no whole number of records, or a label is over 9.
-    """
+    """Return samples uint8 [n, 3072] (red, green, blue plane) and labels int64 [n]."""
     data = read_bytes(path, limit)
     count, rest = divmod(len(data), 1 + _CIFAR_PIXELS)
     if rest or not count:

@@ -18,13 +18,7 @@ _CSV = "write one sample a line, numbers between commas"
 def read_csv(path: Path, label: int | str = -1, limit: int = MAX_BYTES) -> Dataset:
     """Return a CSV file of numbers; a first line of names is skipped.
 
-    Args:
-        path: Text, plain or gzip.
-        label: The label's column by index (-1 is the last), or by name.
-        limit: Most bytes of text, and of the array.
-
-    Raises:
-        DatasetError: A line has other columns than the first, or no number.
+    The label's column is given by index (-1 is the last) or by name.
     """
     lines = [line for line in read_bytes(path, limit).splitlines() if line.strip()]
     if not lines:
@@ -113,14 +107,7 @@ def read_libsvm_sparse(
 ) -> SparseDataset:
     """Return a LIBSVM file as sparse rows; labels -1 and +1 become 0 and 1.
 
-    Args:
-        path: Text, plain or gzip.
-        features: Number of columns; the largest index if absent.
-        limit: Most bytes of text.
-
-    Raises:
-        DatasetError: A line is malformed (named by its number), or has an index
-            over `features`.
+    `features` is the number of columns, the largest index if absent.
     """
     values, columns, starts, labels = array("f"), array("i"), array("q", [0]), array("d")
     for number, line in enumerate(read_bytes(path, limit).split(b"\n"), 1):
