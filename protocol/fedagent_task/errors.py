@@ -1,12 +1,4 @@
-"""Errors of what is learnt.
-
-::
-
-    TaskError
-    ├── RecipeError        a key of a recipe is wrong; says how to fix it
-    ├── TaskFormatError    bytes are no task that this device understands
-    └── DatasetError       a dataset cannot be read; says how to fix it
-"""
+"""Errors of what is learnt."""
 
 from fedagent_protocol.errors import FedagentError
 

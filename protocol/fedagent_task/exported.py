@@ -1,8 +1,7 @@
 """What an exported model says of itself, so that nobody needs the recipe to use it.
 
-The same two texts in the metadata of safetensors and of ONNX: `model`, the recipe's
-section, and `data`, with what features are called and scaled by and what classes are called.
-Weights take scaled samples; an ONNX graph scales them itself.
+The same two texts in the metadata of safetensors and of ONNX: `model`, the recipe's section,
+and `data`. Weights take scaled samples; an ONNX graph scales them itself.
 """
 
 from collections.abc import Mapping
@@ -71,11 +70,9 @@ class Predictor(Protocol):
     @property
     def described(self) -> Described:
         """What it takes and gives."""
-        ...
 
     def forward(self, x: Raw | Csr) -> Doubles:
         """Return what `Model.forward` gives, for raw samples [n, features]."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Fleet:
 
     def opinions(self) -> np.ndarray:
         right = [
-            np.mean(self.model.predict(self.weights, self.x[held]) == self.y[held])
+            np.mean(self.model.forward(self.weights, self.x[held]).argmax(axis=1) == self.y[held])
             for held in self.held
         ]
         return np.array(right, np.float64)
@@ -51,7 +51,7 @@ class Fleet:
             weights = {name: tensor.copy() for name, tensor in self.weights.items()}
             mine = self.own[client][: spec.buffer]
             for _ in range(spec.passes):
-                slopes = self.model.gradient(weights, self.x[mine], self.y[mine])
+                slopes = self.model.loss_and_gradient(weights, self.x[mine], self.y[mine])[1]
                 for name in weights:
                     weights[name] -= (spec.rate * slopes[name]).astype(np.float32)
             made.append(weights)

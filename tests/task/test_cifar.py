@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedagent_task.errors import DatasetError
-from fedagent_task.readers import load, read_cifar
+from fedagent_task.readers import load
+from fedagent_task.readers.images import read_cifar
 
 
 def _file(

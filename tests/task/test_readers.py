@@ -11,19 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedagent_task.errors import DatasetError
-from fedagent_task.readers import (
-    DATA_VARIABLE,
-    load,
-    part_of,
-    read_csv,
-    read_idx,
-    read_idx_array,
-    read_libsvm,
-    read_libsvm_sparse,
-    read_npz,
-    read_ratings,
-    with_labels,
-)
+from fedagent_task.readers import DATA_VARIABLE, load, part_of, with_labels
+from fedagent_task.readers.archives import read_npz
+from fedagent_task.readers.images import read_idx, read_idx_array
+from fedagent_task.readers.text import read_csv, read_libsvm, read_libsvm_sparse, read_ratings
 
 SHARED = os.environ.get(DATA_VARIABLE, "")
 needs_data = pytest.mark.skipif(not SHARED, reason=f"{DATA_VARIABLE} names no data folder")

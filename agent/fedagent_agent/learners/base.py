@@ -36,30 +36,23 @@ class Learner(Protocol):
     @property
     def default_iterations(self) -> int:
         """Iterations of a round whose order leaves the number to the learner."""
-        ...
 
     @property
     def num_samples(self) -> int:
         """Different samples that the next update rests on: its weight."""
-        ...
 
     @property
     def dropped(self) -> int:
         """New samples that were never learnt from because memory is bounded."""
-        ...
 
     def begin(self, base: Tensors) -> None:
         """Start from a new global model; float32 tensors by name."""
-        ...
 
     def absorb(self, x: Inputs, y: Labels) -> None:
         """Take new samples: scaled float32 [n, features], or sparse, and labels [n]."""
-        ...
 
     def step(self, iterations: int) -> StepResult:
         """Do this many local iterations; short enough to be cancelled between calls."""
-        ...
 
     def update(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the float32 difference to the model that `begin` gave."""
-        ...

@@ -1,12 +1,9 @@
 """strSAGA: variance-reduced steps on a stream (ALGORITHMS section 7).
 
-Every other iteration moves one random new sample into a set, with a gradient of zero;
-every iteration steps on a random sample of the set, corrected by the gradient that it
-had when it was last looked at and by the mean of all those gradients. The set is emptied
-when a new global model arrives.
-
-Iterations are counted through the round, not anew for each arrival step, so that one
-iteration a step learns too; with an even number it is the same.
+Every other iteration moves one random new sample into a set, with a gradient of zero; every
+iteration steps on a random sample of the set, corrected by its last gradient and by the mean
+of all of them. A new global model empties the set. Iterations are counted through the round,
+not anew for each arrival step, so that one iteration a step learns too.
 """
 
 import functools
@@ -21,7 +18,7 @@ from fedagent_task.spec import LearnerSpec, ModelSpec
 
 from .base import StepResult, Tensors
 from .strsaga_book import Book, Moves
-from .strsaga_dense import DenseTable, Doubles
+from .strsaga_dense import DenseTable, Doubles, Step
 from .strsaga_factors import FactorTable
 from .strsaga_loops import HINGE, LOGISTIC, SOFTMAX, SQUARED, SQUARED_HINGE, SagaLoops, compiled
 from .strsaga_sparse import SparseTable
@@ -36,28 +33,22 @@ class Table(Protocol):
     @property
     def block(self) -> int:
         """Most iterations of one `advance`."""
-        ...
 
     @property
     def nbytes(self) -> int:
         """Memory of the stored samples with all that belongs to them."""
-        ...
 
     def begin(self, weights: Tensors) -> None:
         """Start from these weights with an empty set."""
-        ...
 
     def offer(self, x: Inputs, y: Labels, room: int) -> None:
         """Take new samples into the buffer; `room` is what the set may need from now on."""
-        ...
 
     def advance(self, moves: Moves) -> float:
         """Do some iterations; return the sum of the losses before each step."""
-        ...
 
     def weights(self) -> dict[str, Doubles]:
         """Return the weights as they are now."""
-        ...
 
 
 class StrSaga:
@@ -160,7 +151,7 @@ def create_table(spec: ModelSpec, rate: float, loops: SagaLoops | None, *, spars
         return FactorTable(spec, rate=rate, loops=loops)
     loss = _LOSSES.get(spec.kind, _HINGES[spec.loss])
     kind = SparseTable if sparse else DenseTable
-    return kind(loss, spec.outputs, spec.features, rate=rate, l2=spec.l2, loops=loops)
+    return kind(Step(loss, spec.outputs, spec.features, rate, spec.l2, loops))
 
 
 @functools.cache

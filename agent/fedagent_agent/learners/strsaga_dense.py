@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, MutableSequence
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
 import numpy as np
@@ -19,36 +20,38 @@ T = TypeVar("T", bound=np.generic)
 _LARGE = 1e200
 
 
-class DenseTable:
-    """The set, its gradients as scalars, the weights and the sum of the gradients.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step on a generalised linear model depends on.
 
-    Weights and sums are float64 [outputs, features + 1]; the last column is the bias,
-    the weight of a feature that is always 1 and is not stored.
-
-    Args:
-        loss: Code of the loss.
-        outputs: Scores of the model.
-        width: Features of a sample.
+    Attributes:
+        loss: Its code.
         rate: Step size.
         l2: Penalty of the weights, outside the table of gradients.
         loops: Compiled loops, or None.
     """
 
+    loss: int
+    outputs: int
+    width: int
+    rate: float
+    l2: float
+    loops: SagaLoops | None
+
+
+class DenseTable:
+    """The set, its gradients as scalars, the weights and the sum of the gradients.
+
+    Weights and sums are float64 [outputs, features + 1]; the last column is the bias,
+    the weight of a feature that is always 1 and is not stored.
+    """
+
     block = 1 << 16
     """Most iterations of one `advance`."""
 
-    def __init__(
-        self,
-        loss: int,
-        outputs: int,
-        width: int,
-        *,
-        rate: float,
-        l2: float,
-        loops: SagaLoops | None,
-    ) -> None:
-        self._loss, self._rate, self._decay = loss, rate, 1.0 - rate * l2
-        self._loops = loops
+    def __init__(self, step: Step) -> None:
+        self._loss, self._rate, self._loops = step.loss, step.rate, step.loops
+        self._decay, outputs, width = 1.0 - step.rate * step.l2, step.outputs, step.width
         self._w = np.zeros((outputs, width + 1))
         self._g = np.zeros((outputs, width + 1))
         self._x = np.empty((0, width), np.float32)

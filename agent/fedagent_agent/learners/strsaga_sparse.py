@@ -1,12 +1,10 @@
 """strSAGA's arithmetic on sparse rows: a step touches the sample's features only.
 
-The mean gradient moves every weight in every iteration. That is not done but kept in
-mind: what is stored of a weight is w + due·G, with G its sum of gradients and `due` the
-sum of rate/n over the iterations since the last flush. An iteration that changes G by c·x
-then changes what is stored by due'·c·x less the step itself, and nothing else. This is the
-lazy average of ALGORITHMS section 7 with one number for all features in place of one
-for each. With a penalty the weights are a scale times that, and what is due is
-divided by the scale.
+The mean gradient, which moves every weight in every iteration, is kept in mind: what is
+stored of a weight is w + due·G, with G its sum of gradients and `due` the sum of rate/n over
+the iterations since the last flush. An iteration that changes G by c·x then changes what is
+stored by due'·c·x less the step itself: the lazy average of ALGORITHMS section 7. With a
+penalty the weights are a scale times that, and what is due is divided by the scale.
 """
 
 import math
@@ -20,8 +18,8 @@ from fedagent_task.models import Inputs, Labels
 from fedagent_task.samples import Csr
 
 from .strsaga_book import Moves
-from .strsaga_dense import cells, grown, residuals, signed
-from .strsaga_loops import SagaLoops, scalar
+from .strsaga_dense import Step, cells, grown, residuals, signed
+from .strsaga_loops import scalar
 
 Doubles = npt.NDArray[np.float64]
 
@@ -35,30 +33,14 @@ class SparseTable:
     """As `DenseTable`; a row of the table is one feature: weights with what is due, sums.
 
     Samples are rows of one growing store, and the set refers to them.
-
-    Args:
-        loss: Code of the loss.
-        outputs: Scores of the model.
-        width: Features of a sample.
-        rate: Step size.
-        l2: Penalty of the weights, outside the table of gradients.
-        loops: Compiled loops, or None.
     """
 
-    def __init__(
-        self,
-        loss: int,
-        outputs: int,
-        width: int,
-        *,
-        rate: float,
-        l2: float,
-        loops: SagaLoops | None,
-    ) -> None:
-        self._loss, self._rate, self._decay = loss, rate, 1.0 - rate * l2
-        self._outputs, self._loops = outputs, loops
+    def __init__(self, step: Step) -> None:
+        self._loss, self._rate, self._loops = step.loss, step.rate, step.loops
+        self._decay, outputs, width = 1.0 - step.rate * step.l2, step.outputs, step.width
+        self._outputs = outputs
         # Numpy takes whole columns at some rows, a compiled loop row after row.
-        order: Literal["C", "F"] = "C" if loops else "F"
+        order: Literal["C", "F"] = "C" if self._loops else "F"
         self._table = np.zeros((width, 2 * outputs), order=order)
         self._bias = np.zeros((2, outputs))
         self._clock = np.array([0.0, 1.0])

@@ -1,9 +1,8 @@
 """Gradients of neural networks by torch in the place of numpy's: the only user of torch.
 
-Everything else is as without torch: weights and samples stay in numpy arrays (torch sees
-the same memory), and the learners shuffle, step and subtract as they always do. So every
-learner does the same with both back ends, up to rounding. Only the trainer process
-imports this module, and only when torch is wanted: it costs some 200 MB.
+Weights and samples stay in numpy arrays (torch sees the same memory), and the learners
+shuffle, step and subtract as always: both back ends do the same, up to rounding. Only the
+trainer process imports this module, where torch is wanted: it costs some 200 MB.
 """
 
 import numpy as np
@@ -49,17 +48,9 @@ class TorchModel:
             logits = self._logits(_leaves(weights), _shared(densed(x)))
             return np.asarray(torch.softmax(logits.double(), dim=1).numpy(), np.float64)
 
-    def predict(self, weights: Weights, x: Inputs) -> Labels:
-        """Return the most likely class, int64 [n]."""
-        return np.asarray(self.forward(weights, x).argmax(axis=1), np.int64)
-
     def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
         """Return the mean cross-entropy in nats, with the L2 penalty."""
         return self._model.loss(weights, x, y)
-
-    def gradient(self, weights: Weights, x: Inputs, y: Labels) -> Gradient:
-        """Return the gradient of `loss`."""
-        return self.loss_and_gradient(weights, x, y)[1]
 
     def loss_and_gradient(self, weights: Weights, x: Inputs, y: Labels) -> tuple[float, Gradient]:
         """Return both from one forward pass."""

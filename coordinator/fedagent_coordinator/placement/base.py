@@ -1,11 +1,8 @@
 """Where the edge models are averaged into the global one (ALGORITHMS section 7).
 
-Each edge asks a rent for one aggregation. A placement policy looks at the live edges
-whose rent fits what is left of the run's budget, so it can never overspend:
-
-- one of them is chosen: `rented`;
-- edges are live, but none fits: `Placement(exhausted=True)`, training stops cleanly;
-- no edge is live: `Placement()`, the coordinator averages this once, for no rent.
+Each edge asks a rent for one aggregation; a placement looks at the live edges whose rent fits
+what is left of the run's budget, so it can never overspend. If edges are live but none fits,
+training stops cleanly (`exhausted`); if none is live, the coordinator averages for no rent.
 """
 
 from dataclasses import dataclass
@@ -21,7 +18,7 @@ from fedagent_coordinator.policies.base import (
     FloatArray,
     IntArray,
     State,
-    check_column,
+    check_columns,
 )
 
 TRANSFER = "edge_transfer_s"
@@ -51,10 +48,9 @@ class PlacementView:
 
     def __post_init__(self) -> None:
         shape = (len(self.edge_live),)
-        check_column(self, "edge_live", np.bool_, shape)
-        check_column(self, "edge_rent", np.int64, shape)
-        if self.edge_transfer_s is not None:
-            check_column(self, TRANSFER, np.float64, shape)
+        check_columns(self, np.bool_, shape, "edge_live")
+        check_columns(self, np.int64, shape, "edge_rent")
+        check_columns(self, np.float64, shape, TRANSFER, optional=True)
         if self.round < 1:
             raise InvalidViewError("round", f"is {self.round}, rounds count from 1")
         if ((self.edge_rent < 0) | (self.edge_rent > MAX_MICRO)).any():

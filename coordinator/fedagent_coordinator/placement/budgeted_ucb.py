@@ -8,13 +8,9 @@ The paper's (Algorithm 3) is -psi~_e + q_e with
 
     q_e = s (1 + 1/r_min) / (r_min - s),    s = sqrt(2 ln t / p_e)
 
-and +infinity where the denominator is not positive; there, fewest plays come first. It
-stays so for 2 ln t / r_min^2 plays of every edge (1 400 at r_min 0.1 and t 1 000): in
-practice it is a round-robin. It ignores the rent; dividing its negative -psi~ by rent
-would prefer expensive edges.
-
-Raw sums of psi are kept, because the bounds that scale psi to 0..1 move: the index
-scales means by the bounds of the moment.
+and +infinity where the denominator is not positive; there, fewest plays come first, in
+practice a round-robin. It ignores the rent; dividing its negative -psi~ by rent would prefer
+expensive edges. Page: docs/policies/placement.md.
 """
 
 import math
@@ -36,12 +32,8 @@ MAX_PSI = 1e15
 class EdgeHistory(ArrayState):
     """Plays and costs of every edge chosen so far.
 
-    Attributes:
-        plays: int64[E], how often each edge was rented; edges from E on never were.
-        observed: int64[E], how many of these plays showed their psi.
-        psi_sum: float64[E].
-        psi_bounds: float64[2], least and greatest psi ever shown.
-        paid: int64[2], micro-credits paid so far: in all, and for edges' first plays.
+    Sums of psi are raw, because the bounds that scale psi to 0..1 move: the index scales means
+    by the bounds of the moment. Paid, in micro-credits: in all, and for edges' first plays.
     """
 
     plays = ints("edges")
@@ -51,11 +43,7 @@ class EdgeHistory(ArrayState):
     paid = ints(2)
 
     def add(self, placement: Placement, psi: float | None) -> None:
-        """Count one play; a placement without an edge counts nothing.
-
-        Raises:
-            InvalidViewError: `psi` is not a number from 0 to `MAX_PSI`; nothing changed.
-        """
+        """Count one play; `InvalidViewError` if psi is not in 0..`MAX_PSI`, and nothing changes."""
         if placement.edge is None:
             return
         if psi is not None and not 0 <= psi <= MAX_PSI:

@@ -1,23 +1,9 @@
-"""`adaptive`, ours: experts that know the physics of a deadline, weighed by their forecasts.
+"""`adaptive`, ours: four experts forecast a pair's success, P2 is solved with their average.
 
-Four experts forecast the chance that a pair's update arrives in time (`experts`):
-
-- two regressions on what the deadline asks of the uplink, one with a long and one with a
-  short memory, exact under Rayleigh fading;
-- a logistic regression on download rate and compute, as LinUCB sees them;
-- the regression with the long memory, corrected by what each client made of its
-  forecasts lately (`Reliability`): a device that died or broke is soon left alone.
-
-Their forecasts are averaged with weights that fall by the log-loss of what was played
-and never reach zero, so that after a change of the radio the one with the short memory
-leads, and where no physics holds, what clients did before does. Then P2 is solved with
-the average; of equals, the client that has waited longest goes first. There is no exploration
-bonus: contexts vary by themselves, and no expert can starve a client for good, because
-all fade.
-
-Every feature is optional: a device that reports nothing is known by its outcomes.
-
-Parameters: docs/policies/adaptive.md.
+Two regressions on what the deadline asks of the uplink (`experts`), with a long and a short
+memory; a logistic one on rate and compute; and the first, corrected by what each client made of
+its forecasts lately (`Reliability`). Weights fall by log-loss and never reach zero. There is no
+exploration bonus: contexts vary by themselves, and all fades. Page: docs/policies/adaptive.md.
 """
 
 from collections.abc import Iterator
@@ -118,7 +104,7 @@ class AdaptivePolicy(ArrayState):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Nothing: it uses what there is."""
+        """Nothing: every feature is optional."""
         return frozenset()
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
@@ -161,10 +147,7 @@ class AdaptivePolicy(ArrayState):
             yield "has outcomes of clients that it does not know"
 
     def _scores(self, view: RoundView) -> FloatArray:
-        """Return the averaged forecast of every pair, float64[P].
-
-        Block by block, so that the temporaries of a million pairs stay in the cache.
-        """
+        """Block by block, so that the temporaries of a million pairs stay in the cache."""
         scores = np.empty(len(view.pair_client))
         for begin in range(0, len(scores), _BLOCK):
             rows = slice(begin, begin + _BLOCK)

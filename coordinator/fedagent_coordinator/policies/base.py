@@ -7,7 +7,7 @@ reused, and only grow. Money is int64 micro-credits.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol, runtime_checkable
 
@@ -121,20 +121,16 @@ class RoundView:
 
     def __post_init__(self) -> None:
         p, n = len(self.pair_client), len(self.client_price)
-        check_column(self, "pair_client", np.int32, (p,))
-        check_column(self, "pair_edge", np.int32, (p,))
-        check_column(self, "pair_features", np.float32, (p, len(self.feature_names)))
-        check_column(self, "client_price", np.int64, (n,))
-        check_column(self, "client_available", np.bool_, (n,))
-        check_column(self, "edge_budget", np.int64, (len(self.edge_budget),))
-        if self.opinions is not None:
-            check_column(self, "opinions", np.float64, (n,))
-        if self.volunteers is not None:
-            check_column(self, "volunteers", np.bool_, (n,))
+        check_columns(self, np.int32, (p,), "pair_client", "pair_edge")
+        check_columns(self, np.float32, (p, len(self.feature_names)), "pair_features")
+        check_columns(self, np.int64, (n,), "client_price")
+        check_columns(self, np.bool_, (n,), "client_available")
+        check_columns(self, np.int64, (len(self.edge_budget),), "edge_budget")
+        check_columns(self, np.float64, (n,), "opinions", optional=True)
+        check_columns(self, np.bool_, (n,), "volunteers", optional=True)
         if self.truth is not None:
-            check_column(self.truth, "arrives", np.bool_, (p,))
-            check_column(self.truth, "chance", np.float64, (p,))
-            check_column(self.truth, "tau_s", np.float64, (p,))
+            check_columns(self.truth, np.bool_, (p,), "arrives")
+            check_columns(self.truth, np.float64, (p,), "chance", "tau_s")
         if self.round < 1:
             raise InvalidViewError("round", f"is {self.round}, rounds count from 1")
         if not self.deadline_s > 0:
@@ -201,20 +197,12 @@ class RoundView:
 
     def take(self, pairs: npt.NDArray[np.generic]) -> "RoundView":
         """Return the view of these pairs only (a mask or indices); N and M stay."""
-        return RoundView(
-            round=self.round,
+        return replace(
+            self,
             pair_client=self.pair_client[pairs],
             pair_edge=self.pair_edge[pairs],
             pair_features=self.pair_features[pairs],
-            feature_names=self.feature_names,
-            client_price=self.client_price,
-            client_available=self.client_available,
-            edge_budget=self.edge_budget,
-            deadline_s=self.deadline_s,
-            model_bytes=self.model_bytes,
-            opinions=self.opinions,
             truth=None if self.truth is None else self.truth.take(pairs),
-            volunteers=self.volunteers,
         )
 
 
@@ -233,14 +221,6 @@ class Selection:
     scores: FloatArray
     bound: npt.NDArray[np.int8]
     notes: Mapping[str, float]
-
-
-_TRAINING: Mapping[str, type[np.generic]] = {
-    "steps": np.int64,
-    "iterations": np.int64,
-    "train_s": np.float64,
-}
-"""Columns that older records of a feedback have not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -292,17 +272,14 @@ class Feedback:
 
     def __post_init__(self) -> None:
         s = (len(self.pairs),)
-        for name, dtype in _TRAINING.items():
-            if getattr(self, name) is not None:
-                check_column(self, name, dtype, s)
-        for name in ("X", "used", "censored", "void"):
-            check_column(self, name, np.bool_, s)
-        for name in ("pairs", "arrivals", "num_samples"):
-            check_column(self, name, np.int64, s)
-        for name in ("tau_s", "dt_s", "lc_s", "ut_s", "seconds_per_iteration"):
-            check_column(self, name, np.float64, s)
-        if self.opinions is not None:
-            check_column(self, "opinions", np.float64, (len(self.view.client_price),))
+        check_columns(self, np.int64, s, "steps", "iterations", optional=True)
+        check_columns(self, np.float64, s, "train_s", optional=True)
+        check_columns(self, np.bool_, s, "X", "used", "censored", "void")
+        check_columns(self, np.int64, s, "pairs", "arrivals", "num_samples")
+        times = "tau_s", "dt_s", "lc_s", "ut_s", "seconds_per_iteration"
+        check_columns(self, np.float64, s, *times)
+        clients = (len(self.view.client_price),)
+        check_columns(self, np.float64, clients, "opinions", optional=True)
         _within("pairs", self.pairs, len(self.view.pair_client) - 1)
         if len(np.unique(self.pairs)) != len(self.pairs):
             raise InvalidViewError("pairs", "names a pair twice")
@@ -333,15 +310,22 @@ class SelectionPolicy(Protocol):
         """Continue from `state` exactly; raise `StateError` if it is of other parameters."""
 
 
-def check_column(
-    record: object, name: str, dtype: type[np.generic], shape: tuple[int, ...]
+def check_columns(
+    record: object,
+    dtype: type[np.generic],
+    shape: tuple[int, ...],
+    *names: str,
+    optional: bool = False,
 ) -> None:
-    """Raise `InvalidViewError` for a column of another dtype or shape than it must have."""
-    value = getattr(record, name)
-    if not isinstance(value, np.ndarray) or value.dtype != dtype:
-        raise InvalidViewError(name, f"is not an array of {np.dtype(dtype).name}")
-    if value.shape != shape:
-        raise InvalidViewError(name, f"has shape {value.shape}, expected {shape}")
+    """Raise `InvalidViewError` for columns of another dtype or shape than they must have."""
+    for name in names:
+        value = getattr(record, name)
+        if optional and value is None:
+            continue
+        if not isinstance(value, np.ndarray) or value.dtype != dtype:
+            raise InvalidViewError(name, f"is not an array of {np.dtype(dtype).name}")
+        if value.shape != shape:
+            raise InvalidViewError(name, f"has shape {value.shape}, expected {shape}")
 
 
 def _within(name: str, column: npt.NDArray[np.integer], top: int) -> None:

@@ -1,9 +1,8 @@
 """Policies that learn nothing, the baselines of the papers.
 
-`random` and `round-robin` are baselines of COCS and GDA. `fixed` is GDA's optimum, where
-it is known. `volunteers` is for runs in which clients agree among themselves who trains
-(docs/democratized.md). `oracle`, `oracle-p` and `fedcs` have the knowledge that only a
-testbed has.
+`random` and `round-robin` are of COCS and GDA, `fixed` is GDA's optimum where it is known.
+`volunteers` is for runs in which clients agree among themselves (docs/democratized.md).
+`oracle`, `oracle-p` and `fedcs` have the knowledge that only a testbed has.
 """
 
 import math

@@ -1,19 +1,13 @@
 """Belief propagation over neighbours' opinions (GDA section V; ALGORITHMS section 5).
 
-Every client n is a binary variable with phi_n(1) = r_n^2, phi_n(0) = 1 - r_n^2;
-neighbours i, j agree with weight w_ij and differ with 1 - w_ij. Its belief b_n is the
-marginal of state 1. A normalised message of a binary variable is one number, the log
+Every client n is a binary variable with phi_n(1) = r_n^2; neighbours i, j agree with weight
+w_ij. Its belief b_n is the marginal of state 1. A normalised message is one number, the log
 ratio of its two values: l_{i->j} = 2 atanh((2 w_ij - 1) tanh(h / 2)) with h the sum of
-i's own log ratio and all messages to i but j's. Everything is arrays over the 2 E
-directed edges.
+i's own log ratio and all messages to i but j's.
 
 With w = (1 + rho 2^-(d/d0)^3.7) / 2 and rho = 0.9 / max(1, highest degree - 1), the sum of
 (2 w - 1) over the neighbours of a client but one stays below 1, so that messages
-contract to a unique fixed point on any graph; `BeliefResult.contraction` reports that sum.
-Clients that see only their neighbours take rho_ij = 0.9 / max(1, max(degree_i, degree_j)
-- 1) and d0_ij = the mean of both ends' median distances: each client's sum is still at
-most 0.9, because rho_ij <= 0.9 / max(1, degree_i - 1) at either end. `wire(local=True)` is
-that; agents compute the same one message at a time.
+contract to a unique fixed point on any graph.
 """
 
 from dataclasses import dataclass
@@ -67,12 +61,11 @@ class BeliefResult:
 
 
 def wire(graph: Graph, agreement: FloatArray | None = None, *, local: bool = False) -> Wiring:
-    """Return the directed edges of `graph`.
+    """Return the directed edges of `graph`, with the agreement w given, float64[E], or by distance.
 
-    Args:
-        graph: Undirected, each edge once.
-        agreement: float64[E], w of each edge in (0, 1); None: from its distances.
-        local: Take the weights that two neighbours can compute between themselves.
+    `local` takes the weights that two neighbours can compute between themselves, as agents do:
+    rho_ij = 0.9 / max(1, max(degree_i, degree_j) - 1) and d0_ij = the mean of both ends' median
+    distances. Each client's sum is still at most 0.9, as rho_ij <= 0.9 / max(1, degree_i - 1).
     """
     graph, agreement = _ranked(graph, agreement)
     source = np.concatenate((graph.left, graph.right))
@@ -139,14 +132,12 @@ def propagate_literal(
     """Exchange messages by GDA's eq. (4)-(7) exactly as printed, to compare `propagate` with.
 
     Neither phi_n = r_n^2 nor psi_ij = exp(-C d_ij^3.7) depends on the state, so a message is
-    one unnormalised number: ln m_{i->j} = ln 2 + 2 ln r_i - C d_ij^3.7 + the sum of ln m_{k->i}
-    over i's neighbours but j. On a tree every client ends with the same belief, because each
+    one unnormalised number. On a tree every client ends with the same belief, because each
     holds the same product over the whole tree; on loops the products grow or shrink without
     end. That is why `propagate` has potentials that depend on the state.
 
-    `opinion` is clipped to [1e-12, 1], NaN counts as 1; `constant` is C of eq. (7) for distances
-    in km. Beliefs sum to 1; with a `residual` above the tolerance they mean nothing;
-    `contraction` is the largest number of neighbours but one.
+    `opinion` is clipped to [1e-12, 1], NaN counts as 1; distances are in km. Beliefs sum to 1; with
+    a `residual` above the tolerance they mean nothing.
     """
     own = 2 * np.log(np.clip(np.where(np.isnan(opinion), 1.0, opinion), _MIN_OPINION, 1.0))
     source = np.concatenate((graph.left, graph.right))

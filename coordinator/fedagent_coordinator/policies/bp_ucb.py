@@ -2,13 +2,9 @@
 
 GDA, Algorithm 2 (ALGORITHMS section 5). The index of client n is its mean opinion over
 the slots in which it trained + b_n / N + mu sqrt(ln t / Pi_n); the K largest that fit
-train, ties to the lower client. b_n is the belief after the last slot (`beliefs.py`).
-What clients think of the initial model is slot 1, so the first set is chosen at t = 2,
-with the beliefs that these opinions give.
-Here one place computes it, for testbeds and for runs where opinions come up anyway;
-agents that keep opinions to themselves compute the same among neighbours.
-
-Parameters: docs/policies/bp-ucb.md.
+train, ties to the lower client. What clients think of the initial model is slot 1, so the
+first set is chosen at t = 2, with the beliefs that these opinions give (`beliefs`).
+Page: docs/policies/bp-ucb.md.
 """
 
 import math

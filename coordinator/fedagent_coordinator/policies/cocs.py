@@ -3,13 +3,7 @@
 Contexts are scaled to the unit cube by running bounds and cut into h^D cells. Each
 cell, of a pair, of an edge or of all, has a counter C and a mean p of arrivals in
 time. While any visible pair has C <= K(t) = k_scale t^z ln t, the round explores: as
-many such pairs as the budgets pay for, the rest by p. Otherwise it solves P2 with p.
-
-With one counter per pair and k_scale 1, which is the paper, K(t) outgrows the counters
-and the policy explores in every round (`cocs-paper`). Counters that are shared fill
-up M or N M times as fast.
-
-Parameters: docs/policies/cocs.md.
+many such pairs as the budgets pay for, the rest by p. Page: docs/policies/cocs.md.
 """
 
 import math
@@ -158,10 +152,7 @@ class CocsPolicy(ArrayState):
         return column
 
     def _keys(self, view: RoundView, contexts: FloatArray) -> IntArray:
-        """Return the counter key of every pair: client, edge and cell in one int64.
-
-        What the scope does not distinguish is 0.
-        """
+        """Return client, edge and cell of every pair in one int64, 0 for what the scope unites."""
         if len(view.edge_budget) > _MAX_EDGES:
             raise ParameterError(self.name, "edges", f"are more than {_MAX_EDGES}")
         width = self._high - self._low
@@ -203,8 +194,8 @@ class CocsPolicy(ArrayState):
 class CocsPaperPolicy(CocsPolicy):
     """COCS to the letter: one counter per (client, edge, cell) and K(t) = t^z ln t.
 
-    At t = 1000 a cell wants about 110 plays, and there are 25 cells in each of 150 pairs: it
-    never leaves exploration and takes what is cheapest. Kept as the reference.
+    It never leaves exploration: at t = 1000 a cell wants about 110 plays, and there are 25 cells
+    in each of 150 pairs. Kept as the reference.
     """
 
     def __init__(

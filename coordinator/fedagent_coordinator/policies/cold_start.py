@@ -1,8 +1,9 @@
 """Quick-Init's cold start: groups played once, and the exact scores they give clients.
 
-A client's score is the mean reward of its groups. Clients without one (their group
-never had an opinion, or they came after the cold start) form a class of their own,
-whose score is the mean of all others' scores.
+Groups are drawn lazily among clients that were in none, the last one topped up from earlier
+ones; it ends for good when no such client can be chosen. A group without an opinion is
+retried once. A client's score is the mean reward of its groups. Clients without one (their
+group failed twice, or they came later) are a class that scores the mean of all others' scores.
 """
 
 import math

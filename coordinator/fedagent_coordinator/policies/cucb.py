@@ -1,11 +1,9 @@
 """`cucb`: UCB over super-arms, blind to contexts (COCS, baseline 2).
 
-The paper makes an arm of every feasible decision of the whole network, of which there are
-more than can be tried. Here a static pool of them stands for all: an arm is an order of
-preference over client-edge pairs, fixed by the arm's number, and filled into the budgets of
-the round. Its reward is the share of the most successes that any round has had.
-
-Parameters: docs/policies/cucb.md.
+The paper makes an arm of every feasible decision of the whole network, more than can be tried.
+Here a static pool stands for all: an arm is a preference over pairs, fixed by its number and
+filled into the budgets. Its reward is the share of the most successes that any round has had.
+Page: docs/policies/cucb.md.
 """
 
 import math

@@ -2,11 +2,8 @@
 
 tau = theta . [1/mu, s, M/B] + noise (ALGORITHMS section 4): mu the available CPU
 ratio, s = 1 for a client that did not take part in the last round, M the model in
-bits, B the bandwidth. All clients are kept as arrays; H^-1 moves by rank-one
-updates (Sherman-Morrison).
-
-`fastest` is RBCS-F without its queues: the same regression and the same optimism, so
-that a client never tried counts as fast until it is. Parameters: docs/policies/fastest.md.
+bits, B the bandwidth. H^-1 moves by rank-one updates (Sherman-Morrison). `fastest` is RBCS-F
+without its queues: docs/policies/fastest.md.
 """
 
 import math
@@ -70,6 +67,8 @@ class ExchangeTimes(ArrayState):
     """The regression as policies use it: contexts from a view, answers from feedback.
 
     Args:
+        name: The policy, for errors.
+        lambda_: Ridge of the regression.
         alpha: Width of the confidence bound.
         model_bits: M, size of the model in bits.
         compute: Feature with mu, the available CPU ratio.

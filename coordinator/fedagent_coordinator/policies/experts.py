@@ -1,14 +1,9 @@
 """What the experts of `adaptive` know: what an uplink must do, and the odds that it does.
 
-``tau = bits / download + work / compute + wait + bits / upload``. Bits, work and the wait
-for arrivals between the steps of a round are learnt from the durations of updates that
-arrived, the work client by client, so that a client that overstates its compute is soon
-known by its outcomes. What is left of the deadline sets the upload rate that is needed.
-
-The chance of an update in time is ``exp(-exp(x theta))`` (complementary log-log of the
-failure) or ``1 / (1 + exp(x theta))`` (logit). The first is exact for a link with
-Rayleigh fading, where theta weighs logarithms of required rate, distance and bandwidth;
-the second is a plain classifier. Beliefs about theta are a Gaussian that each round's
+``tau = bits / download + work / compute + wait + bits / upload``, with bits, work and wait
+learnt from updates that arrived, the work client by client, so that who overstates its compute
+is soon known. The chance of an update in time is ``exp(-exp(x theta))``, exact for a link with
+Rayleigh fading, or ``1 / (1 + exp(x theta))`` (logit). Beliefs about theta are a Gaussian that
 outcomes sharpen by Newton's method, and that fades towards the prior.
 """
 

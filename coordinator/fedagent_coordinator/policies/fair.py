@@ -1,23 +1,9 @@
 """`fair`: a guaranteed share of rounds for every client, around any other policy.
 
-Each client has RBCS-F's queue Z of rounds it is owed (ALGORITHMS section 4). The
-inner policy decides first; then all pairs are ranked by
-
-    V [the inner policy chose the pair] + Z of its client
-
-and filled into the budgets, as many clients as the inner policy took, but at least
-the beta N that every round owes on average. So the inner choice stands while no
-queue outside exceeds one inside by V, and V is how many rounds of debt a choice of
-the inner policy is worth. This is the greedy drift-plus-penalty rule for a reward
-of 1 per inner choice.
-
-Guarantee: once a queue is more than V above the others it is served first. If the
-budgets pay for any ceil(beta N) clients and each client is available often enough,
-all queues stay bounded, of the order of V, and as Z grows by beta in each round and
-falls by 1 with each turn, every client's share of T rounds is at least
-beta - Z_T / T. Where the budgets do not suffice, the longest queues come first.
-
-Parameters: docs/policies/fair.md.
+The inner policy decides first; then all pairs are ranked by V [the inner policy chose the
+pair] + Z of its client, RBCS-F's queue of rounds it is owed (ALGORITHMS section 4): the greedy
+drift-plus-penalty rule for a reward of 1 per inner choice. The guarantee, and the parameters:
+docs/policies/fair.md.
 """
 
 import math
@@ -40,7 +26,6 @@ class FairPolicy(ArrayState):
     Raises:
         ParameterError: A parameter is out of range; from the first `select`, `beta`
             asks for more than `clients_per_round`, or than the budgets pay of them.
-        UnknownNameError: No policy has the name.
     """
 
     name = "fair"

@@ -5,11 +5,9 @@ best set with its slowest client in a given prefix holds the k largest Z of that
 prefix, so f(p) = V tau_p - (sum of the k largest Z of the first p) over p >= k has the
 optimum as its minimum.
 
-A heap that walks the clients computes f one client at a time. Here all prefixes are
-halved at once instead, with arrays: a block of b clients can push at most the b least
-of the current k out, so that is all a block needs to know of what came before. The
-sums at both ends bound f inside the block, and blocks that cannot beat the best are
-dropped: O(N log N), mostly the sort by tau.
+All prefixes are halved at once, with arrays: a block of b clients can push at most the b
+least of the current k out, so that is all a block needs to know of what came before. The
+sums at both ends bound f inside the block, and blocks that cannot beat the best are dropped.
 """
 
 from dataclasses import dataclass
@@ -31,13 +29,8 @@ def fair_set(
 ) -> IntArray:
     """Return an optimal set of k clients, int64[k], in no particular order.
 
-    Args:
-        tau: float64[N], finite expected times, seconds.
-        queue: float64[N], finite fairness queues.
-        k: Size of the set, 1..N; 0 gives the empty set.
-        V: Weight of the slowest client's time against the queues.
-        rng: Breaks ties: of clients with equal queues the faster one is taken, of
-            those that are equal in both any.
+    Of clients with equal queues the faster one is taken, of those that are equal in both any, by
+    `rng`. `tau` in seconds and `queue` are finite.
     """
     if k == 0:
         return np.empty(0, dtype=np.int64)

@@ -2,12 +2,8 @@
 
 The features are 1, f1, f2, f1^2 and f1 f2, where f1 is the logarithm of the download rate and
 f2 the compute, both scaled to [0, 1] by running bounds (ALGORITHMS section 3, reference).
-
-All arms keep the inverse of their own matrix (Li et al., 2010), moved by rank-one updates
-(Sherman-Morrison), so that a round costs O(K D^2) for K arms at once. The inner loops are
-compiled by numba where it is installed.
-
-Parameters: docs/policies/linucb.md.
+All arms keep the inverse of their own matrix (Li et al., 2010), moved by rank-one updates; numba
+compiles the inner loops where it is installed. Page: docs/policies/linucb.md.
 """
 
 import copy

@@ -1,19 +1,9 @@
 """`quick-init-ucb`: Quick-Init UCB over K-subsets (GDA, Algorithm 1; ALGORITHMS section 5).
 
-A cold start plays every client once, in random groups of K. Then an arm's index is
-its mean reward + mu sqrt(ln t / count); an arm that was never played has the mean of
-its members' scores as its mean, and count 1. The best index is played for a slot. The
-choices are exactly those of the algorithm that enumerates C(N, K) arms; ties go to the
-larger exact sum of members' scores, then to the smaller ascending client tuple.
-
-A client that is not available, not visible or priced above an edge's budget is in no arm this
-round. Members that the budgets cannot pay together are dropped; credited is who really
-played, and only sets of K clients are arms: choose K such that K clients can be paid.
-
-With the paper's mu = 1 (`quick-init-ucb-paper`) no arm is ever played twice in 500
-slots; it walks down the enumeration. Small mu returns to what was good.
-
-Parameters: docs/policies/quick-init-ucb.md.
+An arm's index is its mean reward + mu sqrt(ln t / count); one that was never played has the
+mean of its members' scores (`cold_start`) as its mean, and count 1. The choices are exactly
+those of the algorithm that enumerates C(N, K) arms; ties go to the larger exact sum of
+members' scores, then to the smaller ascending client tuple. Page: docs/policies/quick-init-ucb.md.
 """
 
 import math
@@ -35,11 +25,8 @@ _Exact = tuple[Scores, Played, IntArray]
 class QuickInitUcbPolicy(UcbPolicy):
     """Quick-Init UCB with a small mu.
 
-    Cold start: lazily drawn random groups of clients that were in none, the last
-    topped up from earlier ones; it ends for good when no such client can be chosen.
-    A group without an opinion is retried once. Clients of a group that failed twice,
-    and those who join later, are one class of their own that scores the mean of all
-    other clients' scores; being played later does not change a score.
+    A client that is not available, not visible or priced above an edge's budget is in no arm this
+    round. Members that the budgets cannot pay together are dropped; credited is who really played.
     """
 
     name = "quick-init-ucb"

@@ -1,15 +1,9 @@
 """`rbcs-f`: fast and fair by Lyapunov queues and a linear bandit (ALGORITHMS section 4).
 
-Each round takes the set of least V max(tau) - sum(Z), solved exactly (`fair_set`), with
-tau from `exchange_time`. With V = 0 only the queues count; the larger V, the longer the
-queues get before they do.
-
-A queue is how far behind its guaranteed share a client is (RBCS-F eq. 6):
-Z <- max(Z + beta - x, 0) in every round, also while the client is unavailable. A
-client without a session (no visible pair) for more than `freeze_after` rounds keeps
-its queue as it is until it comes back.
-
-Parameters: docs/policies/rbcs-f.md.
+Each round takes the set of least V max(tau) - sum(Z), solved exactly (`fair_set`), with tau
+from `exchange_time`. A queue is how far behind its guaranteed share a client is (RBCS-F eq. 6):
+Z <- max(Z + beta - x, 0) in every round, also while the client is unavailable; after
+`freeze_after` rounds without a session it stands still. Page: docs/policies/rbcs-f.md.
 """
 
 import math
@@ -131,9 +125,7 @@ class RbcsFPolicy(ArrayState):
 
     A client that sees several edges counts with the least of their times; if that
     edge's budget is used up, the next is tried. A set that does not fit the budgets
-    loses what does not fit, the shortest queues first; clients that no edge could pay
-    even alone are left out before.
-
+    loses what does not fit, the shortest queues first.
 
     Raises:
         ParameterError: A parameter is out of range; from the first `select`, `beta`

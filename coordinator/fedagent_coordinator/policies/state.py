@@ -1,15 +1,9 @@
 """Learnt state as declared arrays: one base keeps, grows, checks and restores it.
 
-A class declares what it learns, and nothing else; each declaration is its first value::
-
-    class CucbPolicy(ArrayState):
-        name = "cucb"
-        _plays = ints("pool")
-        _best = number(least=0.0)
-
-The name in a saved state is the attribute's, without leading underscores. An axis is a
-size or a name. All axes of one name have one size throughout a policy and its parts: one
-that was named to `fix` keeps that size, any other begins with 0 rows and grows.
+A class declares what it learns, each declaration being its first value: ``_plays =
+ints("pool")``. The name in a saved state is the attribute's, without leading underscores. An
+axis is a size or a name. All axes of one name have one size throughout a policy and its parts:
+one that was named to `fix` keeps that size, any other begins with 0 rows and grows.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -2,19 +2,17 @@
 
 Subsets come by decreasing sum of their members' scores, ties by their ascending
 client indices as a tuple. Put the clients in a line by (-score, index): every subset
-is then K places p_0 < ... < p_{K-1}. Moving one member one place to the right either
-lowers the sum or keeps it and makes the tuple larger, so it always leads further down
-the order. Give each subset one parent: with i the least index where p_i != i, the
-parent has p_i - 1 there. Undoing moves ends at the first K places, so this is a tree
-over all subsets in which parents come before children, nothing appears twice and a
-node has at most two children: p_i + 1, and p_{i-1} + 1.
+is then K places p_0 < ... < p_{K-1}, and moving one member one place to the right leads
+further down the order. Give each subset one parent: with i the least index where p_i != i, the
+parent has p_i - 1 there. This is a tree over all subsets in which parents come before
+children and a node has at most two: p_i + 1, and p_{i-1} + 1.
 
 Hence the best unplayed subset is the root or a child of a played one: were its parent
 unplayed, the parent would be better. That takes O(t) children per round and nothing
 to remember between rounds, whichever clients come and go.
 
-All sums are exact integers: scores are fractions on one common scale, because with
-sums of floats the massive ties of section 5 would break by rounding.
+All sums are exact integers on one common scale, because with sums of floats the massive
+ties of section 5 would break by rounding.
 """
 
 from collections.abc import Collection

@@ -1,11 +1,8 @@
 """`ucb`: classic UCB over K-subsets, the baseline of GDA (ALGORITHMS section 5).
 
-One pull per arm first, in a seeded random order that is drawn as it goes; with
-C(20, 5) = 15504 arms that lasts longer than most runs, which is why Quick-Init exists.
-Then the arm of the largest mean + mu sqrt(ln t / count), ties to the smaller ascending
-client tuple. Only arms of clients that can be chosen this round count.
-
-Parameters: docs/policies/ucb.md.
+One pull per arm first, in a seeded random order that is drawn as it goes; then the arm of the
+largest mean + mu sqrt(ln t / count), ties to the smaller ascending client tuple. Only arms of
+clients that can be chosen this round count. Page: docs/policies/ucb.md.
 """
 
 import itertools

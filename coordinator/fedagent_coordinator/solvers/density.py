@@ -1,10 +1,7 @@
 """`density`: greedy by value per cost, then bounded local search (ALGORITHMS section 2).
 
-The search visits one edge at a time and makes the best exchange there while the
-value rises: one or two pairs leave, one or two come in, from idle clients or away
-from other edges (`local_search.py`). Every visit looks at a bounded number of
-candidates and the work of all visits is bounded, so that large instances stay near
-linear: with hundreds of thousands of pairs, when an edge has room for many clients and
+The work of all visits of the search (`local_search`) is bounded, so that large instances stay
+near linear: with hundreds of thousands of pairs, when an edge has room for many clients and
 the greedy order loses little, there are no visits at all.
 """
 

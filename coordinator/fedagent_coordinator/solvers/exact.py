@@ -1,10 +1,7 @@
 """`exact`: the assignment problem as a 0/1 program on HiGHS (ALGORITHMS section 2).
 
-For oracles and tests: a few hundred pairs are proved in well under a second,
-thousands are not. The optimum of the linear value is also the optimum of its
-`sqrt-total` (the root rises with the sum), not of `sqrt-per-edge`.
-
-HiGHS computes with tolerances and money is exact. What it returns is checked in
+For oracles and tests: a few hundred pairs are proved in well under a second, thousands are
+not. HiGHS computes with tolerances and money is exact: what it returns is checked in
 integers; a set that overspends an edge is excluded by a cover inequality, which no
 feasible set violates, and the search is repeated.
 """

@@ -4,13 +4,11 @@ For one matroid (a client trains once) and M knapsacks (the edges' budgets), and
 monotone submodular utility. A density is guessed on a geometric grid; under a guess,
 value thresholds fall by 1 + epsilon and every pair is taken whose gain reaches both.
 The first pair that overflows its knapsack ends the guess: either it alone or what was
-taken before it is the candidate. (Thresholds start at the best single gain, so what
-was taken never loses to that one; the candidate is kept because the proof names it.)
+taken before it is the candidate, as the proof says.
 The best candidate is worth at least 1 / ((1 + epsilon)(2 + 2M)) of the optimum.
 
-Utilities are functions of the sum of values at each edge, float64[M]. The paper's factors
-1/M of eq. (8) and (19) are left out: they change no maximiser. `sqrt-total` has the
-maximiser of `linear`, for hindsight X and for plug-in chances.
+Utilities are functions of the sum of values at each edge, float64[M]; the paper's factors
+1/M of eq. (8) and (19) change no maximiser. `sqrt-total` has the maximiser of `linear`.
 """
 
 import math
@@ -43,10 +41,6 @@ class Utility(ABC):
     def value(self, problem: AssignmentProblem, pairs: IntArray) -> float:
         """Return the utility of these rows, int64[S]."""
         return self.of_sums(sums_per_edge(problem, pairs))
-
-    def marginals(self, problem: AssignmentProblem, pairs: IntArray, rows: IntArray) -> FloatArray:
-        """Return float64[R], the rise when each of `rows` alone joins `pairs`."""
-        return self.gains(sums_per_edge(problem, pairs), problem.edge[rows], problem.value[rows])
 
 
 class LinearUtility(Utility):

@@ -32,37 +32,23 @@ class Model(Protocol):
     @property
     def spec(self) -> ModelSpec:
         """The recipe's section that this model was made from."""
-        ...
 
     def manifest(self) -> Manifest:
         """Return the exact tensors of this model."""
-        ...
 
     def init(self, seed: int) -> dict[str, npt.NDArray[np.float32]]:
         """Return starting weights, the same for the same seed."""
-        ...
 
     def forward(self, weights: Weights, x: Inputs) -> Doubles:
         """Return probabilities [n, classes], scores of an svm, or values [n, 1]."""
-        ...
-
-    def predict(self, weights: Weights, x: Inputs) -> Labels:
-        """Return class indices int64 [n], or values float64 [n] of a regression."""
-        ...
 
     def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
         """Return the mean loss over the samples, with the L2 penalty."""
-        ...
-
-    def gradient(self, weights: Weights, x: Inputs, y: Labels) -> dict[str, Floats]:
-        """Return the gradient of `loss`, in the weights' dtype."""
-        ...
 
     def loss_and_gradient(
         self, weights: Weights, x: Inputs, y: Labels
     ) -> tuple[float, dict[str, Floats]]:
         """Return both from one forward pass."""
-        ...
 
 
 def densed(x: Inputs) -> Floats:

@@ -50,20 +50,13 @@ class Factors:
 
     def forward(self, weights: Weights, x: Inputs) -> Doubles:
         """Return the predicted ratings, float64 [n, 1]."""
-        return self.predict(weights, x)[:, None].astype(np.float64)
-
-    def predict(self, weights: Weights, x: Inputs) -> Labels:
-        """Return the predicted ratings, float64 [n]."""
         user, item = _ids(x)
-        return _ratings(weights, user, item, weights["users"][user], weights["items"][item])
+        p, q = weights["users"][user], weights["items"][item]
+        return _ratings(weights, user, item, p, q)[:, None]
 
     def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
         """Return half the mean squared error, with the L2 penalty."""
         return self._parts(weights, x, y)[0]
-
-    def gradient(self, weights: Weights, x: Inputs, y: Labels) -> dict[str, Floats]:
-        """Return the gradient of `loss`."""
-        return self.loss_and_gradient(weights, x, y)[1]
 
     def loss_and_gradient(
         self, weights: Weights, x: Inputs, y: Labels

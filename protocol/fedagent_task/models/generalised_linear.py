@@ -31,10 +31,6 @@ class GeneralisedLinear(ABC):
         """Return probabilities [n, classes], scores of an svm, or values [n, 1]."""
 
     @abstractmethod
-    def predict(self, weights: Weights, x: Inputs) -> Labels:
-        """Return class indices int64 [n], or values float64 [n] of a regression."""
-
-    @abstractmethod
     def _losses(self, z: Doubles, y: Labels) -> tuple[float, Doubles]:
         """Return the mean loss of outputs [n, outputs], and d loss / d output of each sample."""
 
@@ -61,10 +57,6 @@ class GeneralisedLinear(ABC):
     def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
         """Return the mean loss over the samples, with the L2 penalty."""
         return self._losses(_affine(weights, x), y)[0] + self._penalty(weights)
-
-    def gradient(self, weights: Weights, x: Inputs, y: Labels) -> dict[str, Floats]:
-        """Return the gradient of `loss`; that of a hinge is 0 at the hinge itself."""
-        return self.loss_and_gradient(weights, x, y)[1]
 
     def loss_and_gradient(
         self, weights: Weights, x: Inputs, y: Labels
@@ -102,10 +94,6 @@ class Linear(GeneralisedLinear):
         """Return the predicted values, float64 [n, 1]."""
         return _affine(weights, x)
 
-    def predict(self, weights: Weights, x: Inputs) -> Labels:
-        """Return the predicted values, float64 [n]."""
-        return _affine(weights, x)[:, 0]
-
     def _losses(self, z: Doubles, y: Labels) -> tuple[float, Doubles]:
         error = z[:, 0] - y
         return 0.5 * float(np.square(error).mean()) if len(error) else 0.0, error[:, None]
@@ -119,10 +107,6 @@ class Logistic(GeneralisedLinear):
         one = _sigmoid(_affine(weights, x))
         return np.hstack([1.0 - one, one])
 
-    def predict(self, weights: Weights, x: Inputs) -> Labels:
-        """Return the more likely class, int64 [n]."""
-        return (_affine(weights, x)[:, 0] > 0).astype(np.int64)
-
     def _losses(self, z: Doubles, y: Labels) -> tuple[float, Doubles]:
         one = z[:, 0]
         loss = float((np.logaddexp(0.0, one) - y * one).mean()) if len(y) else 0.0
@@ -135,10 +119,6 @@ class Softmax(GeneralisedLinear):
     def forward(self, weights: Weights, x: Inputs) -> Doubles:
         """Return the probability of each class, float64 [n, classes]."""
         return np.exp(log_softmax(_affine(weights, x)))
-
-    def predict(self, weights: Weights, x: Inputs) -> Labels:
-        """Return the most likely class, int64 [n]."""
-        return np.asarray(_affine(weights, x).argmax(axis=1), np.int64)
 
     def _losses(self, z: Doubles, y: Labels) -> tuple[float, Doubles]:
         log_p = log_softmax(z)
@@ -159,13 +139,6 @@ class Svm(GeneralisedLinear):
         """Return the score of each class, float64 [n, classes]; no probabilities."""
         z = _affine(weights, x)
         return z if self.spec.outputs > 1 else np.hstack([-z, z])
-
-    def predict(self, weights: Weights, x: Inputs) -> Labels:
-        """Return the class with the highest score, int64 [n]."""
-        z = _affine(weights, x)
-        if self.spec.outputs == 1:
-            return (z[:, 0] > 0).astype(np.int64)
-        return np.asarray(z.argmax(axis=1), np.int64)
 
     def score_loss(self, scores: Doubles, y: Labels) -> float:
         """Return the mean loss without penalty of what `forward` gave."""

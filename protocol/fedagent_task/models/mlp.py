@@ -51,19 +51,11 @@ class Mlp:
         """Return the probability of each class, float64 [n, classes]."""
         return np.exp(log_softmax(self._logits(weights, x)))
 
-    def predict(self, weights: Weights, x: Inputs) -> Labels:
-        """Return the most likely class, int64 [n]."""
-        return np.asarray(self._logits(weights, x).argmax(axis=1), np.int64)
-
     def loss(self, weights: Weights, x: Inputs, y: Labels) -> float:
         """Return the mean cross-entropy in nats, with the L2 penalty."""
         log_p = log_softmax(self._logits(weights, x))
         true = log_p[np.arange(len(y)), y.astype(np.intp)]
         return -float(true.sum()) / max(len(y), 1) + self._penalty(weights)
-
-    def gradient(self, weights: Weights, x: Inputs, y: Labels) -> Gradient:
-        """Return the gradient of `loss`."""
-        return self.loss_and_gradient(weights, x, y)[1]
 
     def loss_and_gradient(self, weights: Weights, x: Inputs, y: Labels) -> tuple[float, Gradient]:
         """Return both from one forward pass, `part` samples at a time."""

@@ -11,7 +11,7 @@ from fedagent_task.errors import DatasetError
 
 from .archives import Series, read_digits, read_npz, read_series
 from .base import MAX_BYTES, Dataset
-from .images import is_cifar, read_cifar, read_idx, read_idx_array
+from .images import is_cifar, read_cifar, read_idx
 from .text import SparseDataset, read_csv, read_libsvm, read_libsvm_sparse, read_ratings
 
 __all__ = [
@@ -25,16 +25,6 @@ __all__ = [
     "load_series",
     "load_sparse",
     "part_of",
-    "read_cifar",
-    "read_csv",
-    "read_digits",
-    "read_idx",
-    "read_idx_array",
-    "read_libsvm",
-    "read_libsvm_sparse",
-    "read_npz",
-    "read_ratings",
-    "read_series",
     "with_labels",
 ]
 

@@ -63,8 +63,8 @@ class NaiveStrSaga:
         x, y, delta = self._set[i]
         label = np.array([y])
         self.losses.append(self._plain.loss(self.weights, x, label))
-        sigma = self._plain.gradient(self.weights, x, label)
-        full = self._model.gradient(self.weights, x, label)
+        sigma = self._plain.loss_and_gradient(self.weights, x, label)[1]
+        full = self._model.loss_and_gradient(self.weights, x, label)[1]
         mean = {
             name: np.mean([gradient[name] for _, _, gradient in self._set], axis=0)
             for name in self.weights

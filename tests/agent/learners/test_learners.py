@@ -107,7 +107,7 @@ def test_bgd_steps_on_the_whole_memory() -> None:
     learner.begin(base)
     assert learner.default_iterations == 3
     assert learner.step(1).samples == 20
-    slope = MODEL.gradient(base, x, y)
+    slope = MODEL.loss_and_gradient(base, x, y)[1]
     for name, tensor in learner.update().items():
         np.testing.assert_allclose(tensor, -0.1 * slope[name], rtol=1e-5, atol=1e-7)
 

@@ -38,7 +38,7 @@ def test_a_classifiers_score_is_its_accuracy_over_all_arrivals() -> None:
     model, rng = create(MLP), np.random.default_rng(0)
     weights = model.init(0)
     x = rng.normal(size=(30, 64)).astype(np.float32)
-    y = model.predict(weights, x).copy()
+    y = model.forward(weights, x).argmax(axis=1).copy()
     y[:6] = (y[:6] + 1) % 10
     scorer = _scorer(MLP)
     scorer.begin(weights)
@@ -74,7 +74,7 @@ def test_what_is_scored_of_a_flood_is_spread_over_all_of_it() -> None:
     model, rng = create(MLP), np.random.default_rng(3)
     weights, scorer = model.init(0), _scorer(MLP)
     x = rng.normal(size=(4 * MAX_SAMPLES, 64)).astype(np.float32)
-    y = model.predict(weights, x).copy()
+    y = model.forward(weights, x).argmax(axis=1).copy()
     y[: 3 * MAX_SAMPLES] = (y[: 3 * MAX_SAMPLES] + 1) % 10
     scorer.begin(weights)
     scorer.look(x, y)
@@ -118,7 +118,7 @@ def test_the_graph_of_the_task_is_used_where_there_is_a_runtime(
 ) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     weights, x = create(CNN).init(0), np.ones((4, CNN.features), np.float32)
-    y = create(CNN).predict(weights, x)
+    y = create(CNN).forward(weights, x).argmax(axis=1)
     for there in (True, False):
         if not there:
             monkeypatch.setattr(scoring, "find_spec", lambda _name: None)

@@ -151,7 +151,7 @@ class Fleet:
 
     def _surprise(self, device: int, x: Floats, y: FloatArray) -> float:
         now = _added(self._models[device], self._learners[device].update())
-        value = np.asarray(self._model.predict(now, x), dtype=np.float64)
+        value = self._model.forward(now, x)[:, 0]
         error = (value - y) * self.data.unit
         return float(error @ error)
 
