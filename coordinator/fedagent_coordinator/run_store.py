@@ -40,14 +40,13 @@ from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.phases import milliseconds
 from .database.connection import wall_clock_ms
-from .database.learning import SNAPSHOT_EVERY
 from .errors import ModelLostError
 from .held_out import HeldOutSet, held_out
 from .merging import merge_files
 from .run_settings import decision_policies, opinion_mode, settings_of, task_body
 from .runs import OpenedRun, open_run
 from .status_files import DeviceBook, RunStatus, next_round_at, write_run_status
-from .store import Store
+from .store import SNAPSHOT_EVERY, Store
 from .summary import summarize
 
 COLLECT_EVERY = 10

@@ -5,28 +5,108 @@ once: a second `settle` changes nothing, and `void_open_rounds` ends at restart 
 flight. The process that opens a store holds the data directory's lock.
 """
 
+import hashlib
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
+import numpy.typing as npt
+
 from .core.decision_policies import DecisionPolicies
 from .core.effects import BookEvaluation, Reserve, Settle
-from .database import evaluations, learning, models, rounds
+from .database import rounds
 from .database.connection import Database, DatabaseOptions
-from .database.indices import RunIndices
+from .database.evaluations import insert_evaluation
+from .database.learning import settled
 from .database.ledger import checked_micro
+from .database.models import insert_metrics
 from .database.rows import RunRow
 from .errors import (
     BudgetExceededError,
     DuplicateRoundError,
+    RecordError,
     RunConflictError,
     RunEndedError,
+    StateError,
     UnknownRoundError,
 )
 from .policies.base import State
 from .reader import Reader
+from .records import pack_arrays, unpack_arrays
+
+SNAPSHOT_EVERY = 50
+"""Rounds between snapshots: replay stays short and full states are written rarely."""
+
+
+class RunIndices:
+    """The indices of one run; new ids are written before their index is used."""
+
+    def __init__(self, database: Database, run_id: str) -> None:
+        self._db = database
+        self._run_id = run_id
+        sql = database.connection
+        rows = sql.execute(
+            "SELECT agent_id, idx, label FROM clients WHERE run_id = ?", (run_id,)
+        ).fetchall()
+        self._clients: dict[str, int] = {row[0]: row[1] for row in rows}
+        self._labels: dict[str, str] = {row[0]: row[2] for row in rows}
+        self._edges: dict[str, int] = dict(
+            sql.execute("SELECT edge_id, idx FROM edges WHERE run_id = ?", (run_id,)).fetchall()
+        )
+
+    def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return int32[len(ids)], the index of each agent."""
+        fresh = [id_ for id_ in dict.fromkeys(ids) if id_ not in self._clients]
+        if fresh:
+            numbered = {id_: len(self._clients) + i for i, id_ in enumerate(fresh)}
+            with self._db.transaction("index") as sql:
+                sql.executemany(
+                    "INSERT INTO clients (run_id, idx, agent_id) VALUES (?, ?, ?)",
+                    [(self._run_id, index, id_) for id_, index in numbered.items()],
+                )
+            self._clients.update(numbered)
+        return np.array([self._clients[id_] for id_ in ids], dtype=np.int32)
+
+    def edge(self, edge: str) -> int:
+        """Return the index of an edge."""
+        if edge not in self._edges:
+            index = len(self._edges)
+            with self._db.transaction("index") as sql:
+                sql.execute(
+                    "INSERT INTO edges (run_id, idx, edge_id) VALUES (?, ?, ?)",
+                    (self._run_id, index, edge),
+                )
+            self._edges[edge] = index
+        return self._edges[edge]
+
+    def sizes(self) -> tuple[int, int]:
+        """Return how many clients and how many edges have an index."""
+        return len(self._clients), len(self._edges)
+
+    def label_edge(self, edge: str, label: str) -> None:
+        """Remember what people call an edge."""
+        self.edge(edge)
+        with self._db.transaction("label") as sql:
+            sql.execute(
+                "UPDATE edges SET label = ? WHERE run_id = ? AND edge_id = ?",
+                (label, self._run_id, edge),
+            )
+
+    def label_clients(self, labels: Mapping[str, str]) -> None:
+        """Remember what people call clients; what is known costs nothing."""
+        changed = {id_: label for id_, label in labels.items() if self._labels.get(id_) != label}
+        if not changed:
+            return
+        self.clients(list(changed))
+        with self._db.transaction("label") as sql:
+            sql.executemany(
+                "UPDATE clients SET label = ? WHERE run_id = ? AND agent_id = ?",
+                [(label, self._run_id, id_) for id_, label in changed.items()],
+            )
+        self._labels.update(changed)
 
 
 class Store(ExitStack):
@@ -168,17 +248,16 @@ class Store(ExitStack):
             raise RunEndedError(run_id)
         if plan.round <= self.read.last_round(run_id):
             raise DuplicateRoundError(run_id, plan.round)
-        spent = rounds.checked_spending(plan)
+        planned = rounds.checked_plan(plan)
         free = self._db.ledger.free_micro(run_id)
-        rental = rounds.rental_of(plan)
-        total = sum(spent.values()) + (0 if rental is None else rental.rent_micro)
+        total = sum(r.price_micro for r in planned)
         if total > free and not run.unlimited:
             raise BudgetExceededError(scope="total", edge=None, wanted_micro=total, free_micro=free)
         with self._db.transaction("reserve"):
             if total > free:
                 key = f"round-{plan.round}"
                 self._db.ledger.grant(run_id, total - free, key, self._db.clock_ms())
-            rounds.insert_plan(self._db, run_id, plan, policy=policy, spent=spent)
+            rounds.insert_plan(self._db, run_id, plan, policy=policy, planned=planned)
             self._db.checkpoint("reserve.entries")
 
     def settle(self, run_id: str, result: Settle) -> bool:
@@ -198,12 +277,10 @@ class Store(ExitStack):
             raise UnknownRoundError(run_id, result.round)
         if state != "open":
             return False
-        connection = self._db.connection
-        reserved = rounds.reservations_of(connection, run_id, result.round)
-        paid = rounds.checked_outcomes(result, reserved)
-        rent_due = rounds.checked_rent(result, rounds.rental_in(connection, run_id, result.round))
+        reserved = rounds.reservations_of(self._db.connection, run_id, result.round)
+        paid = rounds.checked_ends(result, reserved)
         with self._db.transaction("settle") as sql:
-            rounds.end_entries(self._db, run_id, result.round, reserved, paid, rent_due=rent_due)
+            rounds.end_entries(self._db, run_id, result.round, reserved, paid)
             base = self.read.models.last(run_id)
             rounds.insert_scores(sql, run_id, result, base.digest if base is not None else "")
             rounds.close_round(self._db, run_id, result)
@@ -235,14 +312,25 @@ class Store(ExitStack):
         if self.read.evaluations.exists(run_id, found.round):
             return False
         with self._db.transaction("evaluate") as sql:
-            evaluations.insert_evaluation(sql, run_id, found)
+            insert_evaluation(sql, run_id, found)
         return True
 
     # ---------------------------------------------------------------- learning
 
     def snapshot(self, run_id: str, round_: int, policy: str, state: State) -> None:
         """Keep the state of `policy` after it learnt from `round_`; older ones but one go."""
-        learning.save_snapshot(self._db, run_id, round_, policy, state)
+        data = pack_arrays(state)
+        with self._db.transaction("snapshot") as sql:
+            sql.execute(
+                "INSERT OR REPLACE INTO snapshots (run_id, round, policy, state, state_sha256) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (run_id, round_, policy, data, hashlib.sha256(data).digest()),
+            )
+            sql.execute(
+                "DELETE FROM snapshots WHERE run_id = ?1 AND round NOT IN (SELECT round FROM "
+                "snapshots WHERE run_id = ?1 ORDER BY round DESC LIMIT 2)",
+                (run_id,),
+            )
 
     def restore(self, run_id: str, policy: str, policies: DecisionPolicies) -> int:
         """Give what decides back what it knew; return how many rounds were replayed.
@@ -251,7 +339,21 @@ class Store(ExitStack):
             StateError: The run's snapshot is of another policy.
             RecordError: Stored bytes are damaged.
         """
-        return learning.restore(self._db.connection, run_id, policy, policies)
+        sql = self._db.connection
+        row = sql.execute(
+            "SELECT * FROM snapshots WHERE run_id = ? ORDER BY round DESC LIMIT 1", (run_id,)
+        ).fetchone()
+        if row is not None:
+            if row["policy"] != policy:
+                raise StateError(policy, f"the run was decided by {row['policy']!r}")
+            if hashlib.sha256(row["state"]).digest() != row["state_sha256"]:
+                raise RecordError("policy state", "has changed on disk")
+            policies.restore(unpack_arrays(row["state"]))
+        replayed = 0
+        for feedback, controls in settled(sql, run_id, since=0 if row is None else row["round"]):
+            policies.learn(feedback, controls)
+            replayed += 1
+        return replayed
 
     # ------------------------------------------------------------------ models
 
@@ -267,7 +369,11 @@ class Store(ExitStack):
     def save_model(self, run_id: str, round_: int, digest: str, size_bytes: int) -> None:
         """Make a model, whose file is durable, part of the run. Idempotent."""
         with self._db.transaction("model") as sql:
-            models.insert_model(sql, run_id, round_, digest, size_bytes, self._db.clock_ms())
+            sql.execute(
+                "INSERT OR REPLACE INTO models (run_id, round, digest, size_bytes, at_ms) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (run_id, round_, digest, size_bytes, self._db.clock_ms()),
+            )
 
     def save_metrics(
         self, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
@@ -278,4 +384,4 @@ class Store(ExitStack):
             RecordError: A metric is not finite.
         """
         with self._db.transaction("metrics") as sql:
-            models.insert_metrics(sql, run_id, round_, digest, metrics)
+            insert_metrics(sql, run_id, round_, digest, metrics)

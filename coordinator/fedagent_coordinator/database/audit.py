@@ -1,7 +1,9 @@
 """Reading the ledger: show it, export it, and prove that it is whole.
 
 `Ledger.verify` trusts nothing that is stored as a sum: it walks every entry and compares
-everything else, the high-water mark included, with what it found.
+everything else, the high-water mark included, with what it found. The entries are hash-chained,
+the tables of rounds are not: whatever they say of money and of who was ordered is compared with
+the entries, and every entry needs its row.
 """
 
 import csv
@@ -14,11 +16,15 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from .audit_rounds import Place, check_rounds
 from .evaluations import check_evaluations
 from .high_water_mark import GENESIS, HighWaterMark, read_mark
-from .ledger import COLUMNS, GRANTOR, TREASURY, Entry, paid_to, rent_of, reserved_at
+from .ledger import COLUMNS, GRANTOR, ROUTES, TREASURY, Entry
+from .rounds import outcomes_seal, plan_seal
 
+_Place = tuple[str | None, int | None, int | None]
+"""Run, round and client: what one reservation is known by; the rent has no client."""
+_AtEdge = tuple[str | None, int | None, int | None]
+"""Run, round and edge."""
 _MAX_PROBLEMS = 100
 _ENTRIES = f"SELECT {', '.join(COLUMNS)} FROM entries"  # noqa: S608 - constants
 
@@ -44,30 +50,119 @@ class LedgerReport(Balance):
     runs: dict[str, Balance]
 
 
+class Ledger:
+    """The ledger as people and auditors read it; `mark_path` is the high-water mark's file."""
+
+    def __init__(self, connection: sqlite3.Connection, mark_path: Path) -> None:
+        self._db = connection
+        self._mark_path = mark_path
+
+    def show(self, run_id: str | None = None, *, limit: int = 50) -> list[Entry]:
+        """Return the newest entries, newest first; -1 is no limit."""
+        rows = self._db.execute(
+            f"{_ENTRIES} WHERE ?1 IS NULL OR run_id = ?1 ORDER BY seq DESC LIMIT ?2",
+            (run_id, limit),
+        )
+        return [Entry(*row) for row in rows]
+
+    def export(self, style: Literal["csv", "json"]) -> Iterator[str]:
+        """Yield all entries, oldest first: CSV with a header, or JSON lines; hashes are hex."""
+        if style == "csv":
+            yield ",".join(COLUMNS) + "\r\n"
+        for entry in self._entries():
+            row = {**asdict(entry), "prev_hash": entry.prev_hash.hex(), "hash": entry.hash.hex()}
+            if style == "json":
+                yield json.dumps(row) + "\n"
+            else:
+                line = io.StringIO()
+                csv.writer(line).writerow(row.values())
+                yield line.getvalue()
+
+    def verify(self) -> LedgerReport:
+        """Re-add everything from the entries and say what is wrong, if anything."""
+        audit = _Audit(self._db)
+        mark = audit.read_mark(self._mark_path)  # before the snapshot, which may only be newer
+        own = not self._db.in_transaction
+        if own:
+            self._db.execute("BEGIN")
+        try:
+            for entry in self._entries():
+                audit.take(entry, mark)
+            return audit.report(mark)
+        finally:
+            if own:
+                self._db.execute("ROLLBACK")
+
+    def _entries(self) -> Iterator[Entry]:
+        return (Entry(*row) for row in self._db.execute(f"{_ENTRIES} ORDER BY seq"))
+
+
 @dataclass(slots=True)
 class _Audit:
+    db: sqlite3.Connection
     problems: list[str] = field(default_factory=list)
     balances: dict[str, Counter[str]] = field(default_factory=dict)
     totals: dict[str, Counter[str]] = field(default_factory=dict)
-    reserved: dict[Place, Entry] = field(default_factory=dict)
-    ended: dict[Place, str] = field(default_factory=dict)
+    reserved: dict[_Place, Entry] = field(default_factory=dict)
+    ended: dict[_Place, str] = field(default_factory=dict)
+    states: dict[tuple[str | None, int | None], str] = field(default_factory=dict)
     seq: int = 0
     hash: bytes = GENESIS
     mark_seen: bool = False
+
+    def read_mark(self, path: Path) -> HighWaterMark | None:
+        try:
+            mark = read_mark(path)
+        except ValueError as error:
+            self.problem(f"the high-water mark cannot be read: {error}")
+            return None
+        if mark is None:
+            self.problem("the high-water mark is missing")
+        return mark
+
+    def report(self, mark: HighWaterMark | None) -> LedgerReport:
+        """Return what is wrong, once every entry was taken in."""
+        self._check_mark(mark)
+        self._check_accounts()
+        self._check_budgets()
+        self._check_reservations()
+        self._check_seals()
+        self._check_ends()
+        self._check_results(self._check_outcomes())
+        check_evaluations(self.db, self.problem)
+        self._check_database()
+        found = self.db.execute("SELECT run_id FROM runs ORDER BY run_id")
+        runs = {run_id: self.balance(run_id) for (run_id,) in found}
+        for run_id, b in runs.items():
+            if b.granted_micro != b.free_micro + b.reserved_micro + b.settled_micro:
+                self.problem(f"run {run_id[:8]}: granted is not free + reserved + settled")
+        sums = {
+            one.name: sum(getattr(b, one.name) for b in runs.values()) for one in fields(Balance)
+        }
+        return LedgerReport(
+            balanced=not self.problems,
+            problems=tuple(self.problems),
+            entries=self.seq,
+            runs=runs,
+            **sums,
+        )
 
     def problem(self, text: str) -> None:
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(text)
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: Entry, mark: HighWaterMark | None) -> None:
         if entry.seq != self.seq + 1:
             self.problem(f"entry {self.seq + 1} is missing; the next one is {entry.seq}")
         if entry.prev_hash != self.hash or entry.expected_hash() != entry.hash:
             self.problem(f"entry {entry.seq} breaks the hash chain")
         self.seq, self.hash = entry.seq, entry.hash
+        if mark is not None and entry.seq == mark.seq:
+            self.mark_seen = entry.hash.hex() == mark.hash
         if entry.kind == "note" or entry.run_id is None:
             return
-        if _route(entry) != (entry.source, entry.target):
+        route = ROUTES.get(entry.kind)
+        if route is None or route(entry.edge, entry.client) != (entry.source, entry.target):
             self.problem(f"entry {entry.seq}: a {entry.kind} moves money by the wrong way")
         self._move(entry, entry.run_id)
         place = (entry.run_id, entry.round, entry.client)
@@ -97,7 +192,7 @@ class _Audit:
         if entry.source != GRANTOR and accounts[entry.source] < 0:
             self.problem(f"entry {entry.seq} spends more than {entry.source} has")
 
-    def _end(self, entry: Entry, place: Place) -> None:
+    def _end(self, entry: Entry, place: _Place) -> None:
         before = self.reserved.get(place)
         if place in self.ended:
             self.problem(f"entry {entry.seq} ends a reservation that had ended")
@@ -108,123 +203,124 @@ class _Audit:
             self.problem(f"entry {entry.seq} does not fit any reservation")
         self.ended[place] = entry.kind
 
-
-class Ledger:
-    """The ledger as people and auditors read it."""
-
-    def __init__(self, connection: sqlite3.Connection, mark_path: Path) -> None:
-        self._db = connection
-        self._mark_path = mark_path
-
-    def show(self, run_id: str | None = None, *, limit: int = 50) -> list[Entry]:
-        """Return the newest entries, newest first; -1 is no limit."""
-        rows = self._db.execute(
-            f"{_ENTRIES} WHERE ?1 IS NULL OR run_id = ?1 ORDER BY seq DESC LIMIT ?2",
-            (run_id, limit),
-        )
-        return [Entry(*row) for row in rows]
-
-    def export(self, style: Literal["csv", "json"]) -> Iterator[str]:
-        """Yield all entries, oldest first: CSV with a header, or JSON lines; hashes are hex."""
-        if style == "csv":
-            yield ",".join(COLUMNS) + "\r\n"
-        for entry in self._entries():
-            row = {**asdict(entry), "prev_hash": entry.prev_hash.hex(), "hash": entry.hash.hex()}
-            if style == "json":
-                yield json.dumps(row) + "\n"
-            else:
-                line = io.StringIO()
-                csv.writer(line).writerow(row.values())
-                yield line.getvalue()
-
-    def verify(self) -> LedgerReport:
-        """Re-add everything from the entries and say what is wrong, if anything."""
-        audit = _Audit()
-        mark = self._read_mark(audit)  # before the snapshot, which may only be newer
-        own = not self._db.in_transaction
-        if own:
-            self._db.execute("BEGIN")
-        try:
-            for entry in self._entries():
-                audit.take(entry)
-                if mark is not None and entry.seq == mark.seq:
-                    audit.mark_seen = entry.hash.hex() == mark.hash
-            self._check_mark(audit, mark)
-            self._check_accounts(audit)
-            check_rounds(self._db, audit.reserved, audit.ended, audit.problem)
-            check_evaluations(self._db, audit.problem)
-            self._check_database(audit)
-            runs = [row[0] for row in self._db.execute("SELECT run_id FROM runs ORDER BY run_id")]
-        finally:
-            if own:
-                self._db.execute("ROLLBACK")
-        return _report(audit, {run_id: audit.balance(run_id) for run_id in runs})
-
-    def _entries(self) -> Iterator[Entry]:
-        return (Entry(*row) for row in self._db.execute(f"{_ENTRIES} ORDER BY seq"))
-
-    def _read_mark(self, audit: _Audit) -> HighWaterMark | None:
-        try:
-            mark = read_mark(self._mark_path)
-        except ValueError as error:
-            audit.problem(f"the high-water mark cannot be read: {error}")
-            return None
-        if mark is None:
-            audit.problem("the high-water mark is missing")
-        return mark
-
-    def _check_mark(self, audit: _Audit, mark: HighWaterMark | None) -> None:
+    def _check_mark(self, mark: HighWaterMark | None) -> None:
         if mark is None:
             return
-        commits = self._db.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()[0]
-        if commits < mark.commits or audit.seq < mark.seq:
-            audit.problem(
-                f"history is lost: commit {commits}, entry {audit.seq}; "
+        commits = self.db.execute("SELECT value FROM meta WHERE name = 'commits'").fetchone()[0]
+        if commits < mark.commits or self.seq < mark.seq:
+            self.problem(
+                f"history is lost: commit {commits}, entry {self.seq}; "
                 f"promised were commit {mark.commits}, entry {mark.seq}"
             )
-        elif mark.seq and not audit.mark_seen:
-            audit.problem(f"entry {mark.seq} is not the one that was promised")
+        elif mark.seq and not self.mark_seen:
+            self.problem(f"entry {mark.seq} is not the one that was promised")
 
-    def _check_accounts(self, audit: _Audit) -> None:
+    def _check_accounts(self) -> None:
         stored: dict[str, Counter[str]] = {}
-        for run_id, account, balance in self._db.execute(
+        for run_id, account, balance in self.db.execute(
             "SELECT run_id, account, balance_micro FROM accounts"
         ):
             stored.setdefault(run_id, Counter())[account] = balance
-        for run_id in {*stored, *audit.balances}:
-            replayed = Counter(audit.balances.get(run_id, Counter()))
+        for run_id in {*stored, *self.balances}:
+            replayed = Counter(self.balances.get(run_id, Counter()))
             replayed.pop(GRANTOR, None)
             if +replayed != +stored.get(run_id, Counter()):
-                audit.problem(f"run {run_id[:8]}: stored balances are not the sum of the entries")
+                self.problem(f"run {run_id[:8]}: stored balances are not the sum of the entries")
 
-    def _check_database(self, audit: _Audit) -> None:
-        for row in self._db.execute("PRAGMA integrity_check"):
+    def _check_database(self) -> None:
+        for row in self.db.execute("PRAGMA integrity_check"):
             if row[0] != "ok":
-                audit.problem(f"database: {row[0]}")
-        for table, *_ in self._db.execute("PRAGMA foreign_key_check"):
-            audit.problem(f"database: {table} refers to a row that is missing")
+                self.problem(f"database: {row[0]}")
+        for table, *_ in self.db.execute("PRAGMA foreign_key_check"):
+            self.problem(f"database: {table} refers to a row that is missing")
 
+    def _check_budgets(self) -> None:
+        spent: Counter[_AtEdge] = Counter()
+        for (run_id, round_, client), entry in self.reserved.items():
+            if client is not None:
+                spent[run_id, round_, entry.edge] += entry.amount_micro
+        planned: Counter[_AtEdge] = Counter()
+        for run_id, round_, edge, micro in self.db.execute(
+            "SELECT run_id, round, edge, reserved_micro FROM edge_budgets"
+        ):
+            planned[run_id, round_, edge] = micro
+        for key in sorted({*spent, *planned}, key=str):
+            if spent[key] != planned[key]:
+                self.problem(f"round {key[1]}, edge {key[2]}: reserved is not what was planned")
 
-def _route(entry: Entry) -> tuple[str, str] | None:
-    edge = -1 if entry.edge is None else entry.edge
-    reserved = reserved_at(edge)
-    paid = rent_of(edge) if entry.client is None else paid_to(entry.client)
-    return {
-        "grant": (GRANTOR, TREASURY),
-        "reserve": (TREASURY, reserved),
-        "settle": (reserved, paid),
-        "void": (reserved, TREASURY),
-    }.get(entry.kind)
+    def _check_reservations(self) -> None:
+        missing = set(self.reserved)
+        for run_id, round_, client, edge, micro in self.db.execute(
+            "SELECT run_id, round, client, edge, price_micro FROM reservations UNION ALL "
+            "SELECT run_id, round, NULL, rented_edge, rent_micro FROM rounds "
+            "WHERE rented_edge IS NOT NULL"
+        ):
+            place = (run_id, round_, client)
+            missing.discard(place)
+            entry = self.reserved.get(place)
+            if entry is None or (entry.edge, entry.amount_micro) != (edge, micro):
+                what = f"edge {edge}: rent" if client is None else f"client {client}: reservation"
+                self.problem(f"round {round_}, {what} without its entry")
+        for _, round_, client in sorted(missing, key=str):
+            who = "" if client is None else f", client {client}"
+            what = "its reservation" if who else "the edge that was rented"
+            self.problem(f"round {round_}{who}: {what} is missing")
 
+    def _check_seals(self) -> None:
+        for row in self.db.execute("SELECT * FROM rounds"):
+            run_id, round_ = row["run_id"], row["round"]
+            self.states[run_id, round_] = row["state"]
+            if plan_seal(row["view"], row["selection"], row["controls"]) != row["plan_sha256"]:
+                self.problem(f"round {round_}: what was decided has changed")
+            seal = row["outcomes_sha256"]
+            if seal is not None and outcomes_seal(self.db, run_id, round_, row["psi"]) != seal:
+                self.problem(f"round {round_}: its outcomes have changed")
 
-def _report(audit: _Audit, runs: dict[str, Balance]) -> LedgerReport:
-    for run_id, b in runs.items():
-        if b.granted_micro != b.free_micro + b.reserved_micro + b.settled_micro:
-            audit.problem(f"run {run_id[:8]}: granted is not free + reserved + settled")
-    return LedgerReport(
-        balanced=not audit.problems,
-        problems=tuple(audit.problems),
-        entries=audit.seq,
-        runs=runs,
-        **{one.name: sum(getattr(b, one.name) for b in runs.values()) for one in fields(Balance)},
-    )
+    def _check_ends(self) -> None:
+        for place in self.reserved:
+            run_id, round_, client = place
+            who = "the rent" if client is None else f"client {client}"
+            state = self.states.get((run_id, round_))
+            if state is None:
+                self.problem(f"{who} is reserved in round {round_}, which is missing")
+            elif (state == "open") == (place in self.ended) or (
+                state == "void" and self.ended[place] != "void"
+            ):
+                self.problem(f"{who} in round {round_}: the round is {state}")
+
+    def _check_outcomes(self) -> set[_AtEdge]:
+        missing = {
+            (run_id, round_, client)
+            for run_id, round_, client in self.ended
+            if self.states.get((run_id, round_)) == "done" and client is not None
+        }
+        edges = {
+            (*place[:2], entry.edge)
+            for place in missing
+            if (entry := self.reserved.get(place)) is not None
+        }
+        for run_id, round_, client, void, delivered in self.db.execute(
+            "SELECT run_id, round, client, void, in_time OR used FROM outcomes"
+        ):
+            place, where = (run_id, round_, client), f"round {round_}, client {client}"
+            if place not in missing:
+                self.problem(f"{where}: outcome without its entries")
+                continue
+            missing.discard(place)
+            end = self.ended[place]
+            if end != ("void" if void else "settle"):
+                self.problem(f"{where}: {'void' if void else 'paid'}, the ledger says {end}")
+            if delivered and end != "settle":
+                self.problem(f"{where}: used, the ledger says void")
+        for _, round_, client in sorted(missing, key=str):
+            self.problem(f"round {round_}, client {client}: its outcome is missing")
+        return edges
+
+    def _check_results(self, edges: set[_AtEdge]) -> None:
+        found = {
+            tuple(row) for row in self.db.execute("SELECT run_id, round, edge FROM edge_results")
+        }
+        for _, round_, edge in sorted(edges - found, key=str):
+            self.problem(f"round {round_}, edge {edge}: its result is missing")
+        for _, round_, edge in sorted(found - edges, key=str):
+            self.problem(f"round {round_}, edge {edge}: a result without outcomes")

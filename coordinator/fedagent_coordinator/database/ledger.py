@@ -19,7 +19,7 @@ Writes happen inside the store's transactions only (`store.py`).
 import hashlib
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
@@ -85,19 +85,23 @@ def chain_hash(previous: bytes, values: Sequence[object]) -> bytes:
     return hashlib.sha256(previous + msgspec.msgpack.encode(values)).digest()
 
 
-def reserved_at(edge: int) -> str:
+def reserved_at(edge: int | None) -> str:
     """Return the account of what is reserved at an edge."""
     return f"edge/{edge}/reserved"
 
 
-def paid_to(client: int) -> str:
-    """Return the account of what a client was paid."""
-    return f"client/{client}"
+def paid_to(edge: int | None, client: int | None) -> str:
+    """Return the account of what a client was paid, or an edge for aggregating."""
+    return f"rent/{edge}" if client is None else f"client/{client}"
 
 
-def rent_of(edge: int) -> str:
-    """Return the account of what an edge was paid for aggregating."""
-    return f"rent/{edge}"
+ROUTES: Mapping[str, Callable[[int | None, int | None], tuple[str, str]]] = {
+    "grant": lambda _edge, _client: (GRANTOR, TREASURY),
+    "reserve": lambda edge, _client: (TREASURY, reserved_at(edge)),
+    "settle": lambda edge, client: (reserved_at(edge), paid_to(edge, client)),
+    "void": lambda edge, _client: (reserved_at(edge), TREASURY),
+}
+"""From which account to which each kind of entry moves money, by edge and client."""
 
 
 def checked_micro(what: str, amount: object) -> int:

@@ -141,17 +141,6 @@ class ModelQueries:
         return found
 
 
-def insert_model(
-    sql: sqlite3.Connection, run_id: str, round_: int, digest: str, size_bytes: int, at_ms: int
-) -> None:
-    """Make a model part of the run. Idempotent."""
-    sql.execute(
-        "INSERT OR REPLACE INTO models (run_id, round, digest, size_bytes, at_ms) "
-        "VALUES (?, ?, ?, ?, ?)",
-        (run_id, round_, digest, size_bytes, at_ms),
-    )
-
-
 def insert_metrics(
     sql: sqlite3.Connection, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
 ) -> None:

@@ -7,7 +7,8 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,9 +25,8 @@ from fedagent_coordinator.records import pack_controls, pack_selection, pack_vie
 from fedagent_task.measures import DEVICE_SCORE, TRAIN_LOSS
 
 from .connection import Database
-from .ledger import TREASURY, Transfer, paid_to, rent_of, reserved_at
+from .ledger import ROUTES, Transfer
 from .models import insert_metrics
-from .rows import fetch
 
 DEVICE_SAMPLES = "device_samples"
 """On how many samples a score by devices rests."""
@@ -40,58 +40,49 @@ OUTCOME = ("client", "in_time", *FLAGS, *COUNTS, *SECONDS, *_DETAILS)
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One reserved client of a round."""
+    """What a round reserved for one client; without a client it is the rent of the edge."""
 
-    client: int
+    client: int | None
     edge: int
     price_micro: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rental:
-    """The edge that was rented for a round."""
-
-    edge: int
-    rent_micro: int
 
 
 # ------------------------------------------------------------------- reserving
 
 
-def checked_spending(plan: Reserve) -> dict[int, int]:
-    """Return what each edge with orders pays, or refuse the plan.
+def checked_plan(plan: Reserve) -> list[Reservation]:
+    """Return what a plan reserves: the rent if there is one, then clients in its order.
 
     Raises:
         BudgetExceededError: An edge's budget does not suffice.
         InvalidSelectionError: The selection breaks another constraint.
     """
-    view, pairs = plan.view, plan.selection.pairs
+    view, pairs, placement = plan.view, plan.selection.pairs, plan.controls.placement
     if view.round != plan.round or len(plan.context_seq) != len(pairs):
         raise InvalidSelectionError("plan", plan.round, "view and selection are of another round")
     check_view(view)
-    spent = spent_per_edge(view, pairs)
-    for edge, micro in enumerate(spent):
+    for edge, micro in enumerate(spent_per_edge(view, pairs)):
         if micro > (budget := int(view.edge_budget[edge])):
             raise BudgetExceededError(
                 scope="edge", edge=edge, wanted_micro=micro, free_micro=budget
             )
     check_selection(view, pairs)
-    return {edge: spent[edge] for edge in sorted(set(view.pair_edge[pairs].tolist()))}
-
-
-def rental_of(plan: Reserve) -> Rental | None:
-    """Return the edge that a plan rents, if any."""
-    placement = plan.controls.placement
-    return None if placement.edge is None else Rental(placement.edge, placement.rent_micro)
+    clients = view.pair_client[pairs]
+    prices = view.client_price[clients].tolist()
+    columns = (clients.tolist(), view.pair_edge[pairs].tolist(), prices)
+    chosen = [Reservation(*row) for row in zip(*columns, strict=True)]
+    if placement.edge is None:
+        return chosen
+    return [Reservation(None, placement.edge, placement.rent_micro), *chosen]
 
 
 def insert_plan(
-    db: Database, run_id: str, plan: Reserve, *, policy: str, spent: dict[int, int]
+    db: Database, run_id: str, plan: Reserve, *, policy: str, planned: Sequence[Reservation]
 ) -> None:
     """Write a round with its budgets and reservations, and take their money."""
     view, selection = pack_view(plan.view), pack_selection(plan.selection)
     controls = b"" if plan.controls.plain else pack_controls(plan.controls)
-    rental, planned, now = rental_of(plan), _planned(plan), db.clock_ms()
+    now, key = db.clock_ms(), (run_id, plan.round)
     row = {
         "run_id": run_id,
         "round": plan.round,
@@ -99,8 +90,8 @@ def insert_plan(
         "view": view,
         "selection": selection,
         "controls": controls,
-        "rented_edge": None if rental is None else rental.edge,
-        "rent_micro": 0 if rental is None else rental.rent_micro,
+        "rented_edge": plan.controls.placement.edge,
+        "rent_micro": sum(r.price_micro for r in planned if r.client is None),
         "plan_sha256": plan_seal(view, selection, controls),
         "opened_ms": now,
     }
@@ -109,28 +100,26 @@ def insert_plan(
         f"VALUES ('open', {', '.join(f':{name}' for name in row)})",
         row,
     )
+    chosen = [r for r in planned if r.client is not None]
+    spent: Counter[int] = Counter()
+    for r in chosen:
+        spent[r.edge] += r.price_micro
     db.connection.executemany(
         "INSERT INTO edge_budgets (run_id, round, edge, budget_micro, reserved_micro) "
         "VALUES (?, ?, ?, ?, ?)",
-        [
-            (run_id, plan.round, edge, int(plan.view.edge_budget[edge]), micro)
-            for edge, micro in spent.items()
-        ],
+        [(*key, edge, int(plan.view.edge_budget[edge]), micro) for edge, micro in spent.items()],
     )
     db.connection.executemany(
         "INSERT INTO reservations (run_id, round, client, edge, price_micro, context_seq, place) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
-            (run_id, plan.round, r.client, r.edge, r.price_micro, context_seq, place)
+            (*key, r.client, r.edge, r.price_micro, context_seq, place)
             for place, (r, context_seq) in enumerate(
-                zip(planned, plan.context_seq.tolist(), strict=True)
+                zip(chosen, plan.context_seq.tolist(), strict=True)
             )
         ],
     )
-    moves = [_reserved(run_id, plan.round, r.edge, r.price_micro, r.client) for r in planned]
-    if rental is not None:
-        moves.insert(0, _reserved(run_id, plan.round, rental.edge, rental.rent_micro))
-    db.ledger.append(run_id, moves, now)
+    db.ledger.append(run_id, [_transfer(run_id, plan.round, "reserve", r) for r in planned], now)
 
 
 def plan_seal(view: bytes, selection: bytes, controls: bytes) -> bytes:
@@ -139,47 +128,19 @@ def plan_seal(view: bytes, selection: bytes, controls: bytes) -> bytes:
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 
-def _planned(plan: Reserve) -> list[Reservation]:
-    view, pairs = plan.view, plan.selection.pairs
-    clients = view.pair_client[pairs]
-    prices = view.client_price[clients].tolist()
-    columns = (clients.tolist(), view.pair_edge[pairs].tolist(), prices)
-    return [Reservation(*row) for row in zip(*columns, strict=True)]
-
-
-def _key(run_id: str, round_: int, client: int | None, step: str) -> str:
-    return f"{run_id}/{round_}/{'rent' if client is None else client}/{step}"
-
-
-def _reserved(
-    run_id: str, round_: int, edge: int, amount_micro: int, client: int | None = None
-) -> Transfer:
+def _transfer(run_id: str, round_: int, kind: str, r: Reservation) -> Transfer:
+    """Return an entry; a settle and a void have the same key, so there can be one only."""
+    who, step = "rent" if r.client is None else r.client, "reserve" if kind == "reserve" else "end"
+    source, target = ROUTES[kind](r.edge, r.client)
     return Transfer(
-        kind="reserve",
-        source=TREASURY,
-        target=reserved_at(edge),
-        amount_micro=amount_micro,
-        key=_key(run_id, round_, client, "reserve"),
+        kind=kind,
+        source=source,
+        target=target,
+        amount_micro=r.price_micro,
+        key=f"{run_id}/{round_}/{who}/{step}",
         round=round_,
-        edge=edge,
-        client=client,
-    )
-
-
-def _ended(
-    run_id: str, round_: int, edge: int, amount_micro: int, client: int | None = None, *, paid: bool
-) -> Transfer:
-    """Return a settle or a void: both have the same key, so one can be only."""
-    account = rent_of(edge) if client is None else paid_to(client)
-    return Transfer(
-        kind="settle" if paid else "void",
-        source=reserved_at(edge),
-        target=account if paid else TREASURY,
-        amount_micro=amount_micro,
-        key=_key(run_id, round_, client, "end"),
-        round=round_,
-        edge=edge,
-        client=client,
+        edge=r.edge,
+        client=r.client,
     )
 
 
@@ -187,55 +148,37 @@ def _ended(
 
 
 def reservations_of(sql: sqlite3.Connection, run_id: str, round_: int) -> list[Reservation]:
-    """Return whom a round reserved, in the policy's order."""
+    """Return what a round reserved: the rent if there is one, then clients in its order."""
     rows = sql.execute(
-        "SELECT client, edge, price_micro FROM reservations WHERE run_id = ? AND round = ? "
-        "ORDER BY place",
+        "SELECT client, edge, price_micro, place FROM reservations "
+        "WHERE run_id = ?1 AND round = ?2 "
+        "UNION ALL SELECT NULL, rented_edge, rent_micro, -1 FROM rounds "
+        "WHERE run_id = ?1 AND round = ?2 AND rented_edge IS NOT NULL ORDER BY place",
         (run_id, round_),
     )
-    return [Reservation(**row) for row in rows]
+    return [Reservation(*row[:3]) for row in rows]
 
 
-def rental_in(sql: sqlite3.Connection, run_id: str, round_: int) -> Rental | None:
-    """Return the edge that a round rented, if any."""
-    found = fetch(
-        sql,
-        Rental,
-        "SELECT rented_edge AS edge, rent_micro FROM rounds WHERE run_id = ? AND round = ? "
-        "AND rented_edge IS NOT NULL",
-        (run_id, round_),
-    )
-    return found[0] if found else None
-
-
-def checked_outcomes(result: Settle, reservations: Sequence[Reservation]) -> frozenset[int]:
-    """Return the clients that are paid.
+def checked_ends(result: Settle, reservations: Sequence[Reservation]) -> frozenset[int | None]:
+    """Return the clients that are paid, and None if the rent is.
 
     Raises:
         OutcomeMismatchError: Outcomes and reservations differ, in their order at least.
+        InvalidAmountError: The rent is neither nothing nor what was reserved.
     """
     feedback, view = result.feedback, result.feedback.view
     clients = view.pair_client[feedback.pairs]
     edges = view.pair_edge[feedback.pairs].tolist()
     ended = list(zip(clients.tolist(), edges, strict=True))
-    reserved = [(r.client, r.edge) for r in reservations]
+    reserved = [(r.client, r.edge) for r in reservations if r.client is not None]
     if ended != reserved or view.round != result.round:
         missing = {client for client, _ in reserved} - {client for client, _ in ended}
         unknown = {client for client, _ in set(ended) - set(reserved)}
         raise OutcomeMismatchError(result.round, tuple(sorted(missing)), tuple(sorted(unknown)))
-    return frozenset(clients[~feedback.void].tolist())
-
-
-def checked_rent(result: Settle, rental: Rental | None) -> bool:
-    """Return whether the rent is due.
-
-    Raises:
-        InvalidAmountError: Neither nothing is to be paid nor what was reserved.
-    """
-    paid = result.feedback.rent_micro
-    if paid not in {0, 0 if rental is None else rental.rent_micro}:
-        raise InvalidAmountError("the rent", paid)
-    return rental is not None and paid == rental.rent_micro
+    rent, rents = feedback.rent_micro, [r.price_micro for r in reservations if r.client is None]
+    if rent not in {0, *rents}:
+        raise InvalidAmountError("the rent", rent)
+    return frozenset([*clients[~feedback.void].tolist(), *(None for due in rents if due == rent)])
 
 
 def end_entries(
@@ -243,18 +186,12 @@ def end_entries(
     run_id: str,
     round_: int,
     reservations: Sequence[Reservation],
-    paid: frozenset[int],
-    *,
-    rent_due: bool,
+    paid: Collection[int | None] = (),
 ) -> None:
-    """Settle or void every reservation of a round."""
+    """Settle what is paid, and void every other reservation of a round."""
     moves = [
-        _ended(run_id, round_, r.edge, r.price_micro, r.client, paid=r.client in paid)
-        for r in reservations
+        _transfer(run_id, round_, "settle" if r.client in paid else "void", r) for r in reservations
     ]
-    rental = rental_in(db.connection, run_id, round_)
-    if rental is not None:
-        moves.insert(0, _ended(run_id, round_, rental.edge, rental.rent_micro, paid=rent_due))
     now = db.clock_ms()
     db.ledger.append(run_id, moves[:1], now)
     db.checkpoint("settle.first-entry")
@@ -332,8 +269,7 @@ def void_open(db: Database, run_id: str, reason: str) -> tuple[int, ...]:
     """Void every open round of a run; return their numbers."""
     rounds = open_rounds(db.connection, run_id)
     for round_ in rounds:
-        reservations = reservations_of(db.connection, run_id, round_)
-        end_entries(db, run_id, round_, reservations, frozenset(), rent_due=False)
+        end_entries(db, run_id, round_, reservations_of(db.connection, run_id, round_))
         db.connection.execute(
             "UPDATE rounds SET state = 'void', reason = ?, closed_ms = ? "
             "WHERE run_id = ? AND round = ?",
