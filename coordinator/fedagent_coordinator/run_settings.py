@@ -14,7 +14,7 @@ from fedagent_task.spec import Recipe
 from . import placement, policies
 from .config import CoordinatorConfig
 from .core import iterations
-from .core.decision_policies import DecisionPolicies
+from .core.decision import DecisionPolicies
 from .core.settings import Settings
 from .policies.base import OPINIONS, SelectionPolicy
 

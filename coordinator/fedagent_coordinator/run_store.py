@@ -35,7 +35,7 @@ from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
 from .core import effects as fx
-from .core.decision_policies import DecisionPolicies
+from .core.decision import DecisionPolicies
 from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.phases import milliseconds

@@ -19,8 +19,8 @@ from fedagent_task.recipe import parse_recipe, recipe_digest
 from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
+from .core.evaluating import EvaluationSchedule
 from .core.evaluation import without_answers
-from .core.evaluation_schedule import EvaluationSchedule
 from .core.readiness import BUDGET
 from .core.settings import (
     NO_EVALUATIONS,

@@ -15,7 +15,7 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 
-from .core.decision_policies import DecisionPolicies
+from .core.decision import DecisionPolicies
 from .core.effects import BookEvaluation, Reserve, Settle
 from .database import rounds
 from .database.connection import Database, DatabaseOptions

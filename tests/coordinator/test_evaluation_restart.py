@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import policies, run_store
-from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.evaluation import RESTART
 from fedagent_coordinator.database.evaluations import ModelEvaluation
 from fedagent_coordinator.database.learning import settled

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import policies
-from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.database.learning import settled
 from fedagent_coordinator.errors import RunConflictError
 from fedagent_coordinator.reader import open_reader

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from msgspec import structs
 
 from fedagent_coordinator.core import effects as fx
-from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.edges import Indices
 from fedagent_coordinator.core.engine import Engine
 from fedagent_coordinator.core.iterations import IterationControl, LearnerControl

@@ -7,6 +7,7 @@ last until the deadline.
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,9 @@ from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import UNANSWERED, OutcomeStatus
 
 from .effects import Settle
-from .orders import OrderedRound
+
+if TYPE_CHECKING:
+    from .ordered import OrderedRound
 
 DECLINED_BACKOFF_S = 0.25
 UNRESPONSIVE_BACKOFF_S = 2.0
@@ -46,7 +49,7 @@ class ClientBackoff:
 
     _by_client: dict[int, _Pause] = field(default_factory=dict)
 
-    def settle(self, ordered: OrderedRound, settled: Settle, now: float) -> list[Emit]:
+    def settle(self, ordered: "OrderedRound", settled: Settle, now: float) -> list[Emit]:
         """Take in how a round ended; name those that declined."""
         valid, details = ~settled.feedback.void, settled.details
         if valid.all() and not self._by_client:

@@ -6,7 +6,7 @@ everything that relies on it. The engine owns what outlives a phase; each phase 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -30,15 +30,12 @@ from fedagent_protocol.topics import OtherVersions
 from . import edge_messages
 from . import effects as fx
 from .backoff import ClientBackoff, EmptyRoundBackoff
-from .decision_policies import Decider, DecisionPolicies
-from .edges import EdgeSession, EdgeTable, Indices
-from .evaluating import Evaluating, Measuring
+from .decision import Decider, Decision, DecisionPolicies
+from .edges import EdgeSession, EdgeTable, GlobalModels, Indices
+from .evaluating import Evaluating, Measuring, evaluation_plan
 from .evaluation import StatisticsCollection
-from .evaluation_schedule import evaluation_plan
 from .merge import Merging
-from .models import GlobalModels
 from .ordered import Ordered, SettledRound
-from .orders import OrderedRound
 from .phases import Ended, Idle, Observing, Phase
 from .readiness import AGENTS, DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
 from .settings import Progress, Settings
@@ -304,9 +301,13 @@ class Engine:
         self.enter(phase)
         return phase.begin(now)
 
-    def order(self, ordered: OrderedRound, now: float) -> list[Effect]:
+    def order(
+        self, decision: Decision, ready: Sequence[EdgeSession], opened_at: float, now: float
+    ) -> list[Effect]:
         """Reserve a round, then order it."""
-        phase = Ordered(self, ordered)
+        self.readiness.solvent()
+        self.waiting.over()
+        phase = Ordered(self, decision, ready, opened_at, now)
         self.enter(phase)
         return phase.begin(now)
 

@@ -1,15 +1,20 @@
-"""The evaluating phase: every edge's clients are asked about a model, until they answer.
+"""When clients evaluate a model, for what, and the phase in which they are asked.
 
 Between rounds clients give their opinions of the global model, or volunteer to train it; before
 the first round they may add up the statistics of their samples. An edge is asked every second
 until it has answered (docs/opinions.md).
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec import structs
 
+from fedagent_coordinator.policies.base import OPINIONS, VOLUNTEERS, Feedback, RoundView
+from fedagent_coordinator.policies.state import grown
 from fedagent_node.effects import Effect, Emit
 from fedagent_protocol.errors import MalformedError
 from fedagent_protocol.messages import (
@@ -38,9 +43,10 @@ from .evaluation import (
     VolunteerEvaluation,
     by_client,
 )
-from .ordered import SettledRound
+from .ordered import OrderedRound, SettledRound
 from .phases import Phase, milliseconds
 from .readiness import STATISTICS
+from .settings import PastEvaluations, Settings
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -207,3 +213,159 @@ def _event(found: BookEvaluation) -> Emit:
     missing = {why: float(count) for why, count in found.reasons.items()}
     fields |= {"asked": found.asked, "missing": missing, "seconds": found.seconds}
     return Emit("opinions", fields)
+
+
+DueEvaluation = Callable[[str, float], ClientEvaluation]
+"""Begins an evaluation of the model with this digest now."""
+
+
+@dataclass(slots=True)
+class EvaluationSchedule:
+    """Counts towards the next evaluation, as slots of policies count their rounds.
+
+    Attributes:
+        mode: What is asked for; None for nothing, ever.
+        every: Merges from one evaluation to the next; rounds in mode ``peers``.
+    """
+
+    mode: OpinionMode | None
+    every: int = 1
+    count: int = 0
+
+    def is_due(self, *, merges: bool, played: bool, last: bool) -> bool:
+        """Count a settled round; return whether its model is to be evaluated.
+
+        A slot begins with the first round in which an agent was ordered (`played`). Volunteers are
+        asked for again after a round in which none could play, and not after the last one.
+        """
+        if self.mode is None:
+            return False
+        peers = self.mode is OpinionMode.PEERS
+        if (peers or merges) and (played or self.count):
+            self.count += 1
+        due = merges and (self.count >= self.every or (peers and not played))
+        if due:
+            self.count = 0
+        return due and not (peers and last)
+
+
+class EvaluationPlan:
+    """The evaluations of a run; of one that asks its clients for nothing, none.
+
+    Attributes:
+        provides: Needs of policies that are met by it and are no features.
+        taught: The policy learns from a round after its model was evaluated.
+    """
+
+    provides: frozenset[str] = frozenset()
+    taught = False
+
+    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
+        self._settings = settings
+        self._schedule = EvaluationSchedule(settings.opinions, settings.opinions_every, past.count)
+        self._evaluated = past.evaluated
+        self._pending = past.pending_round if settings.opinions is not None else None
+
+    def due(self, ordered: OrderedRound, feedback: Feedback, *, last: bool) -> DueEvaluation | None:
+        """Count a settled round; return the evaluation of its model if that is due."""
+        played = bool(len(feedback.pairs))
+        due = self._schedule.is_due(merges=ordered.want_model, played=played, last=last)
+        return partial(self._begin, ordered.round) if due else None
+
+    def pending(self) -> DueEvaluation | None:
+        """Return an evaluation that comes before the next round, once."""
+        round_, self._pending = self._pending, None
+        return None if round_ is None else partial(self._begin, round_)
+
+    def take(self, found: BookEvaluation) -> None:
+        """Keep the result of an evaluation."""
+        self._evaluated = found.slot
+
+    def shown_in(self, view: RoundView) -> RoundView:
+        """Return the view with what clients answered last."""
+        return view
+
+    def _begin(self, round_: int, digest: str, now: float) -> ClientEvaluation:
+        s = self._settings
+        until = now + max(s.opinions_timeout_s, 0.0 if self._evaluated else s.first_call_s)
+        evaluation = VolunteerEvaluation if s.opinions is OpinionMode.PEERS else OpinionEvaluation
+        return evaluation(
+            round=round_,
+            slot=self._evaluated + 1,
+            digest=digest,
+            began=now,
+            until=until,
+            give_up_at=until + s.grace_s,
+            wanted=s.volunteers,
+            trained=self._trained_since(),
+        )
+
+    def _trained_since(self) -> frozenset[str]:
+        return frozenset()
+
+
+class OpinionPlan(EvaluationPlan):
+    """Clients report opinions, which policies see and learn from."""
+
+    provides = frozenset({OPINIONS})
+    taught = True
+
+    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
+        super().__init__(settings, past)
+        client = np.array(list(past.opinions), dtype=np.int64)
+        score = np.array(list(past.opinions.values()), dtype=np.float64)
+        self._last = by_client(client, score, int(client.max(initial=-1)) + 1)
+
+    def take(self, found: BookEvaluation) -> None:
+        """Keep the opinions."""
+        assert isinstance(found, BookOpinions)
+        super().take(found)
+        self._last = grown(self._last, int(found.client.max(initial=-1)) + 1, np.nan)
+        self._last[found.client] = found.score
+
+    def shown_in(self, view: RoundView) -> RoundView:
+        """Return the view with the last opinion of each client."""
+        clients = len(view.client_price)
+        return replace(view, opinions=grown(self._last, clients, np.nan)[:clients].copy())
+
+
+class VolunteerPlan(EvaluationPlan):
+    """Clients volunteer for the rounds that follow."""
+
+    provides = frozenset({VOLUNTEERS})
+
+    def __init__(self, settings: Settings, past: PastEvaluations) -> None:
+        super().__init__(settings, past)
+        self._volunteers = past.volunteers or frozenset()
+        self._trained = set(past.trained)
+
+    def due(self, ordered: OrderedRound, feedback: Feedback, *, last: bool) -> DueEvaluation | None:
+        """Count a settled round, and note who trained."""
+        self._trained.update(ordered.agents(np.flatnonzero(feedback.used).tolist()))
+        return super().due(ordered, feedback, last=last)
+
+    def take(self, found: BookEvaluation) -> None:
+        """Keep the volunteers."""
+        super().take(found)
+        self._volunteers = frozenset(found.client.tolist())
+
+    def shown_in(self, view: RoundView) -> RoundView:
+        """Return the view with those who volunteered last; nobody before the first time."""
+        shown = np.zeros(len(view.client_price), dtype=np.bool_)
+        shown[[client for client in self._volunteers if client < len(shown)]] = True
+        return replace(view, volunteers=shown)
+
+    def _trained_since(self) -> frozenset[str]:
+        trained, self._trained = frozenset(self._trained), set()
+        return trained
+
+
+def evaluation_plan(settings: Settings, past: PastEvaluations) -> EvaluationPlan:
+    """Return the plan of a run that asks its clients for what the settings say."""
+    match settings.opinions:
+        case OpinionMode.REPORT:
+            return OpinionPlan(settings, past)
+        case OpinionMode.PEERS:
+            return VolunteerPlan(settings, past)
+        case _:
+            return EvaluationPlan(settings, past)

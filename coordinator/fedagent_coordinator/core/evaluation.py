@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from fedagent_protocol.messages import EdgeMoments, OpinionMode, OpinionOpen, Opinions, Volunteers
 from fedagent_task.moments import Moments
@@ -19,6 +18,7 @@ from .answers import (
 )
 from .edges import EdgeSession
 from .effects import BookOpinions, BookVolunteers
+from .observation import joined
 
 AnswerMessage = Opinions | Volunteers | EdgeMoments
 """What edges answer."""
@@ -169,9 +169,9 @@ class OpinionEvaluation(ClientEvaluation):
         answers, asked, reasons = self._answers()
         metric = _metric([answer for _, answer in answers])
         client, edge = _clients_of(answers)
-        ours = _joined([np.full(len(a.client), a.metric == metric) for _, a in answers], np.bool_)
+        ours = joined([np.full(len(a.client), a.metric == metric) for _, a in answers], np.bool_)
         reasons[OTHER_METRIC] += int((~ours).sum())
-        score = _joined([a.score for _, a in answers], np.float64)
+        score = joined([a.score for _, a in answers], np.float64)
         rows = np.flatnonzero(ours)
         # The first of equals: edges stand in the order of their indices.
         _, first, of = np.unique(client[rows], return_index=True, return_inverse=True)
@@ -187,8 +187,8 @@ class OpinionEvaluation(ClientEvaluation):
             client=client[rows],
             edge=edge[rows],
             score=score[rows],
-            samples=_joined([a.samples for _, a in answers], np.int64)[rows],
-            epsilon=_joined([a.epsilon for _, a in answers], np.float64)[rows],
+            samples=joined([a.samples for _, a in answers], np.int64)[rows],
+            epsilon=joined([a.epsilon for _, a in answers], np.float64)[rows],
             reasons=_most_frequent(reasons),
             seconds=self.seconds(now),
         )
@@ -244,7 +244,7 @@ class VolunteerEvaluation(ClientEvaluation):
         if volunteered >= self.wanted:
             return True
         # An agent that two edges see was asked by both, and is one.
-        named = _joined([answer.named for answer in answers], np.int64)
+        named = joined([answer.named for answer in answers], np.int64)
         everybody = min(sum(answer.asked for answer in answers), len(np.unique(named)))
         return len(answers) == len(self.parts) and 0 < everybody <= volunteered
 
@@ -317,10 +317,6 @@ def _most_frequent(reasons: Counter[str]) -> dict[str, int]:
 
 
 def _clients_of(answers: list[tuple[int, EdgeAnswer]]) -> tuple[IntArray, IntArray]:
-    client = _joined([answer.client for _, answer in answers], np.int64)
-    edge = _joined([np.full(len(a.client), index) for index, a in answers], np.int64)
+    client = joined([answer.client for _, answer in answers], np.int64)
+    edge = joined([np.full(len(a.client), index) for index, a in answers], np.int64)
     return client, edge
-
-
-def _joined(parts: list[npt.NDArray[np.generic]], scalar: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg] # the scalar decides
-    return np.concatenate(parts).astype(scalar) if parts else np.zeros(0, dtype=scalar)

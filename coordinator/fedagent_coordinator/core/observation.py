@@ -87,14 +87,14 @@ def merge_observations(
     """
     ordered = sorted(observations, key=lambda seen: seen.edge)
     names = tuple(sorted({name for seen in ordered for name in seen.columns.features}))
-    client = _joined([seen.client for seen in ordered], np.int32)
-    edge = _joined([np.full(len(seen.client), seen.edge) for seen in ordered], np.int32)
-    age_s = _joined(
+    client = joined([seen.client for seen in ordered], np.int32)
+    edge = joined([np.full(len(seen.client), seen.edge) for seen in ordered], np.int32)
+    age_s = joined(
         [seen.columns.age_ms / 1000.0 + (now - seen.received_at) for seen in ordered], np.float64
     )
-    price = _joined([seen.columns.price for seen in ordered], np.int64)
-    seq = _joined([seen.columns.context_seq for seen in ordered], np.int64)
-    available = _joined([seen.columns.available for seen in ordered], np.bool_)
+    price = joined([seen.columns.price for seen in ordered], np.int64)
+    seq = joined([seen.columns.context_seq for seen in ordered], np.int64)
+    available = joined([seen.columns.available for seen in ordered], np.bool_)
     values = _aligned(ordered, names)
 
     fresh = age_s <= FRESH_S
@@ -133,7 +133,8 @@ def _by_client(
     return table
 
 
-def _joined(parts: list[npt.NDArray[np.generic]], scalar: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg] # the scalar decides
+def joined(parts: list[npt.NDArray[np.generic]], scalar: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg] # the scalar decides
+    """Return columns as one, empty of none."""
     return np.concatenate(parts).astype(scalar) if parts else np.zeros(0, dtype=scalar)
 
 

@@ -1,29 +1,158 @@
 """The phase in which edges train with the chosen agents, and how it settles the round."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_node.effects import Effect, Emit, Mark
 from fedagent_protocol.errors import safe_text
-from fedagent_protocol.messages import ReportReceipt, RoundReport
+from fedagent_protocol.messages import Assignment, ReportReceipt, RoundOrder, RoundReport
 
 from .backoff import MAX_NAMED
+from .decision import Decision
 from .edges import EdgeSession
-from .effects import Learn, Reserve, Settle, ShowStatus
-from .orders import EdgePart, OrderedRound
+from .effects import Controls, Learn, Reserve, Settle, ShowStatus
+from .observation import Observed
 from .outcomes import round_event, settle_round
 from .phases import Phase, milliseconds
 from .readiness import DECLINED
-from .settings import learnt_weight
+from .settings import Settings, learnt_weight
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .evaluation_schedule import DueEvaluation
+    from .evaluating import DueEvaluation
 
+RESEND_FIRST_S = 1.0
+RESEND_LONGEST_S = 8.0
 MAX_WARNINGS = 100
 """Different warnings of devices that a run names."""
+
+
+@dataclass(slots=True)
+class EdgePart:
+    """One edge's part in a round that is under way.
+
+    Attributes:
+        rows: Positions in the selection of the agents ordered here.
+        agents: Their ids, in the same order.
+        resend_at: When the order is repeated; None once the edge has reported.
+    """
+
+    edge: str
+    index: int
+    rows: list[int]
+    agents: list[str]
+    resend_at: float | None
+    patience_s: float = 2 * RESEND_FIRST_S
+    report: RoundReport | None = None
+
+
+@dataclass(slots=True)
+class OrderedRound:
+    """A round between its reservation and its end.
+
+    Attributes:
+        want_model: A merge follows, so the reports shall bring the models.
+        opened_at: When the edges were first asked for its columns.
+        ordered_at: When the orders first went out.
+        give_up_at: When an edge that has not reported has failed.
+        parts: One per edge with orders, by edge id.
+        timing_ms: Durations of the steps so far.
+    """
+
+    round: int
+    observed: Observed
+    selection: Selection
+    controls: Controls
+    want_model: bool
+    opened_at: float
+    ordered_at: float
+    give_up_at: float
+    parts: dict[str, EdgePart]
+    timing_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> npt.NDArray[np.int32]:
+        """int32[S], the chosen clients."""
+        return self.observed.view.pair_client[self.selection.pairs]
+
+    @property
+    def context_seq(self) -> npt.NDArray[np.int64]:
+        """int64[S], the report each chosen client was evaluated by."""
+        return self.observed.client_seq[self.clients]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every edge has reported."""
+        return all(part.report is not None for part in self.parts.values())
+
+    def agents(self, rows: Sequence[int]) -> list[str]:
+        """Return the ids of the agents ordered in these rows of the selection."""
+        names = {
+            row: agent
+            for part in self.parts.values()
+            for row, agent in zip(part.rows, part.agents, strict=True)
+        }
+        return [names[row] for row in rows]
+
+    def order(self, part: EdgePart, settings: Settings, now: float) -> RoundOrder:
+        """Return an edge's order, with the time that is left."""
+        elapsed_ms = int(1000 * max(0.0, now - self.ordered_at))
+        max_wait_ms = max(1, settings.max_wait_ms - elapsed_ms)
+        view, pairs = self.observed.view, self.selection.pairs[part.rows]
+        clients = view.pair_client[pairs]
+        assignments = tuple(
+            Assignment(
+                agent=agent,
+                iterations=self.controls.iterations,
+                price=price,
+                context_seq=context,
+            )
+            for agent, price, context in zip(
+                part.agents,
+                view.client_price[clients].tolist(),
+                self.observed.client_seq[clients].tolist(),
+                strict=True,
+            )
+        )
+        return RoundOrder(
+            round=self.round,
+            task=settings.task,
+            assignments=assignments,
+            deadline_ms=min(settings.deadline_ms, max_wait_ms),
+            max_wait_ms=max_wait_ms,
+            min_updates=settings.min_updates,
+            weighting=settings.weighting,
+            norm_limit=settings.norm_limit,
+            max_samples=settings.max_samples,
+            want_model=self.want_model,
+            load_limit_ms=settings.load_limit_ms,
+        )
+
+    def due_again(self, now: float) -> list[EdgePart]:
+        """Return the edges whose order is to be repeated, at growing intervals."""
+        due = [
+            part
+            for part in self.parts.values()
+            if part.report is None and part.resend_at is not None and now >= part.resend_at
+        ]
+        for part in due:
+            part.resend_at = now + part.patience_s
+            part.patience_s = min(part.patience_s * 2, RESEND_LONGEST_S)
+        return due
+
+    def next_due(self) -> float:
+        """Return when an order must be repeated or an edge given up."""
+        times = [
+            part.resend_at
+            for part in self.parts.values()
+            if part.report is None and part.resend_at is not None
+        ]
+        return min([self.give_up_at, *times])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,9 +180,31 @@ class Ordered(Phase):
 
     name = "ordered"
 
-    def __init__(self, engine: "Engine", ordered: OrderedRound) -> None:
+    def __init__(
+        self,
+        engine: "Engine",
+        decision: Decision,
+        ready: Iterable[EdgeSession],
+        opened_at: float,
+        now: float,
+    ) -> None:
         super().__init__(engine)
-        self._ordered = ordered
+        s, view, selection = engine.settings, decision.observed.view, decision.selection
+        self._ordered = OrderedRound(
+            round=engine.round,
+            observed=decision.observed,
+            selection=selection,
+            controls=decision.controls,
+            want_model=s.over(engine.rounds_done + 1) or engine.round % s.merge_every == 0,
+            opened_at=opened_at,
+            ordered_at=now,
+            give_up_at=now + s.max_wait_ms / 1000.0 + s.grace_s,
+            parts=_parts_of(view, selection, ready, now),
+            timing_ms={
+                "observe": milliseconds(now - opened_at),
+                "decide": milliseconds(decision.seconds),
+            },
+        )
 
     def begin(self, now: float) -> list[Effect]:
         """Reserve, then order; a round in which nobody is chosen ends at once."""
@@ -163,3 +314,23 @@ class Ordered(Phase):
                 edge.model = edge.expected = result.model
                 limit = self.engine.settings.max_samples
                 edge.window_weight += learnt_weight(result.weight, result.ordered, limit)
+
+
+def _parts_of(
+    view: RoundView, selection: Selection, edges: Iterable[EdgeSession], now: float
+) -> dict[str, EdgePart]:
+    by_index: Mapping[int, EdgeSession] = {edge.index: edge for edge in edges}
+    names: dict[int, dict[int, str]] = {}
+    parts: dict[str, EdgePart] = {}
+    clients = view.pair_client[selection.pairs].tolist()
+    places = view.pair_edge[selection.pairs].tolist()
+    for row, (client, place) in enumerate(zip(clients, places, strict=True)):
+        session = by_index[place]
+        if place not in names:
+            names[place] = dict(zip(session.client.tolist(), session.ids, strict=True))
+            resend_at = now + RESEND_FIRST_S
+            parts[session.id] = EdgePart(session.id, place, [], [], resend_at)
+        part = parts[session.id]
+        part.rows.append(row)
+        part.agents.append(names[place][client])
+    return parts

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,9 @@ from fedagent_protocol.errors import safe_text
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport, TrainStats
 
 from .effects import Controls, Details, EdgeResult, Settle
-from .orders import EdgePart, OrderedRound
+
+if TYPE_CHECKING:
+    from .ordered import EdgePart, OrderedRound
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
@@ -27,7 +30,7 @@ MAX_AGGREGATE_S = 2.6e6
 """An edge's own word on its aggregation is not believed beyond a month."""
 
 
-def settle_round(ordered: OrderedRound, now: float) -> tuple[Settle, Counter[str]]:
+def settle_round(ordered: "OrderedRound", now: float) -> tuple[Settle, Counter[str]]:
     """Return how a round ended, and what was odd about the reports.
 
     A silent edge failed: its agents missed the round and nothing is paid, even if some of them
@@ -54,7 +57,7 @@ def settle_round(ordered: OrderedRound, now: float) -> tuple[Settle, Counter[str
     return settled, odd
 
 
-def _outcomes(parts: Sequence[EdgePart], size: int) -> tuple[list[Outcome], Counter[str]]:
+def _outcomes(parts: Sequence["EdgePart"], size: int) -> tuple[list[Outcome], Counter[str]]:
     """Return each ordered pair's outcome; one that no edge told of has no `tau_ms`."""
     rows = [_missed(SILENT)] * size
     odd: Counter[str] = Counter()
@@ -176,7 +179,7 @@ def _shortfall(feedback: Feedback, details: Details) -> str:
     return ", ".join(words)
 
 
-def with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePart]) -> Feedback:
+def with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePart"]) -> Feedback:
     """Return the feedback with the rent that is due and the cost psi that was measured.
 
     The rent is due once the edge has reported, also that it failed: its use of the round was
@@ -197,7 +200,7 @@ def with_rent(feedback: Feedback, placement: Placement, parts: Sequence[EdgePart
     return replace(feedback, psi=psi, rent_micro=placement.rent_micro)
 
 
-def _edge_result(view: RoundView, feedback: Feedback, part: EdgePart) -> EdgeResult:
+def _edge_result(view: RoundView, feedback: Feedback, part: "EdgePart") -> EdgeResult:
     here = np.asarray(part.rows, dtype=np.int64)
     paid = here[~feedback.void[here]]
     price = view.client_price[view.pair_client[feedback.pairs[paid]]]

@@ -13,11 +13,10 @@ from fedagent_node.effects import Effect
 from fedagent_protocol.columns import Columns
 from fedagent_protocol.messages import RunEnded
 
-from .decision_policies import Decision
+from .decision import Decision
 from .edges import EdgeSession
 from .effects import End
 from .observation import Observation, Observed, merge_observations
-from .orders import OrderedRound, parts_of
 from .readiness import BUDGET, EDGES, RENTS
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 REOPEN_S = 0.25
 FAREWELL_S = 0.3
-MAX_WARNINGS = 100
-"""Different warnings of devices that a run names."""
 
 
 def milliseconds(seconds: float) -> float:
@@ -243,7 +240,8 @@ class Observing(Phase):
                 observed, ready, live, free_micro=engine.free_micro, done=engine.rounds_done
             )
             if isinstance(decision, Decision):
-                return self._order(decision, ready, now)
+                engine.not_before = self.opened_at + engine.settings.every_s
+                return engine.order(decision, ready, self.opened_at, now)
             missing, sure = decision.reason, decision.sure
             if missing != BUDGET:
                 readiness.solvent()
@@ -273,26 +271,3 @@ class Observing(Phase):
         )
         left = observed.without(engine.client_backoff.away(observed.client_seq, now))
         return replace(left, view=engine.evaluations.shown_in(left.view))
-
-    def _order(self, decision: Decision, ready: list[EdgeSession], now: float) -> list[Effect]:
-        engine, s = self.engine, self.engine.settings
-        engine.readiness.solvent()
-        engine.waiting.over()
-        engine.not_before = self.opened_at + s.every_s
-        view, selection = decision.observed.view, decision.selection
-        ordered = OrderedRound(
-            round=engine.round,
-            observed=decision.observed,
-            selection=selection,
-            controls=decision.controls,
-            want_model=s.over(engine.rounds_done + 1) or engine.round % s.merge_every == 0,
-            opened_at=self.opened_at,
-            ordered_at=now,
-            give_up_at=now + s.max_wait_ms / 1000.0 + s.grace_s,
-            parts=parts_of(view, selection, ready, now),
-            timing_ms={
-                "observe": milliseconds(now - self.opened_at),
-                "decide": milliseconds(decision.seconds),
-            },
-        )
-        return engine.order(ordered, now)

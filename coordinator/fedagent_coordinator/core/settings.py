@@ -93,7 +93,7 @@ class PastEvaluations:
 
     Attributes:
         evaluated: Models evaluated so far.
-        count: See `evaluation_schedule.EvaluationSchedule`.
+        count: See `evaluating.EvaluationSchedule`.
         pending_round: Round of the model to be evaluated before another round is decided.
         opinions: Last opinion of each client that had one.
         volunteers: Clients of the last evaluation; None before it.

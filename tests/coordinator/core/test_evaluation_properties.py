@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedagent_coordinator.core import effects as fx
+from fedagent_coordinator.core.evaluating import EvaluationSchedule, OpinionPlan
 from fedagent_coordinator.core.evaluation import by_client
-from fedagent_coordinator.core.evaluation_schedule import EvaluationSchedule, LastOpinions
 from fedagent_coordinator.core.settings import PastEvaluations
 from fedagent_coordinator.policies import create
 from fedagent_coordinator.policies.selection import explained
@@ -15,6 +15,7 @@ from fedagent_protocol import messages as m
 from tests.fakes.engine_field import Field, MemoryIndices, Plan, toy_edges
 from tests.fakes.engine_field import settings as run_settings
 from tests.fakes.rounds import nothing_played, random_feedback, random_view
+from tests.fakes.stored_runs import opinions
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
 
 MODES = [m.OpinionMode.REPORT, m.OpinionMode.PEERS]
@@ -137,17 +138,19 @@ def test_a_count_goes_on_from_where_it_was_kept(
     calls=st.lists(
         st.dictionaries(st.integers(0, 8), st.floats(0, 1), max_size=6), min_size=1, max_size=5
     ),
-    clients=st.integers(0, 12),
+    clients=st.integers(1, 12),
 )
 def test_a_view_shows_the_newest_word_of_each(calls: list[dict[int, float]], clients: int) -> None:
-    last_opinions, kept = LastOpinions({}), dict[int, float]()
-    for said in calls:
-        last_opinions.put(
-            np.array(list(said), dtype=np.int64), np.array(list(said.values()), dtype=np.float64)
-        )
+    asking = run_settings(opinions=m.OpinionMode.REPORT)
+    plan, kept = OpinionPlan(asking, PastEvaluations()), dict[int, float]()
+    for round_, said in enumerate(calls):
+        plan.take(opinions(round_, said))
         kept.update(said)
-    shown = last_opinions.shown(clients)
-    resumed = LastOpinions(kept).shown(clients)
+    view = random_view(np.random.default_rng(0), 1, clients=clients)
+    resumed = OpinionPlan(asking, PastEvaluations(opinions=kept)).shown_in(view).opinions
+    shown = plan.shown_in(view).opinions
+    assert shown is not None
+    assert resumed is not None
     assert np.array_equal(shown, resumed, equal_nan=True)
     for client in range(clients):
         assert shown[client] == kept[client] if client in kept else np.isnan(shown[client])

@@ -7,7 +7,7 @@ import pytest
 
 from fedagent_coordinator.core.effects import PLAIN, Settle
 from fedagent_coordinator.core.observation import Observed
-from fedagent_coordinator.core.orders import EdgePart, OrderedRound
+from fedagent_coordinator.core.ordered import EdgePart, OrderedRound
 from fedagent_coordinator.core.outcomes import round_event, settle_round
 from fedagent_protocol.messages import Outcome, OutcomeStatus, RoundReport, TrainStats
 from tests.fakes.stored_runs import small_plan, small_view

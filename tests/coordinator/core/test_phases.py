@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedagent_coordinator.core.round_placement import OPEN_HORIZON, horizon
+from fedagent_coordinator.core.decision import OPEN_HORIZON, horizon
 from fedagent_coordinator.core.settings import Progress
 from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_coordinator.policies.baselines import RandomPolicy

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import placement
-from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.decision import DecisionPolicies, horizon, market, transfer_s
 from fedagent_coordinator.core.edges import EdgeSession
 from fedagent_coordinator.core.effects import Controls
 from fedagent_coordinator.core.iterations import FixedControl
 from fedagent_coordinator.core.primal_dual import PrimalDualControl
-from fedagent_coordinator.core.round_placement import horizon, market, transfer_s
 from fedagent_coordinator.errors import StateError
 from fedagent_coordinator.placement.base import Placement, PlacementView
 from fedagent_coordinator.policies.base import RoundView

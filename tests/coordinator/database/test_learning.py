@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from msgspec import structs
 
-from fedagent_coordinator.core.decision_policies import DecisionPolicies
+from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.effects import Reserve
 from fedagent_coordinator.database.learning import settled
 from fedagent_coordinator.errors import RecordError, StateError

@@ -1,0 +1,341 @@
+"""The policies of a run, and one round as they decide it: who trains, where, how long.
+
+In placed rounds one edge is rented, trains with its agents, and its model is the global one:
+docs/adr/0006-placed-rounds.md says what is paid when; ALGORITHMS section 7 what is learnt.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fedagent_coordinator.placement.base import Placement, PlacementPolicy, PlacementView
+from fedagent_coordinator.policies.base import (
+    MAX_MICRO,
+    Bound,
+    Feedback,
+    Purpose,
+    RoundView,
+    Selection,
+    SelectionPolicy,
+    State,
+    round_rng,
+)
+from fedagent_coordinator.policies.selection import check_selection
+from fedagent_coordinator.policies.state import Array, taken
+
+from .edges import EdgeSession
+from .effects import UNPLACED, Controls
+from .iterations import IterationControl, LearnerControl
+from .observation import Observed
+from .readiness import BUDGET, PRICES, RENTS
+from .settings import Settings
+
+OPEN_HORIZON = 1000
+"""Rounds that a run without an end is first taken to have."""
+NOBODY = -1
+"""Instead of a price: there is nobody to pay."""
+_PLACEMENT = "placement/"
+_ITERATIONS = "iterations/"
+
+
+@dataclass(slots=True)
+class DecisionPolicies:
+    """Who trains, which edge aggregates, how many iterations.
+
+    Attributes:
+        placement: None in a run that is not placed.
+        steps: |M_t|, arrival steps of a round in the task.
+    """
+
+    policy: SelectionPolicy
+    control: IterationControl = field(default_factory=LearnerControl)
+    placement: PlacementPolicy | None = None
+    steps: int = 1
+
+    def learn(self, feedback: Feedback, controls: Controls) -> None:
+        """Learn from a settled round."""
+        self.policy.learn(feedback)
+        self.control.learn(feedback, horizon=controls.horizon, steps=self.steps)
+        if self.placement is not None:
+            self.placement.learn(charged(controls.placement, feedback), feedback.psi)
+
+    def state(self) -> State:
+        """Return a copy of everything learnt, in one namespace; the policy's names are bare."""
+        state: dict[str, Array] = dict(self.policy.state())
+        state |= {_ITERATIONS + key: array for key, array in self.control.state().items()}
+        if self.placement is not None:
+            state |= {_PLACEMENT + key: array for key, array in self.placement.state().items()}
+        return state
+
+    def restore(self, state: State) -> None:
+        """Continue from `state` exactly.
+
+        Raises:
+            StateError: It is not one of these.
+        """
+        rest = dict(state)
+        control, placement = taken(rest, _ITERATIONS), taken(rest, _PLACEMENT)
+        self.policy.restore(rest)
+        self.control.restore(control)
+        if self.placement is not None:
+            self.placement.restore(placement)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """One round as it was decided.
+
+    Attributes:
+        observed: What is played: all pairs, or those of the rented edge.
+        seconds: How long deciding took.
+    """
+
+    observed: Observed
+    selection: Selection
+    controls: Controls
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing can be decided.
+
+    Attributes:
+        reason: As the gate's; `BUDGET` ends the run, at once or after some patience.
+        sure: No live edge might fit what is left as soon as more is known of it.
+    """
+
+    reason: str
+    sure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Decides one round. Changes nothing."""
+
+    settings: Settings
+    policies: DecisionPolicies
+    clock: Callable[[], float]
+
+    def decide(
+        self,
+        observed: Observed,
+        ready: Sequence[EdgeSession],
+        live: Sequence[EdgeSession],
+        *,
+        free_micro: int | None,
+        done: int,
+    ) -> Decision | Refusal:
+        """Return the round, or why there is none.
+
+        Args:
+            observed: The columns of all ready edges.
+            ready: Edges that answered and hold the model.
+            live: All edges that are heard.
+            free_micro: What is left of the run's budget; None for no limit.
+            done: Rounds settled so far.
+
+        Raises:
+            PolicyError: The policy failed, or broke a constraint.
+        """
+        began, placement, offers = self.clock(), UNPLACED, None
+        if self.policies.placement is not None:
+            found = market(
+                observed.view, ready, live, free_micro=free_micro, settings=self.settings
+            )
+            offers = found.offers
+            whole = self._place(found.all)
+            if whole.exhausted:
+                return Refusal(BUDGET, sure=not found.doubt)
+            placement = self._place(offers)
+            # A placement that rents nobody though it could has the coordinator average.
+            averages = whole.edge is None and found.all.edge_live.any() and not found.silent
+            if placement.exhausted or not (offers.edge_live.any() or averages):
+                return Refusal(RENTS if found.silent else PRICES)
+        view, left = observed.view, free_micro
+        if placement.edge is not None:
+            view = at_edge(view, placement, free_micro)
+            left = None if free_micro is None else free_micro - placement.rent_micro
+        selection = self.policies.policy.select(view, self._rng(view.round, Purpose.SELECT))
+        check_selection(view, selection.pairs)
+        selection = affordable(view, selection, left)
+        control = self.policies.control
+        controls = Controls(
+            iterations=control.choose(self._rng(view.round, Purpose.ITERATE)),
+            horizon=horizon(offers, count=self.settings.count, done=done),
+            notes=control.notes(),
+            view=offers,
+            # Nobody is ordered, so nobody is rented.
+            placement=placement if len(selection.pairs) else UNPLACED,
+        )
+        return Decision(replace(observed, view=view), selection, controls, self.clock() - began)
+
+    def _place(self, view: PlacementView) -> Placement:
+        """Ask the placement; asked twice, it says the same."""
+        assert self.policies.placement is not None
+        return self.policies.placement.choose(view, self._rng(view.round, Purpose.PLACE))
+
+    def _rng(self, round_: int, purpose: Purpose) -> np.random.Generator:
+        return round_rng(self.settings.seed, round_, purpose)
+
+
+def affordable(view: RoundView, selection: Selection, free_micro: int | None) -> Selection:
+    """Return the selection without the pairs that the run's budget cannot pay any more.
+
+    The policy's order decides: a pair that does not fit is left out, and a later,
+    cheaper one may still be taken.
+    """
+    if free_micro is None:
+        return selection
+    keep: list[bool] = []
+    left = free_micro
+    for price in view.pair_price[selection.pairs].tolist():
+        keep.append(price <= left)
+        left -= price if keep[-1] else 0
+    if all(keep):
+        return selection
+    kept = np.asarray(keep, dtype=np.bool_)
+    bound = selection.bound.copy()
+    bound[selection.pairs[~kept]] = Bound.EDGE_BUDGET
+    return replace(selection, pairs=selection.pairs[kept], bound=bound)
+
+
+def transfer_s(view: RoundView) -> npt.NDArray[np.float64]:
+    """Return float64[M], expected seconds to move the model to and from each edge's agents.
+
+    The sum over its eligible agents of model bytes over rate, both ways, and one round trip;
+    an agent that has not measured its link counts as the mean of those that have. NaN where
+    nobody has.
+    """
+    seconds = np.zeros(len(view.pair_edge))
+    for name in ("download_bps", "upload_bps"):
+        rate = _reported(view, name)
+        seconds += 8.0 * view.model_bytes / np.where(rate > 0, rate, np.nan)
+    rtt = _reported(view, "rtt_s")
+    seconds += np.where(np.isfinite(rtt), rtt, 0.0)
+    edges = len(view.edge_budget)
+    place, known = view.pair_edge[view.eligible], np.isfinite(seconds[view.eligible])
+    agents = np.bincount(place, minlength=edges)
+    measured = np.bincount(place[known], minlength=edges)
+    total = np.bincount(place[known], seconds[view.eligible][known], minlength=edges)
+    return np.where(measured > 0, total / np.maximum(measured, 1) * agents, np.nan)
+
+
+def _reported(view: RoundView, name: str) -> npt.NDArray[np.float64]:
+    if name not in view.feature_names:
+        return np.full(len(view.pair_edge), np.nan)
+    return view.pair_features[:, view.feature_names.index(name)].astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """Edges and what they ask, before one is rented.
+
+    Attributes:
+        offers: What can be rented now: edges whose agents can be paid on top.
+        all: Every edge that answered and has agents it may pay, available or not: its rent with
+            the price of the fewest agents of a round. Where none of these fits, the budget is
+            used up, as far as is known.
+        silent: Some live edge has not said its rent yet.
+        doubt: Some live edge might fit yet: it has not said its rent, or its rent alone fits
+            and it has not answered, or knows no agent now that it may pay.
+    """
+
+    offers: PlacementView
+    all: PlacementView
+    silent: bool
+    doubt: bool
+
+
+def market(
+    view: RoundView,
+    ready: Sequence[EdgeSession],
+    live: Sequence[EdgeSession],
+    *,
+    free_micro: int | None,
+    settings: Settings,
+) -> Market:
+    """Return who can be rented, of the ready edges; `live` are all that are heard."""
+    edges = len(view.edge_budget)
+    left = MAX_MICRO if free_micro is None else free_micro
+    rent, asked = np.zeros(edges, np.int64), np.zeros(edges, np.int64)
+    offered, heard = np.zeros(edges, np.bool_), np.zeros(edges, np.bool_)
+    available = _least_round(view, view.eligible, settings)
+    in_sight = _least_round(view, np.ones(len(view.pair_edge), np.bool_), settings)
+    doubt = False
+    for edge in live:
+        e = edge.index
+        rent[e] = edge.rent or 0
+        heard[e] = edge.rent is not None and in_sight[e] != NOBODY
+        asked[e] = min(int(rent[e]) + max(int(in_sight[e]), 0), MAX_MICRO)
+        doubt |= not heard[e] and int(rent[e]) <= left
+    for edge in ready:
+        e = edge.index
+        known = available[e] != NOBODY and edge.rent is not None
+        offered[e] = known and int(rent[e] + available[e]) <= left
+    seconds = transfer_s(view)
+    offers, everywhere = (
+        PlacementView(
+            round=view.round,
+            edge_live=alive,
+            edge_rent=price,
+            budget_micro=left,
+            edge_transfer_s=seconds,
+        )
+        for alive, price in ((offered, rent), (heard, asked))
+    )
+    return Market(offers, everywhere, any(edge.rent is None for edge in live), bool(doubt))
+
+
+def _least_round(
+    view: RoundView, rows: npt.NDArray[np.bool_], settings: Settings
+) -> npt.NDArray[np.int64]:
+    """Return int64[M], what a round at each edge costs in agents at least, of these pairs.
+
+    That is the price of the `min_updates` cheapest, or of as many as there are and as the edge
+    may pay; `NOBODY` where it may not pay any.
+    """
+    payable = rows & (view.pair_price <= settings.per_edge_micro)
+    edge, price = view.pair_edge[payable], view.pair_price[payable]
+    order = np.lexsort((price, edge))
+    edge, price = edge[order], price[order]
+    rank = np.arange(len(edge)) - np.searchsorted(edge, edge)
+    first = rank < settings.min_updates
+    least = np.zeros(len(view.edge_budget), dtype=np.int64)
+    np.add.at(least, edge[first], price[first])
+    least = np.minimum(least, settings.per_edge_micro)
+    least[np.setdiff1d(np.arange(len(least)), edge)] = NOBODY
+    return least
+
+
+def horizon(offers: PlacementView | None, *, count: int, done: int) -> float:
+    """Return tau_B, the rounds that a run has: `count`, or what the budget pays rents for.
+
+    A run without an end (`count` 0) has `OPEN_HORIZON` rounds, and twice as many each time it
+    reaches them: what needs a horizon is then never wrong by more than a factor of two.
+    """
+    most = count
+    if most == 0:
+        most = OPEN_HORIZON << (done // OPEN_HORIZON).bit_length()
+    if offers is None or not offers.fits.any():
+        return float(most)
+    mean = float(offers.edge_rent[offers.fits].mean())
+    return float(min(most, done + offers.budget_micro / mean)) if mean > 0 else float(most)
+
+
+def at_edge(view: RoundView, placement: Placement, free_micro: int | None) -> RoundView:
+    """Return the view of the rented edge's pairs only; its clients are paid after the rent."""
+    assert placement.edge is not None
+    budget = view.edge_budget
+    if free_micro is not None:
+        budget = np.minimum(budget, free_micro - placement.rent_micro)
+    return replace(view.take(view.pair_edge == placement.edge), edge_budget=budget)
+
+
+def charged(placement: Placement, feedback: Feedback) -> Placement:
+    """Return the placement as its policy learns of it: with the rent that was paid."""
+    if placement.edge is None:
+        return placement
+    return replace(placement, rent_micro=feedback.rent_micro)
