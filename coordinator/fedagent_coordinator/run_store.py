@@ -6,7 +6,8 @@ Checkpoints, with those of `store` between them: ``decided``, ``reserved``; ``se
 ``orders.half`` and ``reported``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,6 @@ from fedagent_task.spec import Recipe
 
 from .config import CoordinatorConfig
 from .core import effects as fx
-from .core.decision import DecisionPolicies
 from .core.engine import Engine
 from .core.outcomes import SILENT
 from .core.phases import milliseconds
@@ -45,7 +45,7 @@ from .held_out import HeldOutSet, held_out
 from .merging import merge_files
 from .run_settings import decision_policies, opinion_mode, settings_of, task_body
 from .runs import OpenedRun, open_run
-from .status_files import DeviceBook, RunStatus, next_round_at, write_run_status
+from .status_files import DeviceBook, RunStatus, read_run_status, write_run_status
 from .store import SNAPSHOT_EVERY, Store
 from .summary import summarize
 
@@ -61,42 +61,78 @@ SMALL_BYTES = 1 << 20
 
 
 class RunStore:
-    """One coordinator's data directory.
+    """One coordinator's data directory, with the run that it works on.
 
     Args:
         config: The process's settings.
-        run: The run it works on.
-        database, blobs: What is on disk.
-        policies: Learn from settled rounds.
-        held_out_set: Evaluates models; None without one.
+        recipe: What to run, or to go on with.
         boot: Names the clock of the core's times: those of another boot mean nothing.
         checkpoint: Called with a name between any two disk effects.
         clock: Seconds, for durations.
         clock_ms: Wall clock for people.
+
+    Attributes:
+        policies: They know what they had learnt, and learn from settled rounds.
+        opinions: What clients are asked for.
+        held_out: Evaluates models; None without a held-out set.
     """
 
     def __init__(
         self,
         config: CoordinatorConfig,
-        run: OpenedRun,
-        database: Store,
-        blobs: BlobStore,
-        policies: DecisionPolicies,
-        held_out_set: HeldOutSet | None,
+        recipe: Recipe,
         *,
         boot: str,
         checkpoint: Checkpoint,
         clock: Callable[[], float],
         clock_ms: Callable[[], int],
     ) -> None:
-        self.run, self.database, self.blobs, self.policies = run, database, blobs, policies
+        self.policies = decision_policies(recipe)
+        self.opinions = opinion_mode(recipe, self.policies.policy)
+        self.held_out = held_out(recipe)
         self._folder = Path(config.data_dir)
-        self._manifest = models.create(run.recipe.model).manifest()
-        self._held_out = held_out_set
-        self._devices = DeviceBook(self._folder, run.run_id)
-        self._status = RunStatus(run=run.run_id, boot=boot)
         self._checkpoint, self._clock, self._clock_ms = checkpoint, clock, clock_ms
         self._commits = 0
+        self.database = Store(
+            self._folder,
+            accept_lost_history=config.accept_lost_history,
+            checkpoint=checkpoint,
+            clock_ms=clock_ms,
+        )
+        try:
+            self.blobs = BlobStore(self._folder / "models")
+            self.run = self._open_run(config, recipe)
+            self.database.restore(self.run.run_id, recipe.policy.name, self.policies)
+            self._manifest = models.create(self.run.recipe.model).manifest()
+            self._devices = DeviceBook(self._folder, self.run.run_id)
+            self._status = RunStatus(run=self.run.run_id, boot=boot)
+        except BaseException:
+            self.database.close()
+            raise
+
+    def _open_run(self, config: CoordinatorConfig, recipe: Recipe) -> OpenedRun:
+        run = open_run(
+            self.database,
+            self.blobs,
+            recipe,
+            new_run=config.new_run,
+            opinions=self.opinions,
+            more_rounds=config.more_rounds,
+            init=config.init,
+        )
+        if run.recipe.data != recipe.data:
+            self.held_out = held_out(run.recipe)
+        return run
+
+    def next_round_at(self) -> float:
+        """Return when the next round may begin by this boot's clock; 0 for at once."""
+        found, ours = read_run_status(self._folder), (self._status.run, self._status.boot)
+        return found.next_at if found is not None and (found.run, found.boot) == ours else 0.0
+
+    def was_settled(self, round_: int, edge: str) -> bool:
+        """Return whether the report of an edge counted."""
+        rows = self.database.read.edge_results(self.run.run_id, round_)
+        return any(row.edge_id == edge and row.failed != SILENT for row in rows)
 
     def close(self) -> None:
         """Close the files. Idempotent."""
@@ -216,7 +252,7 @@ class RunStore:
         self.database.standardize(run_id, text, agents=agents, samples=samples)
         self._checkpoint("standardized")
         self.run = replace(self.run, recipe=recipe)
-        self._held_out = held_out(recipe)
+        self.held_out = held_out(recipe)
         body = task_body(recipe)
         fields = {"features": len(data.features), "agents": agents, "samples": samples}
         return fx.Standardized(task_digest(body), body, fields)
@@ -250,9 +286,9 @@ class RunStore:
                 size *= len(effect.models)
                 work = partial(merge_files, self.blobs, self._manifest, effect.round, effect.models)
             case fx.EvaluateHeldOut(size=size):
-                samples = 0 if self._held_out is None else len(self._held_out.y)
+                samples = 0 if self.held_out is None else len(self.held_out.y)
                 size = size * samples // 64
-                work = partial(self._evaluate, self._held_out, effect)
+                work = partial(self._evaluate, self.held_out, effect)
             case _:
                 raise TypeError(name)
         return Job(name, work, small=size <= SMALL_BYTES)
@@ -267,13 +303,11 @@ class RunStore:
     def _evaluate(
         self, held_out_set: HeldOutSet | None, effect: fx.EvaluateHeldOut
     ) -> fx.HeldOutEvaluated:
-        if held_out_set is None:
-            return fx.HeldOutEvaluated(effect.round, effect.digest)
-        try:
-            found = held_out_set.evaluate(self.blobs.get(effect.digest))
-        except (ProtocolError, BlobMissingError):
-            return fx.HeldOutEvaluated(effect.round, effect.digest)
-        return fx.HeldOutEvaluated(effect.round, effect.digest, found.metrics())
+        metrics: Mapping[str, float] = {}
+        if held_out_set is not None:
+            with suppress(ProtocolError, BlobMissingError):
+                metrics = held_out_set.evaluate(self.blobs.get(effect.digest)).metrics()
+        return fx.HeldOutEvaluated(effect.round, effect.digest, metrics)
 
 
 def open_coordinator(
@@ -294,30 +328,11 @@ def open_coordinator(
         DatasetError: The held-out set cannot be read.
         RunFinishedError: The run of this recipe has ended.
     """
-    policies = decision_policies(recipe)
-    opinions = opinion_mode(recipe, policies.policy)
-    held_out_set = held_out(recipe)
-    folder = Path(config.data_dir)
-    database = Store(
-        folder,
-        accept_lost_history=config.accept_lost_history,
-        checkpoint=checkpoint,
-        clock_ms=clock_ms,
+    store = RunStore(
+        config, recipe, boot=boot, checkpoint=checkpoint, clock=clock, clock_ms=clock_ms
     )
+    run, policies = store.run, store.policies
     try:
-        blobs = BlobStore(folder / "models")
-        run = open_run(
-            database,
-            blobs,
-            recipe,
-            new_run=config.new_run,
-            opinions=opinions,
-            more_rounds=config.more_rounds,
-            init=config.init,
-        )
-        if run.recipe.data != recipe.data:
-            held_out_set = held_out(run.recipe)
-        database.restore(run.run_id, recipe.policy.name, policies)
         engine = Engine(
             settings=settings_of(
                 run.recipe,
@@ -325,34 +340,17 @@ def open_coordinator(
                 run_id=run.run_id,
                 coordinator=coordinator,
                 load_limit_s=policies.control.load_limit_s,
-                opinions=opinions,
-                held_out=held_out_set is not None,
+                opinions=store.opinions,
+                held_out=store.held_out is not None,
             ),
-            progress=replace(run.progress, open_at=next_round_at(folder, run.run_id, boot)),
+            progress=replace(run.progress, open_at=store.next_round_at()),
             policies=policies,
-            indices=database.indices(run.run_id),
-            in_books=partial(_was_settled, database, run.run_id),
+            indices=store.database.indices(run.run_id),
+            in_books=store.was_settled,
             clock=clock,
             log_phase=log_phase,
         )
-        store = RunStore(
-            config,
-            run,
-            database,
-            blobs,
-            policies,
-            held_out_set,
-            boot=boot,
-            checkpoint=checkpoint,
-            clock=clock,
-            clock_ms=clock_ms,
-        )
     except BaseException:
-        database.close()
+        store.database.close()
         raise
     return engine, store
-
-
-def _was_settled(database: Store, run_id: str, round_: int, edge: str) -> bool:
-    rows = database.read.edge_results(run_id, round_)
-    return any(row.edge_id == edge and row.failed != SILENT for row in rows)

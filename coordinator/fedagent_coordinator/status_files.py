@@ -158,12 +158,6 @@ def read_run_status(folder: Path) -> RunStatus | None:
     return _read(folder / STATUS_FILE, RunStatus)
 
 
-def next_round_at(folder: Path, run: str, boot: str) -> float:
-    """Return when the next round of a run may begin by this boot's clock; 0 for at once."""
-    found = read_run_status(folder)
-    return found.next_at if found is not None and (found.run, found.boot) == (run, boot) else 0.0
-
-
 def write_beside(path: Path, data: bytes) -> None:
     """Replace a file for people."""
     fresh = path.with_name(f".{path.name}")

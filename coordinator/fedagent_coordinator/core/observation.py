@@ -69,21 +69,11 @@ def merge_observations(
     deadline_s: float = math.inf,
     model_bytes: int = 0,
 ) -> Observed:
-    """Return the view of all edges.
+    """Return the view of all edges, of which none has two observations; `sizes` are N and M.
 
     One agent that several edges see has the price and the availability of its newest report
     (the largest seq; of equals, the freshest). A row older than `FRESH_S`, or without a
     feature that the policy needs, is no pair.
-
-    Args:
-        observations: At most one per edge.
-        round_: The round.
-        now: Rows have grown older since they came.
-        sizes: N and M.
-        needs: What the policy reads.
-        edge_budget: int64[M].
-        deadline_s: Updates that take longer are late.
-        model_bytes: Size of the model.
     """
     ordered = sorted(observations, key=lambda seen: seen.edge)
     names = tuple(sorted({name for seen in ordered for name in seen.columns.features}))
@@ -92,21 +82,21 @@ def merge_observations(
     age_s = joined(
         [seen.columns.age_ms / 1000.0 + (now - seen.received_at) for seen in ordered], np.float64
     )
-    price = joined([seen.columns.price for seen in ordered], np.int64)
     seq = joined([seen.columns.context_seq for seen in ordered], np.int64)
-    available = joined([seen.columns.available for seen in ordered], np.bool_)
     values = _aligned(ordered, names)
-
     fresh = age_s <= FRESH_S
     wanted = [names.index(name) for name in needs - NOT_FEATURES if name in names]
     complete = np.isfinite(values[:, wanted]).all(axis=1)
-    left_out = Counter({"stale": int((~fresh).sum()), "no_feature": int((fresh & ~complete).sum())})
 
     # Oldest first, so that the newest report is written last and stays.
     rows = np.flatnonzero(fresh)
     rows = rows[np.lexsort((-rows, -age_s[rows], seq[rows]))]
-    clients, owner = sizes[0], client[rows]
-    client_seq = _by_client(clients, owner, seq[rows])
+
+    def by_client(column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+        """Return the newest report of each of N clients; 0 of none."""
+        table = np.zeros(sizes[0], dtype=column.dtype)
+        table[client[rows]] = column[rows]
+        return table
 
     pairs = fresh & complete
     view = RoundView(
@@ -115,22 +105,14 @@ def merge_observations(
         pair_edge=edge[pairs],
         pair_features=values[pairs],
         feature_names=names,
-        client_price=_by_client(clients, owner, price[rows]),
-        client_available=_by_client(clients, owner, available[rows]),
+        client_price=by_client(joined([seen.columns.price for seen in ordered], np.int64)),
+        client_available=by_client(joined([seen.columns.available for seen in ordered], np.bool_)),
         edge_budget=edge_budget,
         deadline_s=deadline_s,
         model_bytes=model_bytes,
     )
-    return Observed(view, client_seq, +left_out)
-
-
-def _by_client(
-    clients: int, client: npt.NDArray[np.int32], column: npt.NDArray[Scalar]
-) -> npt.NDArray[Scalar]:
-    """Return the column by client, [clients]; of several rows the last counts, of none 0."""
-    table = np.zeros(clients, dtype=column.dtype)
-    table[client] = column
-    return table
+    left_out = Counter(stale=int((~fresh).sum()), no_feature=int((fresh & ~complete).sum()))
+    return Observed(view, by_client(seq), +left_out)
 
 
 def joined(parts: list[npt.NDArray[np.generic]], scalar: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg] # the scalar decides

@@ -26,6 +26,8 @@ FloatArray = npt.NDArray[np.float64]
 SILENT = "silent"
 """Why a round failed at an edge that did not report in time."""
 NOBODY = "nobody was chosen"
+MAX_REASONS = 3
+"""Different reasons for one kind of end that a round names."""
 MAX_AGGREGATE_S = 2.6e6
 """An edge's own word on its aggregation is not believed beyond a month."""
 
@@ -172,11 +174,19 @@ def _shortfall(feedback: Feedback, details: Details) -> str:
     groups: dict[str, Counter[str]] = {}
     for row in np.flatnonzero(~feedback.used).tolist():
         groups.setdefault(details.status[row], Counter())[details.reason[row]] += 1
-    words = []
-    for status, reasons in sorted(groups.items(), key=lambda item: -item[1].total()):
-        reason = safe_text(reasons.most_common(1)[0][0], limit=120)
-        words.append(f"{reasons.total()} {status}" + (f" ({reason})" if reason else ""))
-    return ", ".join(words)
+    ranked = sorted(groups.items(), key=lambda item: -item[1].total())
+    return ", ".join(f"{reasons.total()} {status}{_named(reasons)}" for status, reasons in ranked)
+
+
+def _named(reasons: Counter[str]) -> str:
+    """Return the reason that all devices have, or how many have each of the most frequent."""
+    named = [(safe_text(reason, limit=120), n) for reason, n in reasons.most_common(MAX_REASONS)]
+    if len(reasons) == 1:
+        return f" ({named[0][0]})" if named[0][0] else ""
+    each = [f"{n} {reason or 'without a reason'}" for reason, n in named]
+    if more := reasons.total() - sum(n for _, n in named):
+        each.append(f"{more} more")
+    return f" ({', '.join(each)})"
 
 
 def with_rent(feedback: Feedback, placement: Placement, parts: Sequence["EdgePart"]) -> Feedback:

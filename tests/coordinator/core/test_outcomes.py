@@ -1,6 +1,7 @@
 """What devices say of a model: one mean by samples, of valid updates alone."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ def _settled(*outcomes: Outcome) -> tuple[float, int, object]:
     return settled.details.score, settled.details.score_n, said
 
 
-def _settle(*outcomes: Outcome) -> Settle:
-    reserved = small_plan(small_view(1, [100, 200]))
-    part = EdgePart("edge-0", 0, [0, 1], ["a", "b"], None)
+def _settle(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> Settle:
+    reserved = small_plan(small_view(1, [100] * len(agents)))
+    part = EdgePart("edge-0", 0, list(range(len(agents))), list(agents), None)
     part.report = RoundReport(epoch="0" * 32, outcomes=outcomes)
     ordered = OrderedRound(
         round=1,
@@ -96,3 +97,23 @@ def test_the_words_of_a_device_have_nothing_in_them_that_moves_a_terminal() -> N
     words = "out of\x1b[2J proportion\r\n: \u202etemp\x07"
     settled = _settle(Outcome(agent="a", status=arrived, valid=True, reason=words))
     assert settled.details.reason[0] == "out of [2J proportion : temp"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "shown"),
+    [
+        (["", ""], "2 declined"),
+        (["heat", "heat"], "2 declined (heat)"),
+        (["heat", "battery"], "2 declined (1 heat, 1 battery)"),
+        (["", "battery"], "2 declined (1 without a reason, 1 battery)"),
+        (["heat", "load", "load", "net", "full"], "5 declined (2 load, 1 heat, 1 net, 1 more)"),
+    ],
+)
+def test_every_device_that_declined_has_its_own_reason(reasons: list[str], shown: str) -> None:
+    names = [f"agent-{number}" for number in range(len(reasons))]
+    declined = OutcomeStatus.DECLINED
+    told = [
+        Outcome(agent=name, status=declined, reason=reason)
+        for name, reason in zip(names, reasons, strict=True)
+    ]
+    assert _settle(*told, agents=names).reason == shown
