@@ -27,9 +27,8 @@ class Air(Protocol):
 class Pipes:
     """Links that carry one transfer after the other, in each direction of each pair.
 
-    Only models and updates take time by their size, a whole one `Air.transfer_s`; other
-    messages pass beside them. What an earlier round has left in a pipe is not waited for:
-    nobody wants it any more.
+    Only models and updates take time by their size, a whole one `Air.transfer_s`. What an earlier
+    round has left in a pipe is not waited for: nobody wants it any more.
 
     Attributes:
         air: None where links take no time.

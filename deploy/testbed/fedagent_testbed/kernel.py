@@ -21,11 +21,7 @@ def lan(edge: str) -> str:
 
 
 class Kernel:
-    """A simulated clock with a queue of things to do.
-
-    Attributes:
-        now: Seconds since the start of the simulation.
-    """
+    """A simulated clock with a queue of things to do; `now` is in seconds."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self.now = start

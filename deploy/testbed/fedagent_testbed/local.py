@@ -1,8 +1,6 @@
-"""The local testbed: every role a real process on this machine.
+"""The local testbed: every role a real process, with real brokers, zeroconf on loopback and clocks.
 
-Real brokers, real zeroconf on loopback, real clocks. `fedagent demo`, the
-end-to-end tests and the benchmarks stand on it. Every process watches its
-standard input and ends when this one goes, however it goes.
+Every process watches its standard input and ends when this one goes, however it goes.
 """
 
 import json
@@ -12,27 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psutil
 
 Event = dict[str, object]
-MODULES = {
-    "agent": "fedagent_agent",
-    "edge": "fedagent_edge",
-    "coordinator": "fedagent_coordinator",
-}
+MODULES = {role: f"fedagent_{role}" for role in ("agent", "edge", "coordinator")}
+"""By their roles, in the order in which they are stopped."""
 STOP_S = 5.0
 
 
-class LocalError(Exception):
-    """Base of the local testbed's errors."""
-
-
-class EventTimeoutError(LocalError):
+class EventTimeoutError(Exception):
     """Raised when a process did not say what was waited for."""
 
     def __init__(self, name: str, wanted: str, log: Path, returncode: int | None) -> None:
@@ -50,11 +40,7 @@ class EventTimeoutError(LocalError):
 
 
 class RoleProcess:
-    """One role as a child process, and everything it said.
-
-    Attributes:
-        events: Events in the order they came; each has ``at``, our monotonic clock.
-    """
+    """One role as a child process, and its events; each has ``at``, our monotonic clock."""
 
     def __init__(
         self,
@@ -75,17 +61,10 @@ class RoleProcess:
         self.started_at = time.monotonic()
         self._said = threading.Condition()
         self._on_event = on_event
-        command = [
-            *prefix,
-            sys.executable,
-            "-m",
-            MODULES[role],
-            "--config",
-            json.dumps(self.config),
-        ]
+        program = (sys.executable, "-m", MODULES[role], "--config", json.dumps(self.config))
         with log.open("ab") as stderr:
             self.popen = subprocess.Popen(
-                command,
+                [*prefix, *program],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -113,11 +92,7 @@ class RoleProcess:
         return [event for event in list(self.events) if event.get("event") == kind]
 
     def wait(self, kind: str, *, timeout_s: float = 60.0, **where: object) -> Event:
-        """Wait for an event.
-
-        Raises:
-            EventTimeoutError: It did not come; the message has the log's end.
-        """
+        """Wait for an event, or raise an `EventTimeoutError` with the end of the log."""
         deadline = time.monotonic() + timeout_s
         with self._said:
             while (event := self.first(kind, **where)) is None:
@@ -195,12 +170,10 @@ class RoleProcess:
 
 
 @dataclass
-class LocalField:
+class LocalField(AbstractContextManager["LocalField", None]):
     """A coordinator, edges and agents as processes that find each other by zeroconf.
 
-    Attributes:
-        directory: Data directories and logs are made below it.
-        on_event: Called in a reader thread for every event of every process.
+    `on_event` is called in a reader thread for every event of every process.
     """
 
     directory: Path
@@ -266,23 +239,14 @@ class LocalField:
 
     def close(self) -> None:
         """Stop everything: agents first, the coordinator last."""
-        order = {"agent": 0, "edge": 1, "coordinator": 2}
-        processes = sorted(self.processes.values(), key=lambda process: order[process.role])
+        order = list(MODULES)
+        processes = sorted(self.processes.values(), key=lambda process: order.index(process.role))
         for process in processes:
             if process.popen.poll() is None and process.popen.stdin is not None:
                 process.popen.send_signal(signal.SIGTERM)
         for process in processes:
             process.stop()
 
-    def __enter__(self) -> Self:
-        """Use the field as a context."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave no process behind."""
         self.close()

@@ -60,7 +60,6 @@ class Node(ABC):
         incoming: What comes in, by the broker that it is connected to.
         kill_at: Crash points to die at, each once: name to the number of its visit.
         stay_down_s: How long it is gone after a kill.
-        restarts: How often it was started again.
     """
 
     network: Network

@@ -1,7 +1,6 @@
 """Testbed recipes: what world, what budget, what training, which policies.
 
-Explained key by key in `docs/testbed.md`; read by `recipe_file`. Every key but `name` has a
-default.
+Explained key by key in `docs/testbed.md`; read by `recipe_file`.
 """
 
 from typing import Annotated, Literal
@@ -227,11 +226,7 @@ class TestbedRecipe(_Section, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def check_recipe(recipe: TestbedRecipe) -> None:
-    """Check keys against each other.
-
-    Raises:
-        RecipeError: Keys contradict each other.
-    """
+    """Raise a `RecipeError` where keys contradict each other."""
     if recipe.links.visible > recipe.edges:
         raise RecipeError("links.visible", f"is {recipe.links.visible}", "is at most `edges`")
     _check_ranges(recipe)

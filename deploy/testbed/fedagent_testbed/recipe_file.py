@@ -44,10 +44,10 @@ _RENAMED = {"training.judged_on": "training.evaluated_on"}
 
 
 def load_recipe(recipe: str | Path, sets: Iterable[str] = ()) -> TestbedRecipe:
-    """Read a recipe by the name of one of ours, or from a file, with overrides.
+    """Read a recipe by the name of one of ours, or from a file, with overrides ``key.path=value``.
 
-    Overrides like ``key.path=value``; nothing after the sign is the empty text. One that
-    changes the world leaves out what the recipe has for its own only.
+    Nothing after the sign is the empty text. An override that changes the world leaves out what
+    the recipe has for its own only.
 
     Raises:
         RecipeError: There is none, or a key is unknown, missing, out of range, or not used
@@ -107,7 +107,6 @@ def _plain(value: object, key: str) -> object:
 
 
 def _explained(error: msgspec.ValidationError, table: Table) -> RecipeError:
-    """Name the key and the hint; unknown keys get the nearest of ours."""
     why = explain(error, table)
     hint = "see docs/testbed.md"
     if why.reason == "unknown key":

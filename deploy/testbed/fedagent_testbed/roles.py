@@ -63,13 +63,12 @@ class AgentNode(Node):
 
     Attributes:
         name: What people, and the surroundings, call it.
-        edges: Ids of the edges it can see.
         slow_s: How long a training takes.
         pipes: Its links; without surroundings price and training are always the same.
         iteration_s: What it reports for an iteration; 0 where it reports nothing.
         arrivals: Samples that it reports for a round.
         think: Its opinion of a model, by its digest.
-        away: It is out of reach: what it sends and what is sent to it gets lost.
+        away: What it sends and what is sent to it gets lost.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """A whole federation in virtual time: real runtimes, real disks, real bytes, a real ledger.
 
-Only clocks, brokers and training are simulated. Every node can be killed at a time or at
-a named crash point, which is any place between two disk effects, and comes back on its
-directory. Deterministic by seed.
+Only clocks, brokers and training are simulated. Every node can be killed at a time or at a
+named crash point, any place between two disk effects, and comes back on its directory.
 """
 
 import functools
@@ -37,11 +36,10 @@ class Ending:
     """How a run ended.
 
     Attributes:
-        reason: Why; empty if it did not end in time.
+        reason: Empty if it did not end in time.
         balanced: Whether the ledger adds up, with its hash chain and high-water mark.
         settled_reports: Number and state of every round.
         paid: (round, agent) of every outcome that was settled.
-        spent_micro: All that was paid, rents included.
         rents: (round, edge, micro-credits) of every rent that was settled.
         controls: Of each round that is done: iterations ordered, edge rented, rent paid, and
             what iteration control went by.
@@ -77,7 +75,6 @@ def seeded_score(seed: int, agent: str, digest: str) -> float:
 
 
 def _uniform(text: str) -> float:
-    """Return a number in [0, 1) that follows from a text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
 
 
@@ -92,14 +89,14 @@ class VirtualFederation:
         recipe: Its learner must be ``none``.
         seed: Of delays, losses and their order.
         chunk_bytes: Small, so that small models travel in several chunks.
+        train_s: How long a training takes on average, where there is no `air`.
         air: Links with a rate, prices and devices, which change when a round opens; without
-            it all transfers take as long as a message, and `train_s` is how long a training
-            takes on average.
+            it all transfers take as long as a message.
         sees: The edges that an agent sees; all of them where it is not named.
         rents: What each edge asks for aggregating a round, in micro-credits; 0 by default.
-        iteration_s: What the first agent says an iteration takes, the second twice that, and
-            so on; 0 where agents say nothing of their training.
-        arrivals: Samples that an agent says came in a round.
+        iteration_s: What the first agent reports for an iteration, the second twice that, and
+            so on; 0 where agents report nothing of their training.
+        arrivals: Samples that an agent reports for a round.
 
     Attributes:
         names: What agents are called here, by the ids that follow from their keys.

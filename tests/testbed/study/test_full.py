@@ -127,7 +127,7 @@ def test_a_live_run_decides_ends_and_pays_as_the_study_says(
     tmp_path: Path, spies: list[Spy], policy: str, sets: tuple[str, ...]
 ) -> None:
     recipe = small(*sets)
-    run = play_full(recipe, policy, 4, ROUNDS, tmp_path)
+    run = play_full(recipe, policy, 4, tmp_path)
     assert run.ending.reason == "rounds"
     decides_as_the_policy(run, spies[-1], policy, make_world(recipe, 4))
     ends_by_the_rule(recipe, run)
@@ -197,7 +197,7 @@ def described(view: RoundView) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("policy", ["cheapest", "linucb"])
 def test_where_nothing_is_tied_the_study_is_the_live_run(tmp_path: Path, policy: str) -> None:
     recipe = small("links.visible=1", "edges=2", "radio.noise_dbm_hz=-170")
-    live = play_full(recipe, policy, 3, ROUNDS, tmp_path).history
+    live = play_full(recipe, policy, 3, tmp_path).history
     fast = play(recipe, policy, 3)
     assert live["selected"].tolist() == fast["selected"].tolist()
     assert live["wins"].tolist() == fast["wins"].tolist()
@@ -209,9 +209,9 @@ def test_where_nothing_is_tied_the_study_is_the_live_run(tmp_path: Path, policy:
 
 
 def test_a_seed_is_a_run_in_every_message(tmp_path: Path) -> None:
-    recipe = small()
+    recipe = small("rounds.count=5")
     runs = [
-        play_full(recipe, "random", seed, 5, tmp_path / str(k)) for k, seed in enumerate((1, 1, 2))
+        play_full(recipe, "random", seed, tmp_path / str(k)) for k, seed in enumerate((1, 1, 2))
     ]
     assert runs[0].digest == runs[1].digest != runs[2].digest
     assert runs[0].outcomes == runs[1].outcomes != runs[2].outcomes
@@ -229,12 +229,12 @@ def test_models_in_chunks_take_as_long_as_whole_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Alone: a broadcast goes at the pace of the slower of its receivers.
-    recipe = small("rounds.max_wait_s=60", "clients=1", "edges=1")
+    recipe = small("rounds.max_wait_s=60", "clients=1", "edges=1", "rounds.count=3")
     large = ModelSpec(kind="softmax", features=1000, classes=2)
     monkeypatch.setattr("fedagent_testbed.study.full._MODEL", large)
-    whole = play_full(recipe, "cheapest", 1, 3, tmp_path / "whole")
+    whole = play_full(recipe, "cheapest", 1, tmp_path / "whole")
     monkeypatch.setattr("fedagent_testbed.study.full._CHUNK_BYTES", 1024)
-    parts = play_full(recipe, "cheapest", 1, 3, tmp_path / "parts")
+    parts = play_full(recipe, "cheapest", 1, tmp_path / "parts")
     assert len(whole.outcomes) == 3
     for one, two in zip(whole.outcomes, parts.outcomes, strict=True):
         assert not one.censored
@@ -247,7 +247,7 @@ def test_opinions_are_asked_for_at_the_end_of_each_slot(
 ) -> None:
     slots = ("rounds.merge_every=2", "training.slot_rounds=4")
     recipe = small(*slots, f"policies.{policy}.clients_per_round=2")
-    runs = [play_full(recipe, policy, 3, ROUNDS, tmp_path / str(k)) for k in range(2)]
+    runs = [play_full(recipe, policy, 3, tmp_path / str(k)) for k in range(2)]
     run, spy = runs[0], spies[-1]
     assert [number for number, _ in run.ending.evaluated] == [0, 4, 8, 12]
     # A link can be too slow for the model to come before the call is over.
@@ -267,14 +267,14 @@ def test_opinions_are_asked_for_at_the_end_of_each_slot(
 @pytest.mark.parametrize("policy", ["ucb", "volunteers"])
 def test_slots_need_not_be_multiples_of_the_recipes_merges(tmp_path: Path, policy: str) -> None:
     slots = ("rounds.merge_every=2", "training.slot_rounds=3", "edges=1")
-    run = play_full(small(*slots), policy, 1, 7, tmp_path)
+    run = play_full(small(*slots, "rounds.count=7"), policy, 1, tmp_path)
     assert [number for number, _ in run.ending.evaluated] == [0, 3, 6]
 
 
 def test_neighbours_decide_who_trains_in_a_slot(tmp_path: Path) -> None:
     sets = ("rounds.merge_every=2", "training.slot_rounds=4", "edges=1", "links.visible=0")
     recipe = small(*sets, "policies.volunteers.clients_per_round=2", "budget.per_edge=100")
-    runs = [play_full(recipe, "volunteers", 3, ROUNDS, tmp_path / str(k)) for k in range(2)]
+    runs = [play_full(recipe, "volunteers", 3, tmp_path / str(k)) for k in range(2)]
     run = runs[0]
     assert run.ending.balanced, run.ending.problems
     calls = [number for number, _ in run.ending.evaluated]
@@ -301,7 +301,7 @@ def test_what_cannot_be_live_is_said(
     tmp_path: Path, sets: tuple[str, ...], policy: str, words: str
 ) -> None:
     with pytest.raises(RecipeError, match=words):
-        play_full(small(*sets), policy, 1, 2, tmp_path)
+        play_full(small(*sets), policy, 1, tmp_path)
 
 
 class Slow:

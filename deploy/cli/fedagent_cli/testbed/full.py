@@ -24,7 +24,7 @@ def show_full(recipe: TestbedRecipe, policy: str, seed: int, *, as_json: bool) -
     rounds = recipe.rounds.count
     try:
         with tempfile.TemporaryDirectory(prefix="fedagent-full-") as folder:
-            run = play_full(recipe, policy, seed, rounds, Path(folder))
+            run = play_full(recipe, policy, seed, Path(folder))
     except DatasetError as error:
         raise MissingError(str(error)) from error
     except (PolicyError, RegistryError, RecipeError) as error:

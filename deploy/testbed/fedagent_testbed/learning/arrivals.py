@@ -1,7 +1,6 @@
 """When samples come to devices, and which: the same by seed, whatever is decided."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -18,32 +17,16 @@ _MIN_RATE = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundArrivals:
-    """What comes in a round.
-
-    Attributes:
-        counts: int64[N, steps], samples of each device and arrival step.
-        samples: For each device, the samples by their index, in order of arrival.
-    """
+    """What comes in a round: int64[N, steps], and each device's samples by index, in order."""
 
     counts: IntArray
     samples: tuple[IntArray, ...]
 
 
-class Arrivals(Protocol):
-    """A stream for each device; rounds are asked for in order, from 1."""
-
-    def take(self, round_: int) -> RoundArrivals:
-        """Return what comes in a round."""
-
-
 def make_arrivals(
     data: StudyData, settings: Streaming, *, devices: int, rounds: int, seed: int
-) -> Arrivals:
-    """Return the streams of a study.
-
-    Raises:
-        RecipeError: Streams of their own do not fit the devices or rounds.
-    """
+) -> "PoissonArrivals | RecordedArrivals":
+    """Return the streams of a study; a `RecipeError` where recorded ones do not fit."""
     if data.shards is None:
         return PoissonArrivals(settings, samples=len(data.y), devices=devices, seed=seed)
     if devices != len(data.shards):
@@ -73,7 +56,7 @@ class PoissonArrivals:
         self._rate: FloatArray = np.maximum(rate / rate.mean(), _MIN_RATE)
 
     def take(self, round_: int) -> RoundArrivals:
-        """Return what comes in a round."""
+        """Return what comes in a round; rounds are asked for in order, from 1."""
         settings = self._settings
         phase = 2 * np.pi * round_ / settings.swing_rounds
         mean = settings.arrivals * settings.acceleration * (1 + settings.swing * np.sin(phase))

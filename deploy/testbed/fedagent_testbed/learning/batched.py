@@ -1,8 +1,7 @@
 """Models of the task package for many clients at once: flat parameters in, flat gradients out.
 
 Everything has a leading axis of S clients and is one batched product. Scores are
-[S, classes, B]: reductions over classes then run along whole rows of memory. float32
-throughout; with float64 parameters and samples all is float64 (for tests).
+[S, classes, B]: reductions over classes then run along whole rows of memory.
 """
 
 import numpy as np
@@ -17,14 +16,13 @@ Layers = list[tuple[Array, Array]]
 
 
 class BatchedModel:
-    """A softmax, svm or mlp of the task package as functions of flat parameters.
+    """A softmax, svm or mlp of the task package as functions of parameters flat as its manifest.
 
-    Flat order is that of its manifest. Rectified units between layers; an svm has the
-    loss of Crammer and Singer (largest margin violation): the GDA paper says "SVM" and
-    no more.
+    An svm has the loss of Crammer and Singer (largest margin violation): the GDA paper says "SVM"
+    and no more.
 
-    Shapes: theta [S, size], x [S, B, features], y int64[S, B], weight [S, B]: what
-    each sample counts (1 / batch for a mean, 0 for padding).
+    Shapes: theta [S, size], x [S, B, features], y int64[S, B], weight [S, B]: what each sample
+    counts (1 / batch for a mean, 0 for padding); float32, or float64 throughout.
     """
 
     def __init__(self, model: Model) -> None:

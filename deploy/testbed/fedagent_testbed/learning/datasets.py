@@ -32,9 +32,7 @@ class StudyData:
     """Samples to learn from, and others for tests.
 
     Attributes:
-        x, y: Samples that clients hold or that arrive: float32[n, features] or sparse rows,
-            and float64[n].
-        test_x, test_y: Samples that are never learnt from.
+        x: float32[n, features] or sparse rows.
         shards: Indices of each device's samples by time, -1 where nothing came; None deals
             all samples to the devices at random.
         unit: What 1 of `y` is, for errors of a regression.
@@ -93,11 +91,7 @@ def load_data(name: str) -> StudyData:
 
 
 def load_classes(name: str) -> StudyData:
-    """Read a dataset with classes.
-
-    Raises:
-        DatasetError: As `load_data`, or it has none.
-    """
+    """Read a dataset as `load_data`, one of those with classes."""
     if name not in CLASSES:
         raise DatasetError(name[:64], "no such dataset", f"take one of {', '.join(CLASSES)}")
     return load_data(name)
@@ -204,9 +198,8 @@ def stations_of(values: FloatArray) -> StudyData:
 
     A sample is what a station knows in an hour that has all its numbers: temperature now less
     that of 1 to 24 hours ago, dew point below temperature, change of pressure in 3 hours, time of
-    day. Its label is how much warmer the next hour is; so the model of zeros is persistence ("as
-    warm as now"), and the error of the change is the error of the temperature. All scales are
-    constants, not taken from the data: a stream has no mean before it has ended.
+    day. Its label is how much warmer the next hour is; so the model of zeros is persistence.
+    All scales are constants, not taken from the data: a stream has no mean before it has ended.
     """
     hours = np.arange(LAGS, values.shape[1] - 1)
     last = len(hours) - len(hours) // 10
@@ -236,7 +229,6 @@ def stations_of(values: FloatArray) -> StudyData:
 
 
 def _samples(station: FloatArray, hours: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Return features [h, LAGS + 4] and labels [h] of these hours."""
     warm, pressure, dew = station.T
     now = warm[hours]
     angle = 2 * np.pi * (hours % _HOURS) / _HOURS
@@ -254,7 +246,6 @@ def _samples(station: FloatArray, hours: IntArray) -> tuple[FloatArray, FloatArr
 
 
 def _part(name: str, file: str, features: int | None = None) -> Dataset:
-    """Read one file; a missing one is reported with what to set."""
     try:
         return load(file, features=features)
     except DatasetError as error:

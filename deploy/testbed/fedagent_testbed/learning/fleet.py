@@ -1,8 +1,4 @@
-"""The devices of a streaming study: real learners on simulated streams.
-
-Models and learners are given as keys of a live recipe, so that whatever a device can
-learn can be studied here.
-"""
+"""The devices of a streaming study: whatever a live device can learn, on simulated streams."""
 
 import math
 from collections.abc import Mapping
@@ -37,11 +33,9 @@ class FleetRound:
         iterations: Done, over all arrival steps.
         looked_at: Samples looked at, counted each time.
         squares: Sum of squared errors of samples before they were learnt, in the label's
-            unit; 0 where that is not asked for.
-        naive: The same of a model of zeros.
+            unit; 0 where that is not asked for. `naive` is that of a model of zeros.
         tested: How many samples these sums are of.
         limited: 1 where the load limit stopped the device.
-        arrivals: int64[N], samples that came.
     """
 
     iterations: FloatArray
@@ -60,10 +54,6 @@ class Fleet:
     Args:
         seed: Of the first model, the streams and the learners; never of decisions.
         alone: No aggregation: every device keeps its own model.
-
-    Raises:
-        DatasetError: The data are not there.
-        RecipeError: Model, learner and data do not go together.
     """
 
     def __init__(self, recipe: TestbedRecipe, seed: int, *, alone: bool = False) -> None:
@@ -95,8 +85,7 @@ class Fleet:
         Args:
             round_: From 1, in order.
             rho: Iterations per arrival step; 0 leaves it to the learner.
-            most: float64[N], samples that each device may look at, which is what its load
-                limit pays for; None for no limit.
+            most: float64[N], samples that a device's load limit pays for; None for no limit.
         """
         coming = self._arrivals.take(round_)
         sums: list[tuple[float, ...]] = []
@@ -113,10 +102,7 @@ class Fleet:
         return FleetRound(*columns, coming.counts.sum(axis=1), self._settings.steps)  # type: ignore[call-arg] # six columns
 
     def loss(self) -> float:
-        """Return the mean loss on the samples that never arrive; infinite after divergence.
-
-        Of lone models it is the mean.
-        """
+        """Return the loss on test samples; infinite if it diverged, a mean over lone models."""
         x, y = self.data.tests(self._settings.test_samples)
         models = self._models if self._alone else self._models[:1]
         loss = float(np.mean([self._model.loss(one, x, y) for one in models]))
@@ -125,7 +111,6 @@ class Fleet:
     def _steps(
         self, device: int, coming: RoundArrivals, rho: int, most: float
     ) -> tuple[float, ...]:
-        """Do one device's arrival steps; return the first six columns of `FleetRound`."""
         learner, data = self._learners[device], self.data
         stops = np.cumsum(coming.counts[device]).tolist()
         x, y = data.rows(coming.samples[device])
@@ -156,7 +141,6 @@ class Fleet:
         return float(error @ error)
 
     def _average(self, deltas: list[Tensors], weight: IntArray) -> None:
-        """Move the models: all by the weighted mean of the changes, or each by its own."""
         total = int(weight.sum())
         if self._alone:
             both = zip(self._models, deltas, strict=True)
@@ -167,11 +151,7 @@ class Fleet:
 
 
 def make_model(data: StudyData, settings: Streaming) -> Model:
-    """Return the model of a study: the dataset's, with the recipe's keys over it.
-
-    Raises:
-        RecipeError: The keys are no model's.
-    """
+    """Return the model of a study: the dataset's, with the recipe's keys over it."""
     try:
         return create_model(msgspec.convert({**data.model, **settings.model}, ModelSpec))
     except (msgspec.ValidationError, TaskFormatError, RecipeError) as error:
@@ -179,11 +159,7 @@ def make_model(data: StudyData, settings: Streaming) -> Model:
 
 
 def learner_spec(settings: Streaming) -> LearnerSpec:
-    """Return the learner of a study: mini-batches of strSAGA's rate unless the recipe sets it.
-
-    Raises:
-        RecipeError: The keys are no learner's.
-    """
+    """Return the learner of a study: mini-batches of strSAGA's rate unless the recipe sets it."""
     try:
         return msgspec.convert({"rate": 0.2, **settings.learner}, LearnerSpec)
     except msgspec.ValidationError as error:
@@ -205,7 +181,6 @@ def _added(model: Weights, delta: Tensors) -> Weights:
 def _moved(
     model: Mapping[str, npt.NDArray[np.float32]], deltas: list[Tensors], share: FloatArray
 ) -> Weights:
-    """Return a model moved by the changes' weighted mean, summed in float64."""
     moved: Weights = {}
     for name, tensor in model.items():
         total = tensor.astype(np.float64)

@@ -23,8 +23,6 @@ class Shards:
     """One part of every client's samples, client after client.
 
     Attributes:
-        x: float32[total, features].
-        y: int64[total].
         offsets: int64[N + 1]; client n holds rows ``offsets[n]:offsets[n + 1]``.
     """
 
@@ -47,9 +45,8 @@ def split(
 ) -> tuple[Shards, Shards]:
     """Return what clients train on, and what each keeps back to evaluate models.
 
-    A client holds out the share `held_out` of its samples, rounded, and at least
-    one of two or more; it always trains on one at least. Shares are drawn per
-    client, so that they do not depend on how many clients there are.
+    A client holds out the share `held_out`, rounded, and at least one of two or more samples.
+    Shares are drawn per client, so that they do not depend on how many clients there are.
     """
     train: list[Indices] = []
     held: list[Indices] = []
@@ -76,10 +73,10 @@ class Schedule:
     """Batches of S clients for T steps; a client with fewer steps stops early.
 
     Attributes:
-        place: int64[S, T, B], index of a sample within its client's part; `count`
-            of the client where there is no sample.
+        place: int64[S, T, B], index of a sample within its client's part; the part's size
+            where there is no sample.
         weight: float32[S, T, B], 1 / (samples of the batch); 0 where there is none.
-        steps: int64[S], steps of each client.
+        steps: int64[S].
     """
 
     place: Indices
@@ -92,9 +89,8 @@ def draw(
 ) -> Schedule:
     """Shuffle every client's samples anew for every epoch and cut them into batches.
 
-    The last batch of an epoch holds what is left; its mean is over that.
-    `counts` and `steps` are int64[S]; each client has a generator of its own, because its
-    batches must not depend on who else trains.
+    The last batch of an epoch holds what is left. Each client has a generator of its own, because
+    its batches must not depend on who else trains.
     """
     longest = int(steps.max(initial=0))
     place = np.broadcast_to(counts[:, None, None], (len(counts), longest, batch_size)).copy()
@@ -129,12 +125,11 @@ def descend(
     schedule: Schedule,
     rate: float,
 ) -> Floats:
-    """Return the clients' trained parameters, float32[S, size].
+    """Return the clients' trained parameters, float32[S, size], from those at the start.
 
-    A client's result does not depend, to the bit, on who else trains: a batched
-    product is one call of the same BLAS kernel per client, and every batch has the
-    same shape.
-    `start` is float32[S, size]; `clients` int64[S] come with the longest schedule first.
+    A client's result does not depend, to the bit, on who else trains: a batched product is one
+    call of the same BLAS kernel per client, and every batch has the same shape. `clients` come
+    with the longest schedule first.
     """
     theta = start.copy()
     slope = np.empty_like(theta)

@@ -32,11 +32,10 @@ def iid(
 def few_labels(
     labels: Rows, clients: int, *, seed: int, samples_per_client: int | None = None
 ) -> Partition:
-    """Give every client samples of exactly two labels (COCS section VI).
+    """Give every client samples of exactly two labels (COCS section VI), half of each.
 
-    A label's samples are shared equally by its clients; a label gets clients in
-    proportion to its samples, so that parts are of similar size. With
-    `samples_per_client` a client gets half of them of each of its labels.
+    A label's samples are shared equally by its clients; a label gets clients in proportion to its
+    samples, so that parts are of similar size.
     """
     rng = _checked(labels, clients, seed, samples_per_client)
     present, counts = np.unique(labels, return_counts=True)

@@ -34,7 +34,6 @@ class Updates:
     """What some of a round's clients have learnt; a round is a stream of these.
 
     Attributes:
-        clients: int64[C].
         edges: int64[C], the edge whose model each client started from.
         samples: int64[C], samples that each client trains on.
         deltas: float32[C, d], trained minus starting parameters.
@@ -49,12 +48,8 @@ class Updates:
 def aggregate(start: Floats, updates: Iterable[Updates], weighting: Weighting) -> Floats:
     """Return the edge models after a round (ALGORITHMS section 1), float32[M, d].
 
-    Args:
-        start: float32[M, d], the edge models that the clients started from.
-        updates: Those that count: a client that was late has no place here.
-        weighting: ``uniform`` (COCS eq. 3/6) or ``samples`` (GDA eq. 2).
-
-    An edge without updates keeps its model.
+    `start` are those that the clients started from, which an edge without updates keeps; clients
+    count alike (``uniform``, COCS eq. 3/6) or by their samples (``samples``, GDA eq. 2).
     """
     means = [RunningMean() for _ in start]
     for part in updates:
@@ -78,12 +73,12 @@ def merged(models: Floats) -> Floats:
 class FederatedTrainer:
     """Mini-batch SGD at chosen clients, averaged at their edges.
 
-    Deterministic: a client's update is a function of the seed, the round, the client
-    and its starting model, whatever clients train beside it and however memory is bounded. Bits
-    depend on the number of BLAS threads: see `play.one_blas_thread`.
+    Deterministic: a client's update is a function of the seed, the round, the client and its
+    starting model, whatever clients train beside it and however memory is bounded. Bits depend on
+    the number of BLAS threads: see `play.one_blas_thread`.
 
-    `held_out` is the share of each client's samples that only `opinions` uses; work arrays
-    take `memory_bytes` at most, but one client at a time if they must.
+    `held_out` is the share of each client's samples that only `opinions` uses; work arrays take
+    `memory_bytes` at most, but one client at a time if they must.
     """
 
     def __init__(
@@ -152,18 +147,12 @@ class FederatedTrainer:
         return float(self._right(theta, *self._test).mean())
 
     def opinions(self, theta: Floats) -> FloatArray:
-        """Return each client's score of a model float32[d], float64[N] in [0, 1].
-
-        The score is the accuracy on the client's held-out part; NaN without one.
-        """
+        """Return each client's accuracy on its held-out part, float64[N]; NaN without one."""
         held = self._held
         return _means(self._right(theta, held.x, held.y), held.offsets)
 
     def opinions_on_test(self, theta: Floats) -> FloatArray:
-        """Return each client's score on its share of the common test set, float64[N].
-
-        Shares are seeded, disjoint and differ by a sample at most; NaN without one.
-        """
+        """Return each client's accuracy on its own seeded share of the test set, float64[N]."""
         correct = self._right(theta, *self._test)
         order = spawned_rng(self._seed, _SHARES).permutation(len(correct))
         ends = np.arange(self.clients + 1) * len(correct) // self.clients
@@ -201,12 +190,7 @@ def _means(values: npt.NDArray[np.bool_], offsets: Indices) -> FloatArray:
 
 
 class FederatedLearner:
-    """Federated training by a recipe: one model per edge, merged every T_ES rounds.
-
-    Raises:
-        DatasetError: The data are not there.
-        RecipeError: They cannot be dealt to so many clients.
-    """
+    """Federated training by a recipe: one model per edge, merged every T_ES rounds."""
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         training = recipe.training

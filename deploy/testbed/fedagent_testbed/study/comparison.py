@@ -74,12 +74,7 @@ def quantile(freedom: int) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The result of `compare`.
-
-    Attributes:
-        histories: Policy to its runs, one per seed.
-        skipped: Policy to the reason why it did not run.
-    """
+    """The result of `compare`: of each policy its runs, one per seed, or why it was skipped."""
 
     recipe: TestbedRecipe
     seeds: tuple[int, ...]
@@ -128,11 +123,7 @@ class Comparison:
         }
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return one row per policy, seed and round.
-
-        Raises:
-            ModuleNotFoundError: pandas is not there: pip install pandas.
-        """
+        """Return one row per policy, seed and round; wants the package pandas."""
         import pandas as pd  # noqa: PLC0415 - optional package
 
         return pd.DataFrame(

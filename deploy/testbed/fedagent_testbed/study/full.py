@@ -2,20 +2,7 @@
 
 The round engine, the edges' rounds, the agents' sessions, the ledger and the policy run as
 they do in a live federation, in virtual time, under the links, prices and devices of a
-study's world. What differs from `play`, which computes a round at once:
-
-- every message takes some milliseconds, so that an update within that time of the deadline
-  may be late here and not there; and rounds last longer by that;
-- an agent that has the edge's model already does not fetch it again: after a round in which
-  the edge kept its model, or at another edge after a merge;
-- clients and edges have the indices in which they came, so that a policy breaks ties, and
-  uses its random numbers, otherwise;
-- agents train one order at a time and drop an order whose round is over;
-- an edge begins to send its model when all it ordered have asked for it, or a twentieth of
-  a second after the order;
-- nothing is learnt, so that clients' opinions are made up: each has its own level by the
-  seed, and every model moves it; an agent that evaluated a model need not fetch it to train;
-- clients have neighbours, next in the order of their ids, for the policy `volunteers`.
+study's world. Where that differs from `play` is in `docs/testbed.md`.
 """
 
 import hashlib
@@ -65,7 +52,7 @@ class FullRun:
     """What a run of the whole federation left behind.
 
     Attributes:
-        history: Round by round, as of `play`; without accuracies.
+        history: As of `play`; without accuracies.
         failed: (round, edge) of edges that kept their model.
         fetched: (round, agent, edge) of models that were sent for, in whole or in part.
         digest: Of all messages that arrived, with time, place and topic, in their order.
@@ -80,13 +67,7 @@ class FullRun:
 
 
 class StudyAir:
-    """Surroundings as a study's world draws them, round by round.
-
-    Agent and edge `i` are ``agent-i`` and ``edge-i``.
-
-    Attributes:
-        fetched: (round, agent, edge) of downloads.
-    """
+    """Surroundings as a study's world draws them; edge `i` is ``edge-i``, as agents are."""
 
     def __init__(self, world: LinkedWorld) -> None:
         self._world = world
@@ -152,11 +133,7 @@ def index(name: str) -> int:
 
 
 def unmet_full(recipe: TestbedRecipe, name: str) -> str:
-    """Return why a policy cannot run on a recipe with the whole federation, or "".
-
-    Raises:
-        PolicyError: There is no such policy, or a parameter is wrong.
-    """
+    """Return why a policy cannot run on a recipe with the whole federation, or ""."""
     if recipe.world not in {"radio", "traces"}:
         return f"needs links, which the {recipe.world} world does not have"
     if recipe.churn.share:
@@ -167,15 +144,10 @@ def unmet_full(recipe: TestbedRecipe, name: str) -> str:
     return lacking(recipe, policy)
 
 
-def play_full(
-    recipe: TestbedRecipe, policy: str, seed: int, rounds: int, directory: Path
-) -> FullRun:
-    """Run a policy for some rounds in a whole federation in virtual time.
+def play_full(recipe: TestbedRecipe, policy: str, seed: int, directory: Path) -> FullRun:
+    """Run a policy in a whole federation in virtual time, without training, in an empty directory.
 
     Deterministic by seed, the order of all messages included; only the run's id is new.
-
-    The recipe's training is left out, and `rounds` are instead of the recipe's. `directory`
-    is empty; the data directories of all nodes are made in it.
 
     Raises:
         PolicyError: The policy fails, or a parameter is wrong.
@@ -188,7 +160,7 @@ def play_full(
     air = StudyAir(world)
     federation = VirtualFederation(
         directory,
-        live_recipe(recipe, policy, seed, rounds),
+        live_recipe(recipe, policy, seed),
         seed=seed,
         edges=recipe.edges,
         agents=recipe.clients,
@@ -204,18 +176,14 @@ def play_full(
 
     federation.network.heard = note
     longest = max(recipe.rounds.deadline_s, recipe.rounds.max_wait_s) + 10.0
-    ending = federation.run(seconds=60.0 + rounds * longest)
-    history, outcomes, failed = _read(federation, policy, seed, rounds)
+    ending = federation.run(seconds=60.0 + recipe.rounds.count * longest)
+    history, outcomes, failed = _read(federation, policy, seed)
     fetched = frozenset(air.fetched)
     return FullRun(history, ending, outcomes, failed, fetched, messages.hexdigest())
 
 
-def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> Recipe:
-    """Return a study as the recipe of a live run, without training.
-
-    Raises:
-        RecipeError: The policy's parameters are no text, numbers or lists of them.
-    """
+def live_recipe(recipe: TestbedRecipe, policy: str, seed: int) -> Recipe:
+    """Return a study as the recipe of a live run, without training."""
     limits, slots = recipe.rounds, recipe.training.slot_rounds
     needs = make_policy(recipe, policy).needs
     # Clients are called for after a merge, and slots end where they may: every round merges.
@@ -224,13 +192,15 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
         params = msgspec.convert(policy_params(recipe, policy), Params)
     except msgspec.ValidationError as error:
         raise RecipeError(f"policies.{policy}", str(error), "see docs/recipe.md") from error
+    # As many volunteer as the policy takes, if that is a parameter.
+    best = params.get("clients_per_round")
     return Recipe(
         name="study",
         seed=seed,
         model=_MODEL,
         learner=LearnerSpec(name="none"),
         rounds=RoundsSpec(
-            count=rounds,
+            count=limits.count,
             deadline_s=limits.deadline_s,
             max_wait_s=max(limits.deadline_s, limits.max_wait_s),
             min_updates=limits.min_updates,
@@ -242,18 +212,15 @@ def live_recipe(recipe: TestbedRecipe, policy: str, seed: int, rounds: int) -> R
         opinions=OpinionsSpec(
             mode="peers" if VOLUNTEERS in needs else "auto", every=slots if evaluated else 1
         ),
-        peers=PeersSpec(best=_best(params), slot_rounds=slots),
+        peers=PeersSpec(
+            best=best if isinstance(best, int) and best > 0 else PeersSpec().best,
+            slot_rounds=slots,
+        ),
     )
 
 
-def _best(params: Params) -> int:
-    """Return how many are to volunteer: as many as the policy takes, if that is a parameter."""
-    wanted = params.get("clients_per_round")
-    return wanted if isinstance(wanted, int) and wanted > 0 else PeersSpec().best
-
-
 def _read(
-    federation: VirtualFederation, policy: str, seed: int, rounds: int
+    federation: VirtualFederation, policy: str, seed: int
 ) -> tuple[History, tuple[OutcomeRow, ...], frozenset[tuple[int, str]]]:
     with open_reader(federation.coordinator.directory) as read:
         run = read.run()
@@ -276,7 +243,7 @@ def _read(
             "opinion": math.nan,
             "explored": 0,
         }
-        for t in range(1, rounds + 1)
+        for t in range(1, federation.coordinator.recipe.rounds.count + 1)
     ]
     history = History(policy, seed, rows)
     for number, mean in means:

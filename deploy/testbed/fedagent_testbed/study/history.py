@@ -17,19 +17,16 @@ Row = dict[str, float]
 class History:
     """The rounds that were played, and what is known of the whole run.
 
-    A round of selection has `wins` (updates in time), `selected`, `spent` (credits for
-    whatever valid came in), `seconds` (virtual), `decide_ms` (real: select and learn),
-    `accuracy` (NaN where not tested), `opinion` (mean over clients, NaN without) and
-    `explored` (by the policy's notes).
+    A round of selection has `wins` (updates in time), `selected`, `spent` (credits for whatever
+    valid came in), `seconds` (virtual), `decide_ms` (real: select and learn), `accuracy` and
+    `opinion` (mean over clients; NaN where there is none) and `explored` (by the policy's notes).
 
-    A round of streams has `rho` (iterations per arrival step that were ordered; 0: the
-    learner's number), `done` (those that were done, mean over devices), `arrivals`,
-    `compute_s` and `transfer_s` (summed over devices), `aggregate_s`, `peak_s` (training of
-    the device that trained longest), `over_s` (seconds of that over the load limit), `edge`
-    (-1: none), `rent` (credits), `loss` (of the global model after the round; infinite where
-    learning diverged, NaN where not tested), `squares`, `naive` and `tested` (sum of squared
-    errors before learning, of a model of zeros, and of how many samples), `limited` (share of
-    devices that their load limit stopped) and `decide_ms`.
+    A round of streams has `rho` (iterations per arrival step; 0: the learner's number), `done`
+    (mean over devices), `arrivals`, `compute_s` and `transfer_s` (summed over devices),
+    `aggregate_s`, `peak_s` (of the device that trained longest), `over_s` (of that over the load
+    limit), `edge` (-1: none), `rent` (credits), `loss` (infinite where learning diverged, NaN
+    where not tested), `squares`, `naive`, `tested` and `limited` (as in `FleetRound`) and
+    `decide_ms`.
 
     Attributes:
         counts: int64[N], how often each client was selected.
@@ -97,7 +94,7 @@ class History:
         return float(self.latency_s[: reached[0] + 1].sum()) if len(reached) else None
 
     def error(self, of: str = "squares") -> float | None:
-        """Return the root mean squared error of samples before they were learnt, or None.
+        """Return the root mean squared error of samples before they were learnt; None without any.
 
         Of ``naive`` it is that of a model of zeros: persistence, where labels are changes.
         """

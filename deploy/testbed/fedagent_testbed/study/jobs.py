@@ -172,7 +172,7 @@ def _begin() -> None:
 
 
 def _idle() -> None:
-    """Do nothing."""
+    """Start the pool."""
 
 
 def _end_with_parent() -> None:

@@ -71,16 +71,14 @@ def compare(
 ) -> Comparison:
     """Run policies on the same seeds, and the oracles beside them for the regret.
 
-    `names` are policies, in the world ``bas`` ITERATIONS+PLACEMENT; without any, those that
-    the recipe names. Unless `expand` is off, ``all`` stands for every policy there is, and
-    those that cannot run are skipped with the reason; of pairs, for ours and the twelve
-    baselines of the paper. `pool` runs the jobs instead of processes, e.g. on a cluster.
+    `names` are as of `play`; without any, those that the recipe names. Unless `expand` is off,
+    ``all`` stands for every policy there is, and those that cannot run are skipped with the
+    reason; of pairs, for ours and the twelve baselines of the paper. `pool` runs the jobs instead
+    of processes, e.g. on a cluster.
 
     Raises:
-        PolicyError: A name or a parameter is wrong, or a policy fails.
-        RecipeError: A policy that was named cannot run on this recipe.
+        PolicyError, RecipeError, DatasetError: As `play`.
         ValueError: There are no seeds, or negative ones.
-        DatasetError: The recipe's data are not there.
         WorkerLostError: A process was killed.
     """
     recipe = recipe if isinstance(recipe, TestbedRecipe) else load_recipe(recipe)

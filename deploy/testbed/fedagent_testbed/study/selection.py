@@ -79,22 +79,12 @@ class SelectionStudy:
 
 
 def make_policy(recipe: TestbedRecipe, name: str) -> SelectionPolicy:
-    """Return a policy with the recipe's parameters for it.
-
-    Raises:
-        PolicyError: There is none of that name, or a parameter is wrong.
-        RecipeError: Its slots are not those of the training.
-    """
+    """Return a policy with the recipe's parameters for it."""
     return policies.create(name, **policy_params(recipe, name))
 
 
 def policy_params(recipe: TestbedRecipe, name: str) -> dict[str, object]:
-    """Return the recipe's parameters for a policy; `training.slot_rounds` holds for all.
-
-    Raises:
-        PolicyError: There is none of that name.
-        RecipeError: Its slots are not those of the training.
-    """
+    """Return the recipe's parameters for a policy; `training.slot_rounds` holds for all."""
     params = dict(recipe.policies.get(name, {}))
     if "slot_rounds" in policies.parameters(name):
         rounds = recipe.training.slot_rounds
@@ -108,11 +98,7 @@ def policy_params(recipe: TestbedRecipe, name: str) -> dict[str, object]:
 
 
 def unmet(recipe: TestbedRecipe, name: str) -> str:
-    """Return why a policy cannot run on a recipe, or an empty string.
-
-    Raises:
-        PolicyError: There is no such policy, or a parameter is wrong.
-    """
+    """Return why a policy cannot run on a recipe, or an empty string."""
     policy = make_policy(recipe, name)
     collected = recipe.training.opinions and recipe.training.dataset
     if OPINIONS in policy.needs and not collected:
@@ -151,12 +137,7 @@ def unusable(recipe: TestbedRecipe, name: str) -> str:
 def chosen(
     recipe: TestbedRecipe, names: list[str], *, everything: bool
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the policies that run, and why others are skipped if all were asked for.
-
-    Raises:
-        PolicyError: There is no such policy, or a parameter is wrong.
-        RecipeError: A policy that was named cannot run on this recipe.
-    """
+    """Return the policies that run, and why others are skipped if all were asked for."""
     if everything:
         reasons = {name: unusable(recipe, name) for name in policies.names()}
         skipped = {name: why for name, why in reasons.items() if why}
@@ -168,7 +149,6 @@ def chosen(
 
 
 def _with(view: RoundView, opinions: FloatArray | None) -> RoundView:
-    """Return the view with the opinions of its clients; newcomers hold another client's data."""
     if opinions is None:
         return view
     scores = opinions[np.arange(len(view.client_price)) % len(opinions)]

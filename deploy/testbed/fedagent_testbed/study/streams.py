@@ -52,11 +52,7 @@ class Variant:
 
     @classmethod
     def parse(cls, name: str) -> "Variant":
-        """Take a name apart.
-
-        Raises:
-            RecipeError: It is no pair of names, or one of them is none of these.
-        """
+        """Take a name apart, or raise a `RecipeError` with the names that there are."""
         first, plus, second = name.partition("+")
         known = {*iterations.names(), *placement.names(), ALONE, BEST} - {"fixed", "coordinator"}
         if not plus:
@@ -153,7 +149,6 @@ class StreamStudy:
     def _learn(
         self, t: int, placed: Placement, trained: FleetRound, seconds: FloatArray
     ) -> tuple[float, float]:
-        """Let both controls learn from the round; return its transfers and aggregation."""
         transfer = whole = 0.0
         if self._placement is not None and placed.edge is not None:
             transfer = float(self._transfer_s[t - 1, placed.edge])
@@ -180,10 +175,9 @@ def is_alone(name: str) -> bool:
 
 
 def best_edge(network: StreamNetwork, model_bytes: float, budget_micro: int) -> int:
-    """Return the edge of least mean cost among those that the budget pays in all rounds.
+    """Return the edge of least mean cost, in hindsight, that the budget pays in all rounds.
 
-    Found in hindsight, with every round's cost and rent known. If the budget pays none of
-    them to the end, the edge that lasts longest.
+    If it pays none of them to the end, the edge that lasts longest.
     """
     cost = network.cost_s(model_bytes).mean(axis=0)
     spent = network.rent_micro.sum(axis=0)
@@ -192,12 +186,7 @@ def best_edge(network: StreamNetwork, model_bytes: float, budget_micro: int) -> 
 
 
 def chosen(recipe: TestbedRecipe, names: list[str]) -> list[str]:
-    """Return the pairs that run; ``all`` stands for ours and the paper's baselines.
-
-    Raises:
-        PolicyError: A parameter is wrong.
-        RecipeError: A name is none.
-    """
+    """Return the pairs that run; ``all`` stands for ours and the paper's baselines."""
     wanted = list(ALL) if names == ["all"] else names
     for name in wanted:
         pair = Variant.parse(name)
@@ -208,11 +197,7 @@ def chosen(recipe: TestbedRecipe, names: list[str]) -> list[str]:
 
 
 def make_iterations(recipe: TestbedRecipe, name: str) -> IterationControl:
-    """Return an iteration control with the recipe's parameters for it.
-
-    Raises:
-        PolicyError: A parameter is wrong.
-    """
+    """Return an iteration control with the recipe's parameters for it."""
     if match := _FIXED.fullmatch(name):
         return iterations.create("fixed", {"iterations": int(match[1])})
     limit = {"load_limit_s": recipe.streaming.load_limit_s}
@@ -220,11 +205,7 @@ def make_iterations(recipe: TestbedRecipe, name: str) -> IterationControl:
 
 
 def make_placement(recipe: TestbedRecipe, name: str, best: int) -> PlacementPolicy:
-    """Return a placement with the recipe's parameters; `best` is what ``fixed-best`` stands for.
-
-    Raises:
-        PolicyError: A parameter is wrong.
-    """
+    """Return a placement with the recipe's parameters; `best` is what ``fixed-best`` stands for."""
     if name == BEST:
         return placement.create("fixed", edge=best)
     if match := _FIXED.fullmatch(name):

@@ -29,7 +29,7 @@ class TraceError(Exception):
     """Raised when a trace file cannot be used: missing, damaged, malformed or too large.
 
     Attributes:
-        file: The file, with ``:member`` for one inside an archive.
+        file: With ``:member`` for one inside an archive.
         line: Line (or entry of a list) from 1; None where the whole file is at fault.
     """
 
@@ -66,11 +66,7 @@ _BLOCK = 512
 
 
 def data_path(name: str, *, folder: bool = False) -> Path:
-    """Return a file below FEDAGENT_DATA, or a folder where that is allowed.
-
-    Raises:
-        DatasetError: The variable is not set, or there is no such file.
-    """
+    """Return a file below FEDAGENT_DATA, or a folder where that is allowed."""
     root = os.environ.get(DATA_VARIABLE, "")
     if not root:
         raise DatasetError(name, "needs a folder of data", f"set {DATA_VARIABLE} to it")
@@ -181,11 +177,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, file: str) -> by
 
 
 def number(text: bytes | str, top: float = math.inf) -> float:
-    """Return the finite number from 0 to `top` that the text is.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Return the finite number from 0 to `top` that the text is; a `ValueError` if it is none."""
     value = float(text)
     if not (0 <= value <= top and math.isfinite(value)) or "_" in str(text):
         raise ValueError(text)

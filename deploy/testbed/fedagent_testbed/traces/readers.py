@@ -46,11 +46,7 @@ _NO_LINKS = (".csv", ".json", ".npz", *_ARCHIVES)
 
 
 def read_links(path: Path) -> tuple[RateTrace, ...]:
-    """Return the traces of an archive, of a folder of mahimahi links, or of one such link.
-
-    Raises:
-        DatasetError: It is none of these, or empty.
-    """
+    """Return the traces of an archive, of a folder of mahimahi links, or of one such link."""
     if path.is_dir():
         traces = tuple(read_mahimahi(file) for file in sorted(path.iterdir()) if _is_link(file))
     elif _is_link(path):
@@ -124,9 +120,8 @@ def _rates(stream: IO[bytes], name: str, file: str) -> RateTrace:
 def read_mahimahi(path: Path) -> RateTrace:
     """Return the rate of ``*.down`` or ``*.up``, by counting the packets of each `BIN_MS`.
 
-    A line is the millisecond at which a packet may cross. It counts in the bin that ends at or
-    after it; the trace ends and starts over at its last stamp, as in mahimahi, so that its mean
-    rate is exact.
+    A line is the millisecond at which a packet may cross; it counts in the bin that ends at or
+    after it. The trace ends at its last stamp, as in mahimahi, so that its mean rate is exact.
     """
     file = str(path)
     stamps = array("q")
@@ -167,10 +162,7 @@ def read_rtt(path: Path) -> RttMatrix:
 
 
 def _matrix(path: Path) -> tuple[npt.NDArray[np.generic], float]:
-    """Return the archive's array, and the seconds of its unit.
-
-    Its header is held against its size before anything is allocated for it.
-    """
+    """Return the archive's array, its header held against its size, and the seconds of its unit."""
     limits, name = files.LIMITS, ""
     try:
         with zipfile.ZipFile(path) as archive:

@@ -21,7 +21,7 @@ class RateTrace:
 
     Attributes:
         times_s: float64[K+1], ends of the intervals: from 0, strictly increasing.
-        bps: float64[K], bits per second within each interval, not all 0.
+        bps: float64[K], not all 0.
         bits: float64[K+1], bits carried from 0 to each of `times_s`.
 
     Raises:
@@ -64,9 +64,7 @@ class RateTrace:
         return np.asarray(self.bps[self._interval(phase)], dtype=np.float64)
 
     def seconds_for(self, bits: npt.ArrayLike, start_s: npt.ArrayLike) -> FloatArray:
-        """Return how long `bits` take from `start_s`: until the last one is across.
-
-        Both may be arrays and are broadcast; no bits take 0 s.
+        """Return how long `bits` take from `start_s` (broadcast): until the last one is across.
 
         Raises:
             ValueError: `bits` is negative, or something is not finite.
@@ -103,9 +101,8 @@ class RateTrace:
 class RttMatrix:
     """Round-trip times between nodes, in slices of time, repeated for ever.
 
-    Attributes:
-        seconds: float32[T, n, n], measured from the first node to the second, which is
-            not symmetric; NaN where missing or below resolution, 0 on the diagonal.
+    `seconds` are float32[T, n, n], measured from the first node to the second, which is not
+    symmetric; NaN where missing or below resolution, 0 on the diagonal.
     """
 
     seconds: npt.NDArray[np.float32]

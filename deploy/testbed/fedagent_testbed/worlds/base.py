@@ -44,8 +44,7 @@ def outcome(
 ) -> Feedback:
     """Return how a round ends by the rule of the edges.
 
-    What comes after an edge has stopped waiting is neither known nor paid: its tau is the
-    wait, as at a live edge.
+    What comes after an edge has stopped waiting is neither known nor paid: its tau is the wait.
     """
     rule = RoundRule(view.deadline_s, max_wait_s, min_updates)
     tau, edge = times.tau_s[pairs], view.pair_edge[pairs]
@@ -74,10 +73,7 @@ def outcome(
 def arrived(
     view: RoundView, pairs: IntArray, in_time: BoolArray, tau_s: FloatArray, **known: Any
 ) -> Feedback:
-    """Return the feedback of updates of which only these columns are known.
-
-    Those in time are used and paid unless `known` has other columns.
-    """
+    """Return the feedback of updates; those in time are used and paid, unless `known` differs."""
     unknown, nothing = np.full(len(pairs), np.nan), np.zeros(len(pairs), dtype=np.int64)
     columns = {
         "used": in_time,

@@ -21,11 +21,7 @@ _HOPELESS = 400.0
 
 
 class LinkedWorld(ABC):
-    """What the worlds of radio and of recorded links share.
-
-    Attributes:
-        times: Stages of every pair of the last view; None before the first.
-    """
+    """What the worlds of radio and of recorded links share; `times` are of the last view."""
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
         self._recipe, self._seed = recipe, seed

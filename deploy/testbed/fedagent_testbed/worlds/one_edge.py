@@ -58,10 +58,9 @@ class OpenWorld:
 class LinearExchange:
     """Exchange times as RBCS-F simulates them (ALGORITHMS section 4, the paper's 6.1).
 
-    Classes of clients; tau = tau_b / mu + tau_s s + M / (B eta) + noise, the noise uniform
-    within plus or minus the expectation; mu, B and the availability are drawn anew for every
-    client in every round. Who trained in the last round starts warm; two worlds of one seed
-    differ by that only. The edge waits for all.
+    tau = tau_b / mu + tau_s s + M / (B eta) + noise, uniform within plus or minus the expectation;
+    mu, B and the availability are drawn anew for every client in every round. Who trained in the
+    last round starts warm; two worlds of one seed differ by that only. The edge waits for all.
     """
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:

@@ -15,8 +15,7 @@ _BIRTH = 1 << 20
 class Population:
     """The clients of a run; indices are never reused, replaced clients stay away.
 
-    Attributes:
-        alive: int64[n], run-wide index of each of the n places.
+    `alive` is int64[n], the run-wide index of each of the n places.
     """
 
     def __init__(self, recipe: TestbedRecipe, seed: int) -> None:
@@ -76,7 +75,6 @@ class Population:
         self._liar = np.concatenate((self._liar, liars))
 
     def _links(self) -> tuple[IndexArray, IndexArray]:
-        """Return place and edge of every pair, int32[P] each, sorted by place."""
         clients, edges = self._recipe.clients, self._recipe.edges
         visible = self._recipe.links.visible or edges
         place = np.repeat(np.arange(clients, dtype=np.int32), visible)
