@@ -32,11 +32,10 @@ from fedagent_agent.trainer.process import answer
 from fedagent_agent.trainer.training import Trainer
 from fedagent_protocol.tensors import digest_of, encode_tensors
 from fedagent_task.models import create
-from fedagent_task.recipe import parse_recipe, task_bytes
+from fedagent_task.recipe import task_bytes
+from tests.fakes.trainer_bench import demo
 
-DEMO = (Path(__file__).parents[3] / "deploy/recipes/demo.toml").read_text()
-RECIPE = parse_recipe(DEMO)
-TASK = task_bytes(RECIPE)
+TASK = task_bytes(demo())
 NUMBERS = itertools.count(1)
 
 
@@ -85,7 +84,7 @@ Scenario = Callable[[Bench], Awaitable[None]]
 
 def _run(folder: Path, scenario: Scenario, **options: Any) -> None:
     model = folder / "model"
-    model.write_bytes(encode_tensors(create(RECIPE.model).init(0)))
+    model.write_bytes(encode_tensors(create(demo().model).init(0)))
 
     async def run() -> None:
         client = TrainerClient(**options)
@@ -128,7 +127,7 @@ async def test_one_process_started_lazily_trains_round_after_round(bench: Bench)
         reply = await bench.trains()
         assert reply.offset > offset
         offset = reply.offset
-    narrow = task_bytes(parse_recipe(DEMO, ["model.features=63"]))
+    narrow = task_bytes(demo("model.features=63"))
     assert isinstance(await bench.open(narrow, "digits"), Refused)
     assert isinstance(await bench.open(TASK, "digits"), Opened)
     await bench.trains()
@@ -241,7 +240,7 @@ async def test_the_process_has_one_thread_ignores_ctrl_c_and_stays_behind(bench:
     assert psutil.Process().nice() == own
 
 
-BIG = task_bytes(parse_recipe(DEMO, ["learner.buffer=1000000"]))
+BIG = task_bytes(demo("learner.buffer=1000000"))
 """256 MB of samples."""
 
 
@@ -264,9 +263,8 @@ async def test_a_task_over_the_memory_limit_fails_and_the_next_one_trains(bench:
 
 def test_a_training_over_the_memory_limit_is_failed_for_memory(tmp_path: Path) -> None:
     csv = tmp_path / "wide.csv"
-    wide = parse_recipe(
-        DEMO,
-        ["model.features=2000", "learner.name=sgd", "learner.buffer=16000", "data.dtype=float64"],
+    wide = demo(
+        "model.features=2000", "learner.name=sgd", "learner.buffer=16000", "data.dtype=float64"
     )
     row = ",".join(["1"] * 2000)
     csv.write_text(f"{row},0\n" * 900)

@@ -1,6 +1,5 @@
 """Arrival steps and the load limit: parts, blocks, waits, and what an update says of them."""
 
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -11,17 +10,14 @@ from hypothesis import strategies as st
 from fedagent_agent.learners import create as create_learner
 from fedagent_agent.learners import learner_names
 from fedagent_agent.learners.base import Learner, StepResult
-from fedagent_agent.trainer.frames import Failed, Open, Opened, Reply, Train, Trained
 from fedagent_agent.trainer.load_meter import BLOCK_S, MARGIN, LoadMeter, parts
 from fedagent_agent.trainer.training import Trainer
-from fedagent_protocol.tensors import encode_tensors
 from fedagent_task.errors import RecipeError
 from fedagent_task.models import create
-from fedagent_task.recipe import parse_recipe, task_bytes
+from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import LearnerSpec, ModelSpec
+from tests.fakes.trainer_bench import TrainerBench, demo
 
-ROOT = Path(__file__).parents[3]
-DEMO = (ROOT / "deploy" / "recipes" / "demo.toml").read_text()
 MEMORY = "digits:start=1000,rate=0.000001"
 """A thousand samples at once, and then none."""
 
@@ -137,65 +133,42 @@ class Timed:
         return done
 
 
-def _opened(
+def timed(
+    bench: TrainerBench,
     *sets: str,
     stream: str = MEMORY,
     clock: Clock | None = None,
     each_s: float = 0.001,
     beside: int = 0,
-) -> Trainer:
+) -> TrainerBench:
     """Open a task of a machine where each iteration takes a millisecond of one processor."""
     clock = clock or Clock()
     trainer = Trainer(clock.pause, wall=lambda: clock.wall, processor=lambda: clock.processor)
-    reply = trainer.answer(
-        Open(job=1, task=task_bytes(parse_recipe(DEMO, sets)), stream=stream, seed=1)
-    )
-    assert isinstance(reply, Opened), reply
+    bench.on(trainer).opened(demo(*sets), stream)
     task = trainer._open
     assert task is not None
     task.learner = cast("Learner", Timed(task.learner, clock, each_s, beside))
-    return trainer
+    return bench
 
 
-def _train(trainer: Trainer, folder: Path, iterations: int = 0, load_limit_s: float = 0.0) -> Reply:
-    model = folder / "model"
-    model.write_bytes(encode_tensors(create(parse_recipe(DEMO).model).init(0)))
-    return trainer.answer(
-        Train(
-            job=2,
-            model=str(model),
-            out=str(folder / "update"),
-            iterations=iterations,
-            load_limit_s=load_limit_s,
-        )
-    )
-
-
-def _trained(reply: Reply) -> Trained:
-    assert isinstance(reply, Trained), reply
-    return reply
-
-
-def test_what_has_gathered_is_learnt_in_parts(tmp_path: Path) -> None:
-    trainer = _opened("learner.steps=5", "learner.name=sgd", "learner.batch=50")
-    reply = _trained(_train(trainer, tmp_path, iterations=2))
-    assert (reply.stats.steps, reply.stats.iterations, reply.stats.arrivals) == (5, 2, 1000)
+def test_what_has_gathered_is_learnt_in_parts(bench: TrainerBench) -> None:
+    timed(bench, "learner.steps=5", "learner.name=sgd", "learner.batch=50")
+    reply = bench.trained(iterations=2)
+    stats = reply.stats
+    assert (stats.steps, stats.iterations, stats.arrivals) == (5, 2, 1000)
     # Two of the four batches of each part; the others wait for their turn.
-    assert reply.stats.num_samples == 5 * 2 * 50
-    assert reply.stats.arrivals / reply.stats.steps == 200
+    assert stats.num_samples == 5 * 2 * 50
     assert reply.train_s == pytest.approx(0.010)
-    assert (
-        reply.stats.seconds_per_iteration * reply.stats.iterations * reply.stats.steps
-        <= reply.train_s
-    )
-    assert not reply.stats.limited
+    assert stats.seconds_per_iteration * stats.iterations * stats.steps <= reply.train_s
+    assert not stats.limited
 
 
-def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(tmp_path: Path) -> None:
-    stream = "digits:start=10,rate=500,buffer=100000"
-    clock = Clock()
-    trainer = _opened("learner.steps=5", "learner.step_s=0.1", stream=stream, clock=clock)
-    reply = _trained(_train(trainer, tmp_path, iterations=1))
+def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(
+    bench: TrainerBench,
+) -> None:
+    clock, stream = Clock(), "digits:start=10,rate=500,buffer=100000"
+    timed(bench, "learner.steps=5", "learner.step_s=0.1", stream=stream, clock=clock)
+    reply = bench.trained(iterations=1)
     assert reply.stats.steps == 5
     assert clock.wall == pytest.approx(0.401)
     assert reply.train_s == pytest.approx(0.005)
@@ -203,92 +176,74 @@ def test_arrivals_come_in_while_it_trains_and_waits_are_no_computation(tmp_path:
     assert reply.stats.arrivals == reply.offset == reply.stats.num_samples
 
 
-def test_the_first_step_does_not_wait(tmp_path: Path) -> None:
+def test_the_first_step_does_not_wait(bench: TrainerBench) -> None:
     clock = Clock()
-    _trained(_train(_opened("learner.step_s=3600", clock=clock), tmp_path))
+    timed(bench, "learner.step_s=3600", clock=clock).trained()
     assert set(clock.waited) == {0.0}
 
 
-def test_a_cancel_ends_the_wait_for_an_arrival_step(tmp_path: Path) -> None:
+def test_a_cancel_ends_the_wait_for_an_arrival_step(bench: TrainerBench) -> None:
     asked: list[float] = []
 
     def cancelled(_job: int, wait_s: float) -> bool:
         asked.append(wait_s)
         return wait_s > 0
 
-    sets = (
-        "learner.steps=3",
-        "learner.step_s=30",
-        "rounds.deadline_s=100",
-        "rounds.max_wait_s=200",
-    )
+    sets = ["learner.steps=3", "learner.step_s=30"]
+    sets += ["rounds.deadline_s=100", "rounds.max_wait_s=200"]
     clock = Clock()
-    trainer = Trainer(cancelled, wall=lambda: clock.wall)
-    trainer.answer(Open(job=1, task=task_bytes(parse_recipe(DEMO, sets)), stream=MEMORY, seed=1))
-    reply = _train(trainer, tmp_path, iterations=1)
-    assert isinstance(reply, Failed)
-    assert reply.reason == "cancelled"
+    bench.on(Trainer(cancelled, wall=lambda: clock.wall)).opened(demo(*sets), MEMORY)
+    bench.failed("cancelled", iterations=1)
     assert asked[-1] == pytest.approx(30)
-    assert not (tmp_path / "update").exists()
+    assert not bench.out.exists()
 
 
-def test_steps_without_arrivals_are_no_lack_of_data(tmp_path: Path) -> None:
+def test_steps_without_arrivals_are_no_lack_of_data(bench: TrainerBench) -> None:
     sets = ("learner.steps=3", "learner.step_s=0.01")
-    reply = _trained(_train(_opened(*sets), tmp_path, iterations=2))
-    assert (reply.stats.steps, reply.stats.iterations, reply.stats.arrivals) == (3, 2, 1000)
-    empty = _opened(*sets, stream="digits:start=0,rate=0.000001")
-    failed = _train(empty, tmp_path)
-    assert isinstance(failed, Failed)
-    assert failed.reason == "no_data"
+    stats = timed(bench, *sets).trained(iterations=2).stats
+    assert (stats.steps, stats.iterations, stats.arrivals) == (3, 2, 1000)
+    timed(bench, *sets, stream="digits:start=0,rate=0.000001").failed("no_data")
 
 
 def test_steps_that_outlast_the_deadline_are_refused_in_the_recipe() -> None:
     with pytest.raises(RecipeError, match=r"learner\.step_s: make 4 arrival steps last 3 s"):
-        parse_recipe(DEMO, ["learner.steps=4", "learner.step_s=1", "rounds.deadline_s=3"])
+        demo("learner.steps=4", "learner.step_s=1", "rounds.deadline_s=3")
 
 
 def test_one_step_at_once_is_what_a_task_of_before_means() -> None:
-    plain = task_bytes(parse_recipe(DEMO))
-    assert task_bytes(parse_recipe(DEMO, ["learner.steps=1", "learner.step_s=0"])) == plain
+    assert task_bytes(demo("learner.steps=1", "learner.step_s=0")) == task_bytes(demo())
 
 
 # ------------------------------------------------------------------ the load limit
 
 
 @pytest.mark.parametrize("beside", [0, 2])
-def test_the_load_limit_holds_also_beside_others(tmp_path: Path, beside: int) -> None:
+def test_the_load_limit_holds_also_beside_others(bench: TrainerBench, beside: int) -> None:
     clock = Clock()
-    trainer = _opened("learner.steps=4", clock=clock, each_s=0.002, beside=beside)
-    for limit_s in (0.1, 0.2):
-        for _ in range(2):
-            began = clock.processor
-            reply = _trained(_train(trainer, tmp_path, 1_000_000, limit_s))
-            assert reply.stats.limited
-            # The device is loaded as long as the round lasts, whoever has the processor.
-            assert 0.9 * limit_s < reply.train_s <= limit_s
-            iterations = (clock.processor - began) / 0.002
-            assert iterations * (1 + beside) == pytest.approx(reply.train_s / 0.002)
+    timed(bench, "learner.steps=4", clock=clock, each_s=0.002, beside=beside)
+    for limit_s in (0.1, 0.1, 0.2, 0.2):
+        began = clock.processor
+        reply = bench.trained(iterations=1_000_000, load_limit_s=limit_s)
+        assert reply.stats.limited
+        # The device is loaded as long as the round lasts, whoever has the processor.
+        assert 0.9 * limit_s < reply.train_s <= limit_s
+        iterations = (clock.processor - began) / 0.002
+        assert iterations * (1 + beside) == pytest.approx(reply.train_s / 0.002)
 
 
-def test_an_update_under_the_limit_is_sent_and_moves_the_model(tmp_path: Path) -> None:
-    reply = _trained(_train(_opened(), tmp_path, 1_000_000, 0.05))
-    assert reply.stats.limited
-    assert any((tmp_path / "update").read_bytes()[-64:])
-    assert reply.stats.num_samples == 1000
+def test_what_the_limit_left_unlearnt_is_kept_for_the_next_round(bench: TrainerBench) -> None:
+    timed(bench, "learner.name=sgd", "learner.batch=1", "learner.steps=2")
+    first = bench.trained(iterations=1_000_000, load_limit_s=1e-6).stats
+    assert (first.limited, first.iterations, first.arrivals) == (True, 1, 1000)
+    assert any(tensor.any() for tensor in bench.update().values()), "it moves the model"
+    second = bench.trained(iterations=1_000_000).stats
+    assert not second.limited
+    assert second.num_samples == 1000 - first.num_samples
 
 
-def test_what_the_limit_left_unlearnt_is_kept_for_the_next_round(tmp_path: Path) -> None:
-    trainer = _opened("learner.name=sgd", "learner.batch=1", "learner.steps=2")
-    first = _trained(_train(trainer, tmp_path, 1_000_000, 1e-6))
-    assert (first.stats.limited, first.stats.iterations, first.stats.arrivals) == (True, 1, 1000)
-    second = _trained(_train(trainer, tmp_path, 1_000_000))
-    assert not second.stats.limited
-    assert second.stats.num_samples == 1000 - first.stats.num_samples
-
-
-def test_a_limit_that_is_wide_enough_changes_nothing(tmp_path: Path) -> None:
-    free = _trained(_train(_opened(), tmp_path))
-    wide = _trained(_train(_opened(), tmp_path, load_limit_s=60))
+def test_a_limit_that_is_wide_enough_changes_nothing(bench: TrainerBench) -> None:
+    free = timed(bench).trained()
+    wide = timed(bench).trained(load_limit_s=60)
     assert not wide.stats.limited
     assert wide.digest == free.digest
 

@@ -1,6 +1,5 @@
 """The trainer adds up what has arrived, and loses none of it for learning."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,27 +8,16 @@ import pytest
 from msgspec import structs
 
 from fedagent_agent.streams.base import Samples, StreamSchema
-from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed, Open, Opened, Train, Trained
-from fedagent_agent.trainer.training import Trainer
-from fedagent_protocol.tensors import decode_tensors, encode_tensors
-from fedagent_task.models import create
+from fedagent_agent.trainer.frames import Evaluate, Evaluated, Failed
 from fedagent_task.moments import Moments
-from fedagent_task.recipe import frozen, parse_recipe, task_bytes, task_of
+from fedagent_task.recipe import frozen, task_of
 from fedagent_task.spec import TaskSpec
 from tests.agent.streams.support import install_stream
-
-from .test_training import ROOT
+from tests.fakes.trainer_bench import TrainerBench, demo
 
 SETS = ("model.features=2", "model.classes=2", "data.scale=1", "data.offset=0",
         "data.standardize=true", "data.dtype='float64'", "evaluation.dataset='none'")  # fmt: skip
-TASK = task_of(parse_recipe((ROOT / "deploy" / "recipes" / "demo.toml").read_text(), SETS))
-
-
-@pytest.fixture
-def trainer() -> Iterator[Trainer]:
-    made = Trainer(lambda _job, _wait: False)
-    yield made
-    made.close()
+TASK = task_of(demo(*SETS))
 
 
 def rows(count: int) -> tuple[list[tuple[float, float, int]], Moments]:
@@ -39,15 +27,8 @@ def rows(count: int) -> tuple[list[tuple[float, float, int]], Moments]:
     return table, Moments.of(x.astype(np.float32))
 
 
-def opened(trainer: Trainer, task: TaskSpec, stream: str) -> None:
-    reply = trainer.answer(Open(job=1, task=task_bytes(task), stream=stream, seed=1))
-    assert isinstance(reply, Opened), reply
-
-
-def measured(trainer: Trainer) -> Evaluated:
-    reply = trainer.answer(Evaluate(job=2, model="", moments=True))
-    assert isinstance(reply, Evaluated), reply
-    return reply
+def measured(bench: TrainerBench) -> Evaluated:
+    return bench.evaluated(model="", moments=True)
 
 
 def scaled_by(found: Moments) -> TaskSpec:
@@ -55,25 +36,17 @@ def scaled_by(found: Moments) -> TaskSpec:
     return structs.replace(TASK, data=data)
 
 
-def trained(trainer: Trainer, folder: Path) -> Trained:
-    model = folder / "model"
-    model.write_bytes(encode_tensors(create(TASK.model).init(0)))
-    reply = trainer.answer(Train(job=3, model=str(model), out=str(folder / "update")))
-    assert isinstance(reply, Trained), reply
-    return reply
-
-
-def test_a_file_is_added_up_exactly_and_learnt_afterwards(trainer: Trainer, tmp_path: Path) -> None:
+def test_a_file_is_added_up_exactly_and_then_learnt(bench: TrainerBench, tmp_path: Path) -> None:
     table, found = rows(120)
     path = tmp_path / "a.csv"
     path.write_text("".join(f"{a},{b},{y}\n" for a, b, y in table))
-    opened(trainer, TASK, f"csv:{path}")
+    bench.opened(TASK, f"csv:{path}")
     for _ in range(2):  # again the same: nothing is used up by it
-        reply = measured(trainer)
+        reply = measured(bench)
         assert Moments.decode(reply.moments, features=2, most=1000) == found
         assert reply.samples == 120
-    opened(trainer, scaled_by(found), f"csv:{path}")
-    assert trained(trainer, tmp_path).stats.num_samples == 120
+    bench.opened(scaled_by(found), f"csv:{path}")
+    assert bench.trained().stats.num_samples == 120
 
 
 class Topic:
@@ -94,26 +67,24 @@ class Topic:
 
 
 def test_messages_that_come_once_are_not_lost(
-    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: TrainerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_stream(monkeypatch, "topic", Topic)
-    opened(trainer, TASK, "topic:x")
-    assert measured(trainer) == Evaluated(job=2, metric="moments"), "nothing yet"
+    bench.opened(TASK, "topic:x")
+    assert measured(bench) == Evaluated(job=3, metric="moments"), "nothing yet"
     Topic.waiting, found = rows(40)
-    assert measured(trainer).samples == 40
-    opened(trainer, scaled_by(found), "topic:x")
+    assert measured(bench).samples == 40
+    bench.opened(scaled_by(found), "topic:x")
     more, _ = rows(41)
     Topic.waiting = more[:5]
-    assert trained(trainer, tmp_path).stats.num_samples == 45
-    update = decode_tensors(
-        (tmp_path / "update").read_bytes(), create(scaled_by(found).model).manifest()
-    )
+    assert bench.trained().stats.num_samples == 45
+    update = bench.update()
     assert all(abs(tensor).max() < 5 for tensor in update.values()), "scaled when they were kept"
 
 
-def test_a_number_that_no_sensor_says_is_refused(trainer: Trainer, tmp_path: Path) -> None:
+def test_a_number_that_no_sensor_says_is_refused(bench: TrainerBench, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("1,2,0\n1e30,2,1\n")
-    opened(trainer, TASK, f"csv:{path}")
-    reply = trainer.answer(Evaluate(job=2, model="", moments=True))
+    bench.opened(TASK, f"csv:{path}")
+    reply = bench.trainer.answer(Evaluate(job=2, model="", moments=True))
     assert reply == Failed(job=2, reason="stream", detail="a feature is over 1e+20", offset=0)

@@ -2,7 +2,6 @@
 
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +10,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_agent.trainer import scoring
-from fedagent_agent.trainer.frames import Open, Opened, Refused, Train, Trained
 from fedagent_agent.trainer.scoring import MAX_SAMPLES, Scorer
-from fedagent_agent.trainer.training import Trainer
-from fedagent_protocol.tensors import decode_tensors, encode_tensors
 from fedagent_task.errors import TaskFormatError
 from fedagent_task.models import Mlp, create
 from fedagent_task.recipe import task_bytes
 from fedagent_task.spec import DataSpec, LearnerSpec, ModelSpec, OpinionsSpec, TaskSpec
+from tests.fakes.trainer_bench import TrainerBench
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 
@@ -132,24 +129,19 @@ def test_the_graph_of_the_task_is_used_where_there_is_a_runtime(
 
 
 @pytest.mark.parametrize("graph", [b"no graph", b"\x08\x08", to_graph(MLP)])
-def test_a_graph_of_something_else_is_refused_by_key(graph: bytes) -> None:
+def test_a_graph_of_something_else_is_refused_by_key(bench: TrainerBench, graph: bytes) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     with pytest.raises(TaskFormatError) as caught:
         Scorer(TaskSpec(model=CNN, on_device=True, onnx=graph), create(CNN))
     assert caught.value.key == "onnx"
-    body = task_bytes(TaskSpec(model=MLP, on_device=True, onnx=b"no graph", data=DIGITS))
-    reply = Trainer(lambda _job, _wait: False).answer(
-        Open(job=1, task=body, stream="digits", seed=0)
-    )
-    assert isinstance(reply, Refused)
-    assert reply.key == "onnx"
+    task = TaskSpec(model=MLP, on_device=True, onnx=b"no graph", data=DIGITS)
+    assert bench.refused(task).key == "onnx"
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_the_trainer_scores_the_base_before_it_learns(tmp_path: Path, graph: bool) -> None:
+def test_the_trainer_scores_the_base_before_it_learns(bench: TrainerBench, graph: bool) -> None:
     if graph:
         pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    model = create(MLP)
     task = TaskSpec(
         model=MLP,
         data=DIGITS,
@@ -157,38 +149,22 @@ def test_the_trainer_scores_the_base_before_it_learns(tmp_path: Path, graph: boo
         on_device=True,
         onnx=to_graph(MLP) if graph else b"",
     )
-    trainer = Trainer(lambda _job, _wait: False)
-    opened = trainer.answer(
-        Open(job=1, task=task_bytes(task), stream="digits:rate=100000,start=500", seed=3)
-    )
-    assert isinstance(opened, Opened)
-    base, out = tmp_path / "base", tmp_path / "update"
-    weights = model.init(0)
-    scores = []
-    for job in (2, 3):
-        base.write_bytes(encode_tensors(weights))
-        result = trainer.answer(Train(job=job, model=str(base), out=str(out), iterations=10))
-        assert isinstance(result, Trained)
-        assert 0 < result.stats.score_n <= MAX_SAMPLES
-        assert result.stats.score_n <= result.stats.arrivals
-        scores.append(result.stats.score)
-        delta = decode_tensors(out.read_bytes(), model.manifest())
+    bench.opened(task, "digits:rate=100000,start=500", seed=3)
+    weights, scores = create(MLP).init(0), []
+    for _ in range(2):
+        bench.base(weights)
+        stats = bench.trained(iterations=10).stats
+        assert 0 < stats.score_n <= min(MAX_SAMPLES, stats.arrivals)
+        scores.append(stats.score)
+        delta = bench.update()
         weights = {n: t + delta[n].astype(np.float32) for n, t in weights.items()}
     # Ten classes: the first model guesses, the second has learnt.
     assert scores[0] < 0.35
     assert scores[1] > 0.8
-    trainer.close()
 
 
-def test_a_task_without_scores_is_as_it_was(tmp_path: Path) -> None:
+def test_a_task_without_scores_is_as_it_was(bench: TrainerBench) -> None:
     task = TaskSpec(model=MLP, data=DIGITS)
     assert task_bytes(task) == task_bytes(structs.replace(task, onnx=b"", on_device=False))
-    trainer = Trainer(lambda _job, _wait: False)
-    trainer.answer(Open(job=1, task=task_bytes(task), stream="digits", seed=3))
-    (tmp_path / "base").write_bytes(encode_tensors(create(MLP).init(0)))
-    result = trainer.answer(
-        Train(job=2, model=str(tmp_path / "base"), out=str(tmp_path / "out"), iterations=1)
-    )
-    assert isinstance(result, Trained)
-    assert (result.stats.score, result.stats.score_n) == (0.0, 0)
-    trainer.close()
+    stats = bench.opened(task).trained(iterations=1).stats
+    assert (stats.score, stats.score_n) == (0.0, 0)

@@ -1,0 +1,87 @@
+"""A trainer in this process, on a model's file, with one place for its updates."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedagent_agent.learners import Tensors
+from fedagent_agent.trainer.frames import (
+    Evaluate,
+    Evaluated,
+    Failed,
+    Open,
+    Opened,
+    Refused,
+    Reply,
+    Train,
+    Trained,
+)
+from fedagent_agent.trainer.training import Trainer
+from fedagent_protocol.tensors import decode_tensors, encode_tensors
+from fedagent_task.models import create
+from fedagent_task.recipe import parse_recipe, task_bytes
+from fedagent_task.spec import Recipe, TaskSpec
+
+DEMO = (Path(__file__).parents[2] / "deploy/recipes/demo.toml").read_text()
+
+
+def demo(*sets: str) -> Recipe:
+    return parse_recipe(DEMO, sets)
+
+
+class TrainerBench:
+    """A trainer that nobody cancels unless `cancelled` says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model, self.out = folder / "model", folder / "update"
+        self.trainer = Trainer(lambda _job, _wait: False)
+
+    def on(self, trainer: Trainer) -> "TrainerBench":
+        """Take another trainer."""
+        self.trainer.close()
+        self.trainer = trainer
+        return self
+
+    def open(self, task: TaskSpec | Recipe, stream: str = "digits", **fields: Any) -> Reply:
+        """Open a stream; the file of the base model is the task's first one."""
+        self.task = task
+        self.base(create(task.model).init(0))
+        ask = {"job": 1, "task": task_bytes(task), "stream": stream, "seed": 1, **fields}
+        return self.trainer.answer(Open(**ask))
+
+    def opened(self, *open_: Any, **fields: Any) -> "TrainerBench":
+        reply = self.open(*open_, **fields)
+        assert isinstance(reply, Opened), reply
+        return self
+
+    def refused(self, *open_: Any, **fields: Any) -> Refused:
+        reply = self.open(*open_, **fields)
+        assert isinstance(reply, Refused), reply
+        return reply
+
+    def base(self, weights: Tensors) -> None:
+        self.model.write_bytes(encode_tensors(weights))
+
+    def train(self, **fields: Any) -> Reply:
+        ask = {"job": 2, "model": str(self.model), "out": str(self.out), **fields}
+        return self.trainer.answer(Train(**ask))
+
+    def trained(self, **fields: Any) -> Trained:
+        reply = self.train(**fields)
+        assert isinstance(reply, Trained), reply
+        return reply
+
+    def failed(self, reason: str, **fields: Any) -> Failed:
+        reply = self.train(**fields)
+        assert isinstance(reply, Failed), reply
+        assert reply.reason == reason
+        return reply
+
+    def evaluated(self, **fields: Any) -> Evaluated:
+        reply = self.trainer.answer(Evaluate(**{"job": 3, "model": str(self.model), **fields}))
+        assert isinstance(reply, Evaluated), reply
+        return reply
+
+    def update(self) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[Any]]]:
+        return decode_tensors(self.out.read_bytes(), create(self.task.model).manifest())
