@@ -35,6 +35,20 @@ def fedagent(
         return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
 
 
+def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a home folder of its own."""
+    return fedagent(*arguments, cwd=home, env={"FEDAGENT_HOME": str(home), "COLUMNS": "120"})
+
+
+def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    """Return the one object that a command printed."""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1, done.stderr
+    read = json.loads(lines[0])
+    assert isinstance(read, dict)
+    return read
+
+
 def _asked(line: str) -> int:
     nest = _nest()
     assert nest.stdin is not None

@@ -6,8 +6,7 @@ import pytest
 
 from fedagent_agent.peers.core.records import ArmStats, SlotRecord, StoreSlot
 from fedagent_agent.peers.store import PeerStore
-
-from .test_reading import call, last_object
+from tests.typed import call, last_object
 
 RUNS = ("ab" * 16, "cd" * 16)
 

@@ -1,9 +1,7 @@
 """The demo's pure parts: the fleet, what it knows from events, the report's page."""
 
 import io
-import json
 from contextlib import closing, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,15 +26,10 @@ from fedagent_cli.demo.result import read_inside
 from fedagent_cli.demo.run import DemoSettings
 from fedagent_cli.demo.state import AgentState, DemoState, EdgeState, Event
 from fedagent_cli.demo.view import LineView, picture, sparkline
-from fedagent_cli.errors import UsageError
-from fedagent_cli.report import page, plots
-from fedagent_cli.report.page import write_report
-from fedagent_cli.report.run_report import NOT_ENDED, RunReport
+from fedagent_cli.errors import CliError, UsageError
+from fedagent_cli.output import number_text
 from fedagent_coordinator import policies
-from fedagent_task.measures import ACCURACY, LOSS
 from fedagent_task.recipe import parse_recipe
-
-from .run_reports import a_round, an_agent, classes, with_rounds
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
@@ -158,17 +151,30 @@ def test_what_the_devices_knew_is_read_from_their_own_directories(tmp_path: Path
     assert read_inside(folders, "cd" * 16) == {}
 
 
-def wanted(folder: Path, recipe: str, *, policy: str | None) -> tuple[DemoSettings, Plan]:
-    return prepare(
-        agents=None,
-        edges=None,
-        rounds=None,
-        policy=policy,
-        seed=None,
-        recipe=recipe,
-        broker="auto",
-        folder=folder,
-    )
+def wanted(folder: Path, recipe: str = "demo", **asked: object) -> tuple[DemoSettings, Plan]:
+    plain = dict.fromkeys(("agents", "edges", "rounds", "policy", "seed"))
+    return prepare(**{**plain, "broker": "auto", "folder": folder, "recipe": recipe, **asked})  # type: ignore[arg-type]  # a test's keywords
+
+
+@pytest.mark.parametrize(
+    ("wish", "named", "code"),
+    [
+        ({"policy": "clairvoyant"}, "random", 2),
+        ({"broker": "carrier-pigeon"}, "embedded", 2),
+        ({"broker": "mqtt://192.0.2.1:1883"}, "192.0.2.1", 2),
+        ({"broker": "mqtts://127.0.0.1:8883"}, "certificates", 2),
+        ({"broker": "mqtt://127.0.0.1:1"}, "127.0.0.1:1: Connection refused", 42),
+        ({"recipe": "no-such"}, "demo", 2),
+    ],
+)
+def test_a_wrong_wish_names_what_there_is(
+    tmp_path: Path, wish: dict[str, str], named: str, code: int
+) -> None:
+    with pytest.raises(CliError) as caught:
+        wanted(tmp_path / "d", **wish)
+    assert named in str(caught.value)
+    assert caught.value.exit_code == code
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_clients_think_is_on_the_screen() -> None:
@@ -252,45 +258,6 @@ def test_a_sparkline_spans_its_range() -> None:
     assert len(sparkline([1] * 100, low=0, high=0, width=40)) == 40
 
 
-def a_run_report(rounds: int = 3) -> RunReport:
-    rows = [
-        a_round(number, **({} if number == 2 else {"accuracy": 0.5}))
-        for number in range(1, rounds + 1)
-    ]
-    agent = an_agent("a1", "<b>kitchen", outcomes={"arrived": 3, "late": 1})
-    plain = replace(classes(3), agents=(agent,), edges={"e1": "hall"}, measures=(ACCURACY, LOSS))
-    return with_rounds(plain, *rows)
-
-
-@pytest.mark.parametrize("rounds", [0, 1, 3])
-def test_the_page_is_whole_and_asks_nobody(tmp_path: Path, rounds: int) -> None:
-    story = a_run_report(rounds)
-    html = write_report(story, tmp_path).read_text()
-    outside = html.replace("http://www.w3.org/", "")
-    assert "http://" not in outside
-    assert "https://" not in outside
-    assert "<script" not in html
-    assert "<b>kitchen" not in html
-    assert html.count("<figure") == (5 if rounds else 0)
-    assert html.count("<svg") == 2 * html.count("<figure")  # for a desk, and for a phone
-    assert json.loads((tmp_path / "report.json").read_text())["rounds_wanted"] == 3
-
-
-def test_the_page_says_how_far_a_run_is() -> None:
-    story = a_run_report(3)
-    going = {"state": NOT_ENDED}
-    for made, says in (
-        (story, "complete after 3 of 3 rounds"),
-        (replace(story, rounds_wanted=9), "ended early after 3 of 9 rounds"),
-        (replace(story, rounds_wanted=9, facts=going), "not over after 3 of 9 rounds"),
-        (replace(story, rounds_wanted=0, facts=going), "not over after 3 rounds"),
-        (replace(story, rounds_wanted=0), "ended after 3 rounds"),
-    ):
-        html = page.render(made, [])
-        assert says in html
-        assert ("no end set" in html) == (made.rounds_wanted == 0)
-
-
 def test_a_demo_needs_an_end_and_no_schedule(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text(places.find_recipe("digits").read_text().replace("count = 60", "count = 0"))
@@ -300,43 +267,6 @@ def test_a_demo_needs_an_end_and_no_schedule(tmp_path: Path) -> None:
     assert "rounds.every_s=0" in settings.sets
 
 
-def test_a_controlled_run_shows_iterations_rents_latency_and_loss(tmp_path: Path) -> None:
-    plain = a_run_report()
-    rows = tuple(
-        replace(
-            row,
-            iterations=row.round + 4,
-            rented="e1",
-            rent_micro=250_000,
-            notes={"rho": row.round + 3.5, "lambda_load": 0.0, "lambda_quality": 0.2},
-            latency_s=(0.1, 0.2, 0.1, 0.05) if row.round > 1 else (),
-            metrics={**row.metrics, "loss": 1.0 / row.round},
-        )
-        for row in plain.rounds
-    )
-    story = replace(with_rounds(plain, *rows), conclusion="the budget pays no more <rent>")
-    html = write_report(story, tmp_path).read_text()
-    for title in ("Local iterations", "Rented edge", "Latency of the slowest device", "Loss"):
-        assert f"<h2>{title}</h2>" in html
-    assert "the budget pays no more &lt;rent&gt;" in html
-    assert "<td>0.75</td>" in html
-    assert json.loads((tmp_path / "report.json").read_text())["rounds"][1]["rented"] == "e1"
-    assert "times rented" not in page.render(plain, [])
-
-
-def test_the_page_without_matplotlib_says_what_to_install() -> None:
-    html = page.render(a_run_report(), [])
-    assert "matplotlib: <code>fedagent doctor</code>" in html
-    assert "<table>" in html
-
-
-def test_plots_have_ids_of_their_own_and_the_pages_colour() -> None:
-    drawn = [svg for _, _, svg in plots.draw_all(a_run_report())]
-    ids = [part.split('"')[0] for svg in drawn for part in svg.split(' id="')[1:]]
-    assert len(ids) == len(set(ids))
-    assert all("currentColor" in svg for svg in drawn)
-
-
 @pytest.mark.parametrize(("asked", "seed"), [(None, 41), (3, 3)])
 def test_a_persons_own_recipe_keeps_its_budget_and_its_seed(
     tmp_path: Path, asked: int | None, seed: int
@@ -344,16 +274,31 @@ def test_a_persons_own_recipe_keeps_its_budget_and_its_seed(
     own = tmp_path / "own.toml"
     bundled = places.find_recipe("demo").read_text()
     own.write_text(bundled.replace("seed = 7", "seed = 41").replace("3.3", "1.25"))
-    for recipe, wanted in ((str(own), ()), ("demo", ("budget.per_edge",))):
-        made, _ = prepare(
-            agents=8,
-            edges=None,
-            rounds=None,
-            policy=None,
-            seed=asked,
-            recipe=recipe,
-            broker="auto",
-            folder=tmp_path / Path(recipe).stem,
-        )
-        assert tuple(item.partition("=")[0] for item in made.sets) == wanted
+    for recipe, sets in ((str(own), ()), ("demo", ("budget.per_edge",))):
+        made, _ = wanted(tmp_path / Path(recipe).stem, recipe, agents=8, seed=asked)
+        assert tuple(item.partition("=")[0] for item in made.sets) == sets
         assert made.seed == (seed if recipe == str(own) or asked is not None else 7)
+
+
+@pytest.mark.parametrize(
+    ("primary_metric", "event", "word", "figure"),
+    [
+        ("accuracy", {"event": "model", "accuracy": 0.75, "loss": 1.0}, "accuracy", 0.75),
+        ("rmse", {"event": "model", "accuracy": None, "loss": 4.0, "rmse": 2.0}, "error", 2.0),
+        ("train_error", {"event": "round", "train_loss": 8.0}, "training error", 4.0),
+        ("device_score", {"event": "round", "device_score": 0.5}, "on devices", 0.5),
+    ],
+)
+def test_the_screen_shows_what_models_are_evaluated_by(
+    primary_metric: str, event: Event, word: str, figure: float
+) -> None:
+    state = DemoState(3, {}, {})
+    state.apply("coordinator", {"event": "ready", "primary_metric": primary_metric}, 0.0)
+    state.apply("coordinator", {"event": "model", "accuracy": None, "loss": None}, 1.0)
+    assert state.figures == []
+    state.apply("coordinator", event, 1.0)
+    assert state.figures == [figure]
+    text = io.StringIO()
+    Console(width=100, file=text).print(picture(state, 3.0))
+    assert word in text.getvalue()
+    assert number_text(figure) in text.getvalue()

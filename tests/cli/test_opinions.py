@@ -15,8 +15,7 @@ from fedagent_coordinator.store import Store
 from fedagent_task.recipe import parse_recipe
 from tests.fakes import written_runs
 from tests.fakes.written_runs import SCORES, opinions_of, write_evaluated, write_run
-
-from .test_reading import call, last_object
+from tests.typed import call, last_object
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from fedagent_coordinator.status_files import DeviceBook, RunStatus, write_run_s
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from tests.fakes.written_runs import write_run
-from tests.typed import fedagent
+from tests.typed import call, last_object
 
 
 @pytest.fixture(scope="module")
@@ -21,18 +20,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
     write_run(folder / "coordinator")
     return folder
-
-
-def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return fedagent(*arguments, cwd=home, env={"FEDAGENT_HOME": str(home), "COLUMNS": "120"})
-
-
-def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
-    lines = done.stdout.splitlines()
-    assert len(lines) == 1, done.stderr
-    read = json.loads(lines[0])
-    assert isinstance(read, dict)
-    return read
 
 
 def test_status(home: Path) -> None:

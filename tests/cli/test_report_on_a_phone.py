@@ -6,9 +6,9 @@ import pytest
 
 from fedagent_cli.report.page import render
 from fedagent_cli.report.plots import draw_all
+from tests.fakes.run_reports import everything, numbers
 
 from .chromium import PROGRAM, shown
-from .run_reports import everything, numbers
 
 pytest.importorskip("matplotlib", reason="plots need matplotlib (extra report)")
 

@@ -129,7 +129,7 @@ class TestOpinions:
         folder = machine.home / demos[0].split("--dir ")[1].split()[0]
         agents = json.loads((folder / "report.json").read_text())["agents"]
         chosen = {kind: [a["ordered"] for a in agents if a["kind"] == kind] for kind in KINDS}
-        # Who of them trains more often takes longer to show: tests/e2e/test_evaluated_fleet.py.
+        # Who of them trains more often takes longer to show: tests/cli/test_demo_fleet.py.
         assert (len(chosen[EVERY_DIGIT]), len(chosen[FEW_DIGITS])) == (SIZE + 1, 9 - SIZE)
         assert part in (folder / "report.html").read_text()
 

@@ -2,11 +2,15 @@
 
 import secrets
 import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fedagent_coordinator.reader import open_reader
+from fedagent_node.network import free_port
 from fedagent_testbed.local import LocalField, RoleProcess
 
 RECIPES = Path(__file__).parents[2] / "deploy" / "recipes"
@@ -77,3 +81,30 @@ def check_books(coordinator: RoleProcess, *, still_open: int = 0) -> None:
             states = [row.state for row in rounds]
             assert set(states) <= {"done", "void", "open"}
             assert states.count("open") <= still_open
+
+
+NEEDS_PASSWORDS = [
+    pytest.mark.slow,
+    pytest.mark.mosquitto,
+    pytest.mark.skipif(
+        MOSQUITTO is None or shutil.which("mosquitto_passwd") is None,
+        reason="mosquitto is not installed",
+    ),
+]
+
+
+@contextmanager
+def guarded(folder: Path, user: str, password: str) -> Iterator[int]:
+    """Run a broker that takes one user alone; yield its port."""
+    folder.mkdir()
+    made = ("mosquitto_passwd", "-c", "-b", str(folder / "users"), user, password)
+    subprocess.run(made, check=True, capture_output=True)
+    port = free_port("127.0.0.1")
+    lines = ("user root", f"listener {port} 127.0.0.1", f"password_file {folder / 'users'}")
+    (folder / "conf").write_text("\n".join(lines) + "\n")
+    program = [str(MOSQUITTO), "-c", str(folder / "conf")]
+    with subprocess.Popen(program, stderr=subprocess.DEVNULL) as run:
+        try:
+            yield port
+        finally:
+            run.terminate()

@@ -1,49 +1,86 @@
 """A broker that wants a password: every way to give it, and nobody else ever sees it."""
 
 import json
+import os
+import secrets
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import which
 
 import psutil
 import pytest
 
-from fedagent_node.broker import mosquitto_program
-from fedagent_node.network import free_port
 from fedagent_node.settings import PASSWORD_VARIABLE
+from tests.typed import fedagent
 
-from .terminals import Terminals, terminals, until
+from .support import NEEDS_PASSWORDS, guarded
 
-__all__ = ["terminals"]  # a fixture
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.mosquitto,
-    pytest.mark.skipif(
-        mosquitto_program() is None or which("mosquitto_passwd") is None,
-        reason="mosquitto is not installed",
-    ),
-]
+pytestmark = NEEDS_PASSWORDS
 CANARY = "k4n@ri/en:%"
 WRITTEN = "k4n%40ri%2Fen%3A%25"
+
+
+CLI = (sys.executable, "-m", "fedagent_cli.main")
+
+
+class Terminals:
+    """Commands typed in one home folder, on a site of their own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.site = f"test-{secrets.token_hex(4)}"
+        self.environment = {**os.environ, "FEDAGENT_HOME": str(home)}
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(self, line: str, *more: str) -> subprocess.Popen[str]:
+        """Type a start command; it runs on."""
+        own = ("--site", self.site, "--discovery", "loopback", "--json", *more)
+        with (self.home / f"{len(self.running)}.log").open("w") as log:
+            process = subprocess.Popen(
+                [*CLI, *line.split(), *own],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self.environment,
+            )
+        self.running.append(process)
+        return process
+
+    def call(self, line: str) -> subprocess.CompletedProcess[str]:
+        """Type a command and wait for its end."""
+        return fedagent(*line.split(), env=self.environment)
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[Terminals]:
+    typed = Terminals(tmp_path)
+    yield typed
+    for process in reversed(typed.running):
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    for process in typed.running:
+        assert process.wait(60) in (0, 75)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def until(process: subprocess.Popen[str], kind: str) -> dict[str, object]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        event = json.loads(line)
+        assert isinstance(event, dict)
+        if event["event"] == kind:
+            return event
+    raise AssertionError(f"ended with {process.wait(60)} and never said {kind}")
 
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
     """Yield the port of a broker that takes the user `fed` alone."""
-    folder = tmp_path.parent / f"{tmp_path.name}-broker"
-    folder.mkdir()
-    made = ("mosquitto_passwd", "-c", "-b", str(folder / "users"), "fed", CANARY)
-    subprocess.run(made, check=True, capture_output=True)
-    number = free_port("127.0.0.1")
-    lines = ("user root", f"listener {number} 127.0.0.1", f"password_file {folder / 'users'}")
-    (folder / "conf").write_text("\n".join(lines) + "\n")
-    program = mosquitto_program()
-    assert program is not None
-    with subprocess.Popen([program, "-c", str(folder / "conf")], stderr=subprocess.DEVNULL) as run:
+    with guarded(tmp_path.parent / f"{tmp_path.name}-broker", "fed", CANARY) as number:
         yield number
-        run.terminate()
 
 
 def seen_by_ps(process: psutil.Process) -> str:

@@ -1,33 +1,22 @@
 """Neural networks live: devices learn them, score them on their own samples, and say so."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedagent_coordinator.reader import open_reader
-from fedagent_task.features import scaled
-from fedagent_task.models import create
-from fedagent_task.recipe import parse_recipe
+from tests.typed import fedagent
 
-from .support import DEMO, check_books, new_field, start_small
+from .support import check_books, new_field, start_small
 
 MLP = ("model.kind=mlp", "model.hidden=[16]", "model.l2=0.0", "evaluation.on_device=true")
 
 
 def _call(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "fedagent_cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={**os.environ, "COLUMNS": "140"},
-    )
+    done = fedagent(*arguments, env={"COLUMNS": "140"})
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
@@ -60,27 +49,6 @@ def test_devices_score_a_perceptron_while_they_learn_it(tmp_path: Path) -> None:
     assert "on devices" in (out / "report.html").read_text()
     record = json.loads((out / "report.json").read_text())
     assert record["device_score"] == pytest.approx(scored[-1]["device_score"])
-
-
-def test_the_exported_file_says_what_the_run_learnt(tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    with new_field(tmp_path) as field:
-        coordinator = start_small(field, rounds=2, agents=1, sets=MLP)
-        coordinator.wait("end", timeout_s=60)
-        assert coordinator.wait_exit() == 0
-    place = ("--data-dir", str(coordinator.config["data_dir"]))
-    _call("models", "export", *place, "--onnx", str(tmp_path / "m.onnx"))
-    _call("models", "export", *place, "--out", str(tmp_path / "m.npz"))
-    recipe = parse_recipe(DEMO.read_text(), MLP)
-    model = create(recipe.model)
-    x = np.random.default_rng(0).integers(0, 17, size=(20, 64)).astype(np.float32)
-    session = runtime.InferenceSession(
-        (tmp_path / "m.onnx").read_bytes(), providers=["CPUExecutionProvider"]
-    )
-    (output,) = session.run(None, {"x": x})
-    with np.load(tmp_path / "m.npz", allow_pickle=False) as arrays:
-        weights = {name: arrays[name] for name in arrays.files}
-    np.testing.assert_allclose(output, model.forward(weights, scaled(x, recipe.data)), atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])

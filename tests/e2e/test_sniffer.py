@@ -5,23 +5,21 @@ the digits are looked for as raw bytes, float32, float64, hex and base64; a clie
 that leaks one is the positive control.
 """
 
-import asyncio
 import base64
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival
 from fedagent_protocol import topics
 from fedagent_protocol.codec import decode
 from fedagent_protocol.messages import Chunk, TrainOrder, kind
 from fedagent_task.readers import load
+from tests.typed import fedagent
 
+from .da_run import shared_broker
 from .listener import Listener
 from .support import new_field, start_small
 
@@ -89,43 +87,19 @@ def test_a_whole_demo_leaks_no_sample(tmp_path: Path) -> None:
     """Every payload on the one broker that all of a demo uses."""
     needles = _needles()
 
-    async def run() -> None:
-        async with asyncio.timeout(170):
-            broker = Broker(BrokerSpec(data_dir=tmp_path / "broker", kind="auto"))
-            await broker.start()
-            try:
-                await asyncio.to_thread(through, str(broker.address))
-            finally:
-                await broker.stop()
-
-    def through(address: str) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "fedagent_cli",
-            "demo",
-            "--json",
-            "--seed",
-            "2",
-            "--rounds",
-            "20",
-        ]
-        where = ["--dir", str(tmp_path / "demo"), "--broker", f"mqtt://{address}"]
-        with Listener(address) as sniffer:
-            done = subprocess.run(
-                [*command, *where], capture_output=True, text=True, timeout=150, check=True
-            )
-            heard = list(sniffer.heard)
-        result = json.loads(done.stdout.splitlines()[-1])
-        assert result["rounds_done"] == 20
-        assert result["ledger_balanced"] is True
-        for arrival in heard:
-            topic = topics.parse(arrival.topic)
-            assert kind(decode(topic.direction, arrival.payload)) == topic.kind
-        assert len(heard) > 20 * 6
-        assert _leaks(heard, needles) == []
-
-    asyncio.run(run())
+    with shared_broker(tmp_path / "broker") as address, Listener(address) as sniffer:
+        where = ("--dir", str(tmp_path / "demo"), "--broker", address)
+        done = fedagent("demo", "--json", "--seed", "2", "--rounds", "20", *where)
+        heard = list(sniffer.heard)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["rounds_done"] == 20
+    assert result["ledger_balanced"] is True
+    for arrival in heard:
+        topic = topics.parse(arrival.topic)
+        assert kind(decode(topic.direction, arrival.payload)) == topic.kind
+    assert len(heard) > 20 * 6
+    assert _leaks(heard, needles) == []
 
 
 @pytest.mark.slow

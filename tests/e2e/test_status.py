@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fedagent_testbed.local import RoleProcess
-from tests.cli.test_reading import call, last_object
 from tests.fakes.written_runs import RECIPE
+from tests.typed import call, last_object
 
 
 def test_status_of_a_run_that_waits_says_for_what_and_who_is_there(tmp_path: Path) -> None:

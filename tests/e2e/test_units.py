@@ -3,34 +3,23 @@
 import asyncio
 import itertools
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import which
 
 import numpy as np
 import pytest
 
 from fedagent_coordinator.reader import open_reader
 from fedagent_node.address import BrokerAddress
-from fedagent_node.broker import mosquitto_program
 from fedagent_node.link import Link
-from fedagent_node.network import free_port
 from fedagent_testbed.local import RoleProcess
+from tests.typed import fedagent
 
-from .support import check_books, new_field
+from .support import NEEDS_PASSWORDS, check_books, guarded, new_field
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.mosquitto,
-    pytest.mark.skipif(
-        mosquitto_program() is None or which("mosquitto_passwd") is None,
-        reason="mosquitto is not installed",
-    ),
-]
+pytestmark = NEEDS_PASSWORDS
 SENSORS = {
     "pressure_pa": (101_325, 500), "light_lux": (50_000, 15_000), "temperature_c": (20, 5),
     "humidity_percent": (50, 10), "co2_ppm": (600, 120), "mains_v": (230, 4),
@@ -92,23 +81,6 @@ def write_npz(path: Path, count: int, seed: int) -> Path:
 
 
 @contextmanager
-def guarded(folder: Path) -> Iterator[str]:
-    """Run a broker that wants a user and a password; yield its URL with both."""
-    folder.mkdir()
-    made = ("mosquitto_passwd", "-c", "-b", str(folder / "users"), "plant", "s3cret")
-    subprocess.run(made, check=True, capture_output=True)
-    port, program = free_port("127.0.0.1"), mosquitto_program()
-    lines = ("user root", f"listener {port} 127.0.0.1", f"password_file {folder / 'users'}")
-    (folder / "conf").write_text("\n".join(lines) + "\n")
-    assert program is not None
-    with subprocess.Popen([program, "-c", str(folder / "conf")], stderr=subprocess.DEVNULL) as run:
-        try:
-            yield f"mqtt://plant:s3cret@127.0.0.1:{port}"
-        finally:
-            run.terminate()
-
-
-@contextmanager
 def speaking(url: str) -> Iterator[None]:
     """Let sensors speak fifty times a second in a loop of their own."""
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
@@ -148,10 +120,8 @@ def check_predictions(folder: Path, coordinator: RoleProcess) -> None:
         ("models", "export", *place, "--out", str(model)),
         ("predict", str(model), "--stream", f"csv:{new}", "--json"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "fedagent_cli.main", *arguments],
-            capture_output=True, text=True, check=True, timeout=60,
-        )  # fmt: skip
+        done = fedagent(*arguments)
+        assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert (said["count"], said["labelled"]) == (500, 500)
     assert said["accuracy"] >= 0.92
@@ -179,7 +149,12 @@ def test_three_kinds_of_streams(tmp_path: Path, standardize: bool) -> None:
     sets = () if standardize else plain
     csv, npz = write_csv(tmp_path / "a.csv", 1000, 1), write_npz(tmp_path / "b.npz", 1000, 2)
     topic = f"plant/state?features={','.join(NAMES)}&label=state"
-    with guarded(tmp_path / "plant") as url, speaking(url), new_field(tmp_path) as field:
+    plant = guarded(tmp_path / "broker", "plant", "s3cret")
+    with (
+        plant as port,
+        speaking(url := f"mqtt://plant:s3cret@127.0.0.1:{port}"),
+        new_field(tmp_path) as field,
+    ):
         coordinator = field.coordinator(recipe, wait_agents=3, sets=sets)
         field.edge("edge")
         streams = (f"csv:{csv}", f"replay:{npz},rate=200,start=200", f"{url}/{topic}")

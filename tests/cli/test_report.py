@@ -1,16 +1,17 @@
-"""What the report says in words: how good, by whom it is known, and who never delivered."""
+"""The report: what it says in words, what it draws, and that its page is whole."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fedagent_cli.drawing import by_round
-from fedagent_cli.report.page import render
+from fedagent_cli.report.page import render, write_report
 from fedagent_cli.report.plots import draw_all, quality_plots
-from fedagent_cli.report.run_report import ReportAgent, RunReport
-from fedagent_task.measures import DEVICE_SCORE
-
-from .run_reports import an_agent, classes, everything, numbers, with_rounds
+from fedagent_cli.report.run_report import NOT_ENDED, ReportAgent, RunReport
+from fedagent_task.measures import ACCURACY, DEVICE_SCORE, LOSS
+from tests.fakes.run_reports import a_round, an_agent, classes, everything, numbers, with_rounds
 
 
 def agent(ordered: int = 12, **reasons: int) -> ReportAgent:
@@ -153,3 +154,79 @@ def test_powers_of_ten_are_numbers() -> None:
     steep = tuple(replace(row, metrics={"loss": 1e3 / 10**row.round}) for row in rows)
     drawn = {title: svg for title, _, svg in draw_all(with_rounds(numbers(), *steep))}
     assert ">0.01</text>" in drawn["Loss"]
+
+
+def a_run_report(rounds: int = 3) -> RunReport:
+    rows = [
+        a_round(number, **({} if number == 2 else {"accuracy": 0.5}))
+        for number in range(1, rounds + 1)
+    ]
+    agent = an_agent("a1", "<b>kitchen", outcomes={"arrived": 3, "late": 1})
+    plain = replace(classes(3), agents=(agent,), edges={"e1": "hall"}, measures=(ACCURACY, LOSS))
+    return with_rounds(plain, *rows)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_the_page_is_whole_and_asks_nobody(tmp_path: Path, rounds: int) -> None:
+    story = a_run_report(rounds)
+    html = write_report(story, tmp_path).read_text()
+    outside = html.replace("http://www.w3.org/", "")
+    assert "http://" not in outside
+    assert "https://" not in outside
+    assert "<script" not in html
+    assert "<b>kitchen" not in html
+    assert html.count("<figure") == (5 if rounds else 0)
+    assert html.count("<svg") == 2 * html.count("<figure")  # for a desk, and for a phone
+    assert json.loads((tmp_path / "report.json").read_text())["rounds_wanted"] == 3
+
+
+def test_the_page_says_how_far_a_run_is() -> None:
+    story = a_run_report(3)
+    going = {"state": NOT_ENDED}
+    for made, says in (
+        (story, "complete after 3 of 3 rounds"),
+        (replace(story, rounds_wanted=9), "ended early after 3 of 9 rounds"),
+        (replace(story, rounds_wanted=9, facts=going), "not over after 3 of 9 rounds"),
+        (replace(story, rounds_wanted=0, facts=going), "not over after 3 rounds"),
+        (replace(story, rounds_wanted=0), "ended after 3 rounds"),
+    ):
+        html = render(made, [])
+        assert says in html
+        assert ("no end set" in html) == (made.rounds_wanted == 0)
+
+
+def test_a_controlled_run_shows_iterations_rents_latency_and_loss(tmp_path: Path) -> None:
+    plain = a_run_report()
+    rows = tuple(
+        replace(
+            row,
+            iterations=row.round + 4,
+            rented="e1",
+            rent_micro=250_000,
+            notes={"rho": row.round + 3.5, "lambda_load": 0.0, "lambda_quality": 0.2},
+            latency_s=(0.1, 0.2, 0.1, 0.05) if row.round > 1 else (),
+            metrics={**row.metrics, "loss": 1.0 / row.round},
+        )
+        for row in plain.rounds
+    )
+    story = replace(with_rounds(plain, *rows), conclusion="the budget pays no more <rent>")
+    html = write_report(story, tmp_path).read_text()
+    for title in ("Local iterations", "Rented edge", "Latency of the slowest device", "Loss"):
+        assert f"<h2>{title}</h2>" in html
+    assert "the budget pays no more &lt;rent&gt;" in html
+    assert "<td>0.75</td>" in html
+    assert json.loads((tmp_path / "report.json").read_text())["rounds"][1]["rented"] == "e1"
+    assert "times rented" not in render(plain, [])
+
+
+def test_the_page_without_matplotlib_says_what_to_install() -> None:
+    html = render(a_run_report(), [])
+    assert "matplotlib: <code>fedagent doctor</code>" in html
+    assert "<table>" in html
+
+
+def test_plots_have_ids_of_their_own_and_the_pages_colour() -> None:
+    drawn = [svg for _, _, svg in draw_all(a_run_report())]
+    ids = [part.split('"')[0] for svg in drawn for part in svg.split(' id="')[1:]]
+    assert len(ids) == len(set(ids))
+    assert all("currentColor" in svg for svg in drawn)

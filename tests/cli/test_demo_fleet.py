@@ -7,11 +7,12 @@ import numpy as np
 from fedagent_cli import places
 from fedagent_cli.demo.plan import EVERY_DIGIT, make_evaluated_plan
 from fedagent_coordinator import policies
-from fedagent_coordinator.policies.base import Feedback, RoundView, round_rng
+from fedagent_coordinator.policies.base import round_rng
 from fedagent_task.features import scaled
 from fedagent_task.models import create
 from fedagent_task.readers import Dataset, load
 from fedagent_task.recipe import parse_recipe
+from tests.fakes.rounds import ended, town
 
 RECIPE = parse_recipe(places.find_recipe("fa-digits").read_text())
 AGENTS = 10
@@ -63,42 +64,16 @@ class Fleet:
 
     def play(self, rounds: int) -> None:
         opinions = self.opinions()
-        places_km = np.array([agent.position_km for agent in self.plan.agents], np.float32)
+        places_km = [agent.position_km or (0.0, 0.0) for agent in self.plan.agents]
         for t in range(1, rounds + 1):
-            view = RoundView(
-                round=t,
-                pair_client=np.arange(AGENTS, dtype=np.int32),
-                pair_edge=np.zeros(AGENTS, np.int32),
-                pair_features=places_km,
-                feature_names=("x_km", "y_km"),
-                client_price=np.ones(AGENTS, np.int64),
-                client_available=np.ones(AGENTS, np.bool_),
-                edge_budget=np.array([AGENTS]),
-                opinions=opinions,
+            view = town(
+                t, AGENTS, price=1, budget=AGENTS, opinions=opinions.tolist(), places=places_km
             )
             pairs = self.policy.select(view, round_rng(self.seed, t, 0)).pairs
             self.chosen[pairs] += 1
             self.train(pairs.tolist())
             opinions = self.opinions()
-            ones, none = np.ones(len(pairs)), np.zeros(len(pairs), np.bool_)
-            self.policy.learn(
-                Feedback(
-                    view=view,
-                    pairs=pairs,
-                    X=~none,
-                    used=~none,
-                    tau_s=ones,
-                    dt_s=ones,
-                    lc_s=ones,
-                    ut_s=ones,
-                    censored=none,
-                    void=none,
-                    arrivals=np.ones(len(pairs), np.int64),
-                    num_samples=np.ones(len(pairs), np.int64),
-                    seconds_per_iteration=ones,
-                    opinions=opinions,
-                )
-            )
+            self.policy.learn(ended(view, pairs.tolist(), opinions=opinions.tolist()))
 
 
 def test_devices_with_all_digits_train_more_often() -> None:

@@ -1,14 +1,13 @@
-"""How good a model is, in words: no number stands for what was not measured."""
+"""A run in words: how good its models are, what is waited for, when the next round is due."""
 
-import io
+import time
 
 import pytest
-from rich.console import Console
 
-from fedagent_cli.demo.state import DemoState, Event
-from fedagent_cli.demo.view import picture
-from fedagent_cli.output import number_text
-from fedagent_cli.runs import NOT_HELD_OUT, columns, metric_line
+from fedagent_cli.runs import NOT_HELD_OUT, columns, metric_line, next_round_s
+from fedagent_coordinator.daemon import words_of
+from fedagent_coordinator.status_files import RunStatus
+from fedagent_node.process import boot_id
 from fedagent_task.measures import (
     ACCURACY,
     DEVICE_SCORE,
@@ -71,32 +70,23 @@ def test_a_table_shows_what_was_measured_and_what_is_primary_metric() -> None:
     assert columns((), [TRAINED]) == ()
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0.000"), (1e-5, "1e-05"), (-2.5, "-2.500"), (23_456.78, "23456.8")]
-)
-def test_numbers_of_any_size_say_something(value: float, text: str) -> None:
-    assert number_text(value) == text
+def test_the_log_says_what_is_waited_for_and_warned_of() -> None:
+    waiting: dict[str, object] = {"reason": "agents", "edges": 2, "agents": 3, "wanted": 8}
+    assert words_of("waiting", waiting) == "waiting for agents: 3 of 8"
+    assert words_of("waiting", {**waiting, "reason": "edges"}) == "waiting for edges: 2 of 8"
+    plain = {"reason": "prices", "edges": 2, "agents": 3}
+    assert words_of("waiting", plain) == "waiting: reason=prices edges=2 agents=3"
+    waiting = {"reason": "statistics", "edges": 2, "agents": 3}
+    assert words_of("waiting", waiting) == "waiting for the samples of 3 agents to be added up"
+    warning: dict[str, object] = {"agents": ["a1", "b2"], "reason": "out of proportion: pa"}
+    assert words_of("warning", warning) == "samples out of proportion: pa (agents a1 b2)"
 
 
-@pytest.mark.parametrize(
-    ("primary_metric", "said", "word", "figure"),
-    [
-        ("accuracy", {"event": "model", "accuracy": 0.75, "loss": 1.0}, "accuracy", 0.75),
-        ("rmse", {"event": "model", "accuracy": None, "loss": 4.0, "rmse": 2.0}, "error", 2.0),
-        ("train_error", {"event": "round", "train_loss": 8.0}, "training error", 4.0),
-        ("device_score", {"event": "round", "device_score": 0.5}, "on devices", 0.5),
-    ],
-)
-def test_the_demo_shows_what_its_run_is_primary_metric(
-    primary_metric: str, said: Event, word: str, figure: float
-) -> None:
-    state = DemoState(3, {}, {})
-    state.apply("coordinator", {"event": "ready", "primary_metric": primary_metric}, 0.0)
-    state.apply("coordinator", {"event": "model", "accuracy": None, "loss": None}, 1.0)
-    assert state.figures == []
-    state.apply("coordinator", said, 1.0)
-    assert state.figures == [figure]
-    text = io.StringIO()
-    Console(width=100, file=text).print(picture(state, 3.0))
-    assert word in text.getvalue()
-    assert number_text(figure) in text.getvalue()
+def test_a_round_is_due_by_the_clock_of_this_boot_only() -> None:
+    soon = RunStatus(run="r", next_at=time.monotonic() + 1e6, boot=boot_id())
+    left = next_round_s(soon)
+    assert left is not None
+    assert left <= 1e6
+    assert next_round_s(RunStatus(run="r", next_at=soon.next_at, boot="another")) is None
+    assert next_round_s(RunStatus(run="r", next_at=time.monotonic() - 1, boot=boot_id())) is None
+    assert next_round_s(RunStatus(run="r", boot=boot_id())) is None

@@ -1,0 +1,78 @@
+"""What the doctor says."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedagent_agent.core.opinions import PrivacySettings
+from fedagent_cli import checks, doctor
+from fedagent_cli.adverts import Seen
+from fedagent_cli.checks import Finding, Level, of_adverts
+from fedagent_node.address import BrokerAddress
+from fedagent_node.advert import Advert
+from fedagent_protocol.extras import how_to_add
+from tests.documents.machines import Space, why_not
+
+
+def seen(**refused: str) -> Seen:
+    advert = Advert("coordinator", "aa", "default", BrokerAddress("10.0.0.1", 1), 1)
+    return Seen(advert, {f"{place}:1": reason for place, reason in refused.items()})
+
+
+@pytest.mark.parametrize(
+    ("one", "level"),
+    [
+        (seen(lan=""), Level.OK),
+        (seen(lan="", other_card="Network is unreachable"), Level.OK),
+        (seen(lan="Connection refused", other_card="Network is unreachable"), Level.WARN),
+    ],
+)
+def test_one_address_that_answers_is_enough(one: Seen, level: Level) -> None:
+    finding = of_adverts([one])
+    assert finding.level is level
+    assert ("unreachable" in finding.text) is (level is Level.WARN)
+
+
+def test_the_doctor_says_the_worst() -> None:
+    fine, odd, bad = (Finding("x", level, "text", "hint") for level in Level)
+    assert doctor.exit_code([fine]) == 0
+    assert doctor.exit_code([fine, odd]) == 44
+    assert doctor.exit_code([odd, bad, fine]) == 45
+    assert doctor.line(bad).startswith("FAIL")
+    assert doctor.line(bad).endswith("hint")
+
+
+def test_every_check_ends_in_one_line_with_a_hint(tmp_path: Path) -> None:
+    for check in checks.all_checks(tmp_path / "not" / "there"):
+        finding = check()
+        assert "\n" not in doctor.line(finding)
+        assert finding.level is Level.OK or finding.hint
+
+
+def test_the_doctor_says_what_opinions_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.opinions(PrivacySettings()).level is Level.OK
+    limits = PrivacySettings(max_epsilon=0.5, total_epsilon=20)
+    for there, level in ((True, Level.OK), (False, Level.WARN)):
+        monkeypatch.setattr(checks, "find_spec", lambda _name, there=there: there or None)
+        found = checks.opinions(limits)
+        assert found.level is level
+        assert "with noise only, epsilon at most 0.5 each, 20 in a run" in found.text
+    assert found.hint == how_to_add("privacy")
+    limits = PrivacySettings(lifetime_epsilon=30, declared_only=True)
+    assert "30 ever, to declared neighbours only" in checks.opinions(limits).text
+    limits = PrivacySettings(declared_only=True)
+    assert "noised or not, to declared neighbours only" in checks.opinions(limits).text
+
+
+@pytest.mark.skipif(bool(why_not()), reason="the doctor asks the network: it needs one of its own")
+def test_doctor_json_is_one_object() -> None:
+    with closing(Space()) as space:
+        line = [*space.enter, sys.executable, "-m", "fedagent_cli.main", "doctor", "--json"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    record = json.loads(done.stdout)
+    assert done.returncode == record["exit_code"]
+    assert {check["check"] for check in record["checks"]} >= {"python", "mdns", "broker", "fsync"}

@@ -1,0 +1,70 @@
+"""The command line's own parts: where things are, how numbers are shown, what help loads."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedagent_cli import output, places
+from fedagent_cli.errors import UsageError
+from tests.typed import fedagent
+
+
+def test_a_name_has_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDAGENT_HOME", str(tmp_path))
+    assert places.data_dir("agent") == tmp_path / "agent"
+    assert places.data_dir("agent", "kitchen") == tmp_path / "agent-kitchen"
+    for bad in ("../up", "", "a/b", "x" * 80):
+        with pytest.raises(UsageError, match="not a name"):
+            places.data_dir("agent", bad)
+
+
+def test_recipes_are_found_by_name_and_by_path(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text("")
+    assert places.find_recipe(str(own)) == own.resolve()
+    for name in places.recipe_names():
+        assert places.find_recipe(name).is_file()
+    with pytest.raises(UsageError, match="digits"):
+        places.find_recipe("no-such-recipe")
+
+
+@given(st.integers(min_value=-(10**15), max_value=10**15))
+def test_credits_are_shown_exactly(micro: int) -> None:
+    text = output.credits_text(micro).replace(",", "")
+    whole, _, part = text.lstrip("-").partition(".")
+    assert (-1 if text.startswith("-") else 1) * int(whole + part.ljust(6, "0")) == micro
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0.000"), (1e-5, "1e-05"), (-2.5, "-2.500"), (23_456.78, "23456.8")]
+)
+def test_numbers_of_any_size_say_something(value: float, text: str) -> None:
+    assert output.number_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("done", "wanted", "text"), [(3, 60, "3 of 60"), (3, 0, "3, no end set"), (3, None, "3 of ?")]
+)
+def test_rounds_are_counted_as_far_as_is_known(done: int, wanted: int | None, text: str) -> None:
+    assert output.rounds_text(done, wanted) == text
+
+
+def test_help_and_version() -> None:
+    help_ = fedagent("--help").stdout
+    assert "coordinator" in help_
+    assert "$ fedagent demo" in help_
+    assert fedagent("--version").stdout.startswith("fedagent ")
+
+
+def test_the_help_does_not_load_what_it_does_not_need() -> None:
+    code = (
+        "import sys, fedagent_cli.main; "
+        "print(sorted({'numpy', 'zeroconf', 'paho', 'matplotlib', 'psutil', "
+        "'cryptography', 'rich.live'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
