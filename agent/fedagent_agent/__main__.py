@@ -13,7 +13,7 @@ from fedagent_node.errors import (
 from fedagent_node.process import end, start
 from fedagent_node.settings import SettingError
 
-from .config import AgentConfig, load
+from .config import AgentConfig
 from .daemon import AgentDaemon
 from .errors import AgentError, OpinionBookError, OutboxError
 from .startup import check_stream
@@ -37,7 +37,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 
 def main() -> int:
     """Run until SIGTERM, SIGINT, or the end of the parent; return the exit code."""
-    return start("agent", load, run, EXIT_CODES)
+    return start("agent", AgentConfig.load, run, EXIT_CODES)
 
 
 def run(config: AgentConfig) -> int:

@@ -3,12 +3,12 @@
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
 from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.settings import LINK, NodeConfig, SettingError, check_site, load_settings
+from fedagent_node.settings import LINK, NodeConfig, SettingError
 from fedagent_protocol.option import Option
 
 from .availability import LimitsSettings
@@ -17,15 +17,6 @@ from .core.opinions import PrivacySettings
 from .streams import parse_stream
 from .streams.base import StreamError
 
-PREFIX = "FEDAGENT_AGENT_"
-_RENAMED = {
-    "care": "limits",
-    "least_battery": "min_battery",
-    "least_memory": "min_memory",
-    "most_temperature": "max_temperature",
-    "most_load": "max_load",
-    "most_epsilon": "max_epsilon",
-}
 LIMITS = "Resource limits"
 _HALF = 0.5
 """Share of the machine's memory that a training may take unless it is configured."""
@@ -36,6 +27,15 @@ _MAX_KM = 1e6
 class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one device."""
 
+    prefix: ClassVar[str] = "FEDAGENT_AGENT_"
+    renamed: ClassVar[Mapping[str, str]] = {
+        "care": "limits",
+        "least_battery": "min_battery",
+        "least_memory": "min_memory",
+        "most_temperature": "max_temperature",
+        "most_load": "max_load",
+        "most_epsilon": "max_epsilon",
+    }
     stream: Annotated[
         str,
         Meta(min_length=1, max_length=4000),
@@ -122,6 +122,21 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     """In a frame that all devices of a site share."""
 
+    def checked(self) -> Self:
+        """Return the settings, with addresses, neighbours, place and streams looked over."""
+        super().checked()
+        self.typed_addresses()
+        self.neighbours()
+        if self.position is not None and not all(abs(v) <= _MAX_KM for v in self.position):
+            raise SettingError("position", "is not a place", f"two numbers within ±{_MAX_KM:g} km")
+        _check_stream("stream", self.stream)
+        if self.held_out:
+            _check_stream("held_out", self.held_out)
+        if self.held_out == self.stream:
+            hint = "name another stream, or leave it out: then what is not learnt from yet counts"
+            raise SettingError("held_out", "is the stream that is learnt from", hint)
+        return self
+
     def seed_of(self, agent: str) -> int:
         """Return the seed, by default of the agent with this id."""
         return self.seed if self.seed is not None else int(agent[:8], 16)
@@ -153,29 +168,6 @@ class AgentConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=T
             return int(_HALF * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         except (ValueError, OSError):
             return 0  # the system does not tell
-
-
-def load(text: str | None, environment: Mapping[str, str] = os.environ) -> AgentConfig:
-    """Return the settings from JSON, a file, and ``FEDAGENT_AGENT_*`` variables.
-
-    Raises:
-        SettingError: One line with the key and the hint.
-    """
-    config = load_settings(
-        AgentConfig, text, prefix=PREFIX, environment=environment, renamed=_RENAMED
-    )
-    check_site(config.site)
-    config.typed_addresses()
-    config.neighbours()
-    if config.position is not None and not all(abs(v) <= _MAX_KM for v in config.position):
-        raise SettingError("position", "is not a place", f"two numbers within ±{_MAX_KM:g} km")
-    _check_stream("stream", config.stream)
-    if config.held_out:
-        _check_stream("held_out", config.held_out)
-    if config.held_out == config.stream:
-        hint = "name another stream, or leave it out: then what is not learnt from yet counts"
-        raise SettingError("held_out", "is the stream that is learnt from", hint)
-    return config
 
 
 def _check_stream(key: str, text: str) -> None:

@@ -11,7 +11,7 @@ from fedagent_node.process import end, start
 from fedagent_protocol.errors import RegistryError
 from fedagent_task.errors import TaskError
 
-from .config import CoordinatorConfig, load
+from .config import CoordinatorConfig
 from .daemon import Daemon
 from .database.connection import DAMAGE, DATABASE, refused_by_disk
 from .errors import CoordinatorError, StoreDamagedError, StoreFailedError
@@ -23,7 +23,7 @@ _log = logging.getLogger("fedagent_coordinator")
 
 def main() -> int:
     """Run one coordinator; return its exit code."""
-    return start("coordinator", load, run, EXIT_CODES)
+    return start("coordinator", CoordinatorConfig.load, run, EXIT_CODES)
 
 
 def run(config: CoordinatorConfig) -> int:

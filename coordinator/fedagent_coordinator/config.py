@@ -1,26 +1,17 @@
 """The coordinator's settings, read once."""
 
-import os
-from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
-from msgspec import Meta, structs
+from msgspec import Meta
 
-from fedagent_node.settings import (
-    BrokerConfig,
-    SettingError,
-    check_site,
-    listen_host,
-    load_settings,
-)
+from fedagent_node.settings import BrokerConfig, SettingError
 from fedagent_protocol.option import Option
-
-PREFIX = "FEDAGENT_COORDINATOR_"
 
 
 class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one coordinator."""
 
+    prefix: ClassVar[str] = "FEDAGENT_COORDINATOR_"
     recipe: Annotated[str, Option("Recipe: a TOML file, or the name of a bundled one.")]
     sets: Annotated[
         tuple[str, ...],
@@ -62,23 +53,15 @@ class CoordinatorConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_
         float, Meta(ge=0, le=600), Option("Seconds to tell the edges that the run has ended.")
     ] = 1.0
 
+    def checked(self) -> Self:
+        """Return the settings; a run is either new or goes on."""
+        if self.new_run and self.more_rounds:
+            raise SettingError("more_rounds", "does not go with new_run", "leave one of them out")
+        return super().checked()
+
     @property
     def recipe_sets(self) -> tuple[str, ...]:
         """All overrides of the recipe; later ones win."""
         policy = () if self.policy is None else (f"policy.name={self.policy}",)
         seed = () if self.seed is None else (f"seed={self.seed}",)
         return (*self.sets, *policy, *seed)
-
-
-def load(text: str | None, environment: Mapping[str, str] = os.environ) -> CoordinatorConfig:
-    """Return the settings from JSON, a file, and ``FEDAGENT_COORDINATOR_*`` variables.
-
-    Raises:
-        SettingError: One line with the key and the hint.
-    """
-    config = load_settings(CoordinatorConfig, text, prefix=PREFIX, environment=environment)
-    check_site(config.site)
-    if config.new_run and config.more_rounds:
-        raise SettingError("more_rounds", "does not go with new_run", "leave one of them out")
-    config.shared()
-    return structs.replace(config, listen=listen_host(config.listen))

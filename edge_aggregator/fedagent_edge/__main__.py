@@ -14,7 +14,7 @@ from fedagent_node.errors import (
 from fedagent_node.process import end, return_freed_memory, start
 from fedagent_node.settings import SettingError
 
-from .config import EdgeConfig, load
+from .config import EdgeConfig
 from .daemon import EdgeDaemon
 from .errors import EdgeError, EdgeStateError, disk_refused
 
@@ -34,7 +34,7 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 def main() -> int:
     """Run until SIGTERM, SIGINT, or the end of the parent; return the exit code."""
     return_freed_memory()
-    return start("edge", load, run, EXIT_CODES)
+    return start("edge", EdgeConfig.load, run, EXIT_CODES)
 
 
 def run(config: EdgeConfig) -> int:

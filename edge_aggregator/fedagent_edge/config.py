@@ -1,30 +1,21 @@
 """The edge's settings, read once."""
 
-import os
-from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from fedagent_node.address import BrokerAddress
-from fedagent_node.settings import (
-    LINK,
-    BrokerConfig,
-    SettingError,
-    check_site,
-    listen_host,
-    load_settings,
-)
+from fedagent_node.settings import LINK, BrokerConfig, SettingError
 from fedagent_protocol.messages import CHUNK_BYTES, MAX_CHUNK_BYTES
 from fedagent_protocol.option import Option
 
-PREFIX = "FEDAGENT_EDGE_"
 _MICRO = 1e-6
 
 
 class EdgeConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one edge aggregator."""
 
+    prefix: ClassVar[str] = "FEDAGENT_EDGE_"
     name: Annotated[
         str, Meta(max_length=100), Option("A name for people; it also names the data directory.")
     ] = ""
@@ -51,23 +42,17 @@ class EdgeConfig(BrokerConfig, frozen=True, kw_only=True, forbid_unknown_fields=
         Option("Credits this edge asks for aggregating one round of a placed run."),
     ] = 0.0
 
+    def checked(self) -> Self:
+        """Return the settings, with rent and the coordinator's address looked over."""
+        checked = super().checked()
+        if 0 < self.rent < _MICRO:
+            hint = "write 0, or 0.000001 or more"
+            raise SettingError("rent", "is less than a micro-credit", hint)
+        self.typed_coordinator()
+        return checked
+
     def typed_coordinator(self) -> BrokerAddress | None:
         """Return the address of the coordinator's broker where it is typed; see `shared`."""
         if self.coordinator is None:
             return None
         return self.address("coordinator", self.coordinator)
-
-
-def load(text: str | None, environment: Mapping[str, str] = os.environ) -> EdgeConfig:
-    """Return the settings from JSON, a file, and ``FEDAGENT_EDGE_*`` variables.
-
-    Raises:
-        SettingError: One line with the key and the hint.
-    """
-    config = load_settings(EdgeConfig, text, prefix=PREFIX, environment=environment)
-    check_site(config.site)
-    if 0 < config.rent < _MICRO:
-        raise SettingError("rent", "is less than a micro-credit", "write 0, or 0.000001 or more")
-    config.shared()
-    config.typed_coordinator()
-    return structs.replace(config, listen=listen_host(config.listen))

@@ -11,10 +11,10 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from fedagent_protocol.errors import TopicError, safe_text
 from fedagent_protocol.option import Declared, Option, declared
@@ -54,8 +54,15 @@ class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that all roles have."""
+    """Settings that all roles have.
 
+    Attributes:
+        prefix: Of environment variables: ``PREFIX_SITE`` sets ``site``.
+        renamed: New names of keys, at any depth, that an earlier release called otherwise.
+    """
+
+    prefix: ClassVar[str]
+    renamed: ClassVar[Mapping[str, str]] = MappingProxyType({})
     discovery: Annotated[
         Scope, Option("Find peers by zeroconf on the lan, on loopback only, or off.", panel=LINK)
     ] = "lan"
@@ -87,6 +94,54 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One JSON object per line on stdout."""
     watch_parent: bool = False
     """End when stdin ends."""
+
+    @classmethod
+    def load(cls, text: str | None, environment: Mapping[str, str] = os.environ) -> Self:
+        """Return settings from JSON or a file; the environment fills in what it leaves out.
+
+        Args:
+            text: A JSON object, the path of a TOML or JSON file, or None.
+            environment: The variables.
+
+        Raises:
+            SettingError: One line with the key and the hint.
+        """
+        given = {} if text is None else _read(text)
+        prefix = cls.prefix
+        variables = {name.removeprefix(prefix).lower() for name in environment if prefix in name}
+        _refuse_renamed({**dict.fromkeys(variables), **given}, cls.renamed)
+        known = cls.__struct_fields__
+        for variable, value in environment.items():
+            key = variable.removeprefix(prefix).lower()
+            if variable.startswith(prefix) and key in known and key not in given:
+                given[key] = value
+        for key in given:
+            if key not in known:
+                near = get_close_matches(key, known, 1)
+                others = f"use one of {', '.join(sorted(known))}"
+                hint = f"did you mean {near[0]}?" if near else others
+                raise SettingError(str(key)[:64], "is not a setting", hint)
+        try:
+            made = msgspec.convert(given, cls, strict=False)
+        except msgspec.ValidationError as error:
+            problem, _, path = str(error).partition(" - at `$.")
+            key = path.rstrip("`") or problem.partition("`")[2].partition("`")[0] or "config"
+            problem = problem[:1].lower() + problem[1:]
+            raise SettingError(key, problem, _choices(cls, key)) from error
+        _check_finite(made)
+        return made.checked()
+
+    def checked(self) -> Self:
+        """Return the settings, looked over where types and ranges do not tell.
+
+        Raises:
+            SettingError: They do not go together, or one cannot be what it says.
+        """
+        try:
+            check_id(self.site)
+        except TopicError as error:
+            raise SettingError("site", error.detail, "choose another name") from error
+        return self
 
     def address(self, key: str, text: str) -> BrokerAddress:
         """Return the broker address that a setting names; see `broker_address`."""
@@ -121,6 +176,12 @@ class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 0
     """0 takes the last one, or a free one."""
 
+    def checked(self) -> Self:
+        """Return the settings, with an address to listen on that has no brackets."""
+        super().checked()
+        self.shared()
+        return structs.replace(self, listen=_listen_host(self.listen))
+
     def shared(self) -> BrokerAddress | None:
         """Return the address of a shared broker, or None for a private one.
 
@@ -136,54 +197,6 @@ def options_of(kind: type[NodeConfig]) -> list[Declared]:
     return [*own, *declared(NodeConfig)]
 
 
-T = TypeVar("T", bound=Struct)
-_NOTHING_RENAMED: Mapping[str, str] = MappingProxyType({})
-
-
-def load_settings(
-    kind: type[T],
-    text: str | None,
-    *,
-    prefix: str,
-    environment: Mapping[str, str],
-    renamed: Mapping[str, str] = _NOTHING_RENAMED,
-) -> T:
-    """Return settings; the environment fills in what the text leaves out.
-
-    Args:
-        kind: The struct to fill; it forbids unknown fields.
-        text: A JSON object, the path of a TOML or JSON file, or None.
-        prefix: Of environment variables: ``PREFIX_DATA_DIR`` sets ``data_dir``.
-        environment: The variables.
-        renamed: New names of keys, at any depth, that an earlier release called otherwise.
-
-    Raises:
-        SettingError: One line with the key and the hint.
-    """
-    given = {} if text is None else _read(text)
-    variables = {name.removeprefix(prefix).lower() for name in environment if prefix in name}
-    _refuse_renamed({**dict.fromkeys(variables), **given}, renamed)
-    known = kind.__struct_fields__
-    for variable, value in environment.items():
-        key = variable.removeprefix(prefix).lower()
-        if variable.startswith(prefix) and key in known and key not in given:
-            given[key] = value
-    for key in given:
-        if key not in known:
-            near = get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(known))}"
-            raise SettingError(str(key)[:64], "is not a setting", hint)
-    try:
-        made = msgspec.convert(given, kind, strict=False)
-    except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at `$.")
-        key = path.rstrip("`") or problem.partition("`")[2].partition("`")[0] or "config"
-        problem = problem[:1].lower() + problem[1:]
-        raise SettingError(key, problem, _choices(kind, key)) from error
-    _check_finite(made)
-    return made
-
-
 def _refuse_renamed(given: Mapping[str, object], renamed: Mapping[str, str]) -> None:
     for key, value in given.items():
         if key in renamed:
@@ -192,20 +205,8 @@ def _refuse_renamed(given: Mapping[str, object], renamed: Mapping[str, str]) -> 
             _refuse_renamed(value, renamed)
 
 
-def check_site(site: str) -> None:
-    """Raise `SettingError` unless the site can stand in a topic."""
-    try:
-        check_id(site)
-    except TopicError as error:
-        raise SettingError("site", error.detail, "choose another name") from error
-
-
-def listen_host(listen: str) -> str:
-    """Return the address to listen on; IPv6 may come in brackets, as in a URL.
-
-    Raises:
-        SettingError: It is neither an IP address nor a host name.
-    """
+def _listen_host(listen: str) -> str:
+    """Return the address to listen on; IPv6 may come in brackets, as in a URL."""
     host = listen[1:-1] if listen.startswith("[") and listen.endswith("]") else listen
     try:
         BrokerAddress.parse(f"[{host}]:1" if ":" in host else f"{host}:1")

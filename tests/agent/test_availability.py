@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedagent_agent import machine
 from fedagent_agent.availability import Condition, LimitCheck, LimitsSettings, Power, check_limits
-from fedagent_agent.config import load
+from fedagent_agent.config import AgentConfig
 from fedagent_agent.context import Context, HostInfo, Programs, metered_of, power_of
 from fedagent_agent.machine import MachineProbe
 from fedagent_node.settings import SettingError
@@ -297,10 +297,10 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_settings_of_the_rules() -> None:
     care = '{"min_battery": 50, "metered": "yes", "max_load": 25, "min_memory": 128}'
-    config = load(f'{{"data_dir": "x", "stream": "digits", "limits": {care}}}', {})
+    config = AgentConfig.load(f'{{"data_dir": "x", "stream": "digits", "limits": {care}}}', {})
     assert (config.limits.min_battery, config.limits.max_load) == (50, 25)
     assert config.limits.min_memory == 128
     assert config.limits.link_is_metered is True
     assert config.memory_bytes() > 64 << 20
     with pytest.raises(SettingError, match="limits"):
-        load('{"data_dir": "x", "stream": "digits", "limits": {"least_batery": 1}}', {})
+        AgentConfig.load('{"data_dir": "x", "stream": "digits", "limits": {"least_batery": 1}}', {})

@@ -242,11 +242,11 @@ def test_an_idle_agent_is_small_and_loads_no_heavy_library(tmp_path: Path) -> No
     """From its very first start, which makes the identity."""
     script = """
 import asyncio, json, os, sys
-from fedagent_agent.config import load
+from fedagent_agent.config import AgentConfig
 from fedagent_agent.daemon import AgentDaemon
 
 async def main():
-    daemon = AgentDaemon(load(sys.argv[1]))
+    daemon = AgentDaemon(AgentConfig.load(sys.argv[1]))
     run = asyncio.ensure_future(daemon.run())
     await asyncio.sleep(1.0)
     names = ("numpy", "cryptography", "rich", "typer", "torch", "safetensors")

@@ -21,6 +21,7 @@ from .errors import MissingError, RoleError, UsageError
 from .output import echo, emit
 
 if TYPE_CHECKING:
+    from fedagent_node.settings import NodeConfig
     from fedagent_protocol.option import Declared
 
 MODULES = {
@@ -92,8 +93,13 @@ def options_of(role: str) -> "list[Declared]":
     """Return the options of a role, as its configuration declares them."""
     from fedagent_node.settings import options_of as declared  # noqa: PLC0415 - not for --help
 
+    return declared(_config(role))
+
+
+def _config(role: str) -> "type[NodeConfig]":
     module = importlib.import_module(f"{MODULES[role]}.config")
-    return declared(getattr(module, f"{role.capitalize()}Config"))
+    found: type[NodeConfig] = getattr(module, f"{role.capitalize()}Config")
+    return found
 
 
 def configuration(role: str, given: Mapping[str, object]) -> Config:
@@ -138,9 +144,8 @@ def check(role: str, config: Config) -> None:
     from fedagent_node.process import in_two  # noqa: PLC0415 - not for --help
 
     _check_finite(config, {one.keys: one.name for one in options_of(role)})
-    module = importlib.import_module(f"{MODULES[role]}.config")
     try:
-        module.load(json.dumps(config))
+        _config(role).load(json.dumps(config))
     except LinkError as error:
         raise UsageError(*in_two(error)) from error
 
@@ -176,13 +181,13 @@ def check_recipe(config: Config) -> None:
     Raises:
         RoleError: It would not start; the exit code is the one it would end with.
     """
-    from fedagent_coordinator.config import load  # noqa: PLC0415 - numpy, for this check only
+    from fedagent_coordinator.config import CoordinatorConfig  # noqa: PLC0415 - numpy, for this check only
     from fedagent_coordinator.exits import exit_code  # noqa: PLC0415
     from fedagent_coordinator.runs import check_recipe as rehearsed  # noqa: PLC0415
     from fedagent_node.process import in_two  # noqa: PLC0415
 
     try:
-        rehearsed(load(json.dumps(config)))
+        rehearsed(CoordinatorConfig.load(json.dumps(config)))
     except Exception as error:
         code = exit_code(error)
         if code is None:

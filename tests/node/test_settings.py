@@ -1,0 +1,105 @@
+"""Settings are read once, from a file and the environment; what is wrong is named with its hint."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedagent_agent.config import AgentConfig
+from fedagent_coordinator.config import CoordinatorConfig
+from fedagent_edge.config import EdgeConfig
+from fedagent_node.settings import SettingError
+
+
+def edge(**given: object) -> EdgeConfig:
+    return EdgeConfig.load(json.dumps({"data_dir": "/x", **given}), {})
+
+
+def test_a_file_wins_over_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('data_dir = "d"\nrecipe = "r"\nwait_agents = 3\n')
+    variables = {"SITE": "lab", "PORT": "9", "WAIT_AGENTS": "7"}
+    environment = {f"FEDAGENT_COORDINATOR_{name}": value for name, value in variables.items()}
+    config = CoordinatorConfig.load(str(file), {**environment, "FEDAGENT_EDGE_LISTEN": "::1"})
+    assert (config.wait_agents, config.site, config.port) == (3, "lab", 9)
+    assert config.listen == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"data_dir": None}, "data_dir"),
+        ({"borker": "auto"}, "borker"),
+        ({"site": "Not A Site"}, "site"),
+        ({"broker": "::::"}, "broker"),
+        ({"broker": "mqtts://b:1"}, "broker"),
+        ({"broker": "mqtt://192.168.1.10:1883"}, "broker"),
+        ({"coordinator": "nowhere"}, "coordinator"),
+        ({"coordinator": "192.168.1.10:1884"}, "coordinator"),
+        ({"listen": "[::1"}, "listen"),
+        ({"listen": "127.0.0.1:1883"}, "listen"),
+        ({"chunk_bytes": 1}, "chunk_bytes"),
+        ({"port": 70000}, "port"),
+        ({"rent": 1e-7}, "rent"),
+        ({"tls": {"ca": "x"}}, "tls"),
+    ],
+)
+def test_one_line_names_the_key(change: dict[str, object], key: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        edge(**change)
+    assert caught.value.key.startswith(key)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["{", "/nowhere/c.json"])
+def test_what_cannot_be_read_is_the_configuration(text: str) -> None:
+    with pytest.raises(SettingError, match="config"):
+        EdgeConfig.load(text, {})
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_a_number_that_is_none_is_refused_wherever_it_comes_from(
+    tmp_path: Path, number: str
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'data_dir = "d"\nrent = {number}\n')
+    for text, environment in (
+        (str(file), {}),
+        ('{"data_dir": "d"}', {"FEDAGENT_EDGE_RENT": number}),
+    ):
+        with pytest.raises(SettingError) as caught:
+            EdgeConfig.load(text, environment)
+        assert caught.value.key == "rent"
+
+
+@pytest.mark.parametrize(
+    ("listen", "host"), [("[::1]", "::1"), ("::1", "::1"), ("[::]", "::"), ("0.0.0.0", "0.0.0.0")]
+)
+def test_an_address_to_listen_on_may_come_in_brackets(listen: str, host: str) -> None:
+    assert edge(listen=listen).listen == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "localhost", "[::1]"])
+def test_plain_text_is_fine_on_this_machine_and_elsewhere_if_allowed(host: str) -> None:
+    edge(broker=f"mqtt://{host}:1")
+    edge(broker="mqtt://h:1", insecure=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"care": {"mains_only": True}}, "write limits"),
+        ({"limits": {"least_battery": 20}}, "write min_battery"),
+        ({"privacy": {"most_epsilon": 1}}, "write max_epsilon"),
+    ],
+)
+def test_a_key_of_an_earlier_release_is_refused_with_its_new_name(
+    change: dict[str, object], hint: str
+) -> None:
+    given = {"data_dir": "here", "stream": "digits"}
+    with pytest.raises(SettingError) as caught:
+        AgentConfig.load(json.dumps({**given, **change}), {})
+    assert caught.value.hint == hint
+    with pytest.raises(SettingError, match="write limits"):
+        AgentConfig.load(json.dumps(given), {"FEDAGENT_AGENT_CARE": "{}"})
