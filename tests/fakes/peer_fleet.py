@@ -4,11 +4,10 @@ Time is simulated; the network loses, delays, reorders and duplicates.
 """
 
 import functools
-import heapq
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +20,7 @@ from fedagent_agent.peers.core.records import SlotRecord
 from fedagent_agent.peers.store import read_slots
 from fedagent_agent.store import AgentStore, open_agent
 from fedagent_node.data_dir import Identity, load_or_create
-from fedagent_node.driver import Driver, Job
-from fedagent_node.effects import Connect, Effect, Input, Received, Send
+from fedagent_node.effects import Connect, Effect, Received, Send
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
     AnyMessage,
@@ -38,6 +36,8 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 from fedagent_task.spec import PeersSpec
+from fedagent_testbed.kernel import Kernel
+from fedagent_testbed.node import virtual_driver
 
 from .peer_network import Distances, Faults
 
@@ -56,28 +56,19 @@ class FleetAgent:
         store: AgentStore,
         me: str,
         out: Callable[[str, Send], None],
-        clock: Callable[[], float],
+        kernel: Kernel,
     ) -> None:
         self.core, self.store = core, store
-        self._me, self._out, self._clock = me, out, clock
-        self.driver = Driver(
-            core,
-            store,
-            links=self,
-            jobs=self,
-            clock=clock,
-            emit=lambda _: None,
-            warn=lambda _: None,
-            me=me,
-        )
+        self._me, self._out, self._kernel = me, out, kernel
+        self.driver = virtual_driver(core, store, kernel, self, me=me)
 
     def perform(self, effects: list[Effect]) -> None:
         """Perform effects that no input led to."""
-        self.driver._perform(effects, self._clock())
+        self.driver._perform(effects, self._kernel.now)
 
     def hear(self, edge: str, message: AnyMessage) -> None:
         """Give it a message of an edge."""
-        self.driver.receive(Received(edge, message, "link", self._clock()))
+        self.driver.receive(Received(edge, message, "link", self._kernel.now))
 
     def measure(self, readings: Readings) -> None:
         """Give it readings of its device."""
@@ -90,10 +81,6 @@ class FleetAgent:
 
     def change(self, effect: Connect) -> None:
         """Links and topics are the fleet's."""
-
-    def submit(self, job: Job) -> Input | None:
-        """There are no jobs."""
-        raise AssertionError(job)
 
 
 @dataclass
@@ -117,7 +104,7 @@ class PeerFleet:
     carries: dict[str, int] = field(default_factory=dict)
     edges: tuple[str, ...] = (HALL,)
     declared: Distances = field(default_factory=dict)
-    now: float = 0.0
+    kernel: Kernel = field(default_factory=lambda: Kernel(0.0))
     dead: set[str] = field(default_factory=set)
     seen: list[bytes] = field(default_factory=list)
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -129,8 +116,6 @@ class PeerFleet:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
-        self._bag: list[tuple[float, int, Callable[[], None]]] = []
-        self._number = count()
         made = [load_or_create(self.directory / str(n)) for n in range(self.total)]
         self.identities: dict[str, Identity] = {}
         self.folders: dict[str, Path] = {}
@@ -139,6 +124,10 @@ class PeerFleet:
             self.folders[identity.id] = self.directory / str(n)
         self.ids = list(self.identities)
         self.agents = {me: self._boot(me) for me in self.ids}
+
+    @property
+    def now(self) -> float:
+        return self.kernel.now
 
     # ------------------------------------------------------------------ agents
 
@@ -159,7 +148,7 @@ class PeerFleet:
             identity=self.identities[me],
         )
         self._booting = True
-        agent = FleetAgent(core, store, me, self._out, lambda: self.now)
+        agent = FleetAgent(core, store, me, self._out, self.kernel)
         for edge in self.homes[me]:
             for message in (EdgeBeacon(edge=edge, period_ms=60_000), Welcome(edge=edge)):
                 agent.hear(edge, message)
@@ -264,7 +253,7 @@ class PeerFleet:
         for me, opinion in opinions.items():
             for edge in self.homes[me]:
                 self.tell(me, self.call(number, trained=me in trained, until_s=limit_s), edge)
-            self.later(
+            self.kernel.after(
                 self.rng.uniform(0.0, spread_s),
                 lambda me=me, opinion=opinion: self.begin(  # type: ignore[misc]  # bound now
                     me,
@@ -284,29 +273,19 @@ class PeerFleet:
 
     # -------------------------------------------------------------------- time
 
-    def later(self, seconds: float, do: Callable[[], None]) -> None:
-        heapq.heappush(self._bag, (self.now + seconds, next(self._number), do))
-
     def run(self, seconds: float) -> None:
         """Let time pass; every agent is ticked when it wants to be."""
         end = self.now + seconds
-        while True:
+        while self.now < end:
             due = {
                 me: at
                 for me, agent in self.agents.items()
                 if me not in self.dead and (at := agent.driver.next_due()) is not None
             }
-            first = min(due.values(), default=end + 1)
-            at = min(first, self._bag[0][0] if self._bag else end + 1)
-            if at > end:
-                self.now = end
-                return
-            self.now = max(self.now, at)
+            self.kernel.run(until=min([end, *due.values()]), stop=lambda: True)
             for me in sorted(me for me, when in due.items() if when <= self.now):
                 self.ticks += 1
                 self.agents[me].driver.tick()
-            while self._bag and self._bag[0][0] <= self.now:
-                heapq.heappop(self._bag)[2]()
 
     def _out(self, me: str, send: Send) -> None:
         if self._booting:
@@ -333,7 +312,7 @@ class PeerFleet:
             self.carries[edge] -= 1
         for _ in range(2 if self.rng.random() < faults.twice else 1):
             carried = PeerDeliver(sender=me, body=message.body)
-            self.later(
+            self.kernel.after(
                 self.rng.uniform(faults.min_s, faults.max_s),
                 functools.partial(self.tell, to, carried, edge),
             )

@@ -1,5 +1,6 @@
 """Round trips, and the rule: a message or a ProtocolError, whatever the bytes."""
 
+import math
 import typing
 
 import msgspec
@@ -22,6 +23,11 @@ UNIONS = {
 _IDS = [f"{direction.value}.{m.kind(message)}" for direction, message in FLAT]
 
 
+def _raw(message: m.AnyMessage) -> dict[str, object]:
+    raw: dict[str, object] = msgspec.msgpack.decode(encode(message))
+    return raw
+
+
 @pytest.mark.parametrize(("direction", "message"), FLAT, ids=_IDS)
 def test_a_message_survives_the_wire(direction: Direction, message: m.AnyMessage) -> None:
     assert decode(direction, encode(message)) == message
@@ -36,7 +42,7 @@ def test_every_message_has_a_sample() -> None:
 def test_unknown_fields_of_a_newer_peer_are_skipped(
     direction: Direction, message: m.AnyMessage
 ) -> None:
-    raw = msgspec.msgpack.decode(encode(message))
+    raw = _raw(message)
     raw["from_the_future"] = [1, {"a": b"x"}]
     assert decode(direction, msgspec.msgpack.encode(raw)) == message
 
@@ -91,6 +97,18 @@ def test_a_damaged_message_is_a_message_or_a_protocol_error(
 def test_bad_values_are_refused(raw: dict[str, object]) -> None:
     with pytest.raises(MalformedError):
         decode(Direction.AGENT_TO_EDGE, msgspec.msgpack.encode(raw))
+
+
+@pytest.mark.parametrize("score", [-0.1, 1.1, math.inf, math.nan])
+def test_no_other_number_is_a_score(score: float) -> None:
+    offer = next(message for _, message in FLAT if isinstance(message, m.UpdateOffer))
+    outcome = {"agent": "a", "status": "arrived", "stats": {"score": score}}
+    for direction, raw in (
+        (Direction.AGENT_TO_EDGE, {**_raw(offer), "stats": {"score": score}}),
+        (Direction.EDGE_TO_COORDINATOR, {"t": "report", "epoch": "0" * 32, "outcomes": [outcome]}),
+    ):
+        with pytest.raises(MalformedError):
+            decode(direction, msgspec.msgpack.encode(raw))
 
 
 def test_array_headers_that_lie_cost_no_memory() -> None:

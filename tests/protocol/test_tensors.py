@@ -82,6 +82,7 @@ ENTRY = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
         _raw(b'{"a":1}'),
         _raw(b'{"a":' * 5000),
         _raw({"a": {**ENTRY, "dtype": "BF16"}}, b"\0" * 4),
+        _raw({"a": {**ENTRY, "dtype": ["F32"]}}, b"\0" * 4),
         _raw({"a": {**ENTRY, "shape": [-1]}}, b"\0" * 4),
         _raw({"a": {**ENTRY, "shape": [True]}}, b"\0" * 4),
         _raw({"a": {**ENTRY, "shape": [1.0]}}, b"\0" * 4),
