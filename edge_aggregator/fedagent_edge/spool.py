@@ -1,86 +1,158 @@
-"""Large updates on disk until their aggregate is committed: a file per (run, round, agent).
+"""The open round on disk: a journal of who ended how, and a file for each large update.
 
-::
+The journal is append-only. One sync serves all updates that were complete together, where
+a file for each would cost two; a torn record at the end was never receipted, and is cut off::
+
+    record    12 bytes (CRC-32 of the head, length of head, length of data), head, data
+    first     head is the `OpenRound`
+    others    head is an `UpdateRecord`, data the update if it is one of few bytes
+
+A file is for one large update, named by (run, round, agent)::
 
     4 bytes   CRC-32 of the head
     4 bytes   length of the head, little-endian
-    head      MessagePack: the offer, and the fate once there is one
+    head      MessagePack: the `UpdateRecord`, with a status once there is one
     padding   up to HEAD_BYTES
     body      the update's bytes at their offsets
     flags     one byte per chunk, 1 once the chunk is written
 
-The fate is written and the file synced before the receipt goes out. What a kill leaves
-without a fate is resumed from the flags; a damaged head makes the file as good as none.
+The status is written and the file synced before the receipt goes out. What a kill leaves
+without one is resumed from the flags; a damaged head makes the file as good as none.
 """
 
 import mmap
 import os
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from fedagent_node.data_dir import sync_folder
-from fedagent_protocol.messages import OutcomeStatus, UpdateOffer
+from fedagent_protocol.messages import UpdateOffer
 from fedagent_protocol.tensors import Buffer
 from fedagent_protocol.transfer import Layout
 
-from .core.effects import Key
+from .core.effects import Key, OpenRound, UpdateRecord
 
 HEAD_BYTES = 4096
-_SUFFIX = ".update"
 MAPPED_BYTES = 256 * 1024
 """Larger updates are mapped instead of read."""
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a spooled update; `status` once the agent has ended.
-
-    Attributes:
-        position: Index of this update in the running sum.
-    """
-
-    run: str
-    round: int
-    agent: str
-    offer: UpdateOffer | None = None
-    status: OutcomeStatus | None = None
-    reason: str = ""
-    tau_ms: int = 0
-    weight: float = 0.0
-    norm: float = 0.0
-    position: int = 0
-
-    @property
-    def key(self) -> Key:
-        """What names it."""
-        return (self.run, self.round, self.agent)
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """An update found after a restart.
-
-    Attributes:
-        have: Chunks on disk of an unfinished one.
-        whole: Its bytes, when they were in the journal.
-    """
-
-    head: Head
-    have: set[int] = field(default_factory=set)
-    whole: bytes | None = None
-
+_FRAME_BYTES = 12
+_SUFFIX = ".update"
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Head)
+_rounds = msgspec.msgpack.Decoder(OpenRound)
+_records = msgspec.msgpack.Decoder(UpdateRecord)
+
+
+class Journal:
+    """The round's journal, open for the life of the process.
+
+    Raises:
+        OSError: The disk refused; any method may raise it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = not path.exists()
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._end = os.fstat(self._fd).st_size
+        self._dirty = False
+        if fresh:
+            sync_folder(path.parent)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        """Close with the store that was dropped."""
+        self.close()
+
+    def begin(self, opened: OpenRound) -> None:
+        """Forget the last round, and note the order of this one.
+
+        It survives a kill at once, and a power cut from the first `sync` on, which comes
+        before anything is promised to an agent.
+        """
+        self.clear()
+        self.append(opened)
+
+    def append(self, head: OpenRound | UpdateRecord, data: bytes = b"") -> None:
+        """Add a record; not yet durable."""
+        packed = _encoder.encode(head)
+        frame = (zlib.crc32(packed), len(packed), len(data))
+        numbers = (number.to_bytes(4, "little") for number in frame)
+        record = b"".join((*numbers, packed, data))
+        try:
+            _write(self._fd, record, self._end)
+        except OSError:
+            # A torn record would hide what is appended after it.
+            os.ftruncate(self._fd, self._end)
+            raise
+        self._end += len(record)
+        self._dirty = True
+
+    def sync(self) -> None:
+        """Make everything durable."""
+        if not self._dirty:
+            return
+        # First, so that what another thread appends meanwhile is not taken for synced.
+        self._dirty = False
+        try:
+            os.fdatasync(self._fd)
+        except OSError:
+            self._dirty = True
+            raise
+
+    def clear(self) -> None:
+        """Forget the round."""
+        if self._end:
+            os.ftruncate(self._fd, 0)
+            self._end = 0
+
+    def read(self) -> tuple[OpenRound | None, list[tuple[UpdateRecord, bytes]]]:
+        """Return what is whole; cut off what is not."""
+        data = os.pread(self._fd, self._end, 0)
+        opened: OpenRound | None = None
+        updates: list[tuple[UpdateRecord, bytes]] = []
+        position = 0
+        while (record := _record(data, position)) is not None:
+            head, body, following = record
+            try:
+                if opened is None:
+                    opened = _rounds.decode(head)
+                else:
+                    updates.append((_records.decode(head), body))
+            except (msgspec.DecodeError, ValueError):
+                break
+            position = following
+        if position != self._end:
+            os.ftruncate(self._fd, position)
+            self._end = position
+        return opened, updates
+
+
+def _record(data: bytes, position: int) -> tuple[bytes, bytes, int] | None:
+    """Return head, data and the position after a whole record, or None."""
+    start = position + _FRAME_BYTES
+    if start > len(data):
+        return None
+    frame = data[position:start]
+    crc, head_bytes, data_bytes = (int.from_bytes(frame[i : i + 4], "little") for i in (0, 4, 8))
+    middle, end = start + head_bytes, start + head_bytes + data_bytes
+    head = data[start:middle]
+    if end > len(data) or zlib.crc32(head) != crc:
+        return None
+    return head, data[middle:end], end
 
 
 class Spool:
-    """The spool directory of one edge; every call opens and closes its file.
-
-    Files of different agents may be used from different threads.
-    """
+    """The folder of large updates; files of different agents may be used from different threads."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -88,52 +160,40 @@ class Spool:
         self._used = True
 
     def begin(self, key: Key, offer: UpdateOffer) -> None:
-        """Make an empty spool for an update, in place of an older one."""
+        """Make an empty file for an update, in place of an older one."""
         self._used = True
         path = self._path(key)
         # Not truncated: a check of the older one may have it mapped.
         path.unlink(missing_ok=True)
         run, number, agent = key
-        head = _pack(Head(run=run, round=number, agent=agent, offer=offer))
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
+        head = _pack(UpdateRecord(run=run, round=number, agent=agent, offer=offer))
+        with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
             layout = Layout(offer.size, offer.chunk_bytes)
             os.ftruncate(fd, HEAD_BYTES + offer.size + layout.count)
             _write(fd, head, 0)
-        finally:
-            os.close(fd)
 
     def write(self, key: Key, layout: Layout, index: int, data: bytes) -> None:
         """Write a chunk at its offset, then its flag; not yet durable."""
-        fd = os.open(self._path(key), os.O_WRONLY | os.O_CLOEXEC)
-        try:
+        with _opened(self._path(key), os.O_WRONLY) as fd:
             _write(fd, data, HEAD_BYTES + layout.span(index)[0])
             _write(fd, b"\x01", HEAD_BYTES + layout.size + index)
-        finally:
-            os.close(fd)
 
     def content(self, key: Key, size: int) -> Buffer:
         """Return an update's bytes; large ones without reading them into memory.
 
         A mapping ends when the last view of it is gone.
         """
-        fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with _opened(self._path(key), os.O_RDONLY) as fd:
             if size <= MAPPED_BYTES:
                 return os.pread(fd, size, HEAD_BYTES)
             mapped = mmap.mmap(fd, HEAD_BYTES + size, prot=mmap.PROT_READ)
             return memoryview(mapped)[HEAD_BYTES:]
-        finally:
-            os.close(fd)
 
-    def settle(self, head: Head) -> None:
-        """Make an update durable together with its fate."""
-        fd = os.open(self._path(head.key), os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            _write(fd, _pack(head), 0)
+    def settle(self, record: UpdateRecord) -> None:
+        """Make an update durable together with its status."""
+        with _opened(self._path(record.key), os.O_WRONLY) as fd:
+            _write(fd, _pack(record), 0)
             os.fsync(fd)
-        finally:
-            os.close(fd)
         sync_folder(self._directory)
 
     def drop(self, key: Key) -> None:
@@ -148,16 +208,15 @@ class Spool:
             path.unlink(missing_ok=True)
         self._used = False
 
-    def recover(self, run: str, number: int) -> list[Recovered]:
-        """Return what there is of a round; remove the rest."""
-        found: list[Recovered] = []
+    def recover(self, run: str, number: int) -> list[tuple[UpdateRecord, set[int]]]:
+        """Return the updates of a round, with the chunks of unfinished ones; remove the rest."""
+        found: list[tuple[UpdateRecord, set[int]]] = []
         for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
-            head = _read_head(path)
-            if head is None or head.key[:2] != (run, number) or self._path(head.key) != path:
+            record = _read_head(path)
+            if record is None or record.key[:2] != (run, number) or self._path(record.key) != path:
                 path.unlink(missing_ok=True)
                 continue
-            have = _read_flags(path, head.offer) if head.status is None else set()
-            found.append(Recovered(head, have))
+            found.append((record, _read_flags(path, record)))
         return found
 
     def _path(self, key: Key) -> Path:
@@ -165,13 +224,13 @@ class Spool:
         return self._directory / f"{run}-{number}-{agent}{_SUFFIX}"
 
 
-def _pack(head: Head) -> bytes:
-    body = _encoder.encode(head)
-    assert len(body) <= HEAD_BYTES - 8, "a head has no unbounded field"
+def _pack(record: UpdateRecord) -> bytes:
+    body = _encoder.encode(record)
+    assert len(body) <= HEAD_BYTES - 8, "a record has no unbounded field"
     return zlib.crc32(body).to_bytes(4, "little") + len(body).to_bytes(4, "little") + body
 
 
-def _read_head(path: Path) -> Head | None:
+def _read_head(path: Path) -> UpdateRecord | None:
     with path.open("rb") as file:
         start = file.read(HEAD_BYTES)
     length = int.from_bytes(start[4:8], "little")
@@ -179,19 +238,28 @@ def _read_head(path: Path) -> Head | None:
     if zlib.crc32(body) != int.from_bytes(start[:4], "little") or not body:
         return None
     try:
-        return _decoder.decode(body)
+        return _records.decode(body)
     except (msgspec.DecodeError, ValueError):
         return None
 
 
-def _read_flags(path: Path, offer: UpdateOffer | None) -> set[int]:
-    if offer is None:
+def _read_flags(path: Path, record: UpdateRecord) -> set[int]:
+    if record.status is not None or record.offer is None:
         return set()
-    layout = Layout(offer.size, offer.chunk_bytes)
+    layout = Layout(record.offer.size, record.offer.chunk_bytes)
     with path.open("rb") as file:
         file.seek(HEAD_BYTES + layout.size)
         flags = file.read(layout.count)
     return {index for index, flag in enumerate(flags) if flag}
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _write(fd: int, data: bytes, offset: int) -> None:

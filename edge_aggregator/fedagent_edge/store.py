@@ -1,37 +1,38 @@
-"""The edge's disk: state, models, and the spool of the open round.
+"""The edge's disk: state, models, and what is known of the open round.
 
 Checkpoints: ``edge.chunk_written``, ``edge.complete``, ``edge.spooled``, ``edge.aggregated``,
 ``edge.model_stored``; the core marks the others: ``edge.round_saved``, ``edge.receipted``,
 ``edge.reported``, ``edge.spool_cleared``, ``edge.model_saved``.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from msgspec.structs import replace
 
-from fedagent_node.blobs import BlobMissingError
+from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import write_private
 from fedagent_node.driver import Job
-from fedagent_node.effects import (
-    FinishModel,
-    Input,
-    Mark,
-    ModelFinished,
-    Run,
-    Write,
-    WriteModel,
-)
+from fedagent_node.effects import FinishModel, Input, Mark, ModelFinished, Run, Write, WriteModel
+from fedagent_protocol.errors import ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, UpdateOffer
-from fedagent_protocol.tensors import Buffer, tensor_at
+from fedagent_protocol.tensors import (
+    Buffer,
+    Manifest,
+    decode_tensors,
+    encode_tensors,
+    locate,
+    tensor_at,
+)
 from fedagent_protocol.transfer import Layout
 from fedagent_task.mean import RunningMean
 
 from .config import EdgeConfig
-from .core.admission import Verdict, check_content, locate_again
+from .core.admission import check_content, locate_again
 from .core.edge import EdgeCore
 from .core.effects import (
     Admit,
@@ -48,20 +49,21 @@ from .core.effects import (
     NoteEnd,
     OpenModel,
     OpenSpool,
+    ReopenedRound,
     SaveRound,
     SaveState,
+    UpdateRecord,
     WriteSpool,
 )
-from .core.round import OpenedRound, Restored
 from .core.state import EdgeState
 from .core.transfers import MAX_MODEL_BYTES
 from .errors import EdgeStateError, disk_refused
-from .journal import Journal, OpenRound
-from .models import EdgeModels
-from .spool import Head, Recovered, Spool
+from .spool import Journal, Spool
 
 SMALL_BYTES = 256 * 1024
 """Models up to this size are handled at once: a hop to another thread costs more."""
+KEPT_MODELS = 3
+"""The last that the edge held."""
 
 
 class EdgeStore:
@@ -89,11 +91,11 @@ class EdgeStore:
         self._counters = counters
         self._checkpoint = checkpoint
         self._path = directory / "state.msgpack"
-        self._models = EdgeModels(directory / "models", max_bytes=MAX_MODEL_BYTES)
+        self._models = BlobStore(directory / "models", max_bytes=MAX_MODEL_BYTES)
+        self._held: list[str] = []
+        self._manifest: tuple[str, Manifest] | None = None
         self._spool = Spool(directory / "spool")
         self._journal = Journal(directory / "spool" / "round.journal")
-        self._base = ""
-        self._base_bytes = 0
         self._begin_round("")
 
     def _begin_round(self, base: str) -> None:
@@ -104,15 +106,14 @@ class EdgeStore:
         self._whole: dict[Key, bytes] = {}
         self._unsynced: list[Admit] = []
 
-    def load(self, now: float) -> tuple[Memory, OpenedRound | None]:
+    def load(self, now: float) -> tuple[Memory, ReopenedRound | None]:
         """Return what a restart must know, and the round that was open."""
         memory = self._load_state()
         if not self._models.has(memory.model):
             memory.model, memory.model_bytes = "", 0
         if memory.model:
-            self._models.hold(memory.model)
-        journal = self._journal.read()
-        opened = journal.opened
+            self._hold(memory.model)
+        opened, entries = self._journal.read()
         if (
             opened is None
             or not memory.model
@@ -122,33 +123,34 @@ class EdgeStore:
             self._clear_round()
             return memory, None
         self._begin_round(opened.base)
-        found = [Recovered(head, whole=data) for head, data in journal.entries]
-        found += self._spool.recover(opened.run, opened.order.round)
-        found = [self._recover(one) for one in sorted(found, key=lambda one: one.head.position)]
-        same_boot = opened.boot == self._boot and opened.began_at <= now
-        longest = max(opened.order.max_wait_ms, opened.order.deadline_ms) / 1000
-        began_at = opened.began_at if same_boot else now - longest - 1.0
-        known = [_restored(one.head) for one in found]
-        have = {one.head.agent: one.have for one in found}
-        return memory, OpenedRound(opened.order, opened.base, began_at, known, have)
+        found: list[tuple[UpdateRecord, set[int], bytes | None]] = [
+            (record, set(), data) for record, data in entries
+        ]
+        spooled = self._spool.recover(opened.run, opened.order.round)
+        found += [(record, have, None) for record, have in spooled]
+        # In the order in which they were in the sum.
+        found.sort(key=lambda one: one[0].position)
+        updates = [(record, have) for record, have, data in found if self._recover(record, data)]
+        if opened.boot != self._boot or opened.began_at > now:
+            longest = max(opened.order.max_wait_ms, opened.order.deadline_ms) / 1000
+            opened = replace(opened, began_at=now - longest - 1.0)
+        return memory, ReopenedRound(opened, updates)
 
-    def _recover(self, one: Recovered) -> Recovered:
-        """Put an admitted update into the sum again, unless the disk has damaged it."""
-        head = one.head
-        self._positions = max(self._positions, head.position)
-        if head.offer is None or head.weight <= 0:
-            if head.offer is not None and head.status is None:
-                self._offers[head.key] = head.offer
-            return one
-        data: Buffer | None = one.whole
-        if data is None:
-            data = self._spool.content(head.key, head.offer.size)
-        if self._verdict(head.offer, norm_limit=0.0)(data).valid:
-            _add(self._mean, data, head.weight)
-            return one
+    def _recover(self, record: UpdateRecord, whole: bytes | None) -> bool:
+        """Put an admitted update into the sum again; False if the disk has damaged it."""
+        key, offer = record.key, record.offer
+        self._positions = max(self._positions, record.position)
+        if offer is None or record.weight <= 0:
+            if offer is not None and record.status is None:
+                self._offers[key] = offer
+            return True
+        data = self._spool.content(key, offer.size) if whole is None else whole
+        if check_content(data, offer.digest, self._manifest_of(self._base)).valid:
+            _add(self._mean, data, record.weight)
+            return True
         self._counters["spool_damaged"] += 1
-        self._spool.drop(head.key)
-        return Recovered(Head(run=head.run, round=head.round, agent=head.agent))
+        self._spool.drop(key)
+        return False
 
     def close(self) -> None:
         """Close the journal. Idempotent."""
@@ -157,8 +159,9 @@ class EdgeStore:
     def complete(self, message: AnyMessage) -> AnyMessage:
         """Return a chunk of a model with its data."""
         assert isinstance(message, Chunk)
-        data = self._models.chunk(message.digest, message.index, self._chunk_bytes)
-        return msgspec.structs.replace(message, data=data)
+        layout = Layout(self._models.size(message.digest), self._chunk_bytes)
+        start, stop = layout.span(message.index)
+        return replace(message, data=self._models.read(message.digest, start, stop - start))
 
     # ------------------------------------------------------------ disk effects
 
@@ -167,13 +170,18 @@ class EdgeStore:
         match effect:
             case Mark():
                 self._checkpoint(effect.name)
-            case OpenSpool() | WriteSpool() | DropSpool() | NoteEnd():
+            case OpenSpool(key=key) | WriteSpool(key=key) | DropSpool(key=key):
                 try:
                     self._write_spool(effect)
                 except OSError as error:
-                    return DiskFailed(effect.key, str(error)[:120])
+                    return _failed(key, error)
+            case NoteEnd(record=record):
+                try:
+                    self._journal.append(record)
+                except OSError as error:
+                    return _failed(record.key, error)
             case OpenModel():
-                self._models.begin_part(effect.digest)
+                self._models.drop_part(effect.digest)
             case WriteModel():
                 try:
                     self._models.write_part(effect.digest, effect.offset, effect.data)
@@ -182,17 +190,23 @@ class EdgeStore:
                     self._counters["disk_failed"] += 1
             case SaveRound():
                 self._clear_round()
-                self._begin_round(effect.base)
-                self._begin_journal(effect)
+                self._begin_round(effect.opened.base)
+                try:
+                    self._journal.begin(replace(effect.opened, boot=self._boot))
+                except OSError as error:
+                    raise disk_refused(self._directory, error) from error
             case SaveState():
-                self._save_state(effect.memory)
+                try:
+                    write_private(self._path, msgspec.msgpack.encode(effect.memory))
+                except OSError as error:
+                    raise disk_refused(self._path, error) from error
                 if effect.memory.model:
-                    self._models.hold(effect.memory.model)
+                    self._hold(effect.memory.model)
             case ForgetRound():
                 self._clear_round()
         return None
 
-    def _write_spool(self, effect: OpenSpool | WriteSpool | DropSpool | NoteEnd) -> None:
+    def _write_spool(self, effect: OpenSpool | WriteSpool | DropSpool) -> None:
         key = effect.key
         match effect:
             case OpenSpool():
@@ -205,7 +219,7 @@ class EdgeStore:
                     # An earlier effect of the same message failed on the disk.
                     return
                 if self._is_small(offer):
-                    # Written once, together with its fate.
+                    # Written once, together with its status.
                     self._whole[key] = effect.data
                     return
                 layout = Layout(offer.size, offer.chunk_bytes)
@@ -215,26 +229,11 @@ class EdgeStore:
                 self._offers.pop(key, None)
                 self._whole.pop(key, None)
                 self._spool.drop(key)
-            case NoteEnd():
-                self._journal.append(_head_of_end(effect))
 
     def _is_small(self, offer: UpdateOffer) -> bool:
         """Return whether an update is one chunk, in a round whose work is all done at once."""
         one_chunk = offer.size <= min(offer.chunk_bytes, SMALL_BYTES)
         return one_chunk and self._base_bytes <= SMALL_BYTES
-
-    def _begin_journal(self, effect: SaveRound) -> None:
-        opened = OpenRound(
-            run=effect.run,
-            boot=self._boot,
-            order=effect.order,
-            base=effect.base,
-            began_at=effect.began_at,
-        )
-        try:
-            self._journal.begin(opened)
-        except OSError as error:
-            raise disk_refused(self._directory, error) from error
 
     def _clear_round(self) -> None:
         self._begin_round("")
@@ -250,22 +249,18 @@ class EdgeStore:
         if not batch:
             return ()
         self._checkpoint("edge.complete")
+        updates = [(self._next(one), self._whole.pop(one.record.key, b"")) for one in batch]
         try:
-            self._append(batch)
+            for record, data in updates:
+                self._journal.append(record, data)
+            self._journal.sync()
         except OSError as error:
-            return [DiskFailed(admit.key, str(error)[:120]) for admit in batch]
+            return [_failed(one.record.key, error) for one in batch]
+        for record, data in updates:
+            if record.weight > 0:
+                _add(self._mean, data, record.weight)
         self._checkpoint("edge.spooled")
-        return [Admitted(admit.key) for admit in batch]
-
-    def _append(self, batch: list[Admit]) -> None:
-        whole = [self._whole.pop(admit.key, b"") for admit in batch]
-        heads = [self._head(admit) for admit in batch]
-        for head, data in zip(heads, whole, strict=True):
-            self._journal.append(head, data)
-        self._journal.sync()
-        for head, data in zip(heads, whole, strict=True):
-            if head.weight > 0:
-                _add(self._mean, data, head.weight)
+        return [Admitted(record.key) for record, _ in updates]
 
     # -------------------------------------------------------------------- jobs
 
@@ -277,76 +272,57 @@ class EdgeStore:
             case Check():
                 return Job("check", self._check(effect), small)
             case Admit():
-                if effect.key in self._whole:
+                if effect.record.key in self._whole:
                     self._unsynced.append(effect)
                     return None
                 return Job("admit", self._admit(effect), small)
             case Commit():
                 return Job("commit", self._commit(effect), small)
             case FinishModel():
-                return Job("model", self._finish_model(effect), effect.size <= SMALL_BYTES)
+                return Job("model", self._finish_job(effect), effect.size <= SMALL_BYTES)
         raise NotImplementedError(effect)
 
-    def _verdict(self, offer: UpdateOffer, *, norm_limit: float) -> Callable[[Buffer], Verdict]:
-        """Return what checks the content of an update to the open round's model."""
-        return functools.partial(
-            check_content,
-            digest=offer.digest,
-            manifest=self._models.manifest(self._base),
-            norm_limit=norm_limit,
-        )
+    def _next(self, admit: Admit) -> UpdateRecord:
+        """Return the record of an update with its place in the sum."""
+        self._positions += 1
+        return replace(admit.record, position=self._positions)
 
     def _check(self, effect: Check) -> Callable[[], Input]:
-        key, size, whole = effect.key, effect.offer.size, self._whole.get(effect.key)
-        verdict = self._verdict(effect.offer, norm_limit=effect.norm_limit)
+        key, offer, whole = effect.key, effect.offer, self._whole.get(effect.key)
+        manifest = self._manifest_of(self._base)
 
         def work() -> Input:
             try:
-                data = self._spool.content(key, size) if whole is None else whole
+                data = self._spool.content(key, offer.size) if whole is None else whole
             except OSError as error:
-                return DiskFailed(key, str(error)[:120])
-            return Checked(key, verdict(data))
+                return _failed(key, error)
+            return Checked(key, check_content(data, offer.digest, manifest, effect.norm_limit))
 
         return work
 
     def _admit(self, effect: Admit) -> Callable[[], Input]:
-        head, mean = self._head(effect), self._mean
+        record, mean = self._next(effect), self._mean
 
         def work() -> Input:
             self._checkpoint("edge.complete")
             try:
                 self._journal.sync()
-                self._spool.settle(head)
+                self._spool.settle(record)
                 self._checkpoint("edge.spooled")
-                if head.weight > 0:
-                    _add(mean, self._spool.content(effect.key, effect.offer.size), head.weight)
+                if record.weight > 0 and record.offer is not None:
+                    _add(mean, self._spool.content(record.key, record.offer.size), record.weight)
             except OSError as error:
-                return DiskFailed(effect.key, str(error)[:120])
-            return Admitted(effect.key)
+                return _failed(record.key, error)
+            return Admitted(record.key)
 
         return work
-
-    def _head(self, admit: Admit) -> Head:
-        self._positions += 1
-        run, number, agent = admit.key
-        return Head(
-            run=run,
-            round=number,
-            agent=agent,
-            offer=admit.offer,
-            status=admit.status,
-            tau_ms=admit.tau_ms,
-            weight=admit.weight,
-            norm=admit.norm,
-            position=self._positions,
-        )
 
     def _commit(self, effect: Commit) -> Callable[[], Input]:
         mean = self._mean
 
         def work() -> Input:
             try:
-                digest, data = self._models.put_mean(effect.base, mean)
+                digest, data = self._put_mean(effect.base, mean)
             except (OSError, BlobMissingError):
                 return Committed(effect.run, effect.round)
             self._checkpoint("edge.aggregated")
@@ -355,10 +331,10 @@ class EdgeStore:
 
         return work
 
-    def _finish_model(self, effect: FinishModel) -> Callable[[], Input]:
+    def _finish_job(self, effect: FinishModel) -> Callable[[], Input]:
         def work() -> Input:
             try:
-                refused = self._models.finish_part(effect.digest, effect.size)
+                refused = self._finish_model(effect.digest, effect.size)
             except OSError as error:
                 refused = str(error)[:120] or "the disk failed"
             else:
@@ -367,7 +343,42 @@ class EdgeStore:
 
         return work
 
-    # ------------------------------------------------------------------- state
+    # ------------------------------------------------------------------ models
+
+    def _hold(self, digest: str) -> None:
+        self._held = [*(d for d in self._held if d != digest), digest][-KEPT_MODELS:]
+        self._models.collect(self._held)
+
+    def _manifest_of(self, digest: str) -> Manifest:
+        """Return what an update of this model must hold."""
+        if self._manifest is None or self._manifest[0] != digest:
+            data = self._models.get(digest)
+            self._manifest = (digest, Manifest(tuple(item.spec for item in locate(data))))
+        return self._manifest[1]
+
+    def _put_mean(self, base: str, mean: RunningMean) -> tuple[str, bytes]:
+        """Make base + mean a durable model; an empty digest: the result is not finite."""
+        data = self._models.get(base)
+        manifest = Manifest(tuple(item.spec for item in locate(data)))
+        tensors = mean.apply(decode_tensors(data, manifest))
+        if not all(np.isfinite(array).all() for array in tensors.values()):
+            return "", b""
+        fresh = encode_tensors(tensors)
+        digest = self._models.put(fresh)
+        self._manifest = (digest, manifest)
+        return digest, fresh
+
+    def _finish_model(self, digest: str, size: int) -> str:
+        """Keep a model that is complete; return why it is not usable, or an empty string."""
+        try:
+            self._models.finish_part(digest)
+            data = self._models.get(digest)
+            for item in locate(data):
+                if not np.isfinite(tensor_at(data, item)).all():
+                    return f"tensor {item.spec.name[:64]!r} is not finite"
+        except (ProtocolError, BlobMissingError) as error:
+            return str(error)
+        return "" if len(data) == size else "its size is not what was said"
 
     def _load_state(self) -> Memory:
         try:
@@ -377,12 +388,6 @@ class EdgeStore:
         except (msgspec.DecodeError, ValueError, OSError) as error:
             hint = "delete the file to start with an empty edge"
             raise EdgeStateError(self._path, str(error)[:120], hint) from error
-
-    def _save_state(self, memory: Memory) -> None:
-        try:
-            write_private(self._path, msgspec.msgpack.encode(memory))
-        except OSError as error:
-            raise disk_refused(self._path, error) from error
 
 
 def open_edge(
@@ -401,33 +406,13 @@ def open_edge(
         counters=counters,
         checkpoint=checkpoint,
     )
-    memory, opened = store.load(now)
-    return EdgeCore(EdgeState(config, me, memory, counters), opened), store
+    memory, reopened = store.load(now)
+    return EdgeCore(EdgeState(config, me, memory, counters), reopened), store
 
 
 def _add(mean: RunningMean, data: Buffer, weight: float) -> None:
     mean.add({item.spec.name: tensor_at(data, item) for item in locate_again(data)}, weight)
 
 
-def _head_of_end(end: NoteEnd) -> Head:
-    run, number, agent = end.key
-    return Head(
-        run=run,
-        round=number,
-        agent=agent,
-        status=end.status,
-        reason=end.reason,
-        tau_ms=end.tau_ms,
-    )
-
-
-def _restored(head: Head) -> Restored:
-    return Restored(
-        agent=head.agent,
-        status=head.status,
-        reason=head.reason,
-        offer=head.offer,
-        tau_ms=head.tau_ms,
-        weight=head.weight,
-        norm=head.norm,
-    )
+def _failed(key: Key, error: OSError) -> DiskFailed:
+    return DiskFailed(key, str(error)[:120])

@@ -126,9 +126,7 @@ def test_a_norm_exactly_at_the_limit_is_taken() -> None:
     tensors = {"w": np.array([3.0, 4.0], np.float32)}
     data = encode_tensors(tensors)
     for limit, valid in ((5.0, True), (4.999, False)):
-        verdict = check_content(
-            data, digest=digest_of(data), manifest=Manifest.of(tensors), norm_limit=limit
-        )
+        verdict = check_content(data, digest_of(data), Manifest.of(tensors), norm_limit=limit)
         assert verdict.valid is valid
         assert verdict.norm == pytest.approx(5.0)
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_edge.core.admission import Verdict
-from fedagent_edge.core.round import HANDOVER_S, EdgeRound, Restored, Stage
+from fedagent_edge.core.effects import UpdateRecord
+from fedagent_edge.core.round import HANDOVER_S, EdgeRound, Stage
 from fedagent_protocol import messages as m
 from fedagent_task.round_rule import RoundRule
 
@@ -103,9 +104,11 @@ def test_a_restart_decides_nothing_anew(limit: float, beside: float) -> None:
     _arrive(before, "a0", 10.0 + limit + beside)
     was, now = before.parts["a0"], after.parts["a0"]
     after.restore(
-        Restored(
-            "a0",
-            was.status,
+        UpdateRecord(
+            run=after.run,
+            round=after.round,
+            agent="a0",
+            status=was.status,
             offer=was.offer,
             tau_ms=before.tau_ms(was, 20.0),
             weight=was.weight,

@@ -77,7 +77,9 @@ def refuse_offer(
     return "", ""
 
 
-def check_content(data: Buffer, *, digest: str, manifest: Manifest, norm_limit: float) -> Verdict:
+def check_content(
+    data: Buffer, digest: str, manifest: Manifest, norm_limit: float = 0.0
+) -> Verdict:
     """Verify the bytes of a complete update: digest, manifest, finite, norm.
 
     Block by block, so that no second copy of the update is made.

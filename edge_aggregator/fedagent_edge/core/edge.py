@@ -51,9 +51,8 @@ from fedagent_protocol.messages import (
 )
 from fedagent_protocol.topics import mismatch
 
-from .effects import LAN, WAN, Admitted, Checked, Committed, DiskFailed, ForgetRound
+from .effects import LAN, WAN, Admitted, Checked, Committed, DiskFailed, ForgetRound, ReopenedRound
 from .evaluation import Evaluations
-from .round import OpenedRound
 from .rounds import Rounds
 from .state import EdgeState
 from .transfers import ModelExchange
@@ -75,7 +74,7 @@ class EdgeCore:
         opened: A round to go on with, with the time that is left.
     """
 
-    def __init__(self, state: EdgeState, opened: OpenedRound | None = None) -> None:
+    def __init__(self, state: EdgeState, opened: ReopenedRound | None = None) -> None:
         self.state = state
         self.memory, self.counters, self.sessions = state.memory, state.counters, state.sessions
         self.upstream = Upstream(state)

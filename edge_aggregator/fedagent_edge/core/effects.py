@@ -41,6 +41,52 @@ class Memory(Struct, kw_only=True):
         self.run, self.task, self.body = run, task, body
 
 
+class OpenRound(Struct, frozen=True, kw_only=True):
+    """A round that was ordered; `began_at` is on the monotonic clock of `boot`."""
+
+    run: str
+    boot: str = ""
+    order: RoundOrder
+    base: str
+    began_at: float
+
+
+class UpdateRecord(Struct, frozen=True, kw_only=True):
+    """How an agent ended, or, while `status` is None, that its update is on its way.
+
+    Attributes:
+        position: Index of this update in the running sum.
+    """
+
+    run: str
+    round: int
+    agent: str
+    offer: UpdateOffer | None = None
+    status: OutcomeStatus | None = None
+    reason: str = ""
+    tau_ms: int = 0
+    weight: float = 0.0
+    norm: float = 0.0
+    position: int = 0
+
+    @property
+    def key(self) -> Key:
+        """What names it."""
+        return (self.run, self.round, self.agent)
+
+
+class ReopenedRound(Struct, frozen=True):
+    """The round that was open when the process ended, with what is known of it.
+
+    Attributes:
+        opened: With times on the clock of this process.
+        updates: Each with its chunks on disk, if it is not whole.
+    """
+
+    opened: OpenRound
+    updates: list[tuple[UpdateRecord, set[int]]]
+
+
 class SaveState(Write, frozen=True):
     """Store durably what a restart must know."""
 
@@ -50,10 +96,7 @@ class SaveState(Write, frozen=True):
 class SaveRound(Write, frozen=True):
     """Store a round before anybody is ordered."""
 
-    run: str
-    order: RoundOrder
-    base: str
-    began_at: float
+    opened: OpenRound
 
 
 class ForgetRound(Write, frozen=True):
@@ -84,10 +127,7 @@ class DropSpool(Write, frozen=True):
 class NoteEnd(Write, frozen=True):
     """Remember over a restart that an agent ended without an update."""
 
-    key: Key
-    status: OutcomeStatus
-    reason: str
-    tau_ms: int
+    record: UpdateRecord
 
 
 class DiskFailed(Input, frozen=True):
@@ -118,12 +158,7 @@ class Admit(Run, frozen=True):
     The result is `Admitted`, or `DiskFailed`.
     """
 
-    key: Key
-    offer: UpdateOffer
-    status: OutcomeStatus
-    tau_ms: int
-    weight: float
-    norm: float
+    record: UpdateRecord
 
 
 class Admitted(Input, frozen=True):

@@ -6,7 +6,7 @@ reason, answered where there is something to answer, and changes nothing else.
 
 from collections.abc import Callable
 
-import msgspec
+from msgspec.structs import replace
 
 from fedagent_node.effects import Effect, Emit, Mark, Received, Send, Warn
 from fedagent_protocol.messages import (
@@ -24,8 +24,8 @@ from fedagent_protocol.messages import (
 from fedagent_protocol.transfer import CreditPool
 
 from .admission import Verdict, refuse_offer
-from .effects import Admit, Check, DropSpool, Key, NoteEnd, OpenSpool
-from .round import EdgeRound, Part, Restored, Stage
+from .effects import Admit, Check, DropSpool, Key, NoteEnd, OpenSpool, UpdateRecord
+from .round import EdgeRound, Part, Stage
 from .state import EdgeState
 from .transfers import Distribution, Uploads
 
@@ -68,16 +68,16 @@ class LiveRound:
                 effects += self._end(agent, now, self.rnd.gone(agent, now))
         return effects
 
-    def resume(self, known: list[Restored], have: dict[str, set[int]]) -> None:
-        """Go on after a restart; `have` are the chunks on disk of unfinished updates.
+    def resume(self, updates: list[tuple[UpdateRecord, set[int]]]) -> None:
+        """Go on after a restart; sets are the chunks on disk of unfinished updates.
 
         Agents without a receipt offer their update again, or are ordered again when
         they say hello.
         """
-        for one in known:
-            if one.status is None and one.offer is not None:
-                self._spooled[one.agent] = (one.offer, have.get(one.agent, set()))
-            self.rnd.restore(one)
+        for known, have in updates:
+            if known.status is None and known.offer is not None:
+                self._spooled[known.agent] = (known.offer, have)
+            self.rnd.restore(known)
         self._distribution.waiting.clear()
 
     # ------------------------------------------------------------- from agents
@@ -158,7 +158,7 @@ class LiveRound:
     def _begin(
         self, agent: str, part: Part, offer: UpdateOffer, now: float, at: float
     ) -> list[Effect]:
-        bare = msgspec.structs.replace(offer, first=b"", context=None)
+        bare = replace(offer, first=b"", context=None)
         effects: list[Effect] = self._distribution.answered(agent, now)
         stored, have = self._spooled.pop(agent, (None, set()))
         part.resumed = stored is not None and _same_content(stored, offer)
@@ -234,8 +234,7 @@ class LiveRound:
         if not verdict.valid:
             return self._reject(agent, part.offer, verdict.reason, verdict.detail, now)
         self.rnd.checked(agent, verdict)
-        tau = self.rnd.tau_ms(part, now)
-        return [Admit(self._key(agent), part.offer, part.status, tau, part.weight, part.norm)]
+        return [Admit(self._record(agent, part, now))]
 
     def admitted(self, agent: str) -> list[Effect]:
         """Take in that an update is durable: now the receipt may go out."""
@@ -327,13 +326,12 @@ class LiveRound:
         part = self.rnd.parts[agent]
         self._uploads.end(part)
         self._spooled.pop(agent, None)
-        key, tau = self._key(agent), self.rnd.tau_ms(part, now)
         effects: list[Effect] = []
         if part.offer is not None:
-            effects.append(DropSpool(key))
+            effects.append(DropSpool(self._key(agent)))
         if part.status is not OutcomeStatus.GONE:
             # Who left may come back; the others have said their last word.
-            effects.append(NoteEnd(key, part.status, part.reason, tau))
+            effects.append(NoteEnd(replace(self._record(agent, part, now), offer=None)))
         return effects + self._distribution.answered(agent, now)
 
     def _order(self, agent: str, part: Part, now: float) -> Send:
@@ -356,6 +354,19 @@ class LiveRound:
             load_limit_ms=rnd.order.load_limit_ms,
         )
         return Send(agent, order)
+
+    def _record(self, agent: str, part: Part, now: float) -> UpdateRecord:
+        return UpdateRecord(
+            run=self.rnd.run,
+            round=self.rnd.round,
+            agent=agent,
+            offer=part.offer,
+            status=part.status,
+            reason=part.reason,
+            tau_ms=self.rnd.tau_ms(part, now),
+            weight=part.weight,
+            norm=part.norm,
+        )
 
     def _key(self, agent: str) -> Key:
         return (self.rnd.run, self.rnd.round, agent)

@@ -24,9 +24,17 @@ from fedagent_protocol.transfer import Receiver
 from fedagent_task.round_rule import RoundRule
 
 from .admission import Verdict
+from .effects import UpdateRecord
 
 HANDOVER_S = 0.005
 """How long what was stamped before an instant may take to come here from the network."""
+
+RECEIPTS = {
+    OutcomeStatus.ARRIVED: ReceiptStatus.ACCEPTED,
+    OutcomeStatus.LATE: ReceiptStatus.LATE,
+    OutcomeStatus.MISSED: ReceiptStatus.TOO_LATE,
+    OutcomeStatus.REJECTED: ReceiptStatus.REJECTED,
+}
 
 
 class Stage(Enum):
@@ -76,36 +84,11 @@ class Part:
         self.completed_at = self.weight = self.norm = 0.0
         self.in_time = self.valid = False
 
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """How an agent had ended, or how far its update had come, when the process ended."""
-
-    agent: str
-    status: OutcomeStatus | None = None
-    reason: str = ""
-    offer: UpdateOffer | None = None
-    tau_ms: int = 0
-    weight: float = 0.0
-    norm: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedRound:
-    """The round that was open when the process ended.
-
-    Attributes:
-        base: Digest of the model it began with.
-        began_at: On the clock of this process.
-        known: Agents that had ended, and updates that had begun.
-        have: Chunks on disk of the latter.
-    """
-
-    order: RoundOrder
-    base: str
-    began_at: float
-    known: list[Restored]
-    have: dict[str, set[int]]
+    def decide(self, status: OutcomeStatus) -> None:
+        """Note how its update ended: late is paid, too late is not."""
+        self.status, self.receipt = status, RECEIPTS[status]
+        self.in_time = status is OutcomeStatus.ARRIVED
+        self.valid = status in (OutcomeStatus.ARRIVED, OutcomeStatus.LATE)
 
 
 @dataclass(slots=True)
@@ -204,9 +187,8 @@ class EdgeRound:
         part = self.parts[agent]
         assert part.offer is not None
         part.norm = verdict.norm
-        part.valid = part.completed_at <= self.give_up
-        part.in_time = part.completed_at <= self.deadline
-        part.status, part.receipt = _ends(part)
+        late = OutcomeStatus.LATE if part.completed_at <= self.give_up else OutcomeStatus.MISSED
+        part.decide(OutcomeStatus.ARRIVED if part.completed_at <= self.deadline else late)
         if self.rule.counts(part.completed_at, used=self.used, ordered=len(self.parts)):
             samples = self.order.weighting is Weighting.SAMPLES
             part.weight = float(part.offer.stats.num_samples) if samples else 1.0
@@ -240,7 +222,7 @@ class EdgeRound:
         """Return how everybody ended."""
         return tuple(self._outcome(agent, part, now) for agent, part in self.parts.items())
 
-    def restore(self, known: Restored) -> None:
+    def restore(self, known: UpdateRecord) -> None:
         """Take up how an agent had ended, as it was decided then."""
         part = self.parts.get(known.agent)
         if part is None or known.status is None:
@@ -248,15 +230,10 @@ class EdgeRound:
         part.stage, part.status, part.reason = Stage.ENDED, known.status, known.reason
         part.answered = True
         part.completed_at = self.began_at + known.tau_ms / 1000
-        if known.status is OutcomeStatus.REJECTED:
-            part.receipt = ReceiptStatus.REJECTED
-        if known.offer is None or known.status is OutcomeStatus.REJECTED:
-            return
-        part.offer, part.norm, part.weight = known.offer, known.norm, known.weight
-        part.in_time = known.status is OutcomeStatus.ARRIVED
-        # As it was decided: tau is rounded, and its receipt may be with the agent.
-        part.valid = known.status in (OutcomeStatus.ARRIVED, OutcomeStatus.LATE)
-        part.status, part.receipt = _ends(part)
+        if known.offer is not None or known.status is OutcomeStatus.REJECTED:
+            # As it was decided: tau is rounded, and its receipt may be with the agent.
+            part.decide(known.status)
+            part.offer, part.norm, part.weight = known.offer, known.norm, known.weight
 
     def _outcome(self, agent: str, part: Part, now: float) -> Outcome:
         tau = self.tau_ms(part, now)
@@ -299,12 +276,3 @@ class EdgeRound:
         part.stage, part.status, part.reason = Stage.ENDED, status, reason
         part.completed_at = part.completed_at or now
         return True
-
-
-def _ends(part: Part) -> tuple[OutcomeStatus, ReceiptStatus]:
-    """Return how a checked update ended: late is paid, too late is not."""
-    if part.in_time:
-        return OutcomeStatus.ARRIVED, ReceiptStatus.ACCEPTED
-    if part.valid:
-        return OutcomeStatus.LATE, ReceiptStatus.LATE
-    return OutcomeStatus.MISSED, ReceiptStatus.TOO_LATE

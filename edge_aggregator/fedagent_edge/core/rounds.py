@@ -25,10 +25,12 @@ from .effects import (
     Committed,
     DiskFailed,
     ForgetRound,
+    OpenRound,
+    ReopenedRound,
     SaveRound,
 )
 from .live import LiveRound, receipt
-from .round import EdgeRound, OpenedRound
+from .round import EdgeRound
 from .state import EdgeState
 from .transfers import ModelExchange
 from .upstream import Upstream
@@ -41,7 +43,7 @@ class Rounds:
     """At most one round is live; one order may wait for its model, or for the round before.
 
     Args:
-        opened: A round to go on with after a restart, with the time that is left.
+        reopened: A round to go on with after a restart, with the time that is left.
 
     Attributes:
         live: The round that is live, until its report.
@@ -53,7 +55,7 @@ class Rounds:
         state: EdgeState,
         upstream: Upstream,
         models: ModelExchange,
-        opened: OpenedRound | None,
+        reopened: ReopenedRound | None,
     ) -> None:
         self.state = state
         self.live: LiveRound | None = None
@@ -63,11 +65,12 @@ class Rounds:
         self._last: LiveRound | None = None
         self._waiting: RoundOrder | None = None
         self._committing = False
-        if opened is not None:
+        if reopened is not None:
+            opened = reopened.opened
             state.memory.last_round = opened.order.round
-            rnd = EdgeRound(state.memory.run, opened.order, opened.base, opened.began_at)
+            rnd = EdgeRound(opened.run, opened.order, opened.base, opened.began_at)
             self.live = LiveRound(rnd, state, self.pool, start_at=opened.began_at)
-            self.live.resume(opened.known, opened.have)
+            self.live.resume(reopened.updates)
             state.counters["rounds_resumed"] += 1
 
     # -------------------------------------------------------- from coordinator
@@ -103,7 +106,8 @@ class Rounds:
         if refusal:
             self.state.counters["order_refused"] += 1
             return effects + self._report(rnd, _not_ordered(rnd, refusal), refusal, now)
-        effects += [SaveRound(memory.run, order, memory.model, now), Mark("edge.round_saved")]
+        opened = OpenRound(run=memory.run, order=order, base=memory.model, began_at=now)
+        effects += [SaveRound(opened), Mark("edge.round_saved")]
         self._last = None
         self.live = LiveRound(rnd, self.state, self.pool, start_at=now + self.state.patience_s)
         return effects + self.live.begin(now, self.state.sessions.is_present)
