@@ -66,14 +66,6 @@ def test_constraints_hold_whatever_the_round(
 
 
 @every_policy
-def test_the_same_seed_gives_the_same_choices(name: str) -> None:
-    first = list(play(policies.create(name), range(1, 30)))
-    again = list(play(policies.create(name), range(1, 30)))
-    assert first == again
-    assert any(first)
-
-
-@every_policy
 def test_select_changes_no_state_and_does_not_touch_the_view(name: str) -> None:
     policy = policies.create(name)
     list(play(policy, range(1, 10)))
@@ -133,16 +125,6 @@ def test_a_snapshot_and_the_feedbacks_since_give_the_same_state(name: str) -> No
         if t > 7:
             restored.learn(feedback)
     assert same(original.state(), restored.state())
-
-
-@every_policy
-def test_a_state_is_a_copy(name: str) -> None:
-    policy = policies.create(name)
-    list(play(policy, range(1, 5)))
-    before = {key: value.copy() for key, value in policy.state().items()}
-    for array in policy.state().values():
-        array[...] = 0
-    assert same(before, policy.state())
 
 
 @every_policy

@@ -203,11 +203,16 @@ def town(
     return replace(view, feature_names=(), pair_features=view.pair_features[:, :0])
 
 
-def chosen(policy: SelectionPolicy, view: RoundView, seed: int = SEED) -> list[int]:
-    """The clients a policy chooses, ascending; the choice keeps the constraints."""
-    pairs = policy.select(view, round_rng(seed, view.round, Purpose.SELECT)).pairs
+def choice(policy: SelectionPolicy, view: RoundView, t: int = 1, seed: int = 0) -> list[int]:
+    """The pairs a policy chooses, ascending; the choice keeps the constraints."""
+    pairs = policy.select(view, round_rng(seed, t, Purpose.SELECT)).pairs
     check_selection(view, pairs)
-    return sorted(view.pair_client[pairs].tolist())
+    return sorted(pairs.tolist())
+
+
+def chosen(policy: SelectionPolicy, view: RoundView, seed: int = SEED) -> list[int]:
+    """The clients a policy chooses, ascending."""
+    return sorted(view.pair_client[choice(policy, view, view.round, seed)].tolist())
 
 
 def play(policy: SelectionPolicy, view: RoundView, opinion: float, seed: int = SEED) -> list[int]:

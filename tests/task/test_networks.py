@@ -80,14 +80,6 @@ def test_samples_in_parts_are_samples_at_once() -> None:
         np.testing.assert_allclose(slope, mean, atol=1e-5)
 
 
-def test_no_sample_is_no_loss_and_no_slope_but_the_penalty() -> None:
-    model = create(ModelSpec(kind="mlp", features=3, hidden=(4,), classes=2))
-    loss, gradient = model.loss_and_gradient(model.init(0), np.empty((0, 3)), np.empty(0))
-    assert loss == 0
-    assert all((slope == 0).all() for slope in gradient.values())
-    assert model.forward(model.init(0), np.empty((0, 3))).shape == (0, 2)
-
-
 @pytest.mark.parametrize("hidden", [(32,), (32, 16)])
 def test_gradient_descent_on_a_perceptron_learns_the_digits(hidden: tuple[int, ...]) -> None:
     model = create(ModelSpec(kind="mlp", features=64, classes=10, hidden=hidden))

@@ -17,6 +17,8 @@ from fedagent_task.readers.images import read_idx, read_idx_array
 from fedagent_task.readers.text import read_csv, read_libsvm, read_libsvm_sparse, read_ratings
 
 SHARED = os.environ.get(DATA_VARIABLE, "")
+
+
 needs_data = pytest.mark.skipif(not SHARED, reason=f"{DATA_VARIABLE} names no data folder")
 
 
@@ -199,3 +201,37 @@ def test_standard_files_have_their_known_shapes() -> None:
     assert load("fashion-mnist/t10k-images-idx3-ubyte.gz").x.shape == (10_000, 784)
     ratings = load("movielens-100k/u.data.gz")
     assert ratings.x.max(axis=0).tolist() == [943, 1682]
+
+
+def _file(
+    path: Path, labels: list[int], seed: int = 0
+) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), np.uint8)
+    body = b"".join(
+        bytes([label]) + row.tobytes() for label, row in zip(labels, pixels, strict=True)
+    )
+    path.write_bytes(gzip.compress(body) if path.suffix == ".gz" else body)
+    return pixels
+
+
+@pytest.mark.parametrize("name", ["data_batch_1.bin", "test_batch.bin", "data_batch_3.bin.gz"])
+def test_records_come_back_by_the_standard_names(tmp_path: Path, name: str) -> None:
+    pixels = _file(tmp_path / name, [3, 0, 9, 9])
+    data = load(str(tmp_path / name))
+    assert data.x.dtype == np.uint8
+    assert data.y.dtype == np.int64
+    np.testing.assert_array_equal(data.x, pixels)
+    assert data.y.tolist() == [3, 0, 9, 9]
+
+
+def test_what_is_not_cifar_is_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "data_batch_1.bin"
+    for body, says in (
+        (b"", "no records of 3073"),
+        (b"\0" * 3072, "no records of 3073"),
+        (b"\0" * 3074, "no records of 3073"),
+        (b"\x0a" + b"\0" * 3072, "label 10"),
+    ):
+        path.write_bytes(body)
+        with pytest.raises(DatasetError, match=says):
+            load(str(path))

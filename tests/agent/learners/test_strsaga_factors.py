@@ -67,21 +67,6 @@ def _assert_equal(now: dict[str, npt.NDArray[np.float64]], then: object, exact: 
         np.testing.assert_allclose(tensor, then[name], rtol=exact, atol=exact)
 
 
-@settings(max_examples=100)
-@given(stream=streams(most=50))
-def test_blocks_are_steps_one_by_one(stream: Stream) -> None:
-    whole, single = stream.learner(), stream.learner()
-    for (x, y), count in zip(stream.arrivals, stream.iterations, strict=True):
-        whole.absorb(x, y)
-        single.absorb(x, y)
-        done = whole.step(count)
-        ones = [single.step(1) for _ in range(count)]
-        assert done.samples == sum(one.samples for one in ones)
-        total = sum(one.loss * one.samples for one in ones)
-        np.testing.assert_allclose(done.loss * done.samples, total, rtol=1e-10)
-    _assert_equal(whole.weights(), single.weights(), 1e-10)
-
-
 @settings(max_examples=60)
 @given(stream=streams(most=25))
 def test_blocks_are_what_the_definition_says(stream: Stream) -> None:

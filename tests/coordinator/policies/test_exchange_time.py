@@ -1,4 +1,4 @@
-"""The regression of exchange times: Sherman-Morrison, contexts, censoring."""
+"""The regression of exchange times: Sherman-Morrison, contexts, censoring; and `fastest`."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from fedagent_coordinator.policies.base import RoundView
 from fedagent_coordinator.policies.exchange_time import (
     ExchangeTimes,
+    FastestPolicy,
     LinearModel,
     affordable,
     min_per_client,
 )
-from tests.fakes.rounds import column_view, ended
+from tests.fakes.rounds import choice, column_view, ended
 
 
 def times(**given_: object) -> ExchangeTimes:
@@ -152,3 +153,17 @@ def test_the_bound_is_optimistic_by_alpha_deviations() -> None:
     assert bounds[0] - bounds[1] == pytest.approx(np.sqrt(warm @ inverse @ warm))
     assert bounds[0] - bounds[2] == pytest.approx(2 * np.sqrt(warm @ inverse @ warm))
     assert bounds[3] == 0
+
+
+def test_fastest_tries_everybody_and_then_keeps_the_fastest() -> None:
+    policy, view = FastestPolicy(clients_per_round=2), column_view(clients=6)
+    tau = np.array([9.0, 1.0, 8.0, 7.0, 2.0, 6.0])
+    played = []
+    for t in range(1, 30):
+        played.append(choice(policy, view, t))
+        policy.learn(ended(view, played[-1], tau_s=tau[played[-1]].tolist()))
+    assert sorted(client for pairs in played[:3] for client in pairs) == list(range(6))
+    assert played[-1] == [1, 4]
+    again = FastestPolicy(clients_per_round=2)
+    again.restore(policy.state())
+    assert choice(again, view, 30) == [1, 4]

@@ -1,4 +1,4 @@
-"""`linucb`: its regressions and bounds, one edge at a time."""
+"""LinUCB: arrays, loops and plain inversion say the same, one edge at a time."""
 
 import math
 from typing import Any
@@ -6,13 +6,90 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedagent_coordinator.policies.linucb import LinUcbPolicy
+from fedagent_coordinator.policies import linucb
+from fedagent_coordinator.policies.linucb import LinearArms, LinUcbPolicy
 from tests.fakes.rounds import column_view, ended
+
+RIDGE = 0.7
+
+
+def direct(
+    arms: int, size: int, arm: np.ndarray, x: np.ndarray, y: np.ndarray, alpha: float
+) -> np.ndarray:
+    """Every arm's bound at every row, by solving the normal equations."""
+    bounds = np.empty(len(arm))
+    for p in range(len(arm)):
+        mine = arm == arm[p]
+        matrix = RIDGE * np.eye(size) + x[mine].T @ x[mine]
+        theta = np.linalg.solve(matrix, x[mine].T @ y[mine])
+        width = x[p] @ np.linalg.solve(matrix, x[p])
+        bounds[p] = x[p] @ theta + alpha * np.sqrt(width)
+    return bounds
+
+
+@pytest.fixture(params=["arrays", "loops"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of the same sums; the loops uncompiled, so that numba is not needed."""
+    loops = linucb.ArmLoops(linucb.upper_loop, linucb.learn_loop)
+    monkeypatch.setattr(linucb, "compiled", lambda: loops if request.param == "loops" else None)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("seed", range(4))
+def test_rank_one_updates_are_inversion(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    arms, size, rows = int(rng.integers(1, 6)), int(rng.integers(1, 6)), int(rng.integers(1, 40))
+    arm = rng.integers(0, arms, rows)
+    x, y = rng.normal(size=(rows, size)), rng.random(rows)
+    made = LinearArms(size, RIDGE).grown(arms)
+    for part in np.array_split(np.arange(rows), 3):
+        made.learn(arm[part], x[part], y[part])
+    want = direct(arms, size, arm, x, y, 0.3)
+    np.testing.assert_allclose(made.upper(arm, x, 0.3), want, rtol=1e-9)
+
+
+@pytest.mark.parametrize("block", [1, 7, 39, 40, 50])
+def test_blocks_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linucb, "compiled", lambda: None)
+    rng = np.random.default_rng(3)
+    arm, x = rng.integers(0, 4, 40), rng.normal(size=(40, 3))
+    made = LinearArms(3, RIDGE).grown(4)
+    made.learn(arm, x, rng.random(40))
+    np.testing.assert_allclose(made.upper(arm, x, 0.5, block=block), made.upper(arm, x, 0.5))
+
+
+def test_machine_code_says_the_same() -> None:
+    pytest.importorskip("numba", reason="numba is an extra")
+    loops = linucb.compiled()
+    assert loops is not None
+    rng = np.random.default_rng(5)
+    arm, x, y = rng.integers(0, 9, 200), rng.normal(size=(200, 5)), rng.random(200)
+    ours, theirs = LinearArms(5, RIDGE).grown(9), LinearArms(5, RIDGE).grown(9)
+    loops.learn(arm, x, y, ours.inverse, ours.moment, ours.theta)
+    linucb.learn_loop(arm, x, y, theirs.inverse, theirs.moment, theirs.theta)
+    np.testing.assert_allclose(ours.theta, theirs.theta, rtol=1e-9)
+    out, want = np.empty(200), np.empty(200)
+    loops.upper(arm, x, ours.theta, ours.inverse, 0.2, out)
+    linucb.upper_loop(arm, x, theirs.theta, theirs.inverse, 0.2, want)
+    np.testing.assert_allclose(out, want, rtol=1e-9)
+
+
+def test_new_arms_know_nothing_and_old_ones_forget_nothing() -> None:
+    made = LinearArms(2, RIDGE).grown(1)
+    made.learn(np.array([0]), np.array([[1.0, 0.0]]), np.array([1.0]))
+    more = made.grown(3)
+    assert more.theta[0].tolist() == made.theta[0].tolist()
+    assert not more.theta[1:].any()
+    assert more.grown(2).moment is more.moment
+
 
 RATES: dict[str, Any] = {
     "download_bps": [1e5, 1e5, 1e6, 1e6, 1e7, 1e7],
     "compute": [2.0, 2.0, 3.0, 3.0, 4.0, 4.0],
 }
+
+
 VIEW = column_view(edges_seen=2, **RATES)
 
 

@@ -1,24 +1,111 @@
-"""RBCS-F as a policy, and the reference table of ALGORITHMS section 4 at a short horizon."""
+"""RBCS-F: its queues, its choices, and the reference table of ALGORITHMS section 4 in short."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.rbcs import TABLE, run
-from fedagent_coordinator.errors import MissingFeatureError
 from fedagent_coordinator.policies import Bound, Purpose, SelectionPolicy, round_rng
-from fedagent_coordinator.policies.base import TRUTH
-from fedagent_coordinator.policies.baselines import FedCsPolicy
 from fedagent_coordinator.policies.exchange_time import FastestPolicy
-from fedagent_coordinator.policies.rbcs_f import RbcsFPolicy
-from fedagent_coordinator.policies.selection import check_selection
+from fedagent_coordinator.policies.rbcs_f import FairnessQueues, RbcsFPolicy, capacity
+from fedagent_coordinator.policies.selection import fill
 from fedagent_protocol.errors import ParameterError
-from tests.fakes.rounds import column_view, ended
+from tests.fakes.rounds import choice, column_view, ended, random_view
 
 
-def choice(policy: SelectionPolicy, view: object, t: int = 1) -> list[int]:
-    pairs = policy.select(view, round_rng(0, t, Purpose.SELECT)).pairs  # type: ignore[arg-type]
-    check_selection(view, pairs)  # type: ignore[arg-type]
-    return sorted(pairs.tolist())
+def queues(beta: float = 0.25, freeze_after: int = 3) -> FairnessQueues:
+    return FairnessQueues("test", beta=beta, freeze_after=freeze_after)
+
+
+def test_a_queue_grows_by_beta_falls_by_one_and_stops_at_zero() -> None:
+    q = queues()
+    view = column_view(clients=2, available=[True, False])
+    for expected in (0.25, 0.5, 0.75, 1.0, 1.25):
+        q.step(ended(view, []))
+        assert q.lengths(2).tolist() == [expected, expected]
+    q.step(ended(view, [0]))
+    assert q.lengths(2).tolist() == [0.5, 1.5]
+    q.step(ended(view, [0], x=[False]))
+    assert q.lengths(3).tolist() == [0.0, 1.75, 0.0]
+
+
+def test_without_a_session_it_freezes_and_thaws() -> None:
+    q = queues(freeze_after=3)
+    both = column_view(clients=2)
+    one = both.take(np.array([0]))
+    for _ in range(3):
+        q.step(ended(one, [0]))
+    assert q.lengths(2)[1] == 0.75
+    assert q.due(both) == 1
+    for _ in range(5):
+        q.step(ended(one, [0]))
+    assert q.lengths(2)[1] == 0.75
+    q.step(ended(both, [0]))
+    assert q.lengths(2)[1] == 1.0
+
+
+def test_a_share_that_rounds_cannot_give_is_a_configuration_error() -> None:
+    q = queues(beta=0.25, freeze_after=2)
+    nine = column_view(clients=9)
+    q.require_room(nine, 3)
+    with pytest.raises(ParameterError) as caught:
+        q.require_room(nine, 2)
+    assert caught.value.parameter == "beta"
+    assert "3 clients a round and only 2" in str(caught.value)
+    q.require_room(nine.take(np.arange(8)), 2)
+    queues(beta=0.2).require_room(column_view(clients=40), 8)
+
+
+def test_a_share_that_the_budgets_cannot_pay_is_one_too() -> None:
+    q = queues(beta=0.5)
+    with pytest.raises(ParameterError) as caught:
+        q.require_room(column_view(clients=9, budget=3), 6)
+    assert "5 clients a round and only 3 can be paid" in str(caught.value)
+    q.require_room(column_view(clients=9, budget=5), 6)
+    q.require_room(column_view(clients=9, budget=0), 6)
+
+
+def test_only_the_first_round_is_refused() -> None:
+    q = queues(beta=0.25)
+    eight, nine = column_view(clients=8), column_view(clients=9)
+    q.require_room(eight, 2)
+    assert not q.over_capacity(eight, 2, 2)
+    q.step(ended(eight, [0, 1]))
+    q.require_room(nine, 2)
+    assert q.over_capacity(nine, 2, 2)
+    assert not q.over_capacity(nine, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("price", "budget", "edges", "most", "room"),
+    [
+        ([5, 1, 3], 4, 1, None, 2),
+        ([5, 1, 3], 9, 1, None, 3),
+        ([5, 1, 3], 9, 1, 2, 2),
+        ([5, 6, 7], 4, 1, None, 0),
+        ([2, 2, 2], 2, 2, None, 2),
+        ([1, 1, 2], 2, 2, None, 3),
+        ([0, 0], 0, 1, None, 2),
+        ([10**15] * 3, 10**15, 2, None, 2),
+        ([], 5, 2, None, 0),
+    ],
+)
+def test_capacity_is_what_the_budgets_pay_of_the_cheapest(
+    price: list[int], budget: int, edges: int, most: int | None, room: int
+) -> None:
+    view = column_view(price=price, budget=budget, edges_seen=edges, clients=len(price))
+    assert capacity(view, most) == room
+
+
+@given(st.integers(0, 2**32), st.integers(0, 12), st.integers(0, 3), st.integers(0, 4_000_000))
+def test_no_round_takes_more_than_the_capacity(
+    seed: int, clients: int, edges: int, budget: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    view = random_view(rng, 1, clients=clients, edges=edges, budget=budget)
+    taken = fill(view, rng.permutation(len(view.pair_client)).astype(np.int64))
+    assert len(taken) <= capacity(view)
 
 
 def test_the_first_round_is_a_draw_by_the_seed() -> None:
@@ -133,32 +220,3 @@ def test_who_joins_a_live_run_does_not_end_it() -> None:
     selection = policy.select(more, round_rng(0, 2, Purpose.SELECT))
     assert len(selection.pairs) == 8
     assert selection.notes["over_capacity"] == 1
-
-
-def test_fastest_tries_everybody_and_then_keeps_the_fastest() -> None:
-    policy, view = FastestPolicy(clients_per_round=2), column_view(clients=6)
-    tau = np.array([9.0, 1.0, 8.0, 7.0, 2.0, 6.0])
-    played = []
-    for t in range(1, 30):
-        played.append(choice(policy, view, t))
-        policy.learn(ended(view, played[-1], tau_s=tau[played[-1]].tolist()))
-    assert sorted(client for pairs in played[:3] for client in pairs) == list(range(6))
-    assert played[-1] == [1, 4]
-    again = FastestPolicy(clients_per_round=2)
-    again.restore(policy.state())
-    assert choice(again, view, 30) == [1, 4]
-
-
-def test_fedcs_takes_all_that_are_expected_in_time() -> None:
-    view = column_view(clients=4, tau_s=[2.9, 3.0, 0.5, 1.0], available=[True, True, True, False])
-    assert choice(FedCsPolicy(deadline_s=3.0), view) == [0, 2]
-    tight = column_view(clients=4, tau_s=[2.9, 3.0, 0.5, 1.0], budget=1)
-    assert choice(FedCsPolicy(deadline_s=3.0), tight) == [2]
-    with pytest.raises(MissingFeatureError) as caught:
-        choice(FedCsPolicy(), column_view(clients=4))
-    assert caught.value.feature == TRUTH
-
-
-def test_fedcs_takes_the_faster_of_two_edges() -> None:
-    view = column_view(clients=2, edges_seen=2, tau_s=[2.0, 1.0, 1.0, 9.0])
-    assert choice(FedCsPolicy(), view) == [1, 2]

@@ -1,0 +1,105 @@
+"""The policies that learn nothing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedagent_coordinator.errors import MissingFeatureError
+from fedagent_coordinator.policies import Truth, create
+from fedagent_coordinator.policies.base import TRUTH
+from fedagent_coordinator.policies.baselines import (
+    FedCsPolicy,
+    FixedPolicy,
+    RandomPolicy,
+    RoundRobinPolicy,
+    VolunteersPolicy,
+)
+from tests.fakes.rounds import choice, chosen, column_view, play, town
+
+
+def test_random_draws_a_set_for_each_slot() -> None:
+    policy = RandomPolicy(slot_rounds=3)
+    drawn = [frozenset(play(policy, town(t, 20, price=1, budget=5), 0.5)) for t in range(1, 61)]
+    slots = [drawn[start : start + 3] for start in range(0, 60, 3)]
+    assert all(len(set(slot)) == 1 for slot in slots)
+    assert len({slot[0] for slot in slots}) > 10
+
+
+def test_random_draws_anew_every_round_by_default() -> None:
+    policy = RandomPolicy()
+    assert (
+        len({frozenset(play(policy, town(t, 20, price=1, budget=5), 0.5)) for t in range(1, 21)})
+        > 10
+    )
+
+
+def test_round_robin_takes_blocks_in_turn_for_a_slot_each() -> None:
+    policy = RoundRobinPolicy(clients_per_round=3, slot_rounds=2)
+    blocks = [chosen(policy, town(t, 7)) for t in range(1, 8)]
+    assert blocks == [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5], [6], [6], [0, 1, 2]]
+
+
+def test_round_robin_takes_predefined_sets_and_nobody_instead_of_who_is_away() -> None:
+    policy = RoundRobinPolicy(sets=[[0, 1, 10, 15, 19], [2, 3]])
+    assert chosen(policy, town(1, 20)) == [0, 1, 10, 15, 19]
+    assert chosen(policy, town(2, 20)) == [2, 3]
+    assert chosen(policy, town(3, 12)) == [0, 1, 10]
+    away = [c != 2 for c in range(20)]
+    assert chosen(policy, town(4, 20, there=away)) == [3]
+
+
+def test_fixed_takes_its_set_while_it_fits() -> None:
+    assert chosen(FixedPolicy(), town(1, 20)) == [0, 1, 2, 3, 4]
+    policy = FixedPolicy(clients=[7, 2, 5])
+    assert chosen(policy, town(1, 8)) == [2, 5, 7]
+    assert chosen(policy, town(1, 8, price=4, budget=9)) == [2, 7]
+
+
+def take(policy: VolunteersPolicy, seed: int, *, budget: int) -> set[int]:
+    """Whom it takes of six clients, of whom the last four volunteer and each asks 10."""
+    available = np.array([False, False, True, True, True, True])
+    view = replace(town(1, 6, price=10, budget=budget), volunteers=available)
+    return set(chosen(policy, view, seed=seed))
+
+
+def test_all_that_fit_are_taken_and_chance_decides_who_does_not() -> None:
+    assert take(VolunteersPolicy(), 0, budget=100) == {2, 3, 4, 5}
+    taken = [take(VolunteersPolicy(), seed, budget=25) for seed in range(30)]
+    assert {len(some) for some in taken} == {2}
+    assert set.union(*taken) == {2, 3, 4, 5}
+
+
+def test_no_more_are_taken_than_wanted() -> None:
+    taken = [take(VolunteersPolicy(clients_per_round=3), seed, budget=100) for seed in range(30)]
+    assert {len(some) for some in taken} == {3}
+    assert set.union(*taken) == {2, 3, 4, 5}
+
+
+@pytest.mark.parametrize(("name", "chosen"), [("oracle", [2]), ("oracle-p", [0])])
+def test_what_each_oracle_goes_by(name: str, chosen: list[int]) -> None:
+    truth = Truth(
+        arrives=np.array([False, False, True]),
+        chance=np.array([0.9, 0.5, 0.1]),
+        tau_s=np.ones(3),
+    )
+    view = replace(column_view(clients=3, budget=1), truth=truth)
+    selection = create(name).select(view, np.random.default_rng(0))
+    assert selection.pairs.tolist() == chosen
+    expected = truth.chance if name == "oracle-p" else truth.arrives
+    assert selection.scores.tolist() == expected.tolist()
+
+
+def test_fedcs_takes_all_that_are_expected_in_time() -> None:
+    view = column_view(clients=4, tau_s=[2.9, 3.0, 0.5, 1.0], available=[True, True, True, False])
+    assert choice(FedCsPolicy(deadline_s=3.0), view) == [0, 2]
+    tight = column_view(clients=4, tau_s=[2.9, 3.0, 0.5, 1.0], budget=1)
+    assert choice(FedCsPolicy(deadline_s=3.0), tight) == [2]
+    with pytest.raises(MissingFeatureError) as caught:
+        choice(FedCsPolicy(), column_view(clients=4))
+    assert caught.value.feature == TRUTH
+
+
+def test_fedcs_takes_the_faster_of_two_edges() -> None:
+    view = column_view(clients=2, edges_seen=2, tau_s=[2.0, 1.0, 1.0, 9.0])
+    assert choice(FedCsPolicy(), view) == [1, 2]
