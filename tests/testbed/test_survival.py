@@ -5,6 +5,7 @@ effects. Whatever dies, the run ends, the ledger balances, every round ends exac
 once, and nobody is paid twice for a round.
 """
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,37 +13,9 @@ import pytest
 
 from fedagent_task.recipe import parse_recipe
 from fedagent_testbed.kernel import WAN, Faults, lan
-from fedagent_testbed.world import Ending, VirtualFederation
+from fedagent_testbed.world import VirtualFederation
+from tests.fakes.virtual_world import ROUGH, ROUNDS, SETS, check, digest_of, kill_all, world
 
-RECIPE = """
-name = "survival"
-seed = 3
-[model]
-kind = "softmax"
-features = 64
-classes = 10
-[learner]
-name = "none"
-[rounds]
-count = 6
-deadline_s = 3
-max_wait_s = 5
-min_updates = 2
-merge_every = 2
-merge_timeout_s = 3
-[budget]
-per_edge = 1.0
-total = 50
-"""
-ROUNDS = 6
-
-AGENT_POINTS = [
-    "agent.model.chunk-written",
-    "agent.model.whole",
-    "agent.outbox.before-put",
-    "agent.outbox.after-put",
-    "agent.before-offer",
-]
 EDGE_POINTS = [
     "edge.round_saved",
     "edge.chunk_written",
@@ -66,92 +39,153 @@ COORDINATOR_POINTS = [
     "merged",
     "committed",
 ]
-
-
-LARGE = ("model.features=27000",)
-"""A model that agents keep in files: smaller ones stay in memory."""
-
-
-def world(
-    directory: Path, seed: int, *, sets: tuple[str, ...] = (), **options: object
-) -> VirtualFederation:
-    recipe = parse_recipe(RECIPE, sets)
-    return VirtualFederation(directory, recipe, seed=seed, **options)  # type: ignore[arg-type] # keyword-only
-
-
-def check(ending: Ending) -> None:
-    assert ending.reason == "rounds"
-    assert ending.rounds_done == ROUNDS
-    assert ending.balanced, ending.problems
-    numbers = [number for number, _ in ending.settled_reports]
-    assert len(set(numbers)) == len(numbers)
-    assert {state for _, state in ending.settled_reports} <= {"done", "void"}
-    assert len(set(ending.paid)) == len(ending.paid), "somebody was paid twice for a round"
-    assert ending.spent_micro == 100_000 * len(ending.paid)
+TIGHT = ("peers.best=4", "budget.per_edge=0.25")
+"""Four volunteer, and an edge can pay two."""
+DIGITS = Path(__file__).parents[2] / "deploy" / "recipes" / "digits.toml"
 
 
 def test_a_calm_run_pays_everybody_every_round(tmp_path: Path, world_seed: int) -> None:
-    ending = world(tmp_path, world_seed).run()
-    check(ending)
+    here = world("plain", tmp_path, world_seed)
+    ending = here.run()
+    check(here, ending)
     assert len(ending.paid) == 3 * ROUNDS
 
 
-def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
-    faults = Faults(loss=0.05, duplicate=0.1, delay_s=0.003, jitter_s=0.02)
-    one = world(tmp_path / "a", 5, faults=faults, edges=2, agents=4).run()
-    two = world(tmp_path / "b", 5, faults=faults, edges=2, agents=4).run()
-    assert one == two
+@pytest.mark.parametrize("kind", SETS)
+def test_a_seed_is_a_run_in_every_message(tmp_path: Path, kind: str) -> None:
+    runs = []
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        sets = ("placement.name=random", f"seed={seed}") if kind == "placed" else ()
+        here = world(kind, tmp_path / name, seed, *sets, faults=ROUGH, edges=2, agents=4)
+        messages = digest_of(here)
+        runs.append((here.run(seconds=900), messages.hexdigest()))
+    assert runs[0] == runs[1]
+    assert runs[0][1] != runs[2][1]
 
 
-@pytest.mark.parametrize("loss", [0.0, 0.1, 0.3])
-def test_lost_repeated_and_reordered_messages(tmp_path: Path, world_seed: int, loss: float) -> None:
+@pytest.mark.parametrize(
+    ("kind", "loss", "sets"),
+    [
+        ("plain", 0.0, ()),
+        ("plain", 0.3, ()),
+        ("placed", 0.3, ()),
+        ("peers", 0.1, TIGHT),
+        ("peers", 0.3, ()),
+    ],
+)
+def test_lost_repeated_and_reordered_messages(
+    tmp_path: Path, world_seed: int, kind: str, loss: float, sets: tuple[str, ...]
+) -> None:
     faults = Faults(loss=loss, duplicate=0.2, delay_s=0.005, jitter_s=0.05)
-    check(world(tmp_path, world_seed, faults=faults, edges=2, agents=4).run(seconds=900))
+    here = world(kind, tmp_path, world_seed, *sets, faults=faults, edges=2)
+    check(here, here.run(seconds=2000))
 
 
-@pytest.mark.parametrize("point", AGENT_POINTS)
-def test_an_agent_is_killed(tmp_path: Path, world_seed: int, point: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        ("plain", "agent.model.chunk-written"),
+        ("plain", "agent.model.whole"),
+        ("plain", "agent.outbox.before-put"),
+        ("plain", "agent.outbox.after-put"),
+        ("plain", "agent.before-offer"),
+        ("peers", "agent.outbox.after-put"),
+    ],
+)
+def test_agents_are_killed(tmp_path: Path, world_seed: int, kind: str, point: str) -> None:
     rng = np.random.default_rng(world_seed)
     large = point.startswith("agent.model")
-    options: dict[str, object] = {"sets": LARGE, "chunk_bytes": 64 * 1024} if large else {}
-    here = world(tmp_path, world_seed, **options)  # type: ignore[arg-type] # keyword-only
-    for agent in ("agent-0", "agent-1"):
-        here.kill_at(agent, {point: int(rng.integers(1, 6))})
-    check(here.run())
-    assert sum(here.nodes[f"agent-{i}"].restarts for i in range(3)) > 0
+    # Agents keep a model of this size in files: smaller ones stay in memory.
+    sets = ("model.features=27000",) if large else ()
+    here = world(kind, tmp_path, world_seed, *sets, chunk_bytes=64 * 1024 if large else 1024)
+    for name in here.agents:
+        here.kill_at(name, {point: int(rng.integers(1, 3))})
+    check(here, here.run(seconds=900))
+    assert sum(agent.restarts for agent in here.agents.values()) > 1
 
 
+@pytest.mark.parametrize("kind", ["plain", "placed"])
 @pytest.mark.parametrize("point", EDGE_POINTS)
-def test_an_edge_is_killed(tmp_path: Path, world_seed: int, point: str) -> None:
+def test_an_edge_is_killed(tmp_path: Path, world_seed: int, kind: str, point: str) -> None:
     rng = np.random.default_rng(world_seed)
-    here = world(tmp_path, world_seed)
+    sets = ("placement.name=min-cost",) if kind == "placed" else ()
+    here = world(kind, tmp_path, world_seed, *sets)
     here.kill_at("edge-0", {point: int(rng.integers(1, 6))})
-    check(here.run())
+    check(here, here.run(seconds=900))
     assert here.nodes["edge-0"].restarts == 1
 
 
 @pytest.mark.parametrize("point", COORDINATOR_POINTS)
 def test_the_coordinator_is_killed(tmp_path: Path, world_seed: int, point: str) -> None:
     rng = np.random.default_rng(world_seed)
-    here = world(tmp_path, world_seed, edges=2, agents=4)
+    here = world("plain", tmp_path, world_seed, edges=2, agents=4)
     here.kill_at("coordinator", {point: int(rng.integers(1, 3))})
-    check(here.run())
+    check(here, here.run())
     assert here.nodes["coordinator"].restarts == 1
 
 
-def test_everybody_is_killed_at_random_times(tmp_path: Path, world_seed: int) -> None:
-    rng = np.random.default_rng(world_seed)
-    faults = Faults(loss=0.02, duplicate=0.05, delay_s=0.003, jitter_s=0.02)
-    here = world(tmp_path, world_seed, faults=faults, edges=2, agents=5)
-    for name in here.nodes:
-        for when in rng.uniform(0.1, 12.0, size=3):
-            here.kill_after(name, float(when))
-    check(here.run(seconds=900))
+@pytest.mark.parametrize("kind", SETS)
+def test_everybody_is_killed_at_random_times(tmp_path: Path, world_seed: int, kind: str) -> None:
+    here = world(kind, tmp_path, world_seed, faults=ROUGH, edges=2, agents=5)
+    kill_all(here, world_seed)
+    check(here, here.run(seconds=2000))
 
 
+@pytest.mark.parametrize("kind", ["plain", "placed", "peers"])
 @pytest.mark.parametrize("broker", [WAN, lan("edge-0")])
-def test_a_broker_is_killed_in_mid_upload(tmp_path: Path, world_seed: int, broker: str) -> None:
+def test_a_broker_is_killed_in_mid_round(
+    tmp_path: Path, world_seed: int, kind: str, broker: str
+) -> None:
     rng = np.random.default_rng(world_seed)
-    here = world(tmp_path, world_seed, train_s=0.05)
-    here.cut(broker, at=float(rng.uniform(0.05, 0.6)), seconds=float(rng.uniform(0.1, 1.5)))
-    check(here.run())
+    here = world(kind, tmp_path, world_seed, train_s=0.05)
+    for at in rng.uniform(0.05, 3.0, size=3):
+        here.cut(broker, at=float(at), seconds=float(rng.uniform(0.1, 1.5)))
+    check(here, here.run(seconds=900))
+
+
+def until_done(here: VirtualFederation, *, seconds: float = 300.0) -> None:
+    here.kernel.run(until=here.kernel.now + seconds, stop=lambda: bool(here.coordinator.done))
+
+
+def close(here: VirtualFederation) -> None:
+    for node in here.nodes.values():
+        node.drop()
+
+
+def test_edges_and_agents_that_heard_the_end_take_part_again(tmp_path: Path) -> None:
+    here = world("plain", tmp_path, 3, edges=2, agents=4)
+    for node in here.nodes.values():
+        node.boot()
+    until_done(here)
+    assert here.coordinator.done == "rounds"
+    here.kernel.run(until=here.kernel.now + 20)
+    here.coordinator.more_rounds, here.coordinator.done = 4, ""
+    here.coordinator.kill()
+    until_done(here)
+    ending = here._ending()
+    assert (ending.reason, ending.rounds_done) == ("rounds", ROUNDS + 4)
+    assert ending.balanced, ending.problems
+    # One agent may miss a round that began before it was heard again.
+    assert len({agent for round_, agent in ending.paid if round_ > ROUNDS}) == 4
+    close(here)
+
+
+@pytest.mark.parametrize("wait_agents", [8, 1])
+def test_eight_devices_that_start_over_two_minutes_all_take_part(
+    tmp_path: Path, wait_agents: int
+) -> None:
+    given = parse_recipe(DIGITS.read_text(), ("learner.name=none", "evaluation.dataset=none"))
+    here = VirtualFederation(tmp_path, given, seed=1, agents=8)
+    here.coordinator.wait_agents = wait_agents
+    began, late = here.kernel.now, list(here.agents)
+    for name, node in here.nodes.items():
+        here.kernel.after(120.0 * late.index(name) / 7 if name in late else 0.0, node.boot)
+    until_done(here, seconds=3600)
+    seconds, ending = here.kernel.now - began, here._ending()
+    close(here)
+    assert (ending.reason, ending.rounds_done, ending.balanced) == ("rounds", 60, True)
+    trained = Counter(agent for _, agent in ending.paid)
+    assert set(trained) == set(late)
+    # Who comes last has missed what the schedule gives two minutes, and no more.
+    assert min(trained.values()) >= (60 if wait_agents == 8 else 30)
+    assert seconds > 59 * given.rounds.every_s
