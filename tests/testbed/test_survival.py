@@ -55,8 +55,11 @@ def test_a_calm_run_pays_everybody_every_round(tmp_path: Path, world_seed: int) 
 def test_a_seed_is_a_run_in_every_message(tmp_path: Path, kind: str) -> None:
     runs = []
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        sets = ("placement.name=random", f"seed={seed}") if kind == "placed" else ()
-        here = world(kind, tmp_path / name, seed, *sets, faults=ROUGH, edges=2, agents=4)
+        # Of a placed run the other seed is the recipe's, by which edges are drawn.
+        placed = kind == "placed"
+        sets = ("placement.name=random", f"seed={seed}") if placed else ()
+        directory, of_network = tmp_path / name, 5 if placed else seed
+        here = world(kind, directory, of_network, *sets, faults=ROUGH, edges=2, agents=4)
         messages = digest_of(here)
         runs.append((here.run(seconds=900), messages.hexdigest()))
     assert runs[0] == runs[1]
