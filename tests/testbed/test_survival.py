@@ -53,10 +53,9 @@ def test_a_calm_run_pays_everybody_every_round(tmp_path: Path, world_seed: int) 
 
 @pytest.mark.parametrize("kind", SETS)
 def test_a_seed_is_a_run_in_every_message(tmp_path: Path, kind: str) -> None:
-    runs = []
+    runs, placed = [], kind == "placed"
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         # Of a placed run the other seed is the recipe's, by which edges are drawn.
-        placed = kind == "placed"
         sets = ("placement.name=random", f"seed={seed}") if placed else ()
         directory, of_network = tmp_path / name, 5 if placed else seed
         here = world(kind, directory, of_network, *sets, faults=ROUGH, edges=2, agents=4)
@@ -64,6 +63,7 @@ def test_a_seed_is_a_run_in_every_message(tmp_path: Path, kind: str) -> None:
         runs.append((here.run(seconds=900), messages.hexdigest()))
     assert runs[0] == runs[1]
     assert runs[0][1] != runs[2][1]
+    assert not placed or runs[0][0].rents != runs[2][0].rents
 
 
 @pytest.mark.parametrize(
