@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -68,8 +68,10 @@ class Watch:
         """Ask the network, and listen."""
         from zeroconf.asyncio import AsyncServiceBrowser  # noqa: PLC0415
 
-        kind = service_type(self._role)
-        self._browser = AsyncServiceBrowser(zeroconf, kind, handlers=[self.changed])
+        self._zeroconf = zeroconf
+        self._browser = AsyncServiceBrowser(
+            zeroconf, service_type(self._role), handlers=[self.changed]
+        )
         if self._needed:
             self._quiet = asyncio.get_running_loop().call_later(QUIET_S, self._log_no_adverts)
 
@@ -89,9 +91,13 @@ class Watch:
         await asyncio.gather(*lookups, return_exceptions=True)
 
     def changed(
-        self, zeroconf: "Zeroconf", service_type: str, name: str, state_change: "ServiceStateChange"
+        self,
+        zeroconf: "Zeroconf",  # noqa: ARG002
+        service_type: str,  # noqa: ARG002
+        name: str,
+        state_change: "ServiceStateChange",
     ) -> None:
-        """Take a browser's event; the parameter names are zeroconf's."""
+        """Take a browser's event; the parameters are zeroconf's."""
         if state_change.name == "Removed":
             self._complaints.pop(name, None)
             if (retry := self._retries.pop(name, None)) is not None:
@@ -99,28 +105,26 @@ class Watch:
             if self._known.pop(name, None) is not None:
                 self._notify_soon()
             return
-        self._look_up(name, self._resolve(zeroconf, service_type, name))
+        self._look_up(name)
 
-    def _look_up(self, name: str, work: Coroutine[None, None, None]) -> None:
+    def _look_up(self, name: str) -> None:
         if name in self._lookups or len(self._lookups) >= MAX_LOOKUPS:
             self._counters["ignored_full"] += name not in self._lookups
-            work.close()
             return
-        task = asyncio.ensure_future(work)
-        self._lookups[name] = task
+        task = self._lookups[name] = asyncio.ensure_future(self._resolve(name))
         task.add_done_callback(lambda _: self._lookups.pop(name, None))
 
-    async def _resolve(self, zeroconf: "Zeroconf", kind: str, name: str) -> None:
+    async def _resolve(self, name: str) -> None:
         from zeroconf import BadTypeInNameException  # noqa: PLC0415
         from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415
 
         try:
-            info = AsyncServiceInfo(kind, name)
-            if not await info.async_request(zeroconf, LOOKUP_MS):
+            info = AsyncServiceInfo(service_type(self._role), name)
+            if not await info.async_request(self._zeroconf, LOOKUP_MS):
                 # A lost answer must not hide a role until its record changes.
                 self._counters["unresolved"] += 1
                 _log.debug("%s %s is announced, and says no more", self._role, name)
-                self._retry(zeroconf, kind, name, AGAIN_S)
+                self._retry(name, AGAIN_S)
                 return
             hosts = info.parsed_addresses()
         except (BadTypeInNameException, ValueError, OSError):
@@ -133,7 +137,7 @@ class Watch:
             advert, refused = await self._tried(advert)
             self._complain(name, advert, refused)
             if refused and str(advert.address) in refused:
-                self._retry(zeroconf, kind, name, RETRY_S)
+                self._retry(name, RETRY_S)
         self._note(name, advert)
 
     async def _tried(self, advert: Advert) -> tuple[Advert, dict[str, str]]:
@@ -167,12 +171,12 @@ class Watch:
             OPTIONS[self._role],
         )
 
-    def _retry(self, zeroconf: "Zeroconf", kind: str, name: str, wait_s: float) -> None:
+    def _retry(self, name: str, wait_s: float) -> None:
         """Look a name up again later, unless it is withdrawn until then."""
 
         def again() -> None:
             self._retries.pop(name, None)
-            self._look_up(name, self._resolve(zeroconf, kind, name))
+            self._look_up(name)
 
         if name not in self._retries and len(self._retries) < MAX_LOOKUPS:
             self._retries[name] = asyncio.get_running_loop().call_later(wait_s, again)

@@ -8,26 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from .fields import (
-    MAX_NEIGHBOURS,
-    ChunkSize,
-    Column,
-    Count,
-    Digest,
-    Distance,
-    Id,
-    Ids,
-    Message,
-    Millis,
-    Moments,
-    Name,
-    OpinionMode,
-    PeerBody,
-    RunId,
-    Score,
-    Text,
-    check_finite,
-)
+from .fields import *
 
 Reasons = Annotated[dict[str, int], Meta(max_length=32)]
 

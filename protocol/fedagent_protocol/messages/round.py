@@ -8,32 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from .fields import (
-    CHUNK_BYTES,
-    Body,
-    ChunkSize,
-    Column,
-    Count,
-    Data,
-    DeclineReason,
-    Digest,
-    FeatureName,
-    Id,
-    Ids,
-    Message,
-    Micro,
-    Millis,
-    Name,
-    OptionalDigest,
-    OutcomeStatus,
-    ReceiptStatus,
-    RunId,
-    Score,
-    Seq,
-    Text,
-    Weighting,
-    check_finite,
-)
+from .fields import *
 from .session import ContextReport
 
 # --------------------------------------------------------------- edge and agent

@@ -4,28 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from .fields import (
-    PROTOCOL_VERSION,
-    Body,
-    ChunkIndex,
-    Count,
-    Data,
-    Digest,
-    FeatureName,
-    Id,
-    Message,
-    Micro,
-    Millis,
-    Name,
-    OptionalDigest,
-    Ranges,
-    Reason,
-    RunId,
-    Short,
-    Text,
-    Version,
-    check_finite,
-)
+from .fields import *
 
 Padding = Annotated[bytes, Meta(max_length=65_536)]
 
