@@ -30,6 +30,12 @@ __all__ = ["Arrival", "BrokerAddress", "Link", "TlsFiles"]
 
 _log = logging.getLogger(__name__)
 
+KEEPALIVE_S = 15
+"""A half-open connection is noticed after about twice as long: have a heartbeat as well."""
+OUTBOX_BYTES = 64 << 20
+"""Most bytes that were published and not yet acknowledged."""
+MAX_PACKET_BYTES = 1 << 20
+"""Larger messages are refused here, because the broker would close the connection."""
 STABLE_S = 5.0
 """A connection that held this long starts the backoff anew when it breaks."""
 FLUSH_S = 1.0
@@ -59,11 +65,6 @@ class Link:
     Args:
         client_id: Unique at the broker; the start of log lines.
         insecure: Allow an address beyond this machine without certificates.
-        keepalive_s: A half-open connection is noticed after about twice as long: have an
-            application heartbeat as well.
-        outbox_bytes: Most bytes that were published and not yet acknowledged.
-        max_packet_bytes: Larger messages are refused here, because the broker
-            would close the connection.
         on_arrivals: Takes the messages, in order and in batches.
         on_state: Takes every change of `connected`, in order with the messages.
             At True the subscriptions are on their way: what the listener publishes
@@ -82,27 +83,21 @@ class Link:
         on_state: Callable[[bool], None],
         tls: TlsFiles | None = None,
         insecure: bool = False,
-        keepalive_s: int = 15,
-        outbox_bytes: int = 64 << 20,
-        max_packet_bytes: int = 1 << 20,
     ) -> None:
         address.check_cover(insecure=insecure)
         self.address = address
         self.client_id = client_id
         self.counters: Counter[str] = Counter()
-        self.bytes_in = 0
-        self.bytes_out = 0
         self.last_error = ""
         """Why there is no connection; empty when there is one."""
         self._tls = tls
         self._context: ssl.SSLContext | None = None
         self._insecure = insecure
-        self._max_packet_bytes = max_packet_bytes
         self._on_arrivals = on_arrivals
         self._on_state = on_state
-        self._outbox = PublishQueue(limit_bytes=outbox_bytes)
+        self._outbox = PublishQueue(limit_bytes=OUTBOX_BYTES)
         self._subscriptions = Subscriptions(self._send_subscribe)
-        self._client = self._new_client(keepalive_s)
+        self._client = self._new_client()
         self._up = False
         self._stopping = False
         self._events: list[Arrival | Callable[[], None]] = []
@@ -168,7 +163,7 @@ class Link:
     def publish(self, topic: str, payload: bytes, *, qos: int = 1) -> bool:
         """Publish; True means handed to the connection, not delivered."""
         size = len(payload)
-        if size + len(topic) + 16 > self._max_packet_bytes:
+        if size + len(topic) + 16 > MAX_PACKET_BYTES:
             self.counters["refused_oversize"] += 1
             _log.error("%s: %d bytes for %s are over the packet limit", self.client_id, size, topic)
             return False
@@ -184,17 +179,16 @@ class Link:
             return False
         self._outbox.add(info, size)
         self.counters["sent"] += 1
-        self.bytes_out += size
         self._write()
         return True
 
-    def subscribe(self, *filters: str, qos: int = 1) -> "asyncio.Future[None]":
+    def subscribe(self, *filters: str) -> "asyncio.Future[None]":
         """Subscribe now and after every reconnect; the future ends at SUBACK.
 
         It raises `SubscribeRefusedError` where the broker refuses; `stop` cancels it.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._subscriptions.add(filters, qos, future, now=self._up)
+        self._subscriptions.add(filters, future, now=self._up)
         self._write()
         return future
 
@@ -249,8 +243,8 @@ class Link:
                 async with asyncio.timeout(CHECK_S):
                     await self._broken.wait()
 
-    def _send_subscribe(self, filters: list[tuple[str, int]]) -> int | None:
-        code, packet_id = self._client.subscribe(filters)
+    def _send_subscribe(self, filters: list[str]) -> int | None:
+        code, packet_id = self._client.subscribe([(each, 1) for each in filters])
         return packet_id if code == _OK else None
 
     # ----------------------------------------------------------- read and write
@@ -325,8 +319,8 @@ class Link:
 
     # --------------------------------------------------------- paho's callbacks
 
-    def _new_client(self, keepalive_s: int) -> Client:
-        client = Client(self.client_id, self._max_packet_bytes)
+    def _new_client(self) -> Client:
+        client = Client(self.client_id, MAX_PACKET_BYTES)
         client.on_connect = self._connected
         client.on_disconnect = self._disconnected
         client.on_subscribe = self._subscribed
@@ -335,7 +329,7 @@ class Link:
         client.on_socket_close = self._closed
         if self.address.user:
             client.username_pw_set(self.address.user, self.address.password)
-        client.connect_async(self.address.host, self.address.port, keepalive_s)
+        client.connect_async(self.address.host, self.address.port, KEEPALIVE_S)
         return client
 
     def _opened(self, _client: object, _data: object, sock: Any) -> None:  # paho's own union
@@ -399,7 +393,6 @@ class Link:
 
     def _arrived(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
         self.counters["received"] += 1
-        self.bytes_in += len(message.payload)
         try:
             self._later(Arrival(message.topic, bytes(message.payload), time.monotonic()))
         except UnicodeDecodeError:

@@ -165,20 +165,17 @@ class Subscriptions:
     `send` sends one SUBSCRIBE; it returns its packet id, or None without a connection.
     """
 
-    def __init__(self, send: Callable[[list[tuple[str, int]]], int | None]) -> None:
+    def __init__(self, send: Callable[[list[str]], int | None]) -> None:
         self._send = send
-        self._filters: dict[str, int] = {}
+        self._filters: dict[str, None] = {}
         self._asked: dict[int, tuple[tuple[str, ...], Waiting]] = {}
         self._unasked: Waiting = []
 
-    def add(
-        self, filters: tuple[str, ...], qos: int, future: "asyncio.Future[None]", *, now: bool
-    ) -> None:
+    def add(self, filters: tuple[str, ...], future: "asyncio.Future[None]", *, now: bool) -> None:
         """Remember filters, and ask for them if there is a connection."""
-        wanted = dict.fromkeys(filters, qos)
-        self._filters.update(wanted)
+        self._filters.update(dict.fromkeys(filters))
         if now:
-            self._ask(wanted, [future])
+            self._ask(filters, [future])
         else:
             self._unasked.append(future)
 
@@ -191,7 +188,7 @@ class Subscriptions:
         """Ask a new connection for everything."""
         waiting, self._unasked = self._unasked, []
         if self._filters:
-            self._ask(self._filters, waiting)
+            self._ask(tuple(self._filters), waiting)
 
     def granted(self, packet_id: int, failures: list[bool]) -> tuple[str, ...]:
         """Take a SUBACK with one flag per filter; return the filters that were refused."""
@@ -218,9 +215,9 @@ class Subscriptions:
         for future in self._unasked:
             future.cancel()
 
-    def _ask(self, wanted: dict[str, int], waiting: Waiting) -> None:
-        packet_id = self._send(list(wanted.items()))
+    def _ask(self, wanted: tuple[str, ...], waiting: Waiting) -> None:
+        packet_id = self._send(list(wanted))
         if packet_id is None:
             self._unasked += waiting
         else:
-            self._asked[packet_id] = (tuple(wanted), waiting)
+            self._asked[packet_id] = (wanted, waiting)
