@@ -1,16 +1,8 @@
-"""Envelopes between agents that only the two of them can read.
+"""Envelopes between agents that only the two of them can read (docs/democratized.md, Seals).
 
-docs/democratized.md (Seals) has the protocol. Two agents with each other's cards share
-
-    X25519 -> HKDF-SHA256, salt = hash of both cards, info = sender and receiver
-           -> one ChaCha20-Poly1305 key per direction
-
-so that a packet sent back to its sender does not open. A packet is
-
-    version 1 | sender's epoch 8 | receiver's epoch 8 | counter 8 | ciphertext and tag
-
-The header is authenticated with both ids. The counter is the nonce; a key lives as long as both
-epochs. The plaintext is its length in 4 bytes, the envelope, and zeros up to a packet of a
+Two agents with each other's cards share X25519 -> HKDF-SHA256 (salt: hash of both cards, info:
+sender and receiver) -> one ChaCha20-Poly1305 key per direction, so that a packet sent back to its
+sender does not open. The plaintext is its length in 4 bytes, the envelope, and zeros up to a
 multiple of 256 bytes. Why it is neither HPKE nor another library's box: docs/adr/0013.
 """
 
@@ -82,7 +74,6 @@ class PeerSeal:
     """This agent's keys towards its neighbours, in one start.
 
     Args:
-        identity: The device's.
         epoch: Number of this start, >= 1; must grow from start to start.
         reserved: Ids that there are always keys for, however many others an edge has named.
 

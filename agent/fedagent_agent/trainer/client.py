@@ -91,11 +91,10 @@ class TrainerClient:
         self._watchdog_s = watchdog_s
         self._open_s = open_s
         self._grace_s = grace_s
-        self._waiting: dict[int, tuple[Job, asyncio.Future[Reply]]] = {}
-        self._more = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
-        self._running: tuple[Job, asyncio.Future[Reply]] | None = None
-        self._cancelled = False
+        self._turn = asyncio.Lock()
+        self._jobs: dict[int, bool] = {}
+        """Jobs that wait or run: whether they were cancelled."""
+        self._running: int | None = None
         self._killer: asyncio.TimerHandle | None = None
         self._process: Process | None = None
         self._stderr: asyncio.Task[None] | None = None
@@ -117,31 +116,33 @@ class TrainerClient:
 
         Whoever stops waiting for the answer kills the process that works on it.
         """
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._jobs) > MAX_WAITING:
             return Failed(job=job.job, reason="error", detail="too many jobs wait")
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting[job.job] = job, answer
-        self._more.set()
-        if self._worker is None:
-            self._worker = self._spawn(self._work(), "trainer")
+        self._jobs[job.job] = False
         try:
-            return await answer
-        except asyncio.CancelledError:
-            self._waiting.pop(job.job, None)
-            if self._running is not None and self._running[0] is job:
-                self._kill("cancelled")
-            raise
+            async with self._turn:
+                self._running = job.job
+                try:
+                    cancelled = Failed(job=job.job, reason="cancelled")
+                    return cancelled if self._jobs[job.job] else await self._answer(job)
+                finally:
+                    self._running = None
+                    if self._killer is not None:
+                        self._killer.cancel()
+                        self._killer = None
+        finally:
+            del self._jobs[job.job]
 
     def cancel(self, job: int) -> None:
         """Give up a training, whether it runs or waits: its answer is `Failed(cancelled)`.
 
         The process is killed if it does not obey within the grace.
         """
-        if (waiting := self._waiting.pop(job, None)) is not None:
-            waiting[1].set_result(Failed(job=job, reason="cancelled"))
-        if self._running is None or self._running[0].job != job:
+        if job not in self._jobs:
             return
-        self._cancelled = True
+        self._jobs[job] = True
+        if self._running != job:
+            return
         stdin = self._process.stdin if self._process else None
         if stdin is not None and not stdin.is_closing():
             stdin.write(encode_frame(Cancel(job=job)))
@@ -151,12 +152,6 @@ class TrainerClient:
 
     async def close(self) -> None:
         """End the process: asked first, then killed. Idempotent."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-        running, self._running = self._running, None
-        for _, answer in [*([running] if running else []), *self._waiting.values()]:
-            answer.cancel()
         process = self._process
         if process is None:
             return
@@ -169,20 +164,6 @@ class TrainerClient:
             self._kill("died")
         await self._bury(process)
 
-    async def _work(self) -> None:
-        while True:
-            while not self._waiting:
-                self._more.clear()
-                await self._more.wait()
-            job, answer = self._running = self._waiting.pop(next(iter(self._waiting)))
-            reply = await self._answer(job)
-            self._running, self._cancelled = None, False
-            if self._killer is not None:
-                self._killer.cancel()
-                self._killer = None
-            if not answer.done():
-                answer.set_result(reply)
-
     async def _answer(self, job: Job) -> Reply:
         """Do a job; whatever goes wrong is an answer, and the queue goes on."""
         try:
@@ -192,7 +173,7 @@ class TrainerClient:
                 await self._ensure()
                 if not self._is_open and (failed := await self._open_again(job)) is not None:
                     return failed
-            if self._cancelled:
+            if self._jobs.get(job.job):
                 return Failed(job=job.job, reason="cancelled")
             reply = await self._ask(job)
         except _ProcessEndedError as error:

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fedagent_agent.trainer.client import TrainerClient, _log_lines
+from fedagent_agent.trainer.client import MAX_WAITING, TrainerClient, _log_lines
 from fedagent_agent.trainer.frames import (
     Failed,
     Job,
@@ -140,6 +140,23 @@ async def test_a_cancelled_training_ends_between_iterations(bench: Bench) -> Non
     await bench.cancelled(iterations=1_000_000)
     assert _digest(bench.out) == "none"
     await bench.trains()
+    assert bench.client.starts == 1
+
+
+@on_a_client(grace_s=30)
+async def test_jobs_wait_their_turn_and_may_be_cancelled_before_it(bench: Bench) -> None:
+    await bench.open(TASK, "digits", slow_s=1000)
+    asked = [bench.training() for _ in range(MAX_WAITING + 2)]
+    replies = [asyncio.create_task(bench.client.submit(request)) for request in asked]
+    await asyncio.sleep(0.05)
+    refused = await replies.pop()
+    assert isinstance(refused, Failed)
+    assert refused.detail == "too many jobs wait"
+    for request in reversed(asked):
+        bench.client.cancel(request.job)
+    for reply in await asyncio.gather(*replies):
+        assert isinstance(reply, Failed)
+        assert reply.reason == "cancelled"
     assert bench.client.starts == 1
 
 

@@ -1,24 +1,9 @@
 """Belief propagation as one client of many: asynchronous, over links that lose (GDA section V).
 
 The arithmetic is that of `coordinator/policies/beliefs.py` (ALGORITHMS section 5) with weights
-that two neighbours agree on alone, from both ends' degree, median distance and distance:
-
-    c_ij = 2 w_ij - 1 = 0.9 / max(1, max(degree_i, degree_j) - 1) * 2^-(d / d0)^3.7
-
-with d the larger of both ends' distances and d0 the mean of both medians. A message is
-l_ij = 2 atanh(c_ij tanh(h / 2)), h the sum of own log ratio and the messages of i's neighbours
-but j. It converges on any graph, however late and in whatever order messages come:
-
-1. The slope of 2 atanh(c tanh(h / 2)) in h is c (1 - t^2) / (1 - c^2 t^2) <= c, t = tanh(h / 2).
-2. So if no message into i is off by more than e, l_ij is off by at most
-   c_ij (degree_i - 1) e <= 0.9 e, because c_ij <= 0.9 / max(1, degree_i - 1).
-3. This is a contraction in the largest norm with factor 0.9; such iterations converge to the one
-   fixed point under total asynchrony (Bertsekas and Tsitsiklis, Parallel and Distributed
-   Computation, proposition 6.2.1): stale values only delay. A client that dies is a message 0.
-
-Only step 2 needs i's own degree to be right; what neighbours claim can weaken a weight, never
-strengthen it beyond the bound. As |l_ij| <= 2 atanh(c_ij), whatever exceeds that is cut: one liar
-moves a belief no further than an honest extreme opinion would.
+that two neighbours agree on alone; a message is l_ij = 2 atanh(c_ij tanh(h / 2)), c = 2 w - 1, h
+the sum of own log ratio and the messages of i's neighbours but j. docs/democratized.md has the
+weights, and why it converges on any graph, in any order, and whatever one liar sends.
 """
 
 import math

@@ -32,12 +32,10 @@ class PeerChannel:
     """The state of one neighbour; times are seconds.
 
     Attributes:
-        begun: When the slot began here.
         seq: Number of the newest state sent; at first `PER_INCARNATION` times the incarnation.
         acked: Largest own number that the neighbour has had.
         taken: Largest number of the neighbour's that was taken.
         send_at: When a state that was not sent yet is to go out; inf: there is none.
-        sent: Envelopes of this slot.
         dropped: It owed an answer for too long, in this slot or the one before.
         restarted: Its last envelope was the first of a new incarnation.
         rtt_s: From a state to its acknowledgement, smoothed; 0 until measured.

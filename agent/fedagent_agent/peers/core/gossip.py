@@ -1,21 +1,8 @@
 """Agree on the K best among neighbours of neighbours, with nobody in the middle (GDA section V).
 
-Three kinds of facts spread in a slot; each only grows towards one result whatever the order, so
-that losses, repeats and detours do no harm:
-
-- `Rank`: (psi, agent), the K best: larger index first, ties to the smaller id; of two indices of
-  one agent the larger counts. What is not among one's own K best is not passed on.
-- `Known`: who takes part, as the 64 smallest hashes of ids. An agent enters itself and its
-  neighbours, unless they were silent in the slot before.
-- `Spoken`: who has named its index (or has none), likewise.
-
-An agent enters its hash as spoken together with its index, and neighbours pass on both in one
-state or know K better ones: whoever has a spoken hash has the index too, or K better ones. So
-the two sets of hashes are equal only once all that can be reached have spoken (of more than 64,
-a random sample), the K best are the same everywhere, and an agent need not wait any longer.
-
-With the hashes comes the number of agents: exact below 64, else from the 64th smallest hash
-(standard error 1 / sqrt(62), 13 percent), which is all that an index needs it for.
+Three sets of facts spread in a slot; each only grows towards one result, so that losses, repeats
+and detours do no harm: the K best ranks, the smallest hashes of those who take part, and of those
+who have spoken. docs/democratized.md (Gossip) has why equal sets of hashes mean that all agree.
 """
 
 import hashlib
@@ -32,7 +19,7 @@ _HASHES = 2.0**32
 
 
 class Rank(NamedTuple):
-    """An agent's index."""
+    """An agent's index: larger first, ties to the smaller id."""
 
     psi: float
     agent: str

@@ -22,29 +22,16 @@ class Jitter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SlotSettings:
-    """Bounds of one slot.
+    """Bounds of one slot; docs/democratized.md (Bounds) has what each does.
 
     Attributes:
         keep: K, how many train.
         mu: Weight of exploration in the index.
-        tolerance: Largest change of a log ratio that is not sent. Beliefs are then at most
-            2.5 x tolerance x degree away from the fixed point: each unsent change grows to at
-            most tolerance / (1 - 0.9) per message, and the logistic function has slope 1/4.
-        max_sweeps: New belief messages to one neighbour.
-        quiet_s: Beliefs count as converged once nothing has changed for this long.
-        beliefs_s, gossip_s: They end after this anyway.
-        agreed_s: The K best count as agreed once nothing has changed for this long.
-        gap_s: Minimum time between two new states to one neighbour; more where the
-            round trip is long.
-        hold_s: How long news of gossip waits for more. One of two neighbours waits half as
-            long, so that the other need not repeat what both have heard.
-        ack_s: How long an acknowledgement waits for a state to ride with. It and `hold_s`
-            are 0.3 of the round trip where that is longer.
-        repeat_s: First wait for an acknowledgement; half as long again at each repeat, up
-            to `max_repeat_s`.
-        silence_s: A neighbour that owes an answer for this long is left out until it answers.
-        life_s: Nothing is sent about a slot after this.
-        max_envelopes: To one neighbour, repeats and acknowledgements included.
+        tolerance: Largest change of a log ratio that is not sent. Beliefs are then at most 2.5 x
+            tolerance x degree away from the fixed point: each unsent change grows to at most
+            tolerance / (1 - 0.9) per message, and the logistic function has slope 1/4.
+        hold_s: How long news of gossip waits for more. One of two neighbours waits half as long, so
+            that the other need not repeat what both have heard.
     """
 
     keep: int = 5
@@ -79,11 +66,7 @@ class SlotSettings:
 
 
 def settings_for(task: PeersSpec, remaining_s: float) -> SlotSettings:
-    """Return bounds by which a slot decides before its call ends.
-
-    Beliefs and gossip together take at most three quarters of the time; a neighbour that
-    does not answer for a fifth of it, and not to a repeat, is left out.
-    """
+    """Return bounds by which a slot decides before its call ends."""
     time, usual = max(MIN_SLOT_S, remaining_s), SlotSettings()
     silence_s = min(usual.silence_s, 0.2 * time)
     return replace(
