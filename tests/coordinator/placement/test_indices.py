@@ -50,34 +50,24 @@ def _expect_best(placement: Placement, seen: PlacementView, index: dict[int, flo
     assert chosen == best or chosen >= best - 1e-9 * max(1.0, abs(best))
 
 
+@pytest.mark.parametrize("which", ["tuned", "paper", "literal"])
 @settings(deadline=None)
 @given(histories(), R_MIN, st.floats(0.01, 3), st.data())
-def test_the_tuned_index(
-    history: tuple[int, Plays], r_min: float, kappa: float, data: st.DataObject
+def test_the_index_is_that_of_the_formula(
+    which: str, history: tuple[int, Plays], r_min: float, kappa: float, data: st.DataObject
 ) -> None:
     edges, plays = history
-    policy = BudgetedUcbPlacement(r_min=r_min, kappa=kappa)
+    policy: BudgetedUcbPlacement | BudgetedUcbPaperPlacement
+    if which == "tuned":
+        policy = BudgetedUcbPlacement(r_min=r_min, kappa=kappa)
+    else:
+        policy = BudgetedUcbPaperPlacement(r_min=r_min, literal=which == "literal")
     scalar = Scalar.of(edges, r_min, kappa)
     for edge, psi in plays:
         policy.learn(Placement(edge=edge), psi)
         scalar.learn(edge, psi)
     seen = _seen(data, edges)
-    expected = {e: scalar.tuned(e, seen) for e in range(edges)}
-    np.testing.assert_allclose(policy.index(seen), list(expected.values()), rtol=1e-9, atol=1e-9)
-    _expect_best(policy.choose(seen, np.random.default_rng(0)), seen, expected)
-
-
-@settings(deadline=None)
-@given(histories(), R_MIN, st.data())
-def test_the_papers_index(history: tuple[int, Plays], r_min: float, data: st.DataObject) -> None:
-    edges, plays = history
-    policy = BudgetedUcbPaperPlacement(r_min=r_min)
-    scalar = Scalar.of(edges, r_min)
-    for edge, psi in plays:
-        policy.learn(Placement(edge=edge), psi)
-        scalar.learn(edge, psi)
-    seen = _seen(data, edges)
-    expected = {e: scalar.paper(e, seen.round) for e in range(edges)}
+    expected = {e: getattr(scalar, which)(e, seen) for e in range(edges)}
     np.testing.assert_allclose(policy.index(seen), list(expected.values()), rtol=1e-9, atol=1e-9)
     placement = policy.choose(seen, np.random.default_rng(0))
     unbounded = [e for e in expected if seen.edge_live[e] and math.isinf(expected[e])]
@@ -85,21 +75,6 @@ def test_the_papers_index(history: tuple[int, Plays], r_min: float, data: st.Dat
         assert placement.edge == min(unbounded, key=lambda e: (len(scalar.plays[e]), e))
     else:
         _expect_best(placement, seen, expected)
-
-
-@settings(deadline=None)
-@given(histories(), R_MIN, st.data())
-def test_the_literal_index(history: tuple[int, Plays], r_min: float, data: st.DataObject) -> None:
-    edges, plays = history
-    policy = BudgetedUcbPaperPlacement(r_min=r_min, literal=True)
-    scalar = Scalar.of(edges, r_min)
-    for edge, psi in plays:
-        policy.learn(Placement(edge=edge), psi)
-        scalar.learn(edge, psi)
-    seen = _seen(data, edges)
-    expected = {e: scalar.literal(e) for e in range(edges)}
-    np.testing.assert_allclose(policy.index(seen), list(expected.values()), rtol=1e-9, atol=1e-9)
-    _expect_best(policy.choose(seen, np.random.default_rng(0)), seen, expected)
 
 
 def test_the_paper_is_a_round_robin_in_practice() -> None:

@@ -62,8 +62,13 @@ def noisy(seed: int) -> Callable[[int, int], float | None]:
     return psi
 
 
-def long_run(name: str, seed: int) -> Run:
-    return play(ALL[name](), churn(seed, 6), noisy(seed), budget=20_000, rounds=150, seed=seed)
+def steady(name: str, rent: list[int], *, budget: int, rounds: int, seed: int = 1) -> Run:
+    """A bandit among edges that stay, and ask the same in every round."""
+
+    def views(t: int, left: int) -> PlacementView:
+        return view(t, rent, left)
+
+    return play(BANDITS[name](), views, noisy(seed), budget=budget, rounds=rounds, seed=seed)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -153,15 +158,7 @@ def test_training_stops_when_the_cheapest_rent_is_one_credit_too_much(name: str)
 def test_every_edge_is_tried_once_if_a_quarter_pays_for_it(
     name: str, seed: int, rent: list[int]
 ) -> None:
-    policy = BANDITS[name]()
-    run = play(
-        policy,
-        lambda t, left: view(t, rent, left),
-        noisy(seed),
-        budget=4 * sum(rent),
-        rounds=len(rent),
-        seed=seed,
-    )
+    run = steady(name, rent, budget=4 * sum(rent), rounds=len(rent), seed=seed)
     assert sorted(e for e in run.edges if e is not None) == list(range(len(rent)))
 
 
@@ -172,14 +169,7 @@ def test_otherwise_a_random_subset_starts_within_a_quarter(
     name: str, seed: int, rent: list[int]
 ) -> None:
     budget = 4 * sum(rent) - 1
-    run = play(
-        BANDITS[name](),
-        lambda t, left: view(t, rent, left),
-        noisy(seed),
-        budget=budget,
-        rounds=len(rent) + 1,
-        seed=seed,
-    )
+    run = steady(name, rent, budget=budget, rounds=len(rent) + 1, seed=seed)
     tried = {e for e in run.edges if e is not None}
     assert 0 < len(tried) < len(rent)
     assert set(run.edges[: len(tried)]) == tried
@@ -191,13 +181,7 @@ def test_otherwise_a_random_subset_starts_within_a_quarter(
 @pytest.mark.parametrize("name", BANDITS)
 def test_the_whole_budget_is_used_before_the_stop(name: str) -> None:
     rent = [66, 50, 68, 66]
-    run = play(
-        BANDITS[name](),
-        lambda t, left: view(t, rent, left),
-        noisy(1),
-        budget=999,
-        rounds=10**4,
-    )
+    run = steady(name, rent, budget=999, rounds=10**4)
     assert run.stopped
     assert run.left < min(rent)
 
@@ -205,14 +189,7 @@ def test_the_whole_budget_is_used_before_the_stop(name: str) -> None:
 def test_different_seeds_start_from_different_subsets() -> None:
     subsets = set()
     for seed in range(20):
-        run = play(
-            BudgetedUcbPlacement(),
-            lambda t, left: view(t, [100] * 6, left),
-            noisy(0),
-            budget=1200,
-            rounds=12,
-            seed=seed,
-        )
+        run = steady("budgeted-ucb", [100] * 6, budget=1200, rounds=12, seed=seed)
         subsets.add(frozenset(run.edges))
     assert len(subsets) > 5
     assert all(len(s) == 3 for s in subsets)

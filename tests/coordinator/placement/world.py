@@ -99,14 +99,13 @@ class Scalar:
                 total += (psi - low) / (high - low)
         return total / len(self.plays[edge])
 
-    def paper(self, edge: int, t: int) -> float:
-        p = len(self.plays[edge])
-        s = math.sqrt(2 * math.log(t) / p)
+    def paper(self, edge: int, seen: PlacementView) -> float:
+        s = math.sqrt(2 * math.log(seen.round) / len(self.plays[edge]))
         if self.r_min - s <= 0:
             return math.inf
         return -self.cost(edge) + s * (1 + 1 / self.r_min) / (self.r_min - s)
 
-    def literal(self, edge: int) -> float:
+    def literal(self, edge: int, seen: PlacementView) -> float:
         return -self.cost(edge) + self.q[edge]
 
     def tuned(self, edge: int, seen: PlacementView) -> float:

@@ -1,25 +1,19 @@
 """`cocs` and COCS to the letter: constants, two phases, and the failure they lead to."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedagent_coordinator.policies import (
-    Feedback,
-    Purpose,
     RoundView,
-    Selection,
-    SelectionPolicy,
-    create,
     parameters,
     round_rng,
 )
 from fedagent_coordinator.policies.cocs import CocsPaperPolicy, CocsPolicy
-from fedagent_coordinator.solvers.density import DensitySolver
-from tests.fakes.rounds import column_view, ended, random_feedback
+from fedagent_testbed.study import load_recipe, play
+from tests.fakes.rounds import column_view, ended
 
 WIDE: dict[str, Any] = {"download_bps": [1e6, 1e3, 1e9, 1e5], "compute": [3.0, 9.0, 0.5, 1.0]}
 
@@ -52,72 +46,15 @@ def test_a_cell_that_was_played_once_is_explored_no_more_by_default() -> None:
     assert selection.scores.tolist() == [1.0] * 4
 
 
-N, M = 20, 2
-
-
-def radio_view(
-    rng: np.random.Generator, t: int, price: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> RoundView:
-    """A small COCS city: rate and compute drawn per round, cost = price x compute."""
-    y = rng.uniform(2, 4, N)
-    client = np.repeat(np.arange(N, dtype=np.int32), M)
-    rate = rng.exponential(1.0, N * M) * 1e6
-    return RoundView(
-        round=t,
-        pair_client=client,
-        pair_edge=np.tile(np.arange(M, dtype=np.int32), N),
-        pair_features=np.column_stack((rate, y[client])).astype(np.float32),
-        feature_names=("download_bps", "compute"),
-        client_price=(price * y * 1e6).astype(np.int64),
-        client_available=np.ones(N, dtype=np.bool_),
-        edge_budget=np.full(M, 3_500_000, dtype=np.int64),
-    )
-
-
-def outcome(rng: np.random.Generator, view: RoundView, selection: Selection) -> Feedback:
-    """In time if the download is fast enough and chance, the unknown upload, agrees."""
-    feedback = random_feedback(rng, view, selection)
-    rate = view.feature("download_bps")[selection.pairs]
-    x = (rate > 3e5) & (rng.random(len(selection.pairs)) < 0.9)
-    return replace(feedback, X=x, used=x, censored=~x, void=~x)
-
-
-def live(policy: SelectionPolicy, seed: int, rounds: int) -> tuple[int, list[Selection]]:
-    """Successes and selections in a seeded world."""
-    world = np.random.default_rng(seed)
-    price = world.uniform(0.5, 2, N)
-    successes, selections = 0, []
-    for t in range(1, rounds + 1):
-        rng = round_rng(seed, t, Purpose.ENVIRONMENT)
-        view = radio_view(rng, t, price)
-        selection = policy.select(view, round_rng(seed, t, Purpose.SELECT))
-        feedback = outcome(rng, view, selection)
-        policy.learn(feedback)
-        successes += int(feedback.X.sum())
-        selections.append(selection)
-    return successes, selections
-
-
 def test_the_papers_constants_never_let_it_leave_exploration() -> None:
     """ALGORITHMS section 3 (b): it explores in every round and is `cheapest`."""
-    plain = DensitySolver(max_visits=0)
-    cocs, explored = live(create("cocs-paper", solver=plain), 1, 150)
-    cheapest, reference = live(create("cheapest"), 1, 150)
-    assert [s.notes["explore"] for s in explored] == [1.0] * 150
-    assert all(s.notes["under_explored"] > 0 for s in explored)
-    ours, theirs = (sum(len(s.pairs) for s in live_) for live_ in (explored, reference))
-    assert ours == pytest.approx(theirs, rel=0.03)
-    assert cocs == pytest.approx(cheapest, rel=0.1)
-
-
-def test_cheapest_beats_random_and_both_are_reproducible() -> None:
-    ratios = []
-    for seed in range(20):
-        cheapest, _ = live(create("cheapest"), seed, 20)
-        random, _ = live(create("random"), seed, 20)
-        ratios.append(cheapest / random)
-    assert np.mean(ratios) > 1.1
-    assert live(create("random"), 3, 5)[0] == live(create("random"), 3, 5)[0]
+    recipe = load_recipe("cocs-decisions", ["rounds.count=150"])
+    cocs, cheapest, random = (
+        play(recipe, name, 1) for name in ("cocs-paper", "cheapest", "random")
+    )
+    assert cocs["explored"].all()
+    assert cocs["wins"].sum() == pytest.approx(cheapest["wins"].sum(), rel=0.1)
+    assert cheapest["wins"].sum() > 1.1 * random["wins"].sum()
 
 
 def test_h_follows_the_formula() -> None:
