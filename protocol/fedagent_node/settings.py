@@ -3,7 +3,6 @@
 Every error is one line that names the key and the hint.
 """
 
-import math
 import os
 import tomllib
 from collections.abc import Mapping
@@ -128,7 +127,6 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             key = path.rstrip("`") or problem.partition("`")[2].partition("`")[0] or "config"
             problem = problem[:1].lower() + problem[1:]
             raise SettingError(key, problem, _choices(cls, key)) from error
-        _check_finite(made)
         return made.checked()
 
     def checked(self) -> Self:
@@ -271,15 +269,6 @@ def with_password(
     if not password:
         raise SettingError("password_file", f"{file} is empty", "write the password into it")
     return replace(address, password=password)
-
-
-def _check_finite(value: object, key: str = "") -> None:
-    """Refuse nan and inf, which pass every comparison with a limit or none."""
-    if isinstance(value, Struct):
-        for field in value.__struct_fields__:
-            _check_finite(getattr(value, field), f"{key}.{field}".lstrip("."))
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise SettingError(key, f"{value} must be finite", "give a finite number")
 
 
 def _choices(kind: object, key: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from fedagent_agent.config import AgentConfig
 from fedagent_coordinator.config import CoordinatorConfig
 from fedagent_edge.config import EdgeConfig
-from fedagent_node.settings import SettingError
+from fedagent_node.settings import NodeConfig, SettingError, options_of
 
 
 def edge(**given: object) -> EdgeConfig:
@@ -56,6 +56,14 @@ def test_one_line_names_the_key(change: dict[str, object], key: str) -> None:
 def test_what_cannot_be_read_is_the_configuration(text: str) -> None:
     with pytest.raises(SettingError, match="config"):
         EdgeConfig.load(text, {})
+
+
+@pytest.mark.parametrize("config", [AgentConfig, EdgeConfig, CoordinatorConfig])
+def test_every_number_has_a_range_which_nan_is_not_in(config: type[NodeConfig]) -> None:
+    for one in options_of(config):
+        if one.kind is float:
+            assert one.limits is not None
+            assert None not in (one.limits.ge, one.limits.le), one.name
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
