@@ -12,11 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from fedagent_agent.__main__ import EXIT_CODES as AGENT
-from fedagent_cli import launch, places
+from fedagent_cli import launch, places, service, systemd
 from fedagent_cli.errors import UsageError
 from fedagent_cli.main import app
-from fedagent_cli.service import command, place
-from fedagent_cli.service.unit import Service, unit_text
+from fedagent_cli.systemd import Service, unit_text
 from fedagent_coordinator.exits import EXIT_CODES as COORDINATOR
 from fedagent_edge.__main__ import EXIT_CODES as EDGE
 from fedagent_node.errors import REFUSED_SETTINGS
@@ -38,8 +37,8 @@ def a_service(**changed: object) -> Service:
     return Service(**{**made, **changed})  # type: ignore[arg-type]  # a test's keywords
 
 
-def unit(service: Service) -> str:
-    return unit_text((places.unit_folder() / f"{service.name}.service").read_text(), service)
+def unit(one: Service) -> str:
+    return unit_text((places.unit_folder() / f"{one.name}.service").read_text(), one)
 
 
 def typed(*words: str) -> dict[str, object]:
@@ -145,18 +144,18 @@ def test_a_dry_run_needs_nothing_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_where_nobody_can_make_services_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "systemd_runs", lambda: False)
+    monkeypatch.setattr(systemd, "systemd_runs", lambda: False)
     with pytest.raises(UsageError, match="systemd does not run here; --dry-run prints"):
-        command.remove(command.Role.AGENT)
-    monkeypatch.setattr(place, "systemd_runs", lambda: True)
+        service.remove(service.Role.AGENT)
+    monkeypatch.setattr(systemd, "systemd_runs", lambda: True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("sys.argv", ["fedagent", "service", "install", "agent", "--user", "pi"])
     with pytest.raises(
         UsageError, match=r"belong to root; sudo .* service install agent --user pi"
     ):
-        command.install(command.Role.AGENT)
+        service.install(service.Role.AGENT)
     with pytest.raises(UsageError, match="--data-dir needs --user"):
-        command.install(command.Role.AGENT, data_dir=Path("/srv"))
+        service.install(service.Role.AGENT, data_dir=Path("/srv"))
 
 
 @pytest.fixture
@@ -173,12 +172,12 @@ def test_a_program_that_its_user_may_not_read_is_named(open_folder: Path) -> Non
     program.parent.mkdir(parents=True)
     program.touch(mode=0o755)
     service = a_service(reads=(program,))
-    assert place.unseen(service) == ""
+    assert systemd.unseen(service) == ""
     home.chmod(0o700)
-    assert place.unseen(service) == str(home)
-    assert place.unseen(a_service(reads=(program,), user="root")) == ""
+    assert systemd.unseen(service) == str(home)
+    assert systemd.unseen(a_service(reads=(program,), user="root")) == ""
     with pytest.raises(UsageError, match="useradd --system"):
-        place.unseen(a_service(user="nobody-of-that-name"))
+        systemd.unseen(a_service(user="nobody-of-that-name"))
 
 
 @pytest.mark.parametrize("table", [AGENT, EDGE, COORDINATOR], ids=ROLES)

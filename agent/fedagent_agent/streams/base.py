@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -34,6 +35,7 @@ else:
     np = _Numpy()
 
 __all__ = [
+    "ResumableStream",
     "Samples",
     "Stream",
     "StreamBrokenError",
@@ -129,3 +131,21 @@ class Stream(Protocol):
     def close(self) -> None:
         """Release what `open` took. Idempotent."""
         ...
+
+
+class ResumableStream:
+    """What streams with a past have: where to go on, and what was lost, by reason."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+        self._counters: Counter[str] = Counter()
+
+    @property
+    def offset(self) -> int:
+        """Position after the last take."""
+        return self._offset
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What was dropped, refused or begun anew so far."""
+        return self._counters

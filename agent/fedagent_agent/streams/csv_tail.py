@@ -5,15 +5,15 @@ Lines are never logged: they are samples. What is wrong with them is counted.
 
 import math
 import os
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from fedagent_protocol.option import Option
 
-from .base import Samples, StreamOpenError, StreamSchema
+from .base import ResumableStream, Samples, StreamOpenError, StreamSchema
 from .rows import BadSampleError, RowReader
 from .spec import Buffer, DType, StreamSpec
 
@@ -53,7 +53,7 @@ class Csv(StreamSpec, frozen=True, kw_only=True):
         return CsvStream(self, labels=labels, offset=offset)
 
 
-class CsvStream:
+class CsvStream(ResumableStream):
     """Follow a CSV file.
 
     The last line counts when its line end is there. A file that shrinks is read
@@ -66,10 +66,9 @@ class CsvStream:
     """
 
     def __init__(self, spec: Csv, *, labels: Sequence[str] = (), offset: int = 0) -> None:
+        super().__init__(offset)
         self._spec = spec
         self._reader = RowReader(dtype=spec.dtype, labels=labels)
-        self._offset = offset
-        self._counters: Counter[str] = Counter()
         self._file: FileIO | None = None
         self._header = b""
         self._width = 0
@@ -111,16 +110,6 @@ class CsvStream:
             self._counters["rotated"] += 1
             self._read_on(rows)
         return self._reader.samples(rows, len(self._columns))
-
-    @property
-    def offset(self) -> int:
-        """Byte position behind the last line that was read."""
-        return self._offset
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """Bad lines by reason, drops, rotations and truncations."""
-        return self._counters
 
     def close(self) -> None:
         """Close the file."""

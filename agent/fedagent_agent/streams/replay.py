@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta, structs
@@ -11,7 +10,7 @@ from msgspec import Meta, structs
 from fedagent_protocol.option import Option
 from fedagent_task.errors import DatasetError
 
-from .base import Samples, StreamOpenError, StreamSchema, StreamSpecError, np
+from .base import ResumableStream, Samples, StreamOpenError, StreamSchema, StreamSpecError, np
 from .spec import Buffer, Faster, Pace, Start, StreamSpec
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class Replay(Digits, frozen=True, kw_only=True):
         return ReplayStream(self, seed=seed, offset=offset)
 
 
-class ReplayStream:
+class ReplayStream(ResumableStream):
     """Replay a dataset.
 
     The order depends on the seed and the position alone, so that a resumed stream
@@ -123,10 +122,9 @@ class ReplayStream:
     """
 
     def __init__(self, spec: Replay, *, seed: int, offset: int = 0) -> None:
+        super().__init__(offset)
         self._spec = spec
         self._seed = seed
-        self._offset = offset
-        self._counters: Counter[str] = Counter()
         self._arrivals = np.random.default_rng(
             np.random.SeedSequence(seed, spawn_key=(_ARRIVALS, offset))
         )
@@ -180,16 +178,6 @@ class ReplayStream:
         first, self._offset = self._offset + dropped, self._offset + arrived
         rows = self._rows(first, self._offset)
         return Samples(self._data.x[rows], self._data.y[rows])
-
-    @property
-    def offset(self) -> int:
-        """Samples that arrived so far."""
-        return self._offset
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """``dropped``."""
-        return self._counters
 
     def close(self) -> None:
         """Let the dataset go."""

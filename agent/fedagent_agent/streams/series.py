@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
@@ -11,7 +10,7 @@ from msgspec import Meta
 from fedagent_protocol.option import Option
 from fedagent_task.errors import DatasetError
 
-from .base import Samples, StreamOpenError, StreamSchema, StreamSpecError, np
+from .base import ResumableStream, Samples, StreamOpenError, StreamSchema, StreamSpecError, np
 from .spec import Buffer, Faster, Pace, Start, StreamSpec
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Series(StreamSpec, frozen=True, kw_only=True):
         return SeriesStream(self, offset=offset)
 
 
-class SeriesStream:
+class SeriesStream(ResumableStream):
     """Replay a time series, one reading after the other, evenly spaced, again and again.
 
     A reading is no sample where it, one of those before it, or the one to predict is
@@ -79,9 +78,8 @@ class SeriesStream:
     """
 
     def __init__(self, spec: Series, *, offset: int = 0) -> None:
+        super().__init__(offset)
         self._spec = spec
-        self._offset = offset
-        self._counters: Counter[str] = Counter()
         self._opened_at = 0.0
         self._began = 0
         self._windows: npt.NDArray[np.float32] = np.empty((0, 0, 0), np.float32)
@@ -131,16 +129,6 @@ class SeriesStream:
         good = np.isfinite(x).all(axis=1) & np.isfinite(y)
         self._counters["missing"] += len(rows) - int(good.sum())
         return Samples(x[good], y[good])
-
-    @property
-    def offset(self) -> int:
-        """Readings that arrived so far."""
-        return self._offset
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """``dropped`` and ``missing``."""
-        return self._counters
 
     def close(self) -> None:
         """Let the series go."""

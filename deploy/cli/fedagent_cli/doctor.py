@@ -16,17 +16,6 @@ if TYPE_CHECKING:
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
-def mount(app: command_line.CommandGroup, *, panel: str) -> None:
-    """Add the command to the app."""
-    app.command(
-        "doctor",
-        panel=panel,
-        epilog=options.examples(
-            "fedagent doctor", "fedagent doctor --json", "FEDAGENT_HOME=/mnt/ssd fedagent doctor"
-        ),
-    )(doctor)
-
-
 def doctor(*, config: options.ConfigFile = None, as_json: options.AsJson = False) -> None:
     """Check this machine, one line per check with the hint.
 

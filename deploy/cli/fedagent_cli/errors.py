@@ -1,20 +1,6 @@
 """Errors of the command line: one line that names the hint, one documented exit code.
 
-::
-
-    CliError
-    ├── UsageError        the arguments or a configuration do not fit          2
-    ├── RoleError         a role would not start; its own code of           2-36
-    ├── UnreadableError      a coordinator's database cannot be read             33
-    ├── NoRunError        there is no coordinator's data where one was sought 40
-    ├── UnbalancedError   the ledger does not balance, or its chain is broken 41
-    ├── DemoError         the demo could not do its rounds                    42
-    ├── MissingError      an optional package or an object is not there       43
-    ├── KilledError       a process that worked for a command was killed      46
-    ├── ServiceError      systemd refused a service                           47
-    └── InterruptedEnd    Ctrl-C                                             130
-
-`docs/exit-codes.md` lists them for scripts.
+`docs/exit-codes.md` lists the codes for scripts; `RoleError` has the role's own.
 """
 
 from typing import ClassVar
@@ -51,11 +37,7 @@ class UsageError(CliError):
 
 
 class RoleError(CliError):
-    """Raised when a role would not start with what it is given.
-
-    Attributes:
-        exit_code: The one that the role itself would end with.
-    """
+    """Raised when a role would not start: the exit code is the one that it would end with."""
 
     def __init__(self, problem: str, hint: str = "", *, exit_code: int) -> None:
         super().__init__(problem, hint)

@@ -7,17 +7,17 @@ from typing import Annotated
 
 from click.exceptions import ClickException, NoArgsIsHelpError
 
-from . import command_line, doctor, launch, ledger, models, start
+from . import command_line, launch, ledger, models, service, start
 from .beliefs import beliefs
 from .demo.command import demo
 from .devices import devices
+from .doctor import doctor
 from .errors import UsageError
 from .opinions import opinions
 from .options import examples
 from .output import echo
 from .predict import predict
 from .report.command import report
-from .service import command as service_command
 from .status import rounds, runs, status
 from .testbed import command as testbed_command
 
@@ -74,12 +74,15 @@ add(
     "fedagent report /srv/fedagent/coordinator --out /var/www/run-7",
 )
 testbed_command.mount(app, panel=STUDY)
-service_command.mount(app, panel=MACHINE)
+app.add_group(service.app, panel=MACHINE)
 add(
     *(MACHINE, beliefs, "fedagent beliefs", "fedagent beliefs --name kitchen --last 100"),
     "fedagent beliefs --plot beliefs.svg",
 )
-doctor.mount(app, panel=MACHINE)
+add(
+    *(MACHINE, doctor, "fedagent doctor", "fedagent doctor --json"),
+    "FEDAGENT_HOME=/mnt/ssd fedagent doctor",
+)
 
 
 def _version(wanted: bool) -> None:

@@ -7,18 +7,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fedagent_cli import command_line, launch, options
-from fedagent_cli.errors import UsageError
-from fedagent_cli.output import echo, emit
 from fedagent_protocol.extras import source_of
 
-from . import place
-from .unit import Service
+from . import command_line, launch, options, systemd
+from .errors import UsageError
+from .output import echo, emit
+from .systemd import Service
 
 if TYPE_CHECKING:
     from fedagent_protocol.option import Declared
 
-service_app = command_line.CommandGroup(
+app = command_line.CommandGroup(
     name="service", help="Run a role as a systemd service.", no_args_is_help=True
 )
 _ROOT = Path("/")
@@ -56,26 +55,6 @@ DataDir = Annotated[
 ]
 
 
-def mount(app: command_line.CommandGroup, *, panel: str) -> None:
-    """Add the group to the app."""
-    for command, lines in (
-        (
-            install,
-            (
-                "sudo fedagent service install agent",
-                "fedagent service install edge --dry-run",
-                "sudo fedagent service install agent --user pi --data-dir /srv/agent",
-                "sudo fedagent service install edge --password-file /root/mqtt-password",
-            ),
-        ),
-        (remove, ("sudo fedagent service remove agent",)),
-        (status, ("fedagent service status agent", "fedagent service status edge --json")),
-    ):
-        of_root = _files_of_root if command is install else tuple
-        service_app.command(epilog=options.examples(*lines), options=of_root)(command)
-    app.add_group(service_app, panel=panel)
-
-
 def _files_of_root() -> "list[Declared]":
     from fedagent_node.settings import NodeConfig  # noqa: PLC0415 - not for --help
     from fedagent_protocol.option import declared  # noqa: PLC0415
@@ -84,6 +63,15 @@ def _files_of_root() -> "list[Declared]":
     return sorted(files, key=lambda one: one.keys[0], reverse=True)
 
 
+@app.command(
+    options=_files_of_root,
+    epilog=options.examples(
+        "sudo fedagent service install agent",
+        "fedagent service install edge --dry-run",
+        "sudo fedagent service install agent --user pi --data-dir /srv/agent",
+        "sudo fedagent service install edge --password-file /root/mqtt-password",
+    ),
+)
 def install(
     role: Which,
     *,
@@ -105,9 +93,9 @@ def install(
     launch.tls(*(of_root.get(f"tls_{part}") for part in ("ca", "cert", "key")))
     service = Service(
         role=role.value,
-        program=place.program(),
-        reads=place.own_files(),
-        config=(config or place.SETTINGS / f"{role.value}.toml").absolute(),
+        program=systemd.program(),
+        reads=systemd.own_files(),
+        config=(config or systemd.SETTINGS / f"{role.value}.toml").absolute(),
         user=user,
         data_dir=None if data_dir is None else data_dir.absolute(),
         files={
@@ -122,20 +110,20 @@ def install(
         _need_root_and_systemd()
         if note:
             raise UsageError(*note)
-    files = place.files_of(service)
+    files = systemd.files_of(service)
     states = [file.state(root) for file in files]
     changed = any(state in ("new", "changed") for state in states)
-    commands = place.commands_of(service, root, changed=changed)
+    commands = systemd.commands_of(service, root, changed=changed)
     if not dry_run:
         _put(files, root)
         if root == _ROOT:
-            place.make_data_dir(service)
-        place.call(commands)
+            systemd.make_data_dir(service)
+        systemd.call(commands)
     told = {
         "service": service.name,
         "dry_run": dry_run,
         "files": [
-            {"path": str(place.below(root, file.path)), "state": state, "text": file.text}
+            {"path": str(systemd.below(root, file.path)), "state": state, "text": file.text}
             for file, state in zip(files, states, strict=True)
         ],
         "commands": [shlex.join(command) for command in commands],
@@ -147,9 +135,11 @@ def install(
     _show(told, files, root, dry_run=dry_run)
 
 
-def _show(told: dict[str, object], files: list[place.Wanted], root: Path, *, dry_run: bool) -> None:
+def _show(
+    told: dict[str, object], files: list[systemd.Wanted], root: Path, *, dry_run: bool
+) -> None:
     for file in files:
-        path, state = place.below(root, file.path), file.state(root)
+        path, state = systemd.below(root, file.path), file.state(root)
         if dry_run:
             echo(f"# {path} ({state})\n{file.text}")
         else:
@@ -167,7 +157,7 @@ def _show(told: dict[str, object], files: list[place.Wanted], root: Path, *, dry
         )
 
 
-def _put(files: list[place.Wanted], root: Path) -> None:
+def _put(files: list[systemd.Wanted], root: Path) -> None:
     try:
         for file in files:
             file.write(root)
@@ -178,7 +168,7 @@ def _put(files: list[place.Wanted], root: Path) -> None:
 
 def _note(service: Service) -> tuple[str, str] | tuple[()]:
     """Return why the service's user could not run this fedagent, and the hint."""
-    closed = place.unseen(service)
+    closed = systemd.unseen(service)
     if not closed:
         return ()
     who = f"the user {service.user}" if service.user else "a service's own user"
@@ -187,6 +177,7 @@ def _note(service: Service) -> tuple[str, str] | tuple[()]:
     return f"{who} may not read {closed}", f"install it where all may: {hint}; or name --user"
 
 
+@app.command(epilog=options.examples("sudo fedagent service remove agent"))
 def remove(
     role: Which,
     *,
@@ -199,16 +190,16 @@ def remove(
     if not dry_run and root == _ROOT:
         _need_root_and_systemd()
     name = f"fedagent-{role.value}"
-    unit = place.below(root, place.UNITS / f"{name}.service")
+    unit = systemd.below(root, systemd.UNITS / f"{name}.service")
     there = unit.exists()
     other = [] if root == _ROOT else ["--root", str(root)]
     commands = [["systemctl", *other, "disable", *([] if other else ["--now"]), name]]
     if not dry_run and there:
-        place.call(commands)
+        systemd.call(commands)
         unit.unlink()
         if not other:
-            place.call([["systemctl", "daemon-reload"]])
-    kept = [str(place.below(root, place.SETTINGS / f"{role.value}.toml")), f"/var/lib/{name}"]
+            systemd.call([["systemctl", "daemon-reload"]])
+    kept = [str(systemd.below(root, systemd.SETTINGS / f"{role.value}.toml")), f"/var/lib/{name}"]
     if as_json:
         emit({"service": name, "dry_run": dry_run, "removed": there, "kept": kept})
     elif not there:
@@ -220,18 +211,21 @@ def remove(
         echo(f"settings and data stay: {', '.join(kept)}")
 
 
+@app.command(
+    epilog=options.examples("fedagent service status agent", "fedagent service status edge --json")
+)
 def status(role: Which, *, root: Root = _ROOT, as_json: options.AsJson = False) -> None:
     """Show whether a role is a service here, and what systemd says of it."""
     root = root.absolute()
     name = f"fedagent-{role.value}"
-    unit = place.below(root, place.UNITS / f"{name}.service")
-    running = root == _ROOT and place.systemd_runs()
+    unit = systemd.below(root, systemd.UNITS / f"{name}.service")
+    running = root == _ROOT and systemd.systemd_runs()
     told = {
         "service": name,
         "unit": str(unit) if unit.exists() else None,
         "systemd": running,
-        "enabled": place.ask("is-enabled", name) if running else None,
-        "active": place.ask("is-active", name) if running else None,
+        "enabled": systemd.ask("is-enabled", name) if running else None,
+        "active": systemd.ask("is-active", name) if running else None,
     }
     if as_json:
         emit(told)
@@ -247,9 +241,9 @@ def status(role: Which, *, root: Root = _ROOT, as_json: options.AsJson = False) 
 
 
 def _need_root_and_systemd() -> None:
-    if not place.systemd_runs():
+    if not systemd.systemd_runs():
         hint = "--dry-run prints the files; --root DIR writes them into another system"
         raise UsageError("systemd does not run here", hint)
     if os.geteuid() != 0:
-        again = shlex.join([*place.program(), *sys.argv[1:]])
+        again = shlex.join([*systemd.program(), *sys.argv[1:]])
         raise UsageError("services belong to root", f"sudo {again}")

@@ -1,1 +1,0 @@
-"""`fedagent service`: a role as a systemd service."""
