@@ -109,6 +109,20 @@ def test_who_is_online_and_who_declines(tmp_path: Path) -> None:
     assert [row["last_seen_ms"] for row in read] == [written_ms, written_ms, 999_000]
 
 
+def test_status_of_a_run_that_waits_says_for_what_and_who_is_there(tmp_path: Path) -> None:
+    """Known and live edges, and the reason, before any round."""
+    folder = tmp_path / "coordinator"
+    run = write_run(folder, rounds=0, end=False)
+    write_run_status(folder, RunStatus(run=run, waiting="edges", wanted=1))
+    with DataDirLock(folder):
+        read = last_object(call(tmp_path, "status", "--json"))
+        assert (read["running"], read["waiting"]) == (True, "edges")
+        assert (read["edges"], read["edges_live"]) == (1, 0)
+        assert "waiting   for edges: 0 of 1" in call(tmp_path, "status").stdout
+    read = last_object(call(tmp_path, "status", "--json"))
+    assert (read["running"], read["waiting"], read["edges_live"]) == (False, None, None)
+
+
 def test_a_device_that_declined_last_says_why(tmp_path: Path) -> None:
     write_run(tmp_path / "coordinator")
     database = sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")

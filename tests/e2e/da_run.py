@@ -1,10 +1,7 @@
 """A run of devices that decide among themselves, as processes, and all that it leaves behind."""
 
-import asyncio
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +9,6 @@ from msgspec import structs
 
 from fedagent_agent.peers.core.records import SlotRecord
 from fedagent_agent.peers.store import read_slots
-from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival
 from fedagent_protocol import topics
 from fedagent_protocol.codec import decode, encode
@@ -20,7 +16,7 @@ from fedagent_protocol.messages import Message
 from fedagent_testbed.local import LocalField, RoleProcess
 from tests.fakes.leak_search import Leak, Search
 
-from .listener import Listener
+from .listener import Listener, shared_broker
 from .support import RECIPES, labels, new_field
 
 RECIPE = RECIPES / "da-digits.toml"
@@ -133,23 +129,6 @@ def look_through_traffic(search: Search, heard: tuple[Heard, ...]) -> list[Leak]
             found += search.look(each.topic, part, short=short)
     topics_ = "\n".join(each.topic for each in heard)
     return found + search.look("a topic", topics_.encode())
-
-
-@contextmanager
-def shared_broker(directory: Path) -> Iterator[str]:
-    """Run a broker in a loop of its own; give its address."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="broker", daemon=True)
-    thread.start()
-    broker = Broker(BrokerSpec(data_dir=directory, kind="auto"))
-    try:
-        asyncio.run_coroutine_threadsafe(broker.start(), loop).result(60)
-        yield f"mqtt://{broker.address}"
-    finally:
-        asyncio.run_coroutine_threadsafe(broker.stop(), loop).result(60)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
-        loop.close()
 
 
 def _start_agent(field: LocalField, number: int, environment: Mapping[str, str] | None) -> None:

@@ -3,17 +3,50 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.link import Arrival, BrokerAddress, Link
 
 T = TypeVar("T")
 
 
+class Background:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+        self.loop.close()
+
+
+@contextmanager
+def shared_broker(directory: Path) -> Iterator[str]:
+    """Run a broker; give its address."""
+    background = Background()
+    broker = Broker(BrokerSpec(data_dir=directory, kind="auto"))
+    try:
+        background.run(broker.start())
+        yield f"mqtt://{broker.address}"
+    finally:
+        background.run(broker.stop())
+        background.close()
+
+
 class Listener:
-    """A link in a thread of its own: subscribes to everything and keeps what it hears."""
+    """A link that subscribes to everything and keeps what it hears."""
 
     def __init__(
         self, broker: str, *, on_arrival: Callable[["Listener", Arrival], None] | None = None
@@ -21,14 +54,12 @@ class Listener:
         self.heard: list[Arrival] = []
         self._address = BrokerAddress.parse(broker)
         self._on_arrival = on_arrival
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="listener", daemon=True)
-        self._thread.start()
-        self.link = self._run(self._open())
+        self._background = Background()
+        self.link = self._background.run(self._open())
 
     def publish(self, topic: str, payload: bytes) -> None:
         """Send anything to anywhere."""
-        self._loop.call_soon_threadsafe(lambda: self.link.publish(topic, payload))
+        self._background.loop.call_soon_threadsafe(lambda: self.link.publish(topic, payload))
 
     def wait_for(self, test: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
         """Wait until something holds, polling."""
@@ -57,9 +88,6 @@ class Listener:
             for arrival in arrivals:
                 self._on_arrival(self, arrival)
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
     def __enter__(self) -> Self:
         return self
 
@@ -69,7 +97,5 @@ class Listener:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._run(self.link.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
+        self._background.run(self.link.stop())
+        self._background.close()

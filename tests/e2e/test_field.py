@@ -20,34 +20,6 @@ def test_roles_find_each_other_by_zeroconf_and_train(tmp_path: Path, broker: str
     check_books(coordinator)
 
 
-def test_one_shared_broker_serves_all_roles(tmp_path: Path) -> None:
-    with new_field(tmp_path) as field:
-        field.defaults["discovery"] = "off"
-        coordinator = field.start(
-            "coordinator",
-            "coordinator",
-            {
-                "recipe": str(Path(__file__).parents[2] / "deploy/recipes/demo.toml"),
-                "broker": "embedded",
-                "wait_edges": 2,
-                "wait_agents": 2,
-                "sets": ["rounds.count=4"],
-            },
-        )
-        url = str(coordinator.wait("ready")["broker"])
-        for i in range(2):
-            field.edge(f"edge-{i}", broker=url)
-        for i in range(2):
-            field.agent(f"agent-{i}", f"digits:labels={i}+{i + 1},rate=40", broker=url)
-        assert coordinator.wait("end", timeout_s=90)["rounds_done"] == 4
-        # The run needs each agent at one edge only; the other's beacon may come after its end.
-        for i in range(2):
-            edge = field.processes[f"edge-{i}"].wait("ready")["id"]
-            for j in range(2):
-                field.processes[f"agent-{j}"].wait("edge_joined", edge=edge, timeout_s=60)
-    check_books(coordinator)
-
-
 def test_static_addresses_work_without_discovery(tmp_path: Path) -> None:
     with new_field(tmp_path) as field:
         field.defaults["discovery"] = "off"
@@ -58,23 +30,6 @@ def test_static_addresses_work_without_discovery(tmp_path: Path) -> None:
         field.agent("agent-0", "digits:rate=40", edges=[lan])
         assert coordinator.wait("end", timeout_s=60)["rounds_done"] == 3
     check_books(coordinator)
-
-
-def test_two_fields_at_once_do_not_mix(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    with new_field(tmp_path / "a") as one, new_field(tmp_path / "b") as two:
-        first = start_small(one, rounds=4, agents=2)
-        second = start_small(two, rounds=4, agents=2)
-        for coordinator, field in ((first, one), (second, two)):
-            assert coordinator.wait("end", timeout_s=90)["rounds_done"] == 4
-            edge = str(field.processes["edge-0"].wait("ready")["id"])
-            assert {str(e["edge"]) for e in coordinator.all("edge_joined")} == {edge}
-            own = {str(field.processes[f"agent-{i}"].wait("ready")["id"]) for i in range(2)}
-            joined = field.processes["edge-0"].all("agent_joined")
-            assert {str(e["agent"]) for e in joined} == own
-    check_books(first)
-    check_books(second)
 
 
 def test_two_agents_on_one_directory_the_second_refuses(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from fedagent_protocol.messages import Chunk, TrainOrder, kind
 from fedagent_task.readers import load
 from tests.typed import fedagent
 
-from .da_run import shared_broker
-from .listener import Listener
+from .listener import Listener, shared_broker
 from .support import new_field, start_small
 
 ROW = 12

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from fedagent_node.link import Link
 from fedagent_testbed.local import RoleProcess
 from tests.typed import fedagent
 
+from .listener import Background
 from .support import NEEDS_PASSWORDS, check_books, guarded, new_field
 
 pytestmark = NEEDS_PASSWORDS
@@ -82,34 +82,29 @@ def write_npz(path: Path, count: int, seed: int) -> Path:
 
 @contextmanager
 def speaking(url: str) -> Iterator[None]:
-    """Let sensors speak fifty times a second in a loop of their own."""
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    """Let sensors speak fifty times a second."""
+    background, (x, y) = Background(), samples(2000, 3)
+    link = Link(
+        BrokerAddress.parse(url),
+        client_id="sensor",
+        on_arrivals=lambda _: None,
+        on_state=lambda _: None,
+    )
 
     async def speak() -> None:
-        link = Link(
-            BrokerAddress.parse(url),
-            client_id="sensor",
-            on_arrivals=lambda _: None,
-            on_state=lambda _: None,
-        )
-        await link.start()
-        x, y = samples(2000, 3)
         for i in itertools.cycle(range(len(y))):
             said = dict(zip(NAMES, x[i].tolist(), strict=True)) | {"state": int(y[i])}
             link.publish("plant/state", json.dumps(said).encode())
-            if stop.is_set():
-                break
             await asyncio.sleep(0.02)
-        await link.stop()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(speak(),))
-    thread.start()
+    background.run(link.start())
+    speaks = asyncio.run_coroutine_threadsafe(speak(), background.loop)
     try:
         yield
     finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
-        loop.close()
+        speaks.cancel()
+        background.run(link.stop())
+        background.close()
 
 
 def check_predictions(folder: Path, coordinator: RoleProcess) -> None:
