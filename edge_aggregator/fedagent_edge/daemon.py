@@ -95,7 +95,6 @@ class CoordinatorSearch:
 
 
 def _after(candidates: list[BrokerAddress], current: BrokerAddress | None) -> BrokerAddress:
-    """Return the candidate to try after the current one."""
     if current not in candidates:
         return candidates[0]
     return candidates[(candidates.index(current) + 1) % len(candidates)]

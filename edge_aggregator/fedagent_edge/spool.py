@@ -48,11 +48,7 @@ _records = msgspec.msgpack.Decoder(UpdateRecord)
 
 
 class Journal:
-    """The round's journal, open for the life of the process.
-
-    Raises:
-        OSError: The disk refused; any method may raise it.
-    """
+    """The round's journal, open for the life of the process; the disk may refuse: `OSError`."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,7 +66,6 @@ class Journal:
             self._fd = -1
 
     def __del__(self) -> None:
-        """Close with the store that was dropped."""
         self.close()
 
     def begin(self, opened: OpenRound) -> None:
@@ -138,7 +133,7 @@ class Journal:
 
 
 def _record(data: bytes, position: int) -> tuple[bytes, bytes, int] | None:
-    """Return head, data and the position after a whole record, or None."""
+    """Return head, data and the position after a record, if it is whole."""
     start = position + _FRAME_BYTES
     if start > len(data):
         return None
@@ -179,10 +174,7 @@ class Spool:
             _write(fd, b"\x01", HEAD_BYTES + layout.size + index)
 
     def content(self, key: Key, size: int) -> Buffer:
-        """Return an update's bytes; large ones without reading them into memory.
-
-        A mapping ends when the last view of it is gone.
-        """
+        """Return an update's bytes; large ones are mapped until the last view of them is gone."""
         with _opened(self._path(key), os.O_RDONLY) as fd:
             if size <= MAPPED_BYTES:
                 return os.pread(fd, size, HEAD_BYTES)

@@ -67,10 +67,7 @@ KEPT_MODELS = 3
 
 
 class EdgeStore:
-    """One edge's data directory.
-
-    Args:
-        boot: Id of the boot that times belong to.
+    """One edge's data directory, in a `boot` that times belong to.
 
     Raises:
         EdgeStateError: The directory's files cannot be used. Any method may raise it.
@@ -350,7 +347,6 @@ class EdgeStore:
         self._models.collect(self._held)
 
     def _manifest_of(self, digest: str) -> Manifest:
-        """Return what an update of this model must hold."""
         if self._manifest is None or self._manifest[0] != digest:
             data = self._models.get(digest)
             self._manifest = (digest, Manifest(tuple(item.spec for item in locate(data))))

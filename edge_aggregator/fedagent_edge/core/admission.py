@@ -50,13 +50,8 @@ def refuse_offer(
 ) -> tuple[str, str]:
     """Return reason and detail why an offer cannot be taken, or empty strings.
 
-    Costs no memory: nothing of the update has been stored yet.
-
-    Args:
-        offer: What the agent declared.
-        order: The round it is for.
-        base: Digest of the model that was ordered to train from.
-        model: Size of that model, and the chunks the agents were told to use.
+    Costs no memory: nothing of the update has been stored yet. `base` is the model to train
+    from, `model` how it was cut for agents.
     """
     if offer.task != order.task:
         return "wrong_task", offer.task[:12]
@@ -82,13 +77,8 @@ def check_content(
 ) -> Verdict:
     """Verify the bytes of a complete update: digest, manifest, finite, norm.
 
-    Block by block, so that no second copy of the update is made.
-
-    Args:
-        data: The bytes.
-        digest: Their SHA-256, as declared.
-        manifest: Names, dtypes and shapes of the base model.
-        norm_limit: Largest L2 norm over all tensors; 0 for `LARGEST_NORM`.
+    Block by block, so that no second copy of the update is made. `manifest` is that of the
+    base model, `norm_limit` the largest L2 norm over all tensors; 0 stands for `LARGEST_NORM`.
     """
     try:
         check_digest(data, digest)

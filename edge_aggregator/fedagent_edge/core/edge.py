@@ -68,11 +68,7 @@ SEARCH_S = 5.0
 
 
 class EdgeCore:
-    """The edge aggregator's decisions.
-
-    Args:
-        opened: A round to go on with, with the time that is left.
-    """
+    """The edge aggregator's decisions; `opened` is a round to go on with after a restart."""
 
     def __init__(self, state: EdgeState, opened: ReopenedRound | None = None) -> None:
         self.state = state

@@ -18,12 +18,7 @@ Key = tuple[str, int, str]
 
 
 class Memory(Struct, kw_only=True):
-    """What survives a restart.
-
-    Attributes:
-        last_round: The last round that was ordered.
-        report: The report that was not receipted, as far as the disk knows.
-    """
+    """What survives a restart; `report` is not receipted, as far as the disk knows."""
 
     run: str = ""
     task: str = ""
@@ -52,11 +47,7 @@ class OpenRound(Struct, frozen=True, kw_only=True):
 
 
 class UpdateRecord(Struct, frozen=True, kw_only=True):
-    """How an agent ended, or, while `status` is None, that its update is on its way.
-
-    Attributes:
-        position: Index of this update in the running sum.
-    """
+    """How an agent ended, or, while `status` is None, that its update is on its way."""
 
     run: str
     round: int
@@ -68,6 +59,7 @@ class UpdateRecord(Struct, frozen=True, kw_only=True):
     weight: float = 0.0
     norm: float = 0.0
     position: int = 0
+    """In the running sum."""
 
     @property
     def key(self) -> Key:
@@ -76,15 +68,11 @@ class UpdateRecord(Struct, frozen=True, kw_only=True):
 
 
 class ReopenedRound(Struct, frozen=True):
-    """The round that was open when the process ended, with what is known of it.
-
-    Attributes:
-        opened: With times on the clock of this process.
-        updates: Each with its chunks on disk, if it is not whole.
-    """
+    """The round that was open when the process ended, with times on the clock of this one."""
 
     opened: OpenRound
     updates: list[tuple[UpdateRecord, set[int]]]
+    """Each with its chunks on disk, if it is not whole."""
 
 
 class SaveState(Write, frozen=True):
@@ -153,10 +141,7 @@ class Checked(Input, frozen=True):
 
 
 class Admit(Run, frozen=True):
-    """Store a verdict durably, add the update to the sum if `weight` > 0.
-
-    The result is `Admitted`, or `DiskFailed`.
-    """
+    """Store a verdict, add the update to the sum if it has weight: `Admitted`, or `DiskFailed`."""
 
     record: UpdateRecord
 

@@ -25,7 +25,7 @@ from fedagent_protocol.messages import (
 )
 from fedagent_task.spec import LimitsSpec, OpinionsSpec, PeersSpec
 
-from .answers import Answers, answers_to
+from .answers import Answers, Scores, answers_to
 from .effects import COORDINATOR
 from .relay import Relay
 from .state import EdgeState
@@ -49,10 +49,8 @@ class Evaluation:
         ask: The coordinator's newest message about it.
         settled_at: Until then agents may come that were here before the edge's start, and
             it is not over although all have answered.
-        started: Agents were called.
         over: Its time is over or all have answered.
         ended: Nobody wants anything of it any more.
-        asked: Agents that were called.
         _awaited: When each that has not answered is called again; the first is the next.
     """
 
@@ -75,7 +73,6 @@ class Evaluation:
     _receipted: bool = False
 
     def __post_init__(self) -> None:
-        """Take the time that is left."""
         self._deadline = self.began_at + self.ask.until_ms / 1000
         self._trained = frozenset(self.ask.trained)
 
@@ -250,7 +247,6 @@ class Evaluation:
         return [Send(COORDINATOR, message)]
 
     def _event(self, now: float) -> Emit:
-        """Return counts, and no opinion."""
         data: dict[str, object] = {
             "round": self.ask.round,
             "mode": str(self.ask.mode),
@@ -279,26 +275,22 @@ _tasks = msgspec.msgpack.Decoder(_Task)
 
 @dataclass(slots=True)
 class Evaluations:
-    """The evaluations of an edge, one at a time, and the relay between its agents.
-
-    Attributes:
-        current: The one at work, or the last one of this run.
-    """
+    """The evaluations of an edge, one after the other, and the relay between its agents."""
 
     state: EdgeState
-    current: Evaluation | None = None
+    current: Evaluation = field(init=False)
     relay: Relay = field(init=False)
     _returned_at: float = 0.0
     _task: _Task = field(default_factory=_Task)
 
     def __post_init__(self) -> None:
-        """Begin with the run that the edge remembers."""
         self.relay = Relay(self.state.sessions, self.state.counters)
         self.adopt()
 
     def adopt(self) -> None:
         """Begin with another run or task."""
-        self.current = None
+        nothing = OpinionOpen(round=-1, model="", until_ms=0)
+        self.current = Evaluation(nothing, Scores(""), self.state, 0.0, 0.0, over=True, ended=True)
         body = self.state.memory.body
         try:
             self._task = _tasks.decode(body) if body else _Task()
@@ -321,15 +313,13 @@ class Evaluations:
     def open(self, ask: OpinionOpen, now: float) -> list[Effect]:
         """Begin an evaluation, or say again what has become of it."""
         last = self.current
-        past = last is not None and (
-            ask.round < last.ask.round or (last.ended and ask.round == last.ask.round)
-        )
-        if past or ask.round < self.state.memory.last_round:
+        newest = max(self.state.memory.last_round, last.ask.round)
+        if ask.round < newest or (last.ended and ask.round == last.ask.round):
             self.state.counters["opinion_open_old"] += 1
             return []
-        if last is not None and last.is_same(ask):
+        if last.is_same(ask):
             return last.again(ask, now)
-        effects = last.end(now) if last is not None else []
+        effects = last.end(now)
         task = self._task
         answers = answers_to(ask, task.model.features, task.limits.max_samples)
         self.current = Evaluation(ask, answers, self.state, now, self._returned_at)
@@ -340,22 +330,19 @@ class Evaluations:
                 effects += self.relay.neighbours_of(agent)
         return effects + self.current.tick(now)
 
-    def close(self, close: OpinionClose | None, now: float) -> list[Effect]:
-        """End the evaluation of this round, or without a message whatever there is."""
-        current = self.current
-        if current is None or (close is not None and current.ask.round != close.round):
-            return []
-        return current.end(now)
+    def close(self, close: OpinionClose, now: float) -> list[Effect]:
+        """End the evaluation of this round."""
+        return self.current.end(now) if self.current.ask.round == close.round else []
 
     def receipt(self, receipt: OpinionsReceipt) -> None:
         """Take in that the opinions of this round are booked."""
-        if self.current is not None and self.current.ask.round == receipt.round:
+        if self.current.ask.round == receipt.round:
             self.current.receipt()
 
     def end_run(self, now: float) -> list[Effect]:
         """End the evaluation and the relay; the run is over."""
         self.relay.begin(self.state.memory.run, self.relay.spec, open_=False)
-        return self.close(None, now)
+        return self.current.end(now)
 
     # ------------------------------------------------------------- from agents
 
@@ -364,11 +351,8 @@ class Evaluations:
         message, current = event.message, self.current
         if isinstance(message, PeerSend):
             return self.relay.send(event.sender, message, now)
-        if current is not None and isinstance(message, Need):
-            return current.receive(event, now)
-        assert isinstance(message, Opinion | Volunteer)
-        mine = (self.state.memory.run, current.ask.round) if current is not None else None
-        if current is None or (message.run, message.round) != mine:
+        asked = (self.state.memory.run, current.ask.round)
+        if isinstance(message, Opinion | Volunteer) and (message.run, message.round) != asked:
             name = "opinion" if isinstance(message, Opinion) else "volunteer"
             self.state.counters[f"{name}_late"] += 1
             return []
@@ -376,14 +360,14 @@ class Evaluations:
 
     def serves(self, agent: str, digest: str) -> bool:
         """Whether an agent that was called may have this model."""
-        return self.current is not None and self.current.serves(agent, digest)
+        return self.current.serves(agent, digest)
 
     def here(self, agent: str, now: float) -> list[Effect]:
         """Call an agent that came, or came back; tell it its neighbours."""
         self.relay.changed(now)
         neighbours = self.relay.neighbours_of(agent) if self.relay.open else []
         current = self.current
-        if current is None or (not neighbours and not current.answers.final):
+        if not neighbours and not current.answers.final:
             # Alone it would find itself the best: it is called with its neighbours, soon.
             return [*neighbours]
         return [*neighbours, *current.here(agent, now)]
@@ -391,15 +375,13 @@ class Evaluations:
     def left(self, agent: str, now: float) -> list[Effect]:
         """Wait no more for an agent that left."""
         self.relay.changed(now)
-        return self.current.left(agent, now) if self.current is not None else []
+        return self.current.left(agent, now)
 
     # ------------------------------------------------------------------- time
 
     def look(self, now: float) -> list[Effect]:
         """Begin or end what may begin or end now; a round that was ordered ends the one before."""
         current = self.current
-        if current is None:
-            return []
         if current.ask.round < self.state.memory.last_round and not current.ended:
             return current.end(now)
         return current.look(now)
@@ -411,14 +393,13 @@ class Evaluations:
         for neighbours in self.relay.tick(now):
             agent = neighbours.to
             effects.append(neighbours)
-            if current is not None and not current.answers.final and agent not in current.asked:
+            if not current.answers.final and agent not in current.asked:
                 effects += current.here(agent, now)
-        return effects + (current.tick(now) if current is not None else [])
+        return effects + current.tick(now)
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
-        due = math.inf if self.current is None else self.current.next_due(now)
-        return min(due, self.relay.next_due())
+        return min(self.current.next_due(now), self.relay.next_due())
 
     @property
     def _has_peers(self) -> bool:

@@ -40,7 +40,6 @@ class LiveRound:
         start_at: When the model goes out although not everybody answered.
 
     Attributes:
-        model: How the base model is cut.
         outcomes: How everybody ended, once it is closed.
     """
 
@@ -69,10 +68,9 @@ class LiveRound:
         return effects
 
     def resume(self, updates: list[tuple[UpdateRecord, set[int]]]) -> None:
-        """Go on after a restart; sets are the chunks on disk of unfinished updates.
+        """Go on after a restart with updates, and the chunks on disk of unfinished ones.
 
-        Agents without a receipt offer their update again, or are ordered again when
-        they say hello.
+        Agents without a receipt offer theirs again, or are ordered again when they say hello.
         """
         for known, have in updates:
             if known.status is None and known.offer is not None:
@@ -320,7 +318,6 @@ class LiveRound:
         ]
 
     def _end(self, agent: str, now: float, changed: bool) -> list[Effect]:
-        """Clear up after an agent that ended without an update."""
         if not changed:
             return []
         part = self.rnd.parts[agent]
@@ -345,8 +342,8 @@ class LiveRound:
             model=rnd.base,
             size=self.model.size,
             chunk_bytes=self.model.chunk_bytes,
-            deadline_ms=max(0, round((rnd.deadline - now) * 1000)),
-            give_up_ms=max(0, round((rnd.give_up - now) * 1000)),
+            deadline_ms=max(0, round((rnd.rule.deadline_s - now) * 1000)),
+            give_up_ms=max(0, round((rnd.rule.give_up_s - now) * 1000)),
             iterations=part.assignment.iterations,
             credit=self._uploads.first_credit(part, first),
             price=part.assignment.price,

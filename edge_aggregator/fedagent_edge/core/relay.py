@@ -27,8 +27,6 @@ PER_AGENT_S = 5e-4
 
 @dataclass(slots=True)
 class _Allowance:
-    """What one agent may still send."""
-
     at: float
     bytes: float = BURST_BYTES
     envelopes: float = BURST_ENVELOPES
@@ -48,11 +46,7 @@ class _Allowance:
 
 @dataclass(slots=True)
 class Relay:
-    """Carries envelopes between present agents, and tells them their neighbours.
-
-    Attributes:
-        open: Envelopes are carried.
-    """
+    """Carries envelopes between agents while it is open, and tells them their neighbours."""
 
     sessions: AgentSessions
     counters: Counter[str]

@@ -51,8 +51,7 @@ class Part:
     """One ordered agent's part in the round.
 
     Attributes:
-        answered: It showed that it has this order.
-        order_again_at: When the order is repeated if it does not.
+        answered: It showed that it has this order, which is repeated otherwise.
         credit_bytes: Credit that the order gave in advance.
         resumed: A part of the update was on disk before this process began.
         stalls: How often in a row its transfer was silent.
@@ -98,6 +97,7 @@ class EdgeRound:
     Attributes:
         base: Digest of the model that is trained from.
         began_at: When the agents were ordered; tau counts from here.
+        rule: The round's limits, as instants.
     """
 
     run: str
@@ -105,11 +105,14 @@ class EdgeRound:
     base: str
     began_at: float
     parts: dict[str, Part] = field(default_factory=dict)
+    rule: RoundRule = field(init=False)
     closed: bool = False
     closed_at: float = 0.0
 
     def __post_init__(self) -> None:
-        """Begin with everybody at work."""
+        order = self.order
+        deadline, max_wait = (ms / 1000 for ms in (order.deadline_ms, order.max_wait_ms))
+        self.rule = RoundRule(self.began_at + deadline, self.began_at + max_wait, order.min_updates)
         for assignment in self.order.assignments:
             self.parts.setdefault(assignment.agent, Part(assignment))
 
@@ -119,28 +122,6 @@ class EdgeRound:
         return self.order.round
 
     @property
-    def rule(self) -> RoundRule:
-        """The round's limits, as instants."""
-        order = self.order
-        deadline, max_wait = (ms / 1000 for ms in (order.deadline_ms, order.max_wait_ms))
-        return RoundRule(self.began_at + deadline, self.began_at + max_wait, order.min_updates)
-
-    @property
-    def deadline(self) -> float:
-        """Instant until which an update counts as X=1."""
-        return self.rule.deadline_s
-
-    @property
-    def give_up(self) -> float:
-        """Instant after which nobody is waited for."""
-        return self.rule.give_up_s
-
-    @property
-    def enough(self) -> int:
-        """Z_eff: how many updates the aggregate needs."""
-        return self.rule.enough(len(self.parts))
-
-    @property
     def used(self) -> int:
         """Updates in the sum."""
         return sum(part.weight > 0 for part in self.parts.values())
@@ -148,8 +129,8 @@ class EdgeRound:
     @property
     def failed(self) -> str:
         """Why there is no aggregate, or an empty string."""
-        used = self.used
-        return "" if used >= self.enough else f"{used} of {self.enough} updates"
+        used, enough = self.used, self.rule.enough(len(self.parts))
+        return "" if used >= enough else f"{used} of {enough} updates"
 
     def decline(self, agent: str, why: DeclineReason, detail: str, now: float) -> bool:
         """Note a refusal; False if it changes nothing."""
@@ -187,8 +168,10 @@ class EdgeRound:
         part = self.parts[agent]
         assert part.offer is not None
         part.norm = verdict.norm
-        late = OutcomeStatus.LATE if part.completed_at <= self.give_up else OutcomeStatus.MISSED
-        part.decide(OutcomeStatus.ARRIVED if part.completed_at <= self.deadline else late)
+        late = (
+            OutcomeStatus.LATE if part.completed_at <= self.rule.give_up_s else OutcomeStatus.MISSED
+        )
+        part.decide(OutcomeStatus.ARRIVED if part.completed_at <= self.rule.deadline_s else late)
         if self.rule.counts(part.completed_at, used=self.used, ordered=len(self.parts)):
             samples = self.order.weighting is Weighting.SAMPLES
             part.weight = float(part.offer.stats.num_samples) if samples else 1.0
@@ -196,12 +179,11 @@ class EdgeRound:
     def is_over(self, now: float) -> bool:
         """Whether the round closes now.
 
-        Who is complete is waited for: a check takes moments, and none can be begun
-        twice.
+        Who is complete is waited for: a check takes moments, and cannot be begun twice.
         """
         if all(part.stage is Stage.ENDED for part in self.parts.values()):
             return True
-        if now <= self.deadline + HANDOVER_S:
+        if now <= self.rule.deadline_s + HANDOVER_S:
             return False
         if any(part.stage is Stage.CHECKING for part in self.parts.values()):
             return False
@@ -210,7 +192,11 @@ class EdgeRound:
 
     def next_due(self, now: float) -> float:
         """Return when `is_over` may change by time alone."""
-        instant = self.deadline if now <= self.deadline + HANDOVER_S else self.give_up
+        instant = (
+            self.rule.deadline_s
+            if now <= self.rule.deadline_s + HANDOVER_S
+            else self.rule.give_up_s
+        )
         return instant + 1.1 * HANDOVER_S
 
     def tau_ms(self, part: Part, now: float) -> int:

@@ -40,15 +40,7 @@ OUTCOMES_WITH_CHUNK = 1500
 
 
 class Rounds:
-    """At most one round is live; one order may wait for its model, or for the round before.
-
-    Args:
-        reopened: A round to go on with after a restart, with the time that is left.
-
-    Attributes:
-        live: The round that is live, until its report.
-        pool: Caps what all updates have authorised together.
-    """
+    """At most one round is live, until its report; one order may wait for it, or for its model."""
 
     def __init__(
         self,
@@ -124,7 +116,7 @@ class Rounds:
             return []
         self._last = live
         self.state.counters["rounds_dropped"] += 1
-        return [*([] if live.rnd.closed else live.close(live.rnd.give_up)), ForgetRound()]
+        return [*([] if live.rnd.closed else live.close(live.rnd.rule.give_up_s)), ForgetRound()]
 
     def forget(self, *, last: bool) -> None:
         """Forget what waits, and on request the last round: the run is over or another."""
@@ -145,7 +137,7 @@ class Rounds:
             case Need() if self.live is not None:
                 return self.live.need(event, message, now)
             case Chunk() | Decline() | UpdateOffer():
-                if live := self._open(message.run, message.round):
+                if live := self._find(message.run, message.round):
                     return live.receive(event, now)
                 if isinstance(message, UpdateOffer):
                     return self._too_late(event.sender, message, now)
@@ -159,13 +151,11 @@ class Rounds:
 
     def hello(self, agent: str, now: float) -> list[Effect]:
         """Go on with an agent that came, or came back."""
-        live = self.live
-        return live.hello(agent, now) if live is not None and not live.rnd.closed else []
+        return self._open.hello(agent, now) if self._open else []
 
     def left(self, agent: str, now: float) -> list[Effect]:
         """Wait no more for an agent that left."""
-        live = self.live
-        return live.gone(agent, now) if live is not None and not live.rnd.closed else []
+        return self._open.gone(agent, now) if self._open else []
 
     def _too_late(self, agent: str, offer: UpdateOffer, now: float) -> list[Effect]:
         last = self._last
@@ -175,12 +165,14 @@ class Rounds:
         reason = "the round is over" if offer.run == self.state.memory.run else "another run"
         return [receipt(agent, offer, ReceiptStatus.EXPIRED, reason)]
 
-    def _open(self, run: str, number: int) -> LiveRound | None:
-        """Return the live round if it is this one, and open."""
-        live = self.live
-        if live is None or live.rnd.closed or (live.rnd.run, live.rnd.round) != (run, number):
-            return None
-        return live
+    @property
+    def _open(self) -> LiveRound | None:
+        """The live round, if it is not closed."""
+        return None if self.live is None or self.live.rnd.closed else self.live
+
+    def _find(self, run: str, number: int) -> LiveRound | None:
+        live = self._open
+        return live if live and (live.rnd.run, live.rnd.round) == (run, number) else None
 
     # --------------------------------------------------------- results of jobs
 
@@ -190,14 +182,14 @@ class Rounds:
             case DiskFailed(key=(run, number, agent)):
                 # The update is awaited again.
                 self.state.counters["disk_failed"] += 1
-                live = self._open(run, number)
+                live = self._find(run, number)
                 warning = Warn(agent, f"the spool failed: {event.detail}")
                 return [*(live.disk_failed(agent) if live else []), warning]
             case Checked(key=(run, number, agent)):
-                live = self._open(run, number)
+                live = self._find(run, number)
                 return live.checked(agent, event.verdict, now) if live else []
             case Admitted(key=(run, number, agent)):
-                live = self._open(run, number)
+                live = self._find(run, number)
                 return live.admitted(agent) if live else []
             case Committed():
                 return self._committed(event, now)
@@ -222,8 +214,8 @@ class Rounds:
 
     def look(self, now: float) -> list[Effect]:
         """Close the round if it is over."""
-        live = self.live
-        if live is None or live.rnd.closed or not live.rnd.is_over(now):
+        live = self._open
+        if live is None or not live.rnd.is_over(now):
             return []
         rnd, effects = live.rnd, live.close(now)
         if not rnd.failed:
@@ -241,15 +233,7 @@ class Rounds:
         *,
         first: bytes = b"",
     ) -> list[Effect]:
-        """Store and send the report of a round; of a failed one nothing is used.
-
-        Args:
-            rnd: The round.
-            outcomes: How everybody ended.
-            failed: Why there is no new model, or an empty string.
-            now: When the new model, if any, was there.
-            first: Chunk 0 of that model.
-        """
+        """Store and send the report; with `failed` there is no new model, and nothing is used."""
         if failed:
             outcomes = tuple(replace(one, used=False, weight=0.0) for one in outcomes)
         with_chunk = rnd.order.want_model and not failed and len(outcomes) <= OUTCOMES_WITH_CHUNK
@@ -294,14 +278,12 @@ class Rounds:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due, and close the round if it is over."""
-        live = self.live
-        due = live.tick(now) if live is not None and not live.rnd.closed else []
+        due = self._open.tick(now) if self._open else []
         return due + self.look(now)
 
     def next_due(self, now: float) -> float:
         """Return when `tick` is wanted."""
-        live = self.live
-        return live.next_due(now) if live is not None and not live.rnd.closed else float("inf")
+        return self._open.next_due(now) if self._open else float("inf")
 
 
 def _not_ordered(rnd: EdgeRound, reason: str) -> tuple[Outcome, ...]:

@@ -25,13 +25,7 @@ LONGEST_S = 30 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The ids that a message tells of the edge's list.
-
-    Attributes:
-        known: How many the coordinator has.
-        named: How many it has after this message; later ones wait.
-        new_ids: Those from `known` on.
-    """
+    """The ids from `known` on, which a coordinator has not; those from `named` on wait."""
 
     known: int
     named: int
@@ -40,12 +34,7 @@ class Listing:
 
 @dataclass(slots=True)
 class AgentSession:
-    """One agent at this edge.
-
-    Attributes:
-        software, address: As it said in its hello.
-        refused: Why its hello was not taken; empty if it was.
-    """
+    """One agent at this edge; `refused` is why its hello was not taken, if it was not."""
 
     index: int
     heard_at: float
@@ -66,11 +55,7 @@ class AgentSession:
 
 @dataclass(slots=True)
 class AgentSessions:
-    """All agents since the process started; an index is never reused.
-
-    Attributes:
-        epoch: Names this list; new at every start of the process.
-    """
+    """All agents since the process started; `epoch` names the list. An index is never reused."""
 
     epoch: str
     _by_id: dict[str, AgentSession] = field(default_factory=dict)
@@ -80,10 +65,7 @@ class AgentSessions:
     _changed: dict[str, None] = field(default_factory=dict)
 
     def hear(self, agent: str, now: float) -> tuple[AgentSession | None, bool]:
-        """Note a sign of life; return the session and whether the agent is new or back.
-
-        Returns None when the edge has as many agents as it can name.
-        """
+        """Note a sign of life; return the session, None if there are too many, and if it is new."""
         session = self._by_id.get(agent)
         if session is None:
             if len(self._ids) >= MAX_AGENTS:
@@ -195,11 +177,7 @@ class AgentSessions:
         return [agent for agent in self._ids if self._by_id[agent].present]
 
     def index(self, agent: str) -> int:
-        """Return the position of an agent that has been here.
-
-        Raises:
-            KeyError: It has not.
-        """
+        """Return the position of an agent that has been here; `KeyError` if it has not."""
         return self._by_id[agent].index
 
     def place(self, agent: str) -> tuple[float, float] | None:
@@ -264,7 +242,6 @@ def _gist(reason: str) -> str:
 
 
 def _fitting(ids: list[str], known: int) -> int:
-    """Return how many ids the coordinator knows after this message."""
     room = MAX_IDS_BYTES
     for position in range(known, len(ids)):
         room -= len(ids[position]) + 2

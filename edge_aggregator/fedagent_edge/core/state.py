@@ -14,11 +14,7 @@ from .sessions import AgentSessions
 
 @dataclass(slots=True)
 class EdgeState:
-    """The edge itself; whoever changes `memory` and wants to find it after a restart saves it.
-
-    Attributes:
-        me: The edge as it shows itself to coordinators.
-    """
+    """The edge itself: `me` as coordinators see it, `memory` as it is saved when it matters."""
 
     config: EdgeConfig
     me: EdgeHello
@@ -27,7 +23,6 @@ class EdgeState:
     sessions: AgentSessions = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin without agents."""
         self.sessions = AgentSessions(self.me.epoch)
 
     @property

@@ -36,8 +36,7 @@ class Distribution:
     """A model on its way to the agents of one round: each chunk once, then what somebody misses.
 
     Attributes:
-        start_at: When the broadcast begins although not everybody answered.
-        waiting: Ordered agents that have not answered yet.
+        start_at: When the broadcast begins although some are still waited for.
     """
 
     run: str
@@ -53,7 +52,6 @@ class Distribution:
     _served_at: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Begin at chunk 0."""
         stall_s = max(STALL_S, STALL_PER_AGENT_S * len(self.waiting))
         self._broadcast = Broadcast(self.layout, stall_s=stall_s)
 
@@ -146,11 +144,7 @@ class Uploads:
         self._active[part.assignment.agent] = part
 
     def accept(self, part: Part, index: int, data: bytes, now: float) -> list[Effect]:
-        """Take a chunk into the spool.
-
-        Raises:
-            ChunkError: It does not fit; nothing changed.
-        """
+        """Take a chunk into the spool; `ChunkError` if it does not fit."""
         receiver = part.receiver
         assert receiver is not None
         agent = part.assignment.agent
@@ -275,11 +269,7 @@ class ModelExchange:
         return self._receiver is not None and self._digest == digest
 
     def offered(self, offer: GlobalModel, now: float) -> list[Effect]:
-        """Begin, or go on, to take a model.
-
-        Raises:
-            ProtocolError: Size, chunks or the first chunk do not fit.
-        """
+        """Begin, or go on, to take a model; `ProtocolError` if its facts do not fit."""
         if offer.size > MAX_MODEL_BYTES:
             self.state.counters["oversize"] += 1
             return [Warn("", f"a model of {offer.size} bytes is too large")]
@@ -294,11 +284,7 @@ class ModelExchange:
         return effects + self._ask(now)
 
     def chunk(self, chunk: Chunk, now: float) -> list[Effect]:
-        """Take a chunk of it.
-
-        Raises:
-            ChunkError: It does not fit; nothing changed.
-        """
+        """Take a chunk of it; `ChunkError` if it does not fit."""
         if not self.expects(chunk.digest):
             self.state.counters["chunk_unasked"] += 1
             return []

@@ -33,7 +33,7 @@ class Upstream:
     Attributes:
         coordinator: The one served now, or last.
         welcomed: It has answered our hello since the connection came up.
-        joined: A person was told that it is there.
+        joined: Its coming was announced.
     """
 
     state: EdgeState
