@@ -73,81 +73,73 @@ def test_a_file_is_read_like_a_name(tmp_path: Path) -> None:
     assert load_recipe(str(path), ["rounds.count=4"]).rounds.count == 4
 
 
+SEE = "docs/testbed.md"
+COCS, EXCHANGE, STREAMS = "cocs-decisions", "rbcs-f-numeric", "bas-a9a"
+
+
 @pytest.mark.parametrize(
-    ("change", "key", "hint"),
+    ("recipe", "change", "key", "words"),
     [
-        ("round.count=5", "round", "did you mean rounds?"),
-        ("rounds.cuont=5", "rounds.cuont", "did you mean rounds.count?"),
-        ("deadline_s=3", "deadline_s", "did you mean rounds.deadline_s?"),
-        ("training.modle=svm", "training.modle", "did you mean training.model?"),
-        ("training.judged_on=own", "training.judged_on", "did you mean training.evaluated_on?"),
-        ("radio.bandwith_mhz=[1, 2]", "radio.bandwith_mhz", "did you mean radio.bandwidth_mhz?"),
-        ("qqq=1", "qqq", "docs/testbed.md"),
-        ("clients=0", "clients", "docs/testbed.md"),
-        ("clients=2.5", "clients", "docs/testbed.md"),
-        ("world=moon", "world", "docs/testbed.md"),
-        ("rounds=3", "rounds", "docs/testbed.md"),
-        ("rounds.deadline_s=inf", "rounds.deadline_s", "finite"),
-        ("radio.noise_dbm_hz=nan", "radio.noise_dbm_hz", "finite"),
-        ("radio.bandwidth_mhz=[1, inf]", "radio.bandwidth_mhz", "finite"),
-        ("work.price=[2, 1]", "work.price", "low <= high"),
-        ("work.compute=[0, 1]", "work.compute", "docs/testbed.md"),
-        ("links.visible=4", "links.visible", "`edges`"),
-        ("training.dataset=digits", "training.epochs", "one of the two"),
-        ("world=open", "edges", "one edge"),
+        (COCS, "round.count=5", "round", "did you mean rounds?"),
+        (COCS, "rounds.cuont=5", "rounds.cuont", "did you mean rounds.count?"),
+        (COCS, "deadline_s=3", "deadline_s", "did you mean rounds.deadline_s?"),
+        (COCS, "training.modle=svm", "training.modle", "did you mean training.model?"),
+        (COCS, "training.judged_on=own", "training.judged_on", "training.evaluated_on?"),
+        (COCS, "qqq=1", "qqq", SEE),
+        (COCS, "clients=0", "clients", SEE),
+        (COCS, "clients=2.5", "clients", SEE),
+        (COCS, "clients=", "clients", SEE),
+        (COCS, "world=moon", "world", SEE),
+        (COCS, "rounds=3", "rounds", SEE),
+        (COCS, "rounds.deadline_s=inf", "rounds.deadline_s", "finite"),
+        (COCS, "radio.noise_dbm_hz=nan", "radio.noise_dbm_hz", "finite"),
+        (COCS, "radio.bandwidth_mhz=[1, inf]", "radio.bandwidth_mhz", "finite"),
+        (COCS, "work.price=[2, 1]", "work.price", "low <= high"),
+        (COCS, "work.compute=[0, 1]", "work.compute", SEE),
+        (COCS, "links.visible=4", "links.visible", "`edges`"),
+        (COCS, "training.dataset=digits", "training.epochs", "one of the two"),
+        (COCS, "world=open", "edges", "one edge"),
+        (COCS, "policies.nope.x=1", "policies.nope", "there are"),
+        (COCS, "policies.cosc.h=1", "policies.cosc", "did you mean cocs?"),
+        (COCS, "policies.cocs=3", "policies.cocs", "must be a table (got 3)"),
+        (COCS, "policies=3", "policies", "must be a table (got 3)"),
+        (COCS, "budget.per_edge=1e11", "budget.per_edge", "1000000000.0"),
+        (COCS, "radio.noise_dbm_hz=1e30", "radio.noise_dbm_hz", "-80"),
+        (COCS, "radio.path_loss_slope_db=-1e5", "radio.path_loss_slope_db", ">= 0"),
+        (STREAMS, "policies.cocs.h=1", "policies.cocs", "is no policy of world bas"),
+        (EXCHANGE, "exchange.work_s=[]", "exchange.work_s", SEE),
+        (EXCHANGE, "exchange.work_s=[1, -1, 2, 3]", "exchange.work_s", SEE),
+        (EXCHANGE, "exchange.snr=[1, 2]", "exchange.snr", "one per class"),
+        (EXCHANGE, "exchange.cold_s=-1", "exchange.cold_s", SEE),
+        (EXCHANGE, "clients=41", "clients", "multiple of 4"),
+        (EXCHANGE, "edges=2", "edges", "one edge"),
     ],
 )
-def test_an_error_names_the_key_and_the_hint(change: str, key: str, hint: str) -> None:
+def test_an_error_names_the_key_and_the_hint(
+    recipe: str, change: str, key: str, words: str
+) -> None:
     with pytest.raises(RecipeError) as caught:
-        load_recipe("cocs-decisions", [change])
+        load_recipe(recipe, [change])
     assert caught.value.key == key
-    assert hint in caught.value.hint
+    assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [
-        ("exchange.work_s=[]", "exchange.work_s"),
-        ("exchange.work_s=[1, -1, 2, 3]", "exchange.work_s"),
-        ("exchange.snr=[1, 2]", "exchange.snr"),
-        ("exchange.snr=[1, 2, 3, -1]", "exchange.snr"),
-        ("exchange.cold_s=-1", "exchange.cold_s"),
-        ("clients=41", "clients"),
-        ("edges=2", "edges"),
-    ],
-)
-def test_the_exchange_world_is_checked(change: str, key: str) -> None:
-    with pytest.raises(RecipeError) as caught:
-        load_recipe("rbcs-f-numeric", [change])
-    assert caught.value.key == key
 
 
 @pytest.mark.parametrize(
     ("recipe", "change", "worlds"),
     [
-        *(
-            ("rbcs-f-numeric", change, worlds)
-            for change, worlds in (
-                ("rounds.deadline_s=3", "radio and traces and open"),
-                ("rounds.max_wait_s=3", "radio and traces"),
-                ("rounds.min_updates=2", "radio and traces"),
-                ("churn.share=0.1", "radio and traces"),
-                ("liars.factor=3", "radio and traces"),
-                ("change.after=0.1", "radio"),
-                ("radio.noise_dbm_hz=-160", "radio"),
-                ("work.work=3", "radio and traces"),
-                ("links.visible=1", "radio and traces"),
-                ("success=0.5", "open"),
-                ("traces.round_s=3", "traces"),
-            )
-        ),
+        (EXCHANGE, "rounds.deadline_s=3", "radio and traces and open"),
+        (EXCHANGE, "rounds.min_updates=2", "radio and traces"),
+        (EXCHANGE, "churn.share=0.1", "radio and traces"),
+        (EXCHANGE, "change.after=0.1", "radio"),
+        (EXCHANGE, "success=0.5", "open"),
+        (EXCHANGE, "traces.round_s=3", "traces"),
         ("gda-mnist", "rounds.max_wait_s=3", "radio and traces"),
         ("gda-mnist", "exchange.cold_s=3", "exchange"),
-        ("cocs-decisions", "success=0.5", "open"),
-        ("cocs-decisions", "streaming.budget=3", "bas"),
-        ("bas-a9a", "budget.per_edge=3", "radio and traces and exchange and open"),
-        ("bas-a9a", "rounds.deadline_s=3", "radio and traces and open"),
+        (COCS, "success=0.5", "open"),
+        (COCS, "streaming.budget=3", "bas"),
+        (STREAMS, "budget.per_edge=3", "radio and traces and exchange and open"),
+        (STREAMS, "rounds.deadline_s=3", "radio and traces and open"),
     ],
 )
 def test_a_key_that_the_world_does_not_use_is_refused(
@@ -175,31 +167,8 @@ def test_a_file_with_a_key_of_another_world_is_refused(tmp_path: Path) -> None:
         load_recipe(path)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "change", "key", "says"),
-    [
-        ("cocs-decisions", "policies.nope.x=1", "policies.nope", "there are"),
-        ("cocs-decisions", "policies.cosc.h=1", "policies.cosc", "did you mean cocs?"),
-        ("bas-a9a", "policies.cocs.h=1", "policies.cocs", "is no policy of world bas"),
-        ("cocs-decisions", "policies.cocs=3", "policies.cocs", "must be a table (got 3)"),
-        ("cocs-decisions", "policies=3", "policies", "must be a table (got 3)"),
-        ("cocs-decisions", "budget.per_edge=1e11", "budget.per_edge", "1e+9"),
-        ("cocs-decisions", "radio.noise_dbm_hz=1e30", "radio.noise_dbm_hz", "-80"),
-        ("cocs-decisions", "radio.power_dbm=1e308", "radio.power_dbm", "60"),
-        ("cocs-decisions", "radio.path_loss_slope_db=-1e5", "radio.path_loss_slope_db", ">= 0"),
-    ],
-)
-def test_what_is_refused_names_the_key(recipe: str, change: str, key: str, says: str) -> None:
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(recipe, [change])
-    assert caught.value.key == key
-    assert says in str(caught.value).replace("1000000000.0", "1e+9")
-
-
 def test_nothing_after_the_sign_is_the_empty_text() -> None:
     assert load_recipe("cocs-mnist", ["training.dataset="]).training.dataset == ""
-    with pytest.raises(RecipeError, match=r"clients"):
-        load_recipe("cocs-mnist", ["clients="])
 
 
 def test_a_recipe_that_is_not_there_names_those_that_are() -> None:
