@@ -7,9 +7,8 @@ All of them without a name; figures are medians, and what is compared is measure
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from . import (
     adaptive,
@@ -30,18 +29,24 @@ from . import (
     rounds,
     scale,
     solvers,
-    survival,
 )
-from .checks import run as checks
+from .rows import ROOT, Row, Rows, show, tested
 
-Rows = Iterator[dict[str, object]]
+SEEDS = 20
+
+
+def survival() -> Row:
+    """What must survive, with many seeds in virtual time, and with real processes."""
+    real = ("tests/e2e/test_survival.py", "tests/e2e/test_hostile.py")
+    return {"seeds": SEEDS, **tested("survival", f"--seeds={SEEDS}", "tests/testbed", *real)}
+
 
 BENCHES: dict[str, Callable[[], Rows]] = {
     "rounds": lambda: (rounds.measure(case) for case in rounds.ALL),
     "memory": lambda: (row() for row in memory.ROWS.values()),
     "first-round": lambda: iter([demo.first_round()]),
     "fresh": lambda: iter([demo.fresh()]),
-    "survival": lambda: iter([survival.run()]),
+    "survival": lambda: iter([survival()]),
     "solvers": solvers.rows,
     "rbcs": rbcs.rows,
     "gda": gda.quick_init,
@@ -56,7 +61,7 @@ BENCHES: dict[str, Callable[[], Rows]] = {
     "onnx": onnx.rows,
     "bas": bas.rows,
     "limits": limits.rows,
-    "figures": lambda: iter([checks.run()]),
+    "figures": lambda: iter([tested("figures", str(ROOT / "bench" / "checks"))]),
     "house": house.rows,
     "seeds": lambda: iter([demo.seeds(10)]),
 }
@@ -70,12 +75,8 @@ def main() -> int:
     unknown = [name for name in names if name not in BENCHES]
     if unknown:
         parser.error(f"no bench {unknown[0]}; there are {', '.join(BENCHES)}")
-    met = True
-    for name in names:
-        for row in BENCHES[name]():
-            print(json.dumps(row), flush=True)
-            met &= bool(row.get("met", True))
-    return 0 if met else 1
+    met = [show(BENCHES[name]()) for name in names]
+    return 0 if all(met) else 1
 
 
 if __name__ == "__main__":

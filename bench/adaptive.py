@@ -5,12 +5,13 @@ python -m bench.adaptive --seeds 3 --scene stationary-166
 """
 
 import argparse
-import json
 from collections.abc import Iterator
 
 import numpy as np
 
 from fedagent_testbed.study import Comparison, compare, figure, load_recipe
+
+from .rows import show
 
 SCENES: dict[str, tuple[str, ...]] = {
     "stationary-166": ("radio.noise_dbm_hz=-166",),
@@ -97,7 +98,7 @@ def main() -> None:
     parser.add_argument("--scene", choices=list(SCENES))
     chosen = parser.parse_args()
     for scene in [chosen.scene] if chosen.scene else SCENES:
-        print(json.dumps(measure(scene, chosen.seeds)), flush=True)
+        show([measure(scene, chosen.seeds)])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ parameters were chosen on seeds 0 to 4; what is told here is of seeds 10 to 14.
 """
 
 import argparse
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +18,8 @@ import numpy as np
 from fedagent_coordinator.policies.base import FloatArray
 from fedagent_testbed.study import MARGIN, Comparison, compare, figure, load_recipe
 from fedagent_testbed.study.streams import OURS
+
+from .rows import show
 
 Row = dict[str, object]
 FIRST_SEED, JOBS = 10, 2
@@ -282,8 +283,7 @@ def main() -> None:
     parser.add_argument("--plots", type=Path, help="a folder for the pictures")
     chosen = parser.parse_args()
     found = ROWS[chosen.row](chosen.plots) if chosen.row else rows(chosen.plots)
-    for row in found:
-        print(json.dumps(row), flush=True)
+    show(found)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ python -m bench.decisions
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ from fedagent_coordinator.placement import PlacementView
 from fedagent_coordinator.policies import Feedback, RoundView, Truth
 from fedagent_coordinator.policies.base import IntArray
 from fedagent_testbed.worlds import arrived
+
+from .rows import show
 
 TOWNS = {"small": (50, 3), "large": (10_000, 20)}
 SEEN = 3
@@ -129,8 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--policy", choices=policies.names())
     chosen = parser.parse_args().policy
-    for row in (decision(chosen, where) for where in TOWNS) if chosen else rows():
-        print(json.dumps(row), flush=True)
+    show((decision(chosen, where) for where in TOWNS) if chosen else rows())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+from .rows import Row, show
 
 ROOT = Path(__file__).parent.parent
 
@@ -48,7 +51,7 @@ def seeds(count: int) -> dict[str, object]:
         began = time.monotonic()
         result = _demo("--seed", str(seed))
         rows.append((result["accuracy"], result["rounds_done"], result["ledger_balanced"]))
-        print(json.dumps({"seed": seed, "seconds": time.monotonic() - began, **result}), flush=True)
+        show([{"seed": seed, "seconds": time.monotonic() - began, **result}])
     met = all(float(str(a)) >= 0.85 and r == 60 and b is True for a, r, b in rows)
     accuracy = [float(str(a)) for a, _, _ in rows]
     return {"bench": "demo-seeds", "accuracy": accuracy, "bar": 0.85, "met": met}
@@ -92,12 +95,12 @@ def main() -> None:
     parser.add_argument("--row", choices=["first-round", "seeds", "fresh"])
     parser.add_argument("--seeds", type=int, default=10)
     chosen = parser.parse_args()
-    if chosen.row in (None, "first-round"):
-        print(json.dumps(first_round()), flush=True)
-    if chosen.row in (None, "fresh"):
-        print(json.dumps(fresh()), flush=True)
-    if chosen.row in (None, "seeds"):
-        print(json.dumps(seeds(chosen.seeds)), flush=True)
+    rows: dict[str, Callable[[], Row]] = {
+        "first-round": first_round,
+        "fresh": fresh,
+        "seeds": lambda: seeds(chosen.seeds),
+    }
+    show(row() for name, row in rows.items() if chosen.row in (None, name))
 
 
 if __name__ == "__main__":

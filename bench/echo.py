@@ -10,7 +10,6 @@ its size. Prints one JSON object per case, with the median over the rounds.
 
 import argparse
 import asyncio
-import json
 import logging
 import multiprocessing
 import os
@@ -32,6 +31,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import Broker, BrokerSpec
 from fedagent_node.network import free_port
+
+from .rows import show
 
 Kind = Literal["mosquitto", "amqtt"]
 
@@ -283,7 +284,7 @@ def main() -> None:
     for kind in [chosen.broker] if chosen.broker else KINDS:
         for size in [chosen.size] if chosen.size else PAYLOAD_BYTES:
             for clients in [chosen.clients] if chosen.clients else CLIENTS[size]:
-                print(json.dumps(asyncio.run(measure(size, clients, kind))), flush=True)
+                show([asyncio.run(measure(size, clients, kind))])
 
 
 if __name__ == "__main__":

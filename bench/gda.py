@@ -3,7 +3,6 @@
 python -m bench.gda
 """
 
-import json
 import statistics
 import time
 import tracemalloc
@@ -15,6 +14,8 @@ from fedagent_coordinator.policies import Feedback, RoundView
 from fedagent_coordinator.policies.base import FloatArray, IntArray
 from fedagent_coordinator.policies.quick_init import QuickInitUcbPolicy
 from fedagent_testbed.worlds import arrived
+
+from .rows import show
 
 CLIENTS, SIZE, SLOTS = 100_000, 50, 1000
 
@@ -129,8 +130,7 @@ def _memory(grown: QuickInitUcbPolicy) -> dict[str, object]:
 
 def main() -> None:
     """Print one JSON line per figure."""
-    for row in quick_init():
-        print(json.dumps(row), flush=True)
+    show(quick_init())
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from fedagent_testbed.study import TestbedRecipe, load_recipe, play
 
-from . import goal_kinds, goals_report
-from .goal_times import slot_ms
+from . import goal_measures, goals_report
+from .rows import show
 
 Record = dict[str, object]
 
@@ -93,7 +93,7 @@ class Deciding:
 
     def measure(self, seed: int) -> Record:
         """Return the milliseconds of a slot."""
-        ms = slot_ms(self.policy, self.clients, self.size, mu=self.mu, seed=seed)
+        ms = goal_measures.slot_ms(self.policy, self.clients, self.size, mu=self.mu, seed=seed)
         return {"slot_ms": round(ms, 4)}
 
 
@@ -159,7 +159,7 @@ class Kinds:
 
     def measure(self, seed: int) -> Record:
         """Return mean opinions by kind of client."""
-        return goal_kinds.opinions(seed)
+        return goal_measures.opinions(seed)
 
 
 Job = Case | Deciding | Kinds
@@ -225,8 +225,7 @@ def main() -> None:
         seeds = TUNING_SEEDS if part == "mu" else range(args.seeds)
         if not args.told:
             play_missing(args.runs, cases, seeds)
-    for row in goals_report.rows(args.runs):
-        print(json.dumps(row), flush=True)
+    show(goals_report.rows(args.runs))
     if args.plots:
         goals_report.draw(args.runs, args.plots)
 

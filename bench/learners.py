@@ -9,7 +9,6 @@ shared; what is compared is measured in turns.
 
 import argparse
 import gc
-import json
 import math
 import time
 import tracemalloc
@@ -25,6 +24,7 @@ from fedagent_task.samples import Csr
 from fedagent_task.spec import LearnerSpec, ModelSpec
 
 from .delay import rows as delay_rows
+from .rows import show
 
 Row = dict[str, object]
 Doubles = npt.NDArray[np.float64]
@@ -212,8 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], metavar="CASE")
     for name in parser.parse_args().cases or CASES:
-        for row in CASES[name]():
-            print(json.dumps(row), flush=True)
+        show(CASES[name]())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ The papers do not say how many samples a GDA client has: 600 lets N rise to 100.
 """
 
 import argparse
-import json
 import resource
 import statistics
 import time
@@ -26,6 +25,8 @@ from fedagent_testbed.learning.partition import Partition, few_labels, iid_for
 from fedagent_testbed.learning.trainer import FederatedTrainer
 from fedagent_testbed.recipe import Training
 from fedagent_testbed.study.play import one_blas_thread
+
+from .rows import show
 
 ROUNDS = 15
 GDA_SLOTS, GDA_ROUNDS = 200, 15
@@ -131,8 +132,7 @@ def main() -> None:
     parser.add_argument("--case", choices=list(CASES))
     chosen = parser.parse_args().case
     with one_blas_thread():
-        for row in [measure(chosen, load_classes("mnist"))] if chosen else rows():
-            print(json.dumps(row), flush=True)
+        show([measure(chosen, load_classes("mnist"))] if chosen else rows())
 
 
 if __name__ == "__main__":

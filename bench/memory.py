@@ -8,7 +8,6 @@ above the median of the idle time before the first order.
 """
 
 import argparse
-import json
 import os
 import secrets
 import signal
@@ -26,6 +25,7 @@ import psutil
 from fedagent_testbed.local import LocalField, RoleProcess
 
 from .rounds import RECIPE, SHAPES
+from .rows import show
 
 MIB = 1 << 20
 
@@ -180,7 +180,7 @@ def main() -> None:
     chosen = parser.parse_args().row
     for name, row in ROWS.items():
         if chosen in (None, name):
-            print(json.dumps(row()), flush=True)
+            show([row()])
 
 
 if __name__ == "__main__":

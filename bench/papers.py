@@ -9,7 +9,6 @@ All but gda-digits need FEDAGENT_DATA (MNIST, Fashion-MNIST). What they show is 
 """
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -19,6 +18,7 @@ from fedagent_testbed.study import Comparison, compare, figure, load_recipe
 
 from . import goals
 from .digits import gda_digits
+from .rows import show
 
 Row = dict[str, object]
 
@@ -141,8 +141,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     chosen = parser.parse_args()
     found = ROWS[chosen.row](chosen.seeds) if chosen.row else rows()
-    for row in found:
-        print(json.dumps(row), flush=True)
+    show(found)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ python -m bench.rbcs --only decision
 """
 
 import argparse
-import json
 import math
 import statistics
 import time
@@ -26,6 +25,8 @@ from fedagent_coordinator.policies.fair_set import fair_set
 from fedagent_coordinator.policies.rbcs_f import RbcsFPolicy
 from fedagent_testbed.study import load_recipe, make_world
 from fedagent_testbed.worlds import arrived
+
+from .rows import seconds_of, show
 
 M, CLIENTS = 8, 40
 TOLERANCE = 0.03
@@ -139,8 +140,9 @@ def decisions(clients: int = 100_000, m: int = 10_000) -> Iterator[dict[str, obj
         "flat": (np.arange(clients) + rng.random(clients), np.arange(clients) * 1.0, 1.0 * m),
     }
     for shape, (times, queue, v) in shapes.items():
-        took = _median(lambda t=times, q=queue, v=v: fair_set(t, q, m, v, rng))  # type: ignore[misc]
-        yield _timing(f"fair-set {shape}", took, clients, m, bar=shape != "flat")
+        took = seconds_of(lambda t=times, q=queue, v=v: fair_set(t, q, m, v, rng), times=15)  # type: ignore[misc]
+        median = statistics.median(took)
+        yield _timing(f"fair-set {shape}", median, clients, m, bar=shape != "flat")
     for edges_seen in (1, 3):
         policy = RbcsFPolicy(V=1e4, beta=0.08, clients_per_round=m)
         selects, learns = [], []
@@ -163,16 +165,6 @@ def _all_in_time(
     """Everybody delivers, after a random time."""
     yes = np.ones(len(pairs), dtype=np.bool_)
     return arrived(view, pairs, yes, rng.uniform(0, 20, len(pairs)))
-
-
-def _median(work: Callable[[], object], times: int = 15) -> float:
-    """Return the median seconds of `work`."""
-    took = []
-    for _ in range(times):
-        start = time.thread_time()
-        work()
-        took.append(time.thread_time() - start)
-    return statistics.median(took)
 
 
 def _timing(what: str, seconds: float, clients: int, m: int, *, bar: bool) -> dict[str, object]:
@@ -201,11 +193,9 @@ def main() -> None:
     parser.add_argument("--only", choices=["table", "decision"])
     args = parser.parse_args()
     if args.only != "decision":
-        for row in table(args.seeds, args.rounds):
-            print(json.dumps(row), flush=True)
+        show(table(args.seeds, args.rounds))
     if args.only != "table":
-        for row in decisions():
-            print(json.dumps(row), flush=True)
+        show(decisions())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ per round, the broker used.
 """
 
 import argparse
-import json
 import secrets
 import statistics
 import tempfile
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedagent_testbed.local import LocalField, RoleProcess
+
+from .rows import show
 
 RECIPE = Path(__file__).parent.parent / "deploy" / "recipes" / "bench-wire.toml"
 SHAPES = {"22KB": (549, 10), "2.34MB": (58_499, 10), "25MB": (624_999, 10)}
@@ -119,7 +120,7 @@ def main() -> None:
     for case in ALL:
         wanted = (chosen.case or case.size, chosen.agents or case.agents)
         if wanted == (case.size, case.agents) and chosen.broker in (None, case.broker):
-            print(json.dumps(measure(case)), flush=True)
+            show([measure(case)])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ resident memory above what the views take. Every edge can pay for about 15 clien
 
 import argparse
 import dataclasses
-import json
 import resource
 import statistics
 import time
@@ -19,6 +18,8 @@ from fedagent_coordinator import policies
 from fedagent_coordinator.policies import Purpose, round_rng
 from fedagent_coordinator.policies.selection import check_selection
 from fedagent_testbed.study import load_recipe, make_world
+
+from .rows import show
 
 BAR_S = 1.6
 BAR_GB = 2.0
@@ -104,8 +105,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1_000_000)
     chosen = parser.parse_args()
     found = iter([measure(chosen.policy, clients=chosen.clients)]) if chosen.policy else rows()
-    for row in found:
-        print(json.dumps(row), flush=True)
+    show(found)
 
 
 if __name__ == "__main__":

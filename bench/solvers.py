@@ -8,7 +8,6 @@ the exact optimum of the same instance.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from fedagent_coordinator.solvers import AssignmentProblem, Solution, Solver
 from fedagent_coordinator.solvers.density import DensitySolver
 from fedagent_coordinator.solvers.exact import ExactSolver
 from fedagent_coordinator.solvers.flgreedy import FlgreedySolver
+
+from .rows import show
 
 CLIENTS, EDGES, BUDGET = 50, 3, 3_500_000
 INSTANCES = 100
@@ -107,8 +108,7 @@ def main() -> None:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=INSTANCES)
-    for row in rows(parser.parse_args().instances):
-        print(json.dumps(row), flush=True)
+    show(rows(parser.parse_args().instances))
 
 
 if __name__ == "__main__":
