@@ -256,6 +256,7 @@ BOMB = gzip.compress(b"1\n" * 10**6)
         (Limits(unpacked_bytes=100), read_rtt, RTT, "unpacks to more than 100"),
         (Limits(rows=3), read_rtt, RTT, "for shape"),
     ],
+    ids=range(8),
 )
 def test_limits_hold(
     put: Put, monkeypatch: pytest.MonkeyPatch, limits: Limits, read: Read, data: bytes, problem: str
