@@ -54,11 +54,7 @@ class Daemon:
         self._rounds_in_vain: int | None = None
 
     async def run(self) -> None:
-        """Work until the run is over, or until told to stop.
-
-        Raises:
-            CoordinatorError, TaskError, LinkError: What kept it from going on.
-        """
+        """Work until the run is over, or until told to stop."""
         self._recipe = read_recipe(self._config)
         await self._shell.run(self._serve)
         if self._rounds_in_vain is not None:

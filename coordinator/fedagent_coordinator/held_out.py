@@ -28,11 +28,7 @@ class HeldOutSet:
     y: models.Labels
 
     def evaluate(self, data: Buffer) -> Evaluation:
-        """Return how good the model in these safetensors bytes is.
-
-        Raises:
-            ProtocolError: The bytes are no such model.
-        """
+        """Return how good the model in these safetensors bytes is."""
         tensors = decode_tensors(data, self.model.manifest())
         weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
         return evaluate(self.model, weights, self.x, self.y)

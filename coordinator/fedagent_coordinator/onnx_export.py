@@ -32,11 +32,7 @@ def to_onnx(
     data: DataSpec | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return a model with its weights as an ONNX file, whose graph scales as `data` says.
-
-    Raises:
-        ExportError: There is no ONNX form of this kind of model.
-    """
+    """Return a model with its weights as an ONNX file, whose graph scales as `data` says."""
     tensors = [
         numpy_helper.from_array(np.asarray(weights[name], np.float32), name)
         for name in sorted(weights)
@@ -46,11 +42,7 @@ def to_onnx(
 
 
 def to_graph(spec: ModelSpec) -> bytes:
-    """Return the model's graph alone: its weights are inputs, named as in the manifest.
-
-    Raises:
-        ExportError: There is no ONNX form of this kind, or it is no small graph.
-    """
+    """Return the model's graph alone: its weights are inputs, named as in the manifest."""
     inputs = [
         helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.shape)
         for tensor in create(spec).manifest().specs

@@ -157,11 +157,7 @@ class Reader:
         return found
 
     def plan(self, run_id: str, round_: int) -> tuple[RoundView, Selection]:
-        """Return what the policy saw and decided, for "why".
-
-        Raises:
-            UnknownRoundError: The run has no such round.
-        """
+        """Return what the policy saw and decided, for "why"."""
         row = self._db.execute(
             "SELECT view, selection FROM rounds WHERE run_id = ? AND round = ?", (run_id, round_)
         ).fetchone()

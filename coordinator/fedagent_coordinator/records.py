@@ -45,11 +45,7 @@ R = TypeVar("R")
 
 
 def pack_arrays(arrays: Arrays) -> bytes:
-    """Return arrays as bytes.
-
-    Raises:
-        RecordError: A dtype is not a plain number or bool.
-    """
+    """Return arrays as bytes."""
     return _pack(arrays)
 
 

@@ -25,7 +25,7 @@ def decision_policies(recipe: Recipe) -> DecisionPolicies:
     """Return the policies of a recipe, before they have learnt anything.
 
     Raises:
-        PolicyError: A name is unknown, or a parameter out of range.
+        PolicyError, RegistryError: A name is unknown, or a parameter out of range.
         RecipeError: The policy's slots end without an opinion.
     """
     where, control = recipe.placement, recipe.iterations

@@ -61,11 +61,7 @@ class RunFinishedError(CoordinatorError):
 
 
 def read_recipe(config: CoordinatorConfig) -> Recipe:
-    """Return the recipe with the overrides of the configuration.
-
-    Raises:
-        RecipeError: It cannot be read, or a key is wrong.
-    """
+    """Return the recipe with the overrides of the configuration."""
     try:
         text = Path(config.recipe).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -91,14 +87,7 @@ def check_recipe(config: CoordinatorConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """A run to work on, and where it stands.
-
-    Attributes:
-        resumed: It was begun by an earlier process.
-        voided: Rounds that were in flight and were voided.
-        recipe: With as many rounds as the run was extended to, and with what features are
-            scaled by once that is known.
-    """
+    """A run to work on; its recipe has the rounds and the scaling that were added to it."""
 
     run_id: str
     resumed: bool

@@ -177,11 +177,7 @@ class Store(ExitStack):
             )
 
     def end_run(self, run_id: str, reason: str) -> tuple[int, ...]:
-        """End a run; return the rounds that were voided with it. Idempotent.
-
-        Raises:
-            UnknownRunError: There is no such run.
-        """
+        """End a run; return the rounds that were voided with it. Idempotent."""
         if self.read.run(run_id).ended_ms is not None:
             return ()
         with self._db.transaction("end") as sql:
@@ -198,9 +194,6 @@ class Store(ExitStack):
 
         Once for each end: on a run that has not ended this changes nothing, so that a start
         that is repeated after a crash adds nothing. The budget stays what it is.
-
-        Raises:
-            UnknownRunError: There is no such run.
         """
         run = self.read.run(run_id)
         if run.ended_ms is None:
@@ -234,8 +227,7 @@ class Store(ExitStack):
     def reserve(self, run_id: str, plan: Reserve, *, policy: str) -> None:
         """Commit a round's plan and its reservations, all or nothing.
 
-        Crash points: ``reserve.entries``, ``reserve.before-commit``,
-        ``reserve.committed``, ``reserve.marked``.
+        Crash points: ``reserve.entries``, and those of `Database.transaction`.
 
         Raises:
             BudgetExceededError: An edge's budget or the run's does not suffice.
@@ -261,11 +253,9 @@ class Store(ExitStack):
             self._db.checkpoint("reserve.entries")
 
     def settle(self, run_id: str, result: Settle) -> bool:
-        """Commit how a round ended: outcomes and payments. Exactly once.
+        """Commit how a round ended: outcomes and payments; False if it had ended before.
 
-        False if the round had ended before: then nothing is changed. Crash points:
-        ``settle.first-entry``, ``settle.before-commit``, ``settle.committed``,
-        ``settle.marked``.
+        Crash points: ``settle.first-entry``, and those of `Database.transaction`.
 
         Raises:
             UnknownRoundError: The round was never reserved.
@@ -288,11 +278,7 @@ class Store(ExitStack):
         return True
 
     def void_open_rounds(self, run_id: str, reason: str) -> tuple[int, ...]:
-        """End what a crash left in flight; return the rounds. Exactly once.
-
-        Raises:
-            UnknownRunError: There is no such run.
-        """
+        """End what a crash left in flight; return the rounds. Exactly once."""
         self.read.run(run_id)
         if not rounds.open_rounds(self._db.connection, run_id):
             return ()
@@ -303,8 +289,6 @@ class Store(ExitStack):
 
     def save_evaluation(self, run_id: str, found: BookEvaluation) -> bool:
         """Commit the opinions or volunteers of a model; False if its round has them already.
-
-        Crash points: ``evaluate.before-commit``, ``evaluate.committed``, ``evaluate.marked``.
 
         Raises:
             RefusedEntryError: Invalid score, client or edge.
@@ -378,10 +362,6 @@ class Store(ExitStack):
     def save_metrics(
         self, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
     ) -> None:
-        """Keep how good the global model of a round is.
-
-        Raises:
-            RecordError: A metric is not finite.
-        """
+        """Keep how good the global model of a round is."""
         with self._db.transaction("metrics") as sql:
             insert_metrics(sql, run_id, round_, digest, metrics)

@@ -53,11 +53,7 @@ class EdgeAnswer:
 
 
 def moments_in(message: EdgeMoments, *, model: str, features: int, max_samples: int) -> EdgeAnswer:
-    """Return what the samples at an edge add up to.
-
-    Raises:
-        RefusedAnswerError: No samples of as many agents can be like that.
-    """
+    """Return what the samples at an edge add up to."""
     if message.model != model:
         raise RefusedAnswerError("model", "statistics for another model")
     if message.agents > message.asked:
@@ -74,11 +70,7 @@ def moments_in(message: EdgeMoments, *, model: str, features: int, max_samples: 
 
 
 def opinions_in(message: Opinions, session: EdgeSession, *, model: str) -> EdgeAnswer:
-    """Return the opinions in a message whose ids the session knows.
-
-    Raises:
-        RefusedAnswerError: It cannot be; `word` says how.
-    """
+    """Return the opinions in a message whose ids the session knows."""
     if message.model != model:
         raise RefusedAnswerError("model", "an opinion of another model")
     client = _clients(message, session)
@@ -106,11 +98,7 @@ def opinions_in(message: Opinions, session: EdgeSession, *, model: str) -> EdgeA
 
 
 def volunteers_in(message: Volunteers, session: EdgeSession) -> EdgeAnswer:
-    """Return the volunteers in a message whose ids the session knows.
-
-    Raises:
-        RefusedAnswerError: A session is unknown or has two rows.
-    """
+    """Return the volunteers in a message whose ids the session knows."""
     client = _clients(message, session)
     named = session.client.astype(np.int64)
     return EdgeAnswer(client=client, asked=max(message.asked, len(client)), named=named)

@@ -82,12 +82,7 @@ class ClientBackoff:
         ]
 
     def away(self, context_seq: npt.NDArray[np.int64], now: float) -> npt.NDArray[np.int64]:
-        """Return the clients that are left out now; one that was started again is not.
-
-        Args:
-            context_seq: int64[N], the newest report of every client.
-            now: The time.
-        """
+        """Return who is left out now (int64[N]: newest reports); one that restarted is not."""
         for client in [client for client in self._by_client if client < len(context_seq)]:
             if int(context_seq[client]) >> _BOOT_BITS > self._by_client[client].boot:
                 del self._by_client[client]

@@ -70,11 +70,7 @@ class DecisionPolicies:
         return state
 
     def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: It is not one of these.
-        """
+        """Continue from `state` exactly."""
         rest = dict(state)
         control, placement = taken(rest, _ITERATIONS), taken(rest, _PLACEMENT)
         self.policy.restore(rest)
@@ -85,12 +81,7 @@ class DecisionPolicies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """One round as it was decided.
-
-    Attributes:
-        observed: What is played: all pairs, or those of the rented edge.
-        seconds: How long deciding took.
-    """
+    """One round as it was decided, in `seconds`; `observed` is what is played."""
 
     observed: Observed
     selection: Selection
@@ -103,7 +94,7 @@ class Refusal:
     """Why nothing can be decided.
 
     Attributes:
-        reason: As the gate's; `BUDGET` ends the run, at once or after some patience.
+        reason: As `Readiness.missing` has them; `BUDGET` ends the run, at once or after patience.
         sure: No live edge might fit what is left as soon as more is known of it.
     """
 
@@ -131,9 +122,9 @@ class Decider:
         """Return the round, or why there is none.
 
         Args:
-            observed: The columns of all ready edges.
-            ready: Edges that answered and hold the model.
-            live: All edges that are heard.
+            observed: The columns of all `ready` edges: they answered and hold the model.
+            ready: Some of the `live` edges, which are heard.
+            live: They may come to be ready.
             free_micro: What is left of the run's budget; None for no limit.
             done: Rounds settled so far.
 

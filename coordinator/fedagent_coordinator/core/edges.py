@@ -110,11 +110,7 @@ class EdgeSession:
 
 @dataclass(slots=True)
 class EdgeTable:
-    """All edges heard in this run, by id, in the order of joining.
-
-    Attributes:
-        windows: What edges had learnt before this process began, until they come.
-    """
+    """All edges heard in this run; `windows` has what others had learnt before it began."""
 
     indices: Indices
     windows: dict[str, Window] = field(default_factory=dict)

@@ -63,13 +63,7 @@ class Reserve(Write, frozen=True, eq=False):
 
 @dataclass(frozen=True, slots=True)
 class EdgeResult:
-    """How the round ended at one edge.
-
-    Attributes:
-        failed: Why it kept its model; empty when it has a new one.
-        model: Its model after the round, if it has one.
-        spent_micro: What is paid for updates that came to it.
-    """
+    """How the round ended at one edge; it kept its model if it `failed`, and why."""
 
     edge: str
     index: int
@@ -162,10 +156,9 @@ class BookEvaluation(Write, frozen=True, eq=False, kw_only=True):
 
 
 class BookOpinions(BookEvaluation, frozen=True, eq=False, kw_only=True):
-    """Commit the clients' opinions of a model.
+    """Commit the clients' opinions of a model; the metric is empty without rows.
 
     Attributes:
-        metric: What the scores are; empty without rows.
         score: float64[P], in [0, 1].
         samples: int64[P], > 0.
         epsilon: float64[P], 0 where no noise was added.

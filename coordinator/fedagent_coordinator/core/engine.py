@@ -64,7 +64,6 @@ class Engine:
         not_before: When the next round may begin by the schedule; 0 if at once.
         opens_at: When it may open after rounds that brought nothing.
         evaluating: Evaluations on the held-out set that are under way.
-        evaluated: Digest of the model that was evaluated last.
         counters: What was refused or odd, by reason.
 
     Raises:

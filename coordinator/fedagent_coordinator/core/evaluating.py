@@ -53,13 +53,7 @@ if TYPE_CHECKING:
 
 
 class Evaluating(Phase):
-    """The edges' clients evaluate the global model.
-
-    Args:
-        engine: The engine.
-        evaluation: What they are asked for.
-        settled: The round before, whose end waits for it; None before the first round.
-    """
+    """Clients evaluate the model; the end of the round `settled` waits for it, if there is one."""
 
     name = "evaluating"
 
@@ -221,12 +215,7 @@ DueEvaluation = Callable[[str, float], ClientEvaluation]
 
 @dataclass(slots=True)
 class EvaluationSchedule:
-    """Counts towards the next evaluation, as slots of policies count their rounds.
-
-    Attributes:
-        mode: What is asked for; None for nothing, ever.
-        every: Merges from one evaluation to the next; rounds in mode ``peers``.
-    """
+    """Counts towards the next evaluation, as slots of policies count their rounds."""
 
     mode: OpinionMode | None
     every: int = 1

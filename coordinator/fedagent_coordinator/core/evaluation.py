@@ -55,8 +55,7 @@ class ClientEvaluation:
     """One evaluation under way; the classes below say what clients are asked for.
 
     Attributes:
-        round: Of the model; 0 for the one that the run begins with.
-        slot: Models evaluated so far in the run, with this one.
+        round, slot: As in `BookEvaluation`.
         until: When answers cease to count at the edges.
         give_up_at: When edges are not waited for any longer.
         wanted: How many volunteers end it.

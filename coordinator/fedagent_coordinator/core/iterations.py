@@ -46,11 +46,7 @@ class IterationControl(Protocol):
         """Return a copy of everything learnt."""
 
     def restore(self, state: State) -> None:
-        """Continue from `state` exactly.
-
-        Raises:
-            StateError: The state is not one of this control.
-        """
+        """Continue from `state` exactly."""
 
 
 class LearnerControl(ArrayState):

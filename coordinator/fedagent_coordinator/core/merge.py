@@ -41,15 +41,7 @@ class Pull:
 
 
 class Merging(Phase):
-    """Edge models are fetched, then averaged.
-
-    Args:
-        engine: The engine.
-        round_: The round after which it happens.
-        timing_ms: Durations of the steps of that round; the merge adds its own.
-        now: When it begins.
-        then: Goes on when it is over.
-    """
+    """Edge models are fetched, then averaged; `then` goes on when that is over."""
 
     name = "merging"
 

@@ -20,7 +20,7 @@ FRESH_S = 45.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """The answer of one edge; `client` is int32[P], run-wide, and `model` what the edge holds."""
+    """The answer of one edge; `client` is int32[P], run-wide, and `model` what it holds."""
 
     edge: int
     client: npt.NDArray[np.int32]

@@ -80,7 +80,7 @@ def learnt_weight(reported: float, ordered: int, max_samples: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one edge has learnt since the last merge: its model, and the updates' weight."""
+    """What one edge has learnt since the last merge; `weight` is that of its updates."""
 
     edge: str
     model: str
@@ -117,7 +117,6 @@ class Progress:
 
     Attributes:
         next_round: Number of the next round; none before it is open.
-        spent_micro: What was paid.
         model_size: Its bytes; the same for every model of the run.
         model_round: The round after which it was merged; 0 for the one the run begins with.
         windows: Edge models that were settled and not merged.

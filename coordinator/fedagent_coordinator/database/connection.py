@@ -157,9 +157,6 @@ class Database:
         """Move the WAL into the database, so that little can be lost with it.
 
         A long reader may hold it up until the next round.
-
-        Raises:
-            StoreFailedError: The disk failed.
         """
         try:
             self.connection.execute("PRAGMA busy_timeout = 0")

@@ -42,11 +42,7 @@ class MarkFile:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def write(self, mark: HighWaterMark) -> None:
-        """Make `mark` durable.
-
-        Raises:
-            OSError: The disk refused.
-        """
+        """Make `mark` durable."""
         os.pwrite(self._fd, _slot(mark), (mark.commits % 2) * _SLOT_BYTES)
         os.fdatasync(self._fd)
 

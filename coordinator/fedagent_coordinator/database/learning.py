@@ -27,11 +27,7 @@ _OPTIONAL = {"steps": "steps", "iterations": "iterations", "train_s": "steps"}
 def settled(
     sql: sqlite3.Connection, run_id: str, *, since: int = 0
 ) -> Iterator[tuple[Feedback, Controls]]:
-    """Yield what was learnt of every settled round after `since`, in order.
-
-    Raises:
-        RecordError: Stored bytes are damaged.
-    """
+    """Yield what was learnt of every settled round after `since`, in order."""
     rows = sql.execute(
         f"SELECT r.*, {RENT_PAID} AS rent_paid, e.mode FROM rounds r "  # noqa: S608 - constant
         "LEFT JOIN evaluations e USING (run_id, round) "

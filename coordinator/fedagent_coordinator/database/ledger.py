@@ -105,11 +105,7 @@ ROUTES: Mapping[str, Callable[[int | None, int | None], tuple[str, str]]] = {
 
 
 def checked_micro(what: str, amount: object) -> int:
-    """Return an amount, or refuse it: whole micro-credits in 0..MAX_MICRO only.
-
-    Raises:
-        InvalidAmountError: It is anything else, a float or a bool included.
-    """
+    """Return an amount, or refuse it: whole micro-credits in 0..MAX_MICRO only."""
     if type(amount) is not int or not 0 <= amount <= MAX_MICRO:
         raise InvalidAmountError(what, amount)
     return amount

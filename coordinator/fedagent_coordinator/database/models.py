@@ -94,10 +94,7 @@ class ModelQueries:
         return next(iter(self.rows(run_id, last=1)), None)
 
     def best(self, run_id: str) -> ModelRow | None:
-        """Return the model that is best by the first measure of the run.
-
-        That is the highest accuracy or the lowest error; the newest of equals.
-        """
+        """Return the model that is best by the first measure of the run; the newest of equals."""
         measures = self.measures(run_id)
         if not measures:
             return None
@@ -144,11 +141,7 @@ class ModelQueries:
 def insert_metrics(
     sql: sqlite3.Connection, run_id: str, round_: int, digest: str, metrics: Mapping[str, float]
 ) -> None:
-    """Keep what was measured of a model in a round.
-
-    Raises:
-        RecordError: A metric is not finite.
-    """
+    """Keep what was measured of a model in a round."""
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise RecordError("metrics", f"{name} is {value}")

@@ -1,7 +1,4 @@
-"""Writing a round: its plan and reservations, then how each client ended; with their entries.
-
-All of it happens inside a transaction that the store began.
-"""
+"""Writing a round in the store's transactions: its plan, how it ended, and their entries."""
 
 import hashlib
 import json

@@ -27,15 +27,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRow:
-    """One round in one line.
-
-    Attributes:
-        paid_micro: What clients were paid.
-        iterations: Local iterations ordered; 0 left them to the learner.
-        rented: Id of the edge that was rented; empty for none.
-        rent_micro: What it was paid.
-        notes: What iteration control went by, named.
-    """
+    """One round in one line; `paid_micro` is of its clients, `rented` the id of the edge."""
 
     round: int
     state: str
@@ -129,11 +121,7 @@ class DeviceRow:
 def fetch(
     sql: sqlite3.Connection, kind: type[Record], query: str, values: Sequence[object] = ()
 ) -> list[Record]:
-    """Return what a query finds.
-
-    Raises:
-        msgspec.ValidationError: A value does not fit its field.
-    """
+    """Return what a query finds."""
     found = [dict(row) for row in sql.execute(query, values)]
     # Not strict: SQLite has 0 and 1 for a bool.
     return msgspec.convert(found, list[kind], strict=False)  # type: ignore[valid-type]  # checked at run time
