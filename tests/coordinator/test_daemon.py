@@ -22,7 +22,6 @@ from fedagent_node.link import Arrival, BrokerAddress, Link
 from fedagent_protocol import messages as m
 from fedagent_protocol import topics
 from fedagent_protocol.codec import Direction, decode, encode
-from fedagent_task import models
 from fedagent_task.recipe import parse_recipe
 from tests.fakes.coordinator_site import RECIPE, toy_edges
 from tests.fakes.toy_edge import ToyEdge
@@ -314,11 +313,6 @@ def test_exit_codes(tmp_path: Path) -> None:
         assert "Traceback" not in log
 
     asyncio.run(scenario())
-
-
-def test_the_manifest_of_the_toy_is_the_recipes(tmp_path: Path) -> None:
-    recipe = parse_recipe(RECIPE)
-    assert toy().manifest == models.create(recipe.model).manifest()
 
 
 @pytest.mark.parametrize(

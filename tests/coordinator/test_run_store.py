@@ -15,7 +15,7 @@ from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.runs import RunFinishedError
 from fedagent_coordinator.store import Store
 from fedagent_protocol import messages as m
-from tests.fakes.coordinator_site import RECIPE, Site, recipe, toy_edges
+from tests.fakes.coordinator_site import Site, recipe, toy_edges
 from tests.fakes.toy_edge import ToyEdge
 
 # --- The coordinator dies at every crash point and goes on
@@ -117,23 +117,13 @@ def test_a_kill_at_every_point(tmp_path: Path, point: str, hit: int, edges: int)
     check_history(site, 4)
     if point != "end.committed":
         assert site.done == "rounds"
-
-
-@pytest.mark.parametrize("point", ["reserved", "orders.half", "reported", "settling"])
-def test_what_was_in_flight_is_voided_once_and_its_late_report_expires(
-    tmp_path: Path, point: str
-) -> None:
-    given = recipe()
-    site = Site(tmp_path, given, toy_edges(given), kill_at=point, kill_hit=2)
-    site.run()
-    check_history(site, 4)
-    with Store(tmp_path) as store:
-        run = store.read.run()
-        voided = [row.round for row in store.read.rounds(run.run_id) if row.state == "void"]
-        assert voided == [2]
-    if point == "reported":
-        # The edge had done the round that the restart voided.
-        assert (2, True) in site.edges[0].receipts
+    if (hit, edges) == (2, 1) and point in {"reserved", "orders.half", "reported", "settling"}:
+        with Store(tmp_path) as store:
+            rows = store.read.rounds(store.read.run().run_id)
+        # What was in flight is voided once, and a report of it that comes late has expired.
+        assert [row.round for row in rows if row.state == "void"] == [2]
+        if point == "reported":
+            assert (2, True) in site.edges[0].receipts
 
 
 def test_edges_go_on_from_what_the_books_know_of_them(tmp_path: Path) -> None:
@@ -171,10 +161,6 @@ def test_the_same_recipe_resumes_another_is_refused_and_an_ended_one_says_so(
     fresh.close()
     with pytest.raises(RunFinishedError, match="4 rounds"):
         Site(tmp_path, given, toy_edges(given)).open()
-
-
-def test_the_recipe_of_these_tests_trains_the_bundled_digits() -> None:
-    assert "digits-test" in RECIPE
 
 
 # --- What an edge has learnt weighs the same after a restart
@@ -280,15 +266,8 @@ def test_the_name_of_an_agent_is_in_the_table_of_devices(tmp_path: Path) -> None
     with open_reader(tmp_path) as reader:
         devices = {row.agent: row.label for row in reader.devices(reader.run().run_id)}
     assert devices == {"agent-0-0": "kitchen", "agent-0-1": "hall [31m", "agent-0-2": ""}
-
-
-def test_a_name_is_written_once(tmp_path: Path) -> None:
-    given = recipe("rounds.count=3")
-    site = Site(tmp_path, given, toy_edges(given))
-    site.edges[0].agents[0].name = "kitchen"
-    site.run()
-    assert site.passed.count("label.committed") == 2  # the edge's, and the agent's
-    site.close()
+    # Once in two rounds: the edge's name, and those of the agents.
+    assert site.passed.count("label.committed") == 2
 
 
 # --- A run that learns a number

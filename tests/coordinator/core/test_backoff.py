@@ -48,13 +48,13 @@ def test_a_client_that_is_mute_holds_up_few_rounds() -> None:
         tau_ms=1000,
         reason=m.UNANSWERED,
     )
-    field = Field(edges, settings(count=1600), plan=lambda _: [0.005])
+    field = Field(edges, settings(count=160), plan=lambda _: [0.05])
     field.run(until=60.0)
     check_books(field)
     # Away for 2, 4, 8, 16 and 30 of some 50 seconds.
     missed = [s for s in field.settled.values() if m.UNANSWERED in s.details.reason]
     assert len(missed) == 5
-    assert len(field.settled) == 1600
+    assert len(field.settled) == 160
     assert not [event for event in field.events if event.name == "declined"]
 
 
@@ -98,11 +98,11 @@ def test_those_that_train_are_not_slowed_down_by_one_that_declines() -> None:
 def test_a_valid_update_ends_the_leave_for_good() -> None:
     field = declining(1, 1)
     agent = field.edges[0].agents[0]
-    field.kernel.after(5.0, lambda: setattr(agent, "outcome", None))
+    field.kernel.after(7.0, lambda: setattr(agent, "outcome", None))
     field.kernel.after(30.0, lambda: setattr(agent, "outcome", declined(agent.id)))
-    field.settings, field.plan = settings(count=2000), lambda _: [0.005]
+    field.settings, field.plan = settings(count=2000), lambda _: [0.05]
     field.__post_init__()
-    field.run(until=31.0)
+    field.run(until=34.0)
     clients = [e.fields["seconds"] for e in field.events if e.name == "declined"]
     assert clients[:5] == [0.25, 0.5, 1.0, 2.0, 4.0]
     assert clients[5:8] == [0.25, 0.5, 1.0]

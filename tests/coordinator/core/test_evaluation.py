@@ -404,21 +404,16 @@ def test_answers_of_other_rounds_and_modes_change_nothing() -> None:
     assert again.message.known == 3
 
 
-def test_answers_with_another_metric_do_not_mix() -> None:
-    field = Field(toy_edges(2), settings=report(count=1), past=FIRST)
-    lie(field.edges[1], metric="r2")
+@pytest.mark.parametrize(("edges", "liar"), [(2, 1), (3, 0)])
+def test_opinions_of_another_metric_do_not_mix_and_no_edge_decides_alone(
+    edges: int, liar: int
+) -> None:
+    field = Field(toy_edges(edges), settings=report(count=1, wait_edges=edges), past=FIRST)
+    lie(field.edges[liar], metric="r2")
     field.run()
     found = opinions_of(field, 1)
     assert (found.metric, found.reasons) == ("accuracy", {"metric": 3})
-
-
-def test_no_edge_alone_decides_what_opinions_are() -> None:
-    field = Field(toy_edges(3), settings=report(count=1, wait_edges=3), past=FIRST)
-    lie(field.edges[0], metric="mine")
-    field.run()
-    found = opinions_of(field, 1)
-    assert (found.metric, found.reasons) == ("accuracy", {"metric": 3})
-    assert set(found.edge.tolist()) == {1, 2}
+    assert liar not in found.edge
 
 
 def test_an_edge_may_name_any_reasons_but_the_books_keep_few() -> None:
@@ -539,17 +534,13 @@ def test_a_call_names_as_many_that_trained_as_a_message_holds() -> None:
     assert len(again.trained) == MAX_TRAINED
 
 
-def test_all_that_there_are_is_enough_volunteers() -> None:
-    field = volunteers_field(toy_edges(1, 3), volunteers=5)
-    field.run()
-    assert all(found.seconds < 0.5 for found in field.evaluated.values())
-
-
-def test_all_that_two_edges_see_are_enough_volunteers() -> None:
-    edges = toy_edges(2, 3)
-    for one, same in zip(edges[0].agents, edges[1].agents, strict=True):
-        same.id = one.id
-    field = volunteers_field(edges, volunteers=5, wait_edges=2, opinions_timeout_s=30.0)
+@pytest.mark.parametrize("edges", [1, 2])
+def test_all_that_the_edges_see_are_enough_volunteers(edges: int) -> None:
+    made = toy_edges(edges, 3)
+    for edge in made:
+        for one, same in zip(made[0].agents, edge.agents, strict=True):
+            same.id = one.id
+    field = volunteers_field(made, volunteers=5, wait_edges=edges, opinions_timeout_s=30.0)
     field.run()
     assert [found.asked for found in field.evaluated.values()] == [3, 3, 3]
     assert all(found.seconds < 1.0 for found in field.evaluated.values())

@@ -114,45 +114,32 @@ def test_rounding_is_right_on_average(rho: float) -> None:
 # ------------------------------------------------------------------ the multipliers
 
 
-def test_one_round_by_hand_as_printed() -> None:
-    control = PrimalDualControl(start=5, load_limit_s=1.0, normalise=False)
-    control.learn(feedback([0.3, 0.1], arrivals=8), horizon=8)
+@pytest.mark.parametrize(
+    ("limit_s", "arrivals", "normalise"),
+    [(1.0, 8, False), (2.0, 40, True)],
+    ids=["as printed", "in units of the problem"],
+)
+def test_one_round_by_hand(limit_s: float, arrivals: int, *, normalise: bool) -> None:
+    slow, fast = 0.3 * limit_s, 0.1 * limit_s
+    control = PrimalDualControl(start=5, load_limit_s=limit_s, normalise=normalise)
+    control.learn(feedback([slow, fast], arrivals=arrivals), horizon=8)
     gamma = 8 ** (-1 / 3)
-    omega = 0.001 * 16**0.75
-    load = gamma * (5 * 0.3 - 1.0)  # the other device is below its limit
+    omega = 0.001 * (2 * arrivals) ** 0.75
+    # Of a second of load: per limit, and per root of devices; of a second; of rho.
+    load_unit = 1 / (limit_s * math.sqrt(2)) if normalise else 1.0
+    cost_unit, width = (1 / (2 * limit_s), 29) if normalise else (1.0, 1)
+    load = gamma * load_unit * (5 * slow - limit_s)  # the other device is below its limit
     quality = gamma * (omega * 5**-0.75 / 0.005 - 0.3)
     state = control.state()
     assert state["load"] == pytest.approx([load, 0.0])
     assert state["numbers"][1] == pytest.approx(quality)
     grid = np.linspace(1, 30, 300_001)
     cost = (
-        0.4 * (grid - 5)
-        + load * grid * 0.3
+        cost_unit * (slow + fast) * grid
+        + load * load_unit * grid * slow
         + quality * omega * grid**-0.75 / 0.005
-        + (grid - 5) ** 2 / (2 * gamma)
+        + ((grid - 5) / width) ** 2 / (2 * gamma)
     )
-    assert control.rho == pytest.approx(grid[np.argmin(cost)], abs=1e-3)
-
-
-def test_one_round_by_hand_in_units_of_the_problem() -> None:
-    control = PrimalDualControl(start=5, load_limit_s=2.0)
-    control.learn(feedback([0.6, 0.2], arrivals=40), horizon=8)
-    gamma = 8 ** (-1 / 3)
-    omega = 0.001 * 80**0.75
-    unit = 1 / (2.0 * math.sqrt(2))  # of a second of load: per limit, and per root of devices
-    load = gamma * unit * (5 * 0.6 - 2.0)
-    quality = gamma * (omega * 5**-0.75 / 0.005 - 0.3)
-    state = control.state()
-    assert state["load"] == pytest.approx([load, 0.0])
-    assert state["numbers"][1] == pytest.approx(quality)
-    grid = np.linspace(1, 30, 300_001)
-    cost = (
-        0.8 * grid / (2 * 2.0)
-        + load * unit * grid * 0.6
-        + quality * omega * grid**-0.75 / 0.005
-        + ((grid - 5) / 29) ** 2 / (2 * gamma)
-    )
-    assert 2 < control.rho < 5
     assert control.rho == pytest.approx(grid[np.argmin(cost)], abs=1e-3)
 
 

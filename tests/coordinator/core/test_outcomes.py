@@ -21,6 +21,10 @@ def _settled(*outcomes: Outcome) -> tuple[float, int, object]:
 
 
 def _settle(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> Settle:
+    return _ended(*outcomes, agents=agents)[0]
+
+
+def _ended(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> tuple[Settle, Counter[str]]:
     reserved = small_plan(small_view(1, [100] * len(agents)))
     part = EdgePart("edge-0", 0, list(range(len(agents))), list(agents), None)
     part.report = RoundReport(epoch="0" * 32, outcomes=outcomes)
@@ -35,7 +39,7 @@ def _settle(*outcomes: Outcome, agents: Sequence[str] = ("a", "b")) -> Settle:
         give_up_at=2.0,
         parts={part.edge: part},
     )
-    return settle_round(ordered, 1.0)[0]
+    return settle_round(ordered, 1.0)
 
 
 def _outcome(agent: str, score: float, count: int, *, valid: bool = True) -> Outcome:
@@ -117,3 +121,15 @@ def test_every_device_that_declined_has_its_own_reason(reasons: list[str], shown
         for name, reason in zip(names, reasons, strict=True)
     ]
     assert _settle(*told, agents=names).reason == shown
+
+
+def test_only_valid_updates_of_those_that_were_ordered_are_paid_once() -> None:
+    arrived = OutcomeStatus.ARRIVED
+    own = Outcome(agent="a", status=arrived, valid=True, in_time=True, used=True, tau_ms=1)
+    bad = Outcome(agent="b", status=OutcomeStatus.REJECTED, tau_ms=10, reason="non_finite")
+    stranger = Outcome(agent="c", status=arrived, valid=True, in_time=True, tau_ms=1)
+    settled, odd = _ended(own, bad, stranger, own)
+    assert odd == {"outcome_unknown": 1, "outcome_twice": 1}
+    assert settled.spent_micro == 100
+    assert settled.feedback.X.tolist() == [True, False]
+    assert settled.details.reason == ("", "non_finite")

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedagent_coordinator.core.decision import OPEN_HORIZON, horizon
 from fedagent_coordinator.core.settings import Progress
 from fedagent_coordinator.policies.base import RoundView, Selection
 from fedagent_coordinator.policies.baselines import RandomPolicy
@@ -101,13 +100,6 @@ def test_a_run_without_an_end_goes_on_until_its_budget_is_spent() -> None:
     poor.run()
     assert poor.end == "budget"
     assert len(poor.settled) == 10
-
-
-def test_what_needs_a_horizon_gets_one_that_doubles() -> None:
-    assert horizon(None, count=0, done=0) == OPEN_HORIZON
-    assert horizon(None, count=0, done=OPEN_HORIZON - 1) == OPEN_HORIZON
-    for done in (OPEN_HORIZON, 3 * OPEN_HORIZON, 77 * OPEN_HORIZON):
-        assert done < horizon(None, count=0, done=done) <= 2 * done
 
 
 def test_waiting_tells_how_many_are_there_once_per_change() -> None:

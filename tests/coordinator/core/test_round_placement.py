@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from fedagent_coordinator import placement
-from fedagent_coordinator.core.decision import DecisionPolicies, horizon, market, transfer_s
+from fedagent_coordinator.core.decision import (
+    OPEN_HORIZON,
+    DecisionPolicies,
+    horizon,
+    market,
+    transfer_s,
+)
 from fedagent_coordinator.core.edges import EdgeSession
 from fedagent_coordinator.core.effects import Controls
 from fedagent_coordinator.core.iterations import FixedControl
@@ -152,22 +158,17 @@ def timed(agent: str) -> m.Outcome:
     )
 
 
-def test_psi_is_what_moved_the_models_and_made_the_average() -> None:
+@pytest.mark.parametrize("silent", [False, True])
+def test_psi_is_what_moved_the_models_and_made_the_average(*, silent: bool) -> None:
+    """An agent that shows no times counts as the mean of the others."""
     field = placed(count=1)
     for edge in field.edges:
         for agent in edge.agents:
             agent.outcome = timed(agent.id)
         edge.timing_ms = {"collect": 900.0, "aggregate": 50.0}
-    field.run()
-    assert field.settled[1].feedback.psi == pytest.approx(2 * 0.5 + 0.05)
-
-
-def test_in_psi_an_agent_that_shows_no_times_counts_as_the_mean_of_the_others() -> None:
-    field = placed(count=1)
-    shown, silent = field.edges[1].agents
-    shown.outcome = timed(shown.id)
-    silent.outcome = m.Outcome(agent=silent.id, status=m.OutcomeStatus.MISSED)
-    field.edges[1].timing_ms = {"aggregate": 50.0}
+    if silent:
+        last = field.edges[1].agents[1]
+        last.outcome = m.Outcome(agent=last.id, status=m.OutcomeStatus.MISSED)
     field.run()
     assert field.settled[1].feedback.psi == pytest.approx(2 * 0.5 + 0.05)
 
@@ -234,6 +235,10 @@ def test_the_horizon_is_what_the_budget_pays() -> None:
     assert horizon(offers, count=100, done=3) == 13.0
     assert horizon(offers, count=8, done=3) == 8.0
     assert horizon(None, count=8, done=3) == 8.0
+    # Without an end it doubles.
+    assert horizon(None, count=0, done=OPEN_HORIZON - 1) == OPEN_HORIZON
+    for done in (OPEN_HORIZON, 3 * OPEN_HORIZON, 77 * OPEN_HORIZON):
+        assert done < horizon(None, count=0, done=done) <= 2 * done
 
 
 def test_controls_come_back_bit_for_bit() -> None:

@@ -10,7 +10,7 @@ from fedagent_coordinator.core.effects import BookOpinions
 from fedagent_coordinator.errors import RefusedEntryError
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
-from tests.fakes.stored_runs import Crash, CrashAt, begun, opinions, volunteers
+from tests.fakes.stored_runs import begun, opinions, volunteers
 
 DIGEST = "d" * 64
 
@@ -104,21 +104,6 @@ def test_what_cannot_be_is_refused_whole(tmp_path: Path, found: BookOpinions) ->
             store.save_evaluation(run_id, found)
         assert store.read.evaluations.rows(run_id) == []
         assert store.read.evaluations.opinions(run_id) == []
-
-
-@pytest.mark.parametrize("point", ["evaluate.before-commit", "evaluate.committed"])
-def test_a_crash_leaves_an_evaluation_whole_or_not_there(tmp_path: Path, point: str) -> None:
-    checkpoint = CrashAt(point)
-    store = Store(tmp_path, checkpoint=checkpoint)
-    run_id = people(store)
-    with pytest.raises(Crash):
-        store.save_evaluation(run_id, opinions(1, {0: 0.5, 1: 0.25}))
-    store.close()
-    with Store(tmp_path) as store:
-        there = point == "evaluate.committed"
-        assert len(store.read.evaluations.opinions(run_id)) == 2 * there
-        assert store.read.evaluations.exists(run_id, 1) == there
-        assert store.read.ledger.verify().problems == ()
 
 
 @pytest.mark.parametrize("table", ["evaluations", "opinions", "volunteers"])

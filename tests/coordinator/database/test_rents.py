@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_coordinator.database.learning import settled
@@ -45,18 +43,6 @@ def test_a_rent_is_reserved_settled_and_read_back(store: Store, run: str) -> Non
     assert controls.placement == Placement(edge=1, rent_micro=250)
 
 
-def test_a_restart_gives_the_rent_of_an_open_round_back(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = begun(store).run_id
-        store.reserve(run, rented_plan(1), policy="random")
-    with Store(tmp_path) as store:
-        assert store.void_open_rounds(run, "a test") == (1,)
-        assert store.read.balance(run).settled_micro == 0
-        assert store.read.balance(run).free_micro == 10_000
-        assert store.void_open_rounds(run, "a test") == ()
-        assert store.read.ledger.verify().problems == ()
-
-
 def test_a_rent_counts_against_the_run_s_budget(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run = begun(store, total_micro=549).run_id
@@ -85,31 +71,3 @@ def test_a_rent_that_was_not_reserved_cannot_be_paid(store: Store, run: str) -> 
     with pytest.raises(RefusedEntryError):
         store.reserve(run, structs.replace(two, controls=unknown), policy="random")
     assert store.read.last_round(run) == 1
-
-
-@settings(deadline=None, max_examples=15)
-@given(
-    rounds=st.lists(
-        st.tuples(st.integers(0, 900), st.sampled_from(["paid", "silent", "void"])), max_size=8
-    )
-)
-def test_the_books_add_up_after_any_rounds(
-    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[int, str]]
-) -> None:
-    paid = 0
-    with Store(tmp_path_factory.mktemp("rents")) as store:
-        run = begun(store).run_id
-        for number, (rent, end) in enumerate(rounds, start=1):
-            one = rented_plan(number, rent=rent)
-            store.reserve(run, one, policy="random")
-            if end == "void":
-                store.void_open_rounds(run, "a test")
-            else:
-                due = rent if end == "paid" else 0
-                store.settle(run, small_result(one, {1} if due else set(), rent=due))
-                paid += due + (200 if due else 0)
-        balance = store.read.balance(run)
-        assert balance.settled_micro == paid
-        assert balance.granted_micro == 10_000
-        assert balance.free_micro == 10_000 - paid
-        assert store.read.ledger.verify().problems == ()
