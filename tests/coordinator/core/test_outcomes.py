@@ -128,7 +128,8 @@ def test_only_valid_updates_of_those_that_were_ordered_are_paid_once() -> None:
     own = Outcome(agent="a", status=arrived, valid=True, in_time=True, used=True, tau_ms=1)
     bad = Outcome(agent="b", status=OutcomeStatus.REJECTED, tau_ms=10, reason="non_finite")
     stranger = Outcome(agent="c", status=arrived, valid=True, in_time=True, tau_ms=1)
-    settled, odd = _ended(own, bad, stranger, own)
+    again = Outcome(agent="a", status=OutcomeStatus.REJECTED)
+    settled, odd = _ended(own, bad, stranger, again)
     assert odd == {"outcome_unknown": 1, "outcome_twice": 1}
     assert settled.spent_micro == 100
     assert settled.feedback.X.tolist() == [True, False]
