@@ -15,7 +15,7 @@ from . import placement, policies
 from .config import CoordinatorConfig
 from .core import iterations
 from .core.decision import DecisionPolicies
-from .core.settings import Settings
+from .core.settings import Settings, merge_period
 from .policies.base import OPINIONS, SelectionPolicy
 
 _log = logging.getLogger(__name__)
@@ -49,16 +49,6 @@ def opinion_mode(recipe: Recipe, policy: SelectionPolicy) -> OpinionMode | None:
             return None
         case mode:
             return OpinionMode(mode)
-
-
-def evaluation_period(recipe: Recipe, mode: OpinionMode | None) -> int:
-    """Return how many merges, or rounds of volunteers, there are to an evaluation."""
-    return recipe.peers.slot_rounds if mode is OpinionMode.PEERS else recipe.opinions.every
-
-
-def merge_period(recipe: Recipe) -> int:
-    """Return how many rounds there are to a merge; placed rounds merge every round."""
-    return 1 if recipe.placement.rents else recipe.rounds.merge_every
 
 
 def _check_slots(recipe: Recipe, policy: SelectionPolicy) -> None:
@@ -108,38 +98,18 @@ def settings_of(
     held_out: bool,
 ) -> Settings:
     """Return the engine's settings for a run of a recipe."""
-    rounds, body = recipe.rounds, task_body(recipe)
+    body = task_body(recipe)
     return Settings(
         run=run_id,
-        recipe=recipe.name,
         coordinator=coordinator,
+        recipe=recipe,
         task=task_digest(body),
         body=body,
-        seed=recipe.seed,
-        policy=recipe.policy.name,
-        count=rounds.count,
-        every_s=rounds.every_s,
-        deadline_ms=round(1000 * rounds.deadline_s),
-        max_wait_ms=round(1000 * rounds.max_wait_s),
-        min_updates=rounds.min_updates,
-        merge_every=merge_period(recipe),
-        merge_timeout_s=rounds.merge_timeout_s,
-        weighting=rounds.weighting,
-        per_edge_micro=recipe.budget.per_edge_micro,
-        total_micro=recipe.budget.total_micro,
-        norm_limit=recipe.limits.norm,
-        max_samples=recipe.limits.max_samples,
         wait_edges=config.wait_edges,
         wait_agents=config.wait_agents,
         grace_s=config.grace_s,
         linger_s=config.linger_s,
         held_out=held_out,
-        placed=recipe.placement.rents,
         load_limit_ms=max(1, round(1000 * load_limit_s)) if load_limit_s > 0 else 0,
         opinions=opinions,
-        opinions_every=evaluation_period(recipe, opinions),
-        opinions_timeout_s=recipe.opinions.timeout_s,
-        volunteers=recipe.peers.best,
-        standardize=recipe.model.features if recipe.data.standardize else 0,
-        standardize_s=recipe.data.standardize_s,
     )

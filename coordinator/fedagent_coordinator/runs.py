@@ -27,12 +27,14 @@ from .core.settings import (
     PastEvaluations,
     Progress,
     Window,
+    evaluation_period,
     learnt_weight,
+    merge_period,
 )
 from .database.rows import RunRow
 from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
 from .held_out import held_out
-from .run_settings import decision_policies, evaluation_period, merge_period
+from .run_settings import decision_policies
 from .store import Store
 
 _log = logging.getLogger(__name__)

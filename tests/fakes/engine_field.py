@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
+from msgspec import Struct, structs
 
 from fedagent_coordinator.core import effects as fx
 from fedagent_coordinator.core.decision import DecisionPolicies
@@ -38,8 +38,19 @@ from fedagent_node.effects import (
 from fedagent_protocol import messages as m
 from fedagent_protocol.messages import AnyMessage
 from fedagent_protocol.tensors import Manifest, digest_of, encode_tensors
+from fedagent_task.spec import (
+    BudgetSpec,
+    LimitsSpec,
+    ModelSpec,
+    PlacementSpec,
+    PolicySpec,
+    Recipe,
+    RoundsSpec,
+)
 from fedagent_testbed.kernel import Kernel
 from tests.fakes.toy_edge import ToyAgent, ToyEdge
+
+S = TypeVar("S", bound=Struct)
 
 RUN = "ab" * 16
 START: dict[str, npt.NDArray[np.generic]] = {"weight": np.zeros(500, dtype=np.float32)}
@@ -76,28 +87,42 @@ class MemoryIndices:
         return len(self.client_of), len(self.edge_of)
 
 
+_RECIPE = Recipe(
+    name="toy",
+    seed=1,
+    model=ModelSpec(kind="linear", features=499),
+    rounds=RoundsSpec(count=3, deadline_s=2.0, max_wait_s=4.0, merge_timeout_s=5.0),
+    budget=BudgetSpec(per_edge_micro=10_000_000),
+    policy=PolicySpec(name="random"),
+    limits=LimitsSpec(norm=0.0, max_samples=1000),
+)
+
+
 def settings(**changes: object) -> Settings:
-    """Return settings of a short run."""
-    base: dict[str, object] = {
-        "run": RUN,
-        "coordinator": "c-1",
-        "task": "e" * 64,
-        "body": b"task",
-        "seed": 1,
-        "policy": "random",
-        "count": 3,
-        "deadline_ms": 2000,
-        "max_wait_ms": 4000,
-        "min_updates": 1,
-        "merge_every": 1,
-        "merge_timeout_s": 5.0,
-        "weighting": m.Weighting.SAMPLES,
-        "per_edge_micro": 10_000_000,
-        "total_micro": None,
-        "norm_limit": 0.0,
-        "max_samples": 1000,
-    }
-    return Settings(**{**base, **changes})  # type: ignore[arg-type] # a test's keywords
+    """Return settings of a short run; rounds and budget of its recipe by their own names."""
+    given = dict(changes)
+
+    def changed(section: S, names: Mapping[str, str]) -> S:
+        return structs.replace(section, **{names[n]: given.pop(n) for n in names if n in given})
+
+    def own(section: Struct) -> dict[str, str]:
+        return {name: name for name in section.__struct_fields__}
+
+    every = given.pop("opinions_every", 1)
+    asked = {"opinions_timeout_s": "timeout_s"}
+    if "policy" in given:
+        given["name"] = given.pop("policy")
+    recipe = structs.replace(
+        _RECIPE,
+        rounds=changed(_RECIPE.rounds, own(_RECIPE.rounds)),
+        budget=changed(_RECIPE.budget, own(_RECIPE.budget)),
+        policy=changed(_RECIPE.policy, own(_RECIPE.policy)),
+        opinions=structs.replace(changed(_RECIPE.opinions, asked), every=every),
+        peers=structs.replace(changed(_RECIPE.peers, {"volunteers": "best"}), slot_rounds=every),
+        placement=PlacementSpec(name="min-cost" if given.pop("placed", False) else "coordinator"),
+    )
+    base: dict[str, object] = {"run": RUN, "coordinator": "c-1", "task": "e" * 64, "body": b"task"}
+    return Settings(**{**base, "recipe": recipe, **given})  # type: ignore[arg-type] # a test's keywords
 
 
 @dataclass

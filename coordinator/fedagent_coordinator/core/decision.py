@@ -155,7 +155,7 @@ class Decider:
         control = self.policies.control
         controls = Controls(
             iterations=control.choose(self._rng(view.round, Purpose.ITERATE)),
-            horizon=horizon(offers, count=self.settings.count, done=done),
+            horizon=horizon(offers, count=self.settings.recipe.rounds.count, done=done),
             notes=control.notes(),
             view=offers,
             # Nobody is ordered, so nobody is rented.
@@ -169,7 +169,7 @@ class Decider:
         return self.policies.placement.choose(view, self._rng(view.round, Purpose.PLACE))
 
     def _rng(self, round_: int, purpose: Purpose) -> np.random.Generator:
-        return round_rng(self.settings.seed, round_, purpose)
+        return round_rng(self.settings.recipe.seed, round_, purpose)
 
 
 def affordable(view: RoundView, selection: Selection, free_micro: int | None) -> Selection:
@@ -288,15 +288,16 @@ def _least_round(
     That is the price of the `min_updates` cheapest, or of as many as there are and as the edge
     may pay; `NOBODY` where it may not pay any.
     """
-    payable = rows & (view.pair_price <= settings.per_edge_micro)
+    budget = settings.recipe.budget.per_edge_micro
+    payable = rows & (view.pair_price <= budget)
     edge, price = view.pair_edge[payable], view.pair_price[payable]
     order = np.lexsort((price, edge))
     edge, price = edge[order], price[order]
     rank = np.arange(len(edge)) - np.searchsorted(edge, edge)
-    first = rank < settings.min_updates
+    first = rank < settings.recipe.rounds.min_updates
     least = np.zeros(len(view.edge_budget), dtype=np.int64)
     np.add.at(least, edge[first], price[first])
-    least = np.minimum(least, settings.per_edge_micro)
+    least = np.minimum(least, budget)
     least[np.setdiff1d(np.arange(len(least)), edge)] = NOBODY
     return least
 

@@ -84,7 +84,7 @@ class Engine:
         needs = policies.policy.needs
         self.evaluations = evaluation_plan(settings, progress.evaluations)
         if unmet := needs & (NOT_FEATURES - self.evaluations.provides):
-            raise NeedsUnmetError(settings.policy, unmet, ())
+            raise NeedsUnmetError(settings.recipe.policy.name, unmet, ())
         self.settings, self.indices = settings, indices
         self.edges = EdgeTable(indices, {window.edge: window for window in progress.windows})
         self.models = GlobalModels(
@@ -109,7 +109,7 @@ class Engine:
         self.evaluating, self.evaluated = 0, ""
         self._beacon_at: float | None = None
         self._first_at = progress.open_at
-        self._unmeasured = settings.standardize > 0
+        self._unmeasured = settings.recipe.data.standardize
         self._measurements = 0
         self._log_phase = log_phase
         self.phase: Phase = Idle(self, None)
@@ -168,7 +168,7 @@ class Engine:
         self.readiness.started_at = now
         if self.settings.over(self.rounds_done):
             return self._finish_late(now)
-        opens_at = min(self._first_at, now + self.settings.every_s)
+        opens_at = min(self._first_at, now + self.settings.recipe.rounds.every_s)
         if now >= opens_at:
             return self.wait(EDGES, now)
         self.not_before = opens_at
@@ -208,7 +208,7 @@ class Engine:
     @property
     def free_micro(self) -> int | None:
         """What is left of the run's budget; None for no limit."""
-        total = self.settings.total_micro
+        total = self.settings.recipe.budget.total_micro
         return None if total is None else max(0, total - self.spent_micro)
 
     def enter(self, phase: Phase) -> None:
@@ -226,7 +226,7 @@ class Engine:
         s = self.settings
         return self.send(
             edge,
-            EdgeWelcome(coordinator=s.coordinator, task=s.task, body=s.body, recipe=s.recipe),
+            EdgeWelcome(coordinator=s.coordinator, task=s.task, body=s.body, recipe=s.recipe.name),
         )
 
     def ask_columns(self, edge: EdgeSession) -> Effect:
@@ -365,7 +365,7 @@ class Engine:
         """Ask every live edge what its agents' samples add up to, before the first round."""
         s, live = self.settings, self.edges.live()
         self._measurements += 1
-        until = now + s.standardize_s
+        until = now + s.recipe.data.standardize_s
         collection = StatisticsCollection(
             round=0,
             slot=self._measurements,

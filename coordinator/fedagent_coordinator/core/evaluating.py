@@ -46,7 +46,7 @@ from .evaluation import (
 from .ordered import OrderedRound, SettledRound
 from .phases import Phase, milliseconds
 from .readiness import STATISTICS
-from .settings import PastEvaluations, Settings
+from .settings import PastEvaluations, Settings, evaluation_period
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -134,7 +134,10 @@ class Evaluating(Phase):
                 return volunteers_in(message, edge)
             case EdgeMoments():
                 return moments_in(
-                    message, model=model, features=s.standardize, max_samples=s.max_samples
+                    message,
+                    model=model,
+                    features=s.recipe.model.features,
+                    max_samples=s.recipe.limits.max_samples,
                 )
 
     def _end(self, now: float) -> list[Effect]:
@@ -251,7 +254,9 @@ class EvaluationPlan:
 
     def __init__(self, settings: Settings, past: PastEvaluations) -> None:
         self._settings = settings
-        self._schedule = EvaluationSchedule(settings.opinions, settings.opinions_every, past.count)
+        self._schedule = EvaluationSchedule(
+            settings.opinions, evaluation_period(settings.recipe, settings.opinions), past.count
+        )
         self._evaluated = past.evaluated
         self._pending = past.pending_round if settings.opinions is not None else None
 
@@ -276,7 +281,7 @@ class EvaluationPlan:
 
     def _begin(self, round_: int, digest: str, now: float) -> ClientEvaluation:
         s = self._settings
-        until = now + max(s.opinions_timeout_s, 0.0 if self._evaluated else s.first_call_s)
+        until = now + max(s.recipe.opinions.timeout_s, 0.0 if self._evaluated else s.first_call_s)
         evaluation = VolunteerEvaluation if s.opinions is OpinionMode.PEERS else OpinionEvaluation
         return evaluation(
             round=round_,
@@ -285,7 +290,7 @@ class EvaluationPlan:
             began=now,
             until=until,
             give_up_at=until + s.grace_s,
-            wanted=s.volunteers,
+            wanted=s.recipe.peers.best,
             trained=self._trained_since(),
         )
 

@@ -55,7 +55,7 @@ class Merging(Phase):
     ) -> None:
         super().__init__(engine)
         self._round, self._timing_ms, self._then = round_, timing_ms, then
-        self._began_at, self._give_up_at = now, now + engine.settings.merge_timeout_s
+        self._began_at, self._give_up_at = now, now + engine.settings.recipe.rounds.merge_timeout_s
         self._weights: dict[str, float] = {}
         self._pulls: dict[str, Pull] = {}
         self._asked = False
@@ -156,8 +156,8 @@ class Merging(Phase):
 
     def _weight(self, edge: EdgeSession) -> float:
         """Return how much an edge's model counts (docs/coordinator.md)."""
-        s = self.engine.settings
-        if s.weighting is Weighting.UNIFORM and not s.placed:
+        recipe = self.engine.settings.recipe
+        if recipe.rounds.weighting is Weighting.UNIFORM and not recipe.placement.rents:
             return 1.0 if edge.model or edge.window_weight > 0 else 0.0
         return edge.window_weight
 

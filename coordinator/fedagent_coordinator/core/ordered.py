@@ -20,7 +20,7 @@ from .observation import Observed
 from .outcomes import round_event, settle_round
 from .phases import Phase, milliseconds
 from .readiness import DECLINED
-from .settings import Settings, learnt_weight
+from .settings import Settings, learnt_weight, merge_period
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -101,6 +101,7 @@ class OrderedRound:
 
     def order(self, part: EdgePart, settings: Settings, now: float) -> RoundOrder:
         """Return an edge's order, with the time that is left."""
+        rounds, limits = settings.recipe.rounds, settings.recipe.limits
         elapsed_ms = int(1000 * max(0.0, now - self.ordered_at))
         max_wait_ms = max(1, settings.max_wait_ms - elapsed_ms)
         view, pairs = self.observed.view, self.selection.pairs[part.rows]
@@ -125,10 +126,10 @@ class OrderedRound:
             assignments=assignments,
             deadline_ms=min(settings.deadline_ms, max_wait_ms),
             max_wait_ms=max_wait_ms,
-            min_updates=settings.min_updates,
-            weighting=settings.weighting,
-            norm_limit=settings.norm_limit,
-            max_samples=settings.max_samples,
+            min_updates=rounds.min_updates,
+            weighting=rounds.weighting,
+            norm_limit=limits.norm,
+            max_samples=limits.max_samples,
             want_model=self.want_model,
             load_limit_ms=settings.load_limit_ms,
         )
@@ -195,7 +196,7 @@ class Ordered(Phase):
             observed=decision.observed,
             selection=selection,
             controls=decision.controls,
-            want_model=s.over(engine.rounds_done + 1) or engine.round % s.merge_every == 0,
+            want_model=s.over(engine.rounds_done + 1) or engine.round % merge_period(s.recipe) == 0,
             opened_at=opened_at,
             ordered_at=now,
             give_up_at=now + s.max_wait_ms / 1000.0 + s.grace_s,
@@ -218,7 +219,7 @@ class Ordered(Phase):
             ordered.timing_ms,
         )
         effects: list[Effect] = [reserve]
-        if self.engine.status.waiting or self.engine.settings.every_s:
+        if self.engine.status.waiting or self.engine.settings.recipe.rounds.every_s:
             effects.append(self.engine.show(ShowStatus()))
         if not ordered.parts:
             return effects + self._settle(now)
@@ -312,7 +313,7 @@ class Ordered(Phase):
             if result.model and not result.failed:
                 edge = self.engine.edges.by_id[result.edge]
                 edge.model = edge.expected = result.model
-                limit = self.engine.settings.max_samples
+                limit = self.engine.settings.recipe.limits.max_samples
                 edge.window_weight += learnt_weight(result.weight, result.ordered, limit)
 
 

@@ -197,7 +197,7 @@ class Observing(Phase):
         """
         s = self.engine.settings
         if any(edge.id in self.answers and not self._ready(edge) for edge in live):
-            return self.opened_at + s.merge_timeout_s
+            return self.opened_at + s.recipe.rounds.merge_timeout_s
         if any(edge.id not in self.answers and not edge.quiet for edge in live):
             return self.opened_at + s.observe_timeout_s
         return None
@@ -240,14 +240,14 @@ class Observing(Phase):
                 observed, ready, live, free_micro=engine.free_micro, done=engine.rounds_done
             )
             if isinstance(decision, Decision):
-                engine.not_before = self.opened_at + engine.settings.every_s
+                engine.not_before = self.opened_at + engine.settings.recipe.rounds.every_s
                 return engine.order(decision, ready, self.opened_at, now)
             missing, sure = decision.reason, decision.sure
             if missing != BUDGET:
                 readiness.solvent()
         # A placed run waits for edges that may be cheaper before its budget is used up.
         known = engine.indices.sizes()[1] == len(live)
-        if missing == BUDGET and engine.settings.placed:
+        if missing == BUDGET and engine.settings.recipe.placement.rents:
             missing = BUDGET if readiness.insolvent(now, sure=sure and known) else RENTS
         if missing == BUDGET:
             return engine.finish(BUDGET, now)
@@ -256,7 +256,7 @@ class Observing(Phase):
     def _view(self, ready: list[EdgeSession], now: float) -> Observed:
         engine, s = self.engine, self.engine.settings
         clients, edges = engine.indices.sizes()
-        budget = s.per_edge_micro
+        budget = s.recipe.budget.per_edge_micro
         if engine.free_micro is not None:
             budget = min(budget, engine.free_micro)
         observed = merge_observations(

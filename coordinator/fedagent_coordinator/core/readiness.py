@@ -127,7 +127,7 @@ class Readiness:
         if self._no_feature_since is None:
             self._no_feature_since = now
         if missing and now - self._no_feature_since >= self.settings.needs_wait_s:
-            raise NeedsUnmetError(self.settings.policy, missing, view.feature_names)
+            raise NeedsUnmetError(self.settings.recipe.policy.name, missing, view.feature_names)
         return True
 
     def _too_few(self, edges: int, agents: int, now: float) -> str:

@@ -2,75 +2,68 @@
 
 from dataclasses import dataclass, field
 
-from fedagent_protocol.messages import OpinionMode, Weighting
+from fedagent_protocol.messages import OpinionMode
+from fedagent_task.spec import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A run, which does not change while it lasts; money in micro-credits.
+    """A run: its recipe, and what its process adds.
 
     Attributes:
         task, body: The task's digest and its canonical bytes.
-        count: Rounds to settle; 0 for a run without an end.
-        min_updates, merge_every: Z and T_ES.
-        total_micro: What the run may spend; None for no limit.
         wait_edges, wait_agents: How many must be there before the first round; a resumed run
             waits `resume_wait_s` for as many.
         observe_timeout_s: How long a silent edge holds a round up.
         grace_s: How much longer than `max_wait_ms` an edge may take to report.
         needs_wait_s: How long agents may take to measure a feature for the first time.
-        placed: Each round is placed at one edge and merged.
         load_limit_ms: Training computation of a round on a device; 0 for no limit.
         opinions: What clients are asked for after a merge; None for nothing.
-        opinions_every: Merges from one evaluation to the next; rounds in mode ``peers``.
         first_call_s: How long the first evaluation waits at least: devices open streams for it.
-        volunteers: How many end an evaluation of mode ``peers``.
-        standardize: Features whose statistics are found before the first round; 0: none.
-        every_s: From the begin of one round to that of the next, at least.
         held_out: Models are evaluated on a held-out set too.
         linger_s: How long the end of the run is repeated.
     """
 
     run: str
     coordinator: str
+    recipe: Recipe
     task: str
     body: bytes
-    seed: int
-    policy: str
-    count: int
-    deadline_ms: int
-    max_wait_ms: int
-    min_updates: int
-    merge_every: int
-    merge_timeout_s: float
-    weighting: Weighting
-    per_edge_micro: int
-    total_micro: int | None
-    norm_limit: float
-    max_samples: int
     wait_edges: int = 1
     wait_agents: int = 1
     resume_wait_s: float = 10.0
     observe_timeout_s: float = 0.5
     grace_s: float = 2.0
     needs_wait_s: float = 10.0
-    placed: bool = False
     load_limit_ms: int = 0
     opinions: OpinionMode | None = None
-    opinions_every: int = 1
-    opinions_timeout_s: float = 5.0
     first_call_s: float = 10.0
-    volunteers: int = 5
-    standardize: int = 0
-    standardize_s: float = 30.0
-    every_s: float = 0.0
-    recipe: str = ""
     held_out: bool = False
     linger_s: float = 0.0
 
+    @property
+    def deadline_ms(self) -> int:
+        """Edges are told whole milliseconds."""
+        return round(1000 * self.recipe.rounds.deadline_s)
+
+    @property
+    def max_wait_ms(self) -> int:
+        """Edges are told whole milliseconds."""
+        return round(1000 * self.recipe.rounds.max_wait_s)
+
     def over(self, done: int) -> bool:
         """Return whether no round follows after so many settled ones."""
-        return 0 < self.count <= done
+        return 0 < self.recipe.rounds.count <= done
+
+
+def evaluation_period(recipe: Recipe, mode: OpinionMode | None) -> int:
+    """Return how many merges, or rounds of volunteers, there are to an evaluation."""
+    return recipe.peers.slot_rounds if mode is OpinionMode.PEERS else recipe.opinions.every
+
+
+def merge_period(recipe: Recipe) -> int:
+    """Return how many rounds there are to a merge (T_ES); placed rounds merge every round."""
+    return 1 if recipe.placement.rents else recipe.rounds.merge_every
 
 
 def learnt_weight(reported: float, ordered: int, max_samples: int) -> float:

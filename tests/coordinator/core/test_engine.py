@@ -95,7 +95,7 @@ def test_edge_models_stay_apart_between_merges() -> None:
 
 def test_a_report_after_expiry_changes_nothing() -> None:
     edges = toy_edges(2)
-    field = Field(edges, settings(count=2, wait_edges=2, wait_agents=6, max_wait_ms=2500))
+    field = Field(edges, settings(count=2, wait_edges=2, wait_agents=6, max_wait_s=2.5))
     late = edges[1]
     original = late.receive
 

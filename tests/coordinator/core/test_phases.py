@@ -63,7 +63,7 @@ def test_who_comes_between_two_rounds_waits_for_the_next() -> None:
 
 def test_a_long_round_is_followed_at_once_and_by_no_burst() -> None:
     edges = toy_edges(2)
-    limits = {"deadline_ms": 2000, "max_wait_ms": 9000}
+    limits = {"deadline_s": 2.0, "max_wait_s": 9.0}
     field = Field(edges, settings(count=5, every_s=4.0, wait_edges=2, **limits), Watched())
     begun = watched(field)
     mute_when_ordered(edges[1], 2)

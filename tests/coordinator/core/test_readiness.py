@@ -31,7 +31,7 @@ def market(name: str = "min-cost", *, edge: int | None = None, **changes: object
 
 
 def paid_out(field: Field) -> bool:
-    total = field.settings.total_micro
+    total = field.settings.recipe.budget.total_micro
     assert total is not None
     return field.engine.spent_micro <= total < field.engine.spent_micro + CHEAP + 1_000_000
 
