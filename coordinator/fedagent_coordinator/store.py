@@ -20,9 +20,9 @@ from .core.effects import BookEvaluation, Reserve, Settle
 from .database import rounds
 from .database.connection import Database, DatabaseOptions
 from .database.evaluations import insert_evaluation
-from .database.learning import settled
 from .database.ledger import checked_micro
 from .database.models import insert_metrics
+from .database.rounds import settled
 from .database.rows import RunRow
 from .errors import (
     BudgetExceededError,

@@ -9,7 +9,7 @@ from fedagent_coordinator import policies, run_store
 from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.evaluation import RESTART
 from fedagent_coordinator.database.evaluations import ModelEvaluation
-from fedagent_coordinator.database.learning import settled
+from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.policies.base import State
 from fedagent_coordinator.runs import RunFinishedError

@@ -9,7 +9,7 @@ import pytest
 
 from fedagent_coordinator import policies
 from fedagent_coordinator.core.decision import DecisionPolicies
-from fedagent_coordinator.database.learning import settled
+from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.errors import RunConflictError
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.runs import RunFinishedError

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
+from .connection import HighWaterMark, read_mark
 from .evaluations import check_evaluations
-from .high_water_mark import GENESIS, HighWaterMark, read_mark
-from .ledger import COLUMNS, GRANTOR, ROUTES, TREASURY, Entry
+from .ledger import COLUMNS, GENESIS, GRANTOR, ROUTES, TREASURY, Entry
 from .rounds import outcomes_seal, plan_seal
 
 _Place = tuple[str | None, int | None, int | None]

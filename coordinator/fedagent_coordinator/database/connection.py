@@ -1,16 +1,22 @@
-"""The one connection that writes: pragmas, schema, transactions, high-water mark.
+"""The one connection that writes: pragmas, schema, transactions, and the high-water mark.
 
-After a disk error nothing is written any more until the store is opened again, because a
-failed sync may be forgotten by the kernel. Who opens it holds the data directory's lock.
+SQLite drops committed transactions silently when its WAL is damaged. The mark, a small file
+beside the database, is written and synced after every commit, so a database that holds less
+than was ever promised is noticed at start. After a disk error nothing is written any more
+until the store is opened again, because a failed sync may be forgotten by the kernel.
 """
 
+import os
 import sqlite3
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict, Unpack
+
+import msgspec
 
 from fedagent_coordinator.errors import (
     HistoryLostError,
@@ -18,10 +24,10 @@ from fedagent_coordinator.errors import (
     StoreFailedError,
     UnreadableDatabaseError,
 )
+from fedagent_node.data_dir import sync_folder
 from fedagent_protocol.failpoints import Checkpoint, hit
 
-from .high_water_mark import HighWaterMark, MarkFile, read_mark
-from .ledger import LedgerWriter, Transfer
+from .ledger import GENESIS, LedgerWriter, Transfer
 from .schema import prepare
 
 DATABASE = "coordinator.db"
@@ -41,6 +47,7 @@ _DISK = {
     sqlite3.SQLITE_READONLY,
 }
 _BUSY_MS = 5000
+_SLOT_BYTES = 512
 _PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
@@ -48,6 +55,71 @@ _PRAGMAS = (
     "wal_autocheckpoint = 1000",
     "trusted_schema = OFF",
 )
+
+
+class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the database had come: transactions, and the ledger's last entry (0 for none)."""
+
+    commits: int = 0
+    seq: int = 0
+    hash: str = GENESIS.hex()
+
+
+class MarkFile:
+    """The mark on disk, opened for writing by the one coordinator; new ones hold `first`."""
+
+    def __init__(self, path: Path, first: HighWaterMark) -> None:
+        if not path.exists():
+            fresh = path.with_suffix(".new")
+            with fresh.open("wb") as file:
+                file.write(_slot(first) * 2)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+            sync_folder(path.parent)
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def write(self, mark: HighWaterMark) -> None:
+        """Make `mark` durable."""
+        os.pwrite(self._fd, _slot(mark), (mark.commits % 2) * _SLOT_BYTES)
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+def read_mark(path: Path) -> HighWaterMark | None:
+    """Return the newest readable mark; None when there is no file.
+
+    Raises:
+        ValueError: The file is there, but no slot of it is whole.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    slots = (data[:_SLOT_BYTES], data[_SLOT_BYTES : 2 * _SLOT_BYTES])
+    marks = [mark for mark in map(_parse, slots) if mark is not None]
+    if not marks:
+        raise ValueError(f"no slot of {path.name} is whole")
+    return max(marks, key=lambda mark: mark.commits)
+
+
+def _slot(mark: HighWaterMark) -> bytes:
+    body = msgspec.json.encode(mark)
+    return (b"%08x " % zlib.crc32(body) + body).ljust(_SLOT_BYTES - 1) + b"\n"
+
+
+def _parse(slot: bytes) -> HighWaterMark | None:
+    checksum, _, body = slot.partition(b" ")
+    body = body.strip()
+    try:
+        if len(slot) != _SLOT_BYTES or int(checksum, 16) != zlib.crc32(body):
+            return None
+        return msgspec.json.decode(body, type=HighWaterMark)
+    except ValueError:  # msgspec's errors are ValueErrors too
+        return None
 
 
 def wall_clock_ms() -> int:

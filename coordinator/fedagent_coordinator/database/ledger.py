@@ -28,8 +28,8 @@ import msgspec
 from fedagent_coordinator.errors import InvalidAmountError
 from fedagent_coordinator.policies.base import MAX_MICRO
 
-from .high_water_mark import GENESIS
-
+GENESIS = bytes(32)
+"""What the first entry of the ledger names as its predecessor."""
 TREASURY = "treasury"
 GRANTOR = "grantor"
 

@@ -1,28 +1,45 @@
-"""Writing a round in the store's transactions: its plan, how it ended, and their entries."""
+"""Rounds in the store's transactions: their plans, how they ended, and what they taught.
+
+A feedback is not stored: it is rebuilt from the round's view, its selection and its
+outcomes, so a policy that is restored has learnt exactly what was settled, bit for bit.
+Opinions are written later, with the evaluation of a round's model, and join it here.
+"""
 
 import hashlib
 import json
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from fedagent_coordinator.core.effects import Reserve, Settle
+from fedagent_coordinator.core.effects import PLAIN, Controls, Reserve, Settle
+from fedagent_coordinator.core.evaluation import by_client
 from fedagent_coordinator.errors import (
     BudgetExceededError,
     InvalidAmountError,
     InvalidSelectionError,
     OutcomeMismatchError,
+    RecordError,
 )
+from fedagent_coordinator.policies.base import Feedback
 from fedagent_coordinator.policies.selection import check_selection, check_view, spent_per_edge
-from fedagent_coordinator.records import pack_controls, pack_selection, pack_view
+from fedagent_coordinator.records import (
+    pack_controls,
+    pack_selection,
+    pack_view,
+    unpack_controls,
+    unpack_selection,
+    unpack_view,
+)
 from fedagent_task.measures import DEVICE_SCORE, TRAIN_LOSS
 
 from .connection import Database
-from .ledger import ROUTES, Transfer
+from .ledger import RENT_PAID, ROUTES, Transfer
 from .models import insert_metrics
 
 DEVICE_SAMPLES = "device_samples"
@@ -33,6 +50,8 @@ COUNTS = ("num_samples", "arrivals", "steps", "iterations")
 SECONDS = ("tau_s", "dt_s", "lc_s", "ut_s", "train_s", "seconds_per_iteration")
 _DETAILS = ("status", "reason", "weight", "norm", "loss")
 OUTCOME = ("client", "in_time", *FLAGS, *COUNTS, *SECONDS, *_DETAILS)
+_OPTIONAL = {"steps": "steps", "iterations": "iterations", "train_s": "steps"}
+"""Columns that a feedback may do without, and the one whose NULLs say so: seconds may be NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,3 +300,57 @@ def open_rounds(sql: sqlite3.Connection, run_id: str) -> tuple[int, ...]:
         "SELECT round FROM rounds WHERE run_id = ? AND state = 'open' ORDER BY round", (run_id,)
     )
     return tuple(row["round"] for row in rows)
+
+
+# -------------------------------------------------------------------- learning
+
+
+def settled(
+    sql: sqlite3.Connection, run_id: str, *, since: int = 0
+) -> Iterator[tuple[Feedback, Controls]]:
+    """Yield what was learnt of every settled round after `since`, in order."""
+    rows = sql.execute(
+        f"SELECT r.*, {RENT_PAID} AS rent_paid, e.mode FROM rounds r "  # noqa: S608 - constant
+        "LEFT JOIN evaluations e USING (run_id, round) "
+        "WHERE r.run_id = ? AND r.round > ? AND r.state = 'done' ORDER BY r.round",
+        (run_id, since),
+    )
+    for row in rows:
+        yield _feedback(sql, row), unpack_controls(row["controls"]) if row["controls"] else PLAIN
+
+
+def _feedback(sql: sqlite3.Connection, row: sqlite3.Row) -> Feedback:
+    key = (row["run_id"], row["round"])
+    view, pairs = unpack_view(row["view"]), unpack_selection(row["selection"]).pairs
+    names = ", ".join(f"o.{name}" for name in OUTCOME)
+    outcomes = sql.execute(
+        f"SELECT {names} FROM outcomes o JOIN reservations v USING (run_id, round, client) "  # noqa: S608 - constants
+        "WHERE o.run_id = ? AND o.round = ? ORDER BY v.place",
+        key,
+    ).fetchall()
+    columns = {name: [outcome[name] for outcome in outcomes] for name in OUTCOME}
+    if columns["client"] != view.pair_client[pairs].tolist():
+        raise RecordError("outcomes", f"of round {row['round']} are not those of its plan")
+    arrays: dict[str, Any] = {
+        name: np.array(columns[name], dtype=dtype)
+        for group, dtype in ((FLAGS, np.bool_), (COUNTS, np.int64), (SECONDS, np.float64))
+        for name in group
+        if name not in _OPTIONAL or None not in columns[_OPTIONAL[name]]
+    }
+    opinions = None
+    if row["mode"] == "report":
+        found = sql.execute(
+            "SELECT client, score FROM opinions WHERE run_id = ? AND round = ?", key
+        ).fetchall()
+        client = np.array([opinion["client"] for opinion in found], dtype=np.int64)
+        score = np.array([opinion["score"] for opinion in found], dtype=np.float64)
+        opinions = by_client(client, score, len(view.client_price))
+    return Feedback(
+        view=view,
+        pairs=pairs,
+        X=np.array(columns["in_time"], dtype=np.bool_),
+        psi=row["psi"],
+        rent_micro=row["rent_paid"],
+        opinions=opinions,
+        **arrays,
+    )

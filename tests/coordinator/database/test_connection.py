@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedagent_coordinator.database import schema
-from fedagent_coordinator.database.connection import DATABASE, MARK
-from fedagent_coordinator.database.high_water_mark import MarkFile, read_mark
+from fedagent_coordinator.database.connection import DATABASE, MARK, MarkFile, read_mark
 from fedagent_coordinator.database.schema import VERSION
 from fedagent_coordinator.errors import (
     HistoryLostError,

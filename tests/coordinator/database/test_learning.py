@@ -12,7 +12,7 @@ from msgspec import structs
 
 from fedagent_coordinator.core.decision import DecisionPolicies
 from fedagent_coordinator.core.effects import Reserve
-from fedagent_coordinator.database.learning import settled
+from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.errors import RecordError, StateError
 from fedagent_coordinator.policies import Feedback, Purpose, create, round_rng
 from fedagent_coordinator.records import (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from fedagent_coordinator.database.learning import settled
+from fedagent_coordinator.database.rounds import settled
 from fedagent_coordinator.errors import (
     BudgetExceededError,
     DuplicateRoundError,
