@@ -43,15 +43,13 @@ def receive(engine: "Engine", received: Received, now: float) -> list[Effect]:
                 return _hello(engine, edge, message, now)
             case EdgeStatus():
                 return [NoteDevices(edge, message), *_status(engine, edge, message, now)]
-            case RoundColumns():
-                return _columns(engine, edge, message, now)
-            case RoundReport():
-                return [Mark("reported"), *_report(engine, edge, message, now)]
             case Need():
                 return _need(engine, edge, message, now, link_idle=received.link_idle)
             case Chunk():
                 return _chunk(engine, edge, message, now)
-            case Opinions() | Volunteers() | EdgeMoments():
+            case RoundReport():
+                return [Mark("reported"), *_answer(engine, edge, message, now)]
+            case RoundColumns() | Opinions() | Volunteers() | EdgeMoments():
                 return _answer(engine, edge, message, now)
     except ProtocolError as error:
         engine.counters[error.reason] += 1
@@ -94,38 +92,66 @@ def _status(engine: "Engine", edge: str, status: EdgeStatus, now: float) -> list
     return []
 
 
-def _columns(engine: "Engine", edge: str, message: RoundColumns, now: float) -> list[Effect]:
+def _answer(
+    engine: "Engine", edge: str, message: RoundColumns | RoundReport | AnswerMessage, now: float
+) -> list[Effect]:
+    """Note a sign of life, then take in the answer."""
     if not _ours(engine, message.run):
         return []
-    session, effects = _meet(engine, edge, message.epoch, now)
+    session, changed = _hear(engine, edge, message.epoch, now)
+    effects = _greet(engine, session, now, changed=True) if changed else []
+    match message:
+        case RoundColumns():
+            return effects + _columns(engine, session, message, now)
+        case RoundReport():
+            return effects + _report(engine, session, message, now)
+        case _:
+            return effects + _evaluation(engine, session, message, now)
+
+
+def _columns(
+    engine: "Engine", edge: EdgeSession, message: RoundColumns, now: float
+) -> list[Effect]:
     columns = unpack(message)
-    if not session.learn_ids(message.known, message.new_ids, engine.indices):
-        return [*effects, engine.ask_columns(session)]
+    if not edge.learn_ids(message.known, message.new_ids, engine.indices):
+        return [engine.ask_columns(edge)]
     if (columns.price > MAX_MICRO).any() or (columns.context_seq < 0).any():
         raise MalformedError("a price or a sequence number is out of range")
-    session.model = message.model
+    edge.model = message.model
     if not isinstance(engine.phase, Observing) or message.round != engine.round:
         engine.counters["columns_unasked"] += 1
-        return effects
-    return effects + engine.phase.receive_columns(session, columns, now)
-
-
-def _report(engine: "Engine", edge: str, report: RoundReport, now: float) -> list[Effect]:
-    if not _ours(engine, report.run):
         return []
-    session, effects = _meet(engine, edge, report.epoch, now)
-    session.chunk_bytes = report.chunk_bytes
+    return engine.phase.receive_columns(edge, columns, now)
+
+
+def _report(engine: "Engine", edge: EdgeSession, report: RoundReport, now: float) -> list[Effect]:
+    edge.chunk_bytes = report.chunk_bytes
     if isinstance(engine.phase, Ordered):
-        done = engine.phase.receive_report(edge, report, now)
+        done = engine.phase.receive_report(edge.id, report, now)
         if done is not None:
-            return effects + done
+            return done
     if report.round > engine.last_settled:
         engine.counters["report_unordered"] += 1
-        return effects
-    settled = engine.in_books(report.round, edge)
+        return []
+    settled = engine.in_books(report.round, edge.id)
     engine.counters["report_repeated" if settled else "report_too_late"] += 1
-    receipt = ReportReceipt(round=report.round, too_late=not settled)
-    return [*effects, engine.send(edge, receipt)]
+    return [engine.send(edge.id, ReportReceipt(round=report.round, too_late=not settled))]
+
+
+def _evaluation(
+    engine: "Engine", edge: EdgeSession, message: AnswerMessage, now: float
+) -> list[Effect]:
+    if isinstance(engine.phase, Evaluating):
+        done = engine.phase.receive_answer(edge, message, now)
+        if done is not None:
+            return done
+    if message.round > engine.last_settled:
+        engine.counters["opinions_unasked"] += 1
+        return []
+    # An edge that hears that it is over ceases to repeat itself.
+    engine.counters["opinions_late"] += 1
+    ended = OpinionClose if isinstance(message, Volunteers) else OpinionsReceipt
+    return [engine.send(edge.id, ended(round=message.round))]
 
 
 def _need(engine: "Engine", edge: str, need: Need, now: float, *, link_idle: bool) -> list[Effect]:
@@ -148,23 +174,6 @@ def _chunk(engine: "Engine", edge: str, chunk: Chunk, now: float) -> list[Effect
     return engine.phase.receive_chunk(edge, chunk, now)
 
 
-def _answer(engine: "Engine", edge: str, message: AnswerMessage, now: float) -> list[Effect]:
-    if not _ours(engine, message.run):
-        return []
-    session, effects = _meet(engine, edge, message.epoch, now)
-    if isinstance(engine.phase, Evaluating):
-        done = engine.phase.receive_answer(session, message, now)
-        if done is not None:
-            return effects + done
-    if message.round > engine.last_settled:
-        engine.counters["opinions_unasked"] += 1
-        return effects
-    # An edge that hears that it is over ceases to repeat itself.
-    engine.counters["opinions_late"] += 1
-    ended = OpinionClose if isinstance(message, Volunteers) else OpinionsReceipt
-    return [*effects, engine.send(edge, ended(round=message.round))]
-
-
 def _ours(engine: "Engine", run: str) -> bool:
     if run != engine.settings.run:
         engine.counters["other_run"] += 1
@@ -176,12 +185,6 @@ def _hear(engine: "Engine", edge: str, epoch: str, now: float) -> tuple[EdgeSess
     if changed and isinstance(engine.phase, Observing):
         engine.phase.restarted(edge)
     return session, changed
-
-
-def _meet(engine: "Engine", edge: str, epoch: str, now: float) -> tuple[EdgeSession, list[Effect]]:
-    """Note a sign of life of an edge; greet it if it is new, back or restarted."""
-    session, changed = _hear(engine, edge, epoch, now)
-    return session, _greet(engine, session, now, changed=True) if changed else []
 
 
 def _greet(engine: "Engine", edge: EdgeSession, now: float, *, changed: bool) -> list[Effect]:

@@ -162,18 +162,14 @@ class Engine:
 
     def _start(self, now: float) -> list[Effect]:
         self._beacon_at = now + BEACON_S
-        return [self._beacon(), *self._resume(now)]
-
-    def _resume(self, now: float) -> list[Effect]:
         self.readiness.started_at = now
         if self.settings.over(self.rounds_done):
-            return self._finish_late(now)
+            return [self._beacon(), *self._finish_late(now)]
         opens_at = min(self._first_at, now + self.settings.recipe.rounds.every_s)
         if now >= opens_at:
-            return self.wait(EDGES, now)
+            return [self._beacon(), *self.wait(EDGES, now)]
         self.not_before = opens_at
-        self.enter(Idle(self, opens_at))
-        return []
+        return [self._beacon(), *self.enter(Idle(self, opens_at), now)]
 
     def _beacon(self) -> Effect:
         s = self.settings
@@ -211,10 +207,11 @@ class Engine:
         total = self.settings.recipe.budget.total_micro
         return None if total is None else max(0, total - self.spent_micro)
 
-    def enter(self, phase: Phase) -> None:
-        """Make this the phase; the only place where it changes."""
+    def enter(self, phase: Phase, now: float) -> list[Effect]:
+        """Make this the phase, and begin it; the only place where it changes."""
         self._log_phase(self.phase.name, phase.name)
         self.phase = phase
+        return phase.begin(now)
 
     def send(self, edge: str, message: AnyMessage) -> Effect:
         """Send a message of this run, numbered."""
@@ -253,8 +250,8 @@ class Engine:
         detail = self.client_backoff.reason(now) if reason == DECLINED else ""
         wanted = self.readiness.wanted(reason, now)
         effects = self._announce(reason, now, edges, agents, wanted=wanted, detail=detail)
-        self.enter(Idle(self, self.waiting.until if self.edges.live() else None))
-        return effects
+        until = self.waiting.until if self.edges.live() else None
+        return effects + self.enter(Idle(self, until), now)
 
     def _announce(
         self,
@@ -279,12 +276,10 @@ class Engine:
         """Ask all edges for this round's columns."""
         if self.settings.over(self.rounds_done):
             return self._finish_late(now)
-        live = self.edges.live()
-        if not live:
+        if not self.edges.live():
             self.readiness.solvent()
             return self.wait(EDGES, now)
-        self.enter(Observing(self, now))
-        return [self.ask_columns(edge) for edge in live]
+        return self.enter(Observing(self, now), now)
 
     def prepare(self, now: float) -> list[Effect] | None:
         """Begin what comes before a round is decided; None if nothing does."""
@@ -296,9 +291,7 @@ class Engine:
             return None
         self.readiness.solvent()
         self.waiting.over()
-        phase = Evaluating(self, pending(self.models.digest, now))
-        self.enter(phase)
-        return phase.begin(now)
+        return self.enter(Evaluating(self, pending(self.models.digest, now)), now)
 
     def order(
         self, decision: Decision, ready: Sequence[EdgeSession], opened_at: float, now: float
@@ -306,46 +299,47 @@ class Engine:
         """Reserve a round, then order it."""
         self.readiness.solvent()
         self.waiting.over()
-        phase = Ordered(self, decision, ready, opened_at, now)
-        self.enter(phase)
-        return phase.begin(now)
+        return self.enter(Ordered(self, decision, ready, opened_at, now), now)
 
     def merge(self, done: SettledRound, firsts: Mapping[str, bytes], now: float) -> list[Effect]:
         """Merge after a settled round; `firsts` are chunks 0 that the reports brought."""
-        timing_ms = done.settled.timing_ms
+        settled = done.settled
         phase = Merging(
-            self, done.settled.round, timing_ms, now, lambda now: self.round_over(done, now)
+            self,
+            settled.round,
+            now,
+            lambda now: self.round_over(done, now),
+            timing_ms=settled.timing_ms,
+            firsts=firsts,
         )
-        self.enter(phase)
-        return phase.begin(firsts, now)
+        return self.enter(phase, now)
 
     def round_over(self, done: SettledRound, now: float) -> list[Effect]:
         """Have the model of a round evaluated if that is due, then close the round."""
         if done.evaluation is None:
             return self.close(done, now)
-        phase = Evaluating(self, done.evaluation(self.models.digest, now), done)
-        self.enter(phase)
-        return phase.begin(now)
+        evaluation = done.evaluation(self.models.digest, now)
+        return self.enter(Evaluating(self, evaluation, done), now)
 
     def close(self, done: SettledRound, now: float) -> list[Effect]:
         """Emit the event of a round, and go on with the next one."""
         effects: list[Effect] = [done.event(self.spent_micro, now)]
         self.round = self.last_settled + 1
         if self.settings.over(self.rounds_done):
-            return effects + self._end("rounds")
+            return effects + self.enter(Ended(self, "rounds"), now)
         opens_at = max(self.opens_at, self.not_before)
         if now < opens_at:
-            self.enter(Idle(self, opens_at))
-            return effects
+            return effects + self.enter(Idle(self, opens_at), now)
         return effects + self.open(now)
 
     def finish(self, reason: str, now: float) -> list[Effect]:
         """End the run, after a last merge if edges have learnt since the one before."""
         if not self.models.learnt:
-            return self._end(reason)
-        phase = Merging(self, self.last_settled, {}, now, lambda _: self._end(reason))
-        self.enter(phase)
-        return phase.begin({}, now)
+            return self.enter(Ended(self, reason), now)
+        phase = Merging(
+            self, self.last_settled, now, lambda now: self.enter(Ended(self, reason), now)
+        )
+        return self.enter(phase, now)
 
     def _finish_late(self, now: float) -> list[Effect]:
         """End a run whose last round was settled before a crash and not merged."""
@@ -353,13 +347,7 @@ class Engine:
         if not (self.edges.windows and patient):
             return self.finish("rounds", now)
         effects = self._announce(EDGES, now, len(self.edges.live()))
-        self.enter(Idle(self, self.waiting.until))
-        return effects
-
-    def _end(self, reason: str) -> list[Effect]:
-        phase = Ended(self, reason)
-        self.enter(phase)
-        return phase.begin()
+        return effects + self.enter(Idle(self, self.waiting.until), now)
 
     def _measure(self, now: float) -> list[Effect]:
         """Ask every live edge what its agents' samples add up to, before the first round."""
@@ -376,6 +364,4 @@ class Engine:
         )
         agents = sum(edge.agents for edge in live)
         effects = self._announce(STATISTICS, now, len(live), agents)
-        phase = Measuring(self, collection)
-        self.enter(phase)
-        return effects + phase.begin(now)
+        return effects + self.enter(Measuring(self, collection), now)

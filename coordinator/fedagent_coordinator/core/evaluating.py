@@ -177,8 +177,7 @@ class Measuring(Evaluating):
         engine.counters.update({f"moments_{why}": n for why, n in reasons.items()})
         if total is None:
             return effects + engine.wait(STATISTICS, now, edges=len(live))
-        engine.enter(Standardizing(engine))
-        return [*effects, Standardize(total, agents)]
+        return [*effects, Standardize(total, agents), *engine.enter(Standardizing(engine), now)]
 
 
 class Standardizing(Phase):

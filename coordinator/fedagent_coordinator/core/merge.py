@@ -49,19 +49,22 @@ class Merging(Phase):
         self,
         engine: "Engine",
         round_: int,
-        timing_ms: dict[str, float],
         now: float,
         then: Callable[[float], list[Effect]],
+        *,
+        timing_ms: dict[str, float] | None = None,
+        firsts: Mapping[str, bytes] | None = None,
     ) -> None:
         super().__init__(engine)
-        self._round, self._timing_ms, self._then = round_, timing_ms, then
+        self._round, self._then, self._firsts = round_, then, firsts or {}
+        self._timing_ms = {} if timing_ms is None else timing_ms
         self._began_at, self._give_up_at = now, now + engine.settings.recipe.rounds.merge_timeout_s
         self._weights: dict[str, float] = {}
         self._pulls: dict[str, Pull] = {}
         self._asked = False
 
-    def begin(self, firsts: Mapping[str, bytes], now: float) -> list[Effect]:
-        """Fetch the edge models; `firsts` are the first chunks that reports brought."""
+    def begin(self, now: float) -> list[Effect]:
+        """Fetch the edge models, as far as `firsts`, chunks that reports brought, are not all."""
         models = self.engine.models
         effects: list[Effect] = []
         for edge in self.engine.edges.live():
@@ -74,7 +77,7 @@ class Merging(Phase):
                 layout = Layout(models.size, edge.chunk_bytes)
                 pull = Pull(edge.id, edge.expected, Receiver(layout))
                 self._pulls[pull.digest] = pull
-                first = firsts.get(edge.id, b"")
+                first = self._firsts.get(edge.id, b"")
                 start, stop = layout.span(0)
                 whole = len(first) == stop - start
                 effects += self._take(pull, 0, first, now) if whole else self._need(pull, now)

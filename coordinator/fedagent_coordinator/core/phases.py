@@ -39,6 +39,10 @@ class Phase:
     def __init__(self, engine: "Engine") -> None:
         self.engine = engine
 
+    def begin(self, now: float) -> list[Effect]:  # noqa: ARG002 - the interface's argument
+        """Do what comes first."""
+        return []
+
     def tick(self, now: float) -> list[Effect]:  # noqa: ARG002 - the interface's argument
         """Do what is due."""
         return []
@@ -95,7 +99,7 @@ class Ended(Phase):
         """Announce the end."""
         return [self.engine.send(edge.id, RunEnded(reason=self._reason))]
 
-    def begin(self) -> list[Effect]:
+    def begin(self, now: float) -> list[Effect]:  # noqa: ARG002
         """Announce the end to every edge, and commit it."""
         return self._farewell() + self.evaluated()
 
@@ -141,6 +145,10 @@ class Observing(Phase):
         self.opened_at = now
         self.answers: dict[str, Observation] = {}
         self._reopen_at = now + REOPEN_S
+
+    def begin(self, now: float) -> list[Effect]:  # noqa: ARG002
+        """Ask every edge."""
+        return [self.engine.ask_columns(edge) for edge in self.engine.edges.live()]
 
     def tick(self, now: float) -> list[Effect]:
         """Decide if nobody is waited for any longer; else ask again."""
