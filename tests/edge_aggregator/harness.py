@@ -48,15 +48,40 @@ def delta(agent: str, size: int = 64) -> dict[str, np.ndarray]:
     return {k: rng.normal(size=v.shape).astype(np.float32) for k, v in base.items()}
 
 
+def offer_of(order: m.TrainOrder, body: bytes, **facts: object) -> m.UpdateOffer:
+    """Return the offer of an update; facts may be its own or those of its statistics."""
+    chunk_bytes = facts.get("chunk_bytes", 16 * 1024)
+    assert isinstance(chunk_bytes, int)
+    named = m.TrainStats.__struct_fields__
+    stats = {"num_samples": 10, **{k: v for k, v in facts.items() if k in named}}
+    values: dict[str, object] = {
+        "run": order.run,
+        "round": order.round,
+        "digest": digest_of(body),
+        "size": len(body),
+        "chunk_bytes": chunk_bytes,
+        "base": order.model,
+        "task": order.task,
+        "first": body[:chunk_bytes] if order.credit else b"",
+        "stats": m.TrainStats(**stats),  # type: ignore[arg-type]  # facts are a test's
+        **{k: v for k, v in facts.items() if k not in named},
+    }
+    return m.UpdateOffer(**values)  # type: ignore[arg-type]  # facts are a test's
+
+
 @dataclass
 class ToyAgent:
-    """Trains in `work_s`, keeps its update until a receipt, offers it again until then."""
+    """Trains in `work_s`, keeps its update until a receipt, offers it again until then.
+
+    With a score it answers every call for an opinion, or volunteers.
+    """
 
     id: str
     work_s: float = 0.1
     samples: int = 10
     chunk_bytes: int = 16 * 1024
     size: int = 64
+    score: float | None = None
     tensors: dict[str, np.ndarray] | None = None
     body: bytes | None = None
     decline: m.DeclineReason | None = None
@@ -65,37 +90,37 @@ class ToyAgent:
     orders: list[m.TrainOrder] = field(default_factory=list)
     receipts: list[m.Receipt] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
-    heard: list[m.EdgeToAgent] = field(default_factory=list)
-    model_chunks: int = 0
+    heard: list[m.AnyMessage] = field(default_factory=list)
     offer: m.UpdateOffer | None = None
+    models: set[str] = field(default_factory=set)
+    _work: m.TrainOrder | m.OpinionCall | None = None
     _pull: Receiver | None = None
     _parts: dict[int, bytes] = field(default_factory=dict)
-    _models: dict[str, bytes] = field(default_factory=dict)
     _sender: Sender | None = None
     _hellos: int = 0
 
-    def hello(self, field_: "Field") -> None:
-        field_.to_edge(self.id, m.Hello(agent=self.id))
-        report = m.ContextReport(seq=1, available=True, price=5, features={"compute": 1.0})
-        field_.to_edge(self.id, report)
+    def hello(self, f: "Field") -> None:
+        f.to_edge(self.id, m.Hello(agent=self.id))
         self._hellos += 1
-        field_.later(CONTEXT_S, lambda: self._still_here(field_, 2, self._hellos))
+        self._report(f, 1, self._hellos)
 
-    def _still_here(self, f: "Field", seq: int, hellos: int) -> None:
+    def _report(self, f: "Field", seq: int, hellos: int) -> None:
         """Report a context now and then, as agents do."""
-        if self.silent or hellos != self._hellos:
+        if hellos != self._hellos or (self.silent and seq > 1):
             return
         report = m.ContextReport(seq=seq, available=True, price=5, features={"compute": 1.0})
         f.to_edge(self.id, report)
-        f.later(CONTEXT_S, lambda: self._still_here(f, seq + 1, hellos))
+        f.later(CONTEXT_S, lambda: self._report(f, seq + 1, hellos))
 
-    def receive(self, message: m.EdgeToAgent, f: "Field") -> None:
+    def receive(self, message: m.AnyMessage, f: "Field") -> None:
         if self.silent:
             return
         self.heard.append(message)
         match message:
             case m.TrainOrder():
                 self._ordered(message, f)
+            case m.OpinionCall() if self.score is not None:
+                self._fetch(message, f)
             case m.Chunk():
                 self._chunk(message, f)
             case m.Need():
@@ -115,78 +140,69 @@ class ToyAgent:
         if self.decline is not None:
             f.to_edge(self.id, m.Decline(run=order.run, round=order.round, reason=self.decline))
         elif again and self.offer is not None:
-            self._say_offer(f)
-        elif not again and order.model in self._models:
-            f.later(self.work_s, lambda: self._trained(order, f))
-        elif order.model not in self._models:
-            self._pull = Receiver(Layout(order.size, order.chunk_bytes))
-            self._parts = {}
-            self._ask(order, f)
+            f.to_edge(self.id, self.offer)
+        elif not again or order.model not in self.models:
+            self._fetch(order, f)
 
-    def _ask(self, order: m.TrainOrder, f: "Field") -> None:
-        if self._pull is None or self._pull.complete:
+    def _fetch(self, work: m.TrainOrder | m.OpinionCall, f: "Field") -> None:
+        before, self._work = self._work, work
+        if work.model in self.models:
+            f.later(self.work_s, lambda: self._done(work, f))
+        elif before is None or before.model != work.model:
+            self._pull, self._parts = Receiver(Layout(work.size, work.chunk_bytes)), {}
+            self._ask(work.model, f)
+
+    def _ask(self, model: str, f: "Field") -> None:
+        work = self._work
+        if work is None or self._pull is None or work.model != model or self._pull.complete:
             return
-        ranges = self._pull.ask(f.now)
-        if ranges:
-            need = m.Need(run=order.run, round=order.round, digest=order.model, ranges=ranges)
+        if ranges := self._pull.ask(f.now):
+            need = m.Need(run=work.run, round=work.round, digest=model, ranges=ranges)
             f.to_edge(self.id, need)
-        f.later(0.5, lambda: self._ask(order, f))
+        f.later(0.3, lambda: self._ask(model, f))
 
     def _chunk(self, chunk: m.Chunk, f: "Field") -> None:
-        order = self.orders[-1] if self.orders else None
-        if order is None or self._pull is None or chunk.digest != order.model:
+        work = self._work
+        if work is None or self._pull is None or chunk.digest != work.model:
             return
-        self.model_chunks += 1
         if not self._pull.accept(chunk.index, len(chunk.data), f.now):
             return
         self._parts[chunk.index] = chunk.data
         if not self._pull.complete:
-            self._ask(order, f)
+            self._ask(work.model, f)
             return
-        model = b"".join(self._parts[i] for i in sorted(self._parts))
-        assert digest_of(model) == order.model
-        self._models[order.model] = model
-        f.later(self.work_s, lambda: self._trained(order, f))
+        assert digest_of(b"".join(self._parts[i] for i in sorted(self._parts))) == work.model
+        self.models.add(work.model)
+        f.later(self.work_s, lambda: self._done(work, f))
 
-    def _trained(self, order: m.TrainOrder, f: "Field") -> None:
-        if self.orders[-1].round != order.round or self.offer is not None:
-            return
-        self.make_offer(order)
-        self._repeat(f)
+    def _done(self, work: m.TrainOrder | m.OpinionCall, f: "Field") -> None:
+        facts = {"run": work.run, "round": work.round}
+        if isinstance(work, m.TrainOrder):
+            if self.orders[-1].round == work.round and self.offer is None:
+                self.make_offer(work)
+                self._repeat(f)
+        elif work.mode is m.OpinionMode.PEERS:
+            f.to_edge(self.id, m.Volunteer(**facts))  # type: ignore[arg-type]
+        else:
+            facts |= {"model": work.model, "score": self.score, "metric": "accuracy"}
+            f.to_edge(self.id, m.Opinion(**facts, samples=7))  # type: ignore[arg-type]
 
     def make_offer(self, order: m.TrainOrder) -> m.UpdateOffer:
-        body = self.body or encode_tensors(self.tensors or delta(self.id, self.size))
-        self.body = body
-        facts: dict[str, object] = {
-            "run": order.run,
-            "round": order.round,
-            "digest": digest_of(body),
-            "size": len(body),
+        self.body = self.body or encode_tensors(self.tensors or delta(self.id, self.size))
+        facts = {
             "chunk_bytes": self.chunk_bytes,
-            "base": order.model,
-            "task": order.task,
-            "first": body[: self.chunk_bytes] if order.credit else b"",
-        }
-        stats: dict[str, object] = {
             "num_samples": self.samples,
             "dt_ms": 1,
             "lc_ms": round(self.work_s * 1000),
         }
-        for name, value in self.overrides.items():
-            (stats if name in m.TrainStats.__struct_fields__ else facts)[name] = value
-        facts["stats"] = m.TrainStats(**stats)  # type: ignore[arg-type]  # overrides are a test's
-        self.offer = m.UpdateOffer(**facts)  # type: ignore[arg-type]  # overrides are a test's
-        self._sender = Sender(Layout(len(body), self.chunk_bytes))
+        self.offer = offer_of(order, self.body, **(facts | self.overrides))
+        self._sender = Sender(Layout(len(self.body), self.chunk_bytes))
         return self.offer
 
     def _repeat(self, f: "Field") -> None:
         if self.offer is not None:
-            self._say_offer(f)
+            f.to_edge(self.id, self.offer)
             f.later(2.0, lambda: self._repeat(f))
-
-    def _say_offer(self, f: "Field") -> None:
-        assert self.offer is not None
-        f.to_edge(self.id, self.offer)
 
     def _need(self, need: m.Need, f: "Field") -> None:
         if self.offer is None or self._sender is None or need.digest != self.offer.digest:
@@ -280,7 +296,7 @@ class Field:
             if not agent.silent:
                 agent.hello(self)
                 if agent.offer is not None:
-                    agent._say_offer(self)
+                    self.to_edge(agent.id, agent.offer)
 
     def _try(self, call: Callable[[], None]) -> None:
         try:

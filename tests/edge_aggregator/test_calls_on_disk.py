@@ -1,15 +1,13 @@
 """Calls with a real directory: agents fetch the model, the net loses, the edge is killed."""
 
 import random
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedagent_protocol import messages as m
-from fedagent_protocol.tensors import digest_of
-from fedagent_protocol.transfer import Layout, Receiver
+from fedagent_protocol.transfer import Layout
 
 from .evaluators import scores
 from .harness import RUN, Field, ToyAgent
@@ -17,71 +15,9 @@ from .harness import RUN, Field, ToyAgent
 CANARY = 0.8137254901960784
 
 
-@dataclass
-class Evaluator(ToyAgent):
-    """Fetches what it is to evaluate, and answers every call with the same score."""
-
-    score: float = 0.5
-    evaluate_s: float = 0.2
-    calls: list[m.OpinionCall] = field(default_factory=list)
-    models: set[str] = field(default_factory=set)
-    fetched: int = 0
-    _in: Receiver | None = None
-    _pieces: dict[int, bytes] = field(default_factory=dict)
-
-    def receive(self, message: m.EdgeToAgent, f: Field) -> None:
-        if isinstance(message, m.OpinionCall):
-            self._called(message, f)
-        elif isinstance(message, m.Chunk) and self._in is not None:
-            self._piece(message, f)
-        else:
-            super().receive(message, f)
-
-    def _called(self, call: m.OpinionCall, f: Field) -> None:
-        self.calls.append(call)
-        if call.model in self.models:
-            f.later(self.evaluate_s, lambda: self._answer(call, f))
-        elif self._in is None:
-            self._in = Receiver(Layout(call.size, call.chunk_bytes))
-            self._ask_for(call, f)
-
-    def _ask_for(self, call: m.OpinionCall, f: Field) -> None:
-        if self._in is None or self.calls[-1].round != call.round:
-            return
-        ranges = self._in.ask(f.now)
-        if ranges:
-            need = m.Need(run=call.run, round=call.round, digest=call.model, ranges=ranges)
-            f.to_edge(self.id, need)
-        f.later(0.3, lambda: self._ask_for(call, f))
-
-    def _piece(self, chunk: m.Chunk, f: Field) -> None:
-        call = self.calls[-1]
-        assert self._in is not None
-        if chunk.digest != call.model or not self._in.accept(chunk.index, len(chunk.data), f.now):
-            return
-        self._pieces[chunk.index] = chunk.data
-        if self._in.complete:
-            body = b"".join(self._pieces[i] for i in sorted(self._pieces))
-            assert digest_of(body) == call.model
-            self.models.add(call.model)
-            self.fetched += 1
-            self._in, self._pieces = None, {}
-            f.later(self.evaluate_s, lambda: self._answer(call, f))
-
-    def _answer(self, call: m.OpinionCall, f: Field) -> None:
-        if call.mode is m.OpinionMode.PEERS:
-            f.to_edge(self.id, m.Volunteer(run=call.run, round=call.round))
-            return
-        opinion = m.Opinion(
-            run=call.run, round=call.round, model=call.model, score=self.score, samples=7,
-            metric="accuracy",
-        )  # fmt: skip
-        f.to_edge(self.id, opinion)
-
-
 def _field(directory: Path, **facts: object) -> Field:
-    evaluators: dict[str, ToyAgent] = {f"a{i}": Evaluator(f"a{i}", score=i / 8) for i in range(4)}
-    return Field(directory, evaluators, **facts).ready()  # type: ignore[arg-type]  # a test's facts
+    agents = {f"a{i}": ToyAgent(f"a{i}", score=i / 8) for i in range(4)}
+    return Field(directory, agents, **facts).ready()  # type: ignore[arg-type]  # a test's facts
 
 
 def _call(f: Field, number: int = 0, **facts: object) -> None:
@@ -111,9 +47,7 @@ def test_everybody_fetches_the_model_once_from_the_topic_and_evaluates_it(
     _call(f, 1)
     f.run_for(1.0)
     assert scores(_told(f, 1)[0]) == EVERYBODY
-    assert [
-        evaluator.fetched for evaluator in f.agents.values() if isinstance(evaluator, Evaluator)
-    ] == [1] * 4
+    assert f.broadcasts == Layout(len(f.model), f.chunk_bytes).count
 
 
 def test_a_round_after_the_call_trains_from_the_evaluated_model(tmp_path: Path) -> None:
@@ -156,7 +90,6 @@ def test_an_edge_that_is_killed_in_a_call_asks_again(tmp_path: Path) -> None:
 def test_nothing_of_an_opinion_is_on_the_edges_disk(tmp_path: Path, mode: m.OpinionMode) -> None:
     f = _field(tmp_path)
     for agent in f.agents.values():
-        assert isinstance(agent, Evaluator)
         agent.score = CANARY
     _call(f, mode=mode)
     f.run_for(2.0)

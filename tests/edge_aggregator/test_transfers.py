@@ -98,7 +98,8 @@ def test_a_sender_that_stalls_holds_up_nobody_and_may_come_back(tmp_path: Path) 
     done = [a for a in field.agents.values() if a.receipts]
     assert len(done) == 3
     stalled.silent = False
-    stalled._say_offer(field)
+    assert stalled.offer is not None
+    field.to_edge(stalled.id, stalled.offer)
     assert field.run_until_report(max_s=60).used == 4
 
 
