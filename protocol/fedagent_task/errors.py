@@ -8,10 +8,7 @@ class TaskError(FedagentError):
 
 
 class RecipeError(TaskError):
-    """Raised when a recipe does not say what it must.
-
-    `key` is dotted, ``budget.per_edge``; ``recipe`` for the whole text.
-    """
+    """Raised when a recipe does not say what it must; `key` is dotted, or ``recipe``."""
 
     template = "{key}: {reason}"
 

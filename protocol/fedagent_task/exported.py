@@ -42,11 +42,7 @@ def described(model: ModelSpec, data: DataSpec, **more: str) -> dict[str, str]:
 
 
 def read_description(metadata: Mapping[str, str]) -> Described | None:
-    """Return what metadata says of a model; None if it says nothing.
-
-    Raises:
-        TaskFormatError: It says what cannot be.
-    """
+    """Return what metadata says of a model, None if nothing; `TaskFormatError` if it cannot be."""
     texts = [metadata.get(PREFIX + name) for name in ("model", "data")]
     model, data = texts
     if model is None or data is None:

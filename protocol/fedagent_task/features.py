@@ -65,8 +65,7 @@ def scaled(x: Raw | Csr, data: DataSpec) -> npt.NDArray[np.float32] | Csr:
     """Return the samples as the model takes them, float32, same shape.
 
     Raises:
-        TaskFormatError: They have another number of features than the scaling, or are sparse
-            and would be so no more.
+        TaskFormatError: Their number of features is another, or sparse ones would be so no more.
     """
     how = scaling_of(data)
     width = len(data.features)

@@ -13,13 +13,9 @@ HELD_OUT, ON_DEVICES, IN_TRAINING = "held-out samples", "the devices' new sample
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure of a model.
+    """One figure of a model: its key among the metrics of a round, and its word for people.
 
-    Attributes:
-        key: Its name among the metrics of a round; `word` for people.
-        where: On which samples it was measured.
-        rising: More is better.
-        rooted: The metric whose root it is, and the factor before the root is drawn.
+    `rooted` is the metric whose root it is, and the factor before the root is drawn.
     """
 
     key: str

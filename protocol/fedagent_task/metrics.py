@@ -15,12 +15,8 @@ _MIN_PROBABILITY = 1e-15
 class Evaluation:
     """A model on held-out data.
 
-    Attributes:
-        loss: Mean log-loss of a classifier, (squared) hinge loss of an svm, mean squared
-            error of a regression.
-        accuracy: Share of right classes; None for a regression.
-        count: Samples that were looked at.
-        mae: Mean absolute error of a regression, in the labels' unit; None for a classifier.
+    The loss is the mean log-loss of a classifier, the (squared) hinge loss of an svm, the mean
+    squared error of a regression; `mae` and `rmse` are in the labels' unit.
     """
 
     loss: float

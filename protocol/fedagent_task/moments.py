@@ -28,13 +28,7 @@ class MomentsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What samples add up to.
-
-    Attributes:
-        count: Samples.
-        sums: Of each feature, in units of 2^-149.
-        squares: Of the squares of each feature, in units of 2^-298.
-    """
+    """What samples add up to: sums in units of 2^-149, sums of squares in units of 2^-298."""
 
     count: int
     sums: tuple[int, ...]

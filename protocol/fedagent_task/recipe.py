@@ -29,11 +29,7 @@ Table = dict[str, object]
 
 
 def parse_recipe(text: str, sets: Iterable[str] = ()) -> Recipe:
-    """Read a recipe from TOML text, with overrides like ``rounds.count=5``.
-
-    Raises:
-        RecipeError: A key is unknown, missing, of the wrong type or out of range.
-    """
+    """Read a recipe from TOML text, with overrides like ``rounds.count=5``; or `RecipeError`."""
     table = read_table(text)
     for assignment in sets:
         table = override(table, assignment)

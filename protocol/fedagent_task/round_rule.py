@@ -30,13 +30,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class RoundRule:
-    """The limits of a round at one edge.
-
-    Attributes:
-        deadline_s: An update that comes until then is in time.
-        max_wait_s: How long an edge waits for its Z-th update; never less than the deadline.
-        min_updates: Z.
-    """
+    """The limits of a round at one edge; `min_updates` is Z."""
 
     deadline_s: float
     max_wait_s: float

@@ -14,13 +14,7 @@ POOL = 2
 
 @dataclass(frozen=True, slots=True)
 class CnnLayout:
-    """A convolutional network of a paper.
-
-    Attributes:
-        convolutions: Channels of each convolution; each is pooled, then rectified.
-        hidden: Units of the dense layers before the output.
-        image: Rows, columns and channels of the images that it was made for.
-    """
+    """A convolutional network of a paper; each convolution is pooled, then rectified."""
 
     convolutions: tuple[int, ...]
     hidden: tuple[int, ...]

@@ -66,16 +66,7 @@ class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ModelSpec(_Section, frozen=True, kw_only=True):
-    """What is learnt.
-
-    Attributes:
-        classes: Outputs; 0 where the kind implies it (logistic, linear, mf, svm of two).
-        l2: Weight of 0.5·|weights|² in the loss; biases are left out. Of mf, only
-            the rows of the sample's user and item count, so that a step touches no others.
-        users, items, rank: Of mf; its samples are (user, item) from 0.
-        layout: Which of the papers' networks a cnn is.
-        image: Rows, columns and channels of a cnn's samples; empty for the layout's own.
-    """
+    """What is learnt."""
 
     kind: Annotated[ModelKind, _text(f"one of {', '.join(MODELS)}", '"softmax"')]
     features: Annotated[int, Meta(ge=1, le=MAX_PARAMETERS), _text("features of a sample", 64)]
@@ -103,7 +94,7 @@ class ModelSpec(_Section, frozen=True, kw_only=True):
 
     @property
     def outputs(self) -> int:
-        """Columns of the model's output: classes of a softmax, network or wider svm, else 1."""
+        """Columns of the model's output."""
         wide = self.kind == "softmax" or (self.kind == "svm" and self.classes > 2)
         return self.classes if wide or self.is_network else 1
 
@@ -177,14 +168,10 @@ class FeatureSpec(_Section, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DataSpec(_Section, frozen=True, kw_only=True):
-    """What a sample is before it enters the model: ``x * scale + offset``.
+    """What a sample is before it enters the model: ``x * scale + offset``, or feature by feature.
 
-    Attributes:
-        dtype: Type that must hold a stream's raw values.
-        features: One for each number of a sample, in order, instead of scale and offset.
-        standardize: Devices are asked for count, sums and squares before round 1, and
-            features without a form of their own get mean and deviation from them (ADR 10).
-        standardize_s: How long that may take.
+    With `standardize` devices are asked for count, sums and squares before round 1, and features
+    without a form of their own get mean and deviation from them (ADR 10).
     """
 
     dtype: Annotated[
@@ -210,16 +197,7 @@ class DataSpec(_Section, frozen=True, kw_only=True):
 
 
 class LearnerSpec(_Section, frozen=True, kw_only=True):
-    """How a device learns from its stream.
-
-    Attributes:
-        buffer: Samples that a device keeps: newest first to stay.
-        cap: Samples that strsaga keeps gradients of; beyond, a uniform choice stays.
-        steps: |M_t|, arrival steps of a round, with iterations after each.
-        step_s: Seconds from one arrival step to the next; 0: what has gathered, in parts.
-        backend: What computes the gradients of a network; ``auto`` is torch for a cnn
-            where it is installed, else numpy.
-    """
+    """How a device learns from its stream."""
 
     name: Annotated[LearnerName, _text(f"one of {', '.join(LEARNERS)}", '"minibatch"')] = (
         "minibatch"
@@ -239,15 +217,7 @@ class LearnerSpec(_Section, frozen=True, kw_only=True):
 
 
 class RoundsSpec(_Section, frozen=True, kw_only=True):
-    """The rounds of the run (ALGORITHMS section 1).
-
-    Attributes:
-        max_wait_s: When an edge gives up; absent, twice the deadline.
-        min_updates: Z, the updates that a round at an edge waits for.
-        merge_every: T_ES, rounds between two merges of the edge models.
-        iterations: Local iterations rho; 0 leaves it to the learner.
-        every_s: From the begin of one round to that of the next, at least; 0 for no pause.
-    """
+    """The rounds of the run (ALGORITHMS section 1)."""
 
     count: Annotated[
         int, Meta(ge=0, le=10_000_000), _text("the number of rounds, or 0 for no end", 60)
@@ -302,25 +272,14 @@ class IterationsSpec(_Section, frozen=True, kw_only=True):
 
 
 class LimitsSpec(_Section, frozen=True, kw_only=True):
-    """What an update may be.
-
-    Attributes:
-        norm: Largest L2 norm over all tensors of an update, absolute; 0 for none.
-        max_samples: Largest sample count, and so weight, that an update may claim.
-    """
+    """What an update may be."""
 
     norm: Annotated[float, Meta(ge=0, le=1e12), _text("a norm, or 0 for no limit", 100.0)] = 100.0
     max_samples: Annotated[int, Meta(ge=1, le=2**40), _text("samples", 100_000)] = 1_000_000
 
 
 class EvaluationSpec(_Section, frozen=True, kw_only=True):
-    """How a global model is evaluated.
-
-    Attributes:
-        target: What the models shall come to, as the report names it: an accuracy to reach, or
-            of a regression an error to get below; 0 for none.
-        on_device: Devices score each order's model on their new samples and tell.
-    """
+    """How a global model is evaluated."""
 
     dataset: Annotated[
         str, Meta(min_length=1, max_length=1000), _text("a dataset or none", '"digits-test"')
@@ -330,16 +289,7 @@ class EvaluationSpec(_Section, frozen=True, kw_only=True):
 
 
 class OpinionsSpec(_Section, frozen=True, kw_only=True):
-    """What becomes of clients' opinions of the global model (docs/opinions.md).
-
-    Attributes:
-        mode: ``auto`` is ``report`` if the policy decides by opinions, else ``off``.
-        timeout_s: How long a call waits; later opinions do not count.
-        window: Newest samples, not learnt from yet, that an opinion rests on.
-        low, high: An opinion is clipped to these before noise.
-        step: What it is rounded to after clipping; 0 for not at all.
-        epsilon: Local differential privacy of one opinion, by Laplace noise; 0 for none.
-    """
+    """What becomes of clients' opinions of the global model (docs/opinions.md)."""
 
     mode: Annotated[
         Literal["auto", "off", "report", "peers"],
@@ -355,14 +305,7 @@ class OpinionsSpec(_Section, frozen=True, kw_only=True):
 
 
 class PeersSpec(_Section, frozen=True, kw_only=True):
-    """How neighbours decide among themselves who trains, in mode ``peers`` (docs/democratized.md).
-
-    Attributes:
-        graph: ``near`` are the nearest of the same edge by declared positions, or next in
-            the order of ids where nobody declares one; ``radius`` those within `radius_km`;
-            ``declared`` those that the devices name themselves.
-        slot_rounds: L, rounds with one set of volunteers.
-    """
+    """How neighbours decide among themselves who trains (docs/democratized.md)."""
 
     best: Annotated[int, Meta(ge=1, le=1024), _text("volunteers", 5)] = 5
     mu: Annotated[float, Meta(ge=0, le=1000), _text("a weight", 0.01)] = 0.01
@@ -396,10 +339,7 @@ class Recipe(_Section, frozen=True, kw_only=True):
 class TaskSpec(_Section, frozen=True, kw_only=True):
     """The part of a recipe that travels to devices.
 
-    Attributes:
-        on_device: Score each order's model on the new samples, and tell the edge.
-        onnx: The model as an ONNX graph whose weights are inputs; empty where numpy
-            scores as well (ADR 7).
+    `onnx` is a graph whose weights are inputs; empty where numpy scores as well (ADR 7).
     """
 
     version: Annotated[int, Meta(ge=1, le=1)] = 1

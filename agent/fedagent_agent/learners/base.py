@@ -14,12 +14,7 @@ Tensors = Mapping[str, npt.NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What some iterations did.
-
-    Attributes:
-        samples: Samples looked at, counted each time.
-        loss: Mean loss over them, each before its own step; 0 without samples.
-    """
+    """What some iterations did: samples counted each time, the mean loss before each's own step."""
 
     iterations: int
     samples: int

@@ -122,11 +122,7 @@ class Minibatch(_Descent):
 
 
 class Bgd(Minibatch):
-    """Batch gradient descent: one iteration is one step on the mean gradient of the memory.
-
-    Memory and defaults are those of `Minibatch`; nothing is chosen at random, and the batch
-    size means nothing.
-    """
+    """One iteration is one step on the mean gradient of the memory; nothing is random."""
 
     def step(self, iterations: int) -> StepResult:
         """Do this many steps."""
@@ -143,9 +139,8 @@ class Bgd(Minibatch):
 class Sgd(_Descent):
     """One iteration is one step on the next `batch` waiting samples, oldest first.
 
-    Each new sample is used once. What a round leaves waits for the next one, at most
-    `buffer` samples; beyond that the oldest are dropped and counted. Nothing is random: the
-    order is the order of arrival.
+    Each new sample is used once. What a round leaves waits for the next one, at most `buffer`
+    samples; beyond that the oldest are dropped and counted. Nothing is random.
     """
 
     def __init__(self, model: Model, spec: LearnerSpec, rng: np.random.Generator) -> None:

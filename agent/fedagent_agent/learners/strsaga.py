@@ -7,7 +7,6 @@ not anew for each arrival step, so that one iteration a step learns too.
 """
 
 import functools
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from fedagent_task.samples import Csr
 from fedagent_task.spec import LearnerSpec, ModelSpec
 
 from .base import StepResult, Tensors
-from .strsaga_book import Book, Moves
+from .strsaga_book import Book
 from .strsaga_dense import DenseTable, Doubles, Step
 from .strsaga_factors import FactorTable
 from .strsaga_loops import HINGE, LOGISTIC, SOFTMAX, SQUARED, SQUARED_HINGE, SagaLoops, compiled
@@ -27,38 +26,15 @@ _LOSSES = {"softmax": SOFTMAX, "logistic": LOGISTIC, "linear": SQUARED}
 _HINGES = {"squared-hinge": SQUARED_HINGE, "hinge": HINGE}
 
 
-class Table(Protocol):
-    """What strSAGA knows of samples and weights; one for each form of samples."""
-
-    @property
-    def block(self) -> int:
-        """Most iterations of one `advance`."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the stored samples with all that belongs to them."""
-
-    def begin(self, weights: Tensors) -> None:
-        """Start from these weights with an empty set."""
-
-    def offer(self, x: Inputs, y: Labels, room: int) -> None:
-        """Take new samples into the buffer; `room` is what the set may need from now on."""
-
-    def advance(self, moves: Moves) -> float:
-        """Do some iterations; return the sum of the losses before each step."""
-
-    def weights(self) -> dict[str, Doubles]:
-        """Return the weights as they are now."""
+Table = DenseTable | SparseTable | FactorTable
+"""What strSAGA knows of samples and weights; one for each form of samples."""
 
 
 class StrSaga:
     """One iteration is one step on one sample; weights are float64 within a round.
 
-    Args:
-        model: What is learnt.
-        spec: Rate, most samples of the buffer (`buffer`) and of the set (`cap`).
-        rng: Source of three numbers an iteration, however the iterations are called.
-        compile_loops: Whether to use numba where it is installed; see `warm`.
+    The buffer and the set are bounded by `spec`; an iteration takes three random numbers, however
+    the iterations are called.
     """
 
     def __init__(

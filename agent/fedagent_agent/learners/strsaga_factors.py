@@ -1,14 +1,9 @@
 """strSAGA's arithmetic on ratings: a step touches the rows of one user and one item.
 
-The mean of the gradients is kept in mind as `strsaga_sparse` does it. A stored
-sample keeps its whole gradient, which is no multiple of anything: the error times the
-item's factors, the error times the user's, the error. The penalty is that of the two
-rows, outside the table.
-
-In numpy, iterations that follow each other and share neither a user nor an item are done
-at once: they do not change what the others read, only the mean and the sum of its
-gradients go from one to the next. So a plan is cut into blocks, each as long as its rows
-are all different.
+The mean of the gradients is kept in mind as `strsaga_sparse` does it. A stored sample keeps
+its whole gradient, which is no multiple of anything. In numpy, iterations that follow each
+other and share neither a user nor an item are done at once: only the mean and the sum of its
+gradients go from one to the next. So a plan is cut into blocks whose rows are all different.
 """
 
 from bisect import bisect_left
@@ -114,7 +109,6 @@ class _History:
 
 
 def _last_use(times: Places, rows: Places) -> Places:
-    """Return for each time from 0 on when one of its rows [n, 2] was used before, -1 for never."""
     count = times.max(initial=-1) + 1
     bits = int(count).bit_length()
     last = np.full(count, -1)
@@ -126,11 +120,7 @@ def _last_use(times: Places, rows: Places) -> Places:
 
 
 def _bounds(after: list[int]) -> list[tuple[int, int]]:
-    """Return the longest blocks in which no iteration waits for another.
-
-    ``after`` is, for each iteration, the last one that has to be over before its block
-    begins, -1 for none.
-    """
+    """Return the longest blocks in which no iteration waits for another; -1 waits for none."""
     edges, start = [0], 0
     for k, last in enumerate(after):
         if last >= start:
@@ -282,14 +272,9 @@ class FactorTable:
     ) -> float:
         """Do the iterations of a block [b] at once; return the sum of the losses.
 
-        Args:
-            slots: Their samples [b].
-            halves: Where factors and sums of their users and items are [2, b, 2].
-            y: Ratings [b].
-            due: What the sums are due before each, once for each number [b, 2, rank + 1].
-            down: And after it, less the rate.
-            shares: Rate over the size of the set.
-            gone: Errors that leave the sum of the mean, and before which iteration.
+        `halves` [2, b, 2] are where factors and sums of users and items are; `due` and `down` are
+        what the sums are due before each and after it, less the rate, for each number
+        [b, 2, rank + 1]; `gone` are errors that leave the sum of the mean, and when.
         """
         rank, size = self._rank, self._rank + 1
         table, kept = self._halves.take(halves, axis=0), self._kept.take(slots, axis=0)

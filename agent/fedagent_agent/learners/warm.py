@@ -1,10 +1,8 @@
 """Compile strSAGA's loops beside the work, so that no task waits for it.
 
-Run as ``python -m fedagent_agent.learners.warm``: compiles once on a machine, and writes
-a marker next to what numba keeps. It ends by itself, after `LONGEST_S` at the latest.
-
-Environment: ``FEDAGENT_WARM=off`` starts no such process; strSAGA then learns in numpy
-unless the marker is there.
+``python -m fedagent_agent.learners.warm`` compiles once on a machine, and writes a marker next
+to what numba keeps; it ends after `LONGEST_S` at the latest. ``FEDAGENT_WARM=off`` starts no
+such process; strSAGA then learns in numpy unless the marker is there.
 """
 
 import fcntl

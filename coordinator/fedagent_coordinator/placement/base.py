@@ -35,9 +35,6 @@ class PlacementView:
         budget_micro: What is left for rent in the whole run.
         edge_transfer_s: float64[M], expected seconds to move the models to and from each
             edge, NaN where unknown; None if it is not estimated.
-
-    Raises:
-        InvalidViewError: Shapes, dtypes or ranges contradict each other.
     """
 
     round: int
@@ -74,9 +71,6 @@ class Placement:
     """Where to aggregate: an edge's index, or None for the coordinator itself.
 
     `exhausted`: no live edge's rent fits what is left, and the run ends (stopping time).
-
-    Raises:
-        InvalidViewError: Rent is negative or paid to no edge, or the run ends at an edge.
     """
 
     edge: int | None = None
@@ -98,10 +92,10 @@ class PlacementPolicy(Protocol):
         """Decide one round. Changes no state."""
 
     def learn(self, placement: Placement, psi: float | None) -> None:
-        """Take in the cost `psi` observed at the chosen edge, if any.
+        """Take in the cost `psi` observed at the chosen edge; None if it showed no result.
 
-        To be called once for every placement whose rent was charged, so that what was
-        paid and what is left add up to the budget. None: the edge showed no result.
+        To be called once for every placement whose rent was charged, so that what was paid and what
+        is left add up to the budget.
         """
 
     def state(self) -> State:

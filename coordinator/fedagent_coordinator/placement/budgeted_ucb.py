@@ -68,7 +68,7 @@ class EdgeHistory(ArrayState):
         """Return psi-tilde, float64[M] in 0..1: each edge's mean psi by the bounds of now.
 
         A play that showed no psi counts as the worst, 1, so that an edge which takes the
-        rent and fails is not tried for ever. An edge never played has 0.
+        rent and fails is not tried for ever.
         """
         plays = self.plays_of(edges)
         observed, total = grown(self.observed, edges), grown(self.psi_sum, edges)
@@ -128,9 +128,7 @@ def choose_by_index(
 class BudgetedUcbPlacement(ArrayState):
     """Rent the edge of greatest optimistic reward per rent.
 
-    Args:
-        kappa: Width of the confidence radius; > 0.
-        r_min: Least relative rent that the reward is divided by; in (0, 1].
+    `kappa` is the width of the confidence radius, `r_min` the least relative rent, in (0, 1].
     """
 
     name = "budgeted-ucb"
@@ -170,12 +168,10 @@ class _LiteralBonus(ArrayState):
 
 
 class BudgetedUcbPaperPlacement(ArrayState):
-    """Algorithm 3 of BAS.
+    """Algorithm 3 of BAS; `r_min` is the lower bound of the rents, each divided by the greatest.
 
-    Args:
-        r_min: Lower bound of the rents, each divided by the greatest; in (0, 1].
-        literal: As Algorithm 3 is printed: q starts at 0, only the chosen edge's is
-            refreshed, and it may be negative. Its t counts plays after each edge's first.
+    `literal` is as Algorithm 3 is printed: q starts at 0, only the chosen edge's is refreshed, and
+    it may be negative. Its t counts plays after each edge's first.
     """
 
     name = "budgeted-ucb-paper"

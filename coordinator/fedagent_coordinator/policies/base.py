@@ -182,8 +182,8 @@ class RoundView:
     def reported(self, needs: frozenset[str]) -> BoolArray:
         """Return bool[P]: pairs whose every needed feature is finite.
 
-        The round engine drops the others (`take`) and counts them, so that one
-        agent that does not report a feature cannot stop the round.
+        The round engine drops the others (`take`) and counts them, so that one agent that does
+        not report a feature cannot stop the round.
 
         Raises:
             MissingFeatureError: No agent reports a needed feature.

@@ -24,8 +24,7 @@ from .state import ArrayState, StatelessPolicy
 class AllPolicy(StatelessPolicy):
     """Take as many clients as the budgets pay for, in random order.
 
-    Differs from `random` in that clients, not pairs, are shuffled: one that does not fit at
-    an edge is tried at the others before the next client.
+    Clients, not pairs, are shuffled: one that does not fit at an edge is tried at the others first.
     """
 
     name = "all"
@@ -98,11 +97,8 @@ class FixedPolicy(StatelessPolicy):
 class RoundRobinPolicy(StatelessPolicy):
     """Take predefined sets of clients in turn, each for a slot; the turn follows from the round.
 
-    Args:
-        sets: Client indices of each set. None: blocks of K consecutive clients of all N
-            known, so that later clients make new blocks.
-        clients_per_round: K, for blocks only.
-        slot_rounds: L, rounds with one set of clients.
+    Without `sets` these are blocks of K consecutive clients of all N known, so that later clients
+    make new blocks.
     """
 
     name = "round-robin"
@@ -197,10 +193,7 @@ class OracleChancePolicy(OraclePolicy):
 
 
 class FedCsPolicy(StatelessPolicy):
-    """Take all clients whose expected exchange time is below the deadline (RBCS-F section 6.1).
-
-    It has no cap: the budgets are its only limit.
-    """
+    """Take all clients whose expected exchange time is below the deadline (RBCS-F section 6.1)."""
 
     name = "fedcs"
     needs: frozenset[str] = frozenset({TRUTH})

@@ -30,7 +30,6 @@ class Wiring:
     """Directed edges of a graph, ready for sweeps; edge e and E + e are one edge's two.
 
     Attributes:
-        nodes: N.
         source, target: int64[2E].
         coupling: float64[2E], 2 w - 1.
         contraction: The largest sum of |2 w - 1| over a client's neighbours but one;

@@ -23,12 +23,7 @@ _NONE: IntArray = np.empty(0, dtype=np.int64)
 
 
 class ColdStart(ArrayState):
-    """Groups so far, one after the other, and the clients that were in one.
-
-    Attributes:
-        warm: Whether the cold start is over, for good.
-        version: Grows when scores may have changed.
-    """
+    """Groups so far, and the clients that were in one; `version` grows when scores may change."""
 
     _group_members = ints("members")
     _group_sizes = ints("groups")
@@ -122,7 +117,6 @@ class Scores:
     Attributes:
         level: int64[N], each client's place among the distinct scores, 0 the highest.
         values: object[V], the distinct scores times `scale`, decreasing.
-        scale: Common denominator.
     """
 
     level: IntArray

@@ -66,15 +66,9 @@ class LinearModel(ArrayState):
 class ExchangeTimes(ArrayState):
     """The regression as policies use it: contexts from a view, answers from feedback.
 
-    Args:
-        name: The policy, for errors.
-        lambda_: Ridge of the regression.
-        alpha: Width of the confidence bound.
-        model_bits: M, size of the model in bits.
-        compute: Feature with mu, the available CPU ratio.
-        bandwidth: Feature with B; with bit/s, M/B is seconds and theta a factor.
-        deadline_s: What an exchange that did not come in time took at least; None
-            takes the round's deadline, where it has one.
+    `compute` names the feature with mu, `bandwidth` that with B; with bit/s, M/B is seconds and
+    theta a factor. `deadline_s` is what an exchange that did not come in time took at least; None
+    takes the round's deadline, where it has one.
     """
 
     parts = ("_model",)

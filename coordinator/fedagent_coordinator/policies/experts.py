@@ -27,11 +27,7 @@ _FLOOR = 0.02
 
 
 class Slack(ArrayState):
-    """Learnt times of a round's stages.
-
-    Without a deadline, or before the first duration is known, whatever is missing is
-    taken as nothing, which forbids nothing.
-    """
+    """Learnt times of a round's stages; whatever is not known yet is taken as nothing."""
 
     slack_bits = number(least=0)
     slack_wait = number(least=0)
@@ -149,14 +145,7 @@ _STEPS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prior:
-    """What is believed before anything is seen.
-
-    Attributes:
-        mean: float64[D].
-        precision: float64[D], inverse variances.
-        keep: Share of the evidence that is left after a round, in (0, 1].
-        logit: Classifier instead of the link with fading.
-    """
+    """What is believed before anything is seen; `keep` of the evidence is left after a round."""
 
     mean: FloatArray
     precision: FloatArray

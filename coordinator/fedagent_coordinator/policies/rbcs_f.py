@@ -21,13 +21,7 @@ from .state import ArrayState, floats, grown, ints
 
 
 class FairnessQueues(ArrayState):
-    """Queues of all clients ever seen.
-
-    Args:
-        name: The policy, for errors.
-        beta: Rounds in which every client takes part at least, as a share of all.
-        freeze_after: Rounds without a session after which a queue stands still.
-    """
+    """Queues of all clients ever seen; `beta` is the least share of rounds of each."""
 
     _queue = floats("clients", least=0)
     _idle = ints("clients")
@@ -42,10 +36,7 @@ class FairnessQueues(ArrayState):
         return grown(self._queue, clients)
 
     def due(self, view: RoundView) -> int:
-        """Return how many clients each round owes on average: beta N, rounded up.
-
-        N counts the clients whose queues run, those with a session lately.
-        """
+        """Return beta N, rounded up, where N counts the clients whose queues run."""
         idle = np.where(_seen(view), 0, grown(self._idle, len(view.client_price)) + 1)
         return self._owed(int((idle <= self._freeze_after).sum()))
 
@@ -59,9 +50,6 @@ class FairnessQueues(ArrayState):
 
         Later rounds are not refused: a new client or a higher price must not end a run. Nor is
         one that can take no client: that is not the parameters' fault.
-
-        Raises:
-            ParameterError: In the first round beta N is more than `capacity`.
         """
         room = capacity(view, clients_per_round)
         due = self._owed(int(_seen(view).sum()))

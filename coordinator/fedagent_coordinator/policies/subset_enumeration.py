@@ -111,7 +111,6 @@ class _Moves:
     Attributes:
         source: int64[C], rows of the parents.
         leave: int64[C], from which place a member steps.
-        totals: object[C], exact sums of the children.
     """
 
     source: IntArray
@@ -154,10 +153,7 @@ def best_unplayed(line: RankedClients, size: int, played: Played, rows: IntArray
 def _first_unplayed(
     line: RankedClients, played: Played, moves: _Moves, least: int | None
 ) -> tuple[int, bytes] | None:
-    """Return (-sum, key) of the first child of the order that was not played, if any.
-
-    Children of a smaller sum than `least` do not count.
-    """
+    """Return (-sum, key) of the first child, of at least this sum, that was not played, if any."""
     if not len(moves.totals):
         return None
     top = moves.totals.max()

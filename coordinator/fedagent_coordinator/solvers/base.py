@@ -29,9 +29,6 @@ class AssignmentProblem:
         cost: int64[P], micro-credits, >= 0.
         client, edge: int32[P].
         budget: int64[M], micro-credits.
-
-    Raises:
-        InvalidViewError: A value is not finite, or columns differ in length.
     """
 
     value: FloatArray

@@ -49,14 +49,8 @@ class _Answer:
 class ExactSolver:
     """Optimal solutions within a time limit; after it the best known.
 
-    Deterministic unless the time limit hits.
-
-    Args:
-        time_limit_s: For the first search; all repeated ones together get as much again.
-        mip_gap: Relative gap at which a solution is good enough; 0 for the optimum.
-
-    Raises:
-        MissingPackageError: scipy is not installed.
+    All repeated searches together get the first one's `time_limit_s` again. `mip_gap` is the
+    relative gap at which a solution is good enough. Deterministic unless the time limit hits.
     """
 
     def __init__(self, *, time_limit_s: float = 10.0, mip_gap: float = 0.0) -> None:
@@ -130,10 +124,10 @@ class ExactSolver:
     def _constraints(
         self, problem: AssignmentProblem, rows: IntArray, covers: list[tuple[IntArray, int]]
     ) -> tuple[Any, FloatArray]:
-        """Return the sparse matrix over `rows` and its upper limits.
+        """Return a row per edge, per client and per cover, and their upper limits.
 
-        One row per edge, per client and per cover. Powers of two scale without
-        rounding; only whole multiples of an edge's greatest common divisor can be spent.
+        Powers of two scale without rounding; only whole multiples of an edge's greatest common
+        divisor can be spent.
         """
         _, edge = np.unique(problem.edge[rows], return_inverse=True)
         _, client = np.unique(problem.client[rows], return_inverse=True)
@@ -180,8 +174,8 @@ def _covers(
 ) -> list[tuple[IntArray, int]]:
     """Return an extended cover of each overspent edge: positions in `rows`, how many may be in.
 
-    The dearest chosen pairs that overspend together (the cover), and every pair at the
-    edge that costs no less than the dearest: fewer of them all than the cover has fit.
+    The dearest chosen pairs that overspend together, and every pair at the edge that costs no
+    less than the dearest: fewer of them all than the cover has fit.
     """
     found: list[tuple[IntArray, int]] = []
     if pairs is None:

@@ -12,7 +12,7 @@ Utilities are functions of the sum of values at each edge, float64[M]; the paper
 """
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,85 +24,23 @@ from fedagent_protocol.parameters import require
 
 from .base import AssignmentProblem, Solution
 
+Gains = Callable[[FloatArray, npt.NDArray[np.integer], FloatArray], FloatArray]
 
-class Utility(ABC):
-    """Worth of a set of pairs."""
 
-    @abstractmethod
-    def of_sums(self, sums: FloatArray) -> float:
-        """Return the utility of sets with these sums of values per edge, float64[M]."""
+@dataclass(frozen=True, slots=True)
+class Utility:
+    """Worth of a set of pairs, by its sum of values at each edge, float64[M].
 
-    @abstractmethod
-    def gains(
-        self, sums: FloatArray, edge: npt.NDArray[np.integer], value: FloatArray
-    ) -> FloatArray:
-        """Return float64[R], the rise by each of R pairs alone, on top of `sums`."""
+    `gains` is float64[R], the rise by each of R pairs alone, given the sums and the pairs' edges
+    and values.
+    """
+
+    of_sums: Callable[[FloatArray], float]
+    gains: Gains
 
     def value(self, problem: AssignmentProblem, pairs: IntArray) -> float:
         """Return the utility of these rows, int64[S]."""
         return self.of_sums(sums_per_edge(problem, pairs))
-
-
-class LinearUtility(Utility):
-    """`linear`: the sum of all values, eq. (8)."""
-
-    def of_sums(self, sums: FloatArray) -> float:
-        """Return the sum."""
-        return float(sums.sum())
-
-    def gains(
-        self,
-        sums: FloatArray,  # noqa: ARG002  # what is there does not matter
-        edge: npt.NDArray[np.integer],  # noqa: ARG002
-        value: FloatArray,
-    ) -> FloatArray:
-        """Return the values themselves."""
-        return value
-
-
-class SqrtTotalUtility(Utility):
-    """`sqrt-total`: the root of the sum of all values, eq. (19)."""
-
-    def of_sums(self, sums: FloatArray) -> float:
-        """Return the root of the sum."""
-        return float(np.sqrt(sums.sum()))
-
-    def gains(
-        self,
-        sums: FloatArray,
-        edge: npt.NDArray[np.integer],  # noqa: ARG002  # every edge counts alike
-        value: FloatArray,
-    ) -> FloatArray:
-        """Return how much the root rises."""
-        return _root_rise(np.full(len(value), sums.sum()), value)
-
-
-class SqrtPerEdgeUtility(Utility):
-    """`sqrt-per-edge`: the sum over edges of the root of the sum there (ours)."""
-
-    def of_sums(self, sums: FloatArray) -> float:
-        """Return the sum of the roots."""
-        return float(np.sqrt(sums).sum())
-
-    def gains(
-        self, sums: FloatArray, edge: npt.NDArray[np.integer], value: FloatArray
-    ) -> FloatArray:
-        """Return how much the root of each pair's own edge rises."""
-        return _root_rise(sums[edge], value)
-
-
-UTILITIES: dict[str, Utility] = {
-    "linear": LinearUtility(),
-    "sqrt-total": SqrtTotalUtility(),
-    "sqrt-per-edge": SqrtPerEdgeUtility(),
-}
-
-
-def named_utility(name: str) -> Utility:
-    """Return the utility of this name, or raise `UnknownNameError`."""
-    if name not in UTILITIES:
-        raise UnknownNameError("utility", name, sorted(UTILITIES))
-    return UTILITIES[name]
 
 
 def sums_per_edge(problem: AssignmentProblem, pairs: IntArray) -> FloatArray:
@@ -119,6 +57,29 @@ def _root_rise(base: FloatArray, value: FloatArray) -> FloatArray:
     return rise
 
 
+UTILITIES = {
+    # The sum of all values, eq. (8).
+    "linear": Utility(lambda sums: float(sums.sum()), lambda _sums, _edge, value: value),
+    # The root of that, eq. (19).
+    "sqrt-total": Utility(
+        lambda sums: float(np.sqrt(sums.sum())),
+        lambda sums, _edge, value: _root_rise(np.full(len(value), sums.sum()), value),
+    ),
+    # The sum over edges of the root of the sum there (ours).
+    "sqrt-per-edge": Utility(
+        lambda sums: float(np.sqrt(sums).sum()),
+        lambda sums, edge, value: _root_rise(sums[edge], value),
+    ),
+}
+
+
+def named_utility(name: str) -> Utility:
+    """Return the utility of this name, or raise `UnknownNameError`."""
+    if name not in UTILITIES:
+        raise UnknownNameError("utility", name, sorted(UTILITIES))
+    return UTILITIES[name]
+
+
 _NAME = "flgreedy"
 _BLOCK = 32
 """How many items are looked at first in the search for the next one."""
@@ -126,10 +87,7 @@ _BLOCK = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Items:
-    """Pairs worth considering, by falling density; columns of length R.
-
-    `weight` is c / B of the pair's edge, its part of that knapsack.
-    """
+    """Pairs worth considering, by falling density; `weight` is c / B of the pair's edge."""
 
     row: IntArray
     value: FloatArray

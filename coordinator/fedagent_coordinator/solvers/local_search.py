@@ -1,11 +1,8 @@
 """A feasible assignment under change: fill in an order, then exchange pairs.
 
-Two kinds of moves, each with everything that follows from it counted in:
-
-- *entry*: at most two pairs leave an edge, one or two enter it; a client that enters may be
-  idle or taken away from another edge;
-- *crossing*: a client goes over to another edge, alone or in exchange for one that
-  comes back, and an idle client takes the room that this makes.
+An *entry*: at most two pairs leave an edge, one or two enter it, of clients that are idle or
+taken away from another edge. A *crossing*: a client goes over to another edge, alone or in
+exchange for one that comes back, and an idle client takes the room that this makes.
 """
 
 from bisect import bisect_right
@@ -82,10 +79,7 @@ class LocalSearch:
         return np.sort(self._at[self._at >= 0])
 
     def fill(self, order: IntArray) -> None:
-        """Take rows in this order while they fit.
-
-        Block by block: what cannot fit any more is sorted out by arrays first.
-        """
+        """Take rows in this order while they fit; arrays sort out the others, block by block."""
         for start in range(0, len(order), _BLOCK):
             block = order[start : start + _BLOCK]
             block = block[self.fits(block)]

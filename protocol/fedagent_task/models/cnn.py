@@ -27,7 +27,6 @@ class _Seen:
     Attributes:
         columns: The window under each output, [n * rows * columns, in * 25].
         places: Which of the four was largest, [n, rows/2, columns/2, out].
-        output: What came out at the end, [n, rows/2, columns/2, out].
         size: Rows and columns before pooling.
     """
 

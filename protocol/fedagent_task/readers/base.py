@@ -43,11 +43,7 @@ class Dataset:
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Return the file's bytes, unpacked if it is gzip, never more than the limit.
-
-    Raises:
-        DatasetError: The file is missing, cut off, or larger than the limit.
-    """
+    """Return the file's bytes, unpacked if it is gzip; raise `DatasetError` beyond the limit."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"

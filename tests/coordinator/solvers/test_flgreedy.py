@@ -10,7 +10,6 @@ from fedagent_coordinator.solvers import AssignmentProblem
 from fedagent_coordinator.solvers.flgreedy import (
     UTILITIES,
     FlgreedySolver,
-    SqrtPerEdgeUtility,
     Utility,
     _items,
     named_utility,
@@ -92,7 +91,7 @@ def test_sqrt_per_edge_spreads_where_linear_does_not() -> None:
         budget=np.array([n, n], dtype=np.int64),
     )
     linear = FlgreedySolver().solve(problem)
-    spread = FlgreedySolver(utility=SqrtPerEdgeUtility()).solve(problem)
+    spread = FlgreedySolver(utility=UTILITIES["sqrt-per-edge"]).solve(problem)
     assert problem.edge[linear.pairs].tolist() == [0] * n
     at = np.bincount(problem.edge[spread.pairs], minlength=2)
     assert at.min() >= 3
