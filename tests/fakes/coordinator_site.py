@@ -44,7 +44,7 @@ dataset = "digits-test"
 
 
 class KilledError(BaseException):
-    """The process died here."""
+    pass
 
 
 def recipe(*sets: str) -> Recipe:
@@ -88,7 +88,6 @@ class Site:
     beats: int = 0
 
     def checkpoint(self, name: str) -> None:
-        """Die at the chosen point, once."""
         self.passed.append(name)
         if name == self.kill_at:
             self.kill_hit -= 1
@@ -97,20 +96,17 @@ class Site:
 
     @property
     def engine(self) -> Engine:
-        """Of the coordinator that is open."""
         assert self.driver is not None
         assert isinstance(self.driver.core, Engine)
         return self.driver.core
 
     @property
     def store(self) -> RunStore:
-        """Of the coordinator that is open."""
         assert self.driver is not None
         assert isinstance(self.driver.store, RunStore)
         return self.driver.store
 
     def open(self) -> RunStore:
-        """Start a coordinator on the directory."""
         config = CoordinatorConfig(
             data_dir=str(self.folder),
             recipe="",
@@ -153,7 +149,6 @@ class Site:
         self.driver.receive(Start())
 
     def _alive(self, action: Callable[[], None]) -> None:
-        """Do something that the coordinator may die of."""
         try:
             action()
         except KilledError:
@@ -187,7 +182,6 @@ class Site:
             self.driver.flush()
 
     def send(self, send: Send) -> bool:
-        """Carry a message to its edge."""
         payload = encode(send.message)
         assert topics.parse(topic_of("default", "c-1", send))
         self.sent.append(send)

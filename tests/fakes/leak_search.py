@@ -40,29 +40,19 @@ _GAP = bytes(8)
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A number that must not leave its device.
-
-    Attributes:
-        value: The number.
-        what: Whose and which, for the failure's text.
-    """
+    """A number that must not leave its device."""
 
     value: float
-    what: str
+    what: str  # whose and which
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A canary in the hands of others.
-
-    Attributes:
-        where: Topic, file or stream in which it was found.
-        form: How it was written.
-    """
+    """A canary in the hands of others."""
 
     canary: Canary
-    where: str
-    form: str
+    where: str  # topic, file or stream
+    form: str  # how it was written
 
     def __str__(self) -> str:
         return f"{self.canary.what} = {self.canary.value!r} is in {self.where} as {self.form}"
@@ -70,11 +60,7 @@ class Leak:
 
 @dataclass
 class Search:
-    """All canaries of a run, ready to be looked for.
-
-    Attributes:
-        left_out: How many numbers are not looked for, by reason.
-    """
+    """All canaries of a run, and how many numbers are not looked for, by reason."""
 
     canaries: list[Canary] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -83,7 +69,6 @@ class Search:
 
     @classmethod
     def of(cls, histories: Mapping[str, Iterable[SlotRecord]]) -> "Search":
-        """Return the search for everything that devices keep for themselves."""
         made = cls()
         for agent, slots in histories.items():
             for slot in slots:
@@ -111,11 +96,8 @@ class Search:
     def look(self, where: str, data: bytes, *, short: bool = True) -> list[Leak]:
         """Return every canary in these bytes.
 
-        Args:
-            where: What they are, for the failure's text.
-            data: The bytes.
-            short: Look for float32 in binary too. Not for a model's bytes: of a million
-                weights some are like a canary.
+        `short`: look for float32 in binary too. Not in a model: of a million weights some
+        are like a canary.
         """
         sizes = (8, 4) if short else (8,)
         found: list[Leak] = []
@@ -131,7 +113,6 @@ class Search:
         return found + list(self._text(where, data))
 
     def _raw(self, data: bytes, size: int) -> Iterator[tuple[Canary, str]]:
-        """Yield what stands in these bytes at any offset as a word of so many bytes."""
         known = self._words[size]
         if not known or len(data) < size:
             return
@@ -182,7 +163,6 @@ def trivial(value: float) -> str | None:
 
 
 def says(said: float, digits: int, value: float) -> bool:
-    """Whether a number of so many significant digits is `value`, rounded or cut."""
     if said == 0 or value == 0 or not 0.5 < said / value < 2:
         return False
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
@@ -191,13 +171,11 @@ def says(said: float, digits: int, value: float) -> bool:
 
 
 def _unhex(data: bytes) -> bytes:
-    """Return what every run of hexadecimal digits stands for, at both alignments."""
     runs = [found[0][shift:] for found in _HEX.finditer(data) for shift in (0, 1)]
     return _GAP.join(binascii.unhexlify(run[: len(run) // 2 * 2]) for run in runs)
 
 
 def _unbase64(data: bytes) -> bytes:
-    """Return what every run of base64 characters stands for, at each alignment."""
     runs = [
         found[0][shift:].translate(_URL_SAFE)
         for found in _BASE64.finditer(data)
@@ -207,7 +185,6 @@ def _unbase64(data: bytes) -> bytes:
 
 
 def _numbers(data: bytes) -> Iterator[tuple[str, float, int]]:
-    """Yield decimal numbers with enough digits: text, value, significant digits."""
     for found in _NUMBER.finditer(data):
         digits = len((found[1] + found[2]).lstrip(b"0"))
         if digits >= DIGITS:

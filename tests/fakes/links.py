@@ -44,7 +44,6 @@ class Peer:
         self.fresh.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition on what was heard."""
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 self.fresh.clear()
@@ -72,7 +71,6 @@ class Peer:
 async def peer(
     address: BrokerAddress, name: str, *filters: str, **settings: Any
 ) -> AsyncIterator[Peer]:
-    """A connected peer that has subscribed."""
     one = Peer(address, name, **settings)
     await one.link.start()
     try:
@@ -86,7 +84,6 @@ async def peer(
 
 @asynccontextmanager
 async def broker(kind: str, data_dir: Path, **settings: Any) -> AsyncIterator[Broker]:
-    """A private broker that is up."""
     one = Broker(BrokerSpec(kind=kind, data_dir=data_dir, **settings))  # type: ignore[arg-type]  # from a parameter
     await one.start()
     try:

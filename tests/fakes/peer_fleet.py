@@ -48,8 +48,6 @@ HALL, YARD = "hall", "yard"
 
 
 class FleetAgent:
-    """One agent, whose messages the fleet takes."""
-
     def __init__(
         self,
         core: AgentCore,
@@ -63,24 +61,20 @@ class FleetAgent:
         self.driver = virtual_driver(core, store, kernel, self, me=me)
 
     def perform(self, effects: list[Effect]) -> None:
-        """Perform effects that no input led to."""
         self.driver._perform(effects, self._kernel.now)
 
     def hear(self, edge: str, message: AnyMessage) -> None:
-        """Give it a message of an edge."""
         self.driver.receive(Received(edge, message, "link", self._kernel.now))
 
     def measure(self, readings: Readings) -> None:
-        """Give it readings of its device."""
         self.driver.receive(Measured(readings))
 
     def send(self, send: Send) -> bool:
-        """Hand a message to the fleet."""
         self._out(self._me, send)
         return True
 
     def change(self, effect: Connect) -> None:
-        """Links and topics are the fleet's."""
+        pass
 
 
 @dataclass
@@ -157,7 +151,6 @@ class PeerFleet:
         return agent
 
     def restart(self, *killed: str) -> None:
-        """Kill agents and start them again on their directories."""
         for me in killed:
             self.agents[me].store.abandon()
             self.agents[me] = self._boot(me)
@@ -179,7 +172,6 @@ class PeerFleet:
             agent.store.close()
 
     def slots(self, me: str) -> list[SlotRecord]:
-        """What an agent's owner can read."""
         return read_slots(self.folders[me])
 
     # ------------------------------------------------------------------- edges
@@ -190,7 +182,6 @@ class PeerFleet:
             self.agents[me].hear(edge, decode(Direction.EDGE_TO_AGENT, encode(message)))
 
     def name(self, around: Distances, edge: str = HALL) -> None:
-        """Name the neighbours of everybody."""
         for me, peers in around.items():
             self.tell(me, Neighbours(peers=peers), edge)
 
@@ -268,7 +259,6 @@ class PeerFleet:
         return self.volunteers(number)
 
     def volunteers(self, number: int) -> set[str]:
-        """Who has volunteered after the model of a round."""
         return {me for (me, _), said in self.said.items() if any(n == number for _, n in said)}
 
     # -------------------------------------------------------------------- time
@@ -300,7 +290,6 @@ class PeerFleet:
                 self.said[me, edge].append((self.now, message.round))
 
     def _carry(self, me: str, edge: str, message: PeerSend) -> None:
-        """Carry sealed bytes to another agent of this edge, or lose them."""
         to, faults = message.to, self.faults
         if edge not in self.homes.get(to, ()) or faults.cut(self.now, me, to):
             return
@@ -319,7 +308,6 @@ class PeerFleet:
 
 
 def around_of(ids: list[str], graph: Distances, names: list[str]) -> Distances:
-    """A graph of `town` with the ids of real agents."""
     real = dict(zip(names, ids, strict=True))
     return {
         real[me]: {real[peer]: far for peer, far in peers.items()} for me, peers in graph.items()

@@ -76,12 +76,10 @@ class PeerNetwork:
                 node.begin(slot, None if math.isnan(r) else r, self.now, trained=trained)
 
     def decide(self, limit_s: float = 20.0) -> set[str]:
-        """Let time pass until everybody alive has decided; return the volunteers."""
         assert self.run(limit_s, lambda: all(n.phase is SlotPhase.DECIDED for n in self.living))
         return {node.me for node in self.living if node.chosen}
 
     def play(self, slot: int, opinions: FloatArray, limit_s: float = 20.0) -> set[str]:
-        """Play one slot; return the volunteers."""
         self.begin(slot, opinions)
         return self.decide(limit_s)
 
@@ -121,7 +119,6 @@ class PeerNetwork:
             heapq.heappush(self._bag, (at, next(self._number), sender, receiver, envelope))
 
     def _deliver(self) -> set[str]:
-        """Hand out what has arrived; return to whom."""
         woken = set()
         while self._bag and self._bag[0][0] <= self.now:
             _, _, sender, receiver, envelope = heapq.heappop(self._bag)
@@ -134,13 +131,11 @@ class PeerNetwork:
 def nodes_of(
     around: Distances, settings: SlotSettings | None = None, *, of: type[BpUcbNode] = BpUcbNode
 ) -> dict[str, BpUcbNode]:
-    """Return a node for each agent."""
     bounds = settings or SlotSettings()
     return {name: of(name, near, bounds, run=RUN) for name, near in around.items()}
 
 
 def names(total: int) -> list[str]:
-    """Ids of agents; sorted like their numbers."""
     return [f"{n:032x}" for n in range(total)]
 
 
@@ -161,7 +156,6 @@ def near_graph(rng: np.random.Generator, total: int, k: int = 3) -> Graph:
 
 
 def distances(graph: Graph) -> Distances:
-    """Neighbours and how far they are, by agent."""
     ids = names(graph.nodes)
     found: Distances = {name: {} for name in ids}
     for a, b, d in zip(graph.left, graph.right, graph.distance, strict=True):
@@ -170,7 +164,6 @@ def distances(graph: Graph) -> Distances:
 
 
 def pieces(around: Distances, among: Iterable[str]) -> list[set[str]]:
-    """Connected parts of some agents."""
     left, found = set(among), []
     while left:
         part, edge = set(), [min(left)]
@@ -185,7 +178,6 @@ def pieces(around: Distances, among: Iterable[str]) -> list[set[str]]:
 
 
 def diameter(around: Distances) -> int:
-    """Longest shortest path."""
     longest = 0
     for start in around:
         seen, ring, steps = {start}, {start}, 0

@@ -91,7 +91,6 @@ def random_feedback(rng: np.random.Generator, view: RoundView, selection: Select
 
 
 def nothing_played(view: RoundView) -> Feedback:
-    """A round in which nobody was ordered."""
     none = Selection(
         pairs=np.empty(0, dtype=np.int64),
         scores=np.full(len(view.pair_client), np.nan),

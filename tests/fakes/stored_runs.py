@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Collection, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +21,17 @@ from fedagent_coordinator.core.effects import (
 from fedagent_coordinator.database.connection import DATABASE
 from fedagent_coordinator.database.rows import RunRow
 from fedagent_coordinator.placement.base import Placement, PlacementView
-from fedagent_coordinator.policies import Feedback, RoundView, explained
+from fedagent_coordinator.policies import RoundView, explained
 from fedagent_coordinator.reader import open_reader
 from fedagent_coordinator.store import Store
+
+from .rounds import column_view, ended
 
 DIGEST = "d" * 64
 
 
 class Crash(BaseException):
-    """What a checkpoint raises where a real process would be killed."""
+    pass
 
 
 class CrashAt:
@@ -54,20 +57,15 @@ def small_view(
 ) -> RoundView:
     """One pair per client; client i sees edge `edges[i]`, edge 0 by default."""
     n = len(prices)
-    return RoundView(
-        round=round_,
-        pair_client=np.arange(n, dtype=np.int32),
+    view = column_view(round_, price=prices, compute=np.linspace(0, 1, n).tolist())
+    return replace(
+        view,
         pair_edge=np.asarray(edges if edges is not None else [0] * n, dtype=np.int32),
-        pair_features=np.linspace(0, 1, n, dtype=np.float32)[:, None],
-        feature_names=("compute",),
-        client_price=np.asarray(prices, dtype=np.int64),
-        client_available=np.ones(n, dtype=np.bool_),
         edge_budget=np.asarray(budgets, dtype=np.int64),
     )
 
 
 def small_plan(view: RoundView, chosen: Sequence[int] | None = None) -> Reserve:
-    """Order the pairs `chosen`, all by default."""
     n = len(view.pair_client)
     pairs = np.asarray(range(n) if chosen is None else chosen, dtype=np.int64)
     return Reserve(
@@ -79,7 +77,6 @@ def small_plan(view: RoundView, chosen: Sequence[int] | None = None) -> Reserve:
 
 
 def rented_plan(round_: int, rent: int = 250, *, prices: tuple[int, ...] = (100, 200)) -> Reserve:
-    """Rent edge 1, of two, for its agents."""
     view = small_view(round_, prices, budgets=(1000, 1000), edges=[1] * len(prices))
     market = PlacementView(
         round=round_,
@@ -106,20 +103,14 @@ def small_result(
     n = len(pairs)
     delivered = np.array([c in paid for c in clients], dtype=np.bool_)
     in_time = np.array([c in paid and c not in late for c in clients], dtype=np.bool_)
-    feedback = Feedback(
-        view=view,
-        pairs=pairs,
-        X=in_time,
-        used=in_time,
-        tau_s=np.linspace(0.1, 0.3, n),
-        dt_s=np.full(n, np.nan),
+    tau = np.linspace(0.1, 0.3, n).tolist()
+    feedback = replace(
+        ended(view, pairs.tolist(), tau_s=tau, x=in_time.tolist()),
         lc_s=np.full(n, 0.25),
         ut_s=np.full(n, 0.1),
         censored=~delivered,
         void=~delivered,
-        arrivals=np.zeros(n, dtype=np.int64),
         num_samples=np.full(n, 10, dtype=np.int64),
-        seconds_per_iteration=np.full(n, np.nan),
         rent_micro=rent,
     )
     details = Details(
@@ -158,7 +149,6 @@ def small_result(
 def play(
     store: Store, run: str, plan: Reserve, paid: Collection[int], *, late: Collection[int] = ()
 ) -> None:
-    """Reserve a round and settle it."""
     store.reserve(run, plan, policy="random")
     assert store.settle(run, small_result(plan, paid, late=late))
 
@@ -200,7 +190,6 @@ def volunteers(round_: int, clients: list[int]) -> BookVolunteers:
 def begun(
     store: Store, *, total_micro: int | None = 10_000, clients: int = 8, edges: int = 2
 ) -> RunRow:
-    """Begin a run that knows a few clients and edges."""
     run = store.begin_run(
         recipe_digest="d" * 64, recipe="rounds = 1", seed=7, total_micro=total_micro
     )
@@ -226,7 +215,6 @@ def lay_down(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def tampered(folder: Path, *changes: str) -> None:
-    """Change the database as somebody with an editor would."""
     with closing(sqlite3.connect(folder / DATABASE)) as sql:
         triggers = sql.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
         for (name,) in triggers:
@@ -237,7 +225,6 @@ def tampered(folder: Path, *changes: str) -> None:
 
 
 def problems(folder: Path, *changes: str) -> tuple[str, ...]:
-    """Return what an audit finds after an intruder's statements."""
     tampered(folder, *changes)
     with open_reader(folder) as reader:
         report = reader.ledger.verify()

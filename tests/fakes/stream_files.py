@@ -22,7 +22,6 @@ SMALL = (
 
 
 def small(*sets: str) -> Study:
-    """Return a study of digits at 4 devices and 5 edges."""
     return load_recipe("bas-a9a", (*SMALL, *sets))
 
 

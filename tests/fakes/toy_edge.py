@@ -15,8 +15,6 @@ from fedagent_task.moments import Moments
 
 @dataclass
 class ToyAgent:
-    """What an edge knows of an agent."""
-
     id: str
     price: int = 1_000_000
     available: bool = True
@@ -121,7 +119,6 @@ class ToyEdge:
         )
 
     def receive(self, message: m.CoordinatorToEdge, now: float) -> list[m.EdgeToCoordinator]:
-        """Take in one message; return the answers."""
         if self.mute:
             return []
         match message:
@@ -161,7 +158,6 @@ class ToyEdge:
         return []
 
     def _answer(self, now: float) -> list[m.EdgeToCoordinator]:
-        """Answer the last call once, as soon as the model is there."""
         call = self.asked
         if call is None or self.deaf or call.model != self.digest:
             return []
@@ -342,7 +338,6 @@ class ToyEdge:
 
 
 def trained(model: bytes, manifest: Manifest, seed: tuple[int, ...]) -> bytes:
-    """Return another model of the same manifest, the same for the same seed."""
     rng = np.random.default_rng(seed)
     tensors = decode_tensors(model, manifest)
     return encode_tensors(

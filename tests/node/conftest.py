@@ -21,7 +21,6 @@ def _needs_mosquitto(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Each kind of private broker."""
     value: str = request.param
     return value
 

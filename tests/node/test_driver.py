@@ -36,18 +36,14 @@ class Save(Write, frozen=True):
 
 
 class Work(Run, frozen=True):
-    """A job with a result."""
-
     name: str
 
 
 class Dial(Connect, frozen=True):
-    """A change of links."""
+    pass
 
 
 class Done(Input, frozen=True):
-    """The result of a `Save` or a `Work`."""
-
     name: str
 
 

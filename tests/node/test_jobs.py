@@ -10,8 +10,6 @@ from fedagent_node.jobs import JobQueue
 
 
 class Done(Input, frozen=True):
-    """The result of a job."""
-
     name: str
 
 
