@@ -31,7 +31,7 @@ class BrokerAddress:
 
     Attributes:
         user: Whom the broker knows us as. No text of ours shows it.
-        password: None where it is kept elsewhere: see `settings.broker_address`.
+        password: None where it is kept elsewhere: see `settings.with_password`.
     """
 
     host: str

@@ -142,14 +142,30 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self
 
     def address(self, key: str, text: str) -> BrokerAddress:
-        """Return the broker address that a setting names; see `broker_address`."""
-        return broker_address(
-            key,
-            text,
-            tls=self.tls is not None,
-            insecure=self.insecure,
-            password_file=self.password_file,
-        )
+        """Return the broker address that a setting names, with the password where it has a user.
+
+        Raises:
+            SettingError: It cannot be read, does not fit the certificates, would be spoken to in
+                the clear beyond this machine without `insecure`, or its password is nowhere.
+        """
+        try:
+            address = BrokerAddress.parse(text)
+        except AddressError as error:
+            # With an @ or a colon in it, it may be a password that is shown.
+            shown = "" if {"@", ":"} & set(text) else f"{safe_text(text, limit=80)!r} "
+            kinds = ", or auto, embedded, mosquitto" if key == "broker" else ""
+            forms = _ENCODED if "@" in text else f"{_FORMS}{kinds}"
+            raise SettingError(
+                key, f"{shown}is not a broker's address", f"write {forms}"
+            ) from error
+        if (address.scheme == "mqtts") != (self.tls is not None):
+            hint = "mqtts:// needs tls = {ca, cert, key}, mqtt:// takes none"
+            raise SettingError(key, f"{address} does not fit the certificates", hint)
+        try:
+            address.check_cover(insecure=self.insecure)
+        except PlainTextError as error:
+            raise SettingError(key, error.sentence, error.hint) from error
+        return with_password(key, address, self.password_file)
 
 
 class BrokerConfig(NodeConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -212,33 +228,6 @@ def _listen_host(listen: str) -> str:
         hint = "write an address without a port, e.g. 127.0.0.1, ::1 or 0.0.0.0"
         raise SettingError("listen", f"not an address: {listen[:80]!r}", hint) from error
     return host
-
-
-def broker_address(
-    key: str, text: str, *, tls: bool, insecure: bool, password_file: str | None = None
-) -> BrokerAddress:
-    """Return the broker address that a setting names, with the password where it has a user.
-
-    Raises:
-        SettingError: It cannot be read, does not fit the certificates, would be spoken to in
-            the clear beyond this machine without `insecure`, or its password is nowhere.
-    """
-    try:
-        address = BrokerAddress.parse(text)
-    except AddressError as error:
-        # With an @ or a colon in it, it may be a password that is shown.
-        shown = "" if {"@", ":"} & set(text) else f"{safe_text(text, limit=80)!r} "
-        kinds = ", or auto, embedded, mosquitto" if key == "broker" else ""
-        forms = _ENCODED if "@" in text else f"{_FORMS}{kinds}"
-        raise SettingError(key, f"{shown}is not a broker's address", f"write {forms}") from error
-    if (address.scheme == "mqtts") != tls:
-        hint = "mqtts:// needs tls = {ca, cert, key}, mqtt:// takes none"
-        raise SettingError(key, f"{address} does not fit the certificates", hint)
-    try:
-        address.check_cover(insecure=insecure)
-    except PlainTextError as error:
-        raise SettingError(key, error.sentence, error.hint) from error
-    return with_password(key, address, password_file)
 
 
 def with_password(

@@ -13,8 +13,8 @@ from fedagent_node.errors import AddressError
 from fedagent_node.network import Backoff, by_nearness, lan_addresses
 from fedagent_node.settings import (
     PASSWORD_VARIABLE,
+    NodeConfig,
     SettingError,
-    broker_address,
     with_password,
 )
 from fedagent_protocol.errors import hide_password, safe_text
@@ -133,7 +133,7 @@ def test_what_is_no_address_is_said_with_the_forms(
     key: str, text: str, shown: str, hidden: str
 ) -> None:
     with pytest.raises(SettingError) as refused:
-        broker_address(key, text, tls=False, insecure=True)
+        NodeConfig(data_dir="d", insecure=True).address(key, text)
     assert shown in str(refused.value)
     assert hidden not in str(refused.value)
 

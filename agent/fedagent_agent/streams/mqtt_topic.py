@@ -179,11 +179,6 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
         types = {field.dtype or "float64" for field in self.fields}
         return types.pop() if len(types) == 1 else "float64"
 
-    @property
-    def opened_at_start(self) -> bool:
-        """A broker may come later."""
-        return False
-
     def address(self) -> BrokerAddress:
         """Return the broker, with its password.
 

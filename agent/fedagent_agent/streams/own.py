@@ -30,23 +30,12 @@ _HINT = "fix the stream's class"
 
 
 class Own(StreamSpec, frozen=True, kw_only=True):
-    """Somebody's own stream, an entry point of the group ``fedagent.streams``.
-
-    Attributes:
-        kind: Name of the entry point.
-        text: What stands behind the colon; the class reads it.
-        buffer: Most samples of one take; the newest stay.
-    """
+    """Somebody's own stream: the name of an entry point, and text that its class reads."""
 
     form: ClassVar[str] = "NAME:TEXT"
     kind: str
     text: str
     buffer: int = 4096
-
-    @property
-    def opened_at_start(self) -> bool:
-        """What it needs is its own affair."""
-        return False
 
     def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> "OwnStream":
         """Return the stream; its labels are numbers."""
@@ -57,10 +46,7 @@ class Own(StreamSpec, frozen=True, kw_only=True):
 class OwnStream:
     """Keep a user's class within the bounds of a stream.
 
-    Args:
-        spec: Entry point and text.
-        seed: Given to the class if it has an attribute ``seed``.
-        offset: Given to the class if it has an attribute ``resume_at``.
+    The seed is given to it if it has an attribute ``seed``, the offset as ``resume_at``.
     """
 
     def __init__(self, spec: Own, *, seed: int, offset: int = 0) -> None:
@@ -121,7 +107,7 @@ class OwnStream:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """The object's own, and what was over the buffer."""
+        """The object's own, and ``dropped``: what was over the buffer."""
         found = getattr(self._own, "counters", {})
         own = found if isinstance(found, Mapping) else {}
         whole = {str(key)[:64]: n for key, n in own.items() if isinstance(n, int)}

@@ -50,8 +50,9 @@ class Digits(StreamSpec, frozen=True, kw_only=True):
 
     @property
     def opened_at_start(self) -> bool:
-        """Whether a filter may fit nothing."""
-        return not set(range(10)).issuperset(self.labels) or self.part[1] > _DIGITS_PARTS
+        """Whether a file may be missing, or a filter fit nothing."""
+        fits = set(range(10)).issuperset(self.labels) and self.part[1] <= _DIGITS_PARTS
+        return super().opened_at_start or not fits
 
     def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> ReplayStream:
         """Return a replay of the digits; they have no names for labels."""
@@ -97,11 +98,6 @@ class Replay(Digits, frozen=True, kw_only=True):
         if given.get("order") == "time" and "rate" in given:
             reason = "the recorded times say when samples arrive"
             raise StreamSpecError("rate", reason, "write accelerate=60 instead")
-
-    @property
-    def opened_at_start(self) -> bool:
-        """The file may be missing."""
-        return True
 
     def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> ReplayStream:
         """Return the replay; a dataset's labels are numbers."""

@@ -71,7 +71,7 @@ class StreamSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def opened_at_start(self) -> bool:
         """Whether an agent tries it before its first round: a file may be missing."""
-        return True
+        return "path" in self.__struct_fields__
 
     def create(self, *, seed: int, offset: int = 0, labels: Sequence[str] = ()) -> Stream:
         """Return the stream, not yet open.

@@ -172,3 +172,25 @@ def test_whatever_is_appended_good_lines_come_through(tmp_path: Path, pieces: li
         file.write(b"\n5,5,1\n")
     assert _taken(stream)[-1] == [5, 5, 1]
     stream.close()
+
+
+@given(st.lists(st.one_of(st.integers(0, 30), st.just("take")), max_size=12), st.integers(1, 20))
+@settings(max_examples=40)
+def test_a_growing_file_accounts_for_all(
+    tmp_path_factory: pytest.TempPathFactory, events: list[int | str], buffer: int
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_text("v,y\n")
+    stream = Csv(path=str(path), buffer=buffer).create(seed=0)
+    stream.open(0.0)
+    written = taken = 0
+    for event in events:
+        if isinstance(event, str):
+            taken += len(stream.take(0.0))
+            continue
+        with path.open("a") as file:
+            file.writelines(f"{written + i},1\n" for i in range(event))
+        written += event
+    taken += len(stream.take(0.0))
+    stream.close()
+    assert written == taken + stream.counters.get("dropped", 0)

@@ -7,12 +7,14 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from fedagent_agent.streams.mqtt_topic import MAX_MESSAGE_BYTES, Mqtt, MqttStream
 from fedagent_node.address import BrokerAddress
 from fedagent_node.broker import Broker, BrokerSpec
-from fedagent_node.link import Link
+from fedagent_node.link import Arrival, Link
 
 from .support import dense
 
@@ -50,78 +52,69 @@ async def _until(stream: MqttStream, link: Link, payload: bytes, reason: str) ->
         await asyncio.sleep(0.02)
 
 
-def test_messages_become_samples_and_bad_ones_are_counted(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with _sensor(tmp_path) as (link, spec):
-            stream = spec.create(seed=0, labels=("ok", "alarm"))
-            schema = await asyncio.to_thread(stream.open, 0.0)
-            assert (schema.features, schema.dtype) == (2, "float64")
-            await _until(stream, link, b"no json", "bad_json")
-            for fields in (
-                {"t": 1, "h": 2.5, "kind": "alarm", "more": [1]},
-                {"t": 1, "kind": 0},
-                {"t": [1], "h": 1, "kind": 0},
-                {"t": 1, "h": 1, "kind": "secret"},
-            ):
-                link.publish("home/t", json.dumps(fields).encode())
-            await _until(stream, link, b" " * (MAX_MESSAGE_BYTES + 1), "bad_too_long")
-            samples = stream.take(0.0)
-            assert (dense(samples).tolist(), samples.y.tolist()) == ([[1.0, 2.5]], [1.0])
-            counters = stream.counters
-            assert [counters[f"bad_{reason}"] for reason in ("missing", "number", "label")] == [
-                1,
-                1,
-                1,
-            ]
-            await asyncio.to_thread(stream.close)
-
-    asyncio.run(run())
+async def test_messages_become_samples_and_bad_ones_are_counted(tmp_path: Path) -> None:
+    async with _sensor(tmp_path) as (link, spec):
+        stream = spec.create(seed=0, labels=("ok", "alarm"))
+        schema = await asyncio.to_thread(stream.open, 0.0)
+        assert (schema.features, schema.dtype) == (2, "float64")
+        await _until(stream, link, b"no json", "bad_json")
+        for fields in (
+            {"t": 1, "h": 2.5, "kind": "alarm", "more": [1]},
+            {"t": 1, "kind": 0},
+            {"t": [1], "h": 1, "kind": 0},
+            {"t": 1, "h": 1, "kind": "secret"},
+        ):
+            link.publish("home/t", json.dumps(fields).encode())
+        await _until(stream, link, b" " * (MAX_MESSAGE_BYTES + 1), "bad_too_long")
+        samples = stream.take(0.0)
+        assert (dense(samples).tolist(), samples.y.tolist()) == ([[1.0, 2.5]], [1.0])
+        counters = stream.counters
+        assert [counters[f"bad_{reason}"] for reason in ("missing", "number", "label")] == [
+            1,
+            1,
+            1,
+        ]
+        await asyncio.to_thread(stream.close)
 
 
-def test_a_declared_schema_is_kept_and_what_breaks_it_is_counted(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with _sensor(tmp_path) as (link, spec):
-            features = ("t:float32:-40..60", "h:float32:0..")
-            strict = structs.replace(spec, features=features, label="kind:uint8:0..1")
-            stream = strict.create(seed=0)
-            assert (await asyncio.to_thread(stream.open, 0.0)).dtype == "float32"
-            await _until(stream, link, b"{}", "bad_missing")
-            for message in (
-                {"t": 61, "h": 5, "kind": 1},  # too hot to be true
-                {"t": 20, "h": -1, "kind": 1},
-                {"t": "20", "h": 5, "kind": 1},  # a number in quotes is text
-                {"t": True, "h": 5, "kind": 1},
-                {"t": 1e39, "h": 5, "kind": 1},  # no float32
-                {"t": 20, "h": 5, "kind": 0.5},
-                {"t": 20, "h": 5, "kind": 2},
-                {"t": -40, "h": 5, "kind": 1},
-            ):
-                link.publish("home/t", json.dumps(message).encode())
-            await _until(stream, link, b"no json", "bad_json")
-            samples = stream.take(0.0)
-            assert (dense(samples).tolist(), samples.y.tolist()) == ([[-40, 5]], [1])
-            assert (stream.counters["bad_range"], stream.counters["bad_dtype"]) == (3, 4)
-            await asyncio.to_thread(stream.close)
-
-    asyncio.run(run())
+async def test_a_declared_schema_is_kept_and_what_breaks_it_is_counted(tmp_path: Path) -> None:
+    async with _sensor(tmp_path) as (link, spec):
+        features = ("t:float32:-40..60", "h:float32:0..")
+        strict = structs.replace(spec, features=features, label="kind:uint8:0..1")
+        stream = strict.create(seed=0)
+        assert (await asyncio.to_thread(stream.open, 0.0)).dtype == "float32"
+        await _until(stream, link, b"{}", "bad_missing")
+        for message in (
+            {"t": 61, "h": 5, "kind": 1},  # too hot to be true
+            {"t": 20, "h": -1, "kind": 1},
+            {"t": "20", "h": 5, "kind": 1},  # a number in quotes is text
+            {"t": True, "h": 5, "kind": 1},
+            {"t": 1e39, "h": 5, "kind": 1},  # no float32
+            {"t": 20, "h": 5, "kind": 0.5},
+            {"t": 20, "h": 5, "kind": 2},
+            {"t": -40, "h": 5, "kind": 1},
+        ):
+            link.publish("home/t", json.dumps(message).encode())
+        await _until(stream, link, b"no json", "bad_json")
+        samples = stream.take(0.0)
+        assert (dense(samples).tolist(), samples.y.tolist()) == ([[-40, 5]], [1])
+        assert (stream.counters["bad_range"], stream.counters["bad_dtype"]) == (3, 4)
+        await asyncio.to_thread(stream.close)
 
 
-def test_what_nobody_takes_is_dropped_oldest_first(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with _sensor(tmp_path) as (link, spec):
-            stream = spec.create(seed=0)
-            await asyncio.to_thread(stream.open, 0.0)
-            await _until(stream, link, b"{}", "bad_missing")
-            for number in range(8):
-                link.publish("home/t", json.dumps({"t": number, "h": 0, "kind": 0}).encode())
-            await _until(stream, link, b"no json", "bad_json")
-            samples = stream.take(0.0)
-            assert dense(samples)[:, 0].tolist() == [3, 4, 5, 6, 7]
-            assert stream.counters["dropped"] == 3
-            await asyncio.to_thread(stream.close)
-            await asyncio.to_thread(stream.close)
-
-    asyncio.run(run())
+async def test_what_nobody_takes_is_dropped_oldest_first(tmp_path: Path) -> None:
+    async with _sensor(tmp_path) as (link, spec):
+        stream = spec.create(seed=0)
+        await asyncio.to_thread(stream.open, 0.0)
+        await _until(stream, link, b"{}", "bad_missing")
+        for number in range(8):
+            link.publish("home/t", json.dumps({"t": number, "h": 0, "kind": 0}).encode())
+        await _until(stream, link, b"no json", "bad_json")
+        samples = stream.take(0.0)
+        assert dense(samples)[:, 0].tolist() == [3, 4, 5, 6, 7]
+        assert stream.counters["dropped"] == 3
+        await asyncio.to_thread(stream.close)
+        await asyncio.to_thread(stream.close)
 
 
 def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:
@@ -131,3 +124,27 @@ def test_a_broker_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     stream.open(0.0)
     assert len(stream.take(1.0)) == 0
     stream.close()
+
+
+@given(
+    st.lists(st.one_of(st.integers(0, 9), st.just("take"), st.just("bad")), max_size=40),
+    st.integers(1, 8),
+)
+def test_a_topic_accounts_for_all(events: list[int | str], buffer: int) -> None:
+    """Without a broker: messages are given to the stream as its link gives them."""
+    broker = BrokerAddress("box", 1883)
+    spec = Mqtt(broker=broker, topic="t", features=("v",), label="y", buffer=buffer)
+    stream = spec.create(seed=0)
+    good = taken = bad = 0
+    for event in events:
+        if event == "take":
+            taken += len(stream.take(0.0))
+            continue
+        payload = b"{" if event == "bad" else json.dumps({"v": event, "y": 0}).encode()
+        bad, good = bad + (event == "bad"), good + (event != "bad")
+        stream._arrived([Arrival(topic="t", payload=payload, at=0.0)])
+    waiting = len(stream.take(0.0))
+    assert waiting <= buffer
+    counters = stream.counters
+    assert good == taken + waiting + counters.get("dropped", 0)
+    assert bad == counters.get("bad_json", 0)
