@@ -1,11 +1,14 @@
 """A role's configuration from a file and from options."""
 
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
 from fedagent_cli import launch
 from fedagent_cli.errors import UsageError
+from fedagent_cli.main import app
 
 
 def test_options_win_over_the_file(tmp_path: Path) -> None:
@@ -54,3 +57,28 @@ def test_tls_needs_all_three_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file"):
         launch.tls(ca, ca, tmp_path / "absent")
     assert launch.tls(ca, ca, ca) == {"ca": str(ca), "cert": str(ca), "key": str(ca)}
+
+
+@pytest.mark.parametrize("role", launch.MODULES)
+def test_every_option_that_a_configuration_declares_comes_to_its_key(role: str) -> None:
+    command = app.group
+    for name in ("start",) if role == "agent" else (role, "start"):
+        command = command.commands[name]  # type: ignore[assignment]  # a group, then a command
+    options = launch.options_of(role)
+    shown = {name for one in command.get_params(click.Context(command)) for name in one.opts}
+    assert shown == {one.name for one in options} | {
+        "--config",
+        "--print-config",
+        "--json",
+        "--help",
+    }
+    nothing = {one.parameter: None for one in options}
+    for one in options:
+        if one.keys[0] != "tls":
+            value = Path("/x") if one.option.path else "1,2" if one.keys == ("position",) else 3
+            found: Any = launch.configuration(role, {**nothing, one.parameter: value})
+            for key in one.keys:
+                found = found[key]
+            assert found == ([1, 2] if value == "1,2" else value)
+    with pytest.raises(UsageError, match="TLS needs all three"):
+        launch.configuration(role, {**nothing, "tls_ca": Path("/x")})
