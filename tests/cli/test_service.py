@@ -38,7 +38,7 @@ def a_service(**changed: object) -> Service:
 
 
 def unit(one: Service) -> str:
-    return unit_text((places.unit_folder() / f"{one.name}.service").read_text(), one)
+    return unit_text((places.bundled("systemd") / f"{one.name}.service").read_text(), one)
 
 
 def typed(*words: str) -> dict[str, object]:
@@ -51,7 +51,7 @@ def typed(*words: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_the_bundled_unit_is_that_of_the_defaults(role: str) -> None:
-    bundled = (places.unit_folder() / f"fedagent-{role}.service").read_text()
+    bundled = (places.bundled("systemd") / f"fedagent-{role}.service").read_text()
     assert unit(a_service(role=role, config=Path(f"/etc/fedagent/{role}.toml"))) == bundled
     line = next(one for one in bundled.splitlines() if one.startswith("RestartPrevent"))
     assert {"2", "75"} <= set(line.partition("=")[2].split())
@@ -61,7 +61,7 @@ def test_the_bundled_unit_is_that_of_the_defaults(role: str) -> None:
 def test_the_example_settings_are_taken_as_they_are_and_with_every_line(
     role: str, tmp_path: Path
 ) -> None:
-    example = (places.unit_folder() / f"{role}.toml").read_text()
+    example = (places.bundled("systemd") / f"{role}.toml").read_text()
     whole = "\n".join(line.removeprefix("# ") for line in example.splitlines() if " = " in line)
     for text in (example, whole):
         file = tmp_path / "settings.toml"

@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
 from .errors import UsageError
 
@@ -35,21 +36,15 @@ def data_dir(role: str, name: str | None = None) -> Path:
     return home() / f"{role}-{name}"
 
 
-def recipe_folder() -> Path:
-    """Return the folder of the bundled recipes: in the wheel, or in the source tree."""
-    inside = Path(__file__).parent / "recipes"
-    return inside if inside.is_dir() else Path(__file__).parents[2] / "recipes"
-
-
-def unit_folder() -> Path:
-    """Return the folder of the bundled units and their example files."""
-    inside = Path(__file__).parent / "systemd"
-    return inside if inside.is_dir() else Path(__file__).parents[2] / "systemd"
+def bundled(name: Literal["recipes", "systemd"]) -> Path:
+    """Return a folder that comes with the package: in the wheel, or in the source tree."""
+    inside = Path(__file__).parent / name
+    return inside if inside.is_dir() else Path(__file__).parents[2] / name
 
 
 def recipe_names() -> tuple[str, ...]:
     """Return the names of the bundled recipes, sorted."""
-    return tuple(sorted(path.stem for path in recipe_folder().glob("*.toml")))
+    return tuple(sorted(path.stem for path in bundled("recipes").glob("*.toml")))
 
 
 def find_recipe(wanted: str) -> Path:
@@ -61,9 +56,9 @@ def find_recipe(wanted: str) -> Path:
     path = Path(wanted).expanduser()
     if path.is_file():
         return path.resolve()
-    bundled = recipe_folder() / f"{wanted}.toml"
-    if re.fullmatch(r"[A-Za-z0-9_-]+", wanted) and bundled.is_file():
-        return bundled
+    shipped = bundled("recipes") / f"{wanted}.toml"
+    if re.fullmatch(r"[A-Za-z0-9_-]+", wanted) and shipped.is_file():
+        return shipped
     raise UsageError(
         f"no recipe {wanted!r}", f"give a file or one of: {', '.join(recipe_names()) or 'none'}"
     )

@@ -142,7 +142,7 @@ def make_data_dir(service: Service) -> None:
 
 def files_of(service: Service) -> list[Wanted]:
     """Return the files that make the service."""
-    folder = places.unit_folder()
+    folder = places.bundled("systemd")
     bundled = (folder / f"{service.name}.service").read_text("utf-8")
     example = (folder / f"{service.role}.toml").read_text("utf-8")
     unit = Wanted(UNITS / f"{service.name}.service", unit_text(bundled, service), ours=True)

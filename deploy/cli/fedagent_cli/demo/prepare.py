@@ -70,7 +70,7 @@ def prepare(
             "use --recipe demo, or start the roles yourself as in docs/quickstart.md",
         )
     # The bundled recipes leave the demo's budget to the fleet; a person's own says what it means.
-    bundled = path.parent == places.recipe_folder()
+    bundled = path.parent == places.bundled("recipes")
     plan = _fleet(read, agents=agents, edges=edges)
     if POSITION in _needs(read):
         plan = spread(plan)
@@ -99,7 +99,7 @@ def _read(path: Path, rounds: int | None, policy: str | None) -> tuple[Recipe, t
                 # What such a policy learns from is there after a merge only.
                 sets = (*sets, "rounds.merge_every=1")
                 read = parse_recipe(text, sets)
-        if read.rounds.every_s and path.parent == places.recipe_folder():
+        if read.rounds.every_s and path.parent == places.bundled("recipes"):
             # Nobody watches a demo's schedule.
             sets = (*sets, "rounds.every_s=0")
             read = parse_recipe(text, sets)

@@ -156,29 +156,30 @@ def _head(state: DemoState, elapsed_s: float) -> RenderableType:
 
 
 def _edges(state: DemoState) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("edge", "state"):
-        table.add_column(name, min_width=8)
-    for name in ("agents", "ordered", "in time", "spent"):
-        table.add_column(name, justify="right", min_width=8)
+    table = _table(("agents", "ordered", "in time", "spent"), first="edge", width=8)
     for edge in state.edges.values():
-        doing = Text(edge.state, style=STATES.get(edge.state, "none"))
         counts = map(str, (len(edge.agents), edge.ordered, edge.in_time))
+        doing = Text(edge.state, style=STATES.get(edge.state, "none"))
         table.add_row(edge.name, doing, *counts, credits_text(edge.spent_micro))
     return table
 
 
 def _agents(state: DemoState) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("agent", "state"):
-        table.add_column(name, min_width=8)
-    for name in ("edges", "ordered", "in time", "late"):
-        table.add_column(name, justify="right", min_width=7)
+    table = _table(("edges", "ordered", "in time", "late"), first="agent", width=7)
     table.add_column("", no_wrap=True, overflow="ellipsis")
     for agent in state.agents.values():
-        doing = Text(_doing(agent), style=STATES.get(agent.state, "none"))
         counts = map(str, (len(agent.edges), agent.ordered, agent.in_time, agent.late))
+        doing = Text(_doing(agent), style=STATES.get(agent.state, "none"))
         table.add_row(agent.name, doing, *counts, Text(agent.note, style="dim"))
+    return table
+
+
+def _table(counts: Sequence[str], *, first: str, width: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in (first, "state"):
+        table.add_column(name, min_width=8)
+    for name in counts:
+        table.add_column(name, justify="right", min_width=width)
     return table
 
 
