@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from .nest import Call
 
@@ -40,12 +41,11 @@ def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return fedagent(*arguments, cwd=home, env={"FEDAGENT_HOME": str(home), "COLUMNS": "120"})
 
 
-def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """Return the one object that a command printed."""
     lines = done.stdout.splitlines()
     assert len(lines) == 1, done.stderr
-    read = json.loads(lines[0])
-    assert isinstance(read, dict)
+    read: dict[str, Any] = json.loads(lines[0])
     return read
 
 

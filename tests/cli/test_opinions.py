@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,9 +33,10 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def rows_of(home: Path, *arguments: str) -> list[dict[str, object]]:
-    rows = last_object(call(home, "opinions", *arguments, "--json"))["evaluations"]
-    assert isinstance(rows, list)
+def rows_of(home: Path, *arguments: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = last_object(call(home, "opinions", *arguments, "--json"))[
+        "evaluations"
+    ]
     return rows
 
 

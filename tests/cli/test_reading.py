@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from fedagent_coordinator.status_files import DeviceBook, RunStatus, write_run_status
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
-from tests.fakes.written_runs import write_run
+from tests.fakes.written_runs import RECIPE, write_run
 from tests.typed import call, last_object
 
 
@@ -37,7 +37,6 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     first = write_run(tmp_path / "coordinator")
     second = write_run(tmp_path / "coordinator", rounds=1, end=False)
     rows = last_object(call(tmp_path, "runs", "--json"))["runs"]
-    assert isinstance(rows, list)
     assert [(row["run"], row["rounds_done"], row["accuracy"]) for row in rows] == [
         (second, 1, 0.6),
         (first, 3, 0.8),
@@ -55,7 +54,6 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
 def test_rounds(home: Path) -> None:
     read = last_object(call(home, "rounds", "--last", "2", "--json"))
     rows = read["rounds"]
-    assert isinstance(rows, list)
     assert [row["round"] for row in rows] == [2, 3]
     assert rows[0]["in_time"] == 1
     assert "in time" in call(home, "rounds").stdout
@@ -63,7 +61,6 @@ def test_rounds(home: Path) -> None:
 
 def test_devices(home: Path) -> None:
     read = last_object(call(home, "devices", "--json"))
-    assert isinstance(read["devices"], list)
     assert [row["in_time"] for row in read["devices"]] == [3, 0]
     assert "missed" in call(home, "devices").stdout
 
@@ -86,7 +83,6 @@ def test_who_is_online_and_who_declines(tmp_path: Path) -> None:
         table = call(tmp_path, "devices").stdout
         status = last_object(call(tmp_path, "status", "--json"))
         said = call(tmp_path, "status").stdout
-    assert isinstance(read, list)
     keys = ("agent", "online", "edges", "address", "reason")
     assert [tuple(row[key] for key in keys) for row in read] == [
         ("agent-a", True, ["edge-0"], "10.0.0.9", ""),
@@ -103,7 +99,6 @@ def test_who_is_online_and_who_declines(tmp_path: Path) -> None:
     assert "declines  agent-b: 12 % of charge" in said
     # Whoever was online when the coordinator was killed was so at least until then.
     read = last_object(call(tmp_path, "devices", "--json"))["devices"]
-    assert isinstance(read, list)
     written_ms = round(1000 * (folder / "devices.json").stat().st_mtime)
     assert [row["online"] for row in read] == [False] * 3
     assert [row["last_seen_ms"] for row in read] == [written_ms, written_ms, 999_000]
@@ -138,7 +133,6 @@ def test_a_device_that_declined_last_says_why(tmp_path: Path) -> None:
 
 def test_ledger_shows_and_exports(home: Path, tmp_path: Path) -> None:
     read = last_object(call(home, "ledger", "show", "--last", "4", "--json"))
-    assert isinstance(read["entries"], list)
     assert {row["kind"] for row in read["entries"]} == {"reserve", "settle", "void"}
     csv = call(home, "ledger", "export").stdout.splitlines()
     assert csv[0].startswith("seq,")
@@ -168,7 +162,6 @@ def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("style", ["safetensors", "npz"])
 def test_models_leave_as_files(home: Path, tmp_path: Path, style: str) -> None:
     listed = last_object(call(home, "models", "list", "--json"))["models"]
-    assert isinstance(listed, list)
     assert [row["round"] for row in listed] == [3]
     out = tmp_path / f"m.{style}"
     read = last_object(call(home, "models", "export", "--out", str(out), "--json"))
@@ -251,3 +244,30 @@ def test_reading_disturbs_no_open_run(tmp_path: Path) -> None:
     write_run(tmp_path / "coordinator", rounds=1, end=False)
     read = last_object(call(tmp_path, "status", "--json"))
     assert (read["ended"], read["rounds_done"]) == (False, 1)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "metric", "key", "line", "head"),
+    [
+        ("room.npz", "loss", "rmse", "error     0.894 (rmse), loss 0.800", "error"),
+        ("none", "train_loss", "train_error", "error     1.265 in training", "training error"),
+    ],
+)
+def test_the_error_of_a_regression_stands_where_accuracy_does(
+    tmp_path: Path, dataset: str, metric: str, key: str, line: str, head: str
+) -> None:
+    recipe = RECIPE.replace('"softmax", features = 64, classes = 10', '"linear", features = 64')
+    write_run(
+        tmp_path / "coordinator", recipe=recipe.replace("digits-test", dataset), metric=metric
+    )
+    read = last_object(call(tmp_path, "status", "--json"))
+    assert (read["accuracy"], read["primary_metric"]) == (None, key)
+    assert read["metrics"].keys() == {metric, key}
+    assert line in call(tmp_path, "status").stdout
+    for command in (("rounds",), ("models", "list")):
+        shown = call(tmp_path, *command).stdout
+        assert head in shown.splitlines()[0]
+        assert "accuracy" not in shown
+    assert f"{head} " in call(tmp_path, "runs").stdout
+    (model,) = last_object(call(tmp_path, "models", "list", "--json"))["models"]
+    assert model["metrics"] == read["metrics"]
