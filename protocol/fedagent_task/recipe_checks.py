@@ -1,7 +1,6 @@
 """What no single key of a recipe can tell: keys that must go together."""
 
 import math
-from collections.abc import Iterable
 
 from .errors import RecipeError
 from .explain import hint_of, show
@@ -122,8 +121,8 @@ def _check_features(model: ModelSpec, data: DataSpec) -> None:
             f"has {len(given)} entries, model.features is {model.features}",
             "name each feature once, in the order of the stream",
         )
-    if len({one.name for one in given}) != len(given):
-        twice = next(one.name for i, one in enumerate(given) if one.name in _names(given[:i]))
+    names = [one.name for one in given]
+    if twice := next((name for i, name in enumerate(names) if name in names[:i]), ""):
         raise RecipeError(key, f"names {show(twice)} twice", "name each feature once")
     for one in given:
         if why := _misscaled(one):
@@ -135,10 +134,6 @@ def _check_features(model: ModelSpec, data: DataSpec) -> None:
 
 
 _FORMS = "write name and mean = 20, deviation = 5, or name and scale = 0.2, offset = -4"
-
-
-def _names(features: Iterable[FeatureSpec]) -> set[str]:
-    return {one.name for one in features}
 
 
 def _misscaled(one: FeatureSpec) -> str:

@@ -29,9 +29,6 @@ class Csr:
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
-    def __getitem__(self, index: Rows) -> "Csr":
-        return self.rows(index)
-
     @classmethod
     def empty(cls, width: int) -> "Csr":
         """Return no rows."""
@@ -43,7 +40,10 @@ class Csr:
         row, column = np.nonzero(x)
         values = x[row, column].astype(np.float32)
         return cls(
-            _pointers(np.bincount(row, minlength=len(x))), _small(column), values, x.shape[1]
+            _pointers(np.bincount(row, minlength=len(x))),
+            column.astype(np.int32),
+            values,
+            x.shape[1],
         )
 
     @property
@@ -71,8 +71,8 @@ class Csr:
         """The row of each value, int64 [nnz]."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.lengths)
 
-    def rows(self, index: Rows) -> "Csr":
-        """Return some of the rows, in the order of the index, with arrays of their own."""
+    def __getitem__(self, index: Rows) -> "Csr":
+        """Return some of the rows, as an array would, with arrays of their own."""
         chosen = np.arange(len(self))[index]
         starts, lengths = self.indptr[chosen], self.lengths[chosen]
         indptr = _pointers(lengths)
@@ -127,7 +127,3 @@ def joined(parts: list[Csr]) -> Csr:
 
 def _pointers(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-
-
-def _small(column: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    return column.astype(np.int32)

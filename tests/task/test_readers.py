@@ -126,13 +126,12 @@ def test_sizes_are_limited_before_arrays_are_made(tmp_path: Path) -> None:
         read_npz(archive, limit=100_000)
 
 
-def test_csv_finds_its_label_by_place_or_name(tmp_path: Path) -> None:
+def test_the_last_column_of_a_csv_is_its_label(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("t,kind,h\n1.5,2,3\n4,5,6\n")
-    assert read_csv(path).y.tolist() == [3, 6]
-    named = read_csv(path, label="kind")
-    assert named.y.tolist() == [2, 5]
-    np.testing.assert_array_equal(named.x, [[1.5, 3], [4, 6]])
+    data = read_csv(path)
+    assert data.y.tolist() == [3, 6]
+    np.testing.assert_array_equal(data.x, [[1.5, 2], [4, 5]])
     for content, says in (
         ("", "no line"),
         ("1\n2\n", "columns"),

@@ -136,6 +136,7 @@ def test_strsaga_wants_a_rate_that_its_penalty_can_bear() -> None:
 @pytest.mark.parametrize(
     ("sets", "key", "says"),
     [
+        (["model.kind=mlp", "model.hidden=[100000,100000]"], "model.features", "parameters"),
         (["model.layout=fashion"], "model.features", "write features = 784"),
         (["model.layout=lenet"], "model.layout", "one of fashion, cifar"),
         (["model.layout=fashion", "model.image=[28,28]"], "model.image", "has 2 numbers"),
@@ -177,18 +178,6 @@ def test_no_score_leaves_a_device_beside_what_its_opinions_keep_back(
     with pytest.raises(TaskFormatError) as caught:
         parse_task(telling)
     assert caught.value.key == "evaluation.on_device"
-
-
-def test_noise_and_scores_of_devices_do_not_go_together() -> None:
-    sets = ["evaluation.on_device=true", "opinions.mode=report", "opinions.epsilon=1"]
-    with pytest.raises(RecipeError, match="tells without noise"):
-        parse_recipe(GOOD, sets)
-
-
-def test_a_network_too_large_for_a_device_is_refused() -> None:
-    sets = ["model.kind=mlp", "model.hidden=[100000,100000]"]
-    with pytest.raises(RecipeError, match="parameters"):
-        parse_recipe(GOOD, sets)
 
 
 def test_text_that_is_not_toml_is_one_error() -> None:

@@ -22,7 +22,7 @@ def test_rows_are_those_of_the_matrix(seed: int, n: int, width: int) -> None:
     assert (len(sparse), sparse.shape) == (n, (n, width))
     np.testing.assert_array_equal(sparse.dense(), x)
     pick = np.random.default_rng(seed).integers(0, n, 12 if n else 0)
-    np.testing.assert_array_equal(sparse.rows(pick).dense(), x[pick])
+    np.testing.assert_array_equal(sparse[pick].dense(), x[pick])
     np.testing.assert_array_equal(sparse[1:5].dense(), x[1:5])
     np.testing.assert_array_equal(sparse[-2:].dense(), x[-2:])
     np.testing.assert_array_equal(joined([sparse, sparse[:2]]).dense(), np.vstack([x, x[:2]]))

@@ -28,7 +28,6 @@ class AllPolicy(StatelessPolicy):
     """
 
     name = "all"
-    needs: frozenset[str] = frozenset()
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Decide one round; the score of a pair is minus its client's place in the draw."""
@@ -41,7 +40,6 @@ class CheapestPolicy(StatelessPolicy):
     """Take visible pairs by increasing price while they fit; ties by chance."""
 
     name = "cheapest"
-    needs: frozenset[str] = frozenset()
 
     def select(self, view: RoundView, rng: np.random.Generator) -> Selection:
         """Decide one round; the score of a pair is minus its price."""
@@ -83,7 +81,6 @@ class FixedPolicy(StatelessPolicy):
     """Take the same clients whenever they can be chosen and fit; first choice first."""
 
     name = "fixed"
-    needs: frozenset[str] = frozenset()
 
     def __init__(self, *, clients: Sequence[int] = (0, 1, 2, 3, 4)) -> None:
         self._clients = _checked(self.name, "clients", clients)
@@ -102,7 +99,6 @@ class RoundRobinPolicy(StatelessPolicy):
     """
 
     name = "round-robin"
-    needs: frozenset[str] = frozenset()
 
     def __init__(
         self,

@@ -143,13 +143,13 @@ class CocsPolicy(ArrayState):
         return np.array([scope, self._h, self._logs, features], dtype=np.int64)
 
     def _contexts(self, view: RoundView) -> FloatArray:
-        return np.column_stack([self._context(view, name) for name in self._features])
-
-    def _context(self, view: RoundView, name: str) -> FloatArray:
-        column = view.feature(name)
-        if self._logs and name.endswith(("_bps", "_hz")):
-            return np.asarray(np.log10(np.maximum(column, 1.0)), dtype=np.float64)
-        return column
+        columns = []
+        for name in self._features:
+            column = view.feature(name)
+            if self._logs and name.endswith(("_bps", "_hz")):
+                column = np.log10(np.maximum(column, 1.0))
+            columns.append(column)
+        return np.column_stack(columns)
 
     def _keys(self, view: RoundView, contexts: FloatArray) -> IntArray:
         """Return client, edge and cell of every pair in one int64, 0 for what the scope unites."""

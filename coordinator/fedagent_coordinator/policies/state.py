@@ -24,7 +24,7 @@ Start = float | FloatArray | Callable[[Any], FloatArray]
 T = TypeVar("T", bound=np.generic)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Field:
     """One declared array; a scalar is an array of one number in a saved state."""
 
@@ -88,37 +88,32 @@ def floats(
     infinite: bool = False,
 ) -> FloatArray:
     """Declare float64[axes]; finite unless `nan` or `infinite` numbers are allowed."""
-    field = _Field(
-        dtype=np.float64, axes=axes, start=start, least=least, nan=nan, infinite=infinite
-    )
-    return cast("FloatArray", field)
+    return cast("FloatArray", _Field(np.float64, axes, start, least, nan, infinite))
 
 
 def ints(*axes: int | str, ascending: bool = False) -> IntArray:
     """Declare int64[axes], never negative."""
-    field = _Field(dtype=np.int64, axes=axes, least=0, ascending=ascending)
-    return cast("IntArray", field)
+    return cast("IntArray", _Field(np.int64, axes, least=0, ascending=ascending))
 
 
 def indices(*axes: int | str) -> IndexArray:
     """Declare int32[axes], never negative."""
-    return cast("IndexArray", _Field(dtype=np.int32, axes=axes, least=0))
+    return cast("IndexArray", _Field(np.int32, axes, least=0))
 
 
 def bools(*axes: int | str) -> BoolArray:
     """Declare bool[axes]."""
-    return cast("BoolArray", _Field(dtype=np.bool_, axes=axes))
+    return cast("BoolArray", _Field(np.bool_, axes))
 
 
 def number(start: float = 0.0, *, least: float | None = None) -> float:
     """Declare one finite number."""
-    field = _Field(dtype=np.float64, axes=(1,), start=start, least=least, scalar=True)
-    return cast("float", field)
+    return cast("float", _Field(np.float64, (1,), start, least, scalar=True))
 
 
 def flag() -> bool:
     """Declare one truth value, false at first."""
-    return cast("bool", _Field(dtype=np.bool_, axes=(1,), scalar=True))
+    return cast("bool", _Field(np.bool_, (1,), scalar=True))
 
 
 class ArrayState:
@@ -227,6 +222,8 @@ class ArrayState:
 
 class StatelessPolicy(ArrayState):
     """Base of policies that learn nothing."""
+
+    needs: frozenset[str] = frozenset()
 
     def learn(self, feedback: Feedback) -> None:
         """Learn nothing."""

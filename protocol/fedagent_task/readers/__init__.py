@@ -48,9 +48,9 @@ def load(name: str, *, features: int | None = None, limit: int = MAX_BYTES) -> D
     if file.endswith(".npz"):
         return read_npz(path, limit)
     if file.endswith(".csv"):
-        return read_csv(path, limit=limit)
+        return read_csv(path, limit)
     if "images-idx3" in file:
-        return read_idx(path, limit=limit)
+        return read_idx(path, limit)
     if file == "u.data":
         return read_ratings(path, limit)
     if is_cifar(file):

@@ -31,13 +31,9 @@ def read_idx_array(path: Path, limit: int = MAX_BYTES) -> Raw:
     return array.astype(dtype.newbyteorder("="))
 
 
-def read_idx(images: Path, labels: Path | None = None, limit: int = MAX_BYTES) -> Dataset:
-    """Return samples and labels from two IDX files; images become rows.
-
-    Without `labels` their file is found by its name: ``images-idx3`` becomes
-    ``labels-idx1``.
-    """
-    beside = labels or images.with_name(images.name.replace("images-idx3", "labels-idx1"))
+def read_idx(images: Path, limit: int = MAX_BYTES) -> Dataset:
+    """Return samples and labels from two IDX files, ``images-idx3`` and ``labels-idx1``."""
+    beside = images.with_name(images.name.replace("images-idx3", "labels-idx1"))
     if beside == images:
         raise DatasetError(str(images), "no labels file goes with it", "name it ...images-idx3...")
     x, y = read_idx_array(images, limit), read_idx_array(beside, limit)

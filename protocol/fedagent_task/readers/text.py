@@ -15,18 +15,15 @@ from .base import MAX_BYTES, Dataset, Labels, expect_size, read_bytes, whole_num
 _CSV = "write one sample a line, numbers between commas"
 
 
-def read_csv(path: Path, label: int | str = -1, limit: int = MAX_BYTES) -> Dataset:
-    """Return a CSV file of numbers; a first line of names is skipped.
-
-    The label's column is given by index (-1 is the last) or by name.
-    """
+def read_csv(path: Path, limit: int = MAX_BYTES) -> Dataset:
+    """Return a CSV file of numbers, the label last; a first line of names is skipped."""
     lines = [line for line in read_bytes(path, limit).splitlines() if line.strip()]
     if not lines:
         raise DatasetError(str(path), "has no line", _CSV)
     first = lines[0].split(b",")
-    names = [] if _numbers(first) else [name.strip().decode("utf-8", "replace") for name in first]
-    column = _column(path, label, names, len(first))
-    body = lines[1:] if names else lines
+    if len(first) < 2:
+        raise DatasetError(str(path), f"has {len(first)} columns only", "name the label's column")
+    body = lines if _numbers(first) else lines[1:]
     expect_size(path, 8 * len(body) * len(first), limit)
     table = np.empty((len(body), len(first)), np.float64)
     for row, line in enumerate(body):
@@ -41,7 +38,7 @@ def read_csv(path: Path, label: int | str = -1, limit: int = MAX_BYTES) -> Datas
             table[row] = [float(field) for field in fields]
         except ValueError as error:
             raise DatasetError(str(path), f"sample {row + 1} is no number", _CSV) from error
-    return Dataset(np.delete(table, column, axis=1), whole_numbers(table[:, column].copy()))
+    return Dataset(table[:, :-1].copy(), whole_numbers(table[:, -1].copy()))
 
 
 def read_ratings(path: Path, limit: int = MAX_BYTES) -> Dataset:
@@ -74,16 +71,6 @@ def _numbers(fields: list[bytes]) -> bool:
     return True
 
 
-def _column(path: Path, label: int | str, names: list[str], width: int) -> int:
-    if isinstance(label, str):
-        if label not in names:
-            raise DatasetError(str(path), f"has no column {label[:40]!r}", "name a column of it")
-        return names.index(label)
-    if not -width <= label < width or width < 2:
-        raise DatasetError(str(path), f"has {width} columns only", "name the label's column")
-    return label % width
-
-
 MAX_FEATURES = 100_000_000
 
 
@@ -99,7 +86,7 @@ class SparseDataset:
 
     def rows(self, index: npt.NDArray[np.intp] | slice) -> "SparseDataset":
         """Return some of the samples."""
-        return SparseDataset(self.x.rows(index), self.y[index])
+        return SparseDataset(self.x[index], self.y[index])
 
 
 def read_libsvm_sparse(
