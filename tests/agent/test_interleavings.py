@@ -1,22 +1,27 @@
-"""Whatever comes, in whatever order and however often: what an agent never does."""
+"""Whatever comes, in whatever order and however often: what an agent and its evaluator never do."""
 
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
 from fedagent_agent.core.effects import Subscribed, SubscribeModel
-from fedagent_agent.trainer.frames import Cancel, Open, Train
+from fedagent_agent.core.opinions import PrivacySettings
+from fedagent_agent.trainer.frames import Cancel, Evaluate, Open, Train
 from fedagent_node.effects import LinkDown, LinkUp, Send
 from fedagent_protocol.codec import Direction, decode, encode
 from fedagent_protocol.messages import (
     Chunk,
     Decline,
     EdgeBeacon,
+    EdgeToAgent,
     Need,
+    Opinion,
     RoundClosed,
     TaskBody,
     TaskNeed,
@@ -24,7 +29,8 @@ from fedagent_protocol.messages import (
     Welcome,
 )
 from fedagent_protocol.transfer import Layout
-from fedagent_task.recipe import task_bytes
+from fedagent_task.recipe import task_bytes, task_digest
+from fedagent_task.spec import OpinionsSpec, TaskSpec
 from tests.fakes.hand_edge import (
     EDGE,
     LINK,
@@ -43,24 +49,22 @@ RUNS = (RUN, "2" * 32)
 MODELS = [model_of(4500, mark) for mark in range(2)]
 UPDATE = bytes(range(200)) * 12
 Order = tuple[str, str, int]
+EDGES = st.sampled_from([EDGE, OTHER])
 
 
-class AgentUnderFire(RuleBasedStateMachine):
+class UnderFire(RuleBasedStateMachine):
     """An agent between two edges that lose, repeat and reorder everything."""
 
-    def __init__(self) -> None:
+    tasks: tuple[TaskSpec, ...] = (REAL,)
+
+    def __init__(self, **fields: Any) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.edge = HandEdge(Path(self.folder.name), chunk_bytes=PIECE, task=REAL)
+        folder = Path(self.folder.name)
+        self.edge = HandEdge(folder, chunk_bytes=PIECE, task=self.tasks[0], **fields)
         self.subscribed: set[tuple[str, str]] = set()
         self.subscriptions: list[SubscribeModel] = []
         self.opening: list[Open] = []
-        self.training: dict[int, tuple[Train, Order]] = {}
-        self.trainings: Counter[Order] = Counter()
-        self.answers: dict[Order, set[str]] = {}
-        self.ordered: set[Order] = set()
-        self.credit: Counter[tuple[str, int]] = Counter()
-        self.delivered: dict[tuple[str, str], set[int]] = {}
 
     def teardown(self) -> None:
         self.edge.store.close()
@@ -72,30 +76,87 @@ class AgentUnderFire(RuleBasedStateMachine):
             self.take(self.say(EdgeBeacon(edge=name), name))
             self.take(self.say(Welcome(edge=name), name))
 
-    # ------------------------------------------------------- what the agent did
-
-    def say(self, message, name: str) -> list[Outward]:  # type: ignore[no-untyped-def]
+    def say(self, message: EdgeToAgent, name: str) -> list[Outward]:
         return self.edge.say(message, edge=name)
 
     def take(self, outward: list[Outward]) -> None:
         """Check each effect as it comes."""
         for effect in outward:
             match effect:
-                case Send():
-                    payload = encode(effect.message)
-                    assert decode(Direction.AGENT_TO_EDGE, payload) == effect.message
-                    self.published(effect.to, effect.message)
                 case SubscribeModel():
                     self.subscriptions.append(effect)
                 case Open():
                     self.opening.append(effect)
-                case Train():
-                    work = self.edge.core.queue.active_order
-                    assert work is not None
-                    order = (work.key.edge, work.key.run, work.key.round)
-                    assert not [j for j, (_, o) in self.training.items() if j not in self.dead()]
-                    self.trainings[order] += 1
-                    self.training[effect.job] = (effect, order)
+                case _:
+                    self.took(effect)
+
+    def took(self, effect: Outward) -> None:
+        raise NotImplementedError
+
+    @precondition(lambda self: self.subscriptions)
+    @rule()
+    def suback(self) -> None:
+        sub = self.subscriptions.pop(0)
+        self.subscribed.add((sub.edge, sub.digest))
+        self.take(self.edge.take(Subscribed(sub.edge, sub.digest)))
+
+    @precondition(lambda self: self.edge.said(TaskNeed))
+    @rule(name=EDGES)
+    def task(self, name: str) -> None:
+        digest = self.edge.said(TaskNeed)[-1].digest
+        body = next(body for body in map(task_bytes, self.tasks) if task_digest(body) == digest)
+        self.take(self.say(TaskBody(run=RUN, digest=digest, body=body), name))
+
+    @rule(seconds=st.sampled_from([0.01, 1.0, 4.0, 25.0]), busy=st.sampled_from([0, 5000]))
+    def wait(self, seconds: float, busy: int) -> None:
+        self.edge.pending = busy
+        self.take(self.edge.later(seconds))
+
+    @rule()
+    def reconnect(self) -> None:
+        self.take(self.edge.take(LinkDown(LINK)))
+        self.take(self.edge.take(LinkUp(LINK)))
+
+    @rule()
+    def beacon(self) -> None:
+        self.join()
+
+    @invariant()
+    def a_tick_leaves_nothing_due(self) -> None:
+        """Otherwise the daemon's timer would spin."""
+        now = self.edge.now
+        self.take(self.edge.tick())
+        due = self.edge.driver.next_due()
+        assert due is None or due > now
+
+
+class AgentUnderFire(UnderFire):
+    """Orders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.training: dict[int, tuple[Train, Order]] = {}
+        self.trainings: Counter[Order] = Counter()
+        self.answers: dict[Order, set[str]] = {}
+        self.ordered: set[Order] = set()
+        self.credit: Counter[tuple[str, int]] = Counter()
+        self.delivered: dict[tuple[str, str], set[int]] = {}
+
+    # ------------------------------------------------------- what the agent did
+
+    def took(self, effect: Outward) -> None:
+        match effect:
+            case Send():
+                payload = encode(effect.message)
+                assert decode(Direction.AGENT_TO_EDGE, payload) == effect.message
+                self.published(effect.to, effect.message)
+            case Train():
+                work = self.edge.core.queue.active_order
+                assert work is not None
+                order = (work.key.edge, work.key.run, work.key.round)
+                assert not [j for j, (_, o) in self.training.items() if j not in self.dead()]
+                self.trainings[order] += 1
+                self.training[effect.job] = (effect, order)
 
     def dead(self) -> set[int]:
         return {effect.job for effect in self.edge.jobs(Cancel)}
@@ -122,7 +183,7 @@ class AgentUnderFire(RuleBasedStateMachine):
     # ------------------------------------------------------------------- rules
 
     @rule(
-        name=st.sampled_from([EDGE, OTHER]),
+        name=EDGES,
         number=st.integers(1, 4),
         model=st.sampled_from(MODELS),
         run=st.sampled_from(RUNS),
@@ -137,19 +198,6 @@ class AgentUnderFire(RuleBasedStateMachine):
         self.ordered.add((name, run, number))
         self.take(out)
 
-    @precondition(lambda self: self.subscriptions)
-    @rule()
-    def suback(self) -> None:
-        sub = self.subscriptions.pop(0)
-        self.subscribed.add((sub.edge, sub.digest))
-        self.take(self.edge.take(Subscribed(sub.edge, sub.digest)))
-
-    @precondition(lambda self: self.edge.said(TaskNeed))
-    @rule(name=st.sampled_from([EDGE, OTHER]))
-    def task(self, name: str) -> None:
-        digest = self.edge.said(TaskNeed)[-1].digest
-        self.take(self.say(TaskBody(run=RUN, digest=digest, body=task_bytes(REAL)), name))
-
     @precondition(lambda self: self.opening)
     @rule()
     def opened(self) -> None:
@@ -157,7 +205,7 @@ class AgentUnderFire(RuleBasedStateMachine):
         self.take(self.edge.opened(opening))
 
     @rule(
-        name=st.sampled_from([EDGE, OTHER]),
+        name=EDGES,
         model=st.sampled_from(MODELS),
         index=st.integers(0, 5),
         spoilt=st.booleans(),
@@ -191,7 +239,7 @@ class AgentUnderFire(RuleBasedStateMachine):
     @rule(data=st.data(), first=st.integers(0, 3), count=st.integers(1, 2))
     def need(self, data: st.DataObject, first: int, count: int) -> None:
         offer = data.draw(st.sampled_from(self.edge.said(UpdateOffer)))
-        name = data.draw(st.sampled_from([EDGE, OTHER]))
+        name = data.draw(EDGES)
         for index in range(first, first + count):
             self.credit[offer.digest, index] += 1
         ranges = ((first, first + count),)
@@ -203,24 +251,9 @@ class AgentUnderFire(RuleBasedStateMachine):
     def receipt(self, data: st.DataObject) -> None:
         self.take(self.edge.receipt(data.draw(st.sampled_from(self.edge.said(UpdateOffer)))))
 
-    @rule(name=st.sampled_from([EDGE, OTHER]), number=st.integers(1, 4), run=st.sampled_from(RUNS))
+    @rule(name=EDGES, number=st.integers(1, 4), run=st.sampled_from(RUNS))
     def closed(self, name: str, number: int, run: str) -> None:
         self.take(self.say(RoundClosed(run=run, round=number), name))
-
-    @rule(seconds=st.sampled_from([0.01, 1.0, 4.0, 25.0]), busy=st.sampled_from([0, 5000]))
-    def wait(self, seconds: float, busy: int) -> None:
-        self.edge.pending = busy
-        self.take(self.edge.later(seconds))
-
-    @rule(name=st.sampled_from([EDGE, OTHER]))
-    def beacon(self, name: str) -> None:
-        self.take(self.say(EdgeBeacon(edge=name), name))
-        self.take(self.say(Welcome(edge=name), name))
-
-    @rule()
-    def reconnect(self) -> None:
-        self.take(self.edge.take(LinkDown(LINK)))
-        self.take(self.edge.take(LinkUp(LINK)))
 
     # -------------------------------------------------------------- invariants
 
@@ -249,14 +282,6 @@ class AgentUnderFire(RuleBasedStateMachine):
             known = order in self.answers or order == working
             assert known or (order[0], order[2]) in over | told
 
-    @invariant()
-    def a_tick_leaves_nothing_due(self) -> None:
-        """Otherwise the daemon's timer would spin."""
-        now = self.edge.now
-        self.take(self.edge.tick())
-        due = self.edge.driver.next_due()
-        assert due is None or due > now
-
 
 AgentUnderFire.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
 TestAgentUnderFire = AgentUnderFire.TestCase
@@ -283,4 +308,143 @@ def test_a_model_arrives_through_any_loss_and_repetition(events: list[tuple[int,
             edge.serve(edge.later(2.0), model)
             edge.say(EdgeBeacon(edge=EDGE))
         assert edge.said(UpdateOffer)
+        edge.store.close()
+
+
+# ------------------------------------------------------------------- evaluations
+
+SCORED = [model_of(2500, mark) for mark in range(3)]
+TASK = structs.replace(REAL, opinions=OpinionsSpec(epsilon=1.0))
+TASKS = (TASK, structs.replace(TASK, opinions=OpinionsSpec(epsilon=0.5)))
+TOTAL = 3.0
+
+
+class EvaluatorUnderFire(UnderFire):
+    """Calls and orders, and restarts."""
+
+    tasks = TASKS
+
+    def __init__(self) -> None:
+        super().__init__(privacy=PrivacySettings(max_epsilon=1.0, total_epsilon=TOTAL))
+        self.evaluating: dict[int, Evaluate] = {}
+        self.called: set[tuple[str, str, int]] = set()
+        self.told: dict[tuple[str, int], set[Opinion]] = defaultdict(set)
+        self.newest: dict[str, int] = {}
+        self.score = 0
+
+    def took(self, effect: Outward) -> None:
+        match effect:
+            case Send(message=Opinion() as said):
+                name = effect.to
+                assert (name, said.run, said.round) in self.called
+                assert said.round >= self.newest.get(said.run, 0), "an older round after all"
+                self.newest[said.run] = said.round
+                if said.samples:
+                    self.told[said.run, said.round].add(said)
+            case Evaluate():
+                call = self.edge.core.evaluator.pending
+                assert call is not None
+                assert Path(effect.model).read_bytes() == self.edge.models[call.call.model]
+                self.evaluating[effect.job] = effect
+
+    @rule(
+        name=EDGES,
+        number=st.integers(0, 4),
+        run=st.sampled_from(RUNS),
+        task=st.sampled_from(TASKS),
+    )
+    def call(self, name: str, number: int, run: str, task: object) -> None:
+        self.edge.task = task  # type: ignore[assignment]  # one of TASKS
+        self.called.add((name, run, number))
+        self.take(self.edge.call(number, SCORED[number % 3], run=run, edge=name))
+
+    @rule(name=EDGES, number=st.integers(1, 4), run=st.sampled_from(RUNS))
+    def order(self, name: str, number: int, run: str) -> None:
+        self.take(self.edge.order(number, SCORED[(number + 1) % 3], run=run, edge=name))
+
+    @precondition(lambda self: self.opening)
+    @rule(fits=st.booleans())
+    def opened(self, fits: bool) -> None:
+        job = self.opening.pop()
+        self.take(self.edge.opened(job) if fits else self.edge.failed(job, "died"))
+
+    @rule(name=EDGES, model=st.sampled_from(SCORED), indices=st.lists(st.integers(0, 2)))
+    def chunks(self, name: str, model: bytes, indices: list[int]) -> None:
+        for index in indices:
+            data = model[index * PIECE : (index + 1) * PIECE]
+            chunk = Chunk(run=RUN, round=1, digest=digest_of(model), index=index, data=data)
+            self.take(self.edge.say(chunk, edge=name))
+
+    @precondition(lambda self: self.evaluating)
+    @rule(data=st.data(), outcome=st.sampled_from(["score", "nothing", "died"]))
+    def evaluated(self, data: st.DataObject, outcome: str) -> None:
+        start = self.evaluating.pop(data.draw(st.sampled_from(sorted(self.evaluating))))
+        self.score += 1
+        if outcome == "died":
+            self.take(self.edge.failed(start, "died"))
+            return
+        samples = 7 if outcome == "score" else 0
+        self.take(self.edge.evaluate(start, self.score / 1e6, samples=samples, epsilon=1.0))
+
+    @rule()
+    def restart(self) -> None:
+        self.edge.restart()
+        self.subscriptions, self.opening, self.evaluating = [], [], {}
+        self.newest = {}
+        self.join()
+
+    # -------------------------------------------------------------- invariants
+
+    @invariant()
+    def a_round_has_one_opinion_for_ever(self) -> None:
+        assert all(len(said) == 1 for said in self.told.values())
+
+    @invariant()
+    def the_owners_budget_holds(self) -> None:
+        spent = self.edge.core.evaluator.spent
+        for run in RUNS:
+            told = sum(1 for of, _ in self.told if of == run)
+            assert told <= spent.get(run, 0.0) <= TOTAL
+
+    @invariant()
+    def one_model_comes_in_at_a_time(self) -> None:
+        core = self.edge.core
+        fetches = (core.queue.fetch, core.evaluator.fetch)
+        assert not all(fetch is not None and fetch.loading for fetch in fetches)
+
+
+EvaluatorUnderFire.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=50, deadline=None
+)
+TestEvaluatorUnderFire = EvaluatorUnderFire.TestCase
+
+
+@settings(max_examples=60, deadline=None)
+@given(losses=st.lists(st.booleans(), max_size=40), order_at=st.integers(0, 6))
+def test_whoever_asks_often_enough_has_an_answer(losses: list[bool], order_at: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        edge = joined(Path(folder), chunk_bytes=PIECE, task=REAL)
+        lost = iter(losses)
+
+        def serve(out: list[Outward]) -> None:
+            """Answer all but what is lost on the way to the edge."""
+            for effect in out:
+                if isinstance(effect, Send) and next(lost, False):
+                    continue
+                before = len(edge.out)
+                edge.serve([effect], SCORED[1])
+                if isinstance(effect, Evaluate):
+                    edge.evaluate(effect, 0.5)
+                for start in edge.jobs(Evaluate, edge.out[before:]):
+                    edge.evaluate(start, 0.5)
+
+        for second in range(60):
+            if second == order_at:
+                serve(edge.order(2, SCORED[1], give_up_ms=9000))
+            serve(edge.call(1, SCORED[0]))
+            if edge.said(Opinion):
+                break
+            serve(edge.later(1.0))
+            edge.say(EdgeBeacon(edge=EDGE))
+        assert {opinion.samples for opinion in edge.said(Opinion)} == {7}
         edge.store.close()
