@@ -1,25 +1,16 @@
-"""Commands that read a run, on a directory that the real store wrote."""
+"""Commands that show a run, on a directory that the real store wrote."""
 
 import json
 import sqlite3
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from fedagent_coordinator.status_files import DeviceBook, RunStatus, write_run_status
 from fedagent_node.data_dir import DataDirLock
 from fedagent_protocol.messages import DeviceNote, EdgeStatus
 from tests.fakes.written_runs import RECIPE, write_run
 from tests.typed import call, last_object
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    write_run(folder / "coordinator")
-    return folder
 
 
 def test_status(home: Path) -> None:
@@ -129,90 +120,6 @@ def test_a_device_that_declined_last_says_why(tmp_path: Path) -> None:
     said = call(tmp_path, "status").stdout
     assert "declines  agent-b: schema: task wants 64, the stream has 12" in said
     assert "agents    2 seen" in said
-
-
-def test_ledger_shows_and_exports(home: Path, tmp_path: Path) -> None:
-    read = last_object(call(home, "ledger", "show", "--last", "4", "--json"))
-    assert {row["kind"] for row in read["entries"]} == {"reserve", "settle", "void"}
-    csv = call(home, "ledger", "export").stdout.splitlines()
-    assert csv[0].startswith("seq,")
-    assert len(csv) == 1 + 1 + 3 * 4  # header, grant, and four entries a round
-    out = tmp_path / "l.jsonl"
-    done = call(home, "ledger", "export", "--format", "jsonl", "--out", str(out), "--json")
-    assert last_object(done)["entries"] == 13
-    assert len([json.loads(line) for line in out.read_text().splitlines()]) == 13
-
-
-def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
-    assert call(home, "ledger", "verify").stdout.startswith("balanced: 13 entries")
-    write_run(tmp_path / "coordinator")
-    database = sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")
-    database.executescript(
-        "DROP TRIGGER entries_no_update; UPDATE entries SET amount_micro = 7 WHERE seq = 3"
-    )
-    database.close()
-    done = call(tmp_path, "ledger", "verify", "--json")
-    assert done.returncode == 41
-    assert last_object(done)["ledger_balanced"] is False
-    said = call(tmp_path, "ledger", "verify")
-    assert said.returncode == 41
-    assert "hash chain" in said.stderr
-
-
-@pytest.mark.parametrize("style", ["safetensors", "npz"])
-def test_models_leave_as_files(home: Path, tmp_path: Path, style: str) -> None:
-    listed = last_object(call(home, "models", "list", "--json"))["models"]
-    assert [row["round"] for row in listed] == [3]
-    out = tmp_path / f"m.{style}"
-    read = last_object(call(home, "models", "export", "--out", str(out), "--json"))
-    assert read["format"] == style
-    if style == "npz":
-        with np.load(out, allow_pickle=False) as arrays:
-            shapes = {name: arrays[name].shape for name in arrays.files}
-    else:
-        shapes = {name: array.shape for name, array in load_file(out).items()}
-    assert shapes == {"weight": (10, 64), "bias": (10,)}
-
-
-@pytest.mark.parametrize(
-    "arguments", [("--onnx", "m.onnx"), ("--out", "m.onnx"), ("--out", "m", "--format", "onnx")]
-)
-def test_a_model_leaves_as_an_onnx_file(home: Path, arguments: tuple[str, ...]) -> None:
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    pytest.importorskip("onnx", reason="onnx is not installed")
-    read = last_object(call(home, "models", "export", *arguments, "--json"))
-    assert (read["format"], read["out"]) == ("onnx", arguments[1])
-    session = runtime.InferenceSession(
-        (home / arguments[1]).read_bytes(), providers=["CPUExecutionProvider"]
-    )
-    (output,) = session.run(None, {"x": np.ones((3, 64), np.float32)})
-    np.testing.assert_allclose(output, np.full((3, 10), 0.1), atol=1e-6)
-
-
-def test_a_model_that_is_gone_is_named(home: Path) -> None:
-    done = call(home, "models", "export", "--round", "1")
-    assert done.returncode == 43
-    assert "kept are rounds: 3" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--out", "none/m.safetensors"),
-        ("--out", "none/m.npz"),
-        ("--out", ".", "--format", "npz"),
-        ("--onnx", "none/m.onnx"),
-    ],
-)
-def test_a_place_where_no_model_can_be_written_is_named(
-    home: Path, arguments: tuple[str, ...]
-) -> None:
-    if "--onnx" in arguments:
-        pytest.importorskip("onnx", reason="onnx is not installed")
-    done = call(home, "models", "export", *arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert f"cannot write {arguments[1]}: " in done.stderr
 
 
 def test_a_report_of_any_run(home: Path, tmp_path: Path) -> None:

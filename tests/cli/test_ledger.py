@@ -1,0 +1,36 @@
+"""`fedagent ledger`, on a directory that the real store wrote."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+from tests.fakes.written_runs import write_run
+from tests.typed import call, last_object
+
+
+def test_ledger_shows_and_exports(home: Path, tmp_path: Path) -> None:
+    read = last_object(call(home, "ledger", "show", "--last", "4", "--json"))
+    assert {row["kind"] for row in read["entries"]} == {"reserve", "settle", "void"}
+    csv = call(home, "ledger", "export").stdout.splitlines()
+    assert csv[0].startswith("seq,")
+    assert len(csv) == 1 + 1 + 3 * 4  # header, grant, and four entries a round
+    out = tmp_path / "l.jsonl"
+    done = call(home, "ledger", "export", "--format", "jsonl", "--out", str(out), "--json")
+    assert last_object(done)["entries"] == 13
+    assert len([json.loads(line) for line in out.read_text().splitlines()]) == 13
+
+
+def test_verify_finds_a_changed_amount(home: Path, tmp_path: Path) -> None:
+    assert call(home, "ledger", "verify").stdout.startswith("balanced: 13 entries")
+    write_run(tmp_path / "coordinator")
+    database = sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")
+    database.executescript(
+        "DROP TRIGGER entries_no_update; UPDATE entries SET amount_micro = 7 WHERE seq = 3"
+    )
+    database.close()
+    done = call(tmp_path, "ledger", "verify", "--json")
+    assert done.returncode == 41
+    assert last_object(done)["ledger_balanced"] is False
+    said = call(tmp_path, "ledger", "verify")
+    assert said.returncode == 41
+    assert "hash chain" in said.stderr
