@@ -16,7 +16,7 @@ from fedagent_node.settings import SettingError
 
 from .config import EdgeConfig
 from .daemon import EdgeDaemon
-from .errors import EdgeError, EdgeStateError, disk_refused
+from .store import EdgeStateError, disk_refused
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SettingError, 2),
@@ -25,7 +25,6 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (DataDirBusyError, 75),
     (EdgeStateError, 21),
     (LinkError, 20),
-    (EdgeError, 20),
     (OSError, 20),
 )
 """Exit code of each error; the first class that fits decides (docs/exit-codes.md)."""
@@ -42,7 +41,7 @@ def run(config: EdgeConfig) -> int:
     error: Exception
     try:
         asyncio.run(EdgeDaemon(config).run())
-    except (LinkError, EdgeError) as failure:
+    except (LinkError, EdgeStateError) as failure:
         error = failure
     except OSError as failure:
         error = failure

@@ -6,7 +6,8 @@ Checkpoints: ``edge.chunk_written``, ``edge.complete``, ``edge.spooled``, ``edge
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from fedagent_node.blobs import BlobMissingError, BlobStore
 from fedagent_node.data_dir import write_private
 from fedagent_node.driver import Job
 from fedagent_node.effects import FinishModel, Input, Mark, ModelFinished, Run, Write, WriteModel
-from fedagent_protocol.errors import ProtocolError
+from fedagent_protocol.errors import FedagentError, ProtocolError
 from fedagent_protocol.failpoints import Checkpoint, hit
 from fedagent_protocol.messages import AnyMessage, Chunk, EdgeHello, UpdateOffer
 from fedagent_protocol.tensors import (
@@ -57,13 +58,28 @@ from .core.effects import (
 )
 from .core.state import EdgeState
 from .core.transfers import MAX_MODEL_BYTES
-from .errors import EdgeStateError, disk_refused
 from .spool import Journal, Spool
 
 SMALL_BYTES = 256 * 1024
 """Models up to this size are handled at once: a hop to another thread costs more."""
 KEPT_MODELS = 3
 """The last that the edge held."""
+
+
+class EdgeStateError(FedagentError):
+    """Raised when the edge's own files cannot be read or written."""
+
+    template = "{path}: {reason}"
+
+    path: Path
+    reason: str
+    hint: str
+
+
+def disk_refused(path: Path, error: OSError) -> EdgeStateError:
+    """Return the error for a disk that does not take what must not be lost."""
+    hint = "make room or fix the disk, then start the edge again"
+    return EdgeStateError(path, error.strerror or str(error), hint)
 
 
 class EdgeStore:
@@ -266,17 +282,20 @@ class EdgeStore:
         # The same for all jobs of a round, so that none overtakes another.
         small = self._base_bytes <= SMALL_BYTES
         match effect:
-            case Check():
-                return Job("check", self._check(effect), small)
-            case Admit():
-                if effect.record.key in self._whole:
+            case Check(key=key):
+                manifest = self._manifest_of(self._base)
+                return Job(
+                    "check", partial(self._check, effect, self._whole.get(key), manifest), small
+                )
+            case Admit(record=record):
+                if record.key in self._whole:
                     self._unsynced.append(effect)
                     return None
-                return Job("admit", self._admit(effect), small)
+                return Job("admit", partial(self._admit, self._next(effect), self._mean), small)
             case Commit():
-                return Job("commit", self._commit(effect), small)
+                return Job("commit", partial(self._commit, effect, self._mean), small)
             case FinishModel():
-                return Job("model", self._finish_job(effect), effect.size <= SMALL_BYTES)
+                return Job("model", partial(self._finish, effect), effect.size <= SMALL_BYTES)
         raise NotImplementedError(effect)
 
     def _next(self, admit: Admit) -> UpdateRecord:
@@ -284,63 +303,63 @@ class EdgeStore:
         self._positions += 1
         return replace(admit.record, position=self._positions)
 
-    def _check(self, effect: Check) -> Callable[[], Input]:
-        key, offer, whole = effect.key, effect.offer, self._whole.get(effect.key)
-        manifest = self._manifest_of(self._base)
+    def _check(self, check: Check, whole: bytes | None, manifest: Manifest) -> Input:
+        key, offer = check.key, check.offer
+        try:
+            data = self._spool.content(key, offer.size) if whole is None else whole
+        except OSError as error:
+            return _failed(key, error)
+        return Checked(key, check_content(data, offer.digest, manifest, check.norm_limit))
 
-        def work() -> Input:
-            try:
-                data = self._spool.content(key, offer.size) if whole is None else whole
-            except OSError as error:
-                return _failed(key, error)
-            return Checked(key, check_content(data, offer.digest, manifest, effect.norm_limit))
+    def _admit(self, record: UpdateRecord, mean: RunningMean) -> Input:
+        self._checkpoint("edge.complete")
+        try:
+            self._journal.sync()
+            self._spool.settle(record)
+            self._checkpoint("edge.spooled")
+            if record.weight > 0 and record.offer is not None:
+                _add(mean, self._spool.content(record.key, record.offer.size), record.weight)
+        except OSError as error:
+            return _failed(record.key, error)
+        return Admitted(record.key)
 
-        return work
+    def _commit(self, commit: Commit, mean: RunningMean) -> Input:
+        """Make base + mean a durable model, unless it is not finite."""
+        try:
+            data = self._models.get(commit.base)
+            manifest = Manifest(tuple(item.spec for item in locate(data)))
+            tensors = mean.apply(decode_tensors(data, manifest))
+            digest, fresh = "", b""
+            if all(np.isfinite(array).all() for array in tensors.values()):
+                fresh = encode_tensors(tensors)
+                digest = self._models.put(fresh)
+                self._manifest = (digest, manifest)
+        except (OSError, BlobMissingError):
+            return Committed(commit.run, commit.round)
+        self._checkpoint("edge.aggregated")
+        first = fresh[: self._chunk_bytes]
+        return Committed(commit.run, commit.round, digest, len(fresh), first)
 
-    def _admit(self, effect: Admit) -> Callable[[], Input]:
-        record, mean = self._next(effect), self._mean
-
-        def work() -> Input:
-            self._checkpoint("edge.complete")
-            try:
-                self._journal.sync()
-                self._spool.settle(record)
-                self._checkpoint("edge.spooled")
-                if record.weight > 0 and record.offer is not None:
-                    _add(mean, self._spool.content(record.key, record.offer.size), record.weight)
-            except OSError as error:
-                return _failed(record.key, error)
-            return Admitted(record.key)
-
-        return work
-
-    def _commit(self, effect: Commit) -> Callable[[], Input]:
-        mean = self._mean
-
-        def work() -> Input:
-            try:
-                digest, data = self._put_mean(effect.base, mean)
-            except (OSError, BlobMissingError):
-                return Committed(effect.run, effect.round)
-            self._checkpoint("edge.aggregated")
-            first = data[: self._chunk_bytes]
-            return Committed(effect.run, effect.round, digest, len(data), first)
-
-        return work
-
-    def _finish_job(self, effect: FinishModel) -> Callable[[], Input]:
-        def work() -> Input:
-            try:
-                refused = self._finish_model(effect.digest, effect.size)
-            except OSError as error:
-                refused = str(error)[:120] or "the disk failed"
+    def _finish(self, finish: FinishModel) -> Input:
+        refused = ""
+        try:
+            self._models.finish_part(finish.digest)
+            data = self._models.get(finish.digest)
+            for item in locate(data):
+                if not np.isfinite(tensor_at(data, item)).all():
+                    refused = f"tensor {item.spec.name[:64]!r} is not finite"
+                    break
             else:
-                self._checkpoint("edge.model_stored")
-            return ModelFinished(effect.digest, effect.size, refused)
+                refused = "" if len(data) == finish.size else "its size is not what was said"
+        except (ProtocolError, BlobMissingError) as error:
+            refused = str(error)
+        except OSError as error:
+            refused = str(error)[:120] or "the disk failed"
+            return ModelFinished(finish.digest, finish.size, refused)
+        self._checkpoint("edge.model_stored")
+        return ModelFinished(finish.digest, finish.size, refused)
 
-        return work
-
-    # ------------------------------------------------------------------ models
+    # ------------------------------------------------------- models, and state
 
     def _hold(self, digest: str) -> None:
         self._held = [*(d for d in self._held if d != digest), digest][-KEPT_MODELS:]
@@ -351,30 +370,6 @@ class EdgeStore:
             data = self._models.get(digest)
             self._manifest = (digest, Manifest(tuple(item.spec for item in locate(data))))
         return self._manifest[1]
-
-    def _put_mean(self, base: str, mean: RunningMean) -> tuple[str, bytes]:
-        """Make base + mean a durable model; an empty digest: the result is not finite."""
-        data = self._models.get(base)
-        manifest = Manifest(tuple(item.spec for item in locate(data)))
-        tensors = mean.apply(decode_tensors(data, manifest))
-        if not all(np.isfinite(array).all() for array in tensors.values()):
-            return "", b""
-        fresh = encode_tensors(tensors)
-        digest = self._models.put(fresh)
-        self._manifest = (digest, manifest)
-        return digest, fresh
-
-    def _finish_model(self, digest: str, size: int) -> str:
-        """Keep a model that is complete; return why it is not usable, or an empty string."""
-        try:
-            self._models.finish_part(digest)
-            data = self._models.get(digest)
-            for item in locate(data):
-                if not np.isfinite(tensor_at(data, item)).all():
-                    return f"tensor {item.spec.name[:64]!r} is not finite"
-        except (ProtocolError, BlobMissingError) as error:
-            return str(error)
-        return "" if len(data) == size else "its size is not what was said"
 
     def _load_state(self) -> Memory:
         try:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedagent_edge.errors import EdgeStateError
+from fedagent_edge.store import EdgeStateError
 from fedagent_protocol import messages as m
 from fedagent_protocol.tensors import digest_of, encode_tensors
 
