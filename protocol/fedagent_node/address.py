@@ -25,13 +25,10 @@ _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """The address of an MQTT broker.
+    """The address of an MQTT broker, with the user's name and password there.
 
-    Two are equal where they lead to the same broker, whoever asks there.
-
-    Attributes:
-        user: Whom the broker knows us as. No text of ours shows it.
-        password: None where it is kept elsewhere: see `settings.with_password`.
+    Equal where they lead to the same broker. No text of ours shows user or password, which
+    is None where it is kept elsewhere: see `settings.with_password`.
     """
 
     host: str
@@ -42,15 +39,10 @@ class BrokerAddress:
 
     @classmethod
     def parse(cls, text: str) -> "BrokerAddress":
-        """Return the address that a person or an advert wrote.
+        """Return the address that a person or an advert wrote, or raise `AddressError`.
 
-        Args:
-            text: ``host:port``, ``mqtt://host[:port]`` or ``mqtts://host[:port]``, with
-                ``user@`` or ``user:password@`` before the host, percent-encoded; IPv6
-                hosts in brackets.
-
-        Raises:
-            AddressError: It is none of these.
+        ``host:port``, ``mqtt://host[:port]`` or ``mqtts://host[:port]``, with ``user@`` or
+        ``user:password@`` before the host, percent-encoded; IPv6 hosts in brackets.
         """
         match = _URL.fullmatch(text.strip()) if len(text) <= _MAX_CHARS else None
         if match is None or (match["scheme"] is None and match["port"] is None):

@@ -21,17 +21,12 @@ _NUMBER = re.compile(r"[0-9]{1,3}")
 
 @dataclass(frozen=True, slots=True)
 class Advert:
-    """One role that is announced.
-
-    Attributes:
-        address: Its broker; of several that are announced, the one that we reach.
-        hosts: Every announced address of its own machine; none for a shared broker.
-    """
+    """One role that is announced; `hosts` are its own machine's, none for a shared broker."""
 
     role: Role
     id: str
     site: str
-    address: BrokerAddress
+    address: BrokerAddress  # its broker; of several that are announced, the one that we reach
     protocol: int
     hosts: tuple[str, ...] = field(default=(), compare=False)
 
@@ -52,11 +47,8 @@ class Reach:
 def reach(listen: str, lan: Sequence[str]) -> Reach:
     """Return what to announce of a private broker: no more than can be reached.
 
-    Args:
-        listen: The IP address (or ``localhost``) that it listens on. On loopback it is
-            announced on this machine alone; on one address, there and on this machine,
-            whose roles reach it by that address.
-        lan: This machine's addresses in real networks, which a wildcard stands for.
+    On loopback it is announced on this machine alone; on one address, there and on this
+    machine, whose roles reach it by that address. `lan` is what a wildcard stands for.
     """
     if is_loopback(listen):
         return Reach((LOOPBACK if listen == "localhost" else listen,), (LOOPBACK,))

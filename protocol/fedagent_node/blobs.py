@@ -37,7 +37,7 @@ class BlobMissingError(LinkError):
 class BlobStore:
     """The blobs in one folder, which is made if need be; one process writes.
 
-    Left-overs of a crash are removed, parts too.
+    Left-overs of a crash are removed, parts too. What is over `max_bytes` is an `OversizeError`.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = 1 << 30) -> None:
@@ -55,12 +55,7 @@ class BlobStore:
         return self.folder / digest
 
     def put(self, data: "Buffer") -> str:
-        """Keep a blob durably; return its digest. Idempotent.
-
-        Raises:
-            OversizeError: It is over `max_bytes`.
-            OSError: The disk refused; nothing is left behind.
-        """
+        """Keep a blob durably; return its digest. Idempotent; an error leaves nothing behind."""
         view = memoryview(data)
         self._check_size(view.nbytes)
         digest = hashlib.sha256(view).hexdigest()
@@ -80,11 +75,7 @@ class BlobStore:
         return digest
 
     def write_part(self, digest: str, offset: int, data: bytes) -> None:
-        """Write a piece of a blob that is coming in; in any order, not yet durable.
-
-        Raises:
-            OversizeError: The piece ends beyond `max_bytes`.
-        """
+        """Write a piece of a blob that is coming in; in any order, not yet durable."""
         self._check_size(offset + len(data))
         part = self.path(digest).with_suffix(_PART)
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

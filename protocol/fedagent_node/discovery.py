@@ -36,10 +36,8 @@ class Discovery:
     """Advertise this role and browse for others at one site (None: at every site).
 
     What is announced follows from where the broker listens (`advert.reach`), whatever the
-    scope of browsing: a broker on loopback is never announced beyond this machine.
-
-    Attributes:
-        available: Whether zeroconf runs; what is asked for before is done once it does.
+    scope of browsing: a broker on loopback is never announced beyond this machine. What is
+    asked for before zeroconf is `available` is done once it is.
     """
 
     def __init__(self, site: str | None, *, scope: Scope = "loopback") -> None:

@@ -50,8 +50,7 @@ class Job:
 
     name: str
     work: Callable[[], Input]
-    small: bool
-    """It takes less time than handing it to a thread and back."""
+    small: bool  # it takes less time than handing it to a thread and back
 
 
 class Store(Protocol):

@@ -26,10 +26,8 @@ class Received(Input, frozen=True):
     """Id that the topic names; empty where it names none: a coordinator that writes to one edge."""
     message: AnyMessage
     link: str
-    at: float
-    """When the event loop read it (ADR 15)."""
-    link_idle: bool = True
-    """Whether everything sent on that link before was acknowledged."""
+    at: float  # when the event loop read it (ADR 15)
+    link_idle: bool = True  # whether everything sent on that link before was acknowledged
 
 
 class OtherVersion(Input, frozen=True):
@@ -59,13 +57,11 @@ class Effect(Struct, frozen=True):
 class Send(Effect, frozen=True):
     """Send a message."""
 
-    to: str
-    """Id of the receiver, or `EVERYBODY`; empty for an edge's coordinator."""
+    to: str  # id of the receiver, or `EVERYBODY`; empty for an edge's coordinator
     message: AnyMessage
     stored: bool = False
     """The store completes the message with bytes that it keeps (`Store.complete`)."""
-    version: int = PROTOCOL_VERSION
-    """Protocol version of the receiver."""
+    version: int = PROTOCOL_VERSION  # protocol version of the receiver
 
 
 class Write(Effect, frozen=True):
@@ -102,8 +98,7 @@ class ModelFinished(Input, frozen=True):
 
     digest: str
     size: int
-    refused: str = ""
-    """Why it is not usable."""
+    refused: str = ""  # why it is not usable
 
 
 class Emit(Effect, frozen=True):
@@ -116,8 +111,7 @@ class Emit(Effect, frozen=True):
 class Warn(Effect, frozen=True):
     """A log line about what a peer did; limited in rate, as a peer may be hostile."""
 
-    peer: str
-    """Id of the agent; empty where the text says who."""
+    peer: str  # id of the agent; empty where the text says who
     text: str
 
 

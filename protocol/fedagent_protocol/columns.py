@@ -17,24 +17,15 @@ S = TypeVar("S", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Fresh contexts at one edge: `P` rows, `F` features.
-
-    Attributes:
-        session: int32[P], position in the edge's list of session ids.
-        price: int64[P], micro-credits.
-        context_seq: int64[P], the report's sequence number.
-        age_ms: int32[P], age of the report at the edge.
-        available: bool[P].
-        values: float32[P, F]; NaN where an agent did not report a feature.
-    """
+    """Fresh contexts at one edge: `P` rows, `F` features."""
 
     features: tuple[str, ...]
-    session: npt.NDArray[np.int32]
-    price: npt.NDArray[np.int64]
-    context_seq: npt.NDArray[np.int64]
-    age_ms: npt.NDArray[np.int32]
-    available: npt.NDArray[np.bool_]
-    values: npt.NDArray[np.float32]
+    session: npt.NDArray[np.int32]  # int32[P], position in the edge's list of session ids
+    price: npt.NDArray[np.int64]  # int64[P], micro-credits
+    context_seq: npt.NDArray[np.int64]  # int64[P], the report's sequence number
+    age_ms: npt.NDArray[np.int32]  # int32[P], age of the report at the edge
+    available: npt.NDArray[np.bool_]  # bool[P]
+    values: npt.NDArray[np.float32]  # float32[P, F]; NaN where an agent did not report a feature
 
 
 class PackedColumns(TypedDict):

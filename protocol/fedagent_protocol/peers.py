@@ -34,19 +34,12 @@ Epoch = Annotated[int, Meta(ge=1, lt=2**53)]
 
 
 class BeliefMessage(Struct, frozen=True, kw_only=True, array_like=True):
-    """One message of belief propagation, and what its weight is made of.
+    """One message of belief propagation, and what its weight is made of."""
 
-    Attributes:
-        degree: How many neighbours the sender has.
-        ratio: Log ratio of the message's two values.
-        typical: Median distance of the sender's neighbours.
-        distance: From sender to receiver, as the sender has it.
-    """
-
-    degree: Degree
-    ratio: float = 0.0
-    typical: Distance = 0.0
-    distance: Distance = 0.0
+    degree: Degree  # how many neighbours the sender has
+    ratio: float = 0.0  # log ratio of the message's two values
+    typical: Distance = 0.0  # median distance of the sender's neighbours
+    distance: Distance = 0.0  # from sender to receiver, as the sender has it
 
     def __post_init__(self) -> None:
         if not all(map(math.isfinite, (self.ratio, self.typical, self.distance))):
@@ -54,17 +47,11 @@ class BeliefMessage(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class GossipMessage(Struct, frozen=True, kw_only=True, array_like=True):
-    """What the receiver may not know yet about a slot.
+    """What the receiver may not know yet about a slot."""
 
-    Attributes:
-        best: (index, agent) among the K best.
-        known: Hashes of agents that take part, among the smallest.
-        spoken: Hashes of agents that have named their index, or have none, likewise.
-    """
-
-    best: Best = ()
-    known: Sketch = ()
-    spoken: Sketch = ()
+    best: Best = ()  # (index, agent) among the K best
+    known: Sketch = ()  # hashes of agents that take part, among the smallest
+    spoken: Sketch = ()  # hashes of agents that have named their index, or have none, likewise
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(index) for index, _ in self.best):
@@ -74,36 +61,24 @@ class GossipMessage(Struct, frozen=True, kw_only=True, array_like=True):
 class Envelope(Struct, frozen=True, kw_only=True, array_like=True):
     """An agent's state of one slot, as far as one neighbour lacks it.
 
-    Attributes:
-        run: 32 hex digits.
-        slot: It means nothing in another.
-        seq: Number of the state towards this receiver: larger is newer, equal is the same;
-            0 for an acknowledgement alone.
-        ack: The largest `seq` that the sender has had from this receiver in this slot.
+    `seq` numbers it towards this receiver: larger is newer; 0 is an acknowledgement alone.
     """
 
-    run: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")]
-    slot: Count
+    run: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")]  # 32 hex digits
+    slot: Count  # it means nothing in another
     seq: Seq = 0
-    ack: Seq = 0
+    ack: Seq = 0  # the largest `seq` that the sender has had from this receiver in this slot
     belief: BeliefMessage | None = None
     gossip: GossipMessage | None = None
 
 
 class PeerCard(Struct, frozen=True, kw_only=True, tag_field="t", tag="card"):
-    """Who an agent is since its last start; public, and good for nothing without its keys.
+    """Who an agent is since its last start; public, and good for nothing without its keys."""
 
-    Attributes:
-        identity: Raw Ed25519 public key; the agent's id is its hash.
-        agreement: Raw X25519 public key, made at the start.
-        epoch: Number of the start; grows.
-        signature: Ed25519 over the two above.
-    """
-
-    identity: Key
-    agreement: Key
-    epoch: Epoch
-    signature: Signature
+    identity: Key  # raw Ed25519 public key; the agent's id is its hash
+    agreement: Key  # raw X25519 public key, made at the start
+    epoch: Epoch  # number of the start; grows
+    signature: Signature  # Ed25519 over the two above
 
 
 class PeerPacket(Struct, frozen=True, kw_only=True, tag_field="t", tag="sealed"):

@@ -1,19 +1,9 @@
 """Things found by name: one table for each kind, ours and other people's alike.
 
-A kind declares its built-in things once, where it is defined::
-
-    registry: Registry[Solver] = Registry(
-        kind="solver",
-        package=__name__,
-        builtin={"density": "density:DensitySolver", "exact": "exact:ExactSolver"},
-        group="fedagent.solvers",
-        members={"solve": Solution},
-    )
-
-``module:attribute`` is below `package`, and imported when its name is asked for. A package of
-someone else adds one by an entry point of `group`; a built-in name wins. What of theirs
-cannot be imported or made, lacks a member, raises, or returns something else becomes one
-`PluginError`, which says whose it is; errors of ours (`FedagentError`) pass as they are.
+A built-in thing is imported when its name is asked for. A package of someone else adds one by
+an entry point; a built-in name wins. What of theirs cannot be imported or made, lacks a
+member, raises, or returns something else becomes one `PluginError`, which says whose it is;
+errors of ours (`FedagentError`) pass as they are.
 """
 
 import functools
@@ -43,18 +33,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class Registry(Generic[T]):
-    """Factories of one kind by name; a method may raise what is said of `create`.
+    """Factories of one kind by name; a method may raise what is said of `create`."""
 
-    Attributes:
-        kind: What an error calls the thing, e.g. ``policy``.
-        builtin: Name to ``module:attribute`` below `package`.
-        group: Entry point group of other people's; none if empty.
-    """
-
-    kind: str
+    kind: str  # what an error calls the thing, e.g. ``policy``
     package: str
-    builtin: Mapping[str, str]
-    group: str = ""
+    builtin: Mapping[str, str]  # name to ``module:attribute`` below `package`
+    group: str = ""  # entry point group of other people's; none if empty
     members: Members = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:

@@ -66,15 +66,10 @@ def to_ranges(indices: list[int]) -> RangeList:
 
 @dataclass(slots=True)
 class Receiver:
-    """The receiving end of one object.
-
-    Attributes:
-        window: Most chunks that are authorised and have not come.
-        have: Chunks that came (pass those on disk when resuming).
-    """
+    """The receiving end of one object, of which it may `have` chunks already."""
 
     layout: Layout
-    window: int = 4
+    window: int = 4  # most chunks that are authorised and have not come
     have: set[int] = field(default_factory=set)
     _outstanding: dict[int, None] = field(default_factory=dict)
     _cursor: int = 0

@@ -16,23 +16,15 @@ Reasons = Annotated[dict[str, int], Meta(max_length=32)]
 
 
 class Opinion(Message, frozen=True, kw_only=True, tag="opinion"):
-    """How good a model is on samples that nobody has trained on yet.
-
-    Attributes:
-        score: In [0, 1], more is better; as clipped, rounded and noised on the device.
-        samples: What it rests on; 0: there is none, and `reason` says why.
-        metric: What the score is, such as ``accuracy``.
-        epsilon: Local differential privacy of this answer; 0 for none.
-        moments: Of all samples, as `fedagent_task.moments` encodes them; mode ``moments`` only.
-    """
+    """How good a model is on samples that nobody has trained on yet."""
 
     model: Digest
-    score: Score = 0.0
-    samples: Count = 0
-    metric: Name = ""
-    epsilon: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    score: Score = 0.0  # in [0, 1], more is better; as clipped, rounded and noised on the device
+    samples: Count = 0  # what it rests on; 0: there is none, and `reason` says why
+    metric: Name = ""  # what the score is, such as ``accuracy``
+    epsilon: Annotated[float, Meta(ge=0, le=1e6)] = 0.0  # local differential privacy; 0 for none
     reason: Text = ""
-    moments: Moments = b""
+    moments: Moments = b""  # of all samples, by `fedagent_task.moments`; mode ``moments`` only
 
     def __post_init__(self) -> None:
         check_finite("score and epsilon", self.score, self.epsilon)
@@ -56,12 +48,7 @@ class PeerSend(Message, frozen=True, kw_only=True, tag="peer-send"):
 
 
 class OpinionCall(Message, frozen=True, kw_only=True, tag="opinion-call"):
-    """Ask for an opinion of this model, which is fetched as for an order.
-
-    Attributes:
-        slot: t of the paper, from 1: models evaluated so far in this run, with this one.
-        trained: The receiver's update is in the model.
-    """
+    """Ask for an opinion of this model, which is fetched as for an order."""
 
     task: Digest
     model: Digest
@@ -69,8 +56,8 @@ class OpinionCall(Message, frozen=True, kw_only=True, tag="opinion-call"):
     chunk_bytes: ChunkSize
     until_ms: Millis
     mode: OpinionMode = OpinionMode.REPORT
-    slot: Count = 0
-    trained: bool = False
+    slot: Count = 0  # t of the paper, from 1: models evaluated so far in this run, with this one
+    trained: bool = False  # the receiver's update is in the model
 
 
 class Neighbours(Message, frozen=True, kw_only=True, tag="neighbours"):
@@ -96,28 +83,20 @@ class Opinions(Message, frozen=True, kw_only=True, tag="opinions"):
 
     Sent when every agent has answered or the time is over, and again until
     `OpinionsReceipt`. A session index is the position of its agent in the edge's list for
-    this epoch; `new_ids` are the ids from `known` on.
-
-    Attributes:
-        session: int32[P].
-        score: float32[P], in [0, 1].
-        samples: int64[P], > 0.
-        epsilon: float32[P], 0 where no noise was added; empty if nowhere.
-        metric: Of all rows; answers with another one are counted in `reasons`.
-        asked: Agents that were called.
-        reasons: Agents without a row, by reason: ``late``, ``none``, ``missing``, ...
+    this epoch; `new_ids` are the ids from `known` on. `reasons` counts agents without a row
+    by reason: ``late``, ``none``, ``missing``, ...
     """
 
     epoch: RunId
     model: Digest
     known: Count
     new_ids: Ids
-    session: Column
-    score: Column
-    samples: Column
-    epsilon: Column = b""
-    metric: Name = ""
-    asked: Count = 0
+    session: Column  # int32[P]
+    score: Column  # float32[P], in [0, 1]
+    samples: Column  # int64[P], > 0
+    epsilon: Column = b""  # float32[P], 0 where no noise was added; empty if nowhere
+    metric: Name = ""  # of all rows; answers with another one are counted in `reasons`
+    asked: Count = 0  # agents that were called
     reasons: Reasons = field(default_factory=dict)
 
 
@@ -152,10 +131,6 @@ class OpinionOpen(Message, frozen=True, kw_only=True, tag="opinion-open"):
     """Call all agents for an opinion of this model, which the edge holds or is being sent.
 
     Idempotent; repeated until the edge has answered.
-
-    Attributes:
-        known: How many session ids of `epoch` the coordinator has.
-        trained: Agents whose updates are in the model; in mode ``peers`` alone.
     """
 
     model: Digest
@@ -163,8 +138,8 @@ class OpinionOpen(Message, frozen=True, kw_only=True, tag="opinion-open"):
     mode: OpinionMode = OpinionMode.REPORT
     slot: Count = 0
     epoch: RunId = ""
-    known: Count = 0
-    trained: Ids = ()
+    known: Count = 0  # how many session ids of `epoch` the coordinator has
+    trained: Ids = ()  # agents whose updates are in the model; in mode ``peers`` alone
 
 
 class OpinionClose(Message, frozen=True, kw_only=True, tag="opinion-close"):

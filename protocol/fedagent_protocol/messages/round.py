@@ -15,28 +15,22 @@ from .session import ContextReport
 
 
 class TrainOrder(Message, frozen=True, kw_only=True, tag="order"):
-    """Order one agent to train; orders rank by (run of the edge, round).
+    """Order one agent to train, chosen by `price` and `context_seq`.
 
-    Attributes:
-        model: The base model, of `size` bytes.
-        iterations: Local iterations rho; 0 leaves it to the learner.
-        give_up_ms: Remaining time until the latest possible close (max_wait).
-        credit: Chunks of the update that may be sent without a `Need`.
-        price, context_seq: What the agent was chosen by.
-        load_limit_ms: Most computation of the round; 0 for no limit but the device's own.
+    Orders rank by (run of the edge, round). `credit` chunks of the update may be sent unasked.
     """
 
     task: Digest
-    model: Digest
+    model: Digest  # the base model, of `size` bytes
     size: Count
     chunk_bytes: ChunkSize
     deadline_ms: Millis
-    give_up_ms: Millis
-    iterations: Count = 0
+    give_up_ms: Millis  # remaining time until the latest possible close (max_wait)
+    iterations: Count = 0  # local iterations rho; 0 leaves it to the learner
     credit: Annotated[int, Meta(ge=0, le=64)] = 1
     price: Micro = 0
     context_seq: Seq = 0
-    load_limit_ms: Millis = 0
+    load_limit_ms: Millis = 0  # most computation of the round; 0 for no limit but the device's own
 
 
 class Decline(Message, frozen=True, kw_only=True, tag="decline"):
@@ -61,31 +55,19 @@ class TaskBody(Message, frozen=True, kw_only=True, tag="task"):
 
 
 class TrainStats(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Figures of one training, as the device measured them.
-
-    Attributes:
-        arrivals: Samples that came since the last training.
-        iterations: rho as it was done: the mean of the arrival steps, rounded.
-        steps: Arrival steps that were done.
-        limited: The load limit ended the iterations early.
-        train_ms: Computation alone; `lc_ms` has the waits for arrivals in it.
-        dt_ms: Download time, from the order to having the model.
-        lc_ms: Local computation time.
-        loss: Mean over the training; 0 where it is not known or stays on the device.
-        score: Of the base model on `score_n` samples that are new to it; see docs/agent.md.
-    """
+    """Figures of one training, as the device measured them."""
 
     num_samples: Count = 0
-    arrivals: Count = 0
-    iterations: Count = 0
-    steps: Count = 0
-    limited: bool = False
-    train_ms: Millis = 0
-    dt_ms: Millis = 0
-    lc_ms: Millis = 0
+    arrivals: Count = 0  # samples that came since the last training
+    iterations: Count = 0  # rho as it was done: the mean of the arrival steps, rounded
+    steps: Count = 0  # arrival steps that were done
+    limited: bool = False  # the load limit ended the iterations early
+    train_ms: Millis = 0  # computation alone; `lc_ms` has the waits for arrivals in it
+    dt_ms: Millis = 0  # download time, from the order to having the model
+    lc_ms: Millis = 0  # local computation time
     seconds_per_iteration: float = 0.0
-    loss: float = 0.0
-    score: Score = 0.0
+    loss: float = 0.0  # mean over the training; 0 where it is not known or stays on the device
+    score: Score = 0.0  # of the base model on samples that are new to it: docs/agent.md
     score_n: Count = 0
 
     def __post_init__(self) -> None:
@@ -98,25 +80,17 @@ NO_STATS = TrainStats()
 
 
 class UpdateOffer(Message, frozen=True, kw_only=True, tag="update"):
-    """Offer a finished update: what it is, how it came to be, and its first chunk.
+    """Offer a finished update: what it is, how it came to be, and its first chunk."""
 
-    Attributes:
-        digest: Of the safetensors bytes.
-        base: The model that the float32 delta starts from.
-        first: Chunk 0, when the order gave credit for it.
-        context: The report after the round, saving a message.
-        note: A warning about the device's samples.
-    """
-
-    digest: Digest
+    digest: Digest  # of the safetensors bytes
     size: Count
     chunk_bytes: ChunkSize
-    base: Digest
+    base: Digest  # the model that the float32 delta starts from
     task: Digest
     stats: TrainStats
-    first: Data = b""
-    context: ContextReport | None = None
-    note: Text = ""
+    first: Data = b""  # chunk 0, when the order gave credit for it
+    context: ContextReport | None = None  # the report after the round, saving a message
+    note: Text = ""  # a warning about the device's samples
 
 
 class Receipt(Message, frozen=True, kw_only=True, tag="receipt"):
@@ -171,76 +145,53 @@ class Assignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RoundOrder(Message, frozen=True, kw_only=True, tag="round-order"):
-    """Run the round at this edge (ALGORITHMS section 1).
-
-    Attributes:
-        base: Model to start from; empty for the edge's own.
-        min_updates: Z; the edge waits for min(Z, ordered) updates.
-        norm_limit: Largest L2 norm of an update; 0 for none.
-        want_model: The report shall offer the edge model for merging.
-        load_limit_ms: Most computation of the round on a device; 0 for none.
-    """
+    """Run the round at this edge (ALGORITHMS section 1)."""
 
     task: Digest
     assignments: Annotated[tuple[Assignment, ...], Meta(max_length=20_000)]
     deadline_ms: Millis
     max_wait_ms: Millis
-    min_updates: Count = 1
+    min_updates: Count = 1  # Z; the edge waits for min(Z, ordered) updates
     weighting: Weighting = Weighting.SAMPLES
-    base: OptionalDigest = ""
-    norm_limit: float = 0.0
+    base: OptionalDigest = ""  # model to start from; empty for the edge's own
+    norm_limit: float = 0.0  # largest L2 norm of an update; 0 for none
     max_samples: Count = 1_000_000
-    want_model: bool = False
-    load_limit_ms: Millis = 0
+    want_model: bool = False  # the report shall offer the edge model for merging
+    load_limit_ms: Millis = 0  # most computation of the round on a device; 0 for none
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one ordered agent ended the round.
-
-    Attributes:
-        in_time: X of the algorithms: a valid update before the deadline.
-        used: It is part of the aggregate.
-        valid: A valid update came before the close; this is what is paid.
-        tau_ms: Order to whole valid update; when `censored`, the time waited.
-        stats: As the agent offered them, its durations no longer than what the edge measured.
-        reason: Why there is no valid update; of one, its `note`.
-    """
+    """How one ordered agent ended the round."""
 
     agent: Id
     status: OutcomeStatus
-    in_time: bool = False
-    used: bool = False
-    valid: bool = False
+    in_time: bool = False  # X of the algorithms: a valid update before the deadline
+    used: bool = False  # it is part of the aggregate
+    valid: bool = False  # a valid update came before the close; this is what is paid
     weight: float = 0.0
-    tau_ms: Millis = 0
+    tau_ms: Millis = 0  # order to whole valid update; when `censored`, the time waited
     censored: bool = False
     ut_ms: Millis = 0
     norm: float = 0.0
-    stats: TrainStats = NO_STATS
-    reason: Text = ""
+    stats: TrainStats = NO_STATS  # as offered, no duration longer than the edge measured
+    reason: Text = ""  # why there is no valid update; of one, its `note`
 
     def __post_init__(self) -> None:
         check_finite("weight and norm", self.weight, self.norm)
 
 
 class RoundReport(Message, frozen=True, kw_only=True, tag="report"):
-    """The round at this edge, closed. Repeated until `ReportReceipt`.
-
-    Attributes:
-        failed: Why the edge kept its model; empty when it has a new one.
-        model: The edge model after the round, of `size` bytes.
-        first: Its chunk 0, when the order asked for the model.
-    """
+    """The round at this edge, closed. Repeated until `ReportReceipt`."""
 
     epoch: RunId
     outcomes: Annotated[tuple[Outcome, ...], Meta(max_length=20_000)]
-    failed: Text = ""
-    model: OptionalDigest = ""
+    failed: Text = ""  # why the edge kept its model; empty when it has a new one
+    model: OptionalDigest = ""  # the edge model after the round, of `size` bytes
     size: Count = 0
     chunk_bytes: ChunkSize = CHUNK_BYTES
     used: Count = 0
     weight: float = 0.0
-    first: Data = b""
+    first: Data = b""  # its chunk 0, when the order asked for the model
     timing_ms: Annotated[dict[str, float], Meta(max_length=32)] = field(default_factory=dict)
 
 

@@ -137,28 +137,18 @@ class EdgeWelcome(Message, frozen=True, kw_only=True, tag="edge-welcome"):
 
 
 class DeviceNote(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One agent at an edge, for people.
-
-    Attributes:
-        age_ms: Since it was heard, when it left.
-        reason: Why it does not take part; empty if it does.
-    """
+    """One agent at an edge, for people."""
 
     agent: Id
     here: bool = True
-    age_ms: Millis = 0
+    age_ms: Millis = 0  # since it was heard, when it left
     software: Short = ""
     address: Short = ""
-    reason: Reason = ""
+    reason: Reason = ""  # why it does not take part; empty if it does
 
 
 class EdgeStatus(Message, frozen=True, kw_only=True, tag="edge-status"):
-    """The edge's heartbeat.
-
-    Attributes:
-        names: Agents' names that were not sent since the welcome.
-        devices: Agents of which something changed since the welcome or since they were sent.
-    """
+    """The edge's heartbeat, with names and devices that changed since they were sent."""
 
     epoch: RunId
     agents: Count = 0
