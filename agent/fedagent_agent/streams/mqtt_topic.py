@@ -139,15 +139,15 @@ class Mqtt(StreamSpec, frozen=True, kw_only=True):
         """Return the stream of a URL."""
         if not text.startswith("//"):
             raise no_kind(kind)
-        url = urlsplit(f"{kind}:{text}")
-        topic = unquote(url.path.lstrip("/"))
-        if not url.netloc or not topic:
-            raise StreamSpecError("mqtt", "needs a host and a topic", f"write {_FORM}")
         try:
+            url = urlsplit(f"{kind}:{text}")
+            topic = unquote(url.path.lstrip("/"))
+            if not url.netloc or not topic:
+                raise StreamSpecError("mqtt", "needs a host and a topic", f"write {_FORM}")
             broker = BrokerAddress.parse(f"{kind}://{url.netloc}")
-        except AddressError as error:
+        except (AddressError, ValueError) as error:  # urlsplit's own, of brackets
             form = _FORM
-            if "@" in url.netloc:
+            if "@" in text:
                 form = form.replace("HOST", "USER:PASSWORD@HOST")
                 form += ", with %40 for @ and %3A for :"
             raise StreamSpecError("mqtt", "is no address", f"write {form}") from error

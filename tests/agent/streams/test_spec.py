@@ -127,6 +127,7 @@ def test_every_kind_declares_its_options_with_help_and_example(kind: str) -> Non
         ("mqtt://box", "mqtt", "features=a,b&label=y"),
         ("mqtt://box/t?label=y", "mqtt", "features"),
         ("mqtt://box:port/t?label=y", "mqtt", "features"),
+        ("mqtt://[/t?features=a&label=y", "mqtt", "is no address"),
         ("mqtts://box/t?features=a&label=y", "mqtt", "&ca="),
         ("digits:order=time", "order", "no option"),
         ("replay:a,order=size", "order", "order=time"),
