@@ -134,7 +134,13 @@ def open_run(
             hint = "leave it out, or give the recipe, with every --set, of the run to go on with"
             problem = "this data directory has no run of this recipe"
             raise RefusedOptionError("--more-rounds", problem, hint)
-        run = _begin(store, recipe, digest, _origin(blobs, recipe, init))
+        run = store.begin_run(
+            recipe_digest=digest,
+            recipe=msgspec.json.encode(recipe).decode(),
+            seed=recipe.seed,
+            total_micro=recipe.budget.total_micro,
+            origin=_origin(blobs, recipe, init),
+        )
     else:
         _check_origin(blobs, recipe, former, init)
         run = _gone_on(store, former, more_rounds)
@@ -308,37 +314,22 @@ def _pending_round(
     return done[-1][0] if due else None
 
 
-def _begin(store: Store, recipe: Recipe, digest: str, origin: str) -> RunRow:
-    return store.begin_run(
-        recipe_digest=digest,
-        recipe=msgspec.json.encode(recipe).decode(),
-        seed=recipe.seed,
-        total_micro=recipe.budget.total_micro,
-        replace=True,
-        origin=origin,
-    )
-
-
 def _with_model(store: Store, blobs: BlobStore, recipe: Recipe, run_id: str) -> Progress:
-    progress = store.read.progress(run_id)
+    progress, origin = store.read.progress(run_id), store.read.run(run_id).origin
     if progress.model and blobs.is_whole(progress.model):
         return progress
-    origin = store.read.run(run_id).origin
     if origin and not progress.model and blobs.is_whole(origin):
         store.save_model(run_id, 0, origin, blobs.size(origin))
         return store.read.progress(run_id)
-    if origin and not progress.model:
-        raise ModelLostError(run_id, origin, "damaged" if blobs.has(origin) else "missing")
     data = encode_tensors(models.create(recipe.model).init(recipe.seed))
-    if not progress.model:
-        store.save_model(run_id, 0, blobs.put(data), len(data))
-        return store.read.progress(run_id)
+    named = progress.model or origin
     # An edge checks what it gets: a damaged model would be sent for ever, and no round begin.
-    if digest_of(data) != progress.model:
-        problem = "damaged" if blobs.has(progress.model) else "missing"
-        raise ModelLostError(run_id, progress.model, problem)
-    blobs.put(data)
-    return progress
+    if named and (named != digest_of(data) or not progress.model):
+        raise ModelLostError(run_id, named, "damaged" if blobs.has(named) else "missing")
+    digest = blobs.put(data)
+    if not progress.model:
+        store.save_model(run_id, 0, digest, len(data))
+    return store.read.progress(run_id)
 
 
 def _windows(store: Store, run_id: str, max_samples: int) -> tuple[Window, ...]:

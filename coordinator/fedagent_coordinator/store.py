@@ -28,7 +28,6 @@ from .errors import (
     BudgetExceededError,
     DuplicateRoundError,
     RecordError,
-    RunConflictError,
     RunEndedError,
     StateError,
     UnknownRoundError,
@@ -41,72 +40,67 @@ SNAPSHOT_EVERY = 50
 """Rounds between snapshots: replay stays short and full states are written rarely."""
 
 
+class _Index:
+    """Places and labels of the ids in one table, ``clients`` or ``edges``."""
+
+    def __init__(self, database: Database, run_id: str, table: str, column: str) -> None:
+        self._db, self._run_id = database, run_id
+        self._insert = f"INSERT INTO {table} (run_id, idx, {column}) VALUES (?, ?, ?)"  # noqa: S608 - constants
+        self._rename = f"UPDATE {table} SET label = ? WHERE run_id = ? AND {column} = ?"  # noqa: S608 - constants
+        rows = database.connection.execute(
+            f"SELECT {column}, idx, label FROM {table} WHERE run_id = ?",  # noqa: S608 - constants
+            (run_id,),
+        ).fetchall()
+        self.places: dict[str, int] = {row[0]: row[1] for row in rows}
+        self._labels: dict[str, str] = {row[0]: row[2] for row in rows}
+
+    def find(self, ids: Sequence[str]) -> list[int]:
+        fresh = [id_ for id_ in dict.fromkeys(ids) if id_ not in self.places]
+        if fresh:
+            places = {id_: len(self.places) + i for i, id_ in enumerate(fresh)}
+            with self._db.transaction("index") as sql:
+                rows = [(self._run_id, place, id_) for id_, place in places.items()]
+                sql.executemany(self._insert, rows)
+            self.places.update(places)
+        return [self.places[id_] for id_ in ids]
+
+    def label(self, labels: Mapping[str, str]) -> None:
+        changed = {id_: label for id_, label in labels.items() if self._labels.get(id_) != label}
+        if not changed:
+            return
+        self.find(list(changed))
+        with self._db.transaction("label") as sql:
+            rows = [(label, self._run_id, id_) for id_, label in changed.items()]
+            sql.executemany(self._rename, rows)
+        self._labels.update(changed)
+
+
 class RunIndices:
     """The indices of one run; new ids are written before their index is used."""
 
     def __init__(self, database: Database, run_id: str) -> None:
-        self._db = database
-        self._run_id = run_id
-        sql = database.connection
-        rows = sql.execute(
-            "SELECT agent_id, idx, label FROM clients WHERE run_id = ?", (run_id,)
-        ).fetchall()
-        self._clients: dict[str, int] = {row[0]: row[1] for row in rows}
-        self._labels: dict[str, str] = {row[0]: row[2] for row in rows}
-        self._edges: dict[str, int] = dict(
-            sql.execute("SELECT edge_id, idx FROM edges WHERE run_id = ?", (run_id,)).fetchall()
-        )
+        self._clients = _Index(database, run_id, "clients", "agent_id")
+        self._edges = _Index(database, run_id, "edges", "edge_id")
 
     def clients(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
         """Return int32[len(ids)], the index of each agent."""
-        fresh = [id_ for id_ in dict.fromkeys(ids) if id_ not in self._clients]
-        if fresh:
-            numbered = {id_: len(self._clients) + i for i, id_ in enumerate(fresh)}
-            with self._db.transaction("index") as sql:
-                sql.executemany(
-                    "INSERT INTO clients (run_id, idx, agent_id) VALUES (?, ?, ?)",
-                    [(self._run_id, index, id_) for id_, index in numbered.items()],
-                )
-            self._clients.update(numbered)
-        return np.array([self._clients[id_] for id_ in ids], dtype=np.int32)
+        return np.array(self._clients.find(ids), dtype=np.int32)
 
     def edge(self, edge: str) -> int:
         """Return the index of an edge."""
-        if edge not in self._edges:
-            index = len(self._edges)
-            with self._db.transaction("index") as sql:
-                sql.execute(
-                    "INSERT INTO edges (run_id, idx, edge_id) VALUES (?, ?, ?)",
-                    (self._run_id, index, edge),
-                )
-            self._edges[edge] = index
-        return self._edges[edge]
+        return self._edges.find([edge])[0]
 
     def sizes(self) -> tuple[int, int]:
         """Return how many clients and how many edges have an index."""
-        return len(self._clients), len(self._edges)
+        return len(self._clients.places), len(self._edges.places)
 
     def label_edge(self, edge: str, label: str) -> None:
         """Remember what people call an edge."""
-        self.edge(edge)
-        with self._db.transaction("label") as sql:
-            sql.execute(
-                "UPDATE edges SET label = ? WHERE run_id = ? AND edge_id = ?",
-                (label, self._run_id, edge),
-            )
+        self._edges.label({edge: label})
 
     def label_clients(self, labels: Mapping[str, str]) -> None:
-        """Remember what people call clients; what is known costs nothing."""
-        changed = {id_: label for id_, label in labels.items() if self._labels.get(id_) != label}
-        if not changed:
-            return
-        self.clients(list(changed))
-        with self._db.transaction("label") as sql:
-            sql.executemany(
-                "UPDATE clients SET label = ? WHERE run_id = ? AND agent_id = ?",
-                [(label, self._run_id, id_) for id_, label in changed.items()],
-            )
-        self._labels.update(changed)
+        """Remember what people call clients."""
+        self._clients.label(labels)
 
 
 class Store(ExitStack):
@@ -130,32 +124,23 @@ class Store(ExitStack):
         recipe: str,
         seed: int,
         total_micro: int | None,
-        run_id: str | None = None,
-        replace: bool = False,
         origin: str = "",
     ) -> RunRow:
-        """Begin a run with its long-term budget; None is no limit.
+        """Begin a run with its long-term budget, and end one that is still open.
 
         Args:
             recipe_digest: What a resumed run is found by.
             recipe: The recipe as JSON.
             seed: Of everything random in the run.
-            total_micro: What the run may spend.
-            run_id: 32 hex digits; random by default.
-            replace: End a run that is still open, instead of refusing.
+            total_micro: What the run may spend; None is no limit.
             origin: Digest of the model it begins from; empty for that of the seed.
 
         Raises:
-            RunConflictError: Another run is open and `replace` is not set.
             InvalidAmountError: `total_micro` is not a whole number in range.
         """
-        former = self.read.open_run()
-        if former is not None and not replace:
-            raise RunConflictError(former.run_id, former.recipe_digest)
-        if former is not None:
+        if (former := self.read.open_run()) is not None:
             self.end_run(former.run_id, "replaced by a new run")
-        run_id = run_id or uuid.uuid4().hex
-        now = self._db.clock_ms()
+        run_id, now = uuid.uuid4().hex, self._db.clock_ms()
         with self._db.transaction("begin") as sql:
             sql.execute(
                 "INSERT INTO runs (run_id, recipe_digest, recipe, seed, unlimited, origin, "
