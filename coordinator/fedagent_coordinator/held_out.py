@@ -35,11 +35,7 @@ class HeldOutSet:
 
 
 def held_out(recipe: Recipe) -> HeldOutSet | None:
-    """Load the recipe's held-out set; None if it has none.
-
-    Raises:
-        DatasetError: It is missing, malformed, or does not fit the model.
-    """
+    """Load the recipe's held-out set; None if it has none."""
     name = recipe.evaluation.dataset
     if name == NO_DATASET:
         return None

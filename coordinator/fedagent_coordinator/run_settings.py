@@ -22,12 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def decision_policies(recipe: Recipe) -> DecisionPolicies:
-    """Return the policies of a recipe, before they have learnt anything.
-
-    Raises:
-        PolicyError, RegistryError: A name is unknown, or a parameter out of range.
-        RecipeError: The policy's slots end without an opinion.
-    """
+    """Return the policies of a recipe, before they have learnt anything."""
     where, control = recipe.placement, recipe.iterations
     placed = placement.create(where.name, **where.params)
     policy = policies.create(recipe.policy.name, **recipe.policy.params)

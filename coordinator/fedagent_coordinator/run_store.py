@@ -70,11 +70,6 @@ class RunStore:
         checkpoint: Called with a name between any two disk effects.
         clock: Seconds, for durations.
         clock_ms: Wall clock for people.
-
-    Attributes:
-        policies: They know what they had learnt, and learn from settled rounds.
-        opinions: What clients are asked for.
-        held_out: Evaluates models; None without a held-out set.
     """
 
     def __init__(

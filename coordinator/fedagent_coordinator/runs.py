@@ -93,7 +93,6 @@ class OpenedRun:
 
     run_id: str
     resumed: bool
-    voided: tuple[int, ...]
     progress: Progress
     recipe: Recipe
 
@@ -156,7 +155,7 @@ def open_run(
     if recipe.data.standardize and (kept := store.read.standardized(run.run_id)) is not None:
         data = msgspec.json.decode(kept, type=Recipe).data
         recipe = structs.replace(recipe, data=data)
-    return OpenedRun(run.run_id, resumed, voided, past, recipe)
+    return OpenedRun(run.run_id, resumed, past, recipe)
 
 
 def _gone_on(store: Store, run: RunRow, more_rounds: int) -> RunRow:
@@ -210,10 +209,7 @@ def _check_origin(blobs: BlobStore, recipe: Recipe, run: RunRow, init: str) -> N
 def read_first_model(named: str, folder: Path, recipe: Recipe) -> bytes:
     """Return a model as a run keeps it; what is beside its tensors is left out.
 
-    Args:
-        named: A file, or a digest (8 hex digits of it at least) of a model in `folder`.
-        folder: The models of the data directory.
-        recipe: What tensors the model has.
+    It is named by its file, or by 8 hex digits at least of its digest in `folder`.
 
     Raises:
         RefusedOptionError: There is none, or it is no model of this recipe.

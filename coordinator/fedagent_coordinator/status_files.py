@@ -32,8 +32,6 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     monotonic time would mean nothing.
 
     Attributes:
-        run: The run's id.
-        edges_live: Edges that are heard.
         waiting: Why no round can be decided, in one word; empty while rounds go on.
         detail: More about it, in an agent's words.
         found, wanted: How many edges or agents are there of those that are waited for; 0 and
@@ -54,13 +52,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One device.
-
-    Attributes:
-        seen_ms: When it was heard last, by the wall clock; of one that is here, when it came.
-        edges: Ids of the edges where it has a session.
-        reason: Why it does not take part, in words; empty if it does.
-    """
+    """A device; `seen_ms` is the wall clock, and when it came if it is here. Edges are ids."""
 
     seen_ms: int
     software: str = ""

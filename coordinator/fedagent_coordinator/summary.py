@@ -18,17 +18,12 @@ class RunSummary:
 
     Attributes:
         policy: None without a round and with a recipe that this version cannot read.
-        reason: Empty while it goes on.
         conclusion: Why it stopped before its last round; empty if it did not.
         rounds_wanted: 0 for no end, None for unknown.
         origin: Digest of the model that it began from; empty for that of the seed.
-        metrics: Newest value of each.
         best, best_accuracy: Of the best model by the first measure.
         spent_micro: Rents included.
-        rents: By edge id.
         budget_total_micro, budget_per_edge_micro: None for no limit.
-        target: 0 for none.
-        edges: Names by id.
     """
 
     run: str

@@ -108,13 +108,7 @@ class EmptyRoundBackoff:
     _seconds: float = 0.0
 
     def after(self, void: npt.NDArray[np.bool_], *, began: float, now: float) -> float:
-        """Return when the next round may open, after one that began and ends at these times.
-
-        Args:
-            void: bool[S], the ordered clients that brought no valid update.
-            began: When it began.
-            now: When it ends.
-        """
+        """Return when the next round may open; `void` is bool[S], who brought no valid update."""
         if not len(void):
             return now + NOBODY_ORDERED_S
         longer = min(max(2 * self._seconds, EMPTY_ROUND_S), MAX_EMPTY_ROUND_S)

@@ -42,12 +42,7 @@ _ITERATIONS = "iterations/"
 
 @dataclass(slots=True)
 class DecisionPolicies:
-    """Who trains, which edge aggregates, how many iterations.
-
-    Attributes:
-        placement: None in a run that is not placed.
-        steps: |M_t|, arrival steps of a round in the task.
-    """
+    """Who trains, which edge is rented if any, how often; |M_t| is `steps` of the task."""
 
     policy: SelectionPolicy
     control: IterationControl = field(default_factory=LearnerControl)
@@ -91,12 +86,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing can be decided.
-
-    Attributes:
-        reason: As `Readiness.missing` has them; `BUDGET` ends the run, at once or after patience.
-        sure: No live edge might fit what is left as soon as more is known of it.
-    """
+    """Why nothing can be decided; `sure` that no live edge can fit once more is known of it."""
 
     reason: str
     sure: bool = True
@@ -119,14 +109,7 @@ class Decider:
         free_micro: int | None,
         done: int,
     ) -> Decision | Refusal:
-        """Return the round, or why there is none.
-
-        Args:
-            observed: The columns of all `ready` edges: they answered and hold the model.
-            ready: Some of the `live` edges, which are heard.
-            live: They may come to be ready.
-            free_micro: What is left of the run's budget; None for no limit.
-            done: Rounds settled so far.
+        """Return the round, or why there is none; the columns are those of the ready edges.
 
         Raises:
             PolicyError: The policy failed, or broke a constraint.

@@ -49,13 +49,10 @@ class EdgeSession:
 
     Attributes:
         label: What the books know that people call it.
-        epoch: New at every start of its process.
         model: What it reported to hold for the run; empty for nothing.
         expected: What it should hold: the global model, or its own since then.
         offered_at: When the global model was last offered or asked for; None if settled.
-        agents: Agents it reported to see.
         window_weight: Weight in its model since the last merge.
-        chunk_bytes: How it cuts its model.
         rent: Micro-credits for aggregating one round; None until it named them.
         quiet: It did not answer the last observation, and has been silent since.
         ids: Session ids of `epoch`, in the edge's order.

@@ -81,8 +81,6 @@ class Details:
     """What policies do not ask for and people do; rows follow the feedback, NaN is unknown.
 
     Attributes:
-        status: Words of `OutcomeStatus`.
-        reason: In the edge's words.
         score: Mean score that the devices gave the model which the round began with, by
             their `score_n` samples; 0 without any.
         train_loss: Mean loss of their training, by samples.
@@ -99,12 +97,7 @@ class Details:
 
 
 class Settle(Write, frozen=True, eq=False):
-    """Commit how the round ended: outcomes, payments, feedback. Once per round.
-
-    Attributes:
-        timing_ms: As in `Reserve`.
-        reason: What became of orders whose update was not used; empty if all were.
-    """
+    """Commit how the round ended, once; `reason` is of orders whose update was not used."""
 
     round: int
     feedback: Feedback
@@ -156,13 +149,7 @@ class BookEvaluation(Write, frozen=True, eq=False, kw_only=True):
 
 
 class BookOpinions(BookEvaluation, frozen=True, eq=False, kw_only=True):
-    """Commit the clients' opinions of a model; the metric is empty without rows.
-
-    Attributes:
-        score: float64[P], in [0, 1].
-        samples: int64[P], > 0.
-        epsilon: float64[P], 0 where no noise was added.
-    """
+    """Commit opinions, float64[P] in [0, 1], with their samples and epsilons (0: no noise)."""
 
     metric: str
     score: npt.NDArray[np.float64]

@@ -37,7 +37,7 @@ from .evaluation import StatisticsCollection
 from .merge import Merging
 from .ordered import Ordered, SettledRound
 from .phases import Ended, Idle, Observing, Phase
-from .readiness import AGENTS, DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
+from .readiness import DECLINED, EDGES, STATISTICS, NeedsUnmetError, Readiness, Waiting
 from .settings import Progress, Settings
 
 BEACON_S = 5.0
@@ -53,18 +53,11 @@ class Engine:
     Args:
         settings: The run.
         progress: Where it stands.
-        policies: Decide; they learn when the store performs `Learn`.
+        policies: They learn when the store performs `Learn`.
         indices: Run-wide indices of clients and edges.
         in_books: Whether the report of an edge for a round was settled.
         clock: For durations only; the caller's idea of now otherwise.
         log_phase: Called with the names of the former and the next phase.
-
-    Attributes:
-        round: The round that is open, or the next.
-        not_before: When the next round may begin by the schedule; 0 if at once.
-        opens_at: When it may open after rounds that brought nothing.
-        evaluating: Evaluations on the held-out set that are under way.
-        counters: What was refused or odd, by reason.
 
     Raises:
         NeedsUnmetError: The policy needs what this run does not call for, or a testbed only.
@@ -263,14 +256,10 @@ class Engine:
         wanted: int = 0,
         detail: str = "",
     ) -> list[Effect]:
-        events = self.waiting.wait(
+        said = self.waiting.wait(
             reason, now, edges=edges, agents=agents, wanted=wanted, detail=detail
         )
-        if not events:
-            return []
-        found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
-        status = fx.ShowStatus(waiting=reason, detail=detail, found=found, wanted=wanted)
-        return [*events, self.show(status)]
+        return [] if said is None else [said[0], self.show(said[1])]
 
     def open(self, now: float) -> list[Effect]:
         """Ask all edges for this round's columns."""

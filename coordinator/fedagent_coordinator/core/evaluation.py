@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from msgspec import structs
 
 from fedagent_protocol.messages import EdgeMoments, OpinionMode, OpinionOpen, Opinions, Volunteers
 from fedagent_task.moments import Moments
@@ -273,21 +274,10 @@ class StatisticsCollection(ClientEvaluation):
 
 def without_answers(round_: int, slot: int, digest: str, clients: int) -> BookOpinions:
     """Return the evaluation of a model that a coordinator died over."""
-    none: IntArray = np.zeros(0, dtype=np.int64)
-    return BookOpinions(
-        round=round_,
-        slot=slot,
-        digest=digest,
-        metric="",
-        asked=clients,
-        client=none,
-        edge=none,
-        score=np.zeros(0),
-        samples=none,
-        epsilon=np.zeros(0),
-        reasons={RESTART: clients} if clients else {},
-        seconds=0.0,
-    )
+    nobody = OpinionEvaluation(
+        round=round_, slot=slot, digest=digest, began=0.0, until=0.0, give_up_at=0.0
+    ).record(0.0)
+    return structs.replace(nobody, asked=clients, reasons={RESTART: clients} if clients else {})
 
 
 def by_client(client: IntArray, score: FloatArray, clients: int) -> FloatArray:

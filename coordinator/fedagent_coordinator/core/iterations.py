@@ -31,13 +31,7 @@ class IterationControl(Protocol):
         """Return the number for the next round; 0 leaves it to the learner."""
 
     def learn(self, feedback: Feedback, *, horizon: float, steps: int = 1) -> None:
-        """Take in a settled round; devices that a load limit stopped did fewer steps.
-
-        Args:
-            feedback: What it showed.
-            horizon: How many rounds the run may have in all.
-            steps: |M_t|, arrival steps of a round in the task.
-        """
+        """Take in a settled round of |M_t| arrival `steps`; the run may have `horizon`."""
 
     def notes(self) -> Mapping[str, float]:
         """Return what it goes by, named, for the books."""

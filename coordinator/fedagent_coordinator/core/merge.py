@@ -103,11 +103,7 @@ class Merging(Phase):
         return min(times, default=None)
 
     def receive_chunk(self, edge: str, chunk: Chunk, now: float) -> list[Effect]:
-        """Take in a chunk; one that nobody waits for changes nothing.
-
-        Raises:
-            ChunkError: It does not fit its transfer.
-        """
+        """Take in a chunk; one that nobody waits for changes nothing."""
         pull = self._pulls.get(chunk.digest)
         if pull is None or pull.edge != edge or pull.state is not PullState.PULLING:
             return []

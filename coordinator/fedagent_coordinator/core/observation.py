@@ -35,8 +35,8 @@ class Observed:
 
     Attributes:
         client_seq: int64[N], the context report each client was evaluated by.
-        left_out: Rows that are no pairs, by reason: ``stale``, ``no_feature``; and
-            clients that are not asked although they would train: ``declined``.
+        left_out: Rows that are no pairs, by reason (``stale``, ``no_feature``), and clients that
+            are not asked although they would train (``declined``).
     """
 
     view: RoundView

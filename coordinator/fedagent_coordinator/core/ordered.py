@@ -34,13 +34,7 @@ MAX_WARNINGS = 100
 
 @dataclass(slots=True)
 class EdgePart:
-    """One edge's part in a round that is under way.
-
-    Attributes:
-        rows: Positions in the selection of the agents ordered here.
-        agents: Their ids, in the same order.
-        resend_at: When the order is repeated; None once the edge has reported.
-    """
+    """One edge's part in a round; `rows` of the selection are its agents, in the same order."""
 
     edge: str
     index: int
@@ -58,10 +52,8 @@ class OrderedRound:
     Attributes:
         want_model: A merge follows, so the reports shall bring the models.
         opened_at: When the edges were first asked for its columns.
-        ordered_at: When the orders first went out.
         give_up_at: When an edge that has not reported has failed.
         parts: One per edge with orders, by edge id.
-        timing_ms: Durations of the steps so far.
     """
 
     round: int
@@ -158,12 +150,7 @@ class OrderedRound:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettledRound:
-    """A settled round, whose model may still be merged and evaluated.
-
-    Attributes:
-        evaluation: Of its model, if it is due.
-        held: What the policy learns when the model is evaluated; None if it has learnt.
-    """
+    """A settled round; `held` is what the policy learns once its model is evaluated."""
 
     ordered: OrderedRound
     settled: Settle

@@ -7,6 +7,7 @@ from fedagent_coordinator.errors import PolicyError
 from fedagent_coordinator.policies.base import OPINIONS, TRUTH, VOLUNTEERS, IntArray
 from fedagent_node.effects import Emit
 
+from .effects import ShowStatus
 from .observation import Observed
 from .settings import Settings
 
@@ -54,12 +55,7 @@ class NeedsUnmetError(PolicyError):
 
 @dataclass(slots=True)
 class Readiness:
-    """Finds why a round cannot be decided yet.
-
-    Attributes:
-        resumed: Rounds were settled before this process began with the run, at `started_at`.
-        gathered: Enough edges and agents were there once.
-    """
+    """Finds why a round cannot be decided yet; the run was `resumed` at `started_at`."""
 
     settings: Settings
     needs: frozenset[str]
@@ -158,8 +154,8 @@ class Waiting:
 
     def wait(
         self, reason: str, now: float, *, edges: int, agents: int, wanted: int = 0, detail: str = ""
-    ) -> list[Emit]:
-        """Pause; return an event when the reason is new or changes, and again after a while."""
+    ) -> tuple[Emit, ShowStatus] | None:
+        """Pause; return what to say when the reason is new or changes, and again after a while."""
         new = reason != self._reason
         found = {EDGES: edges, AGENTS: agents}.get(reason, 0)
         changed = new or found != self._found
@@ -167,14 +163,13 @@ class Waiting:
         self._reason, self._found = reason, found
         self.until = now + self._pause_s
         if not changed and now - self._logged_at < REMIND_S:
-            return []
+            return None
         self._logged_at = now
         fields: dict[str, object] = {"reason": reason, "edges": edges, "agents": agents}
-        if wanted:
-            fields["wanted"] = wanted
-        if detail:
-            fields["detail"] = detail
-        return [Emit("waiting", fields)]
+        fields |= {"wanted": wanted} if wanted else {}
+        fields |= {"detail": detail} if detail else {}
+        status = ShowStatus(waiting=reason, detail=detail, found=found, wanted=wanted)
+        return Emit("waiting", fields), status
 
     def over(self) -> None:
         """Note that there was something to decide."""

@@ -128,13 +128,7 @@ def wall_clock_ms() -> int:
 
 
 class DatabaseOptions(TypedDict, total=False):
-    """How to open a database.
-
-    Attributes:
-        accept_lost_history: Go on although the mark promises more; noted in the ledger.
-        checkpoint: Called with a name between any two durable steps.
-        clock_ms: Wall clock for people; nothing is ordered by it.
-    """
+    """How to open a database; a lost history that is accepted is noted in the ledger."""
 
     accept_lost_history: bool
     checkpoint: Checkpoint

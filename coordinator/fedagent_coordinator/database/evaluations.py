@@ -41,9 +41,7 @@ class ModelEvaluation:
 
     Attributes:
         mode: ``report`` or ``peers``.
-        mean: None without opinions.
         scores, samples, epsilons: Of each opinion, by agent id; see `EvaluationQueries.answered`.
-            An opinion without noise has no epsilon.
         volunteers: Agent ids.
     """
 
