@@ -41,8 +41,7 @@ from .core.outcomes import SILENT
 from .core.phases import milliseconds
 from .database.connection import wall_clock_ms
 from .errors import ModelLostError
-from .held_out import HeldOutSet, held_out
-from .merging import merge_files
+from .global_model import HeldOutSet, held_out, merge_files
 from .run_settings import decision_policies, opinion_mode, settings_of, task_body
 from .runs import OpenedRun, open_run
 from .status_files import DeviceBook, RunStatus, read_run_status, write_run_status

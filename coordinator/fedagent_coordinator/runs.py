@@ -33,7 +33,7 @@ from .core.settings import (
 )
 from .database.rows import RunRow
 from .errors import CoordinatorError, ModelLostError, RefusedOptionError, RunConflictError
-from .held_out import held_out
+from .global_model import held_out
 from .run_settings import decision_policies
 from .store import Store
 

@@ -1,9 +1,14 @@
-"""The global model: the weighted mean of edge models (ALGORITHMS section 1)."""
+"""Global models: the weighted mean of edge models, and how good it is on held-out samples.
+
+The mean is that of ALGORITHMS section 1; the samples are data that the coordinator has itself.
+"""
 
 import mmap
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +22,19 @@ from fedagent_protocol.tensors import (
     digest_of,
     encode_tensors,
 )
+from fedagent_task import models
+from fedagent_task.features import expect_fit, expect_width, scaled
 from fedagent_task.mean import RunningMean
+from fedagent_task.measures import NO_DATASET
+from fedagent_task.metrics import Evaluation, evaluate
+from fedagent_task.models.base import densed
+from fedagent_task.readers import Dataset, load
+from fedagent_task.spec import Recipe
 
 from .core.effects import Merged
+
+if TYPE_CHECKING:
+    from fedagent_task.onnx_session import OnnxSession
 
 Tensors = dict[str, npt.NDArray[np.generic]]
 
@@ -97,3 +112,49 @@ def _mean(name: str, models: Sequence[tuple[EdgeModel, Tensors]]) -> npt.NDArray
     for model, tensors in models:
         mean.add({name: tensors[name]}, model.weight)
     return mean.apply({name: np.zeros_like(models[0][1][name])})[name]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutSet:
+    """A held-out set, scaled and checked once."""
+
+    model: models.Model
+    x: models.Floats
+    y: models.Labels
+
+    def evaluate(self, data: Buffer) -> Evaluation:
+        """Return how good the model in these safetensors bytes is."""
+        tensors = decode_tensors(data, self.model.manifest())
+        weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+        return evaluate(self.model, weights, self.x, self.y)
+
+
+def held_out(recipe: Recipe) -> HeldOutSet | None:
+    """Load the recipe's held-out set; None if it has none."""
+    name = recipe.evaluation.dataset
+    if name == NO_DATASET:
+        return None
+    dataset: Dataset = load(name, features=recipe.model.features)
+    expect_width(name, dataset.x, recipe.model)
+    x = scaled(dataset.x, recipe.data)
+    expect_fit(name, x, dataset.y, recipe.model)
+    return HeldOutSet(_quick(models.create(recipe.model)), x, dataset.y)
+
+
+@dataclass(frozen=True)
+class _QuickCnn(models.Cnn):
+    session: "OnnxSession"
+
+    def forward(self, weights: models.Weights, x: models.Inputs) -> models.Doubles:
+        return self.session.forward(weights, densed(x))
+
+
+def _quick(model: models.Model) -> models.Model:
+    packages = ("onnx", "onnxruntime")
+    if not isinstance(model, models.Cnn) or not all(find_spec(name) for name in packages):
+        return model
+    from fedagent_task.onnx_session import OnnxSession  # noqa: PLC0415 - optional packages
+
+    from .onnx_export import to_graph  # noqa: PLC0415
+
+    return _QuickCnn(model.spec, OnnxSession(to_graph(model.spec), model))
