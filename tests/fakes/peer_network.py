@@ -18,6 +18,14 @@ from fedagent_protocol.peers import Envelope
 Cut = Callable[[float, str, str], bool]
 Distances = dict[str, dict[str, float]]
 RUN = "ab" * 16
+EXACT = SlotSettings(
+    tolerance=1e-12,
+    max_sweeps=10_000,
+    beliefs_s=100.0,
+    gossip_s=100.0,
+    max_envelopes=60_000,
+    life_s=1e3,
+)
 
 
 @dataclass

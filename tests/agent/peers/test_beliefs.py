@@ -17,6 +17,7 @@ from fedagent_coordinator.policies.beliefs import propagate, wire
 from fedagent_coordinator.policies.neighbours import Graph
 from fedagent_protocol.peers import BeliefMessage
 from tests.fakes.peer_network import (
+    EXACT,
     RUN,
     Faults,
     PeerNetwork,
@@ -26,14 +27,6 @@ from tests.fakes.peer_network import (
     nodes_of,
 )
 
-EXACT = SlotSettings(
-    tolerance=1e-12,
-    max_sweeps=10_000,
-    beliefs_s=100.0,
-    gossip_s=100.0,
-    max_envelopes=60_000,
-    life_s=1e3,
-)
 PATIENT = replace(EXACT, silence_s=50.0)
 
 
